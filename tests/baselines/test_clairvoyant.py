@@ -88,6 +88,6 @@ def test_all_schedulers_are_without_it():
     scenario = build_scenario("a100-llama2-70b", num_requests=20)
     made, notes = find_policies(["all"], scenario, seed=0)
     assert "clairvoyant" not in {policy.info.name for policy in made}
-    assert any("clairvoyant is left out" in note for note in notes)
+    assert any("clairvoyant is excluded" in note for note in notes)
     made, _ = find_policies(["clairvoyant"], scenario, seed=0)
     assert [policy.info.name for policy in made] == ["clairvoyant"]

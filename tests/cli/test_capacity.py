@@ -122,7 +122,7 @@ def test_the_first_seed(kvgym, tmp_path):
         (("--ttft-slo", -1), "ttft=-1.0: expected ttft or tbt, and seconds > 0"),
         (("--workers", "1,x"), "expected whole numbers ≥ 1, e.g. 1,2,4,8"),
         (("--workers", "0"), "expected whole numbers ≥ 1"),
-        (("--router", "round_robin"), "routers go with a cluster"),
+        (("--router", "round_robin"), "routers need a cluster"),
         (("--tolerance", 0), "expected a share in (0, 1]"),
         (("-p", "nope"), "nope"),
         (("-n", 5), "5 requests are too few"),

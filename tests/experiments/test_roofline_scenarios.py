@@ -63,7 +63,7 @@ def test_parts_of_it_are_changed():
     assert set_fields(
         load_scenario("a100-llama3-8b"), {"hardware.gpu": "l4", "hardware.model": "qwen3-8b"}
     ).hardware
-    with pytest.raises(ConfigError, match=r"hardware\.tp is of rooflines"):
+    with pytest.raises(ConfigError, match=r"hardware\.tp is for rooflines"):
         set_fields(scenario(), {"hardware": "llama3-8b-a100-tp1", "hardware.tp": 2})
 
 

@@ -151,7 +151,7 @@ def test_all_policies_that_can_run():
     assert "mc_sf" in labels
     assert "fcfs" not in labels
     assert "wait" not in labels
-    assert any(note.startswith("wait is left out: policy 'wait' needs class") for note in result.notes)
+    assert any(note.startswith("wait is excluded: policy 'wait' needs class") for note in result.notes)
 
 
 def test_a_policy_that_livelocks_holds_nothing_and_says_why():
@@ -187,7 +187,7 @@ def test_a_trace_is_compressed_until_it_fails(azure_trace):
         ({"workers": [0]}, ConfigError, "workers 0"),
         ({"workers": [2, 2]}, ConfigError, "given twice"),
         ({"workers": []}, ConfigError, "no numbers of workers"),
-        ({"routers": ["round_robin"]}, ConfigError, "routers go with a cluster"),
+        ({"routers": ["round_robin"]}, ConfigError, "routers need a cluster"),
         ({"tolerance": 0.0}, ConfigError, "tolerance"),
         ({"curve": (0.0,)}, ConfigError, "curve"),
         ({"num_requests": 10}, ConfigError, "too few"),

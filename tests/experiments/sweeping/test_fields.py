@@ -124,7 +124,7 @@ def test_what_becomes_of_too_long_requests_stays():
         ({"system.speed": 3}, "unknown field of system 'speed'"),
         ({"workload.lengths.prompt.value.x": 3}, "field 'workload.lengths.prompt.value.x'"),
         ({"predictions": "noisy:epsilon=-1"}, "epsilon"),
-        ({"router": "round_robin"}, "goes with a cluster"),
+        ({"router": "round_robin"}, "needs a cluster"),
     ],
 )
 def test_wrong_values_are_named(point, message):
