@@ -1,9 +1,9 @@
-"""Plots and self-contained HTML reports. They need the extra ``kvgym[report]``, but only when used.
+"""Plots and self-contained HTML reports; the extra ``kvgym[report]`` is needed only when they are used.
 
 :func:`write_report` writes the report of a comparison, :func:`write_sweep_report` that of a sweep, :func:`picture` a
-single figure; ``plots`` has the figures of a comparison one by one, ``page`` the frame of all reports.
-May import :mod:`kvgym.experiments` and what is below it; may be imported from :mod:`kvgym.envs`, which takes its
-colours from here, and above.
+single figure; ``plots`` has the single figures of a comparison, ``page`` the frame of all reports.
+May import :mod:`kvgym.experiments` and what is below it; may be imported from :mod:`kvgym.envs`, which uses its
+colours, and above.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def write_report(
     Args:
         comparison: the comparison; with ``keep_examples=True`` the report has distributions and plots over time.
         path: the file; folders are created.
-        command: the command line that led here, shown to readers who want to repeat it.
-        reference: policy that the others are compared with; None = the first one that ran on all seeds.
+        command: the command line, shown so that readers can repeat it.
+        reference: policy that the others are compared with; None = the first policy that ran on all seeds.
 
     Returns:
         The path.
 
     Raises:
-        ConfigError: matplotlib or Jinja2 is missing, or there is no such reference policy.
+        ConfigError: matplotlib or Jinja2 is missing, or the reference policy does not exist.
     """
     require("matplotlib", "jinja2")
     from kvgym.report.html import render
@@ -63,29 +63,29 @@ def write_sweep_report(
     """Write a sweep as one HTML file that works offline.
 
     It shows metrics against every swept field with 95 % intervals over seeds, heat maps over pairs of numeric fields,
-    Pareto fronts, a table, and what failed. No figure averages over a field: what it does not show is held at a
-    value, and said.
+    Pareto fronts, a table, and failures. No figure averages over a field: fields that are not shown are fixed at a
+    value, which the caption states.
 
     Args:
         frame: a row per run: a column for each swept field (numbers, strings or booleans; missing
-            where a field says nothing about a run), ``policy`` (str), ``seed`` (int), ``error`` (str, "" if fine),
+            if a field does not apply to a run), ``policy`` (str), ``seed`` (int), ``error`` (str, "" if fine),
             and a column per metric of :func:`kvgym.metrics.metric_names`.
-        fields: names of the swept columns, in order; the first ones get the most room.
+        fields: names of the swept columns, in order; the first get the most space.
         path: the file; folders are created.
-        metrics: what curves show, heat maps the first; None = mean end-to-end latency, p99 of TTFT and of TBT, and
-            token throughput.
+        metrics: metrics of the curves; heat maps show the first. None = mean end-to-end latency, p99 of TTFT and of
+            TBT, and token throughput.
         title: heading.
-        lead: the outcome in a sentence or two; "" = how many runs there were, of what.
+        lead: the outcome in a sentence or two; "" = the number of runs.
         notes: remarks, one sentence each.
-        command: the command line that led here, shown to readers who want to repeat it.
-        configuration: what all runs had in common, JSON-able, by title.
+        command: the command line, shown so that readers can repeat it.
+        configuration: settings common to all runs, JSON-able, by title.
 
     Returns:
         The path.
 
     Raises:
-        ConfigError: matplotlib or Jinja2 is missing; columns are missing or of another type; a run is there twice; no
-            such metric; no runs.
+        ConfigError: matplotlib or Jinja2 is missing; columns are missing or of another type; a run appears twice; a
+            metric does not exist; there are no runs.
     """
     require("matplotlib", "jinja2")
     from kvgym.report.page import write_text
@@ -119,10 +119,10 @@ def picture(comparison: Comparison, path: str | Path) -> Path:
 
 
 def require(*modules: str) -> None:
-    """Check that optional libraries are there.
+    """Check that optional libraries are installed.
 
     Raises:
-        ConfigError: one is not.
+        ConfigError: a library is missing.
     """
     missing = [name for name in modules if find_spec(name) is None]
     if missing:

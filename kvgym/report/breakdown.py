@@ -1,4 +1,4 @@
-"""Figures that look into a comparison: by class of request, and by worker of a cluster."""
+"""Figures of a comparison by class of request, and by worker of a cluster."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from kvgym.report.style import log_ticks, policy_styles, styled, text_of
 from kvgym.workloads.table import RequestTable
 
 MAX_CLASSES = 6
-"""Most classes of a figure, those with the most requests."""
+"""Maximum number of classes in a figure, those with the most requests."""
 WORKER_PANELS = {
     "finished": "Requests finished",
     "e2e_latency_mean": "Mean end-to-end latency",
     "kv_utilisation": "KV utilisation",
 }
-"""What the figure of workers shows."""
+"""Metrics in the figure of workers."""
 
 
 def class_names(table: RequestTable) -> dict[int, str]:
-    """Return the classes of the requests by number, with their names and sizes; empty where there are not two."""
+    """Return the classes of the requests by number, with their names and sizes; empty for fewer than two."""
     if table.class_id is None:
         return {}
     counts = np.bincount(table.class_id)
@@ -48,10 +48,10 @@ def class_distributions(runs: Runs, name: str, *, width: float = WIDTH, legend: 
     """Distributions of the latencies of each class's finished requests, a panel per class.
 
     Args:
-        runs: what to draw; its requests have two classes or more.
+        runs: the runs; their requests have two classes or more.
         name: ``"e2e_latency"``, ``"ttft"``, ``"tpot"`` or ``"longest_gap"``.
-        width: in inches.
-        legend: whether to draw one.
+        width: width in inches.
+        legend: whether to draw a legend.
     """
     results, styles = examples_of(runs)
     classes = class_names(next(iter(results.values())).table)
@@ -75,12 +75,12 @@ def class_distributions(runs: Runs, name: str, *, width: float = WIDTH, legend: 
 
 @styled
 def worker_points(comparison: Comparison, *, width: float = WIDTH, legend: bool = True) -> Chart:
-    """Figures of each worker of a cluster by policy, means over seeds, a panel per metric.
+    """Metrics of each worker of a cluster by policy, means over seeds, a panel per metric.
 
     Args:
-        comparison: of a cluster.
-        width: in inches.
-        legend: whether to draw one.
+        comparison: a comparison on a cluster.
+        width: width in inches.
+        legend: whether to draw a legend.
     """
     styles = policy_styles(comparison.policies)
     means = {p: found for p in comparison.policies if (found := comparison.worker_means(p))}
@@ -99,7 +99,7 @@ def worker_points(comparison: Comparison, *, width: float = WIDTH, legend: bool 
             x = np.arange(len(y)) + 0.6 * ((i + 0.5) / len(means) - 0.5)  # beside each other
             style = styles[policy]
             lines = ax.plot(x, y, style.marker.name, ms=5, color=style.color, label=text_of(policy))
-            chart.tell(ax, policy, "points", {"x": x, "y": y}, artists=lines)
+            chart.record(ax, policy, "points", {"x": x, "y": y}, artists=lines)
             shown += y[np.isfinite(y)].tolist()
         if far_apart(shown):
             ax.set_yscale("log")

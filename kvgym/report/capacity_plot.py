@@ -1,4 +1,4 @@
-"""Curves of a search of capacities: each target's metric against the arrival rate. Needs matplotlib when imported."""
+"""Curves of a capacity search: the metric of each target against the arrival rate. Imports matplotlib."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from kvgym.utils.files import whole_file
 
 WIDTH, HEIGHT = 9.0, 3.4
 TITLE, TITLE_WIDTH = 0.35, 110
-"""Height that the figure's title takes, inches, and where its lines break, characters."""
+"""Height of the figure's title, inches, and width of its lines, characters."""
 
 BEYOND = 30.0
-"""A logarithmic axis ends at so many times the target: an overloaded run's latency says only that it is one."""
+"""End of a logarithmic axis, as a multiple of the target: beyond it, latencies only show an overload."""
 
 
 @styled
 def capacity_curves(result: CapacityResult) -> Figure:
-    """Draw each target's metric against the rate: means over seeds, the target, and where each contender stops.
+    """Draw the metric of each target against the rate: means over seeds, the target, and the capacity of each policy.
 
-    Rates that were run on every seed count. A dot marks the capacity, with its interval, and the mean of the metric
-    there.
+    Only rates that were run on every seed are drawn. A dot marks the capacity with its interval, at the mean of the
+    metric there.
 
     Args:
-        result: the search; without targets the backlog's growth is drawn.
+        result: the search; without targets the growth of the backlog is drawn.
     """
     styles = policy_styles([c.label for c in result.capacities])
     panels: list[Target | None] = [*result.targets] or [None]
@@ -53,7 +53,7 @@ def capacity_curves(result: CapacityResult) -> Figure:
             style = styles[capacity.label]
             ax.plot(rates, values, color=style.color, linestyle=style.dashes, label=text_of(capacity.label))
             _mark(ax, capacity, target, style.color)
-        _dress(ax, target, _range(result))
+        _label_axes(ax, target, _range(result))
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8.5)
     return figure
@@ -69,7 +69,7 @@ def write_capacity_figure(result: CapacityResult, path: str | Path) -> Path:
 
 
 def _range(result: CapacityResult) -> tuple[float, float]:
-    """Return the rates to show: around the capacities, or all where there is none."""
+    """Return the range of rates to show: around the capacities, or all rates if there are none."""
     found = [c.estimate.value for c in result.capacities if c.estimate.value > 0]
     rates = [probe.rate for probe in result.probes]
     return (min(found) * 0.45, max(found) * 2.2) if found else (min(rates), max(rates))
@@ -88,7 +88,7 @@ def _curve(result: CapacityResult, label: str, target: Target | None) -> tuple[l
 
 
 def _mark(ax: Axes, capacity: Capacity, target: Target | None, color: str) -> None:
-    """Draw the capacity, with its interval, at what the metric is there."""
+    """Draw the capacity with its interval, at the value of the metric there."""
     e = capacity.estimate
     at = math.nan if target is None else capacity.values[target.metric]
     if e.value > 0 and math.isfinite(at):
@@ -97,8 +97,8 @@ def _mark(ax: Axes, capacity: Capacity, target: Target | None, color: str) -> No
             ax.plot([e.low, e.high], [at, at], color=color, linewidth=4, alpha=0.35)
 
 
-def _dress(ax: Axes, target: Target | None, rates: tuple[float, float]) -> None:
-    """Draw the target, and name the axes."""
+def _label_axes(ax: Axes, target: Target | None, rates: tuple[float, float]) -> None:
+    """Draw the target, and label the axes."""
     ax.set_xscale("log")
     ax.set_xlim(*rates)
     _number(ax.xaxis)

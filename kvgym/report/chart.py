@@ -1,6 +1,6 @@
-"""A figure that knows what it shows: which artists belong to which policy, and the numbers behind them.
+"""Figures that record which artists belong to which policy, and the numbers behind them.
 
-A page hides the artists of policies that a reader deselects, and names the numbers under the pointer.
+A page hides the artists of policies that a reader deselects, and shows the numbers under the pointer.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from numpy.typing import ArrayLike
 
 Kind = Literal["steps", "points", "bars", "cells"]
 GID = "policy-"
-"""Artists of policy i have a group id that begins with this and i, see :meth:`Chart.belong`."""
+"""Prefix of the group ids of artists; the index of the policy follows, see :meth:`Chart.assign`."""
 DIGITS = 6
-"""Significant digits of the numbers that a page gets; far more than a figure can show."""
+"""Significant digits of the numbers in a page, far more than a figure can show."""
 
 
 class Quantity(NamedTuple):
-    """What an axis or a colour measures.
+    """A quantity shown by an axis or a colour.
 
     Attributes:
         label: name.
         unit: unit, "" for none.
-        names: of the categories at 0, 1, 2, …; empty for numbers.
+        names: names of the categories at 0, 1, 2, …; empty for numbers.
     """
 
     label: str
@@ -38,16 +38,16 @@ class Quantity(NamedTuple):
 
 @dataclass(frozen=True)
 class Series:
-    """Numbers that a panel shows.
+    """Numbers in a panel.
 
     Attributes:
-        name: what they belong to, as readers call it.
-        policy: its policy, None for none.
-        kind: ``"steps"`` (y holds from each x on), ``"points"``, ``"bars"`` (of length x at the heights y) or
-            ``"cells"`` (z at the place x, y).
+        name: name for readers.
+        policy: policy, None for none.
+        kind: ``"steps"`` (y is valid from each x on), ``"points"``, ``"bars"`` (of length x at the heights y) or
+            ``"cells"`` (z at x, y).
         values: numbers by name, all of one length: ``x``, ``y``, ``z``, and the ends of their intervals ``x_low``,
             ``x_high``, ``y_low``, ``y_high``, ``z_low``, ``z_high``; NaN for none.
-        text: a remark for each, or none.
+        text: a remark for each number, or none.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Series:
 
 @dataclass
 class Panel:
-    """Axes and what they show."""
+    """Axes, their quantities and their series."""
 
     axes: Axes
     x: Quantity
@@ -73,8 +73,8 @@ class Chart(Figure):
     """A figure for a page.
 
     Args:
-        policies: all policies of the page, in order, whether this figure shows them or not.
-        kwargs: of :class:`matplotlib.figure.Figure`.
+        policies: all policies of the page, in order, also those not in this figure.
+        kwargs: arguments of :class:`matplotlib.figure.Figure`.
     """
 
     def __init__(self, policies: Sequence[str], **kwargs: Any) -> None:
@@ -84,29 +84,29 @@ class Chart(Figure):
         self._artists = 0
 
     def panel(self, axes: Axes, x: Quantity, y: Quantity, z: Quantity | None = None, title: str = "") -> None:
-        """State what axes measure, before :meth:`tell`.
+        """Declare the quantities of axes, before :meth:`record`.
 
         Args:
-            axes: of this figure.
-            x: the horizontal axis.
-            y: the vertical one.
-            z: what colour shows.
-            title: tells panels of a figure apart.
+            axes: axes of this figure.
+            x: quantity of the horizontal axis.
+            y: quantity of the vertical axis.
+            z: quantity shown by colour.
+            title: title of the panel.
         """
         self.panels[axes] = Panel(axes, x, y, z, title)
 
-    def forget(self) -> None:
-        """Forget what the axes show, so that other artists and numbers can take its place."""
+    def clear_panels(self) -> None:
+        """Remove all panels, so that the axes can be used for other artists and numbers."""
         self.panels.clear()
         self._artists = 0
 
-    def belong(self, policy: str, artists: Iterable[Artist]) -> None:
-        """Mark artists as a policy's: a page hides them with it."""
+    def assign(self, policy: str, artists: Iterable[Artist]) -> None:
+        """Assign artists to a policy: a page hides them with it."""
         for artist in artists:
             artist.set_gid(f"{GID}{self.policies.index(policy)}.{self._artists}")
             self._artists += 1
 
-    def tell(
+    def record(
         self,
         axes: Axes,
         policy: str | None,
@@ -117,34 +117,34 @@ class Chart(Figure):
         name: str = "",
         text: Sequence[str] = (),
     ) -> None:
-        """Add numbers that axes show, and mark the artists that show them.
+        """Record numbers shown in axes, and assign their artists to the policy.
 
         Args:
-            axes: with a :meth:`panel`.
-            policy: whose numbers; None = nobody's, always shown.
+            axes: axes with a :meth:`panel`.
+            policy: policy of the numbers; None = none, always shown.
             kind: see :class:`Series`.
             values: numbers by name, see :class:`Series`.
-            artists: what draws them.
-            name: what they belong to; the policy unless given.
+            artists: artists that draw them.
+            name: name for readers; default: the policy.
             text: a remark for each number.
         """
         columns = {k: np.atleast_1d(np.asarray(v, dtype=np.float64)).tolist() for k, v in values.items()}
         series = Series(name or policy or "", policy, kind, columns, tuple(text))
         self.panels[axes].series.append(series)
         if policy is not None:
-            self.belong(policy, artists)
+            self.assign(policy, artists)
 
     def data(self, width: float, height: float) -> list[dict[str, Any]]:
-        """Return what the panels show, JSON-able; the figure must have been drawn.
+        """Return the contents of the panels, JSON-able; the figure must have been drawn.
 
         Args:
-            width: of the picture, in its own units.
-            height: of the picture.
+            width: width of the picture, in its own units.
+            height: height of the picture.
 
         Returns:
             For each panel ``box`` (left, top, right and bottom of its axes in the picture's units), ``title``, the
-            quantities ``x``, ``y`` and ``z`` (label, unit, names; of axes also ``low``, ``high`` and ``log``), and
-            ``series`` (name, policy as its number or None, kind, text, values).
+            quantities ``x``, ``y`` and ``z`` (label, unit, names; for axes also ``low``, ``high`` and ``log``), and
+            ``series`` (name, policy as its index or None, kind, text, values).
         """
         return [self._panel(p, width, height) for p in self.panels.values()]
 
@@ -173,7 +173,7 @@ class Chart(Figure):
 
 
 def _short(values: Iterable[float]) -> list[float | None]:
-    """Return numbers with no more digits than needed, None for those that JSON does not know."""
+    """Return rounded numbers, None for those that JSON does not support."""
     return [_rounded(float(v)) for v in values]
 
 

@@ -1,4 +1,4 @@
-"""What the report says, as plain values for the template."""
+"""Contents of the report of a comparison, as plain values for the template."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kvgym.experiments.result_files import jsonable, run_context
 from kvgym.experiments.statistics import Estimate
 from kvgym.metrics import WORKER_METRICS, MetricInfo, metric_info, metric_names
 from kvgym.policy import POLICIES, PolicyInfo
-from kvgym.report.local_paths import without_folders
+from kvgym.report.local_paths import strip_local_paths
 from kvgym.report.numbers import figures, interval
 from kvgym.workloads.describing import describe_spec
 from kvgym.workloads.spec import WorkloadSpec
@@ -65,8 +65,8 @@ def unit_of(info: MetricInfo) -> str:
     return "" if info.unit == "1" else info.unit
 
 
-class Remembering(Comparison):
-    """A comparison that works out every estimate once."""
+class CachedComparison(Comparison):
+    """A comparison that computes every estimate once."""
 
     def estimate(self, policy: str, metric: str) -> Estimate:
         """Return the mean of a metric over seeds, with its confidence interval."""
@@ -76,13 +76,13 @@ class Remembering(Comparison):
         return known[policy, metric]
 
 
-def remember(comparison: Comparison) -> Comparison:
-    """Return the same comparison, but quick at repeated questions."""
-    return Remembering(**{f.name: getattr(comparison, f.name) for f in fields(comparison)})
+def with_cache(comparison: Comparison) -> Comparison:
+    """Return a comparison with cached estimates."""
+    return CachedComparison(**{f.name: getattr(comparison, f.name) for f in fields(comparison)})
 
 
 def lead(comparison: Comparison) -> str:
-    """Return the outcome in a sentence or two; it names no winner where the seeds tell of none."""
+    """Return the outcome in a sentence or two; it names no winner if there is no significant difference."""
     means = {p: comparison.estimate(p, REFERENCE_METRIC) for p in comparison.policies}
     done = {p: e for p, e in means.items() if math.isfinite(e.value)}
     if not done:
@@ -92,21 +92,18 @@ def lead(comparison: Comparison) -> str:
     leaders = comparison.leaders(REFERENCE_METRIC)
     if not leaders:
         known = ", ".join(f"{p} {_mean(e)}" for p, e in done.items())
-        return (
-            "Nothing was compared that could be had: only what knows the true lengths completed. Its mean end-to-end "
-            f"latency {over}: {known}."
-        )
+        return f"Only clairvoyant references completed. Mean end-to-end latency {over}: {known}."
     best = leaders[0]
     if len(leaders) == 1:
         text = f"Lowest mean end-to-end latency {over}: {best}, {_mean(done[best])}."
     else:
         names = [f"{p}, {figures(done[p].value)} s" for p in leaders]
         text = f"Lowest mean end-to-end latency {over}: {'; '.join(names[:-1])}; and {names[-1]}."
-        text += " These cannot be told apart"
+        text += " They do not differ significantly"
         text += " (paired 95 % intervals of the ratios to the first include 1)." if seeds > 1 else "."
     if comparison.bounds:
         text += (
-            f" No scheduler could be below {figures(comparison.bound().value)} s, so that {best} is at most "
+            f" No scheduler could be below {figures(comparison.bound().value)} s, so {best} is at most "
             f"{figures(comparison.at_most(best))} times the optimum."
         )
     others = {p: e for p, e in done.items() if p not in comparison.clairvoyant and p not in leaders}
@@ -180,7 +177,7 @@ def full_table(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def _best(comparison: Comparison, metric: str) -> tuple[str, ...]:
-    """Return who is best and who cannot be told apart from it; nobody where that is all or there is no better."""
+    """Return the best policies; none if no policy is significantly worse, or the metric has no direction."""
     if metric_info(metric).lower_is_better is None:
         return ()
     leaders = comparison.leaders(metric)
@@ -193,7 +190,7 @@ def _best(comparison: Comparison, metric: str) -> tuple[str, ...]:
 
 
 def worker_table(comparison: Comparison) -> dict[str, Any]:
-    """Return means over seeds of each worker of a cluster: ``columns`` (title, unit) and ``rows``; none elsewhere."""
+    """Return means over seeds per worker: ``columns`` (title, unit) and ``rows``; no rows for a single worker."""
     columns = [
         {"title": name.replace("_", " "), "unit": unit_of(info)} for name, info in WORKER_METRICS.items()
     ]
@@ -210,7 +207,7 @@ def worker_table(comparison: Comparison) -> dict[str, Any]:
 
 
 def unfinished_policies(comparison: Comparison) -> dict[str, int]:
-    """Return the policies that left requests unfinished when the run stopped, with how many over all seeds."""
+    """Return the policies that left requests unfinished, with their number over all seeds."""
     counts = {
         p: int(sum(r.metrics.get("unfinished", 0) for r in comparison.runs if r.policy == p and not r.error))
         for p in comparison.policies
@@ -219,7 +216,7 @@ def unfinished_policies(comparison: Comparison) -> dict[str, int]:
 
 
 def failures(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return a row for each policy that failed: policy, seeds on which it did, and the first message."""
+    """Return a row for each policy that failed: policy, failed seeds, and the first message."""
     rows = []
     for policy, message in comparison.errors().items():
         seeds = [r.seed for r in comparison.runs if r.policy == policy and r.error]
@@ -228,7 +225,7 @@ def failures(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def completion(comparison: Comparison) -> str:
-    """Return whether every request was completed once, in a sentence."""
+    """Return a sentence on whether every request was completed once."""
     good = [r for r in comparison.runs if not r.error]
     once = sum(r.completed_once for r in good)
     if once == len(comparison.runs):
@@ -237,7 +234,7 @@ def completion(comparison: Comparison) -> str:
 
 
 def setting(comparison: Comparison) -> list[tuple[str, str]]:
-    """Return what was compared: pairs of a term and its description."""
+    """Return the setup of the comparison: pairs of a term and its description."""
     scenario = comparison.scenario
     rows = [("Scenario", scenario.heading)]
     hardware = hardware_of(scenario)
@@ -252,7 +249,7 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
         rows.append(("Trace", f"{trace.get('path')} ({trace.get('format')}), SHA-256 {trace.get('sha256')}"))
     sizes = sorted(set(comparison.num_requests))
     count = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-    rows.append(("Requests", f"{count} per seed; the same ones for every policy"))
+    rows.append(("Requests", f"{count} per seed, the same for every policy"))
     for example in list(comparison.examples.values())[:1]:
         rows += [("Targets", text) for text in [_targets(example.table)] if text]
     rows.append(("Seeds", ", ".join(map(str, comparison.seeds))))
@@ -260,7 +257,7 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _targets(table: RequestTable) -> str:
-    """Return the SLOs of requests in a few words, "" where none has one."""
+    """Return the SLOs of requests in a few words, "" if none has one."""
     found = []
     for name, slo in (("TTFT", table.ttft_slo), ("TBT", table.tbt_slo)):
         values = np.unique(slo[np.isfinite(slo)]) if slo is not None else np.zeros(0)
@@ -271,7 +268,7 @@ def _targets(table: RequestTable) -> str:
 
 
 def policy_rows(comparison: Comparison) -> list[dict[str, str]]:
-    """Return what is known of each policy: label, summary, source, options, needs (in brackets: not indispensable)."""
+    """Return a row per policy: label, summary, source, options, needs (in brackets: optional)."""
     rows = []
     for label in comparison.policies:
         info = _policy_info(comparison, label)
@@ -279,7 +276,7 @@ def policy_rows(comparison: Comparison) -> list[dict[str, str]]:
         known = [*sorted(info.needs), *(f"({name})" for name in sorted(info.uses))] if info else []
         needs = ", ".join(known).replace("_", " ")
         if label in comparison.clairvoyant:
-            needs += " (clairvoyant: a reference, not a scheduler that could be had)"
+            needs += " (clairvoyant: a reference, not a deployable scheduler)"
         summary = info.summary if info else ""
         rows.append(
             {
@@ -302,7 +299,7 @@ def _policy_info(comparison: Comparison, label: str) -> PolicyInfo | None:
         return None
 
 
-_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # a tenth of the time, where it was built
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # ten times faster, if available
 
 
 def configuration(comparison: Comparison, command: str) -> list[tuple[str, str]]:
@@ -319,12 +316,12 @@ def configuration(comparison: Comparison, command: str) -> list[tuple[str, str]]
 
 
 def as_yaml(blocks: Iterable[tuple[str, Any]], command: str) -> list[tuple[str, str]]:
-    """Return titled contents as YAML, without empty ones, and the software that they ran on."""
+    """Return titled contents as YAML, without empty ones, and software versions."""
     return [
         (
             title,
             yaml.dump(
-                without_folders(jsonable(content)),
+                strip_local_paths(jsonable(content)),
                 Dumper=_Dumper,
                 sort_keys=False,
                 allow_unicode=True,
@@ -337,10 +334,10 @@ def as_yaml(blocks: Iterable[tuple[str, Any]], command: str) -> list[tuple[str, 
 
 
 def repeat_code(comparison: Comparison) -> str:
-    """Return Python that runs the comparison again."""
+    """Return Python code that repeats the comparison."""
     described = comparison.scenario.model_dump(mode="json", exclude_defaults=True)
-    scenario = pformat(without_folders(described), width=96, sort_dicts=False)
-    policies = pformat(without_folders(list(comparison.policies)), width=96)
+    scenario = pformat(strip_local_paths(described), width=96, sort_dicts=False)
+    policies = pformat(strip_local_paths(list(comparison.policies)), width=96)
     return (
         "from kvgym import Scenario, compare\n"
         "from kvgym.report import write_report\n\n"
@@ -356,7 +353,7 @@ def _indent(text: str) -> str:
 
 
 def definitions() -> list[dict[str, Any]]:
-    """Return the definitions of all metrics: paragraphs (one item) and lists, items split at their code."""
+    """Return the definitions of all metrics: paragraphs (one item) and lists, with items split at code."""
     text = (kvgym.metrics.__doc__ or "").partition("\n")[2].strip()
     blocks = []
     for block in re.split(r"\n\s*\n", text):

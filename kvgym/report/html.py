@@ -1,4 +1,4 @@
-"""The report of a comparison: one HTML file that needs nothing else."""
+"""The report of a comparison as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def render(comparison: Comparison, *, command: str = "", reference: str | None =
     """Return the report as text, see :func:`kvgym.report.write_report`."""
     if reference is not None and reference not in comparison.policies:
         raise UnknownNameError("policy of this comparison", reference, comparison.policies)
-    comparison = content.remember(comparison)
+    comparison = content.with_cache(comparison)
     chosen = reference or comparison.reference(content.REFERENCE_METRIC)
     page = Page(comparison.policies, markers=marked_lines(comparison.policies))
     _add_figures(page, comparison)
@@ -47,12 +47,12 @@ def _add_figures(page: Page, comparison: Comparison) -> None:
     over = (
         "mean over seeds with 95 % interval; dots: single seeds"
         if len(comparison.seeds) > 1
-        else "one seed, hence no interval"
+        else "one seed, so no interval"
     )
     if comparison.bounds:
-        over += f"; dashed: {figures(comparison.bound().value)} s, which no scheduler can be below"
+        over += f"; dashed: {figures(comparison.bound().value)} s, a lower bound for any scheduler"
     if comparison.clairvoyant:
-        over += "; * clairvoyant: knows the true lengths, a reference and no scheduler that could be had"
+        over += "; * clairvoyant: knows the true lengths; a reference, not a deployable scheduler"
     page.add(
         "bars", plots.latency_bars(comparison, width=CHART_WIDTH), f"Mean end-to-end latency by policy: {over}.",
         title="Mean end-to-end latency",
@@ -61,7 +61,7 @@ def _add_figures(page: Page, comparison: Comparison) -> None:
         page.add(
             "workers",
             breakdown.worker_points(comparison, legend=False, width=CHART_WIDTH),
-            "Figures of each worker, means over seeds; the table by worker is under Details.",
+            "Metrics of each worker, means over seeds; Details has the table by worker.",
             title="By worker",
             legend=[p for p in comparison.policies if comparison.worker_means(p)],
         )
@@ -71,19 +71,19 @@ def _add_figures(page: Page, comparison: Comparison) -> None:
 
 
 def _add_single_runs(page: Page, comparison: Comparison) -> None:
-    """Add what the runs of the first seed show: distributions, by class too, and what happened over time."""
+    """Add figures of the runs of the first seed: distributions, also by class, and plots over time."""
     first = f"seed {comparison.seeds[0]}"
     ran = [p for p in comparison.policies if p in comparison.examples]
     absent = [p for p in comparison.policies if p not in comparison.examples]
     without = f" Not shown, as the run failed: {', '.join(absent)}." if absent else ""
     long = plots.cut_off(comparison.examples)
-    cut = f" Cut off, as it takes far longer: {', '.join(long)}." if long else ""
+    cut = f" Cut off, as the run is much longer: {', '.join(long)}." if long else ""
     options: dict[str, Any] = {"legend": False, "width": CHART_WIDTH}
     distributions = {
         "e2e_latency": "requests completed within a given end-to-end latency",
-        "ttft": "requests whose first token came within a given time",
-        "tpot": "requests finished whose output tokens took at most a given time on average",
-        "tbt": "gaps between consecutive tokens, over all requests, that were at most so long",
+        "ttft": "requests with their first token within a given time",
+        "tpot": "finished requests with at most a given mean time per output token",
+        "tbt": "gaps between consecutive tokens, over all requests, of at most a given length",
     }
     for name, what in distributions.items():
         page.add(
@@ -99,8 +99,8 @@ def _add_single_runs(page: Page, comparison: Comparison) -> None:
             "tokens",
             "Work over time",
             plots.token_throughput,
-            f"Work arriving and output tokens generated over time, {first}. The generated ones include tokens "
-            "that were lost in an eviction and generated again.",
+            f"Arriving work and generated output tokens over time, {first}. Tokens that were lost in an eviction and "
+            "generated again count again.",
         ),
     )
     for name, title, draw, caption in over_time:

@@ -1,4 +1,4 @@
-"""Texts without the folders of whoever made a report: what lies where on a disk is nobody else's business."""
+"""Strip local paths from text in reports (privacy)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 from markupsafe import Markup
 
 _FOLDERS = re.compile(r"(?<![\w./:~\\-])(?:~|[A-Za-z]:)?(?:[/\\][\w.@+~-]+)+[/\\](?=[\w.@+~-])")
-"""The folders of an absolute path within a text; no part of a relative path or of an address."""
+"""The folders of an absolute path within a text, but no part of a relative path or of a URL."""
 _QUOTED = re.compile(r"(?<=['\"])(?:~|[A-Za-z]:)?[/\\][^'\"\n]*[/\\](?=[^'\"\n/\\]+['\"])")
-"""The same in quotation marks, where names may have spaces."""
+"""The same in quotation marks, with spaces in names."""
 
 
-def without_folders(value: Any) -> Any:
-    """Return a value with absolute paths in its texts, at any depth, as the names of their files alone.
+def strip_local_paths(value: Any) -> Any:
+    """Return a value with absolute paths in its texts, at any depth, reduced to file names.
 
     Args:
-        value: a text, or mappings, lists and tuples of such; all else stays as it is, ready markup too.
+        value: a text, or mappings, lists and tuples of texts; other values, also finished markup, are unchanged.
     """
     shown = value
     if isinstance(value, dict):
-        shown = {without_folders(key): without_folders(inside) for key, inside in value.items()}
+        shown = {strip_local_paths(key): strip_local_paths(inside) for key, inside in value.items()}
     elif isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        shown = type(value)(map(without_folders, value))
+        shown = type(value)(map(strip_local_paths, value))
     elif isinstance(value, str) and not isinstance(value, Markup):
         path = PureWindowsPath(value) if "\\" in value else PurePosixPath(value)
         whole = "\n" not in value and (path.is_absolute() or value.startswith("~"))

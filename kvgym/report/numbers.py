@@ -1,4 +1,4 @@
-"""Numbers as the report writes them."""
+"""Number formats of reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NO_VALUE = "–"
 def figures(value: float, digits: int = 3) -> str:
     """Return a number with at least ``digits`` significant digits, ``–`` for none.
 
-    Whole numbers stay whole, and nothing from 0.0001 on is written with an exponent.
+    Integers have no decimals, and numbers from 0.0001 on have no exponent.
     """
     if math.isnan(value):
         return NO_VALUE
@@ -28,7 +28,7 @@ def figures(value: float, digits: int = 3) -> str:
 
 
 def interval(estimate: Estimate, scale: float = 1.0) -> str:
-    """Return ``low – high`` of an estimate times ``scale``, "" where there is no interval or it is a point."""
+    """Return ``low – high`` of an estimate times ``scale``, "" if there is no interval or it is a point."""
     if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)) or estimate.low == estimate.high:
         return ""
     return f"{figures(estimate.low * scale)}\N{NO-BREAK SPACE}–\N{NO-BREAK SPACE}{figures(estimate.high * scale)}"

@@ -1,4 +1,4 @@
-"""The one figure that says it all: latency bars, and beside each the KV memory of that policy over time."""
+"""Overview figure: mean latency of each policy, with its KV memory over time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def overview(comparison: Comparison) -> Chart:
     """Mean end-to-end latency by policy (left) and KV memory in use over time (right), row by row.
 
     Args:
-        comparison: with examples (``keep_examples=True``).
+        comparison: a comparison with examples (``keep_examples=True``).
     """
     results, _ = examples_of(comparison)
     styles = policy_styles(comparison.policies)
@@ -35,13 +35,13 @@ def overview(comparison: Comparison) -> Chart:
     left, middle, right = (0.3 + 0.075 * longest) / WIDTH, 0.56, 1 - 0.15 / WIDTH
     bottom, top = 0.52 / height, 1 - 0.36 / height
     figure = Chart(comparison.policies, figsize=(WIDTH, height))
-    edge = 1 / (2 * (1 + GAP))  # so that each bar is level with the middle of its strip
+    edge = 1 / (2 * (1 + GAP))  # aligns each bar with the middle of its strip
     bars = figure.add_axes((left, bottom, middle - 0.1 - left, top - bottom))
     draw_bars(figure, bars, comparison, "e2e_latency_mean", dots=False)
     bars.set_ylim(n - 1 + edge, -edge)
     single = len(comparison.seeds) == 1
     heading = "One seed" if single else f"Mean over {len(comparison.seeds)} seeds, 95 % interval"
-    corner = (min(left, 0.12), top)  # level with the title on the right
+    corner = (min(left, 0.12), top)  # aligned with the title on the right
     bars.annotate(
         heading, corner, xycoords="figure fraction", xytext=(0, 6), textcoords="offset points", fontsize=10
     )
@@ -64,14 +64,14 @@ def picture(comparison: Comparison, path: str | Path) -> Path:
     """Write :func:`overview` to a file, 900 pixels wide.
 
     Args:
-        comparison: with examples (``keep_examples=True``).
+        comparison: a comparison with examples (``keep_examples=True``).
         path: ends in .png, .svg or .pdf; folders are created.
 
     Returns:
         The path.
 
     Raises:
-        ConfigError: another ending, or a comparison without examples.
+        ConfigError: the file has another extension, or the comparison has no examples.
     """
     target = Path(path)
     if target.suffix.lower() not in FORMATS:

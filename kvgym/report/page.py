@@ -1,7 +1,7 @@
-"""The frame that all reports share: one HTML file with its figures, the numbers behind them, styles and a script.
+"""Frame of all reports: one HTML file with figures, the numbers behind them, styles and a script.
 
-The file needs nothing else. Choosing policies and colours is done by style sheets alone; the script adds the values
-under the pointer. Without it everything can still be read and printed.
+The file is self-contained. Style sheets alone implement the choice of policies and colours; the script adds the values
+under the pointer. Without the script everything can still be read and printed.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from kvgym.report.chart import Chart
-from kvgym.report.local_paths import without_folders
+from kvgym.report.local_paths import strip_local_paths
 from kvgym.report.style import policy_styles
 from kvgym.report.svg import inline_svg
 from kvgym.utils.files import write_text as write_whole
 from kvgym.version import __version__, install_command
 
 CHART_WIDTH = 5.6
-"""Inches: as wide as a figure may be so that its text can be read on a phone and beside another one on a screen."""
+"""Width of a figure, inches: its text is readable on a phone, and two figures fit side by side on a screen."""
 _ASSETS = files("kvgym.report") / "assets"
 
 
 @dataclass(frozen=True)
 class ShownChart:
-    """A picture of a figure: its element, and whose it is alone, if it is hidden with a policy as a whole."""
+    """A picture of a figure, and the policy that hides it as a whole, if any."""
 
     svg: Markup
     policy: str | None
@@ -40,7 +40,7 @@ class ShownChart:
 
 @dataclass(frozen=True)
 class ShownFigure:
-    """A figure of the page, of one or several pictures."""
+    """A figure of the page, with one or several pictures."""
 
     title: str
     caption: str
@@ -50,10 +50,10 @@ class ShownFigure:
 
 
 class Page:
-    """What a report shows, collected figure by figure.
+    """Contents of a report, collected figure by figure.
 
     Args:
-        policies: all policies, in order: their places give them colours.
+        policies: all policies, in order, which determines their colours.
         markers: whether legends show the markers of points, see :data:`kvgym.report.style.MARKERS`.
     """
 
@@ -78,12 +78,12 @@ class Page:
         """Add a figure.
 
         Args:
-            name: letters, of no other figure.
-            charts: its picture; or several, each with the policy that it shows alone, or None, taken one by one.
-            caption: what it shows.
+            name: unique name of letters.
+            charts: its picture; or several, consumed one by one, each with the only policy that it shows, or None.
+            caption: caption.
             title: heading.
-            legend: policies to name above it.
-            wide: whether it takes the whole width, pictures beside each other.
+            legend: policies in the legend.
+            wide: whether it takes the whole width, with pictures side by side.
         """
         pairs: Iterable[tuple[Chart, str | None]] = [(charts, None)] if isinstance(charts, Chart) else charts
         shown = []
@@ -96,7 +96,7 @@ class Page:
 
     @property
     def css(self) -> Markup:
-        """The style sheet: that of all pages, and what hides the policies that are not chosen."""
+        """The style sheet: the common part, and rules that hide deselected policies."""
         rules = [
             f":root:has(#show-{i}:not(:checked)) .p{i} {{ display: none; }}\n"
             f":root:has(#show-{i}:not(:checked)) .k{i} {{ opacity: .5; text-decoration: line-through; }}\n"
@@ -106,15 +106,15 @@ class Page:
 
     @property
     def script_hash(self) -> str:
-        """What lets a browser run the page's script and no other."""
+        """Hash of the page's script, so that a browser runs no other."""
         digest = hashlib.sha256(self.script.encode()).digest()
         return f"sha256-{base64.b64encode(digest).decode()}"
 
     @property
     def data(self) -> Markup:
-        """The numbers behind the figures, as JSON that can stand in a script element.
+        """The numbers behind the figures, as JSON for a script element.
 
-        ``policies`` and their ``colors``, and ``charts`` by the name that the picture has in ``data-chart``, see
+        ``policies`` and their ``colors``, and ``charts`` by the picture's name in ``data-chart``, see
         :meth:`kvgym.report.chart.Chart.data`.
         """
         colors = [self.styles[p].color for p in self.policies]
@@ -123,11 +123,11 @@ class Page:
         return Markup(text.replace("<", "\\u003c"))
 
     def mark(self, policy: str) -> str:
-        """Return the class of what is hidden with a policy."""
+        """Return the CSS class of elements that are hidden with a policy."""
         return f"p{self.policies.index(policy)}"
 
     def key(self, policy: str) -> Markup:
-        """Return a policy's name with how it is drawn; a click on it hides and shows the policy."""
+        """Return a policy's name with its line style; a click on it hides and shows the policy."""
         number = self.policies.index(policy)
         line = self._line(policy)
         if len(self.policies) == 1:
@@ -152,7 +152,7 @@ class Page:
 
         Args:
             template: name of an asset that extends ``page.html``.
-            values: what it shows, at least ``title`` and ``lead``.
+            values: variables of the template, at least ``title`` and ``lead``.
         """
         environment = Environment(
             autoescape=True,
@@ -161,7 +161,7 @@ class Page:
             lstrip_blocks=True,
             loader=FunctionLoader(_asset),
         )
-        values = without_folders(values)
+        values = strip_local_paths(values)
         shared = {"page": self, "key": self.key, "mark": self.mark, "inline": _inline}
         about = {"version": __version__, "install": install_command("report")}
         return environment.get_template(template).render(**shared, **about, **values)
@@ -180,7 +180,7 @@ def _asset(name: str) -> str:
 
 
 def _inline(parts: list[dict[str, Any]]) -> Markup:
-    """Return a text whose code parts are marked up as such."""
+    """Return a text with its code parts marked up."""
     return Markup("").join(
         Markup("<code>{}</code>").format(p["text"]) if p["code"] else escape(p["text"]) for p in parts
     )

@@ -1,7 +1,7 @@
 """Figures of a comparison. Each function returns a :class:`~kvgym.report.chart.Chart`, which is a matplotlib Figure.
 
-Nothing global is touched or shown. ``width`` is that of the figure in inches; without ``legend`` whoever shows the
-figure says which line is which policy's.
+No global state is changed, and nothing is displayed. ``width`` is the width of the figure in inches; without ``legend``
+the page must show one.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from kvgym.report.style import (
 from kvgym.runner import SimulationResult
 
 Runs = Comparison | SimulationResult | Mapping[str, SimulationResult]
-"""What a figure can be made of; a comparison needs ``keep_examples=True`` for all but the bars."""
+"""Runs that can be drawn; a comparison needs ``keep_examples=True`` for all figures but the bars."""
 
 THROUGHPUT_BINS = 60
 MAX_DOTS = 50
 MARKS_APART = 0.15
-"""Between the markers of a line, of the axes' diagonal."""
+"""Distance between the markers of a line, as a share of the axes' diagonal."""
 WIDTH = 8.0
 TIME = Quantity("Time", "s")
 LATENCIES = {
@@ -53,24 +53,24 @@ LATENCIES = {
     "longest_gap": Quantity("Longest time between tokens of a request", "s"),
 }
 FAR = 20.0
-"""An axis is logarithmic where policies are so many times apart, or cut where they run for so many times as long."""
+"""Ratio between policies above which an axis is logarithmic, or a time axis is cut."""
 TAIL = 100.0
-"""An axis of a distribution is logarithmic where the largest value is so many times a median."""
+"""Ratio of the largest value to a median above which the axis of a distribution is logarithmic."""
 CUT = 5.0
-"""A time axis that is cut ends at so many times the shortest run."""
+"""End of a cut time axis, as a multiple of the shortest run."""
 
 
 def examples_of(runs: Runs) -> tuple[dict[str, SimulationResult], dict[str, LineStyle]]:
-    """Return the single runs to draw, by policy, and how to draw them.
+    """Return the single runs to draw by policy, and their styles.
 
     Raises:
-        ConfigError: a comparison that kept no examples.
+        ConfigError: the comparison has no examples.
     """
     if isinstance(runs, SimulationResult):
         runs = {label_of(runs.policy): runs}
     if isinstance(runs, Comparison):
         if not runs.examples:
-            raise ConfigError("this comparison kept no example runs; call compare(..., keep_examples=True)")
+            raise ConfigError("this comparison has no example runs; call compare(..., keep_examples=True)")
         return {p: runs.examples[p] for p in runs.policies if p in runs.examples}, policy_styles(
             runs.policies
         )
@@ -78,10 +78,10 @@ def examples_of(runs: Runs) -> tuple[dict[str, SimulationResult], dict[str, Line
 
 
 def end_of(results: Mapping[str, SimulationResult]) -> float:
-    """Return where the time axis ends, in seconds; 1 where nothing was run.
+    """Return the end of the time axis, in seconds; 1 without runs.
 
-    That is when the last iteration of all runs ended; where one ran far longer than another, see :data:`FAR`, the
-    axis is cut, so that the others can be seen.
+    It is the end of the last iteration of all runs. If one run is much longer than another, see :data:`FAR`, the axis
+    is cut so that the others remain visible.
     """
     ends = [float(series.iteration_log(r)["end_time"].max(initial=0.0)) for r in results.values()]
     run = [end for end in ends if end > 0]
@@ -89,13 +89,13 @@ def end_of(results: Mapping[str, SimulationResult]) -> float:
 
 
 def cut_off(results: Mapping[str, SimulationResult]) -> list[str]:
-    """Return the policies that ran longer than the time axis reaches."""
+    """Return the policies with runs beyond the end of the time axis."""
     end = end_of(results)
     return [p for p, r in results.items() if series.iteration_log(r)["end_time"].max(initial=0.0) > end]
 
 
 def far_apart(values: Iterable[float], ratio: float = FAR) -> bool:
-    """Whether the largest of some values is at least ``ratio`` times the smallest that is positive."""
+    """Whether the largest value is at least ``ratio`` times the smallest positive one."""
     positive = [value for value in values if 0 < value < np.inf]
     return bool(positive) and max(positive) >= ratio * min(positive)
 
@@ -109,7 +109,7 @@ def latency_bars(
     Args:
         comparison: the comparison.
         metric: any metric, see :mod:`kvgym.metrics`.
-        width: in inches.
+        width: width in inches.
         dots: whether to draw single seeds.
     """
     size = (width, 0.9 + 0.42 * len(comparison.policies))
@@ -122,13 +122,13 @@ def latency_bars(
 def latency_distribution(
     runs: Runs, name: str = "e2e_latency", *, width: float = WIDTH, legend: bool = True
 ) -> Chart:
-    """Empirical distribution of the requests' latencies; requests that never finished stay missing from 1.
+    """Empirical distribution of the requests' latencies; with unfinished requests the curve ends below 1.
 
     Args:
-        runs: what to draw.
-        name: of :data:`LATENCIES`; ``"tbt"`` is over all tokens, the others are over requests.
-        width: in inches.
-        legend: whether to draw one.
+        runs: the runs.
+        name: a key of :data:`LATENCIES`; ``"tbt"`` is over all tokens, the others are over requests.
+        width: width in inches.
+        legend: whether to draw a legend.
     """
     results, styles = examples_of(runs)
     what = "tokens" if name == "tbt" else "requests"
@@ -153,7 +153,7 @@ def draw_distributions(
     curves: Mapping[str, tuple[series.Floats, series.Floats]],
     styles: Mapping[str, LineStyle],
 ) -> None:
-    """Draw distribution functions, values and shares by policy, on a logarithmic axis where they are far apart."""
+    """Draw distribution functions, values and shares by policy, on a logarithmic axis if they are far apart."""
     shown = {policy: (x, y) for policy, (x, y) in curves.items() if len(x)}
     for policy, (x, y) in shown.items():
         _steps(chart, ax, np.insert(x, 0, x[0]), np.insert(y, 0, 0.0), policy, styles)
@@ -171,9 +171,9 @@ def kv_memory(runs: Runs, *, policies: Sequence[str] | None = None, width: float
     """KV memory in use over time, one strip per policy, against the capacity.
 
     Args:
-        runs: what to draw.
-        policies: whose strips; None = all. Time reaches to the end of all runs all the same.
-        width: in inches.
+        runs: the runs.
+        policies: policies to draw; None = all. The time axis covers all runs in any case.
+        width: width in inches.
     """
     results, styles = examples_of(runs)
     drawn = [p for p in results if policies is None or p in policies]
@@ -194,14 +194,14 @@ def kv_memory(runs: Runs, *, policies: Sequence[str] | None = None, width: float
 
 
 def memory_strips(runs: Runs, *, width: float = WIDTH) -> Iterator[tuple[Chart, str]]:
-    """Go through the strips of :func:`kv_memory`, each as a chart of its own, and the policy that it is of.
+    """Yield the strips of :func:`kv_memory`, each as a chart with its policy.
 
-    It is one chart, in which only what differs is drawn anew: each has to be used before the next is asked for.
-    Where there is room for the axes is found when the first is drawn, as all have the same labels.
+    The same chart is reused and only its contents are drawn again: use each strip before requesting the next. The
+    layout is computed for the first strip only, as all have the same labels.
 
     Args:
-        runs: what to draw.
-        width: in inches.
+        runs: the runs.
+        width: width in inches.
     """
     results, styles = examples_of(runs)
     chart: Chart | None = None
@@ -212,7 +212,7 @@ def memory_strips(runs: Runs, *, width: float = WIDTH) -> Iterator[tuple[Chart, 
         else:
             (ax,) = chart.axes
             chart.set_layout_engine("none")
-            chart.forget()
+            chart.clear_panels()
             for artist in (*ax.lines, *ax.patches):
                 artist.remove()
             with mpl.rc_context(STYLE):
@@ -226,9 +226,9 @@ def waiting_queue(runs: Runs, *, width: float = WIDTH, legend: bool = True) -> C
     """Waiting requests over time, counted after the admissions of each iteration.
 
     Args:
-        runs: what to draw.
-        width: in inches.
-        legend: whether to draw one.
+        runs: the runs.
+        width: width in inches.
+        legend: whether to draw a legend.
     """
     results, styles = examples_of(runs)
     chart, ax = _single(styles, width, TIME, Quantity("Waiting requests"))
@@ -253,12 +253,12 @@ def waiting_queue(runs: Runs, *, width: float = WIDTH, legend: bool = True) -> C
 
 @styled
 def token_throughput(runs: Runs, *, width: float = WIDTH, legend: bool = True) -> Chart:
-    """Output tokens per second over time, below the output tokens that arriving requests ask for.
+    """Output tokens per second over time, below the output tokens of arriving requests.
 
     Args:
-        runs: what to draw.
-        width: in inches.
-        legend: whether to draw one.
+        runs: the runs.
+        width: width in inches.
+        legend: whether to draw a legend.
     """
     results, styles = examples_of(runs)
     edges = np.linspace(0.0, end_of(results), THROUGHPUT_BINS + 1)
@@ -267,15 +267,15 @@ def token_throughput(runs: Runs, *, width: float = WIDTH, legend: bool = True) -
     table = next(iter(results.values())).table
     arriving = series.rate_bins(table.arrival_time, table.output_len, edges)
     top.stairs(arriving, edges, fill=True, color=GRID, alpha=0.6, label="arriving")
-    top.set_title("Arriving work: output tokens that new requests ask for", pad=3)
+    top.set_title("Arriving work: output tokens of new requests", pad=3)
     chart.panel(top, TIME, Quantity("Tokens arriving", "1/s"))
-    chart.tell(top, None, "steps", {"x": edges, "y": np.append(arriving, arriving[-1])}, name="arriving")
+    chart.record(top, None, "steps", {"x": edges, "y": np.append(arriving, arriving[-1])}, name="arriving")
     chart.panel(ax, TIME, Quantity("Output tokens", "1/s"))
     for policy, result in results.items():
         log = series.iteration_log(result)
         rate = series.rate_bins(log["end_time"], log["num_output_tokens"], edges)
         _steps(chart, ax, edges, np.append(rate, rate[-1]), policy, styles)
-    ax.set_title("Output tokens generated, repeats after evictions included", pad=3)
+    ax.set_title("Generated output tokens, including repeats after evictions", pad=3)
     ax.set_xlabel(axis_label(TIME))
     for panel in (top, ax):
         panel.set_ylabel("Tokens/s")
@@ -288,9 +288,9 @@ def token_throughput(runs: Runs, *, width: float = WIDTH, legend: bool = True) -
 
 
 def draw_bars(chart: Chart, ax: Axes, comparison: Comparison, metric: str, *, dots: bool = True) -> None:
-    """Draw the bars of :func:`latency_bars` into axes, the first policy on top, and what no scheduler beats, dashed.
+    """Draw the bars of :func:`latency_bars` into axes, the first policy on top, with a dashed line for the bound.
 
-    A star marks who is clairvoyant.
+    A star marks clairvoyant policies.
     """
     styles = policy_styles(comparison.policies)
     failed = comparison.errors()
@@ -305,11 +305,11 @@ def draw_bars(chart: Chart, ax: Axes, comparison: Comparison, metric: str, *, do
             nothing = ax.annotate(
                 note, (0, row), (4, 0), textcoords="offset points", va="center", style="italic"
             )
-            chart.belong(policy, [nothing])
+            chart.assign(policy, [nothing])
             continue
         alpha = 0.4 if policy in comparison.clairvoyant else 0.85
         artists: list[Artist]
-        if log:  # which has no zero for a bar to begin at
+        if log:  # a logarithmic axis has no zero for bars to start at
             artists = [
                 *ax.plot(estimate.value, row, "o", ms=8, color=color, alpha=alpha, label=text_of(policy))
             ]
@@ -337,7 +337,7 @@ def draw_bars(chart: Chart, ax: Axes, comparison: Comparison, metric: str, *, do
         if estimate.value > 0:
             least = min(least, estimate.value, estimate.low if estimate.low > 0 else np.inf)
         values_shown = {"x": estimate.value, "x_low": estimate.low, "x_high": estimate.high, "y": row}
-        chart.tell(ax, policy, "bars", values_shown, artists=artists)
+        chart.record(ax, policy, "bars", values_shown, artists=artists)
     marked = [text_of(p) + " *" * (p in comparison.clairvoyant) for p in comparison.policies]
     ax.set_yticks(range(len(comparison.policies)), marked)
     ax.set_ylim(len(comparison.policies) - 0.5, -0.5)
@@ -353,7 +353,7 @@ def draw_bars(chart: Chart, ax: Axes, comparison: Comparison, metric: str, *, do
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="y", visible=False)
     for policy, label in zip(comparison.policies, ax.get_yticklabels(), strict=True):
-        chart.belong(policy, [label])
+        chart.assign(policy, [label])
     ax.set_xlabel(axis_label(quantity) + ", logarithmic" * log)
 
 
@@ -367,8 +367,8 @@ def draw_memory(chart: Chart, ax: Axes, result: SimulationResult, policy: str, s
     ]
     if len(x) > 1:
         area = StepPatch(y[:-1], x, color=style.color, alpha=0.22, linewidth=0)
-        artists.append(ax.add_artist(area))  # unlike stairs, which looks for limits at every step
-    chart.tell(ax, policy, "steps", {"x": x, "y": y}, artists=artists)
+        artists.append(ax.add_artist(area))  # faster than stairs, which updates limits at every step
+    chart.record(ax, policy, "steps", {"x": x, "y": y}, artists=artists)
     ax.axhline(capacity, color=INK, linewidth=1.0, linestyle=(0, (4, 2)), label="capacity")
     ax.set_ylim(0, capacity * 1.12)
     ax.set_yticks([0, capacity])
@@ -376,12 +376,12 @@ def draw_memory(chart: Chart, ax: Axes, result: SimulationResult, policy: str, s
 
 
 def _capacity(result: SimulationResult) -> int:
-    """Return how many tokens the memory of all workers holds."""
+    """Return the KV memory of all workers, tokens."""
     return result.system.usable_capacity * len(result.worker)
 
 
 def draw_legend(chart: Chart, policies: Iterable[str], styles: Mapping[str, LineStyle]) -> None:
-    """Put one legend above the axes, in as many columns as fit."""
+    """Draw one legend above the axes, in as many columns as fit."""
     names = [text_of(policy) for policy in policies]
     marked = marked_lines(styles)
     lines = [
@@ -391,13 +391,13 @@ def draw_legend(chart: Chart, policies: Iterable[str], styles: Mapping[str, Line
         )
         for p in policies
     ]  # fmt: skip
-    room = 13.1 * chart.get_figwidth()  # letters that fit beside each other
+    room = 13.1 * chart.get_figwidth()  # letters that fit side by side
     columns = max(1, min(len(names), int(room / (max(map(len, names), default=1) + 7))))
     chart.legend(lines, names, loc="outside upper left", ncols=columns, handlelength=2.2)
 
 
 def axis_label(quantity: Quantity) -> str:
-    """Return what stands at an axis."""
+    """Return the label of an axis."""
     return f"{quantity.label} ({quantity.unit})" if quantity.unit else quantity.label
 
 
@@ -424,7 +424,7 @@ def _steps(
     style = styles[policy]
     marks: dict[str, Any] = {}
     if marked_lines(styles):
-        start = list(styles).index(policy) / len(styles)  # not all in the same places
+        start = list(styles).index(policy) / len(styles)  # different places for each policy
         marks = {"marker": style.marker.name, "markevery": (start * MARKS_APART, MARKS_APART), "ms": 4.5}
     lines = ax.plot(
         x,
@@ -435,11 +435,11 @@ def _steps(
         linestyle=style.dashes,
         **marks,
     )
-    chart.tell(ax, policy, "steps", {"x": x, "y": y}, artists=lines)
+    chart.record(ax, policy, "steps", {"x": x, "y": y}, artists=lines)
 
 
 def _thousands(ax: Axes) -> None:
-    """Write the numbers of the vertical axis with a comma between thousands."""
+    """Format the numbers of the vertical axis with thousands separators."""
     ax.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,.0f}" if value == int(value) else f"{value:g}")
     )

@@ -1,4 +1,4 @@
-"""What the plots draw, as arrays: step functions, bins and distributions of a run."""
+"""Data of plots as arrays: step functions, bins and distributions of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED
 
 MAX_POINTS = 1000
-"""Most points of a line; a step function of that many points has twice as many corners."""
+"""Maximum number of points of a line; a step function has twice as many corners."""
 
 Floats = NDArray[np.float64]
 LATENCY_COLUMNS = {"e2e_latency": "finish_time", "ttft": "first_token_time"}
@@ -23,18 +23,18 @@ def iteration_log(result: SimulationResult) -> NDArray[Any]:
     """Return the per-iteration log of a run.
 
     Raises:
-        ConfigError: the run kept none.
+        ConfigError: the run has no log.
     """
     if result.log is None:
-        raise ConfigError("this run kept no per-iteration log; simulate with log=True")
+        raise ConfigError("this run has no per-iteration log; simulate with log=True")
     return result.log
 
 
 def step_series(log: NDArray[Any], column: str) -> tuple[Floats, Floats]:
     """Return a column of the log as a step function of time, summed over workers.
 
-    A value holds from the start of its iteration to the start of the worker's next one. While a worker is
-    idle its KV memory is empty.
+    A value is valid from the start of its iteration to the start of the worker's next one. The KV memory of an idle
+    worker is empty.
 
     Args:
         log: per-iteration rows, dtype ITERATION.
@@ -61,23 +61,23 @@ def step_series(log: NDArray[Any], column: str) -> tuple[Floats, Floats]:
     all_times, all_deltas = np.concatenate(times), np.concatenate(deltas)
     order = np.argsort(all_times, kind="stable")
     all_times, levels = all_times[order], np.cumsum(all_deltas[order])
-    keep = np.append(all_times[1:] > all_times[:-1], True)  # the last of equal times counts
+    keep = np.append(all_times[1:] > all_times[:-1], True)  # of equal times, the last counts
     all_times, levels = all_times[keep], levels[keep]
     changed = np.append(True, levels[1:] != levels[:-1])
-    changed[-1] = True  # how long the last value holds
+    changed[-1] = True  # keeps the end of the last value
     return all_times[changed], levels[changed]
 
 
 def thin_steps(times: Floats, values: Floats, limit: int = MAX_POINTS) -> tuple[Floats, Floats]:
-    """Return a step function with at most ``limit`` of its points.
+    """Return a step function reduced to at most ``limit`` points.
 
-    Time is cut into equal bins; of each bin the smallest, the largest and the last value stay, so that peaks
-    survive and the value between bins is exact.
+    Time is divided into equal bins; the smallest, the largest and the last value of each bin are kept, so peaks are
+    preserved and values between bins are exact.
 
     Args:
         times: increasing, float64 (n,).
         values: value from each time on, float64 (n,).
-        limit: most points to return, at least 4.
+        limit: maximum number of points, at least 4.
     """
     if len(times) <= limit:
         return times, values
@@ -94,12 +94,12 @@ def thin_steps(times: Floats, values: Floats, limit: int = MAX_POINTS) -> tuple[
 
 
 def latencies(result: SimulationResult, name: str, chosen: NDArray[np.bool_] | None = None) -> Floats:
-    """Return figures of the finished requests in seconds, sorted; without those that have no such figure.
+    """Return latencies of the finished requests in seconds, sorted; requests without a value are omitted.
 
     Args:
-        result: the run; of one with a window, requests that arrived in it.
+        result: the run; with a window, only requests that arrived in it count.
         name: ``"e2e_latency"``, ``"ttft"``, ``"tpot"``, or ``"longest_gap"`` between two tokens.
-        chosen: which requests, bool (n,); None = all.
+        chosen: mask of requests, bool (n,); None = all.
     """
     r = result.requests
     done = (r["status"] == FINISHED) & scope_of(result).counted
@@ -117,7 +117,7 @@ def latencies(result: SimulationResult, name: str, chosen: NDArray[np.bool_] | N
 def token_gaps(result: SimulationResult) -> tuple[Floats, Floats]:
     """Return the distribution of the gaps between tokens, over a run or its window: seconds, and share up to each.
 
-    A gap is known to a relative 0.1 %.
+    Gaps have a relative error of up to 0.1 %.
     """
     scope = scope_of(result)
     used = scope.gap_counts > 0
@@ -135,8 +135,8 @@ def distribution(values: Floats, total: int, limit: int = MAX_POINTS) -> tuple[F
 
     Args:
         values: sorted, float64 (n,).
-        total: of how many; larger than n where some have no value, so that the curve ends below 1.
-        limit: most points to return.
+        total: number of observations; larger than n if some have no value, so that the curve ends below 1.
+        limit: maximum number of points.
 
     Returns:
         The values, and the share of ``total`` that is at most each.
@@ -155,7 +155,7 @@ def rate_bins(times: Floats, weights: NDArray[Any], edges: Floats) -> Floats:
     Args:
         times: instants in seconds, (n,).
         weights: e.g. tokens, (n,).
-        edges: of the bins, increasing, (bins + 1,); what lies outside is left out.
+        edges: edges of the bins, increasing, (bins + 1,); times outside are ignored.
     """
     total, _ = np.histogram(times, bins=edges, weights=weights.astype(np.float64))
     return np.asarray(total / np.diff(edges), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""How figures look: colours, dashes, fonts; the same for every figure of the project."""
+"""Style of all figures: colours, dashes, fonts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_LABEL = 36
 
 
 class Marker(NamedTuple):
-    """A shape of points: matplotlib's name, and a path about (13, 5), 8 units across."""
+    """A marker: matplotlib's name, and an SVG path around (13, 5), 8 units wide."""
 
     name: str
     path: str
@@ -31,7 +31,7 @@ MARKERS = (
     Marker("^", "M13 .5L17.5 9h-9z"),
     Marker("D", "M13 0l5 5l-5 5l-5-5z"),
 )
-"""As many as there are dashes; a policy's is in the place of its dashes."""
+"""One per dash pattern, in the same order."""
 
 STYLE: Any = {
     "font.family": "sans-serif",
@@ -62,14 +62,14 @@ STYLE: Any = {
 }
 
 PLAIN = FuncFormatter(lambda value, _: f"{value:,.10g}")
-"""Numbers at an axis: no exponents, commas between thousands."""
+"""Axis numbers without exponents, with thousands separators."""
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Figure)
 
 
 class LineStyle(NamedTuple):
-    """How a policy is drawn, everywhere; the marker is that of points, and of lines where colours do not suffice."""
+    """Style of a policy in all figures; the marker is for points, and for lines if colours do not suffice."""
 
     color: str
     dashes: Any
@@ -88,7 +88,7 @@ def styled(function: Callable[P, F]) -> Callable[P, F]:
 
 
 def policy_styles(policies: Sequence[str]) -> dict[str, LineStyle]:
-    """Return colour, dashes and marker for each policy by its place in the list; no two alike up to 28."""
+    """Return colour, dashes and marker of each policy by its index; all different up to 28 policies."""
     turns = [divmod(i, len(PALETTE)) for i in range(len(policies))]
     return {
         p: LineStyle(PALETTE[i], DASHES[turn % len(DASHES)], MARKERS[turn % len(MARKERS)])
@@ -97,18 +97,18 @@ def policy_styles(policies: Sequence[str]) -> dict[str, LineStyle]:
 
 
 def marked_lines(policies: Collection[str]) -> bool:
-    """Whether lines of so many policies have markers, as colours alone do not tell them apart."""
+    """Whether lines of these policies need markers, as there are more policies than colours."""
     return len(policies) > len(PALETTE)
 
 
 def text_of(label: str) -> str:
-    """Return a label to be drawn as it is: no formulas, and not wider than the figure can bear."""
+    """Return a label for a figure, with formulas escaped, shortened if it is too wide."""
     short = label if len(label) <= MAX_LABEL else label[: MAX_LABEL - 1] + "…"
     return short.replace("$", r"\$")
 
 
 def log_ticks(axis: Any) -> None:
-    """Put plain numbers at a logarithmic axis, whose limits are set."""
+    """Use plain numbers on a logarithmic axis; its limits must be set."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 500 else (1.0,)))
     axis.set_major_formatter(PLAIN)

@@ -1,4 +1,4 @@
-"""Figures as SVG elements to put into a page."""
+"""Conversion of figures to SVG elements of a page."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _ID = re.compile(r' id="([^"]+)"')
 _REFERENCE = re.compile(r'(href="|url\()#([^")]+)')
 _DIGITS = re.compile(r"-?\d+\.\d{3,}")
 _LONG = 400
-"""From so many letters on a path is drawn to a tenth of a point."""
+"""Length of a path, characters, above which it is rounded to a tenth of a point."""
 
 
 def inline_svg(chart: Chart, name: str, label: str) -> tuple[str, list[dict[str, Any]]]:
     """Return a figure as one ``<svg>`` element: transparent, text in the page's colour, equal for equal input.
 
-    Groups of a policy's artists have the class ``p0``, ``p1``, … by its place among the chart's policies.
+    Groups of a policy's artists have the class ``p0``, ``p1``, … by the policy's index in the chart.
 
     Args:
         chart: the figure.
-        name: letters, told apart from other figures on the page; prefix of all ids.
-        label: what it shows, for those who cannot see it.
+        name: unique name of letters; prefix of all ids.
+        label: description for screen readers.
 
     Returns:
-        The element, and what :meth:`~kvgym.report.chart.Chart.data` says of it.
+        The element, and its :meth:`~kvgym.report.chart.Chart.data`.
     """
     buffer = io.StringIO()
     chart.set_facecolor("none")
-    with mpl.rc_context(STYLE):  # savefig would draw everything twice, to lay it out first
+    with mpl.rc_context(STYLE):  # savefig would draw everything twice, first for the layout
         canvas: Any = FigureCanvasSVG(chart)
         canvas.print_svg(buffer, metadata={"Date": None})
     text = buffer.getvalue()
@@ -53,7 +53,7 @@ def inline_svg(chart: Chart, name: str, label: str) -> tuple[str, list[dict[str,
     body = text[text.index(">", text.index("<svg")) + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
     body = re.sub(r"<!--.*?-->\s*", "", body, flags=re.DOTALL)
-    # Only inside tags, so that no text of the user's is touched.
+    # Only inside tags, so that texts of users stay unchanged.
     body = _bare(_TAG.sub(lambda tag: _adapt(tag.group()), body), name)
     opening = (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}" '
@@ -78,11 +78,11 @@ def _round_place(attribute: re.Match[str]) -> str:
 
 
 def _bare(body: str, name: str) -> str:
-    """Leave out ids that nothing refers to, groups that say nothing and space between tags; number the other ids."""
+    """Remove unused ids, groups without attributes and space between tags; number the other ids."""
     used = dict.fromkeys(old for _, old in _REFERENCE.findall(body))
     ids = {old: f"{name}-{i}" for i, old in enumerate(used)}
     parts: list[str] = []
-    kept: list[bool] = []  # of the groups that are open
+    kept: list[bool] = []  # for each open group
     for part in _PARTS.split(body):
         if not part.startswith("<"):
             parts.append(part if part.strip() else "")
@@ -102,7 +102,7 @@ def _bare(body: str, name: str) -> str:
 
 
 def _shorten(path: str) -> str:
-    """Return a path in few letters: rounded, and what is level or upright written as such."""
+    """Return a shortened path: rounded, with horizontal and vertical lines as H and V."""
     if re.search(r"[CQ]", path):
         return _DIGITS.sub(lambda n: _rounded(n.group(), 2), " ".join(path.split()))
     digits = 1 if len(path) > _LONG else 2
@@ -119,7 +119,7 @@ def _shorten(path: str) -> str:
             parts.append(f"L{point[0]} {point[1]}")
         elif point[0] != last[0]:
             parts.append("H" + point[0])
-        elif point[1] != last[1] or parts[-1][0] == "M":  # a dot is a line without length
+        elif point[1] != last[1] or parts[-1][0] == "M":  # a dot is a line of length zero
             parts.append("V" + point[1])
         last = point
     return "".join(parts)

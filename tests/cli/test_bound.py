@@ -142,7 +142,7 @@ def test_the_report_shows_the_bound(compared):
     assert line.get_xdata()[0] == pytest.approx(compared.bound().value)
     assert chart.axes[0].get_yticklabels()[0].get_text() == "clairvoyant *"
     page = render(compared)
-    assert "which no scheduler can be below" in page
+    assert "a lower bound for any scheduler" in page
     assert "times the optimum" in page
 
 

@@ -78,7 +78,10 @@ def test_a_trace_of_ones_own(kvgym, tmp_path):
         assert words in err
     code, _, err = kvgym("run", "fcfs", "--columns", "arrival=at", "--time-unit", "ms")
     assert code == 2
-    assert "columns, time_unit: only for traces, and this workload is not a trace; give one with trace (--trace)" in err
+    assert (
+        "columns, time_unit: only for traces, and this workload is not a trace; give one with trace (--trace)"
+        in err
+    )
     code, _, err = kvgym("run", "fcfs", "-n", 30, "--warm-up", 0.1, "--format", "vllm-bench")
     assert code == 2
     assert "omit warm_up and cool_down" in err

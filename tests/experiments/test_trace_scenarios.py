@@ -100,7 +100,8 @@ def test_the_trace_of_a_scenario_is_told_like_any_other(folder: Path) -> None:
         {"rate_scale": 2},
     ):
         with pytest.raises(
-            ConfigError, match=f"^{next(iter(other))}: only for traces, and this workload is not a trace; give"
+            ConfigError,
+            match=f"^{next(iter(other))}: only for traces, and this workload is not a trace; give",
         ):
             build_scenario("a100-llama3-8b", **other)
 

@@ -222,7 +222,10 @@ def test_nothing_to_search():
         ({"space": {"batch": ["8"]}}, "cannot be written"),
         ({"policy": "request_level:batch=2", "space": {"batch": [1]}}, "request_level:batch=2 fixes it"),
         ({"metric": "e2e_latency"}, "unknown metric 'e2e_latency'. Did you mean 'e2e_latency_"),
-        ({"metric": "kv_utilisation"}, "neither more nor less of it is better; choose one of e2e_latency_mean"),
+        (
+            {"metric": "kv_utilisation"},
+            "neither more nor less of it is better; choose one of e2e_latency_mean",
+        ),
         ({"search": "random"}, "expected grid or optuna"),
         ({"subject_to": "ttft_p99>1"}, "less of ttft_p99 is better"),
         ({"subject_to": "latency<1"}, "unknown metric 'latency'"),

@@ -5,7 +5,7 @@ from markupsafe import Markup
 
 from kvgym.experiments.comparison import compare
 from kvgym.report.html import render
-from kvgym.report.local_paths import without_folders
+from kvgym.report.local_paths import strip_local_paths
 from kvgym.workloads.traces.sample import write_sample_trace
 
 from .conftest import scenario
@@ -27,7 +27,7 @@ from .conftest import scenario
     ],
 )  # fmt: skip
 def test_texts(text, shown):
-    assert without_folders(text) == shown
+    assert strip_local_paths(text) == shown
 
 
 def test_reports(tmp_path):

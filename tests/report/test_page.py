@@ -142,7 +142,7 @@ def test_panels_tell_their_scales_and_leave_out_what_json_lacks():
     chart.panel(ax, Quantity("rate", "1/s"), Quantity("latency", "s"), title="one")
     line = ax.plot([1, 10], [2, 4])
     ax.set_xscale("log")
-    chart.tell(ax, "b", "points", {"x": [1, 10], "y": [2.0, np.nan]}, artists=line, text=("t", "u"))
+    chart.record(ax, "b", "points", {"x": [1, 10], "y": [2.0, np.nan]}, artists=line, text=("t", "u"))
     svg, (panel,) = inline_svg(chart, "c", "two points")
     assert (panel["x"]["log"], panel["y"]["log"]) == (True, False)
     assert panel["series"] == [
@@ -156,7 +156,7 @@ def test_a_picture_keeps_only_ids_that_are_used():
     chart = Chart(["a"], figsize=(4, 3))
     ax = chart.add_subplot()
     chart.panel(ax, Quantity("x"), Quantity("y"))
-    chart.tell(ax, "a", "points", {"x": 1, "y": 1}, artists=ax.plot([0, 1, 1, 2], [0, 0, 1, 1], marker="o"))
+    chart.record(ax, "a", "points", {"x": 1, "y": 1}, artists=ax.plot([0, 1, 1, 2], [0, 0, 1, 1], marker="o"))
     svg, _ = inline_svg(chart, "c", "a line")
     ids, used = re.findall(r' id="([^"]+)"', svg), re.findall(r'(?:href="|url\()#([^")]+)', svg)
     assert set(ids) == set(used)

@@ -106,7 +106,7 @@ def test_fields_that_change_together_need_no_panels():
     runs = SweepRuns(frame([{"x": i, "y": 10 * i} for i in range(1, 4)]), ["x", "y"])
     piece = cut(runs, (0,), panels=True)
     assert len(piece.panels) == 1
-    assert piece.remarks == ("y changes along with it.",)
+    assert piece.remarks == ("y varies with it.",)
     assert numeric_pairs(runs) == []
 
 
@@ -161,7 +161,7 @@ def test_missing_seeds_and_points_are_said(tmp_path):
     )
     text = report(tmp_path, runs, ["rate"])
     assert "2 means are over fewer seeds" in text
-    assert "1 of 8 policies at points" in text
+    assert "1 of 8 combinations of policy and point" in text
 
 
 def test_categories_are_drawn_beside_each_other():
@@ -237,7 +237,7 @@ def test_bad_input_is_explained(tmp_path):
     runs = frame(RATES)
     with pytest.raises(ConfigError, match="without speed, policy"):
         report(tmp_path, without(runs, "policy"), ["speed"])
-    with pytest.raises(ConfigError, match="policy a, rate = 1, seed 0 is there twice"):
+    with pytest.raises(ConfigError, match="policy a, rate = 1, seed 0 appears twice"):
         report(tmp_path, Frame.from_rows([*runs.rows(), *runs.rows()]), ["rate"])
     with pytest.raises(ConfigError, match="without runs"):
         report(tmp_path, Frame({name: [] for name in runs.columns}), ["rate"])

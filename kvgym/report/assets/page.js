@@ -3,7 +3,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("page-data").textContent);
   const boxes = data.policies.map((_, i) => document.getElementById(`show-${i}`));
-  const REACH = 14; // how far outside its axes a panel still answers, in units of the picture
+  const REACH = 14; // distance from its axes at which a panel still responds, in units of the picture
   const STEPS = 100; // key presses from one end of a line to the other
   const tip = make("div", { id: "tip", role: "status", hidden: "" });
   document.body.append(tip);
@@ -16,7 +16,7 @@
     return element;
   }
 
-  // Numbers as the page writes them: four significant digits, whole numbers whole.
+  // Number format of the page: four significant digits, integers without decimals.
   function figures(value, digits = 4) {
     if (value === null || value === undefined) return "–";
     const size = Math.abs(value);
@@ -35,7 +35,7 @@
     return ` (95 % interval ${figures(low)} – ${written(quantity, high)})`;
   }
 
-  // Places: from an axis' values to the picture's units and back.
+  // Conversion between an axis' values and the picture's units.
   const scaled = (axis, value) => (axis.log ? Math.log(value) : value);
   const share = (axis, value) =>
     (scaled(axis, value) - scaled(axis, axis.low)) / (scaled(axis, axis.high) - scaled(axis, axis.low));
@@ -45,14 +45,14 @@
   }
   function place(panel, x, y) {
     const [left, top, right, bottom] = panel.box;
-    const inside = (axis, value) => Math.max(-9, Math.min(9, share(axis, value))); // log axes have no place for 0
+    const inside = (axis, value) => Math.max(-9, Math.min(9, share(axis, value))); // 0 has no position on a log axis
     return [left + inside(panel.x, x) * (right - left), bottom - inside(panel.y, y) * (bottom - top)];
   }
 
   const isShown = (series) => series.policy === null || !boxes[series.policy] || boxes[series.policy].checked;
   const shownIn = (panel) => panel.series.filter(isShown);
 
-  // The number of a step function that holds at x, -1 before it begins.
+  // Index of the step that is valid at x, -1 before the first.
   function holding(series, x) {
     let [low, high] = [0, series.x.length];
     while (low < high) {
@@ -101,7 +101,7 @@
     return null;
   }
 
-  // What lies at a place of the picture, or null.
+  // The item at a position of the picture, or null.
   function pick(panels, px, py) {
     for (const panel of panels) {
       const [left, top, right, bottom] = panel.box;
@@ -132,7 +132,7 @@
     return line;
   }
 
-  // Which other points cannot be told from one.
+  // Other points at the same position as one.
   function sameplace(panel, series, index) {
     if (series.kind !== "points") return [];
     const [px, py] = place(panel, series.x[index], series.y[index]);
@@ -192,7 +192,7 @@
     current = null;
   }
 
-  // Show what was picked, beside its place; spoken where it was reached by keys.
+  // Show the selected item beside its position; announced if it was reached by keys.
   function show(svg, picked, byKeys) {
     hide();
     if (!picked) return;
@@ -217,7 +217,7 @@
     if (tx + width > page.clientWidth - 8) tx = x0 - 16 - width;
     const inside = (value, room) => Math.max(8, Math.min(value, room - 8));
     let ty = y0 - height / 2;
-    if (tx < 8) ty = y0 - height - 20 < 8 ? y0 + 24 : y0 - height - 20; // no room beside it
+    if (tx < 8) ty = y0 - height - 20 < 8 ? y0 + 24 : y0 - height - 20; // no space beside it
     tip.style.left = `${inside(tx, page.clientWidth - width) + window.scrollX}px`;
     tip.style.top = `${inside(ty, page.clientHeight - height) + window.scrollY}px`;
   }
@@ -228,7 +228,7 @@
     show(svg, pick(panels, (event.clientX - frame.left) / unit, (event.clientY - frame.top) / unit), false);
   }
 
-  // Where an arrow key leads: along a line with left and right, from line to line with up and down.
+  // Target of an arrow key: left and right move along a line, up and down between lines.
   function neighbour(panels, { panel, series, index, x }, [dx, dy]) {
     const all = panels.flatMap((p) => shownIn(p).map((s) => ({ panel: p, series: s })));
     if (series.kind === "cells") {

@@ -1,4 +1,4 @@
-"""Pareto fronts of a sweep: two results against each other, and the runs that none beats in both."""
+"""Pareto fronts of a sweep: two metrics against each other, and the runs that are not dominated."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Member = tuple[str, Point]
 
 
 def pareto_front(x: Sequence[float], y: Sequence[float], *, lower_x: bool, lower_y: bool) -> list[int]:
-    """Return the places of the pairs that no other pair beats: is at least as good in both and better in one.
+    """Return the indices of the pairs that no other pair dominates, by being as good in both and better in one.
 
     Args:
-        x: numbers; pairs with one that is not finite are on no front.
-        y: as many.
+        x: numbers; pairs with a number that is not finite are excluded.
+        y: numbers, of the same length.
         lower_x: whether lower is better in x.
         lower_y: whether lower is better in y.
 
     Returns:
-        In the order of x; equal pairs all.
+        Indices in the order of x, including all equal pairs.
     """
     a, b = (np.asarray(v, dtype=np.float64) * (1 if low else -1) for v, low in ((x, lower_x), (y, lower_y)))
     known = np.flatnonzero(np.isfinite(a) & np.isfinite(b))
@@ -41,7 +41,7 @@ def pareto_front(x: Sequence[float], y: Sequence[float], *, lower_x: bool, lower
 
 
 def front_of(runs: SweepRuns, x: str, y: str) -> list[Member]:
-    """Return what is on the front of two metrics, from the smallest x on; who is clairvoyant is on none."""
+    """Return the members of the front of two metrics, in the order of x; clairvoyant policies are excluded."""
     members = [
         (policy, point)
         for policy in runs.policies
@@ -59,10 +59,10 @@ def front_figure(runs: SweepRuns, x: str, y: str, front: Sequence[Member], *, wi
 
     Args:
         runs: the sweep.
-        x: metric across.
-        y: metric upwards.
+        x: metric of the horizontal axis.
+        y: metric of the vertical axis.
         front: see :func:`front_of`.
-        width: in inches.
+        width: width in inches.
     """
     chart = Chart(runs.policies, figsize=(width, 3.8), layout="constrained")
     ax = chart.add_subplot()
@@ -85,7 +85,7 @@ def front_figure(runs: SweepRuns, x: str, y: str, front: Sequence[Member], *, wi
             label=text_of(policy + runs.star(policy)),
         )  # fmt: skip
         text = [runs.remark(policy, p) + ("; on the front" if (policy, p) in front else "") for p in points]
-        chart.tell(ax, policy, "points", values, artists=drawn.get_children(), text=text)
+        chart.record(ax, policy, "points", values, artists=drawn.get_children(), text=text)
     means = np.array([[runs.estimate(*member, metric).value for metric in (x, y)] for member in front])
     if len(means):
         ax.plot(*means.T, color=INK, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1.5)
@@ -98,6 +98,6 @@ def front_figure(runs: SweepRuns, x: str, y: str, front: Sequence[Member], *, wi
 
 
 def _whiskers(values: Mapping[str, NDArray[np.float64]], axis: str) -> NDArray[np.float64]:
-    """Return the lengths of the intervals below and above, 0 where there is none, shape (2, n)."""
+    """Return the lengths of the intervals below and above, 0 if there is none, shape (2, n)."""
     ends = (values[axis] - values[f"{axis}_low"], values[f"{axis}_high"] - values[axis])
     return np.nan_to_num(np.abs(ends))

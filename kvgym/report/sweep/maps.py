@@ -1,4 +1,4 @@
-"""Heat maps of a sweep: a result over two numeric fields."""
+"""Heat maps of a sweep: a metric over two numeric fields."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from kvgym.report.sweep.runs import Point, SweepRuns, spans_decades, written
 from kvgym.report.sweep.slices import Slice
 
 MAX_COLUMNS = 9
-"""Most columns of a map with numbers in its cells."""
+"""Maximum number of columns of a map with numbers in its cells."""
 COLOURS = colormaps["cividis"].resampled(64)
 _ENDS = {"": "value", "_low": "low", "_high": "high"}
 Cell = tuple[int, int, Point]
-"""Column, row, and the point that is drawn there."""
+"""Column, row, and the point drawn there."""
 
 
 def heat_maps(runs: SweepRuns, piece: Slice, metric: str, *, width: float) -> list[tuple[Chart, str | None]]:
-    """Draw a map per policy, and the scale of colours that they share.
+    """Draw a map per policy, and their common colour scale.
 
     Args:
         runs: the sweep.
-        piece: what to draw, with two fields on its axes and one panel.
-        metric: what colour shows.
-        width: of each in inches.
+        piece: the points, with two fields on the axes and one panel.
+        metric: metric shown by colour.
+        width: width of each map in inches.
 
     Returns:
-        The maps with their policies, and last the scale, which is nobody's; nothing where no policy has a value.
+        The maps with their policies, and last the scale without a policy; empty if no policy has a value.
     """
     cells = {p: found for p in runs.policies if (found := _cells(runs, p, piece))}
     means = [runs.estimate(policy, cell[2], metric).value for policy in cells for cell in cells[policy]]
@@ -89,7 +89,7 @@ def _map(
     values = {"x": [c[0] for c in cells], "y": [c[1] for c in cells]}
     values |= {f"z{end}": [getattr(e, name) for e in estimates] for end, name in _ENDS.items()}
     text = [runs.remark(policy, point) for _, _, point in cells]
-    chart.tell(ax, policy, "cells", values, artists=drawn, text=text)
+    chart.record(ax, policy, "cells", values, artists=drawn, text=text)
     name_ticks(ax, names[0], width - 1.0)
     ax.set_yticks(range(rows), names[1])
     if rows > 15:
@@ -105,7 +105,7 @@ def _map(
 
 
 def _note(runs: SweepRuns, policy: str, point: Point, estimate: Estimate, columns: int) -> str:
-    """Return what stands in a cell."""
+    """Return the text of a cell."""
     if runs.failed(policy, point):
         return "failed" if columns <= MAX_COLUMNS else "×"
     return figures(estimate.value) if columns <= MAX_COLUMNS else ""
@@ -118,7 +118,7 @@ def _scale(runs: SweepRuns, metric: str, norm: Normalize, width: float) -> Chart
     label = axis_label(metric_quantity(metric))
     bar = chart.colorbar(ScalarMappable(norm, COLOURS), cax=ax, orientation="horizontal", label=label)
     assert bar.solids is not None
-    bar.solids.set(rasterized=False, edgecolor="face")  # drawn, not a picture, and without seams
+    bar.solids.set(rasterized=False, edgecolor="face")  # vector graphics without seams
     for spine in ax.spines.values():
         spine.set_visible(False)
     if isinstance(norm, LogNorm):

@@ -19,7 +19,7 @@ from kvgym.report.sweep.slices import cut, numeric_pairs, varying
 
 METRICS = ("e2e_latency_mean", "ttft_p99", "tbt_p99", "token_throughput")
 FRONTS = (("ttft_p99", "tbt_p99"), ("token_throughput", "e2e_latency_mean"))
-"""Metrics across and upwards."""
+"""Pairs of metrics, for the horizontal and the vertical axis."""
 
 
 def render_sweep(
@@ -41,7 +41,7 @@ def render_sweep(
             raise UnknownNameError("metric", name, metric_names())
     absent = [name for name in needed if name not in frame.columns]
     if absent:
-        raise ConfigError(f"runs of a sweep without the metrics {', '.join(absent)}")
+        raise ConfigError(f"the runs of the sweep lack the metrics {', '.join(absent)}")
     runs = SweepRuns(frame, fields)
     page = Page(runs.policies, markers=True)
     empty = _add_curves(page, runs, chosen)
@@ -69,7 +69,7 @@ def render_sweep(
 
 
 def summary(runs: SweepRuns) -> str:
-    """Return what was run in a sentence, and how much of it failed in another."""
+    """Return a sentence on the runs, and one on failures."""
     names = [runs.fields[i].name for i in varying(runs)] or [field.name for field in runs.fields]
     policies, points, seeds = len(runs.policies), len(runs.points), len(runs.seeds)
     text = (
@@ -94,15 +94,13 @@ def _unit(metric: str) -> str:
 
 
 def _add_curves(page: Page, runs: SweepRuns, metrics: Sequence[str]) -> list[str]:
-    """Add a figure for each field and metric; return the metrics that no run has."""
+    """Add a figure for each field and metric; return the metrics without values."""
     drawn = [m for m in metrics if any(_has_value(runs, policy, m) for policy in runs.policies)]
     for place in varying(runs):
         field = runs.fields[place]
         piece = cut(runs, (place,), panels=True)
         for number, metric in enumerate(drawn):
-            how = (
-                "Means over seeds, 95 % intervals" if len(runs.seeds) > 1 else "One seed, hence no intervals"
-            )
+            how = "Means over seeds, 95 % intervals" if len(runs.seeds) > 1 else "One seed, so no intervals"
             page.add(
                 f"curve-{place}-{number}",
                 curves(runs, piece, metric, width=CHART_WIDTH),
@@ -114,7 +112,7 @@ def _add_curves(page: Page, runs: SweepRuns, metrics: Sequence[str]) -> list[str
 
 
 def _has_value(runs: SweepRuns, policy: str, metric: str) -> bool:
-    """Whether a policy has a mean of a metric anywhere."""
+    """Whether a policy has a mean of a metric at any point."""
     return any(figures(runs.estimate(policy, p, metric).value) != NOTHING for p in runs.points)
 
 
@@ -125,7 +123,7 @@ def _add_maps(page: Page, runs: SweepRuns, metric: str) -> None:
         maps = heat_maps(runs, piece, metric, width=CHART_WIDTH)
         if maps:
             names = f"{runs.fields[a].name} and {runs.fields[b].name}"
-            caption = f"{metric} over {names}, mean over seeds; one scale of colours for all policies."
+            caption = f"{metric} over {names}, mean over seeds; one colour scale for all policies."
             page.add(
                 f"map-{a}-{b}",
                 maps,
@@ -146,9 +144,9 @@ def _add_fronts(page: Page, runs: SweepRuns) -> list[dict[str, Any]]:
         page.add(
             f"front-{number}",
             front_figure(runs, x, y, front, width=CHART_WIDTH),
-            f"Every policy at every point of the sweep. Ringed and joined: the Pareto front, where no other has both "
-            f"{better[0]} and {better[1]}. It is that of all policies, whichever are shown"
-            f"{', but for those that are clairvoyant' if runs.clairvoyant else ''}.",
+            f"Every policy at every point of the sweep. Rings and line: the Pareto front; no other point has both "
+            f"{better[0]} and {better[1]}. It includes all policies, also hidden ones"
+            f"{', except clairvoyant ones' if runs.clairvoyant else ''}.",
             title=f"{y} against {x}",
             legend=[p for p in runs.policies if _has_value(runs, p, x) and _has_value(runs, p, y)],
         )
@@ -166,7 +164,7 @@ def _add_fronts(page: Page, runs: SweepRuns) -> list[dict[str, Any]]:
 
 
 def _setting(runs: SweepRuns, empty: Sequence[str]) -> list[tuple[str, str]]:
-    """Return what was swept: pairs of a term and its description."""
+    """Return the setup of the sweep: pairs of a term and its description."""
     rows = [
         (
             field.name,
@@ -176,7 +174,7 @@ def _setting(runs: SweepRuns, empty: Sequence[str]) -> list[tuple[str, str]]:
     ]
     rows.append(("Policies", ", ".join(p + runs.star(p) for p in runs.policies)))
     if runs.clairvoyant:
-        rows.append(("*", f"{REFERENCE_ONLY}; on no front"))
+        rows.append(("*", f"{REFERENCE_ONLY}; not on the fronts"))
     rows.append(("Seeds", ", ".join(map(str, runs.seeds))))
     fewer = sum(
         len(runs.seeds_of(policy, point)) < len(runs.seeds)
@@ -185,12 +183,17 @@ def _setting(runs: SweepRuns, empty: Sequence[str]) -> list[tuple[str, str]]:
         if runs.has(policy, point)
     )
     if fewer:
-        rows.append(("Seeds missing", f"{fewer:,} means are over fewer seeds; the table says over how many"))
+        rows.append(("Seeds missing", f"{fewer:,} means are over fewer seeds; the table has the numbers"))
     gaps = sum(not runs.has(policy, point) for policy in runs.policies for point in runs.points)
     if gaps:
-        rows.append(("Not run", f"{gaps:,} of {len(runs.policies) * len(runs.points):,} policies at points"))
+        rows.append(
+            (
+                "Not run",
+                f"{gaps:,} of {len(runs.policies) * len(runs.points):,} combinations of policy and point",
+            )
+        )
     if empty:
-        rows.append(("Without values", f"{', '.join(empty)}: in no run"))
+        rows.append(("Without values", f"{', '.join(empty)} in all runs"))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Curves of a sweep: a result against a swept field."""
+"""Curves of a sweep: a metric against a swept field."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from kvgym.report.sweep.slices import Slice
 
 LETTERS_PER_INCH = 11.0
 MARGIN = 0.6
-"""Inches beside the axes of a panel."""
+"""Margin beside the axes of a panel, inches."""
 MAX_TICKS = 7
 
 
 @styled
 def curves(runs: SweepRuns, piece: Slice, metric: str, *, width: float) -> Chart:
-    """Means over seeds with 95 % intervals against a swept field, a line per policy; categories without lines.
+    """Means over seeds with 95 % intervals against a swept field, a line per policy; no lines between categories.
 
     Args:
         runs: the sweep.
-        piece: what to draw, with one field on its axis; a panel each.
-        metric: on the vertical axis.
-        width: in inches.
+        piece: the points, with one field on the axis.
+        metric: metric of the vertical axis.
+        width: width in inches.
     """
     field, styles, quantity = (
         runs.fields[piece.axes[0]],
@@ -56,7 +56,7 @@ def curves(runs: SweepRuns, piece: Slice, metric: str, *, width: float) -> Chart
     value_axis(grid[0], "y", seen)
     for i, ax in enumerate(grid[:count]):
         _field_axis(ax, field, width / columns - MARGIN)
-        last = i + columns >= count  # nothing below it
+        last = i + columns >= count  # no panel below
         ax.tick_params(labelbottom=last)
         if last:
             ax.set_xlabel(text_of(field.name))
@@ -68,7 +68,7 @@ def _line(
     chart: Chart, ax: Axes, runs: SweepRuns, policy: str, points: Sequence[Point], place: int, metric: str,
     number: int, style: LineStyle,
 ) -> list[float]:  # fmt: skip
-    """Draw a policy's line; return what is on it."""
+    """Draw a policy's line; return its values."""
     field = runs.fields[place]
     mine = sorted((p for p in points if runs.has(policy, p)), key=lambda p: field.values.index(p[place]))
     estimates = [runs.estimate(policy, p, metric) for p in mine]
@@ -76,7 +76,7 @@ def _line(
         return []
     if field.numeric:
         x = np.array([p[place] for p in mine], dtype=np.float64)
-    else:  # beside each other
+    else:  # side by side
         offset = 0.6 * ((number + 0.5) / len(runs.policies) - 0.5)
         x = np.array([field.values.index(p[place]) + offset for p in mine])
     y, low, high = (np.array([getattr(e, name) for e in estimates]) for name in ("value", "low", "high"))
@@ -86,17 +86,17 @@ def _line(
     )  # fmt: skip
     text = [runs.remark(policy, p) for p in mine]
     values = {"x": x, "y": y, "y_low": low, "y_high": high}
-    chart.tell(ax, policy, "points", values, artists=drawn.get_children(), text=text)
+    chart.record(ax, policy, "points", values, artists=drawn.get_children(), text=text)
     return [v for v in (*y, *low, *high) if np.isfinite(v)]
 
 
 def value_axis(ax: Axes, which: str, values: Sequence[float]) -> None:
-    """Set up an axis of results.
+    """Set up the axis of a metric.
 
     Args:
         ax: the axes.
         which: ``"x"`` or ``"y"``.
-        values: all that it has to show; those that are not finite do not count.
+        values: all values to show; those that are not finite are ignored.
     """
     axis = ax.yaxis if which == "y" else ax.xaxis
     known = [v for v in values if np.isfinite(v)]
@@ -112,12 +112,12 @@ def value_axis(ax: Axes, which: str, values: Sequence[float]) -> None:
 
 
 def _field_axis(ax: Axes, field: SweptField, room: float) -> None:
-    """Set up a horizontal axis of a swept field.
+    """Set up the horizontal axis of a swept field.
 
     Args:
         ax: the axes.
         field: the field.
-        room: inches for its labels.
+        room: space for labels, inches.
     """
     if not field.numeric:
         name_ticks(ax, [written(v) for v in field.known], room)
@@ -141,12 +141,12 @@ def _field_axis(ax: Axes, field: SweptField, room: float) -> None:
 
 
 def names_fit(names: Sequence[str], room: float) -> bool:
-    """Whether names fit beside each other below an axis so many inches long."""
+    """Whether names fit side by side below an axis of this length, inches."""
     return len(names) * (max(map(len, names)) + 2) <= room * LETTERS_PER_INCH
 
 
 def name_ticks(ax: Axes, names: Sequence[str], room: float) -> None:
-    """Write names below 0, 1, 2, …: slanted and short where there is little room."""
+    """Label the ticks 0, 1, 2, … with names, slanted and shortened if there is little space."""
     places = range(len(names))
     if names_fit(names, room):
         ax.set_xticks(places, [text_of(name) for name in names])

@@ -1,4 +1,4 @@
-"""The runs of a sweep as the report needs them: checked, by policy and point, with estimates over seeds."""
+"""The runs of a sweep for its report: checked, by policy and point, with estimates over seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvgym.policy import clairvoyant_labels
 from kvgym.utils.frame import Frame
 
 Value = float | str | None
-"""Of a swept field; None where the field says nothing about a run."""
+"""A value of a swept field; None if the field does not apply to a run."""
 Point = tuple[Value, ...]
 """A value for each swept field, in their order."""
 
@@ -32,9 +32,9 @@ class SweptField:
     """A field of the scenario, or a hyperparameter, that differs between runs.
 
     Attributes:
-        name: its name.
-        numeric: whether its values are numbers, else categories.
-        values: all there are; numbers in ascending order, categories as they came.
+        name: name.
+        numeric: whether the values are numbers, not categories.
+        values: all values; numbers in ascending order, categories in order of appearance.
     """
 
     name: str
@@ -48,7 +48,7 @@ class SweptField:
 
     @property
     def log(self) -> bool:
-        """Whether an axis of it is logarithmic, see :data:`AXIS_RULE`."""
+        """Whether the axis of the field is logarithmic, see :data:`AXIS_RULE`."""
         return self.numeric and wants_log([float(v) for v in self.known])
 
     def label(self, value: Value) -> str:
@@ -72,14 +72,14 @@ def wants_log(values: Sequence[float]) -> bool:
 
 
 def spans_decades(values: Sequence[float]) -> bool:
-    """Whether results belong on a logarithmic axis: all that are finite positive, over more than a decade."""
+    """Whether metric values belong on a logarithmic axis: all finite ones positive, over more than a decade."""
     data = np.asarray(values, dtype=np.float64)
     data = data[np.isfinite(data)]
     return bool(len(data) and data.min() > 0 and data.max() / data.min() > DECADE)
 
 
 def written(value: Value) -> str:
-    """Return a value of a field as readers see it."""
+    """Return a value of a field as text."""
     if value is None:
         return NOTHING
     return value if isinstance(value, str) else f"{value:,.10g}"
@@ -98,22 +98,22 @@ class SweepRuns:
         policies: labels, in the order of their first run.
         points: in the order of the fields' values.
         seeds: in ascending order.
-        clairvoyant: labels of policies that know what no scheduler can know; they are on no front.
+        clairvoyant: labels of clairvoyant policies, which are excluded from fronts.
 
     Raises:
-        ConfigError: columns are missing, of a type that is none of these, or a run is there twice; or no run at all.
+        ConfigError: columns are missing or have another type, a run appears twice, or there are no runs.
     """
 
     def __init__(self, frame: Frame, fields: Sequence[str]) -> None:
         absent = [name for name in (*fields, "policy", "seed", "error") if name not in frame.columns]
         if absent:
             raise ConfigError(
-                f"runs of a sweep without {', '.join(absent)}; columns are {', '.join(frame.columns)}"
+                f"the runs of the sweep lack {', '.join(absent)}; columns are {', '.join(frame.columns)}"
             )
         if not len(frame):
-            raise ConfigError("a sweep without runs; a report needs at least one")
+            raise ConfigError("the sweep has no runs; a report needs at least one")
         if not fields:
-            raise ConfigError("a sweep without fields; name the columns that were swept")
+            raise ConfigError("the sweep has no fields; name the swept columns")
         columns = {name: _values(name, frame[name]) for name in fields}
         self.fields = tuple(_field(name, values) for name, values in columns.items())
         self._rows: dict[tuple[str, Point], dict[int, dict[str, Any]]] = {}
@@ -122,7 +122,7 @@ class SweepRuns:
             of_seed = self._rows.setdefault((row["policy"], point), {})
             if row["seed"] in of_seed:
                 where = ", ".join(map(SweptField.label, self.fields, point))
-                raise ConfigError(f"policy {row['policy']}, {where}, seed {row['seed']} is there twice")
+                raise ConfigError(f"policy {row['policy']}, {where}, seed {row['seed']} appears twice")
             of_seed[row["seed"]] = row
         self.policies = tuple(dict.fromkeys(policy for policy, _ in self._rows))
         self.points = tuple(sorted({point for _, point in self._rows}, key=self._order))
@@ -131,7 +131,7 @@ class SweepRuns:
         self._known: dict[tuple[str, Point, str], Estimate] = {}
 
     def star(self, policy: str) -> str:
-        """Return what follows a policy's label: a star where it is clairvoyant."""
+        """Return the suffix of a policy's label: a star if it is clairvoyant."""
         return " *" if policy in self.clairvoyant else ""
 
     def __len__(self) -> int:
@@ -150,11 +150,11 @@ class SweepRuns:
         return tuple(sorted(self._rows.get((policy, point), {})))
 
     def failed(self, policy: str, point: Point) -> bool:
-        """Whether any run of a policy at a point has no result."""
+        """Whether any run of a policy at a point failed."""
         return any(row["error"] for row in self._rows.get((policy, point), {}).values())
 
     def estimate(self, policy: str, point: Point, metric: str) -> Estimate:
-        """Return the mean of a metric over seeds with its interval; NaN where a run is missing or failed."""
+        """Return the mean of a metric over seeds with its interval; NaN if a run is missing or failed."""
         key = (policy, point, metric)
         if key not in self._known:
             rows = self._rows.get((policy, point), {})
@@ -163,11 +163,11 @@ class SweepRuns:
         return self._known[key]
 
     def label(self, point: Point) -> str:
-        """Return a point in words."""
+        """Return a point as text."""
         return ", ".join(map(SweptField.label, self.fields, point))
 
     def remark(self, policy: str, point: Point) -> str:
-        """Return a point in words, and on how many seeds a policy was run there."""
+        """Return a point as text, with the number of seeds of a policy."""
         count = len(self.seeds_of(policy, point))
         seeds = "failed" if self.failed(policy, point) else f"{count} seed{'s' if count > 1 else ''}"
         return f"{self.label(point)}; {seeds}"
@@ -192,7 +192,7 @@ class SweepRuns:
 
 
 def _values(name: str, column: NDArray[Any]) -> list[Value]:
-    """Return a column's values: numbers as such, booleans as words, NaN as None."""
+    """Return a column's values: numbers unchanged, booleans as text, NaN as None."""
     values = column.tolist()
     kind = column.dtype.kind
     if kind in "iuf":

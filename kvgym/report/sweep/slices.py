@@ -1,4 +1,4 @@
-"""Which runs of a sweep a figure shows: nothing is averaged over fields that the figure does not have."""
+"""Selection of the runs in a figure of a sweep; nothing is averaged over fields that are not shown."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MAX_PANELS = 6
 
 @dataclass(frozen=True)
 class Slice:
-    """Points that differ in some fields only.
+    """Points that differ only in some fields.
 
     Attributes:
-        axes: places of the fields that the figure's axes show.
-        panels: for each panel its title ("" if there is one only) and its points.
-        remarks: what was chosen, a sentence each.
+        axes: indices of the fields on the figure's axes.
+        panels: title ("" if there is only one panel) and points of each panel.
+        remarks: sentences on the selection.
     """
 
     axes: tuple[int, ...]
@@ -26,12 +26,12 @@ class Slice:
 
 
 def varying(runs: SweepRuns) -> list[int]:
-    """Return the places of the fields with two values or more."""
+    """Return the indices of the fields with two values or more."""
     return [i for i, field in enumerate(runs.fields) if len(field.known) > 1]
 
 
 def numeric_pairs(runs: SweepRuns) -> list[tuple[int, int]]:
-    """Return the pairs of numeric fields of which neither follows from the other."""
+    """Return the pairs of numeric fields such that neither determines the other."""
     places = [i for i in varying(runs) if runs.fields[i].numeric]
     return [
         (a, b)
@@ -44,14 +44,14 @@ def numeric_pairs(runs: SweepRuns) -> list[tuple[int, int]]:
 def cut(runs: SweepRuns, axes: Sequence[int], *, panels: bool) -> Slice:
     """Return the points to draw over some fields.
 
-    Of the other fields, those whose value follows from the axes' go along. The first of the rest makes panels, if
-    they are wanted; the remaining ones are held at one value: the middle one of numbers, the first of categories.
-    Runs of which such a field says nothing are there whatever its value.
+    Other fields that are determined by the axes' fields may vary. The first of the remaining fields makes panels, if
+    requested; the others are fixed: numbers at the middle value, categories at the first. Runs to which such a field
+    does not apply are always included.
 
     Args:
         runs: the sweep.
-        axes: places of the fields on the axes.
-        panels: whether the figure has several.
+        axes: indices of the fields on the axes.
+        panels: whether the figure has several panels.
     """
     points = tuple(p for p in runs.points if all(p[i] is not None for i in axes))
     others = [i for i in varying(runs) if i not in axes]
@@ -65,7 +65,7 @@ def cut(runs: SweepRuns, axes: Sequence[int], *, panels: bool) -> Slice:
         remarks.append(f"Without {', '.join(lost)}, which {'have' if len(lost) > 1 else 'has'} no {names}.")
     moving = [runs.fields[i].name for i in along if len({p[i] for p in points}) > 1]
     if moving:
-        remarks.append(f"{' and '.join(moving)} change{'s' if len(moving) == 1 else ''} along with it.")
+        remarks.append(f"{' and '.join(moving)} {'varies' if len(moving) == 1 else 'vary'} with it.")
     for i in rest:
         if i == split:
             continue
