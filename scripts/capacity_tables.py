@@ -1,4 +1,4 @@
-"""The tables of docs/capacity.md: up to which rate every policy holds two targets, on chat and on Azure's lengths.
+"""Tables of docs/capacity.md: the capacity of every policy under two sets of targets, with LMSYS and Azure lengths.
 
 python scripts/capacity_tables.py azure_2023_conv.csv
 """
@@ -17,11 +17,11 @@ from kvgym.experiments.capacity.result import Capacity, CapacityResult
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 
 SLOS = {"lmsys": {"ttft": 1.0, "tbt": 0.2}, "azure": {"ttft": 10.0, "tbt": 0.5}}
-"""Seconds by workload; Azure's prompts are 28 times as long, and no policy starts 99 % of them within a second."""
+"""SLOs in seconds by workload; Azure's prompts are 28 times as long, and no policy starts 99 % within a second."""
 
 
 KNOWN = {"kind": "interval", "epsilon": 0.0, "point": "middle"}
-"""Exact lengths, told as numbers and as intervals, so that every policy finds what it needs."""
+"""Exact lengths, as numbers and as intervals, so that every policy has the predictions that it needs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,7 +69,7 @@ def _scenario(name: str, trace: str) -> Scenario:
 
 
 def _print(name: str, bounds: str, found: list[CapacityResult], seconds: float) -> None:
-    """Print a table with a row per policy, the best first."""
+    """Print a table with a row per policy, best first."""
     headings = ["policy", f"{bounds}: requests/s", "95 % interval", "fails next", "goodput ≥ 90 %: requests/s",
                 "95 % interval", "fails next"]  # fmt: skip
     first, second = ({c.label: c for c in result.capacities} for result in found)
@@ -85,7 +85,7 @@ def _print(name: str, bounds: str, found: list[CapacityResult], seconds: float) 
         print(f"- {note}")
     odd = sum(any("not monotone" in note for note in c.notes) for result in found for c in result.capacities)
     print(
-        f"- {odd} of {sum(len(r.capacities) for r in found)} searches met a rate that held above one that failed."
+        f"- {odd} of {sum(len(r.capacities) for r in found)} searches had a rate that passed above one that failed."
     )
 
 
@@ -93,7 +93,7 @@ def _cells(capacity: Capacity | None) -> list[str]:
     """Return rate, interval and limit of a policy."""
     if capacity is None:
         return ["–", "", "cannot run"]
-    # Of a target its metric, of a failure what it says.
+    # For a target its metric, for a failure its text.
     names = [reason if " " in reason else re.split("[<>]", reason)[0] for reason, _ in capacity.limits[:2]]
     limit = ", ".join("no progress" if " " in name else name for name in names)
     return [number(capacity.estimate.value), interval(capacity.estimate), limit]

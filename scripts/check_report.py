@@ -1,11 +1,11 @@
-"""Open reports in headless Chromium as a reader would, and say what is wrong with them.
+"""Check reports in headless Chromium, and print what is wrong with them.
 
-python scripts/check_report.py results/report.html                   # exit status 1 and a list, if anything is wrong
-python scripts/check_report.py report.html --screenshots /tmp/shots  # also pictures of all sizes and colours
+python scripts/check_report.py results/report.html                   # exit status 1 and a list if anything is wrong
+python scripts/check_report.py report.html --screenshots /tmp/shots  # also write pictures of all sizes and colour schemes
 
-Checked at desktop and phone width, light and dark: nothing on the console, nothing fetched, no page wider than the
-screen, no text of a figure cut off or on top of another, values under pointer, finger and keys, selection of policies,
-the switch of colours. Needs Chromium or Chrome (Debian: apt-get install chromium).
+Checks at desktop and phone width, light and dark: no console output, nothing fetched, no page wider than the screen, no
+text of a figure cut off or overlapping another, values by pointer, touch and keys, selection of policies, and the colour
+switch. Needs Chromium or Chrome (Debian: apt-get install chromium).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FAULTS = """(() => {
       if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1 ||
           box.bottom > frame.bottom + 1) faults.push(`${svg.dataset.chart}: "${text}" is cut off`);
     }
-    // The frames of slanted texts overlap where they do not.
+    // The boxes of slanted texts overlap even if the texts do not.
     const level = texts.filter(([, , angle]) => angle % 90 === 0);
     level.forEach(([text, a], i) => level.slice(i + 1).forEach(([other, b]) => {
       const over = Math.min(a.right, b.right) - Math.max(a.left, b.left);
@@ -115,7 +115,7 @@ class Chromium:
         self._folder.cleanup()
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Return the answer to a command of the DevTools protocol."""
+        """Send a command of the DevTools protocol, and return its result."""
         self._count += 1
         message: dict[str, Any] = {"id": self._count, "method": method, "params": params}
         if self._session:
@@ -132,16 +132,16 @@ class Chromium:
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
             if not select.select([self._in], [], [], PATIENCE)[0]:
-                raise RuntimeError(f"the browser has said nothing for {PATIENCE} s")
+                raise RuntimeError(f"no answer from the browser for {PATIENCE} s")
             part = os.read(self._in, 1 << 20)
             if not part:
-                raise RuntimeError("the browser ended; does it start by hand?")
+                raise RuntimeError("the browser ended; check that it starts from a shell")
             self._rest += part
         text, _, self._rest = self._rest.partition(b"\0")
         return json.loads(text)
 
     def open(self, path: Path, size: tuple[int, int], scheme: str, phone: bool) -> None:
-        """Open a file as on a screen of a size, whose system has a colour scheme."""
+        """Open a file with a screen size and a system colour scheme."""
         width, height = size
         scale = 2 if phone else 1
         self.call(
@@ -175,12 +175,12 @@ class Chromium:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def tap(self, x: float, y: float) -> None:
-        """Touch a place."""
+        """Touch a position."""
         self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
         self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
 
     def click(self, selector: str) -> None:
-        """Click on the middle of an element, scrolled to."""
+        """Scroll to an element, and click on its centre."""
         x, y = self.value(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
             "e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect();"
@@ -201,8 +201,8 @@ class Chromium:
         return {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
 
 
-def spoken(browser: Chromium) -> list[str]:
-    """Return what the page said on the console, and what it wanted to fetch."""
+def messages(browser: Chromium) -> list[str]:
+    """Return console messages and network requests of the page."""
     found = []
     for event in browser.events:
         params = event.get("params", {})
@@ -215,7 +215,7 @@ def spoken(browser: Chromium) -> list[str]:
 
 
 def tip_of(browser: Chromium) -> str:
-    """Return the text of the tooltip, "" where there is none, or that it leaves the screen."""
+    """Return the text of the tooltip, "" if there is none, or ``leaves the screen``."""
     return browser.value(
         "(() => { const t = document.getElementById('tip'); if (!t || t.hidden) return '';"
         "const b = t.getBoundingClientRect(), p = document.documentElement;"
@@ -225,7 +225,7 @@ def tip_of(browser: Chromium) -> str:
 
 
 def check_values(browser: Chromium, phone: bool) -> list[str]:
-    """Point at, or touch, a number of every panel; then go through every figure by keys."""
+    """Point at or touch a number in every panel, then use the keys in every figure."""
     faults = []
     for place in browser.value(PLACES):
         x, y = browser.value(
@@ -236,9 +236,11 @@ def check_values(browser: Chromium, phone: bool) -> list[str]:
         )
         browser.value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         (browser.tap if phone else browser.move)(x, y)
-        said = tip_of(browser)
-        if place["name"] not in said:
-            faults.append(f"{place['chart']}, panel {place['panel']}: {place['name']} expected, not {said!r}")
+        shown = tip_of(browser)
+        if place["name"] not in shown:
+            faults.append(
+                f"{place['chart']}, panel {place['panel']}: {place['name']} expected, not {shown!r}"
+            )
         browser.value(
             f"document.querySelector('svg[data-chart=\"{place['chart']}\"]').focus({{preventScroll: true}})"
         )
@@ -254,20 +256,20 @@ def check_values(browser: Chromium, phone: bool) -> list[str]:
 
 
 def check_choice(browser: Chromium) -> list[str]:
-    """Hide a policy, look whether it is gone, and bring it back by its name in a legend or table."""
+    """Hide a policy, check that it is gone, and show it again by its name in a legend or table."""
     if not browser.value("!!document.getElementById('show-0')"):
         return []
-    gone = (
+    visible = (
         "[...document.querySelectorAll('.p0')].filter((e) => getComputedStyle(e).display !== 'none').length"
     )
     faults = []
-    everything = browser.value(gone)
+    everything = browser.value(visible)
     browser.click("#show-0")
-    if everything == 0 or browser.value(gone) != 0:
-        faults.append("the first policy does not go when it is deselected")
+    if everything == 0 or browser.value(visible) != 0:
+        faults.append("the first policy stays visible when it is deselected")
     browser.click("#choice label[for='show-0']")
-    if browser.value(gone) != everything:
-        faults.append("the first policy does not come back")
+    if browser.value(visible) != everything:
+        faults.append("the first policy does not reappear")
     browser.click("#choice button:last-of-type")
     if browser.value("document.querySelectorAll('#choice :checked').length") != 0:
         faults.append("the button for none does not work")
@@ -278,11 +280,11 @@ def check_choice(browser: Chromium) -> list[str]:
 
 
 def check_colours(browser: Chromium, scheme: str) -> list[str]:
-    """Look whether the page follows the system, and the switch whatever the system says."""
+    """Check that the page follows the system's colour scheme, and the switch in any case."""
     light = "(() => { const c = getComputedStyle(document.body).backgroundColor.match(/\\d+/g); return c[0] > 127; })()"
     faults = []
     if browser.value(light) != (scheme == "light"):
-        faults.append(f"colours do not follow a system that is {scheme}")
+        faults.append(f"colours do not follow the system's {scheme} scheme")
     for name in ("light", "dark"):
         browser.click(f"#theme-{name}")
         if browser.value(light) != (name == "light"):
@@ -292,7 +294,7 @@ def check_colours(browser: Chromium, scheme: str) -> list[str]:
 
 
 def check(browser: Chromium, path: Path, screenshots: Path | None = None) -> list[str]:
-    """Return what is wrong with a page, one sentence each."""
+    """Return the faults of a page, one sentence each."""
     faults = []
     for (size, area), scheme in product(SIZES.items(), SCHEMES):
         phone = size == "phone"
@@ -301,28 +303,28 @@ def check(browser: Chromium, path: Path, screenshots: Path | None = None) -> lis
         if screenshots is not None:
             screenshots.mkdir(parents=True, exist_ok=True)
             browser.picture(screenshots / f"{path.stem}-{size}-{scheme}.png", whole=True)
-        found += check_values(browser, phone) + spoken(browser)
+        found += check_values(browser, phone) + messages(browser)
         faults += [f"{path.name}, {size}, {scheme}: {fault}" for fault in found]
     return faults
 
 
 def find_browser(given: str | None) -> str:
-    """Return the browser's program.
+    """Return the path of the browser.
 
     Raises:
-        SystemExit: there is none.
+        SystemExit: there is no browser.
     """
     found = next(filter(None, map(shutil.which, [given] if given else NAMES)), None)
     if found is None:
         where = f"at {given}" if given else f"({', '.join(NAMES)}) on the path"
         raise SystemExit(
-            f"no Chromium {where}; install one (Debian: apt-get install chromium) or name it by --browser"
+            f"no Chromium {where}; install one (Debian: apt-get install chromium) or give it with --browser"
         )
     return found
 
 
 def main() -> None:
-    """Check the reports that are named."""
+    """Check the given reports."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
