@@ -1,11 +1,11 @@
 """Check reports in headless Chromium, and print what is wrong with them.
 
 python scripts/check_report.py results/report.html                   # exit status 1 and a list if anything is wrong
-python scripts/check_report.py report.html --screenshots /tmp/shots  # also write pictures of all sizes and colour schemes
+python scripts/check_report.py report.html --screenshots /tmp/shots  # also write pictures of all sizes and colours
 
 Checks at desktop and phone width, light and dark: no console output, nothing fetched, no page wider than the screen, no
-text of a figure cut off or overlapping another, values by pointer, touch and keys, selection of policies, and the colour
-switch. Needs Chromium or Chrome (Debian: apt-get install chromium).
+text of a figure cut off or overlapping another, values by pointer, touch and keys, selection of policies, and the
+colour switch. Needs Chromium or Chrome (Debian: apt-get install chromium).
 """
 
 from __future__ import annotations
