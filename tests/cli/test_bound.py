@@ -38,7 +38,7 @@ def test_bound_as_json(kvgym, azure_trace):
         assert 0 <= interval["gap"] < 1
 
 
-def test_bound_says_how_far_it_is(kvgym, monkeypatch):
+def test_bound_shows_progress(kvgym, monkeypatch):
     seen = []
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     monkeypatch.setattr(progress.Steps, "update", lambda self, text, *_: seen.append(text))
@@ -65,7 +65,7 @@ def test_bounds_that_are_found_within_a_limit_are_shown(kvgym, monkeypatch):
     assert "--time-limit 0.001: no bound was found in that time" in err
 
 
-def test_bound_says_what_has_none(kvgym):
+def test_metrics_without_bounds_are_an_error(kvgym):
     code, _, err = kvgym("bound", "-n", 5, "--metrics", "tbt_p99")
     assert code == 2
     assert "no bound on metric 'tbt_p99'; there is one on: e2e_latency_mean" in err
@@ -79,7 +79,7 @@ def test_metrics_must_be_named(kvgym, command, metrics):
     assert f"--metrics {metrics!r} names none" in err
 
 
-def test_who_is_clairvoyant_is_marked_outside_comparisons(kvgym):
+def test_clairvoyant_policies_are_marked_outside_comparisons(kvgym):
     for command in (
         ("run", "clairvoyant", "-n", 5),
         ("sweep", "rate=1,2", "num_requests=5", "-p", "clairvoyant,fcfs", "--seeds", 1, "--no-report"),
@@ -111,7 +111,7 @@ def compared():
     return compare(scenario, ["clairvoyant", "fcfs", "mc_sf"], seeds=2, bound=True)
 
 
-def test_the_clairvoyant_is_never_the_best(compared):
+def test_clairvoyant_policies_are_never_the_best(compared):
     assert compared.policies == ("clairvoyant", "fcfs", "mc_sf")
     assert compared.clairvoyant == {"clairvoyant"}
     assert compared.reference("e2e_latency_mean") == "fcfs"
@@ -122,8 +122,8 @@ def test_the_clairvoyant_is_never_the_best(compared):
     assert rows["mc_sf"][2]["text"].startswith("≤ ")
 
 
-def test_a_memory_that_is_drawn_is_bounded_as_drawn(kvgym):
-    """Of seeds 0 … 5 of Arrival Model 1 each has its own memory: a bound of another's would be no bound."""
+def test_bounds_use_the_drawn_memory(kvgym):
+    """Each seed of Arrival Model 1 has its own memory: the bound of another memory would be invalid."""
     found = compare("mc-sf-model-1", ["mc_sf"], seeds=6, bound=True)
     model = load_scenario("mc-sf-model-1")
     assert len({model.of_seed(seed).make_system().kv_capacity for seed in range(6)}) > 3
@@ -146,7 +146,7 @@ def test_the_report_shows_the_bound(compared):
     assert "times the optimum" in page
 
 
-def test_without_bounds_nothing_of_it_shows():
+def test_without_bounds_none_are_shown():
     plain = compare(build_scenario("a100-llama2-70b", num_requests=20), ["fcfs", "mc_sf"], seeds=1)
     assert plain.bounds == ()
     assert plain.at_most("fcfs") != plain.at_most("fcfs")

@@ -89,10 +89,10 @@ def test_wrong_arguments(kvgym, tmp_path):
         assert "Traceback" not in err
     assert not list(
         tmp_path.glob("*.yaml")
-    )  # a plot that cannot be drawn is found before anything is written
+    )  # a plot that cannot be drawn is detected before anything is written
 
 
-def test_the_list_says_how_far_hardware_can_be_trusted(kvgym):
+def test_the_list_shows_the_errors_of_hardware(kvgym):
     code, out, _ = kvgym("list", "hardware")
     assert code == 0
     headings, rows = listing("hardware")

@@ -1,4 +1,4 @@
-"""kvgym capacity and kvgym provision: tables, files, exit codes, and what wrong options say."""
+"""kvgym capacity and kvgym provision: tables, files, exit codes, and errors."""
 
 import json
 from types import SimpleNamespace
@@ -52,13 +52,13 @@ def test_clusters_have_efficiencies(kvgym):
     assert "`fcfs ×2`" in out
 
 
-def test_the_requests_of_a_run_are_those_that_were_run(kvgym, tmp_path):
+def test_the_number_of_requests_is_shown(kvgym, tmp_path):
     out = kvgym("capacity", *SMALL, "--workers", "1,2", "--no-figure", "-o", "res")[1]
     assert "60 to 120 requests a run" in out
     assert set(pl.read_parquet(tmp_path / "res" / "probes.parquet")["num_requests"]) == {60, 120}
 
 
-def test_hardware_that_was_asked_for_names_the_search(kvgym, tmp_path):
+def test_requested_hardware_is_in_the_name(kvgym, tmp_path):
     out = kvgym("capacity", "--hardware", "llama3-8b-a100-tp1", *SMALL, "--no-figure")[1]
     assert "a100-llama2-70b" not in out
     title = " ".join(out.split())
@@ -70,7 +70,7 @@ def test_hardware_that_was_asked_for_names_the_search(kvgym, tmp_path):
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_limits_count_seeds_where_there_are_several(seeds):
+def test_limits_show_the_number_of_seeds(seeds):
     from kvgym.cli.commands.capacity import _limit, _table
 
     capacity = SimpleNamespace(
@@ -85,7 +85,7 @@ def test_limits_count_seeds_where_there_are_several(seeds):
     assert ("with the number of seeds" in _table(result).caption) == (seeds > 1)
 
 
-def test_nothing_held_is_an_exit_code(kvgym):
+def test_zero_capacity_is_an_exit_code(kvgym):
     code, out, _ = kvgym("capacity", "--slo", "tbt_mean<0.1ms", *SMALL, "--no-figure")
     assert code == 1
     assert "fails at every rate" in out
@@ -153,7 +153,7 @@ def test_provision(kvgym, azure_trace, tmp_path):
 
 
 def test_prices_of_rooflines(kvgym, azure_trace, tmp_path):
-    """One number for all, or by what describes each."""
+    """One price for all, or one per roofline."""
     common = ("provision", "--trace", azure_trace, "-p", "fcfs", "--slo", "ttft_p99<1", "--no-progress")
     roofline = "roofline:model=llama3-8b,gpu=l4,tp=4"
     for arguments, expected in (

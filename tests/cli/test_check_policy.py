@@ -1,4 +1,4 @@
-"""``kvgym check-policy``: the table, what does not hold below it, and the exit status."""
+"""``kvgym check-policy``: the table, failures below it, and the exit status."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def test_table_and_exit_status(fault, monkeypatch):
     assert "skipped" in done.output
 
 
-def test_what_is_no_check(monkeypatch):
+def test_an_unknown_check_is_an_error(monkeypatch):
     done = CliRunner().invoke(app, ["check-policy", "fcfs", "--check", "nothing"])
     assert "unknown check 'nothing'" in str(done.exception)

@@ -38,7 +38,7 @@ def test_compare_replays_a_trace(kvgym, azure_trace):
     assert "format azure" in out
 
 
-def test_a_trace_of_ones_own(kvgym, tmp_path):
+def test_your_own_trace(kvgym, tmp_path):
     (tmp_path / "log.csv").write_text("at,in,out\n" + "".join(f"{250 * k},3,2\n" for k in range(8)))
     options = ("--batch-time", "affine:constant=0.1", "--kv-capacity", 100, "--time-unit", "ms", "-o", "out")
     columns = ("--columns", "arrival=at,prompt=in,output=out")
@@ -93,7 +93,7 @@ def test_results_go_to_a_new_folder_each_time(kvgym, tmp_path):
     assert len(list((tmp_path / "results").iterdir())) == 2
 
 
-def test_nothing_of_an_earlier_command_stays_beside_new_results(kvgym, tmp_path):
+def test_results_of_an_earlier_command_are_removed(kvgym, tmp_path):
     kvgym("run", "fcfs", "-n", 5, "--log", "--format", "vllm-bench", "-o", "same")
     (tmp_path / "same" / "mine.txt").touch()
     earlier = {f.name for f in (tmp_path / "same").iterdir()}
@@ -111,16 +111,16 @@ def test_nothing_of_an_earlier_command_stays_beside_new_results(kvgym, tmp_path)
     results = {"runs.csv", "runs.parquet", "summary.json", "config.json", "mine.txt", listed}
     assert {f.name for f in (tmp_path / "same").iterdir()} == {*results, "workers.csv", "vllm-bench"}
     assert len(list((tmp_path / "same" / "vllm-bench").iterdir())) == 1
-    assert kvgym(*small, "--metrics", "nothing")[0] == 2  # refused: what was there stays
+    assert kvgym(*small, "--metrics", "nothing")[0] == 2  # an error: earlier results stay
     assert (tmp_path / "same" / "workers.csv").exists()
     kvgym(*small)
     left = {f.name for f in (tmp_path / "same").rglob("*")}
     assert left - {"vllm-bench"} == results
 
 
-def test_what_a_user_gave_is_not_taken_for_a_result(kvgym, tmp_path):
+def test_input_files_are_not_taken_for_results(kvgym, tmp_path):
     text = "arrival_time,prompt_len,output_len\n0,3,2\n1,5,3\n"
-    for name in ("iterations.csv", "windows.csv"):  # names that results have as well
+    for name in ("iterations.csv", "windows.csv"):  # also names of results
         (tmp_path / name).write_text(text)
     small = ("compare", "-p", "fcfs", "--no-report", "-o", ".", "--trace")
     for _ in range(2):
@@ -129,8 +129,8 @@ def test_what_a_user_gave_is_not_taken_for_a_result(kvgym, tmp_path):
     assert (tmp_path / "windows.csv").read_text() == text  # kvgym has not written it
 
 
-def test_rules_of_an_engine_are_said_to_be_others(kvgym):
-    """Where evicted requests lose their output, vllm is not that engine; in scenario vllm-v1 it is."""
+def test_a_note_names_rules_that_differ_from_an_engines(kvgym):
+    """Evicted requests lose their output in the default scenario, but not in vllm-v1, which has the rules of vLLM."""
     options = ("compare", "-p", "vllm_v1,fcfs,vllm", "-n", 5, "--seeds", 1, "--no-report")
     note = (
         "vllm_v1 and vllm run under progress_on_evict = lost, requeue = arrival, blocks of 1, engine vllm-2023; its "
@@ -141,7 +141,7 @@ def test_rules_of_an_engine_are_said_to_be_others(kvgym):
     assert "note: vllm runs under" in kvgym("run", "vllm", "-n", 5)[1]
 
 
-def test_run_writes_what_happened_to_every_request(kvgym, tmp_path):
+def test_run_writes_a_record_of_every_request(kvgym, tmp_path):
     code, out, _ = kvgym("run", "fcfs", "-n", 30, "--log", "-o", "one", "--json")
     assert code == 0
     summary = json.loads(out)
@@ -353,7 +353,7 @@ def test_a_trace_is_read_once(kvgym, tmp_path, monkeypatch, command, times):
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_run_that_cannot_end_writes_what_it_has(kvgym, tmp_path, as_json):
+def test_a_failed_run_writes_its_results_so_far(kvgym, tmp_path, as_json):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,18,1\n5,3,2\n")
     files = ("--requests", "mine.csv", "--batch-time", "unit", "--kv-capacity", 20, "-o", "out", "--log")
     options = ("--json",) if as_json else ()
@@ -383,7 +383,7 @@ def test_a_run_that_cannot_end_writes_what_it_has(kvgym, tmp_path, as_json):
     assert pl.read_csv(tmp_path / "out" / "runs.csv")["finished"].is_nan().all()
 
 
-def test_nobody_finished_is_not_a_success(kvgym):
+def test_no_finished_run_is_an_exit_code(kvgym):
     code, out, _ = kvgym(
         "compare", "-n", 300, "--seeds", 1, "-p", "alpha_greedy", "-s", "mc-sf-model-1", "--no-report"
     )
@@ -394,7 +394,7 @@ def test_nobody_finished_is_not_a_success(kvgym):
     assert "protection = None; expected a fraction in [0, 1)" in err
 
 
-def test_a_title_names_no_router_where_several_are_compared(kvgym, tmp_path):
+def test_a_title_names_no_router_if_several_are_compared(kvgym, tmp_path):
     small = ("compare", "--workers", 2, "-p", "fcfs", "-n", 5, "--seeds", 1, "--no-report", "--no-progress")
     kvgym(*small, "--router", "round_robin,uniform_random", "-o", "two")
     summary = json.loads((tmp_path / "two" / "config.json").read_text())["scenario"]["summary"]
@@ -404,7 +404,7 @@ def test_a_title_names_no_router_where_several_are_compared(kvgym, tmp_path):
     assert "2 workers, uniform_random: " in kvgym(*small, "--router", "uniform_random")[1]
 
 
-def test_the_first_command_for_engineers_tells_schedulers_apart(kvgym, tmp_path):
+def test_the_first_command_for_engineers_shows_differences(kvgym, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "start-engineer.md").read_text("utf-8")
     command = next(line for line in page.splitlines() if line.startswith("kvgym compare "))
     code, _, _ = kvgym(*shlex.split(command)[1:], "--no-progress")

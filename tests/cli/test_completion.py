@@ -1,4 +1,4 @@
-"""What the shell completes behind options."""
+"""Shell completion of option values."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def test_names_are_completed_also_behind_a_comma(what, typed, first):
     assert names(what)(typed)[0][0] == first
 
 
-def test_the_shell_is_given_names():
+def test_the_shell_receives_names():
     asked = {"_KVGYM_COMPLETE": "complete_bash", "COMP_WORDS": "kvgym compare --gpu h2", "COMP_CWORD": "3"}
     code = "import sys; from kvgym.cli.app import main; sys.argv = ['kvgym']; main()"
     done = subprocess.run(

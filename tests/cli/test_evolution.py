@@ -1,4 +1,4 @@
-"""``kvgym train`` with evolution, and what comes of it on the command line, run in process."""
+"""``kvgym train`` with evolution, and commands that use its results, run in process."""
 
 import json
 

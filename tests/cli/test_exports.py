@@ -15,7 +15,7 @@ def mine(tmp_path):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n1,5,3\n")
 
 
-def test_a_run_under_vllms_names(kvgym, tmp_path, mine):
+def test_a_run_with_vllm_names(kvgym, tmp_path, mine):
     code, out, _ = kvgym("run", "fcfs", *SLOTTED, "--format", "vllm-bench")
     assert code == 0
     printed = json.loads(out)
@@ -41,7 +41,7 @@ def test_formats_of_a_run(kvgym, mine):
     assert "e2e_latency" in kvgym("run", "fcfs", *SLOTTED, "--format", "table")[1]
 
 
-def test_a_comparison_under_vllms_names(kvgym, tmp_path):
+def test_a_comparison_with_vllm_names(kvgym, tmp_path):
     code, out, _ = kvgym(
         "compare",
         "-n",
@@ -66,7 +66,7 @@ def test_a_comparison_under_vllms_names(kvgym, tmp_path):
     assert content["burstiness"] == 1
 
 
-def test_tables_as_parquet_and_their_way_back(kvgym, tmp_path):
+def test_parquet_tables_can_be_read_again(kvgym, tmp_path):
     options = ("-n", 30, "--log", "-o", "one", "--json")
     kvgym("run", "mc_sf", *options, "--records", "parquet")
     rows = pl.read_parquet(tmp_path / "one" / "requests.parquet")
@@ -112,7 +112,7 @@ def test_a_trace_of_a_cluster(kvgym, tmp_path):
     assert names == [f"worker {k} (16,492 KV tokens)" for k in range(3)]
 
 
-def test_a_run_that_cannot_end_leaves_its_trace(kvgym, tmp_path):
+def test_a_failed_run_keeps_its_trace(kvgym, tmp_path):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,18,1\n5,3,2\n")
     code, _, err = kvgym("run", "alpha_greedy:alpha=0.2,strict=True", *SLOTTED, "--trace-out", "run.json")
     assert code == 2
@@ -135,7 +135,7 @@ def test_a_run_that_cannot_end_leaves_its_trace(kvgym, tmp_path):
         (("run", "fcfs", "-n", 5, "--trace-out", "no/run.json"), ("no/run.json", "No such file")),
     ],
 )
-def test_what_there_is_not(kvgym, tmp_path, arguments, words):
+def test_unknown_formats(kvgym, tmp_path, arguments, words):
     code, _, err = kvgym(*arguments)
     assert code == 2
     assert "Traceback" not in err

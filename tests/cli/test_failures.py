@@ -1,4 +1,4 @@
-"""How commands end that fail."""
+"""Errors of commands: messages and bug reports."""
 
 import os
 
@@ -9,7 +9,7 @@ from kvgym.errors import LIMIT, ConfigError
 
 
 @pytest.mark.parametrize("length", [10, LIMIT - 5, 10 * LIMIT])
-def test_a_message_is_one_short_line_whatever_is_said_after_it(capsys, length):
+def test_messages_are_one_short_line(capsys, length):
     error = ConfigError("x" * length, details="all of it")
     assert failures.end_with(error) == failures.WRONG
     printed = capsys.readouterr().err
@@ -18,7 +18,7 @@ def test_a_message_is_one_short_line_whatever_is_said_after_it(capsys, length):
     assert printed.rstrip().endswith("(--verbose shows details)")
 
 
-def test_a_report_follows_no_link_that_is_there(tmp_path, monkeypatch):
+def test_a_bug_report_follows_no_link(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("time.strftime", lambda _: "now")
     (tmp_path / "precious").write_text("mine")

@@ -81,7 +81,7 @@ def test_names_are_not_markup(capsys):
 
 
 def test_help_shows_brackets(kvgym):
-    """Help texts are markup: a bracket that is not escaped vanishes, with what is in it."""
+    """Help texts are markup: text in brackets vanishes unless it is escaped."""
     root = typer.main.get_command(app)
     commands = [root.get_command(None, name) for name in root.list_commands(None)]
     texts = [text for c in commands for text in (c.help, *(getattr(p, "help", "") for p in c.params)) if text]

@@ -1,4 +1,4 @@
-"""How far a command is, without a terminal and on one."""
+"""Progress of commands, with and without a terminal."""
 
 import re
 import time
@@ -11,7 +11,7 @@ from kvgym.cli.console import number
 from kvgym.simulator.progress import _ear
 
 
-def test_lines_say_what_is_done_and_how_long_it_takes(monkeypatch):
+def test_lines_show_progress_and_remaining_time(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     steps = progress.Steps(4, None)
@@ -30,7 +30,7 @@ def test_lines_say_what_is_done_and_how_long_it_takes(monkeypatch):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_whoever_takes_long_hears_of_it(monkeypatch, capsys, terminal):
+def test_long_runs_show_progress(monkeypatch, capsys, terminal):
     monkeypatch.setattr(progress, "PATIENCE", 0.3)
     monkeypatch.setattr(console, "err", Console(stderr=True, force_terminal=terminal, width=100))
     with progress.run_progress(3, True) as advance:
@@ -46,12 +46,12 @@ def test_whoever_takes_long_hears_of_it(monkeypatch, capsys, terminal):
     assert _ear.get() is None
 
 
-def test_nothing_is_said_where_nobody_wants_it(monkeypatch, capsys):
+def test_disabled_progress_shows_nothing(monkeypatch, capsys):
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     with progress.run_progress(3, False) as advance:
         advance("one")
     assert capsys.readouterr().err == ""
 
 
-def test_infinite_figures_have_a_sign():
+def test_infinite_numbers_have_a_sign():
     assert [number(value) for value in (float("inf"), -float("inf"), float("nan"))] == ["∞", "-∞", "–"]

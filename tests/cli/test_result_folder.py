@@ -1,4 +1,4 @@
-"""Folders of results: nothing is left of commands that fail, what is replaced is named, and searches go on."""
+"""Result folders: failed commands leave nothing, replaced files are named, and searches resume."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def test_a_command_that_fails_leaves_nothing(kvgym, tmp_path, command, there):
     assert not (tmp_path / "results").exists()
 
 
-def test_a_sweep_that_is_stopped_before_its_first_run_leaves_nothing(kvgym, tmp_path, monkeypatch):
+def test_a_sweep_stopped_before_its_first_run_leaves_nothing(kvgym, tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
@@ -55,7 +55,7 @@ def test_a_sweep_that_is_stopped_before_its_first_run_leaves_nothing(kvgym, tmp_
     assert not list(tmp_path.iterdir())
 
 
-def test_what_was_there_is_named_when_it_is_replaced(kvgym, tmp_path):
+def test_replaced_results_are_named(kvgym, tmp_path):
     small = ("-n", 5, "--no-progress", "-o", "same")
     assert "replaced" not in kvgym("run", "fcfs", *small)[2]
     (tmp_path / "same" / "mine.txt").touch()
@@ -68,7 +68,7 @@ def test_what_was_there_is_named_when_it_is_replaced(kvgym, tmp_path):
     (tmp_path / "same" / "summary.json").write_text("[]")
     code, out, err = kvgym("run", "fcfs", *small, "--json")
     assert code == 0
-    assert json.loads(out)["metrics"]["finished"] == 5  # the note is not among the results
+    assert json.loads(out)["metrics"]["finished"] == 5  # the note is not part of the output
     assert err.startswith("note: replaced in same: runs.csv")
     assert "of: kvgym compare -p fcfs --seeds 1 --no-report" in err
     assert (tmp_path / "same" / "mine.txt").exists()
@@ -82,7 +82,7 @@ FOREIGN = (
 )  # fmt: skip
 
 
-def test_files_that_kvgym_has_not_written_stay(kvgym, tmp_path, monkeypatch):
+def test_files_not_written_by_kvgym_stay(kvgym, tmp_path, monkeypatch):
     folder = tmp_path / "same"
     folder.mkdir()
     for name in FOREIGN:
@@ -96,7 +96,7 @@ def test_files_that_kvgym_has_not_written_stay(kvgym, tmp_path, monkeypatch):
     ]
     assert (
         kvgym("validate", "--requests", "same/requests.csv", "--policy", "fcfs", "-o", "same")[0] == 0
-    )  # given, and in the way
+    )  # an input file with the name of a result
     (folder / "unfinished.jsonl").rename(folder / "kept")
     assert kvgym("compare", "-p", "fcfs", "--seeds", 1, *SMALL)[0] == 0
     texts = [path.read_text() for path in folder.iterdir() if path.suffix not in (".png", ".parquet")]
@@ -129,7 +129,7 @@ def test_a_damaged_manifest_lists_nothing(kvgym, tmp_path, manifest):
     assert json.loads((folder / MANIFEST).read_text())["files"] == ["requests.csv", "summary.json"]
 
 
-def test_what_a_manifest_lists_is_removed_but_never_through_links(kvgym, tmp_path):
+def test_listed_files_are_removed_but_never_through_links(kvgym, tmp_path):
     folder, other = tmp_path / "same", tmp_path / "other"
     names = ("a.txt", "in/b.txt", "linked/c.txt", "link", "folder", "given.json")
     for path in (folder / "in", folder / "folder", other):
@@ -147,7 +147,7 @@ def test_what_a_manifest_lists_is_removed_but_never_through_links(kvgym, tmp_pat
     assert (other / "c.txt").exists()
 
 
-def test_links_in_a_folder_of_results_are_moved_aside(kvgym, tmp_path):
+def test_links_in_a_result_folder_are_renamed(kvgym, tmp_path):
     folder, precious, other = tmp_path / "same", tmp_path / "precious", tmp_path / "other"
     precious.write_text("mine")
     for place in (folder, other):
@@ -168,7 +168,7 @@ def test_links_in_a_folder_of_results_are_moved_aside(kvgym, tmp_path):
     assert "was not written" not in kvgym(*compare, *SMALL)[2]
 
 
-def test_a_file_that_is_given_stays_under_its_name_or_aside(kvgym, tmp_path):
+def test_an_input_file_stays_or_is_renamed(kvgym, tmp_path):
     assert kvgym("run", "fcfs", *SMALL)[0] == 0
     before = (tmp_path / "same" / "requests.csv").read_bytes()
     err = kvgym("compare", "-p", "fcfs", "--trace", "same/requests.csv", "--no-progress", "-o", "same")[2]
@@ -189,7 +189,7 @@ def test_a_file_that_is_given_stays_under_its_name_or_aside(kvgym, tmp_path):
     ],
     ids=lambda command: command[0],
 )
-def test_a_folder_is_locked_until_all_is_written(kvgym, tmp_path, monkeypatch, command):
+def test_a_folder_is_locked_until_all_results_are_written(kvgym, tmp_path, monkeypatch, command):
     written = []
     replace = os.replace
 
@@ -210,7 +210,7 @@ def test_a_folder_is_locked_until_all_is_written(kvgym, tmp_path, monkeypatch, c
         pass
 
 
-def test_a_command_in_a_folder_where_another_works_changes_nothing(kvgym, tmp_path):
+def test_a_command_in_a_locked_folder_changes_nothing(kvgym, tmp_path):
     with ThreadPoolExecutor(1) as other:
         (tmp_path / "same").mkdir()
         lock = alone_in(tmp_path / "same")
@@ -229,7 +229,7 @@ def test_default_folders_of_one_second_differ(tmp_path, monkeypatch):
     assert all(folder.is_dir() for folder in found)
 
 
-def test_a_plan_of_something_else_is_not_replaced(kvgym, tmp_path):
+def test_a_foreign_plan_file_is_not_replaced(kvgym, tmp_path):
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "plan.json").write_text("mine")
     sweep = ("sweep", "rate=5", "num_requests=5", "-p", "fcfs", "--seeds", 1, "--no-progress", "-o", "s")
@@ -241,7 +241,7 @@ def test_a_plan_of_something_else_is_not_replaced(kvgym, tmp_path):
 
 
 def stop_after(monkeypatch, count):
-    """Have Ctrl-C end what is run once so many runs have been kept; returns the keys of all that are."""
+    """Stop a search as by Ctrl-C after a number of runs; returns the keys of all saved runs."""
     add, seen = journal.Journal.add, []
 
     def counted(self, key, played):
@@ -261,7 +261,7 @@ SEARCHES = {
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-def test_searches_go_on_where_they_stopped(kvgym, tmp_path, monkeypatch, name):
+def test_stopped_searches_resume(kvgym, tmp_path, monkeypatch, name):
     command = (*SEARCHES[name], "--jobs", 1, "--no-progress")
     result = f"{name}.json"
     seen = stop_after(monkeypatch, 0)
@@ -300,7 +300,7 @@ def test_another_measure_is_another_run():
     assert len(keys) == 3
 
 
-def test_the_folder_of_a_command_is_forgotten_with_it(kvgym, tmp_path):
+def test_the_folder_of_a_command_is_released_with_it(kvgym, tmp_path):
     kvgym("run", "fcfs", "-n", 5, "--no-progress", "-o", "one")
     assert list(result_folder._folders) == [result_folder.Path("one")]
     kvgym("list", "policies")
@@ -311,7 +311,7 @@ def stop(*_, **__):
     raise KeyboardInterrupt
 
 
-def test_a_report_that_is_stopped_says_how_to_get_it(kvgym, tmp_path, monkeypatch):
+def test_a_stopped_report_shows_how_to_get_it(kvgym, tmp_path, monkeypatch):
     small = ("-p", "fcfs", "--seeds", 1, "--no-progress")
     with monkeypatch.context() as patched:
         patched.setattr("kvgym.report.write_sweep_report", stop)
@@ -331,7 +331,7 @@ def test_a_report_that_is_stopped_says_how_to_get_it(kvgym, tmp_path, monkeypatc
     assert (tmp_path / "my sweep" / "report.html").exists()
 
 
-def test_tables_of_a_sweep_that_are_stopped_leave_the_runs(kvgym, monkeypatch):
+def test_a_sweep_stopped_at_its_tables_keeps_the_runs(kvgym, monkeypatch):
     monkeypatch.setattr("kvgym.experiments.sweeping.sweep.SweepResult.save", stop)
     code, _, err = kvgym(
         "sweep", "rate=5", "num_requests=5", "-p", "fcfs", "--seeds", 1, "--no-progress", "-o", "s"

@@ -1,4 +1,4 @@
-"""``--model``, ``--gpu`` and their companions, and the lists of what they take."""
+"""Options of rooflines, ``--model``, ``--gpu`` and others, and the lists of their values."""
 
 import json
 
@@ -9,7 +9,7 @@ from kvgym.cli.options.scenario import ROOFLINE_OPTIONS
 NOTE = "Qwen3-30B-A3B on 2 x L40S: roofline, not validated."
 
 
-def test_a_run_says_everywhere_that_it_is_not_validated(kvgym, tmp_path):
+def test_results_say_that_rooflines_are_not_validated(kvgym, tmp_path):
     out = tmp_path / "x"
     arguments = ("--model", "qwen3-30b-a3b", "--gpu", "l40s", "--tp", 2, "--memory-fraction", 0.85, "-n", 20)
     code, shown, error = kvgym("run", "fcfs", *arguments, "--out", out)
@@ -18,8 +18,8 @@ def test_a_run_says_everywhere_that_it_is_not_validated(kvgym, tmp_path):
     assert "(roofline, not validated)" in shown
     summary = json.loads((out / "summary.json").read_text())
     assert NOTE in summary["notes"]
-    told = "roofline:model=qwen3-30b-a3b,gpu=l40s,tp=2,memory_fraction=0.85"
-    assert summary["config"]["scenario"]["hardware"] == told
+    expected = "roofline:model=qwen3-30b-a3b,gpu=l40s,tp=2,memory_fraction=0.85"
+    assert summary["config"]["scenario"]["hardware"] == expected
     out = tmp_path / "y"
     code, shown, error = kvgym("compare", *arguments, "-p", "fcfs", "--seeds", 1, "--out", out)
     assert code == 0, error
@@ -39,7 +39,7 @@ def test_commands_have_the_same_options(kvgym, command, monkeypatch):
     assert code == 0
     for name in ROOFLINE_OPTIONS:
         assert f"--{name.replace('_', '-')}" in shown
-    assert "YAML file of a" in shown  # what other options say is kept
+    assert "YAML file of a" in shown  # the help of other options is kept
 
 
 def test_options_change_a_roofline_of_the_scenario(kvgym, tmp_path):
@@ -49,8 +49,8 @@ def test_options_change_a_roofline_of_the_scenario(kvgym, tmp_path):
     )
     code, shown, error = kvgym("run", "fcfs", "-s", "mine.yaml", "--tp", 2, "--json", "--out", "x")
     assert code == 0, error
-    told = json.loads(shown)["config"]["scenario"]["hardware"]
-    assert told == "roofline:model=qwen3-8b,gpu=l4,tp=2,weights=fp8"
+    expected = json.loads(shown)["config"]["scenario"]["hardware"]
+    assert expected == "roofline:model=qwen3-8b,gpu=l4,tp=2,weights=fp8"
 
 
 @pytest.mark.parametrize(

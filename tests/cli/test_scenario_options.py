@@ -1,4 +1,4 @@
-"""Options of scenarios: each reaches the field that it names, in every command that has it."""
+"""Scenario options: each reaches its field, in every command that has it."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ GIVEN = {
 """A value for every option."""
 
 ARGUMENTS = {"run": ["fcfs"], "tune": ["fcfs"], "evaluate": ["ppo_noisy"]}
-"""What commands cannot do without."""
+"""Required arguments of commands."""
 
 OWN = {("capacity", "workers"), *(("render", name) for name in ALL)}
 """Options with the name of a scenario option that take several values, or are arguments of an environment."""
@@ -64,7 +64,7 @@ def test_options_reach_the_scenario(kvgym, monkeypatch, tmp_path, command, name,
     assert str({**vars(options), **fields}[name]) in (
         str(given),
         "None",
-    )  # None: the command passes it on itself
+    )  # None: the command uses the option itself
     untouched = set(ALL) - {name, "horizon"}  # an agent is evaluated with the horizon of its training
     assert all(getattr(options, other) == getattr(UNCHANGED, other) for other in untouched)
 

@@ -1,4 +1,4 @@
-"""What the command line loads before a command runs, and that its list of commands is right."""
+"""Imports of the command line before a command runs, and its list of commands."""
 
 import inspect
 import subprocess
@@ -20,7 +20,7 @@ SLOW = (
     "kvgym.simulator",
     "kvgym.policy",
 )
-"""Modules that take long to load, or load those."""
+"""Modules that are slow to import."""
 
 ASK = """
 import sys
@@ -37,7 +37,7 @@ print("loaded:", *[name for name in {slow} if name in sys.modules])
 
 
 def loaded_by(*asked):
-    """Return which slow modules a process has loaded that was asked for help, and what it printed."""
+    """Return the slow modules that a process imports to show help, and its output."""
     code = ASK.format(asked=asked, slow=SLOW)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     shown, _, modules = done.stdout.rpartition("loaded:")
@@ -52,16 +52,16 @@ def test_the_list_of_commands_loads_nothing_slow():
 
 def test_the_help_of_commands_loads_nothing_slow():
     modules, shown = loaded_by(*([name] for name in COMMANDS))
-    assert set(modules) <= {"pydantic"}  # which Typer loads for the types of options
+    assert set(modules) <= {"pydantic"}  # Typer imports it for the types of options
     assert all(f"Usage: kvgym {name} " in shown for name in COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_list_says_what_the_command_itself_says(name):
+def test_the_list_and_the_command_have_the_same_summary(name):
     assert load_command(name).help.splitlines()[0] == COMMANDS[name]
 
 
-def test_a_command_that_there_is_not_gets_a_suggestion(kvgym):
+def test_an_unknown_command_gets_a_suggestion(kvgym):
     code, _, err = kvgym("comapre")
     assert code == 2
     assert "comapre" in err

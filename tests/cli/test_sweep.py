@@ -8,7 +8,7 @@ def small(*more):
     return ("sweep", "rate=10,20", "num_requests=40", "-p", "fcfs,mc_sf", "--seeds", 2, *more)
 
 
-def test_a_sweep_is_run_shown_and_written(kvgym, tmp_path):
+def test_a_sweep_is_shown_and_written(kvgym, tmp_path):
     result = kvgym(*small("--out", tmp_path / "x", "--no-report"))
     assert result[0] == 0, result[2]
     assert "E2E mean (s)" in result[1]
@@ -22,7 +22,7 @@ def test_a_sweep_is_run_shown_and_written(kvgym, tmp_path):
     assert "12 runs, 8 of them known already" in more[1]
 
 
-def test_a_plan_is_taken_from_a_file_and_changed(kvgym, tmp_path):
+def test_a_plan_file_can_be_changed(kvgym, tmp_path):
     plan = tmp_path / "mine.yaml"
     plan.write_text("fields: {rate: [10, 20], num_requests: 30}\npolicies: [fcfs]\nseeds: 1\n")
     result = kvgym("sweep", plan, "kv_capacity=9000,12000", "--out", tmp_path / "x", "--no-report")
@@ -36,7 +36,7 @@ def test_a_plan_is_taken_from_a_file_and_changed(kvgym, tmp_path):
     ]
 
 
-def test_a_scenario_that_is_named_is_that_of_the_sweep(kvgym, tmp_path):
+def test_a_sweep_uses_the_given_scenario(kvgym, tmp_path):
     plan = tmp_path / "mine.yaml"
     plan.write_text(
         "scenario: mc-sf-noisy\nfields: {rate: [10, 20], num_requests: 20}\npolicies: [fcfs]\nseeds: 1\n"
@@ -47,7 +47,7 @@ def test_a_scenario_that_is_named_is_that_of_the_sweep(kvgym, tmp_path):
         assert json.loads((tmp_path / name / "plan.json").read_text())["scenario"] == name
 
 
-def test_labels_are_shown_as_they_are(kvgym, tmp_path):
+def test_labels_are_not_markup(kvgym, tmp_path):
     agent = tmp_path / "mine[red].json"
     agent.write_bytes((Path(__file__).parents[2] / "agents" / "models" / "ranked_latency.json").read_bytes())
     for command in ("sweep", "compare"):
@@ -93,7 +93,7 @@ def test_a_full_disk_ends_in_one_line(kvgym, tmp_path, monkeypatch):
     assert "error: the results cannot be written: No space left" in result[2]
 
 
-def test_going_on_with_another_plan_is_said(kvgym, tmp_path):
+def test_resuming_with_another_plan_is_noted(kvgym, tmp_path):
     small = ("num_requests=5", "-p", "fcfs", "--seeds", 1, "--no-report", "--no-progress", "-o", "s")
     err = kvgym("sweep", "rate=5,10", *small, "--resume")[2]
     assert err.startswith("note: nothing to resume in s: all 2 runs start now")

@@ -1,4 +1,4 @@
-"""Options that take times: seconds and milliseconds, and what is refused."""
+"""Options that take times: seconds, milliseconds and errors."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def test_forms_of_times(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "s", "5m", "5min", "1 2", "½", "0x1", "nan", "500 us", True])
-def test_what_is_no_time_is_told_the_forms(text):
+def test_errors_of_times_show_the_forms(text):
     with pytest.raises(ConfigError, match=r"--x .*: expected seconds, as in 0\.5 or 0\.5s, or millisec"):
         parse_seconds(text, "--x")
 

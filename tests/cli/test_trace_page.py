@@ -32,7 +32,7 @@ def test_every_command_of_the_page_runs(kvgym, line):
     assert code == 0, out + err
 
 
-def test_the_python_of_the_page_prints_what_it_says(capsys):
+def test_the_python_code_of_the_page_prints_the_shown_output(capsys):
     (code,) = blocks("python")
     exec(compile(code, "docs/traces.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == re.findall(r"print\(.*\)(?:  |\n)# (.*)", code)

@@ -1,4 +1,4 @@
-"""What people hand over as traces, through the command line and the reader."""
+"""Unusual trace files, through the command line and the reader."""
 
 import json
 
@@ -19,7 +19,7 @@ def write(folder, name="mine.csv", sign=",", header=HEADER, rows=ROWS):
     return path
 
 
-def test_a_trace_with_fewer_requests_than_asked_for(kvgym, tmp_path):
+def test_a_trace_with_fewer_requests_than_requested(kvgym, tmp_path):
     write(tmp_path)
     code, out, _ = kvgym("compare", "--trace", "mine.csv", "-n", 10000, *SMALL, "-o", "out")
     assert code == 0
@@ -37,7 +37,7 @@ def test_a_trace_with_fewer_requests_than_asked_for(kvgym, tmp_path):
 
 
 @pytest.mark.parametrize("sign", [";", "\t", "|"])
-def test_other_signs_between_fields(tmp_path, sign):
+def test_other_separators(tmp_path, sign):
     found, usual = load_trace(write(tmp_path, sign=sign)), load_trace(write(tmp_path, "usual.csv"))
     assert found.arrival_time.tolist() == usual.arrival_time.tolist()
     assert found.prompt_len.tolist() == usual.prompt_len.tolist()
@@ -96,18 +96,18 @@ def test_cells_that_cannot_be_read(tmp_path, sign, rows, says):
         (("a", "b", "c"), "arrival=NAME,prompt=NAME,output=NAME"),
     ],
 )
-def test_names_that_are_near_are_mapped(tmp_path, header, mapping):
+def test_similar_names_are_mapped(tmp_path, header, mapping):
     path = write(tmp_path, header=header)
     for form in ("auto", "azure"):
         with pytest.raises(TraceFormatError) as caught:
             load_trace(path, form)
         assert f'--columns "{mapping}"' in str(caught.value)
     if "NAME" not in mapping:
-        told = dict(part.split("=") for part in mapping.split(","))
-        assert load_trace(path, columns=told).prompt_len.tolist() == [row[1] for row in ROWS]
+        mapped = dict(part.split("=") for part in mapping.split(","))
+        assert load_trace(path, columns=mapped).prompt_len.tolist() == [row[1] for row in ROWS]
 
 
-def test_a_told_format_that_it_is_not(tmp_path):
+def test_a_wrong_format_is_an_error(tmp_path):
     with pytest.raises(
         TraceFormatError, match=r"column 'TIMESTAMP' is missing; found .*; leave format azure out$"
     ):
@@ -127,7 +127,7 @@ def test_mappings_the_wrong_way_round(mapping, says):
         OwnTable(mapping)
 
 
-def test_a_folder_is_no_trace(kvgym, tmp_path):
+def test_a_folder_is_not_a_trace(kvgym, tmp_path):
     (tmp_path / "traces").mkdir()
     code, _, err = kvgym("run", "fcfs", "--requests", "traces")
     assert (code, err.strip()) == (2, "error: traces: a folder, not a trace file; name a file in it")

@@ -86,8 +86,8 @@ def test_mistakes(kvgym, config):
         (("train", config, "--resume", "run"), "--resume continues"),
         (("train", "--resume", "nowhere"), "holds no training run"),
         (("train", config, "total_step=3"), "valid there"),
-        (("evaluate", "nobody"), "unknown agent 'nobody'"),
-        (("evaluate", "nobody.npz"), "nobody.npz"),
+        (("evaluate", "unknown"), "unknown agent 'unknown'"),
+        (("evaluate", "unknown.npz"), "unknown.npz"),
         (("list", "agent"), "agents"),
     ):
         code, _, err = kvgym(*arguments)
@@ -114,7 +114,7 @@ def test_interrupted_and_unwritable(kvgym, config, tmp_path, monkeypatch):
     assert code == 0, err
 
 
-def test_an_agent_that_leaves_requests(kvgym, config, tmp_path):
+def test_an_agent_with_unfinished_requests(kvgym, config, tmp_path):
     code, out, err = kvgym("train", config, "env.horizon=0.1", "--out", "run", "--no-progress")
     assert code == 0, err
     assert "left requests unserved" in out

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def served(kvgym):
-    """A log that the simulator itself wrote."""
+    """A log written by the simulator."""
     code, _, _ = kvgym(
         "run", "vllm_v1", "-s", "vllm-v1", "-n", 60, "--rate", 3, "--engine", "base_ms=6,per_request_ms=0.2",
         "-o", "server",
@@ -46,7 +46,7 @@ def test_the_same_settings_give_no_error(kvgym, served, tmp_path):
     assert config["command"].startswith("kvgym validate")
 
 
-def test_another_engine_has_an_error_and_the_fit_takes_it_away(kvgym, served, tmp_path):
+def test_another_engine_has_an_error_and_the_fit_removes_it(kvgym, served, tmp_path):
     code, out, _ = kvgym(
         "validate", "--requests", served, "--engine", "early-2024", "--fit-overhead", "--no-progress", "--no-picture",
         "-o", "fit",
@@ -108,7 +108,7 @@ def test_a_server_that_is_faster_than_the_kernels_gets_no_overhead(kvgym, tmp_pa
         ("--columns", "arrival=at,first_token_time=first,prompt=size", "--time-unit", "ms"),
     ],
 )
-def test_the_command_that_is_shown_compares_on_the_same(kvgym, served, tmp_path, options):
+def test_the_printed_command_compares_on_the_same_setup(kvgym, served, tmp_path, options):
     if "--columns" in options:
         rows = pl.read_csv(served).rename(
             {"arrival_time": "at", "first_token_time": "first", "prompt_len": "size"}
@@ -149,7 +149,7 @@ def test_long_requests(kvgym, served):
     assert "longer than 288 tokens and were dropped" in out  # whole blocks of 16
 
 
-def test_single_tokens_have_latencies_all_the_same(kvgym, tmp_path):
+def test_single_tokens_have_latencies_too(kvgym, tmp_path):
     rows = "".join(f"{i},50,1,0.{i + 1},0.{i + 1}\n" for i in range(5))
     (tmp_path / "one.csv").write_text(f"arrival_time,prompt_len,output_len,ttft,e2e_latency\n{rows}")
     code, out, _ = kvgym("validate", "--requests", "one.csv", "-o", "one", "--no-picture")
@@ -158,7 +158,7 @@ def test_single_tokens_have_latencies_all_the_same(kvgym, tmp_path):
     assert json.loads((tmp_path / "one" / "summary.json").read_text())["loss"] is None
 
 
-def test_a_missing_library_costs_the_picture_only(kvgym, served, tmp_path, monkeypatch):
+def test_a_missing_library_only_skips_the_picture(kvgym, served, tmp_path, monkeypatch):
     monkeypatch.setattr("kvgym.report.find_spec", lambda name: None)
     code, _, err = kvgym("validate", "--requests", served, "-o", "plain")
     assert code == 0

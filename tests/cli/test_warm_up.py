@@ -9,7 +9,7 @@ from kvgym.compiling.kernel import Kernel
 
 @pytest.fixture
 def one_kernel(monkeypatch, tmp_path):
-    """One kernel is all there is, and the cache is empty."""
+    """A single kernel, and an empty cache."""
     unit = UnitBatchTime.kernel
     monkeypatch.setattr(compiled, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(
@@ -17,7 +17,7 @@ def one_kernel(monkeypatch, tmp_path):
     )
 
 
-def test_it_says_what_was_compiled_and_is_done_the_second_time(kvgym, one_kernel):
+def test_it_shows_what_was_compiled_and_uses_the_cache_next_time(kvgym, one_kernel):
     code, out, _ = kvgym("warm-up", "--jobs", 1)
     assert code == 0
     assert "batch times" in out

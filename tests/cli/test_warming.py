@@ -1,4 +1,4 @@
-"""What is compiled beforehand: all that ships, and only from sources that name the folder of the machine code."""
+"""Compilation in advance: all kernels, and only from sources that are part of the cache key."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def known():
     return [kernel for kernel in all_kernels() if kernel.function.__module__.startswith("kvgym.")]
 
 
-def test_everything_that_is_registered_is_compiled(known):
+def test_every_registered_kernel_is_compiled(known):
     holders = [POLICIES[name] for name in POLICIES if issubclass(POLICIES[name], CompiledPolicy)]
     holders += [ROUTERS[name] for name in ROUTERS]
     holders += [x for name in BATCH_TIMES for x in models(BATCH_TIMES[name])]
@@ -45,12 +45,12 @@ def test_everything_that_is_registered_is_compiled(known):
 
 
 def models(constructor):
-    """Return the class of batch times that a constructor is, or all there are where it is a function."""
+    """Return the class of batch times of a constructor, or all classes if it is a function."""
     return [constructor] if isinstance(constructor, type) else BatchTimeModel.__subclasses__()
 
 
-def test_all_that_is_compiled_comes_from_sources_that_name_the_folder(known):
-    """An edit elsewhere would run the machine code from before it."""
+def test_compiled_code_comes_from_sources_in_the_cache_key(known):
+    """An edit of another source would not invalidate the cache."""
     sources = {path.resolve() for path in compiled_sources()}
     reached = {function for kernel in known for function in compiled._all_reached(kernel.function)}
     assert len(reached) > 300
@@ -63,7 +63,7 @@ def test_kernels_made_inside_functions_are_not_listed():
 
 
 def small():
-    """Return the two smallest kernels, as a process finds them that has not used them."""
+    """Return the two smallest kernels, as in a process that has not used them."""
     found = sorted(kernels(), key=lambda k: len(k.function.__code__.co_code))
     mine = [k for k in found if k.function.__module__.startswith("kvgym.batch_time")][:2]
     return [Kernel(k.function, k.signature, "batch times") for k in mine]
@@ -75,20 +75,20 @@ def empty_cache(monkeypatch, tmp_path):
     return tmp_path
 
 
-def test_what_is_there_is_not_compiled_again(empty_cache, monkeypatch, capsys):
+def test_cached_kernels_are_not_compiled_again(empty_cache, monkeypatch, capsys):
     wanted = small()
     assert not any(kernel.cached for kernel in wanted)
     costs = dict(compile_all(wanted, jobs=1))
     assert list(costs) == [kernel.title for kernel in wanted]
     assert all(seconds > 0 for seconds in costs.values())
-    assert capsys.readouterr().err == ""  # the caller shows what is done
+    assert capsys.readouterr().err == ""  # the caller shows progress
     again = small()
     assert all(kernel.cached for kernel in again)
     monkeypatch.setattr("kvgym.cli.warming.all_kernels", lambda: again)
     assert warm_up(jobs=1) == {}
 
 
-def test_switched_off_it_says_so(monkeypatch):
+def test_disabled_compilation_is_an_error(monkeypatch):
     monkeypatch.setattr("kvgym.cli.warming.jit_disabled", lambda: True)
     with pytest.raises(ConfigError, match="unset"):
         warm_up()

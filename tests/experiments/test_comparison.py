@@ -1,4 +1,4 @@
-"""Comparisons: equal workloads for all, failures that lose nothing, files that say what was run."""
+"""Comparisons: equal workloads for all policies, failures that affect no other run, files."""
 
 import json
 
@@ -48,8 +48,8 @@ def made_up(clairvoyant=(), **latencies):
     return Comparison(SMALL, tuple(latencies), seeds, tuple(runs), (80,), clairvoyant=frozenset(clairvoyant))
 
 
-def test_leaders_are_those_that_pairs_do_not_tell_apart():
-    """b has other means than a, but is above it by as much as below; c is above it on every seed, though by little."""
+def test_leaders_do_not_differ_significantly():
+    """b differs from a in both directions; c is slightly above a on every seed."""
     base = np.array([10.0, 20, 30, 40, 50, 60])
     swing = np.array([1.0, -1, 1, -1, 1.2, -1])
     found = made_up(c=base + 0.1, a=base, b=base + swing, d=base - 5, clairvoyant={"d"})
@@ -94,7 +94,7 @@ def test_files(comparison, tmp_path):
     assert summary["policies"]["fcfs"]["e2e_latency_mean"]["n"] == 3
 
 
-def test_a_failing_policy_does_not_lose_the_others():
+def test_a_failing_policy_does_not_affect_the_others():
     # Threshold 0.99 M with long outputs: clearing everything repeats for ever.
     scenario = load_scenario("mc-sf-model-2").override(workload="mcsf-model-1")
     with pytest.warns(
@@ -108,7 +108,7 @@ def test_a_failing_policy_does_not_lose_the_others():
     assert repr(result) == "Comparison of alpha_greedy:alpha=0.01, mc_sf: 2 runs, 1 failed, seeds 0"
 
 
-def test_names_that_a_comparison_does_not_have(comparison):
+def test_unknown_names(comparison):
     with pytest.raises(ConfigError, match=r"unknown policy of this comparison 'mcsf'. Did you mean 'mc_sf'"):
         comparison.improvement("mcsf", "fcfs", "e2e_latency_mean")
     with pytest.raises(ConfigError, match=r"unknown metric 'e2e_latency'. Did you mean 'e2e_latency_"):

@@ -1,4 +1,4 @@
-"""Changed scenarios are named and described by what they are."""
+"""Names and descriptions of modified scenarios."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_traces_name_scenarios_and_their_rate_is_that_of_the_requests_in_use(tmp
     assert made.summary.endswith("mine.csv, 1 requests/s, 3 requests")
 
 
-def test_a_cluster_says_who_routes():
+def test_a_cluster_names_its_router():
     made = build_scenario(BASE, workers=2, router="uniform_random")
     assert made.summary.startswith(
         "2 workers, uniform_random: llama2-70b-a100-tp2 (M = 16,492, engine vllm-2023), lmsys, "
@@ -60,7 +60,7 @@ def test_a_cluster_says_who_routes():
     assert "llama3-8b-a100-tp1 and llama2-7b-a100-tp1 (M = " in describe_scenario(mixed)
 
 
-def test_a_description_goes_that_may_no_longer_hold():
+def test_an_outdated_description_is_removed():
     lengths = {"kind": "independent", "prompt": {"kind": "constant", "value": 4}}
     workload = {
         "description": "20 a second",

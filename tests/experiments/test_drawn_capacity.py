@@ -1,4 +1,4 @@
-"""Scenarios that draw their memory with every seed."""
+"""Scenarios that draw their memory for every seed."""
 
 import numpy as np
 import pytest

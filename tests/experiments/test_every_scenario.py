@@ -1,4 +1,4 @@
-"""Every policy on the first requests of every scenario: the results are those of tests/golden/scenarios.csv."""
+"""Every policy on the first requests of every scenario gives the results of tests/golden/scenarios.csv."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def key(scenario=BASE, policy="fcfs", router=None, seed=0):
     return run_key(setting_key(scenario), make_policy(policy), router, seed)
 
 
-def test_labels_do_not_count_all_else_does():
+def test_everything_but_labels_counts():
     renamed = BASE.model_copy(update={"name": "other", "summary": "x", "policies": ("mc_sf",), "seeds": 9})
     assert key(renamed) == key()
     assert key(BASE.resolved()) == key()
@@ -41,7 +41,7 @@ def test_labels_do_not_count_all_else_does():
     assert len({key(), *others}) == len(others) + 1
 
 
-def test_a_default_that_is_said_is_the_default():
+def test_an_explicit_default_is_the_default():
     budget = make_policy("sarathi").content()["token_budget"]
     assert key(policy=f"sarathi:token_budget={budget}") == key(policy="sarathi")
     assert key(policy=f"sarathi:token_budget={budget + 1}") != key(policy="sarathi")
@@ -66,7 +66,7 @@ def test_keys_are_equal_in_every_process():
         assert run.stdout.strip() == here, run.stderr
 
 
-def test_what_is_in_a_file_counts_not_where_it_lies(tmp_path):
+def test_contents_of_files_count_but_not_paths(tmp_path):
     rows = "request_id,arrival_time,prompt_len,output_len\n0,0.0,10,5\n1,1.0,20,6\n"
     first, second = tmp_path / "a.csv", tmp_path / "b.csv"
     first.write_text(rows)
@@ -88,9 +88,9 @@ def test_hardware_files_count_by_their_content(tmp_path):
 
 
 class Own(Policy):
-    """A policy of somebody else's."""
+    """A policy of another package."""
 
-    info = PolicyInfo(name="own", summary="admits nobody")
+    info = PolicyInfo(name="own", summary="admits no request")
 
     def __init__(self, *, pace: int = 1) -> None:
         self.pace = pace
@@ -99,7 +99,7 @@ class Own(Policy):
         return view.consult(None, None)
 
 
-def test_policies_of_others_count_with_their_code(monkeypatch):
+def test_foreign_policies_count_with_their_code(monkeypatch):
     setting = setting_key(BASE)
     before = run_key(setting, Own(), None, 0)
     assert before == run_key(setting, Own(pace=1), None, 0)
@@ -123,14 +123,14 @@ def test_the_code_of_the_library_counts(monkeypatch):
 
 
 @pytest.mark.parametrize("name", list(POLICIES))
-def test_every_policy_can_be_sent_and_told(name):
+def test_every_policy_can_be_pickled_and_hashed(name):
     policy = make_policy(name)
     again = pickle.loads(pickle.dumps(policy))
     assert again.content() == policy.content()
     assert run_key("x", again, None, 0) == run_key("x", policy, None, 0)
 
 
-def test_networks_are_told_by_their_weights():
+def test_networks_count_with_their_weights():
     agent = make_policy("ppo_noisy")
     content = agent.content()
     assert content == make_policy("ppo_noisy").content()
@@ -161,7 +161,7 @@ HARMLESS = (
 )  # fmt: skip
 
 
-def test_all_code_that_runs_load_counts():
+def test_all_modules_loaded_by_runs_count():
     run = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=300)
     assert not run.returncode, run.stderr
     counted = [f"kvgym.{part.removesuffix('.py').replace('/', '.')}" for part in identity.DECISIVE]
@@ -174,7 +174,7 @@ def test_all_code_that_runs_load_counts():
     assert "kvgym.theory.fluid" in run.stdout.split()
 
 
-def test_every_part_that_counts_is_there():
+def test_every_decisive_part_exists():
     package = Path(identity.__file__).parents[1]
     for part in identity.DECISIVE:
         path = package / part
@@ -188,5 +188,5 @@ def test_long_arrays_count_with_all_their_numbers():
     numbers = np.zeros(5000)
     before = content(numbers)
     assert content(np.zeros(5000)) == before
-    numbers[2500] = 1.0  # which its text leaves out
+    numbers[2500] = 1.0  # its text omits it
     assert content(numbers) != before

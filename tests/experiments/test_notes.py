@@ -1,4 +1,4 @@
-"""Notes of many seeds take a line; those of schedulers of engines say which rules are others."""
+"""Notes of many seeds are merged; notes on schedulers of engines name different rules."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What cannot be done is refused before it is begun."""
+"""Resource checks: runs that cannot finish are refused before they start."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_requests_that_do_not_fit_into_memory_are_not_drawn(monkeypatch):
     resources.check_memory(10**6, 100, 1000)
 
 
-def test_memory_that_is_free_is_known_here():
+def test_free_memory_is_known():
     assert 10**6 < resources.free_memory() < 10**15
 
 

@@ -1,4 +1,4 @@
-"""Scenarios on rooflines: as mappings, changed by options and sweeps, and what is said of them."""
+"""Scenarios on rooflines: as mappings, changed by options and sweeps, and their notes."""
 
 import pytest
 
@@ -38,8 +38,8 @@ def test_systems_have_its_capacity_and_engine():
     assert scenario(kv_capacity=100).make_system().kv_capacity == 100
 
 
-def test_other_hardware_gives_way_to_it():
-    """Engine, capacity and composition of the calibrated file do not stay."""
+def test_a_roofline_replaces_other_hardware():
+    """Engine, capacity and composition of the calibrated file are dropped."""
     base = load_scenario("a100-llama2-70b").override(batch_time={"composition": "vidur"}, kv_capacity=9_000)
     changed = build_scenario(base, hardware=TEXT)
     assert (changed.hardware, changed.engine, changed.batch_time, changed.kv_capacity) == (
@@ -53,7 +53,7 @@ def test_other_hardware_gives_way_to_it():
     assert build_scenario(affine, hardware=TEXT).batch_time == {}
 
 
-def test_parts_of_it_are_changed():
+def test_parts_of_a_roofline_can_be_changed():
     assert build_scenario(scenario(), hardware="roofline:tp=4").hardware == TEXT.replace("tp=2", "tp=4")
     assert scenario().override(hardware={"gpu": "h200"}).hardware == TEXT.replace("l40s", "h200")
     with pytest.raises(ConfigError, match="model and gpu missing"):
@@ -79,7 +79,7 @@ def test_requests_carry_the_note():
     assert measured.sample(measured.make_workload(), 0, 1000).notes == ()
 
 
-def test_kinds_of_hardware_that_are_planned_for_may_be_parts():
+def test_provisioned_hardware_may_be_partial_rooflines():
     chosen = scenario(workload={"preset": "lmsys", "num_requests": 30, "rate": 2})
     plan = provision(chosen, "ttft_p99<100", ["fcfs"], hardware=["roofline:tp=1", "roofline:gpu=h200,tp=1"])
     names = [f"roofline:model=qwen3-8b,gpu={gpu},tp=1" for gpu in ("l40s", "h200")]

@@ -16,7 +16,7 @@ def run(scenario=BASE, seed=0):
 
 
 class Pretended:
-    """Says of every run that it took so many seconds, and notes how many it was given at a time."""
+    """Player that reports a fixed duration of every run, and records the sizes of batches."""
 
     def __init__(self, seconds):
         self.seconds, self.sizes = seconds, []
@@ -29,7 +29,7 @@ class Pretended:
 @pytest.mark.parametrize(
     ("seconds", "size"), [(0.0, MOST_AT_A_TIME), (0.01, MOST_AT_A_TIME), (0.1, 5), (0.3, 1), (600.0, 1)]
 )
-def test_only_short_runs_are_done_several_at_a_time(seconds, size):
+def test_only_short_runs_are_batched(seconds, size):
     work = Pretended(seconds)
     count = FIRST + FIRST * MOST_AT_A_TIME + 3
     found = dict(play_runs([run(seed=k) for k in range(count)], InProcess(work)))
@@ -38,14 +38,14 @@ def test_only_short_runs_are_done_several_at_a_time(seconds, size):
     assert work.sizes[FIRST:-1] == [size] * math.ceil((count - FIRST) / size - 1)
 
 
-def test_few_runs_are_done_one_by_one():
+def test_few_runs_are_not_batched():
     work = Pretended(0.0)
     assert len(dict(play_runs([run(seed=k) for k in range(100)], InProcess(work)))) == 100
     assert work.sizes == [1] * 100
     assert list(play_runs([], InProcess(work))) == []
 
 
-def test_a_file_that_has_gone_is_no_result_of_a_run(tmp_path):
+def test_a_missing_file_is_not_a_result(tmp_path):
     trace = tmp_path / "a.csv"
     trace.write_text("request_id,arrival_time,prompt_len,output_len\n0,0.0,10,5\n1,1.0,20,6\n")
     scenario = set_fields(BASE, {"trace": str(trace)})
@@ -57,6 +57,6 @@ def test_a_file_that_has_gone_is_no_result_of_a_run(tmp_path):
         player([run(scenario)])
 
 
-def test_what_the_requests_of_a_seed_forbid_is_a_result():
+def test_errors_of_requests_are_results():
     (played,) = Player()([run(set_fields(BASE, {"kv_capacity": 60, "num_requests": 40}))])
     assert played.record.error

@@ -1,4 +1,4 @@
-"""Scenario files: those that come with kvgym, and the user's."""
+"""Scenario files: shipped ones and the user's."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_the_default_scenario_is_the_papers():
     assert workload.mean_rate == 50
     assert len(workload.sample(0)) == 1000
     assert len(scenario.policies) == 7
-    assert {"sarathi", "vllm_v1"} <= set(scenario.policies)  # what runs in production
+    assert {"sarathi", "vllm_v1"} <= set(scenario.policies)  # schedulers in production use
 
 
 def test_errors_name_file_and_field(tmp_path):
@@ -64,7 +64,7 @@ def test_contradictions_are_explained(tmp_path):
         load_scenario(path).make_system()
 
 
-def test_a_scenario_of_ones_own(tmp_path):
+def test_your_own_scenario(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
         "summary: mine\nbatch_time: {kind: unit}\nkv_capacity: 500\n"
@@ -81,7 +81,7 @@ def test_a_scenario_of_ones_own(tmp_path):
         scenario.override(seeds=0)
 
 
-def test_a_summary_may_be_left_out(tmp_path):
+def test_a_summary_may_be_omitted(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("workload: lmsys\n")
     assert load_scenario(path).heading == "mine"

@@ -43,7 +43,7 @@ def test_pairing_removes_what_the_seeds_share():
     assert mean_interval(ours).high > mean_interval(theirs).low  # unpaired intervals overlap
 
 
-def test_improvement_is_positive_where_it_is_better():
+def test_improvement_is_positive_if_better():
     values, reference = [8.0, 9.0, 7.0], [10.0, 10.0, 10.0]
     ratio = ratio_interval(values, reference)
     less = improvement_interval(values, reference, lower_is_better=True)
@@ -66,7 +66,7 @@ def test_degenerate_samples():
 
 
 def theirs(data, statistic):
-    """The interval of ``scipy.stats.bootstrap``: BCa, or percentiles where that does not exist."""
+    """The interval of ``scipy.stats.bootstrap``: BCa, or percentiles if that does not exist."""
     for method in ("BCa", "percentile"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -98,12 +98,12 @@ def test_intervals_are_those_of_scipy(n: int, kind: str):
     assert (pairs.low, pairs.high) == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
-def test_where_some_resamples_have_no_ratio_the_interval_is_open():
+def test_intervals_are_open_if_some_resamples_have_no_ratio():
     estimate = ratio_interval([2.0, 2.0, 2.0, 1.0, 2.0], [0.0, 1.0, 0.0, 0.0, 1.0])
     assert (estimate.value, estimate.low, estimate.high) == (4.5, 2.25, np.inf)
 
 
-def test_many_rows_at_once_are_each_by_itself():
+def test_rows_are_independent():
     rows = np.random.default_rng(4).normal(size=(300, 5))
     rows[3], rows[7, 2] = 1.5, np.nan
     together = mean_intervals(rows)
@@ -121,7 +121,7 @@ def mean(x):
     return np.array([x.mean()])
 
 
-def test_block_intervals_of_independent_pairs_are_as_wide_as_the_sample_says():
+def test_block_intervals_of_independent_pairs_have_the_width_of_the_sample():
     rng = np.random.default_rng(2)
     values = rng.normal(10.0, 1.0, 4000)
     (estimate,) = block_ratio_intervals(values, np.full(4000, 5.0), mean)
@@ -130,7 +130,7 @@ def test_block_intervals_of_independent_pairs_are_as_wide_as_the_sample_says():
     assert (estimate.high - estimate.low) / 2 == pytest.approx(half, rel=0.3)
 
 
-def test_block_intervals_widen_where_neighbours_share_their_error():
+def test_block_intervals_widen_if_neighbours_share_errors():
     rng = np.random.default_rng(4)
     shared = np.repeat(rng.normal(0, 1.0, 40), 100) + 10.0
     alone = rng.permutation(shared)

@@ -1,4 +1,4 @@
-"""Traces, targets and windows in scenarios: files that are found from anywhere, and changes by name."""
+"""Traces, targets and windows in scenarios: relative paths, and options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRACE = {"trace": "data/log.csv", "columns": {"arrival": "when"}, "time_unit": "
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder that is not the one the tests run in, with a trace in a folder of its own."""
+    """A folder other than the working directory, with a trace in a subfolder."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "log.csv").write_text(ROWS)
     return tmp_path
@@ -77,15 +77,15 @@ def test_rates_and_slices(folder: Path) -> None:
     assert Load(base).at(2.0).make_workload().mean_rate == pytest.approx(2.0)
 
 
-def test_the_trace_of_a_scenario_is_told_like_any_other(folder: Path) -> None:
+def test_trace_options_apply_to_the_trace_of_a_scenario(folder: Path) -> None:
     untold = written(folder, workload={"trace": "data/log.csv", "columns": {"output": "completion_tokens"}})
     with pytest.raises(TraceFormatError) as caught:
         load_scenario(untold).make_workload()
     (advice,) = re.findall(r'Name them: --columns "(.*)"', str(caught.value))
     (field,) = re.findall(r"columns: {.*}", caught.value.details)
-    told = build_scenario(str(untold), columns=advice, time_unit="ms")
-    assert told.make_workload().sample(0).arrival_time.tolist() == [k / 1000 for k in range(8)]
-    assert told.workload["lengths"]["path"].endswith("log.csv")
+    named = build_scenario(str(untold), columns=advice, time_unit="ms")
+    assert named.make_workload().sample(0).arrival_time.tolist() == [k / 1000 for k in range(8)]
+    assert named.workload["lengths"]["path"].endswith("log.csv")
     part = build_scenario(str(untold), columns="arrival=when")  # the others as the scenario has them
     assert part.workload["lengths"]["columns"] == {"output": "completion_tokens", "arrival": "when"}
     fields = yaml.safe_load(field)

@@ -1,4 +1,4 @@
-"""Tuning: small searches worked by hand, what is out of the running, the registry, and the command line."""
+"""Tuning: small searches by hand, disqualified trials, the registry, and the command line."""
 
 import json
 import math
@@ -57,7 +57,7 @@ def test_by_hand():
     assert result.hyperparameters == {"batch": 1}
 
 
-def test_direction_is_the_metrics():
+def test_the_metric_defines_the_direction():
     # Equal rates are fairest: all together. Of equals the first, the default, wins.
     result = tune("request_level", scenario(), space={"batch": [1, 4]}, seeds=1, metric="jain_fairness")
     assert result.best is result.default
@@ -82,7 +82,7 @@ def test_fixed_hyperparameters_stay():
     assert tune(make_policy("sarathi", order="spf", watermark=0.0), small, seeds=[1000]) == result
 
 
-def test_failures_are_out_of_the_running():
+def test_failures_are_disqualified():
     # 24 tokens hold two requests of 11: a margin of 0.8 admits two, 0.9 one, and 0.3 or 0.5 more, for ever.
     unit = {"kind": "unit"}
     crowded = scenario(output_len=10, kv_capacity=24, batch_time=unit)
@@ -101,7 +101,7 @@ def test_failures_are_out_of_the_running():
         tune("alpha_greedy", crowded, space={"alpha": [0.5]}, seeds=1)
 
 
-def test_latencies_are_compared_between_runs_that_finish_as_many():
+def test_latencies_are_compared_between_runs_that_finish_equally_many():
     # The last iteration to begin by 3.5 s ends at 4 for pairs, which have finished, and for all together, which
     # have not; threes begin at 3 and finish at 6.
     short = scenario(system={"horizon": 3.5})
@@ -143,7 +143,7 @@ def test_bounds_by_hand():
         tune("request_level", scenario(), space=batches, seeds=1, subject_to="e2e_latency_mean<4")
 
 
-def test_values_that_do_not_go_together():
+def test_contradictory_values():
     # Fractions of a budget need random=True.
     result = tune("flow_control", scenario(), space={"budget": [0.5, 1], "random": [False, True]}, seeds=1)
     assert "whole number" in result.trials[1].error
@@ -395,7 +395,7 @@ def test_command_with_several_policies(command, tmp_path):
     assert (tmp_path / "res" / "mc_sf-overrun-extend" / "best.json").is_file()
 
 
-def test_command_goes_on_after_a_policy_that_cannot_be_tuned(command):
+def test_command_continues_after_a_policy_that_cannot_be_tuned(command):
     done = command("a_min,fcfs", "-n", 20, "--seeds", 1, "-g", "protection=0/0.1")
     assert isinstance(done.exception, ConfigError)  # a_min has no such hyperparameter: nothing runs
     assert "'a_min' has no hyperparameter 'protection'; valid: none" in str(done.exception)
@@ -409,7 +409,7 @@ def test_command_goes_on_after_a_policy_that_cannot_be_tuned(command):
     ("arguments", "message"),
     [
         (["fcfs,fcfs"], "policy fcfs is listed twice"),
-        (["nobody"], "unknown policy 'nobody'"),
+        (["unknown"], "unknown policy 'unknown'"),
         (["fcfs", "--scenario", "nowhere"], "unknown scenario 'nowhere'"),
         (["fcfs", "--metric", "batch_size"], "neither more nor less"),
         (["fcfs", "--grid", "overrun=ignore"], "no hyperparameter 'overrun'; valid: protection=0.0"),

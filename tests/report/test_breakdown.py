@@ -1,4 +1,4 @@
-"""Figures by class and by worker show what the runs were."""
+"""Figures by class and by worker."""
 
 import numpy as np
 import pytest
@@ -80,7 +80,7 @@ def test_the_report_has_both(cluster):
     assert "<i>" not in text
 
 
-def test_without_classes_and_workers_there_is_neither(single):
+def test_no_figures_without_classes_and_workers(single):
     text = render(single)
     assert "By worker" not in text
     assert "by class" not in text
@@ -99,7 +99,7 @@ def test_token_times_have_the_means_of_the_metrics(single):
         assert line.get_ydata()[-1] == 1
 
 
-def test_distributions_are_of_the_window_that_metrics_are_of():
+def test_distributions_use_the_window_of_the_metrics():
     windowed = compare(
         scenario(workload=CLASSES, workers=3, warm_up=4.0, cool_down=4.0),
         ["fcfs"],
@@ -117,7 +117,7 @@ def test_distributions_are_of_the_window_that_metrics_are_of():
     assert (gaps * np.diff(share, prepend=0)).sum() == pytest.approx(metrics["tbt_mean"])
 
 
-def test_targets_are_named_where_there_are_some(single):
+def test_targets_are_named_if_there_are_any(single):
     classes = [{**own, "ttft_slo": 4.0, "tbt_slo": k + 1.0} for k, own in enumerate(CLASSES["classes"])]
     given = compare(scenario(workload={**CLASSES, "classes": classes}), ["fcfs"], keep_examples=True)
     assert dict(content.setting(given))["Targets"] == "TTFT 4 s, TBT 1 to 2 s"

@@ -1,4 +1,4 @@
-"""Curves of capacities: what is drawn, and where."""
+"""Curves of capacities."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -47,7 +47,7 @@ def test_without_targets_the_growth_of_the_backlog_is_drawn():
     assert any(set(line.get_ydata()) == {0} for line in ax.lines)
 
 
-def test_where_nothing_holds_all_rates_are_shown():
+def test_all_rates_are_shown_without_a_capacity():
     result = find_capacity(LMSYS, "tbt_mean<0.0001", ["fcfs"], seeds=1, num_requests=100)
     ax = capacity_curves(result).axes[0]
     rates = [p.rate for p in result.probes]

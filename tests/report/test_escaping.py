@@ -1,4 +1,4 @@
-"""Names of others are text in reports of sweeps, wherever they stand."""
+"""Names from users are escaped everywhere in reports of sweeps."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The report is one file that says what was run, shows what failed, and lets nothing through."""
+"""The report of a comparison: one file with the setup, failures, and escaped texts."""
 
 import importlib.util
 import re
@@ -63,7 +63,7 @@ def test_report_is_one_balanced_file_without_resources(comparison, tmp_path):
     for name, value in page.attributes:
         if name in ("src", "href", "xlink:href", "action"):
             assert value.startswith("#")
-    outside = path.read_text("utf-8").replace("http://www.w3.org/2000/svg", "")  # a name, not an address
+    outside = path.read_text("utf-8").replace("http://www.w3.org/2000/svg", "")  # a namespace, not an address
     assert not re.search(r"https?://|@import|url\((?!#)", outside)
 
 
@@ -77,7 +77,7 @@ def test_ids_are_unique_and_references_hit(text):
     assert wanted <= set(ids)
 
 
-def test_report_says_what_was_run(text, comparison):
+def test_the_report_shows_the_setup(text, comparison):
     page = " ".join(" ".join(Page(text).texts).split())
     for part in (
         "Scheduler comparison: tiny",
@@ -112,7 +112,7 @@ def test_main_table_holds_the_estimates(comparison):
     assert f"{best} has" in content.lead(comparison)
 
 
-def test_units_are_those_of_the_table_of_the_command_line(comparison):
+def test_units_match_the_table_of_the_command_line(comparison):
     units = {c["title"]: c["unit"] for c in content.main_table(comparison, "fcfs")["columns"]}
     assert (units["TBT p50 / p99"], units["KV utilisation"], units["Output tokens"]) == ("s", "", "tokens/s")
     row = content.main_table(comparison, "fcfs")["rows"][0]
@@ -120,7 +120,7 @@ def test_units_are_those_of_the_table_of_the_command_line(comparison):
     assert row["cells"][place]["text"] == figures(comparison.estimate("fcfs", "kv_utilisation").value)
 
 
-def test_a_reference_is_no_winner():
+def test_a_reference_is_not_a_winner():
     """Without other policies the lead names no winner; otherwise it names the best of the others."""
     alone = content.lead(compare(scenario(), ["clairvoyant"], seeds=2))
     first, _, rest = alone.partition(". ")
@@ -192,7 +192,7 @@ def test_a_trace_is_named_with_its_hash(tmp_path):
     assert "trace.csv" in text
 
 
-def test_unfinished_requests_are_pointed_out():
+def test_unfinished_requests_are_reported():
     result = compare(scenario(system={"horizon": 12.0}), keep_examples=True)
     text = render(result)
     assert "Latencies cover finished requests only" in text
@@ -205,7 +205,7 @@ def test_a_comparison_without_examples_has_bars_only():
     assert "keep_examples=True" in text
 
 
-def test_the_code_to_repeat_it_does(with_failure, comparison, tmp_path, monkeypatch):
+def test_the_code_repeats_the_comparison(with_failure, comparison, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(content.repeat_code(comparison), names)

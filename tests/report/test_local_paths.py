@@ -1,4 +1,4 @@
-"""Reports do not tell where things lie on the disk of whoever made them."""
+"""Reports contain no local paths."""
 
 import pytest
 from markupsafe import Markup

@@ -1,4 +1,4 @@
-"""What lets a reader explore a page: classes, numbers and a script that agree with the figures."""
+"""Interactive parts of a page: classes, numbers and a script that agree with the figures."""
 
 import base64
 import hashlib
@@ -42,14 +42,14 @@ def test_every_picture_has_its_numbers_and_no_other(text):
     assert set(data_of(text)["charts"]) == set(pictures_of(text))
 
 
-def test_every_policy_that_a_picture_tells_of_has_its_class_there(text, comparison):
+def test_every_policy_of_a_picture_has_its_class(text, comparison):
     data = data_of(text)
     assert data["policies"] == list(comparison.policies)
     for name, (_, _, body) in pictures_of(text).items():
-        told = {s["policy"] for panel in data["charts"][name] for s in panel["series"]} - {None}
+        shown = {s["policy"] for panel in data["charts"][name] for s in panel["series"]} - {None}
         drawn = {int(number) for number in re.findall(r'class="p(\d+)"', body)}
-        assert told == drawn, name
-        assert told == {int(name[-1])} if name.startswith("memory") else told == {0, 1, 2}
+        assert shown == drawn, name
+        assert shown == {int(name[-1])} if name.startswith("memory") else shown == {0, 1, 2}
 
 
 def test_a_policy_has_its_rules_and_its_checkbox(text, comparison):
@@ -105,7 +105,7 @@ def test_hostile_names_stay_within_the_data(with_failure):
     assert text.count("</script>") == 2
 
 
-def test_a_failed_policy_can_be_hidden_where_it_is_named(with_failure):
+def test_a_failed_policy_can_be_hidden(with_failure):
     _, _, body = pictures_of(render(with_failure))["bars"]
     assert re.search(r'<g class="p1"><text[^>]*>failed', body)
 
@@ -126,7 +126,7 @@ def test_the_script_is_sound(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_script_uses_only_what_is_there(text):
+def test_the_script_uses_only_existing_elements(text):
     script = (files("kvgym.report") / "assets" / "page.js").read_text()
     for name in re.findall(r'getElementById\("([^"]+)"\)', script):
         assert f'id="{name}"' in text, name
@@ -136,7 +136,7 @@ def test_the_script_uses_only_what_is_there(text):
     assert "</script" not in script
 
 
-def test_panels_tell_their_scales_and_leave_out_what_json_lacks():
+def test_panels_have_their_scales_and_no_values_outside_json():
     chart = Chart(["a", "b"], figsize=(4, 3))
     ax = chart.add_subplot()
     chart.panel(ax, Quantity("rate", "1/s"), Quantity("latency", "s"), title="one")
@@ -152,7 +152,7 @@ def test_panels_tell_their_scales_and_leave_out_what_json_lacks():
     assert isinstance(chart, Figure)
 
 
-def test_a_picture_keeps_only_ids_that_are_used():
+def test_a_picture_keeps_only_used_ids():
     chart = Chart(["a"], figsize=(4, 3))
     ax = chart.add_subplot()
     chart.panel(ax, Quantity("x"), Quantity("y"))
@@ -162,7 +162,7 @@ def test_a_picture_keeps_only_ids_that_are_used():
     assert set(ids) == set(used)
     assert len(ids) == len(set(ids))
     assert svg.count("<g") == svg.count("</g>")
-    assert re.search(r' d="M[\d.]+ [\d.]+H[\d.]+V[\d.]+H[\d.]+"', svg)  # level and upright lines, no more
+    assert re.search(r' d="M[\d.]+ [\d.]+H[\d.]+V[\d.]+H[\d.]+"', svg)  # only horizontal and vertical lines
 
 
 def test_legends_show_dashes_and_markers():

@@ -1,4 +1,4 @@
-"""Figures show the data they claim to show."""
+"""Figures of comparisons match their data."""
 
 import matplotlib as mpl
 import numpy as np
@@ -97,7 +97,7 @@ def test_a_policy_has_one_colour_everywhere(comparison):
         assert queue[policy].get_color() == style.color
 
 
-def test_no_two_of_many_policies_look_alike():
+def test_many_policies_have_different_styles():
     assert len(set(plots.policy_styles([str(i) for i in range(28)]).values())) == 28
 
 
@@ -112,7 +112,7 @@ def test_lines_of_many_policies_have_markers_too(comparison):
 
 @pytest.fixture(scope="module")
 def far():
-    """One request at a time, or as many as fit, which is far better."""
+    """One request at a time, or as many as fit, which is much faster."""
     crowd = {**scenario().workload, "num_requests": 500}
     return compare(
         scenario(workload=crowd, kv_capacity=3000), ["fcfs", "request_level:batch=1"], seeds=2,
@@ -144,7 +144,7 @@ def test_a_queue_far_longer_than_another_is_on_a_logarithmic_axis(far, compariso
     assert plots.waiting_queue(comparison).axes[0].get_yscale() == "linear"
 
 
-def test_time_is_cut_where_one_runs_far_longer(far, comparison):
+def test_time_is_cut_if_one_run_is_much_longer(far, comparison):
     runs = {"long": far.examples["request_level:batch=1"], "short": comparison.examples["fcfs"]}
     ends = {name: result.log["end_time"].max() for name, result in runs.items()}
     assert ends["long"] > plots.FAR * ends["short"]
@@ -166,7 +166,7 @@ def test_a_comparison_without_examples_is_refused():
     assert len(plots.latency_bars(bare).axes[0].patches) == 1
 
 
-def test_settings_of_the_user_are_left_alone(comparison):
+def test_settings_of_the_user_stay_unchanged(comparison):
     with mpl.rc_context({"lines.linewidth": 9.0}):
         plots.kv_memory(comparison)
         assert mpl.rcParams["lines.linewidth"] == 9.0

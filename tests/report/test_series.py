@@ -1,4 +1,4 @@
-"""The arrays behind the plots, on runs worked out by hand."""
+"""The arrays behind the plots, on runs by hand."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_waiting_queue_counts_after_admission():
     assert np.all(np.diff(values) <= 0)
 
 
-def test_workers_are_added_up():
+def test_workers_are_summed():
     log = np.zeros(3, ITERATION)
     log["worker"] = [0, 1, 0]
     log["start_time"], log["end_time"] = [0, 0.5, 2], [2, 3, 4]

@@ -1,4 +1,4 @@
-"""The report of a sweep: what is drawn is what was run, and nothing is averaged over in silence."""
+"""The report of a sweep: figures match the runs, and nothing is averaged over silently."""
 
 import math
 import re
@@ -76,12 +76,12 @@ def test_every_policy_has_its_class_in_every_picture(tmp_path):
     pictures = pictures_of(text)
     assert set(data) == set(pictures)
     for name, (_, _, body) in pictures.items():
-        told = {s["policy"] for panel in data[name] for s in panel["series"]}
-        assert told == {int(i) for i in re.findall(r'class="p(\d+)"', body)}
-        assert len(told) == (2 if not name.startswith("map") else name[-1] in "01")
+        shown = {s["policy"] for panel in data[name] for s in panel["series"]}
+        assert shown == {int(i) for i in re.findall(r'class="p(\d+)"', body)}
+        assert len(shown) == (2 if not name.startswith("map") else name[-1] in "01")
 
 
-def test_other_fields_make_panels_or_are_held_and_named(tmp_path):
+def test_other_fields_make_panels_or_are_fixed_and_named(tmp_path):
     runs = SweepRuns(frame(CUBE), ["rate", "capacity", "hardware"])
     piece = cut(runs, (0,), panels=True)
     assert [title for title, _ in piece.panels] == ["capacity = 100", "capacity = 200", "capacity = 300"]
@@ -94,7 +94,7 @@ def test_other_fields_make_panels_or_are_held_and_named(tmp_path):
     assert piece.remarks[0] in report(tmp_path, frame(CUBE), ["rate", "capacity", "hardware"])
 
 
-def test_more_panels_than_fit_are_chosen_evenly_and_said():
+def test_panels_are_selected_evenly_and_omissions_named():
     runs = SweepRuns(frame([{"x": x, "y": y} for x in (1, 2) for y in range(11)]), ["x", "y"])
     piece = cut(runs, (0,), panels=True)
     assert [title for title, _ in piece.panels] == [f"y = {y}" for y in (0, 2, 4, 6, 8, 10)]
@@ -147,14 +147,14 @@ def test_a_failed_seed_leaves_no_mean_and_is_listed(tmp_path):
     assert panel["series"][1]["text"][3].endswith("failed")
 
 
-def test_a_sweep_in_which_all_failed(tmp_path):
+def test_a_sweep_in_which_all_runs_failed(tmp_path):
     failed = {(i, p, s) for i in range(4) for p in "ab" for s in range(3)}
     text = report(tmp_path, frame(RATES, failed=failed), ["rate"])
     assert "24 runs failed" in text
     assert pictures_of(text) == {}
 
 
-def test_missing_seeds_and_points_are_said(tmp_path):
+def test_missing_seeds_and_points_are_shown(tmp_path):
     left_out = [{"rate": 8, "policy": "b"}, {"rate": 1, "seed": 2}]
     runs = Frame.from_rows(
         row for row in frame(RATES).rows() if not any(out.items() <= row.items() for out in left_out)
@@ -164,7 +164,7 @@ def test_missing_seeds_and_points_are_said(tmp_path):
     assert "1 of 8 combinations of policy and point" in text
 
 
-def test_categories_are_drawn_beside_each_other():
+def test_categories_are_drawn_side_by_side():
     runs = SweepRuns(frame([{"hardware": h} for h in ("x", "y")]), ["hardware"])
     chart = curves(runs, cut(runs, (0,), panels=True), "goodput", width=5.0)
     (panel,) = chart.panels.values()
@@ -191,7 +191,7 @@ def test_which_fields_have_logarithmic_axes(values, log):
     assert wants_log(values) is log
 
 
-def test_a_front_worked_out_by_hand():
+def test_a_front_by_hand():
     x, y = [1, 2, 3, 2, 4, math.nan], [5, 3, 3, 3, 1, 0]
     assert pareto_front(x, y, lower_x=True, lower_y=True) == [0, 1, 3, 4]
     assert pareto_front(x, y, lower_x=False, lower_y=True) == [4]
@@ -201,7 +201,7 @@ numbers = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=20)
 
 
 @given(numbers, st.booleans(), st.booleans())
-def test_a_front_is_what_nothing_beats(pairs, lower_x, lower_y):
+def test_a_front_is_not_dominated(pairs, lower_x, lower_y):
     x, y = [p[0] for p in pairs], [p[1] for p in pairs]
     signs = (1 if lower_x else -1, 1 if lower_y else -1)
     costs = [(signs[0] * a, signs[1] * b) for a, b in pairs]
@@ -218,7 +218,7 @@ def test_the_front_of_a_sweep_is_in_the_table(tmp_path):
     assert "on the front" in text
 
 
-def test_who_is_clairvoyant_is_marked_and_on_no_front(tmp_path):
+def test_clairvoyant_policies_are_marked_and_on_no_front(tmp_path):
     known = ("clairvoyant:rule=ranked", "fcfs")  # the first has the lower latency everywhere
     runs = SweepRuns(frame(RATES, known), ["rate"])
     assert runs.clairvoyant == {known[0]}

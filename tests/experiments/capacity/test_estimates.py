@@ -1,4 +1,4 @@
-"""Theory beside measurement: memory as the engine counts it, and the identity that makes the mean the right one."""
+"""Estimates: memory as the engine counts it, and the identity behind the mean of a saturated run."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_by_hand():
     block=st.sampled_from([1, 3, 16]),
     first_token=st.sampled_from(["counted", "uncounted"]),
 )
-def test_a_run_of_one_request_holds_as_much(prompt, output, chunk, block, first_token):
+def test_a_run_of_one_request_holds_the_same_memory(prompt, output, chunk, block, first_token):
     one, alone = table((prompt, output)), system(block, first_token)
     result = simulate(alone, one, f"work_conserving_fcfs:chunk={chunk}", log=True)
     assert held_memory(one, chunk, alone).tolist() == [int(result.log["kv_tokens"].sum())]
@@ -81,7 +81,7 @@ def estimates(policy, **workload):
     return worker_estimates(load, made, requests, *player(estimate_runs(load, made, 0)), rates=(1.0, 0.5))
 
 
-def test_the_mean_of_a_saturated_run_is_off_by_the_unused_memory_alone():
+def test_the_error_of_a_saturated_mean_is_the_unused_memory():
     own = estimates("work_conserving_fcfs_lookahead")
     sound = own.find(*SOUND)
     assert not own.error
@@ -93,13 +93,13 @@ def test_the_mean_of_a_saturated_run_is_off_by_the_unused_memory_alone():
     assert own.workers_with_slack >= sound.workers
 
 
-def test_the_obvious_estimate_of_a_light_load_is_far_off():
+def test_the_naive_estimate_of_a_light_load_is_far_off():
     own = estimates("work_conserving_fcfs_lookahead", rate=0.5)
     assert own.find(*OBVIOUS).error > 1.5
     assert abs(own.find(*SOUND).error) < 0.3
 
 
-def test_a_remark_where_memory_is_not_what_binds():
+def test_a_remark_if_memory_is_not_the_bottleneck():
     own = estimates("sarathi:token_budget=32")
     assert own.kv_use < 0.9
     assert "something else limits them" in own.remark
@@ -117,7 +117,7 @@ def test_a_policy_that_fails_has_its_error():
     assert own.remark == ""
 
 
-def test_figures_of_a_run_by_hand():
+def test_estimates_of_a_run_by_hand():
     result = simulate(system(), table((5, 3)), "work_conserving_fcfs:chunk=2", log=True)
     figures = batch_figures(result)
     assert figures["median"] == figures["mean"] == 1

@@ -1,4 +1,4 @@
-"""Capacities: per seed by bisection, judged on paired seeds, equal bits anywhere."""
+"""Capacities: by bisection per seed, on paired seeds, with equal bits in any process."""
 
 import json
 import math
@@ -26,7 +26,7 @@ SLOTTED = Scenario(
         },
     },
 )
-"""Requests alike at fixed distances, batches of 0.1 s: a request is served in 1 s."""
+"""Equal requests at fixed distances, batches of 0.1 s: a request is served in 1 s."""
 TARGETS = "ttft_p99<1,tbt_p99<0.2"
 LMSYS = load_scenario("a100-llama2-70b").override(workload={"preset": "lmsys", "num_requests": 120})
 
@@ -36,7 +36,7 @@ def find(scenario, targets, policies=None, **given):
 
 
 def outcome(result):
-    """What must not depend on where it was run."""
+    """The parts of a result that must not depend on the processes."""
     return (
         [(c.label, c.held, c.failed, c.limits, c.notes, str(c.values)) for c in result.capacities],
         [{k: str(v) for k, v in probe.row().items() if k != "wall_time"} for probe in result.probes],
@@ -82,7 +82,7 @@ def test_several_policies_and_seeds():
     own = [p for p in result.probes if p.label == "fcfs" and p.seed == 4]
     assert all(p.verdict.held for p in own if p.rate <= result.capacities[0].held[0])
     rates = [{p.rate for p in result.probes if p.label == "fcfs" and p.seed == seed} for seed in (4, 7)]
-    assert len(rates[0] & rates[1]) >= 3  # the first one, and the two of the curve
+    assert len(rates[0] & rates[1]) >= 3  # the first rate, and the two of the curve
 
 
 def test_processes_give_equal_bits():
@@ -92,7 +92,7 @@ def test_processes_give_equal_bits():
     assert outcome(here) == outcome(there)
 
 
-def test_runs_are_long_enough_unless_told_otherwise():
+def test_runs_are_long_enough_by_default():
     result = find_capacity(SLOTTED, (), ["fcfs"], seeds=1, curve=(), tolerance=1.0)
     assert result.num_requests == (2000,)
 
@@ -154,7 +154,7 @@ def test_all_policies_that_can_run():
     assert any(note.startswith("wait is excluded: policy 'wait' needs class") for note in result.notes)
 
 
-def test_a_policy_that_livelocks_holds_nothing_and_says_why():
+def test_a_livelocking_policy_has_no_capacity_and_a_reason():
     result = find(
         LMSYS, TARGETS, ["alpha_greedy:alpha=0.99,strict=True", "fcfs"], seeds=1, curve=(), tolerance=0.5
     )
@@ -194,7 +194,7 @@ def test_a_trace_is_compressed_until_it_fails(azure_trace):
         ({"targets": "speed<1"}, UnknownNameError, "metric"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_runs(changes, error, says):
+def test_errors_are_raised_before_anything_runs(changes, error, says):
     arguments = {"targets": TARGETS, "policies": ["fcfs"], **changes}
     with pytest.raises(error, match=says):
         find(LMSYS, **arguments)

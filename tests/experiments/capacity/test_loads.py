@@ -1,4 +1,4 @@
-"""Scenarios at other rates: the same requests, closer together."""
+"""Scenarios at other rates: the same requests at another speed."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_a_part_of_the_first_requests_ends_with_them(azure_trace):
     assert len(sample(load.between(0, half).scenario)) + len(sample(load.between(half, None).scenario)) == 100
 
 
-def test_steady_loads_have_no_ups_and_downs(azure_trace):
+def test_steady_loads_have_no_variation_over_time(azure_trace):
     load = Load(replay(azure_trace))
     steady = load.steady()
     assert not steady.replays
@@ -107,7 +107,7 @@ def test_durations_and_horizons_become_numbers_of_requests():
     assert load.notes == ("Runs continue until all requests have finished, beyond the horizon of 10 s.",)
 
 
-def test_what_has_no_rate_is_refused(tmp_path):
+def test_workloads_without_a_rate_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="no arrival rate to change"):
         Load(load_scenario("mc-sf-model-1"))
     path = tmp_path / "same.csv"

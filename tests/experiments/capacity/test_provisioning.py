@@ -100,7 +100,7 @@ def test_hardware_is_compared(scenario):
     assert {own.kv_capacity for own in result.workers} == {131000, 117648}
 
 
-def test_hardware_is_compared_with_one_engine_where_it_can_be(scenario):
+def test_hardware_is_compared_with_one_engine_if_possible(scenario):
     def engines(engine):
         base = scenario.override(hardware="llama2-70b-a100-tp2", engine=engine)
         loads = _loads(base, ["llama2-70b-a100-tp2", "llama3-8b-a100-tp1"], None)
@@ -112,7 +112,7 @@ def test_hardware_is_compared_with_one_engine_where_it_can_be(scenario):
     assert engines({"base_ms": 3.0}) == [{"base_ms": 3.0}] * 2
 
 
-def test_nothing_helps_where_more_workers_are_not_tried():
+def test_no_number_of_workers_suffices_below_the_maximum():
     result = provision(HEAVY.override(workload={"preset": "stab-1-1", "num_requests": 300, "rate": 300.0}),
                        "ttft_p99<1", ["vllm_v1"], most_workers=2)  # fmt: skip
     (plan,) = result.plans
@@ -131,7 +131,7 @@ def test_nothing_helps_where_more_workers_are_not_tried():
         ("request_throughput>1000", "1/s at most"),
     ],
 )
-def test_what_no_number_of_workers_does_is_said_before_anything_runs(scenario, target, says):
+def test_unreachable_targets_are_reported_before_anything_runs(scenario, target, says):
     runs = []
     with pytest.raises(
         ConfigError, match=f"^no number of workers meets {target.replace('0.000001', '1e-06')}: .*{says}"
@@ -140,7 +140,7 @@ def test_what_no_number_of_workers_does_is_said_before_anything_runs(scenario, t
     assert not runs
 
 
-def test_hardware_that_is_too_slow_is_left_out_with_the_reason(scenario):
+def test_slow_hardware_is_excluded_with_the_reason(scenario):
     kinds = ["llama3-8b-a100-tp1", "llama2-70b-a100-tp2"]
     result = provision(scenario, "tbt_p50<0.05", ["vllm_v1"], hardware=kinds)
     assert [plan.hardware for plan in result.plans] == kinds[:1]
@@ -183,7 +183,7 @@ def test_profiles_by_hand():
         ({"most_workers": 0}, ConfigError, "most workers 0"),
     ],
 )
-def test_what_is_wrong_is_said(changes, error, says):
+def test_errors(changes, error, says):
     with pytest.raises(error, match=says):
         provision(HEAVY, TARGETS, ["vllm_v1"], **changes)
 

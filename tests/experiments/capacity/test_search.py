@@ -11,7 +11,7 @@ from kvgym.experiments.capacity.search import Rates, Search, Workers
 
 
 def run(search, holds, most=200):
-    """Answer a search until it ends; return what it asked for."""
+    """Run a search to its end; return the values that it tried."""
     asked = []
     while (value := search.ask()) is not None:
         asked.append(value)
@@ -29,7 +29,7 @@ def test_a_rate_is_doubled_then_bisected():
     assert not search.surprises()
 
 
-def test_a_rate_is_halved_where_the_first_fails():
+def test_a_rate_is_halved_if_the_first_fails():
     search = Search(Rates(0.1, 1000, tolerance=1.0), 8.0)
     assert run(search, lambda rate: rate <= 1.5) == [8, 4, 2, 1]
     assert search.bracket() == (1, 2)
@@ -56,7 +56,7 @@ def test_fewest_workers():
     assert never.bracket() == (None, 10)
 
 
-def test_a_failure_below_what_held_is_taken_seriously():
+def test_a_failure_below_a_passing_value_counts():
     search = Search(Rates(0.1, 1000, tolerance=0.1), 4.0)
     odd = lambda rate: rate <= 5 and not 2 <= rate <= 3  # noqa: E731
     run(search, odd)
@@ -76,7 +76,7 @@ def test_a_failure_below_what_held_is_taken_seriously():
     start=st.floats(1e-2, 1e2),
     tolerance=st.floats(0.005, 1.0),
 )
-def test_the_bracket_holds_the_switch_and_probes_are_few(switch, start, tolerance):
+def test_the_bracket_contains_the_switch_and_probes_are_few(switch, start, tolerance):
     scale = Rates(start / 2**20, start * 2**20, tolerance)
     search, asked = Search(scale, start), []
     while (value := search.ask()) is not None:
@@ -106,7 +106,7 @@ def test_the_fewest_workers_are_found(fewest, start):
 
 
 @given(st.dictionaries(st.floats(0.1, 10), st.booleans(), min_size=1))
-def test_a_bracket_of_any_answers_is_cautious(answers):
+def test_a_bracket_of_any_answers_is_conservative(answers):
     search = Search(Rates(0.01, 100, 0.02), 1.0)
     for rate, held in answers.items():
         search.record(rate, held)

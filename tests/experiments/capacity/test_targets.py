@@ -1,4 +1,4 @@
-"""Targets: what can be read, what is refused and how, when they are met."""
+"""Targets: parsing, errors, and when they are met."""
 
 import math
 
@@ -8,7 +8,7 @@ from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.capacity.targets import Target, parse_targets
 
 
-def test_targets_are_read_with_units():
+def test_targets_are_parsed_with_units():
     assert parse_targets(" ttft_p99<1, tbt_p99 <= 200ms,goodput>=90%,token_throughput > 1e3") == (
         Target("ttft_p99", "<", 1.0),
         Target("tbt_p99", "<=", 0.2),
@@ -41,7 +41,7 @@ def test_targets_are_read_with_units():
         ("ttft_p99<1,ttft_p99<2", "bounded twice"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(text, says):
+def test_invalid_targets_are_refused(text, says):
     with pytest.raises(ConfigError, match=says):
         parse_targets(text)
 

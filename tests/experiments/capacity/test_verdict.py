@@ -1,4 +1,4 @@
-"""What makes a run a witness: the backlog by hand, the verdict, what cannot be judged."""
+"""Verdicts on runs: the backlog by hand, reasons, and requests that cannot be judged."""
 
 from types import SimpleNamespace
 
@@ -25,7 +25,7 @@ def played(error="", once=True, growth=0.0, **metrics):
     return Played(record, 100, measured={"backlog_growth": growth, "backlog_allowed": 0.02})
 
 
-def test_an_overload_by_half_lets_half_pile_up():
+def test_an_overload_by_half_makes_half_pile_up():
     arrival = np.arange(40.0)
     overloaded = growth(arrival, 2 * (arrival + 1))
     # Arrival i finds ⌈i/2⌉: 7.5 on average in the second quarter, 17.5 in the last, 20 arrivals apart.
@@ -36,12 +36,12 @@ def test_an_overload_by_half_lets_half_pile_up():
 def test_a_system_that_keeps_up_has_no_growth():
     arrival = np.arange(40.0)
     assert growth(arrival, arrival + 5)["backlog_growth"] == 0
-    # Those that never finish stay in the system.
+    # Unfinished requests stay in the system.
     finish = np.where(np.arange(40) < 20, arrival + 0.5, np.nan)
     assert growth(arrival, finish)["backlog_growth"] == pytest.approx(14.5 / 20)
 
 
-def test_verdicts_say_why():
+def test_verdicts_have_reasons():
     targets = parse_targets("ttft_p99<1,tbt_p99<0.2")
     good = {"ttft_p99": 0.9, "tbt_p99": 0.1}
     assert judge(played(**good), targets).held
@@ -61,7 +61,7 @@ def table(n, **columns):
     )
 
 
-def test_what_cannot_be_judged_is_refused():
+def test_requests_that_cannot_be_judged_are_refused():
     with pytest.raises(ConfigError, match="19 requests are too few"):
         check_requests(table(19), ())
     with pytest.raises(ConfigError, match="SLOs of their own, and these have none; give them some"):

@@ -43,7 +43,7 @@ def test_values_as_text(text, values):
 @pytest.mark.parametrize(
     "text", ["", "1,,2", "1,", "5:4:1", "1:2:0", "1:2:-1", "1:8:*1", "0:8:*2", "0:1e9:1"]
 )
-def test_values_that_are_none(text):
+def test_invalid_values(text):
     with pytest.raises(ConfigError):
         parse_values(text, "field rate: ")
 
@@ -105,12 +105,12 @@ def test_a_prediction_may_be_complete_only_with_the_fields_inside():
         set_fields(BASE, {"predictions.epsilon": 0.3})
 
 
-def test_a_router_is_that_of_the_points_with_several_workers():
+def test_a_router_applies_to_points_with_several_workers():
     assert set_fields(BASE, {"workers": 1, "router": "round_robin"}).make_router() is None
     assert set_fields(BASE, {"workers": 2, "router": "round_robin"}).router == "round_robin"
 
 
-def test_what_becomes_of_too_long_requests_stays():
+def test_the_handling_of_long_requests_stays():
     dropping = BASE.model_copy(update={"too_long": "drop"})
     assert set_fields(dropping, {"rate": 3}).too_long == "drop"
 
@@ -141,7 +141,7 @@ def test_unknown_fields_are_named():
     with pytest.raises(ConfigError, match="policy sarathi is not in the sweep; it compares fcfs, mc_sf"):
         check_fields(["sarathi.token_budget"], ["fcfs", "mc_sf"])
     with pytest.raises(UnknownNameError):
-        check_fields(["nobody.token_budget"], ["fcfs"])
+        check_fields(["unknown.token_budget"], ["fcfs"])
 
 
 def test_hyperparameters_go_to_their_policy():

@@ -12,7 +12,7 @@ def test_a_grid_has_every_combination_the_last_field_fastest():
     assert [tuple(p.values()) for p in plan.make_points()] == [(5, 8000), (5, 9000), (10, 8000), (10, 9000)]
 
 
-def test_fields_can_go_together_and_points_be_added():
+def test_fields_can_be_zipped_and_points_added():
     fields = {"rate": [1, 2], "kv_capacity": [8000, 9000]}
     plan = make_plan({"fields": fields, "combine": "zip", "points": [{"rate": 9, "kv_capacity": 7000}]})
     assert plan.make_points() == (
@@ -20,7 +20,7 @@ def test_fields_can_go_together_and_points_be_added():
     )  # fmt: skip
     alone = make_plan({"points": [{"rate": 3}, {"rate": 4}, {"rate": 3}]})
     assert alone.swept == ("rate",)
-    assert alone.make_points() == ({"rate": 3}, {"rate": 4})  # equal points are one
+    assert alone.make_points() == ({"rate": 3}, {"rate": 4})  # equal points count once
     assert make_plan({"fields": {"rate": 3}}).make_points() == ({},)
 
 
@@ -84,7 +84,7 @@ def test_files(tmp_path):
 
 
 @pytest.mark.parametrize("name", plan_names())
-def test_the_sweeps_that_come_along_can_be_run(name):
+def test_shipped_sweeps_can_be_run(name):
     from kvgym.experiments.sweeping.sweep import sweep
 
     plan = load_plan(name)

@@ -50,7 +50,7 @@ def test_every_point_is_the_comparison_of_its_scenario(result):
                 np.testing.assert_array_equal(result.values(i, policy, metric), own.values(label, metric))
 
 
-def test_equal_runs_are_made_once(result):
+def test_equal_runs_are_executed_once(result):
     assert len(result.runs) == 4 * 2 * 2
     assert result.num_distinct == result.num_new == 2 * 2 + 4 * 2  # fcfs has no budget
     assert result.values(0, "fcfs", "ttft_mean").tolist() == result.values(1, "fcfs", "ttft_mean").tolist()
@@ -66,7 +66,7 @@ def test_the_frame_has_a_row_per_point_policy_and_seed(result):
     assert set(frame["num_requests"]) == {60}
 
 
-def test_what_is_saved_can_be_read(result, tmp_path):
+def test_saved_files_can_be_read(result, tmp_path):
     result.save(tmp_path, command="a test")
     assert pl.read_parquet(tmp_path / "runs.parquet").equals(pl.DataFrame(result.to_frame().to_dict()))
     summary = json.loads((tmp_path / "summary.json").read_text())
@@ -83,7 +83,7 @@ def test_processes_change_nothing(result, jobs):
     assert sweep(PLAN, jobs=jobs).to_frame().equals(result.to_frame())
 
 
-def test_a_folder_goes_on_where_it_was(result, tmp_path):
+def test_a_sweep_resumes_in_its_folder(result, tmp_path):
     seen = []
 
     def stop(text, done, total):
@@ -105,16 +105,16 @@ def test_a_folder_goes_on_where_it_was(result, tmp_path):
     assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 12
 
 
-def test_another_plan_keeps_what_it_shares(result, tmp_path):
+def test_another_plan_keeps_shared_runs(result, tmp_path):
     sweep(PLAN, tmp_path)
     more = sweep({**PLAN, "seeds": 3}, tmp_path, resume=True)
     assert (more.num_distinct, more.num_new) == (18, 6)
     changed = sweep({**PLAN, "fields": {**PLAN["fields"], "kv_capacity": 12_000}}, tmp_path, resume=True)
-    assert changed.num_new == 12  # nothing stale is used
+    assert changed.num_new == 12  # no outdated run is used
     assert plan_of(tmp_path).fixed["kv_capacity"] == 12_000
 
 
-def test_a_line_that_was_cut_is_run_again(result, tmp_path):
+def test_the_run_of_an_incomplete_line_is_repeated(result, tmp_path):
     sweep(PLAN, tmp_path)
     file = tmp_path / "runs.jsonl"
     content = file.read_bytes()
@@ -135,7 +135,7 @@ def test_damaged_files_are_named(tmp_path, line):
 
 
 @pytest.mark.parametrize("text", ["my notes", '{"epoch": 3', '{"key": 3}\nmine'])
-def test_a_file_of_something_else_is_not_cut(tmp_path, text):
+def test_a_foreign_file_is_not_truncated(tmp_path, text):
     (tmp_path / "runs.jsonl").write_text(text)
     with pytest.raises(ConfigError, match="not a run"):
         Journal(tmp_path)
@@ -160,7 +160,7 @@ def test_figures_that_are_not_finite_survive(tmp_path):
         assert json.dumps(played.record.metrics) == json.dumps(known.record.metrics)
 
 
-def test_runs_that_fail_are_told_and_the_others_go_on(tmp_path):
+def test_failed_runs_are_reported_and_the_others_continue(tmp_path):
     plan = {
         "fields": {"kv_capacity": [60, 16_492], "num_requests": 40, "rate": 10},
         "policies": ["fcfs"],
@@ -181,18 +181,18 @@ def test_runs_that_fail_are_told_and_the_others_go_on(tmp_path):
         ({"fields": {"rat": [1, 2]}}, "unknown field 'rat'"),
         ({"fields": {"rate": [1, 0]}}, "at rate = 0: "),
         ({"policies": ["fcfs", "fcfs"]}, "listed twice"),
-        ({"policies": ["nobody"]}, "unknown policy 'nobody'"),
+        ({"policies": ["unknown"]}, "unknown policy 'unknown'"),
         ({"fields": {"hardware": ["llama2-70b-a100-tp2", "h200"]}}, "at hardware = h200: unknown hardware"),
     ],
 )
-def test_mistakes_come_up_before_anything_runs(tmp_path, changes, message):
+def test_errors_are_raised_before_anything_runs(tmp_path, changes, message):
     plan = {**PLAN, "policies": ["fcfs"], "fields": {"rate": [1, 2], "num_requests": 10}, **changes}
     with pytest.raises(ConfigError, match=message):
         sweep(plan, tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
-def test_a_plan_with_infinity_goes_on(tmp_path):
+def test_a_plan_with_infinity_can_be_resumed(tmp_path):
     plan = {
         "fields": {"horizon": [5, math.inf], "num_requests": 20},
         "policies": ["fcfs"],
@@ -215,7 +215,7 @@ def test_none_of_a_text_is_a_word(tmp_path):
     assert frame["engine"].tolist() == ["none", "vllm-2023"] * 2
 
 
-def test_the_frame_says_what_was_asked_for():
+def test_the_frame_has_the_requested_values():
     plan = {"fields": {"num_requests": [10, 20]}, "policies": ["fcfs"], "seeds": 1}
     result = sweep(plan)
     none = {place: replace(played, num_requests=0) for place, played in result.runs.items()}
@@ -223,7 +223,7 @@ def test_the_frame_says_what_was_asked_for():
 
 
 class Full:
-    """A file on a disk that is full after some lines."""
+    """A file on a disk that is full after a few lines."""
 
     def __init__(self, file, lines):
         self.file, self.lines = file, lines
@@ -242,7 +242,7 @@ class Full:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_full_disk_is_told_and_what_was_written_is_kept(result, tmp_path, monkeypatch):
+def test_a_full_disk_is_reported_and_earlier_runs_are_kept(result, tmp_path, monkeypatch):
     opened = Journal.__init__
 
     def open_on_full_disk(self, folder):
@@ -260,13 +260,13 @@ def test_a_full_disk_is_told_and_what_was_written_is_kept(result, tmp_path, monk
     assert again.to_frame().equals(result.to_frame())
 
 
-def test_a_file_that_is_no_text_is_named(tmp_path):
+def test_a_binary_file_is_named(tmp_path):
     (tmp_path / "runs.jsonl").write_bytes(b"\xff\xfe\n")
     with pytest.raises(ConfigError, match=r"runs\.jsonl, line 1: not text"):
         sweep(PLAN, tmp_path, resume=True)
 
 
-def test_no_folder_of_a_sweep(tmp_path):
+def test_a_folder_without_a_plan(tmp_path):
     with pytest.raises(ConfigError, match="not the folder of a sweep"):
         plan_of(tmp_path)
     for text in ("{", "[]", '{"seeds": 0}'):
@@ -316,7 +316,7 @@ def test_nothing_is_lost_or_repeated_when_it_is_killed(tmp_path, jobs):
     assert len(Path(file).read_text().splitlines()) == 200
 
 
-def test_of_a_replayed_trace_one_seed_says_all(tmp_path):
+def test_a_replayed_trace_needs_one_seed(tmp_path):
     trace = write(tmp_path, OWN + "0.0,20,5\n0.5,30,4\n")
     fields = {"kv_capacity": [2000, 3000]}
     replayed = {"hardware": "llama2-70b-a100-tp2", "workload": {"trace": str(trace)}}
