@@ -68,8 +68,8 @@ def capacity(
     """Find the highest arrival rate at which schedulers meet targets.
 
     For every seed the rate is found by doubling and bisection, with the same requests at different rates. Shows the
-    mean over seeds with a 95 % bootstrap interval and which target fails next. Writes probes.csv (with kvgym[parquet]
-    also probes.parquet), capacity.json, config.json and capacity.svg. docs/capacity.md has the definitions.
+    mean over seeds with a 95 % bootstrap interval and which target fails next. Writes probes.csv (with the extra
+    parquet also probes.parquet), capacity.json, config.json and capacity.svg. docs/capacity.md has the definitions.
     """
     from kvgym.experiments.capacity.finding import find_capacity
     from kvgym.experiments.capacity.targets import parse_targets

@@ -70,7 +70,7 @@ def provision(
     Shows the smallest number of workers that meets the targets, with --window also over time, and estimates of the
     rate that one worker serves beside the measured rate. If no number of workers can meet a target, because a single
     request takes longer, this is reported at once. Writes provision.json, estimates.csv, windows.csv, probes.csv (with
-    kvgym[parquet] also probes.parquet) and config.json. docs/capacity.md has the definitions.
+    the extra parquet also probes.parquet) and config.json. docs/capacity.md has the definitions.
     """
     from kvgym.batch_time.deployments.load import hardware_label
     from kvgym.experiments.capacity.provisioning import provision as plan_workers

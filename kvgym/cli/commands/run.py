@@ -45,7 +45,7 @@ def run(
     log: Annotated[bool, typer.Option("--log", help="Also write iterations.csv, one row per batch.")] = False,
     out: OutOption = None,
     records: Annotated[
-        str, typer.Option(help="Format of the tables: csv, or parquet (needs kvgym[parquet]).")
+        str, typer.Option(help="Format of the tables: csv, or parquet (needs kvgym\\[parquet]).")
     ] = "csv",
     trace_out: Annotated[
         Path | None,

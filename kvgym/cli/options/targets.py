@@ -16,7 +16,7 @@ SloOption = Annotated[
     typer.Option(
         "--slo",
         help="Targets of a run: ttft_p99<1,tbt_p99<0.2 (seconds; any of kvgym list metrics), or goodput>=0.9, the "
-        "share of requests within SLOs of their own; '' for none.",
+        "share of requests within their SLOs; '' for none.",
     ),
 ]
 PoliciesOption = Annotated[
