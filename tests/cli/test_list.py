@@ -3,11 +3,10 @@
 import re
 
 import pytest
-import typer
 
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.cli import console
-from kvgym.cli.app import app
+from kvgym.cli.app import COMMANDS, load_command
 from kvgym.cli.lists import LISTS, details, option_rows
 from kvgym.experiments.scenario import scenario_names
 from kvgym.policy import POLICIES, policy_defaults
@@ -82,8 +81,7 @@ def test_names_are_not_markup(capsys):
 
 def test_help_shows_brackets(kvgym):
     """Help texts are markup: text in brackets vanishes unless it is escaped."""
-    root = typer.main.get_command(app)
-    commands = [root.get_command(None, name) for name in root.list_commands(None)]
+    commands = [load_command(name) for name in COMMANDS]
     texts = [text for c in commands for text in (c.help, *(getattr(p, "help", "") for p in c.params)) if text]
     assert [text for text in texts if re.search(r"(?<!\\)\[", text)] == []
     assert "(needs kvgym[report])" in " ".join(kvgym("compare", "--help")[1].replace("│", "").split())

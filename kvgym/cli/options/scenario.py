@@ -44,33 +44,31 @@ class Declared:
     kind: Any = None
 
 
-def _option(group: str, *flags: str, text: str, complete: str | None = None, kind: Any = None) -> Declared:
+def _option(group: str, text: str, *flags: str, complete: str | None = None, kind: Any = None) -> Declared:
     completion = None if complete is None else names(complete)
     return Declared(typer.Option(*flags, help=text, autocompletion=completion), group, kind)
 
 
 SCENARIO_OPTIONS: dict[str, Declared] = {
-    "trace": _option(
-        "requests", text="Replay a request trace: CSV, JSON, JSONL or Parquet, format detected."
-    ),
-    "trace_format": _option("requests", text="Format of the trace (kvgym list traces).", complete="traces"),
+    "trace": _option("requests", "Replay a request trace: CSV, JSON, JSONL or Parquet, format detected."),
+    "trace_format": _option("requests", "Format of the trace (kvgym list traces).", complete="traces"),
     "columns": _option(
-        "requests", text="Column names of your own trace: arrival=timestamp,prompt=input_tokens,output=…"
+        "requests", "Column names of your own trace: arrival=timestamp,prompt=input_tokens,output=…"
     ),
-    "time_unit": _option("requests", text="Time unit of your own trace: s, ms, us or ns."),
-    "rate_scale": _option("requests", text="Multiply the trace's arrival rate."),
+    "time_unit": _option("requests", "Time unit of your own trace: s, ms, us or ns."),
+    "rate_scale": _option("requests", "Multiply the trace's arrival rate."),
     "workload": _option(
         "requests",
-        text="Replace the scenario's workload by a preset (kvgym list workloads).",
+        "Replace the scenario's workload by a preset (kvgym list workloads).",
         complete="workloads",
     ),
-    "rate": _option("requests", text="Requests per second, instead of the workload's."),
+    "rate": _option("requests", "Requests per second, instead of the workload's."),
     "num_requests": _option(
-        "requests", "--num-requests", "-n", text="Number of requests (of a trace: the first n)."
+        "requests", "Number of requests (of a trace: the first n).", "--num-requests", "-n"
     ),
     "predictions": _option(
         "requests",
-        text="Output-length predictions that schedulers receive: exact, none, noisy:epsilon=0.5, …",
+        "Output-length predictions that schedulers receive: exact, none, noisy:epsilon=0.5, …",
     ),
     "ttft_slo": Declared(
         time_option(
@@ -83,29 +81,27 @@ SCENARIO_OPTIONS: dict[str, Declared] = {
         time_option("--tbt-slo", "The same for the time between two tokens of a request"), "slos"
     ),
     "too_long": _option(
-        "lengths", text="Requests longer than the KV capacity: error, drop or clip (both reported)."
+        "lengths", "Requests longer than the KV capacity: error, drop or clip (both reported)."
     ),
     "hardware": _option(
         "hardware",
-        text="Replace the scenario's hardware: name (kvgym list hardware), YAML file, or roofline:model=…,gpu=…,tp=…",
+        "Replace the scenario's hardware: name (kvgym list hardware), YAML file, or roofline:model=…,gpu=…,tp=…",
         complete="hardware",
     ),
     "engine": _option(
         "hardware",
-        text="Replace the engine: its name in the hardware file, none, or e.g. base_ms=5,per_request_ms=0.1.",
+        "Replace the engine: its name in the hardware file, none, or e.g. base_ms=5,per_request_ms=0.1.",
     ),
     "batch_time": _option(
         "hardware",
-        text="Replace the batch-time model: e.g. unit, or affine:constant=0.02,per_context_token=1e-6.",
+        "Replace the batch-time model: e.g. unit, or affine:constant=0.02,per_context_token=1e-6.",
     ),
-    "kv_capacity": _option("hardware", text="Replace the KV capacity, tokens."),
-    "block_size": _option(
-        "hardware", text="Replace the block size, the number of tokens per block of KV memory."
-    ),
-    "workers": _option("cluster", text="Run a cluster with this number of equal workers."),
+    "kv_capacity": _option("hardware", "Replace the KV capacity, tokens."),
+    "block_size": _option("hardware", "Replace the block size, the number of tokens per block of KV memory."),
+    "workers": _option("cluster", "Run a cluster with this number of equal workers."),
     "router": _option(
         "cluster",
-        text="Router of a cluster, which assigns requests to workers (kvgym list routers).",
+        "Router of a cluster, which assigns requests to workers (kvgym list routers).",
         complete="routers",
     ),
     "horizon": Declared(
@@ -113,12 +109,12 @@ SCENARIO_OPTIONS: dict[str, Declared] = {
     ),
     "warm_up": _option(
         "window",
-        text="Start measuring this long (30, 30s, 500ms), or this many requests (200r), after the first arrival.",
+        "Start measuring this long (30, 30s, 500ms), or this many requests (200r), after the first arrival.",
         kind=str | None,
     ),
     "cool_down": _option(
         "window",
-        text="Stop measuring this long (30, 30s, 500ms), or this many requests (200r), before the last arrival.",
+        "Stop measuring this long (30, 30s, 500ms), or this many requests (200r), before the last arrival.",
         kind=str | None,
     ),
 }
@@ -127,7 +123,7 @@ of help texts."""
 
 ROUTERS = _option(
     "cluster",
-    text="Router of a cluster, which assigns requests to workers (kvgym list routers), or an evolved router; several, "
+    "Router of a cluster, which assigns requests to workers (kvgym list routers), or an evolved router; several, "
     "comma-separated, are compared.",
     complete="routers",
 )
@@ -136,23 +132,23 @@ ROUTERS = _option(
 ROOFLINE_OPTIONS: dict[str, Declared] = {
     "model": _option(
         "roofline",
-        text="Model of a roofline, not validated: preset (kvgym list models) or YAML file.",
+        "Model of a roofline, not validated: preset (kvgym list models) or YAML file.",
         complete="models",
         kind=str | None,
     ),
     "gpu": _option(
-        "roofline", text="GPU preset (kvgym list gpus) or YAML file.", complete="gpus", kind=str | None
+        "roofline", "GPU preset (kvgym list gpus) or YAML file.", complete="gpus", kind=str | None
     ),
-    "tp": _option("roofline", text="Number of GPUs (tensor parallel; default: 1).", kind=int | None),
+    "tp": _option("roofline", "Number of GPUs (tensor parallel; default: 1).", kind=int | None),
     "weights": _option(
         "roofline",
-        text="Type of the weights: bf16, fp16, fp8, int8, fp4, int4 (default: the model's).",
+        "Type of the weights: bf16, fp16, fp8, int8, fp4, int4 (default: the model's).",
         kind=str | None,
     ),
-    "kv_dtype": _option("roofline", text="Type of the KV cache (default: 16-bit).", kind=str | None),
+    "kv_dtype": _option("roofline", "Type of the KV cache (default: 16-bit).", kind=str | None),
     "memory_fraction": _option(
         "roofline",
-        text="Share of GPU memory that the engine may use (default: 0.9).",
+        "Share of GPU memory that the engine may use (default: 0.9).",
         kind=float | None,
     ),
 }
