@@ -145,7 +145,7 @@ def test_provision(kvgym, azure_trace, tmp_path):
     assert out.index("one fewer misses") < out.index("sufficient in 95 %") < out.index("batch time (ms)")
     assert "μ, median batch time, trace as it is (obvious)" in out
     assert "cost/hour" in out
-    assert "enough for 95 % of the windows" in out
+    assert "sufficient in 95 % of the windows" in out
     assert {f.name for f in (tmp_path / "res").iterdir()} == {
         "provision.json", "estimates.csv", "windows.csv", "probes.csv", "probes.parquet", "config.json",
         ".kvgym-results.json",

@@ -172,7 +172,7 @@ def test_an_input_file_stays_or_is_renamed(kvgym, tmp_path):
     assert kvgym("run", "fcfs", *SMALL)[0] == 0
     before = (tmp_path / "same" / "requests.csv").read_bytes()
     err = kvgym("compare", "-p", "fcfs", "--trace", "same/requests.csv", "--no-progress", "-o", "same")[2]
-    assert "replaced what was in same: summary.json, of" in err
+    assert "replaced in same: summary.json, of" in err
     assert (tmp_path / "same" / "requests.csv").read_bytes() == before
     assert kvgym("run", "fcfs", "--requests", "same/requests.csv", "--no-progress", "-o", "same")[0] == 0
     assert (tmp_path / "same" / "requests.csv.old").read_bytes() == before

@@ -203,7 +203,7 @@ def sweep(
         try:
             return laid.result(*_play(laid.runs, laid.keys, journal, jobs, ray, progress))
         except BaseException:
-            if new and not journal.known:  # nothing to go on with
+            if new and not journal.known:  # nothing to resume
                 path.unlink()
             raise
 

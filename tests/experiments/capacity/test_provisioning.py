@@ -145,7 +145,7 @@ def test_slow_hardware_is_excluded_with_the_reason(scenario):
     result = provision(scenario, "tbt_p50<0.05", ["vllm_v1"], hardware=kinds)
     assert [plan.hardware for plan in result.plans] == kinds[:1]
     (note,) = [note for note in result.notes if "no number of workers" in note]
-    assert note.startswith("llama2-70b-a100-tp2: no number of workers holds tbt_p50<0.05")
+    assert note.startswith("llama2-70b-a100-tp2: no number of workers meets tbt_p50<0.05")
 
 
 def test_windows_by_hand():

@@ -32,7 +32,7 @@ def test_targets_are_parsed_with_units():
         ("ttft_p99<fast", "'fast' is not a number"),
         ("ttft_p99<inf", "finite"),
         ("ttft_p99>1", "less of ttft_p99 is better, so it needs < or <="),
-        ("request_throughput<=5", "more of request_throughput is better, so it takes > or >="),
+        ("request_throughput<=5", "more of request_throughput is better, so it needs > or >="),
         ("batch_size<5", "neither more nor less of batch_size is better"),
         ("goodput>=1.5", r"a share of the requests lies in \(0, 1\]"),
         ("ttft_p99<90%", "has the unit s, not %"),
