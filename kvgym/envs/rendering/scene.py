@@ -13,7 +13,7 @@ from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
-from kvgym.report.colors import PALETTE
+from kvgym.report.colours import PALETTE
 from kvgym.simulator.tables import UNKNOWN
 
 # Kinds of spans (Spans.kind).
