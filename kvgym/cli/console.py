@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -14,7 +15,7 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 
-from kvgym.errors import printable
+from kvgym.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from kvgym.experiments.comparison import Comparison
@@ -64,6 +65,37 @@ _HEADINGS = {
 }
 
 
+def print_line(text: str, style: str | None = None) -> None:
+    """Print a text to standard output, without markup and without wrapping."""
+    out.print(text, style=style, markup=False, soft_wrap=True)
+
+
+def print_to_stderr(text: str, style: str | None = None) -> None:
+    """Print a text to standard error, without markup and without wrapping."""
+    err.print(text, style=style, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def optional(what: str) -> Iterator[None]:
+    """Write an optional output in the block; a ConfigError is printed, and the command continues."""
+    try:
+        yield
+    except ConfigError as error:
+        err.print(f"no {what}: {error}", markup=False)
+
+
+def make_table(title: str | None = None, caption: str | None = None) -> Table:
+    """Return an empty table of results."""
+    return Table(
+        title=None if title is None else escape(title),
+        caption=caption,
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title_justify="left",
+        caption_justify="left",
+    )
+
+
 def heading(metric: str) -> str:
     """Return a short column heading, with the unit if it is seconds."""
     from kvgym.metrics import LATENCIES, SCALARS, STATISTICS
@@ -105,14 +137,7 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
     many = len(comparison.seeds) > 1
     first, *rest = columns
     bounded = bool(comparison.bounds)
-    table = Table(
-        title=escape(comparison.scenario.heading),
-        caption=_caption(comparison),
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title_justify="left",
-        caption_justify="left",
-    )
+    table = make_table(comparison.scenario.heading, _caption(comparison))
     table.add_column("policy", no_wrap=True)
     table.add_column(heading(first), justify="right")
     if many:
@@ -163,15 +188,11 @@ def _caption(comparison: Comparison) -> str:
 
 def agent_table(comparison: Comparison, agent: str, metric: str) -> Table:
     """Return the table of an agent: means of one metric, and its improvement on each policy, paired by seed."""
-    table = Table(
-        title=escape(comparison.scenario.heading),
-        caption=f"means over {len(comparison.seeds)} seeds from {comparison.seeds[0]:,}, 95 % intervals, paired by "
-        "seed; positive = the agent is better" + _MARK * bool(comparison.clairvoyant),
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title_justify="left",
-        caption_justify="left",
+    caption = (
+        f"means over {len(comparison.seeds)} seeds from {comparison.seeds[0]:,}, 95 % intervals, paired by seed; "
+        "positive = the agent is better" + _MARK * bool(comparison.clairvoyant)
     )
+    table = make_table(comparison.scenario.heading, caption)
     table.add_column("policy", no_wrap=True)
     for text in (heading(metric), "95 % interval", "agent better by", "95 % interval", "unfinished"):
         table.add_column(text, justify="right", no_wrap=True)

@@ -80,14 +80,14 @@ def _is_environmental(error: OSError) -> bool:
 
 def _report(message: str, details: str) -> int:
     if verbose and details:
-        console.err.print(details.rstrip(), markup=False, soft_wrap=True)
+        console.print_to_stderr(details.rstrip())
     more = " (--verbose shows details)" if details and not verbose else ""
     _line(cut(message, LIMIT - len(more)) + more)
     return WRONG
 
 
 def _line(message: str) -> None:
-    console.err.print(f"error: {message}", style="red", markup=False, soft_wrap=True)
+    console.print_to_stderr(f"error: {message}", style="red")
 
 
 def _trace(error: BaseException) -> str:

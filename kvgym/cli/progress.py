@@ -114,7 +114,7 @@ def _lines(steps: Steps) -> Iterator[None]:
     def report() -> None:
         seconds = PATIENCE
         while not over.wait(seconds):
-            console.err.print(steps.line(), markup=False, soft_wrap=True)
+            console.print_to_stderr(steps.line())
             seconds = INTERVAL
 
     thread = threading.Thread(target=report, daemon=True)

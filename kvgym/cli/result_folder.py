@@ -84,7 +84,7 @@ def tidied() -> Iterator[None]:
         kept = next((folder for folder in _folders if _has_unfinished(folder)), None)
         if stop.code == INTERRUPTED and kept is not None:
             text = f"stopped; completed runs are kept: run the same command with --out {kept} to resume"
-            console.err.print(text, markup=False, soft_wrap=True)
+            console.print_to_stderr(text)
         raise
     finally:
         for made in reversed(_folders.values()):
@@ -125,7 +125,7 @@ def replacing(folder: Path, given: Path | None = None, *, kept: bool = False) ->
 
 
 def _note(text: str) -> None:
-    console.err.print(f"note: {text}", markup=False, soft_wrap=True)
+    console.print_to_stderr(f"note: {text}")
 
 
 @contextlib.contextmanager
@@ -139,7 +139,7 @@ def saying_if_stopped(text: Callable[[], str]) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if message := text():
-            console.err.print(message, markup=False, soft_wrap=True)
+            console.print_to_stderr(message)
         raise
 
 

@@ -148,6 +148,4 @@ def bound(
 def _note_missing(requested: Sequence[str], found: Collection[str]) -> None:
     """Print which bounds are missing because of the time limit."""
     if left := [name for name in requested if name not in found]:
-        console.err.print(
-            f"note: not found within the time limit: {', '.join(left)}", markup=False, soft_wrap=True
-        )
+        console.print_to_stderr(f"note: not found within the time limit: {', '.join(left)}")

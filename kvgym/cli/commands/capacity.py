@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -23,7 +21,6 @@ from kvgym.cli.options.targets import (
     parse_counts,
 )
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing, reporting
-from kvgym.errors import ConfigError
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
 
@@ -113,9 +110,15 @@ def capacity(
         f"processor time of this process {time.process_time() - used:.1f} s."
     )
     if figure:
-        with reporting(folder, "capacity.svg", f"run the same command with --out {folder}"):
-            _figure(result, folder)
-    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+        again = f"run the same command with --out {folder}"
+        with reporting(folder, "capacity.svg", again), console.optional("figure"):
+            from kvgym.report import require
+
+            require("matplotlib")
+            from kvgym.report.capacity_plot import write_capacity_figure
+
+            write_capacity_figure(result, folder / "capacity.svg")
+    console.print_line(f"results: {folder}")
     if all(c.estimate.value == 0 for c in result.capacities):
         raise typer.Exit(1)  # no policy meets the targets at any rate: scripts should notice
 
@@ -186,14 +189,7 @@ def _table(result: CapacityResult) -> Table:
     if any(map(_counts_seeds, result.capacities)):
         caption += "; fails next: with the number of seeds"
     targets = ", ".join(map(str, result.targets)) or "no growing backlog"
-    table = Table(
-        title=escape(f"{result.heading}\n{targets}"),
-        caption=caption,
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title_justify="left",
-        caption_justify="left",
-    )
+    table = console.make_table(f"{result.heading}\n{targets}", caption)
     headings, rows = _cells(result)
     for heading in headings:
         text = heading in ("policy", "fails next")
@@ -203,17 +199,3 @@ def _table(result: CapacityResult) -> Table:
     for label, cells in rows.items():
         table.add_row(escape(label), *map(escape, cells))
     return table
-
-
-def _figure(result: CapacityResult, folder: Path) -> None:
-    """Draw the curves, or print what is missing for it."""
-    from kvgym.report import require
-
-    try:
-        require("matplotlib")
-    except ConfigError as error:
-        console.err.print(f"no figure: {error}", markup=False)
-        return
-    from kvgym.report.capacity_plot import write_capacity_figure
-
-    write_capacity_figure(result, folder / "capacity.svg")

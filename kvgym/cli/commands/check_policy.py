@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.markup import escape
-from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.options.shared import time_option
@@ -34,7 +32,7 @@ def check_policy(
     """
     from kvgym.contract import CHECKS, examine
 
-    table = Table(title=escape(policy), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = console.make_table(policy)
     for heading in ("check", "", "requirement"):
         table.add_column(heading)
     failed = []
@@ -47,6 +45,6 @@ def check_policy(
                 failed.append(finding)
     console.out.print(table)
     for finding in failed:
-        console.out.print(f"{finding.name}: {finding.fault}\n", markup=False, soft_wrap=True)
+        console.print_line(f"{finding.name}: {finding.fault}\n")
     if failed:
         raise typer.Exit(1)

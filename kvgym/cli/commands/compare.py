@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -130,21 +129,13 @@ def compare(
     if output == "vllm-bench":
         vllm_bench.write_comparison(comparison, folder / "vllm-bench")
     if report:
-        with reporting(folder, "report.html", f"run the same command with --out {folder}"):
-            _report(comparison, folder)
-    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+        again = f"run the same command with --out {folder}"
+        with reporting(folder, "report.html", again), console.optional("report"):
+            from kvgym.report import require, write_report
+
+            require("matplotlib", "jinja2")
+            path = write_report(comparison, folder / "report.html", command=command_line())
+            console.print_line(f"report:  {path}")
+    console.print_line(f"results: {folder}")
     if all(run.error for run in comparison.runs):
         raise typer.Exit(1)  # no run finished: scripts should notice
-
-
-def _report(comparison: Any, folder: Path) -> None:
-    """Write the HTML report, or print what is missing for it."""
-    from kvgym.report import require, write_report
-
-    try:
-        require("matplotlib", "jinja2")
-        path = write_report(comparison, folder / "report.html", command=command_line())
-    except ConfigError as error:
-        console.err.print(f"no report: {error}", markup=False)
-        return
-    console.out.print(f"report:  {path}", markup=False, soft_wrap=True)

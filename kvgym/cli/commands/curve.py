@@ -41,4 +41,4 @@ def curve(
     console.out.print(console.mapping_table("", rows, headings))
     out.parent.mkdir(parents=True, exist_ok=True)
     draw_curves(curves, out)
-    console.out.print(f"picture: {out}", markup=False, soft_wrap=True)
+    console.print_line(f"picture: {out}")

@@ -112,6 +112,6 @@ def evaluate(
         comparison.save(folder, command=command_line())
     console.out.print(console.agent_table(comparison, loaded.info.name, by))
     console.print_remarks(comparison)
-    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+    console.print_line(f"results: {folder}")
     if loaded.info.name in comparison.errors():
         raise typer.Exit(1)

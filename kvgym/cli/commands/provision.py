@@ -6,9 +6,7 @@ import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
 from rich.markup import escape
-from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.commands.capacity import reason, run_spinner
@@ -131,7 +129,7 @@ def provision(
         for note in plan.notes:
             console.out.print(f"{plan.policy} via {plan.router}: {note}", markup=False)
     console.out.print(f"{time.perf_counter() - started:.1f} s")
-    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+    console.print_line(f"results: {folder}")
     if all(plan.simulated is None for plan in result.plans):
         raise typer.Exit(1)  # no number of workers meets the targets: scripts should notice
 
@@ -143,7 +141,7 @@ def _show(title: str, cells: Cells, markdown: bool) -> None:
         lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
         print(printable("\n".join([f"\n{title}:\n", *lines, *(f"| {' | '.join(row)} |" for row in rows)])))
         return
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    table = console.make_table(title)
     for k, heading in enumerate(headings):
         table.add_column(heading, justify="left" if k < 3 else "right")
     for row in rows:

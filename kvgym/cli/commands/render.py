@@ -97,16 +97,14 @@ def render(
     )
     for record in records:
         figures = record.metrics
-        console.out.print(
+        console.print_line(
             f"{record.name} on {scenario}: {record.steps:,} steps, {figures['finished']:,.0f} requests finished"
             + ("" if record.completed else ", cut short")
-            + f", mean latency {console.number(figures['e2e_latency_mean'])} s.",
-            markup=False,
-            soft_wrap=True,
+            + f", mean latency {console.number(figures['e2e_latency_mean'])} s."
         )
     shown = records[0]
-    console.out.print(f"animation: {shown.path} ({shown.frames} frames)", markup=False, soft_wrap=True)
-    console.out.print(f"summary:   {shown.png}", markup=False, soft_wrap=True)
+    console.print_line(f"animation: {shown.path} ({shown.frames} frames)")
+    console.print_line(f"summary:   {shown.png}")
 
 
 def id_of(env: str) -> str:

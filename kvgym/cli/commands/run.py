@@ -108,7 +108,7 @@ def run(
             with replacing(folder, options.trace):
                 save_run(so_far, folder, error=str(error) or "stopped by the user", **context)
             if shown == "table":
-                console.out.print(f"results so far: {folder}", markup=False, soft_wrap=True)
+                console.print_line(f"results so far: {folder}")
         raise
     with replacing(folder, options.trace):
         summary = save_run(result, folder, **context)
@@ -131,8 +131,8 @@ def run(
     for note in (*chosen.notes(result.table), *rule_notes([made.info], chosen)):
         console.out.print(f"note: {note}", markup=False)
     if trace_out is not None:
-        console.out.print(f"trace:   {trace_out}", markup=False, soft_wrap=True)
-    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+        console.print_line(f"trace:   {trace_out}")
+    console.print_line(f"results: {folder}")
 
 
 def summary_metrics(summary: dict[str, Any]) -> dict[str, float]:

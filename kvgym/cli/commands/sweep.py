@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -137,13 +136,14 @@ def sweep(
         with replacing(folder):
             result.save(folder, command=command_line())
     if report:
-        with reporting(folder, "report.html", f"{_resume_command(folder)} (nothing is run again)"):
-            _report(result, folder)
+        again = f"{_resume_command(folder)} (nothing is run again)"
+        with reporting(folder, "report.html", again), console.optional("report"):
+            _write_report(result, folder)
     known = result.num_distinct - result.num_new
     console.out.print(
         f"{result.num_distinct:,} runs" + (f", {known:,} of them known already" if known else "")
     )
-    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+    console.print_line(f"results: {folder}")
     if all(played.record.error for played in result.runs.values()):
         raise typer.Exit(1)  # no run finished: scripts should notice
 
@@ -182,7 +182,7 @@ def _note_known_runs(folder: Path, had_runs: bool, changed: str, known: int, tot
         )
     else:
         return
-    console.err.print(f"note: {text}", markup=False, soft_wrap=True)
+    console.print_to_stderr(f"note: {text}")
 
 
 def _read(texts: list[str]) -> tuple[SweepPlan | None, dict[str, Any]]:
@@ -209,13 +209,8 @@ def sweep_table(result: SweepResult) -> Table:
     """Return the table of the main metric: a row per point, a column per policy, means over seeds."""
     metric = result.plan.metrics[0]
     count = len(result.seeds)
-    table = Table(
-        title=escape(console.heading(metric)),
-        caption=f"means over {count} seeds" if count > 1 else "one seed",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title_justify="left",
-        caption_justify="left",
+    table = console.make_table(
+        console.heading(metric), f"means over {count} seeds" if count > 1 else "one seed"
     )
     for name in result.fields:
         table.add_column(escape(name), justify="right")
@@ -239,18 +234,13 @@ def _text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _report(result: SweepResult, folder: Path) -> None:
-    """Write the HTML report, or print what is missing for it."""
+def _write_report(result: SweepResult, folder: Path) -> None:
     from kvgym.report import require, write_sweep_report
 
-    try:
-        require("matplotlib", "jinja2")
-        path = write_sweep_report(
-            result.to_frame(), result.fields, folder / "report.html", metrics=result.plan.metrics,
-            title=f"Sweep: {result.plan.name}", lead=result.plan.summary, notes=result.notes(),
-            command=command_line(), configuration=result.plan.model_dump(mode="json"),
-        )  # fmt: skip
-    except ConfigError as error:
-        console.err.print(f"no report: {error}", markup=False)
-        return
-    console.out.print(f"report:  {path}", markup=False, soft_wrap=True)
+    require("matplotlib", "jinja2")
+    path = write_sweep_report(
+        result.to_frame(), result.fields, folder / "report.html", metrics=result.plan.metrics,
+        title=f"Sweep: {result.plan.name}", lead=result.plan.summary, notes=result.notes(),
+        command=command_line(), configuration=result.plan.model_dump(mode="json"),
+    )  # fmt: skip
+    console.print_line(f"report:  {path}")

@@ -92,13 +92,13 @@ def train(
                 f"{chosen.name}: one run of {chosen.algorithm} uses one process; --ray needs --seeds"
             )
     console.out.print(f"{chosen.name}: {chosen.summary}", markup=False)
-    console.out.print(f"run folder: {folder}", markup=False, soft_wrap=True)
+    console.print_line(f"run folder: {folder}")
     terminal = console.err.is_terminal
     bar: Any = progress_bar(chosen.length, progress and terminal)
 
     def print_line(line: str) -> None:
         if progress and not terminal:
-            console.err.print(line, markup=False, soft_wrap=True)
+            console.print_to_stderr(line)
 
     try:
         with bar as shown:
@@ -115,13 +115,13 @@ def train(
                 result = begin(chosen, folder, command=command_line(), progress=advance, tell=print_line)
     except KeyboardInterrupt:
         again = f"resume with kvgym train --resume {folder}" if (folder / "config.yaml").exists() else ""
-        console.err.print(f"stopped; {again or 'nothing has been trained yet'}", markup=False, soft_wrap=True)
+        console.print_to_stderr(f"stopped; {again or 'nothing has been trained yet'}")
         raise typer.Exit(130) from None
     except OSError as error:
         raise ConfigError(f"the run folder {folder} cannot be written: {error}") from None
     for line in result.report():
-        console.out.print(line, markup=False, soft_wrap=True)
-    console.out.print(f"next:  kvgym evaluate {folder}", markup=False, soft_wrap=True)
+        console.print_line(line)
+    console.print_line(f"next:  kvgym evaluate {folder}")
 
 
 def _population(
@@ -131,7 +131,7 @@ def _population(
     from kvgym.agents.runs.population import make_members, median_of, train_population
 
     members = make_members(configs, seeds, folder, command_line())
-    console.out.print(f"population of {len(members)} runs: {folder}", markup=False, soft_wrap=True)
+    console.print_line(f"population of {len(members)} runs: {folder}")
     try:
         with run_progress(len(members), progress) as advance:
             found = train_population(
@@ -139,9 +139,7 @@ def _population(
                 progress=lambda trained, done, total: advance(f"{trained.name}, seed {trained.seed}"),
             )  # fmt: skip
     except KeyboardInterrupt:
-        console.err.print(
-            f"stopped; run the same command with --out {folder} to resume", markup=False, soft_wrap=True
-        )
+        console.print_to_stderr(f"stopped; run the same command with --out {folder} to resume")
         raise typer.Exit(130) from None
     medians = []
     for config in configs:
@@ -150,7 +148,7 @@ def _population(
             console.out.print(f"{trained.folder.name}: {trained.best:.5g}", markup=False)
             for line in trained.lines:
                 if line.startswith("note:"):
-                    console.out.print(f"  {line}", markup=False, soft_wrap=True)
+                    console.print_line(f"  {line}")
         medians.append(median_of(own).folder)
-        console.out.print(f"median of {config.name}: {medians[-1]}", markup=False, soft_wrap=True)
-    console.out.print(f"next:  kvgym evaluate {medians[0]}", markup=False, soft_wrap=True)
+        console.print_line(f"median of {config.name}: {medians[-1]}")
+    console.print_line(f"next:  kvgym evaluate {medians[0]}")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -163,13 +162,13 @@ def tune(
         with replacing(place, options.trace, kept=True):
             result.save(place, command=command_line())
         title = f"{result.policy} on {chosen.heading}"
-        console.out.print(title, style="italic", markup=False, soft_wrap=True)
+        console.print_line(title, style="italic")
         console.out.print(tuning_table(result))
-        console.out.print(_caption(result), style="dim italic", markup=False, soft_wrap=True)
+        console.print_line(_caption(result), style="dim italic")
         for note in result.notes:
             console.out.print(f"note: {note}", markup=False)
-        console.out.print(f"best: {result.best.spec}", markup=False, soft_wrap=True)
-        console.out.print(f"results: {place}", markup=False, soft_wrap=True)
+        console.print_line(f"best: {result.best.spec}")
+        console.print_line(f"results: {place}")
     if failed:
         raise typer.Exit(1)
 
@@ -177,7 +176,7 @@ def tune(
 def tuning_table(result: TuningResult) -> Table:
     """Return the table of the best trials and the default: mean, interval, ratio to the default."""
     many = len(result.seeds) > 1
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = console.make_table()
     table.add_column("configuration")
     table.add_column(console.heading(result.metric), justify="right")
     if many:

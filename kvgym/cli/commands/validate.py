@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ScenarioOption, group, scenario_options
 from kvgym.cli.progress import run_progress
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
-from kvgym.errors import ConfigError
 from kvgym.experiments.scenario_options import SERVER_SCENARIO, ScenarioOptions
 
 WORST_FIT = 0.5
@@ -69,7 +66,7 @@ def validate(
     from kvgym.validation.overhead_fit import MOST_REPLAYS
     from kvgym.validation.overhead_fit import fit_overhead as fit_to
     from kvgym.validation.replay import replay_log, without_long
-    from kvgym.validation.results import save_replay
+    from kvgym.validation.results import save_picture, save_replay
     from kvgym.validation.served import read_served, trace_columns
     from kvgym.workloads.traces.reader import detected_format
 
@@ -99,14 +96,15 @@ def validate(
     if of_trace is None and options.time_unit is None and detected_format(requests) not in ("kvgym", "table"):
         # compare would otherwise detect that format, and read other times from it.
         settings["trace_format"] = "table"
-    console.out.print(setup_line(replay, scenario, policy, settings), markup=False, soft_wrap=True)
+    console.print_line(setup_line(replay, scenario, policy, settings))
     if fit is not None:
         print_fit(fit)
     for note in log.notes:
         console.out.print(f"note: {note}", markup=False)
     if picture:
-        _picture(replay, folder / "validation.png", fit)
-    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+        with console.optional("picture"):
+            save_picture(replay, folder / "validation.png", fit=fit)
+    console.print_line(f"results: {folder}")
 
 
 def setup_line(replay: Replay, scenario: str, policy: str, settings: Mapping[str, Any]) -> str:
@@ -143,15 +141,11 @@ def difference_table(replay: Replay, *, explained: bool = True) -> Table:
     """
     from kvgym.experiments.comparison import label_of
 
-    table = Table(
-        title=escape(f"{label_of(replay.result.policy)} on {replay.scenario.summary}"),
-        caption="error = simulated / observed - 1; intervals by bootstrap over blocks of consecutive requests"
+    table = console.make_table(
+        f"{label_of(replay.result.policy)} on {replay.scenario.summary}",
+        "error = simulated / observed - 1; intervals by bootstrap over blocks of consecutive requests"
         if explained
         else None,
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title_justify="left",
-        caption_justify="left",
     )
     for text in ("", "", "observed", "simulated", "error", "95 % interval", "rank correlation"):
         table.add_column(text, justify="right" if text else "left", no_wrap=True)
@@ -203,13 +197,3 @@ def print_fit(fit: OverheadFit) -> None:
         return
     console.out.print(f"to use it:  --engine {fit.option()}", markup=False)
     console.out.print(f"or in a hardware file:\n{fit.yaml()}", markup=False)
-
-
-def _picture(replay: Replay, path: Path, fit: OverheadFit | None) -> None:
-    """Write the picture, or print what is missing for it."""
-    from kvgym.validation.results import save_picture
-
-    try:
-        save_picture(replay, path, fit=fit)
-    except ConfigError as error:
-        console.err.print(f"no picture: {error}", markup=False)

@@ -34,9 +34,7 @@ def warm_up(
         rows = {what: (f"{len(each)}", f"{sum(each):.1f}") for what, each in sorted(costs.items())}
         console.out.print(console.mapping_table("compiled", rows, ("what", "functions", "CPU seconds")))
     cpu = sum(map(sum, costs.values()))
-    console.out.print(
+    console.print_line(
         f"{len(missing)} compiled in {time.perf_counter() - start:.1f} s ({cpu:.1f} s of CPU), "
-        f"{len(known) - len(missing)} already cached: {cache_dir()}",
-        markup=False,
-        soft_wrap=True,
+        f"{len(known) - len(missing)} already cached: {cache_dir()}"
     )
