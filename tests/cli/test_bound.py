@@ -76,7 +76,7 @@ def test_metrics_without_bounds_are_an_error(kvgym):
 def test_metrics_must_be_named(kvgym, command, metrics):
     code, _, err = kvgym(command, "-n", 5, "--metrics", metrics)
     assert code == 2
-    assert f"--metrics {metrics!r} names none" in err
+    assert f"--metrics {metrics!r} names no metric" in err
 
 
 def test_clairvoyant_policies_are_marked_outside_comparisons(kvgym):

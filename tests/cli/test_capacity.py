@@ -190,7 +190,7 @@ def test_no_number_of_workers_is_an_exit_code(kvgym, azure_trace):
     command = ("provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--no-progress")
     code, out, _ = kvgym(*command, "--slo", "ttft_p99<500ms", "--rate-scale", 100, "--most-workers", 2)
     assert code == 1
-    assert "no number up to 2 holds the targets" in out
+    assert "no number up to 2 meets the targets" in out
     code, out, err = kvgym(*command, "--slo", "tbt_mean<0.1ms", "-o", "none")
     assert (code, out) == (2, "")
     assert (

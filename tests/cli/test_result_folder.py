@@ -322,7 +322,7 @@ def test_a_stopped_report_shows_how_to_get_it(kvgym, tmp_path, monkeypatch):
         patched.setattr("kvgym.report.write_report", stop)
         code, _, err = kvgym("compare", "-n", 5, *small, "-o", "one")
         assert code == 130
-        assert "report.html was written; the other results are in one; to get it: the same command" in err
+        assert "report.html was written; the other results are in one; to get it: run the same command" in err
     assert (tmp_path / "my sweep" / "summary.json").exists()
     assert (tmp_path / "one" / "summary.json").exists()
     code, out, _ = kvgym(*shlex.split(again))
