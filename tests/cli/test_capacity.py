@@ -113,7 +113,7 @@ def test_the_first_seed(kvgym, tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--slo", "ttft_p99>1"), "takes < or <="),
+        (("--slo", "ttft_p99>1"), "needs < or <="),
         (("--slo", "tfft_p99<1"), "Did you mean"),
         (
             ("--slo", "goodput>0.9"),
