@@ -91,7 +91,7 @@ def test_another_hardware_comes_with_its_own_engine():
 
 def test_an_engine_needs_hardware():
     scenario = load_scenario("mc-sf-model-2").override(engine="vllm-2023")
-    with pytest.raises(ConfigError, match="goes with hardware"):
+    with pytest.raises(ConfigError, match="needs hardware"):
         scenario.make_system()
 
 

@@ -31,7 +31,7 @@ def config(tmp_path):
 def test_the_changes_that_the_help_shows_are_accepted():
     parameters = inspect.get_annotations(train, eval_str=True)
     [argument] = get_args(parameters["overrides"])[1:]
-    of_default, of_rank_scores = argument.help.split("; of rank_scores, ")
+    of_default, of_rank_scores = argument.help.split("; for rank_scores, ")
     for name, text in (("default", of_default), ("rank_scores", of_rank_scores)):
         changes = re.findall(r"[\w.]+=[\w.]*\w", text)
         assert len(changes) == 2
@@ -124,7 +124,7 @@ def test_an_agent_with_unfinished_requests(kvgym, config, tmp_path):
     assert json.loads((tmp_path / "found/config.json").read_text())["scenario"]["system"]["horizon"] == 0.1
     code, _, err = kvgym("evaluate", "run", "--metric", "batch_size")
     assert code == 2
-    assert "no better or worse" in err
+    assert "neither more nor less of batch_size is better" in err
     code, _, err = kvgym(
         "evaluate", "run", "-s", "stab-8-gpus", "-n", 10, "--seeds", 1, "-p", "fcfs"
     )  # a cluster

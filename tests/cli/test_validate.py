@@ -120,7 +120,7 @@ def test_the_printed_command_compares_on_the_same_setup(kvgym, served, tmp_path,
     assert code == 0
     (line,) = [line for line in out.splitlines() if line.startswith("replayed on")]
     assert line.startswith("replayed on scenario vllm-v1: ")
-    program, *arguments = shlex.split(line.partition("any scheduler: ")[2])
+    program, *arguments = shlex.split(line.partition("to compare schedulers: ")[2])
     assert program == "kvgym"
     code, out, err = kvgym(*arguments, "--no-report", "--no-progress", "-o", "compared")
     assert code == 0, err

@@ -61,7 +61,7 @@ def test_leaders_do_not_differ_significantly():
     assert made_up(a=[np.nan, 1], b=[5.0, 6]).leaders("e2e_latency_mean") == ("b",)
     assert made_up(a=base, clairvoyant={"a"}).leaders("e2e_latency_mean") == ()
     assert made_up(a=[0.0, 0], b=[0.0, 3]).leaders("e2e_latency_mean") == ("a", "b")
-    with pytest.raises(ConfigError, match="no better or worse"):
+    with pytest.raises(ConfigError, match="neither more nor less"):
         found.leaders("batch_size")
 
 

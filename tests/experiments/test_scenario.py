@@ -55,7 +55,7 @@ def test_contradictions_are_explained(tmp_path):
     with pytest.raises(ConfigError, match="needs either hardware, or batch_time with a kind and kv_capacity"):
         load_scenario(path).make_system()
     path.write_text("summary: x\nworkload: lmsys\nhardware: llama2-7b-a100-tp1\nbatch_time: {kind: unit}")
-    with pytest.raises(ConfigError, match="takes composition"):
+    with pytest.raises(ConfigError, match="accepts only composition"):
         load_scenario(path).make_system()
     path.write_text(
         "summary: x\nworkload: lmsys\nkv_capacity: 100\nbatch_time: {kind: unit}\nsystem: {requeue: top}"
