@@ -373,7 +373,7 @@ def test_overrides_and_errors_of_configurations(tmp_path):
         ("network.kind=cnn", "network.kind: .*'mlp' or 'slots'"),
         ("network.depth=3", "valid there: kind, hidden, row_dim"),
         ("evaluation.metric=speed", "unknown metric 'speed'"),
-        ("evaluation.metric=batch_size", "neither more nor less of batch_size is better"),
+        ("evaluation.metric=batch_size", "no better or worse"),
         ("env.rat=3", "environment argument rat"),
         ("env.observation=dict", "observation must be 'flat'"),
         ("algorithm=dqn", "dqn needs a Discrete action"),
