@@ -2,8 +2,8 @@
 
 import pytest
 import yaml
+from evolution_runs import SERVICES, TINY
 
-from helpers.evolution_runs import SERVICES, TINY
 from kvgym.agents.evolution.config import EvolutionConfig
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.runs.config import load_training, make_training
@@ -89,7 +89,7 @@ def family(**changes):
         ({"weights": {"protection": {"begin": 1}}}, "weights.protection.begin: .*valid there: start"),
         ({"services": family(workload={"preset": "lmsis"})}, "training 'tiny': services.families.0: .*lmsis"),
         ({"services": {"families": []}}, "services.families"),
-        ({"metric": "batch_size"}, "neither more nor less of batch_size is better"),
+        ({"metric": "batch_size"}, "batch_size has no better or worse"),
         ({"metric": "happiness"}, "unknown metric"),
         ({"metric": "goodput"}, "training 'tiny': goodput counts requests within SLOs of their own"),
         ({"policy": "mc_fs"}, "training 'tiny': unknown policy 'mc_fs'"),
