@@ -2,8 +2,8 @@
 
 import pytest
 import yaml
-from evolution_runs import SERVICES, TINY
 
+from helpers.evolution_runs import SERVICES, TINY
 from kvgym.agents.evolution.config import EvolutionConfig
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.runs.config import load_training, make_training
