@@ -151,7 +151,7 @@ def test_hyperparameters_go_to_their_policy():
         "token_budget": 128,
     }
     assert with_hyperparameters("mc_sf", point).hyperparameters() == {}
-    with pytest.raises(ConfigError, match="gives token_budget, which is swept"):
+    with pytest.raises(ConfigError, match="sets token_budget, which is swept"):
         with_hyperparameters("sarathi:token_budget=64", point)
     with pytest.raises(ConfigError, match="valid: "):
         with_hyperparameters("fcfs", {"fcfs.speed": 1})
