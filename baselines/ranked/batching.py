@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvgym.baselines.ranked.active import (
     MANY,
@@ -51,7 +51,7 @@ from kvgym.baselines.ranked.layout import (
     prompts_at,
     slots_at,
 )
-from kvgym.baselines.ranked.scoring import entry_bias, kept_out, prompt_ratio
+from kvgym.baselines.ranked.scoring import entry_bias, prompt_ratio, too_long
 from kvgym.baselines.ranked.waiting import end_walk, first_waiting, pass_first
 from kvgym.kernels import (
     UNKNOWN,
@@ -81,14 +81,30 @@ HALF_ROOM = 2048.0
 """Tokens for which there is memory where ``cost_room`` counts half: a few batches of prompts."""
 
 
+class Worth(NamedTuple):
+    """What a batch is worth, and its duration, s."""
+
+    value: float
+    seconds: float
+
+
 @jit
-def grain(tokens: int) -> int:
-    """Return the step of batch sizes that are tried, which meets the tiles of matrix products: powers of 2."""
+def size_step(tokens: int) -> int:
+    """Return the step to the next batch size that is tried, a power of 2 that suits the tiles of matrix products."""
     if tokens < 64:
         return 32
     if tokens < 128:
         return 64
     return 128 if tokens < 1024 else 512
+
+
+@jit_inline
+def size_above(tokens: int) -> int:
+    """Return the smallest batch size that is tried above a number of tokens."""
+    size = size_step(0)
+    while size <= tokens:
+        size += size_step(size)
+    return size
 
 
 @jit_inline
@@ -159,40 +175,30 @@ def bounds_of_power(times: float, power: float) -> tuple[float, float]:
 
 
 @jit_inline
-def pays(
-    memory: RuleMemory, value: float, seconds: float, best_value: float, best_seconds: float, power: float
-) -> bool:
+def pays(memory: RuleMemory, batch: Worth, best: Worth, power: float) -> bool:
     """Return whether a batch is worth more than the best before it: its value over its duration to this power.
 
-    For most batches two bounds of the power tell.
-
-    Args:
-        memory: what the rule remembers.
-        value: of the batch.
-        seconds: its duration.
-        best_value: value of the best; -inf where there is none.
-        best_seconds: duration of the best.
-        power: the power.
+    Two bounds of the power usually decide without computing it. The value of the best is -inf where there is none.
     """
-    if best_value == -math.inf:
+    if best.value == -math.inf:
         return True
-    if 1.0 <= power <= 2.0 and best_value > 0.0 and seconds >= best_seconds:
-        ratio = value / best_value
-        least, most = bounds_of_power(seconds / best_seconds, power)
+    if 1.0 <= power <= 2.0 and best.value > 0.0 and batch.seconds >= best.seconds:
+        ratio = batch.value / best.value
+        least, most = bounds_of_power(batch.seconds / best.seconds, power)
         if ratio > most:
             return True
         if ratio < least:
             return False
     shortest = memory.reals[SHORTEST]
-    return value / (seconds / shortest) ** power > best_value / (best_seconds / shortest) ** power
+    return batch.value / (batch.seconds / shortest) ** power > best.value / (best.seconds / shortest) ** power
 
 
 @jit_inline
-def hopeless(value: float, seconds: float, best_value: float, best_seconds: float, power: float) -> bool:
-    """Return whether a batch is worth less than HOPELESS of the best; arguments as of :func:`pays`."""
-    if best_value <= 0.0:
+def hopeless(batch: Worth, best: Worth, power: float) -> bool:
+    """Return whether a batch is worth less than HOPELESS of the best."""
+    if best.value <= 0.0:
         return False
-    ratio, times = value / best_value, seconds / best_seconds
+    ratio, times = batch.value / best.value, batch.seconds / best.seconds
     if 1.0 <= power <= 2.0 and times >= 1.0:
         least, most = bounds_of_power(times, power)
         if ratio < HOPELESS * least:
@@ -203,21 +209,21 @@ def hopeless(value: float, seconds: float, best_value: float, best_seconds: floa
 
 
 @jit_inline
-def judge(view: RuleView, memory: RuleMemory, value: float, taken: int) -> Any:
-    """Return the duration of the batch described in ``view.load``, s, and its value.
+def judge(view: RuleView, memory: RuleMemory, value: float, taken: int) -> Worth:
+    """Return what the batch described in ``view.load`` is worth: less for every request whose next token it makes late.
 
-    That is less for every request whose next token it makes late; the first ``taken`` of the active ones are in it.
+    The first ``taken`` of the ranked active requests are in it.
     """
     seconds = max(view.batch_time(view.load, view.batch_params), 1e-9)
     late = number_late(view, memory, seconds, taken) if memory.state[DEADLINES] == 1 else 0
     if late > 0:
         value *= math.exp(-memory.params[LATE] * late)
-    return value, seconds
+    return Worth(value, seconds)
 
 
 @jit
-def nobody_to_save(view: RuleView, memory: RuleMemory, taken: int) -> bool:
-    """Return whether the first ``taken`` of the list are all whose deadlines can be met: more tokens save none."""
+def no_deadline_behind(view: RuleView, memory: RuleMemory, taken: int) -> bool:
+    """Return whether no ranked request behind the first ``taken`` has a deadline that a larger batch could meet."""
     if memory.reals[FIRST_DUE] == math.inf:
         return True
     dues = list_dues(view, memory)
@@ -237,129 +243,199 @@ def spare_room(view: RuleView, memory: RuleMemory) -> int:
 
 
 @jit_inline
+def begin_batch(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, float]:
+    """Evict where memory is too tight, rank the active requests, and describe the first batch in ``view.load``.
+
+    Between two rankings, that is the batch of all decodes, and only requests with prompt left are ranked.
+
+    Returns:
+        The memory that requests may enter, tokens; and what a prompt token is worth, where there may be any.
+    """
+    w, load, capacity = view.worker, view.load, view.problem.kv_capacity
+    used, decodes, context = certain_memory(view), 0, 0
+    if memory.state[BETWEEN] == 1:
+        context = w.kv_tokens - list_prompts(view, memory)
+        decodes = w.num_active - w.num_prefilling
+    else:
+        if used > capacity:
+            used = evict_worst(view, decision, memory, used)
+        list_active(view, decision, memory)
+    enters = decision.record.num_evict == 0 and w.num_waiting > 0
+    room = capacity - used - spare_room(view, memory) if enters else 0
+    worth = prompt_worth(view, memory) if enters or w.num_prefilling > 0 else 0.0
+    load.num_prefills = load.prefill_tokens = load.prefill_context = 0
+    load.prefill_squares = load.prefill_products = 0
+    load.num_decodes, load.decode_context = decodes, context
+    return room, worth
+
+
+@jit_inline
+def next_entering(view: RuleView, memory: RuleMemory, present: int, aside: int, room: int) -> tuple[int, int]:
+    """Return the waiting request that may enter next, UNKNOWN if none may any more.
+
+    Args:
+        view: what the policy observes.
+        memory: what it remembers.
+        present: requests that are active or enter before it; without any, the first may enter whatever it needs.
+        aside: requests that have been put aside as they are too long to begin now.
+        room: memory that it may take, tokens.
+
+    Returns:
+        The request, and how many have been put aside then.
+    """
+    places = view.active.shape[0]
+    i = first_waiting(view, memory)
+    if present == 0:
+        return i, aside
+    while i != UNKNOWN and too_long(memory, memory.reals[notes_of(view, i) + OUTPUT]):
+        if aside == min(MOST_ASIDE, places - 1):
+            return UNKNOWN, aside
+        pass_first(view, memory, i)
+        aside += 1
+        i = first_waiting(view, memory)
+    if i != UNKNOWN and (present == places or claim_of(view, view.requests[i]) > room):
+        return UNKNOWN, aside
+    return i, aside
+
+
+@jit_inline
+def take_decodes(
+    view: RuleView, memory: RuleMemory, taken: int, end: int, entering: int, limit: float, value: float
+) -> tuple[int, float]:
+    """Take the decodes at the places ``taken`` to ``end`` of the ranking, up to a prompt or a score above ``limit``.
+
+    Returns:
+        Their number, and the value of the batch, to which each adds 1.
+    """
+    state, reals, active, load = memory.state, memory.reals, view.active, view.load
+    listed, slot_of, scores = list_at(view) + 1, slots_at(view), listed_scores_at(view)
+    j, item, context = taken, items_at(view) + entering, 0
+    while j < end and reals[scores + j] <= limit:
+        k = state[slot_of + state[listed + j]]
+        if active[k].num_prefill_left > 0:
+            break
+        state[item + j] = k
+        context += active[k].num_kv_tokens
+        value += 1.0
+        j += 1
+    load.num_decodes += j - taken
+    load.decode_context += context
+    return j - taken, value
+
+
+@jit_inline
+def take_active(view: RuleView, memory: RuleMemory, i: int, item: int) -> tuple[int, int]:
+    """Make an active request an item of the batch; return its prompt left and its KV, tokens."""
+    k = memory.state[slots_at(view) + i]
+    memory.state[items_at(view) + item] = k
+    return begin_item(view, view.active[k])
+
+
+@jit_inline
+def take_waiting(view: RuleView, memory: RuleMemory, i: int, item: int) -> tuple[int, int]:
+    """Make a waiting request an item of the batch; return its prompt left and its KV, tokens."""
+    memory.state[items_at(view) + item] = ~i
+    pass_first(view, memory, i)
+    return begin_item(view, view.requests[i])
+
+
+@jit_inline
+def begin_item(view: RuleView, row: Any) -> tuple[int, int]:
+    """Add a request to ``view.load``, of a prompt no token yet; return its prompt left and its KV, tokens."""
+    load, left, kv = view.load, row.num_prefill_left, row.num_kv_tokens
+    if left == 0:
+        load.num_decodes += 1
+        load.decode_context += kv
+    else:
+        load.num_prefills += 1
+        load.prefill_context += kv
+    return left, kv
+
+
+@jit_inline
+def grow_prompt(view: RuleView, kv: int, done: int, step: int) -> None:
+    """Add tokens of a prompt to ``view.load``, behind ``done`` others and the request's KV."""
+    load = view.load
+    load.prefill_tokens += step
+    load.prefill_squares += step * (2 * done + step)
+    load.prefill_products += step * kv
+
+
+@jit_inline
 def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Walk the ranking from the best, admit as memory allows, and find the number of tokens worth most.
 
     Items of the batch stand in ``memory.state``: slots, and ``~id`` of requests that enter; beside them how many of
     them run, and how many tokens of the last one. Between two rankings all decodes come first, and are no items.
     """
-    state, reals, p, w = memory.state, memory.reals, memory.params, view.worker
-    active, requests, load = view.active, view.requests, view.load
-    places = active.shape[0]
-    listed, slot_of, scores = list_at(view) + 1, slots_at(view), listed_scores_at(view)
-    items, between = items_at(view), state[BETWEEN] == 1
-    used, room, decodes, context = certain_memory(view), 0, 0, 0
+    state, reals, load, between = memory.state, memory.reals, view.load, memory.state[BETWEEN] == 1
+    room, prompt_value = begin_batch(view, decision, memory)
+    here = view.worker.num_active - decision.record.num_evict
+    listed, scores = list_at(view), listed_scores_at(view)
     if between:
-        listed, scores = prompts_at(view) + 1, prompt_scores_at(view)
-        context = w.kv_tokens - list_prompts(view, memory)
-        decodes = w.num_active - w.num_prefilling
-    else:
-        if used > view.problem.kv_capacity:
-            used = evict_worst(view, decision, memory, used)
-        list_active(view, decision, memory)
-    staying = state[listed - 1]
-    here = w.num_active - decision.record.num_evict
-    i = first_waiting(view, memory) if decision.record.num_evict == 0 else UNKNOWN
-    if i != UNKNOWN:
-        room = view.problem.kv_capacity - used - spare_room(view, memory)
-    prompt_value = prompt_worth(view, memory) if i != UNKNOWN or w.num_prefilling > 0 else 0.0  # of no use
-    load.num_prefills = load.prefill_tokens = load.prefill_context = 0
-    load.prefill_squares = load.prefill_products = 0
-    load.num_decodes, load.decode_context = decodes, context
-    count = taken = entering = aside = done = state[NUM_RUN] = 0
-    tokens, next_size, decode_value = decodes, grain(0), decodes * reals[DECODE_WORTH]
-    value, best_value, best_seconds = decode_value, -math.inf, reals[SHORTEST]
-    power, bias = cost_power(view, memory), entry_bias(memory)
-    judged = looking = over = False
-    plain = p[VALUE] == 0.0  # all decodes are worth the same
+        listed, scores = prompts_at(view), prompt_scores_at(view)
+    staying = state[listed]
+    power, bias, discount = cost_power(view, memory), entry_bias(memory), memory.params[VALUE]
+    best = Worth(-math.inf, reals[SHORTEST])
+    tokens = judged = load.num_decodes
+    size, value = size_above(tokens), tokens * reals[DECODE_WORTH]
+    decode_value = value
     if tokens > 0:
-        best_value, best_seconds = judge(view, memory, value, 0)
-        while next_size <= tokens:
-            next_size += grain(next_size)
-    while tokens < MOST_TOKENS and not over:
-        if looking:
-            i, judged, looking = first_waiting(view, memory), False, False
-        if i != UNKNOWN and not judged and here + entering > 0:
-            judged = True
-            while i != UNKNOWN and kept_out(memory, reals[notes_of(view, i) + OUTPUT]):
-                if aside == min(MOST_ASIDE, places - 1):
-                    i = UNKNOWN
-                else:
-                    pass_first(view, memory, i)
-                    aside += 1
-                    i = first_waiting(view, memory)
-            if i != UNKNOWN and (here + entering == places or claim_of(view, requests[i]) > room):
-                i = UNKNOWN
-        # The waiting one comes before active ones with scores above this.
-        limit = reals[SCORES + i] + bias if i != UNKNOWN else math.inf
-        while plain and taken < staying and tokens + 1 < next_size and reals[scores + taken] <= limit:
-            k = state[slot_of + state[listed + taken]]
-            if active[k].num_prefill_left > 0:
+        best = judge(view, memory, value, 0)
+    i, search = UNKNOWN, decision.record.num_evict == 0 and view.worker.num_waiting > 0
+    taken = entering = aside = left = kv = done = full = state[NUM_RUN] = 0
+    each = 1.0
+    while tokens < MOST_TOKENS:
+        if done == full:  # the next item
+            if search:
+                i, aside = next_entering(view, memory, here + entering, aside, room)
+                search = False
+            # The waiting one comes before active ones with scores above this.
+            limit = reals[SCORES + i] + bias if i != UNKNOWN else math.inf
+            if discount == 0.0 and not between:  # each decode is worth 1
+                end = min(staying, taken + size - 1 - tokens)
+                number, value = take_decodes(view, memory, taken, end, entering, limit, value)
+                taken, tokens, decode_value = taken + number, tokens + number, decode_value + number
+                if number > 0:
+                    done = full = 1
+            if i != UNKNOWN and (taken == staying or limit < reals[scores + taken]):
+                score = reals[SCORES + i]
+                left, kv = take_waiting(view, memory, i, taken + entering)
+                room -= claim_of(view, view.requests[i])
+                entering += 1
+                search = True
+            elif taken < staying:
+                score = reals[scores + taken]
+                left, kv = take_active(view, memory, state[listed + 1 + taken], taken + entering)
+                taken += 1
+            else:
                 break
-            state[items + count] = k
-            count, taken, decodes, tokens, done = count + 1, taken + 1, decodes + 1, tokens + 1, 1
-            context += active[k].num_kv_tokens
-            value, decode_value = value + 1.0, decode_value + 1.0
-        if i != UNKNOWN and (taken == staying or limit < reals[scores + taken]):
-            row = requests[i]
-            left, kv, score = row.num_prefill_left, row.num_kv_tokens, reals[SCORES + i]
-            room -= claim_of(view, row)
-            state[items + count] = ~i
-            entering += 1
-            pass_first(view, memory, i)
-            looking = True
-        elif taken < staying:
-            k = state[slot_of + state[listed + taken]]
-            left, kv, score = active[k].num_prefill_left, active[k].num_kv_tokens, reals[scores + taken]
-            state[items + count] = k
-            taken += 1
-        else:
-            break
-        count += 1
-        each = math.exp(-p[VALUE] * score) if p[VALUE] != 0.0 else 1.0
-        if left == 0:
-            decodes += 1
-            context += kv
-            decode_value += each
-            if tokens + 1 < next_size:
-                tokens += 1
-                value += each
-                done = 1
-                continue
-        else:
-            each *= prompt_value
-            load.num_prefills += 1
-            load.prefill_context += kv
-        done, full = 0, full_tokens(left)
-        while done < full and tokens < MOST_TOKENS and not over:
-            step = min(full - done, next_size - tokens)
-            if left > 0:
-                load.prefill_tokens += step
-                load.prefill_squares += step * (2 * done + step)
-                load.prefill_products += step * kv
-            done += step
-            tokens += step
-            value += each * step
-            if tokens == next_size:
-                next_size += grain(tokens)
-                load.num_decodes, load.decode_context = decodes, context
-                worth, seconds = judge(view, memory, value, taken)
-                if pays(memory, worth, seconds, best_value, best_seconds, power):
-                    best_value, best_seconds = worth, seconds
-                    state[NUM_RUN], state[LAST_SHARE] = count, done
-                elif between or (
-                    hopeless(worth, seconds, best_value, best_seconds, power)
-                    and nobody_to_save(view, memory, taken)
-                ):
-                    over = True
-    load.num_decodes, load.decode_context = decodes, context
-    if tokens > 0 and not over:
-        worth, seconds = judge(view, memory, value, taken)
-        if pays(memory, worth, seconds, best_value, best_seconds, power):
-            state[NUM_RUN], state[LAST_SHARE] = count, done
-    state[NUM_ITEMS], state[NUM_TAKEN], state[NUM_ENTERING] = count, taken, entering
+            each = math.exp(-discount * score) if discount != 0.0 else 1.0
+            if left == 0:
+                decode_value += each
+            else:
+                each *= prompt_value
+            done, full = 0, full_tokens(left)
+        step = min(full - done, size - tokens)
+        if left > 0:
+            grow_prompt(view, kv, done, step)
+        done += step
+        tokens += step
+        value += each * step
+        if tokens == size:
+            judged = tokens
+            size += size_step(tokens)
+            batch = judge(view, memory, value, taken)
+            if pays(memory, batch, best, power):
+                best = batch
+                state[NUM_RUN], state[LAST_SHARE] = taken + entering, done
+            elif between or (hopeless(batch, best, power) and no_deadline_behind(view, memory, taken)):
+                break
+    if tokens > judged and pays(memory, judge(view, memory, value, taken), best, power):
+        state[NUM_RUN], state[LAST_SHARE] = taken + entering, done
+    state[NUM_ITEMS], state[NUM_TAKEN], state[NUM_ENTERING] = taken + entering, taken, entering
     if not between and here + entering >= MANY:
-        reals[DECODE_WORTH] = decode_value / decodes if decodes > 0 else 1.0
+        reals[DECODE_WORTH] = decode_value / load.num_decodes if load.num_decodes > 0 else 1.0
         if state[DEADLINES] == 1:
             list_gaps(view, memory)
 

@@ -313,8 +313,8 @@ def entry_bias(memory: RuleMemory) -> Any:
 
 
 @jit_inline
-def kept_out(memory: RuleMemory, output: float) -> bool:
-    """Return whether a request is too long to begin now that the worker is as busy as it is."""
+def too_long(memory: RuleMemory, output: float) -> bool:
+    """Return whether a request with this output to come, tokens, is too long to begin while the worker is busy."""
     p = memory.params
     return bool(memory.reals[BUSY] > p[GATE_BUSY] and math.log(output) > mean_log_output(memory) + p[GATE])
 
