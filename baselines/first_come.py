@@ -5,10 +5,10 @@ Sources: P. Jaillet et al., "Online Scheduling for LLM Inference with KV Cache C
 "Efficient Memory Management for Large Language Model Serving with PagedAttention"); its blocks are ``block_size`` of
 the system.
 
-Readings: a prompt is admitted while the memory of the coming round, those admitted just before included,
-stays within the threshold; admission stops at the first that does not fit; (1 - α)M is compared exactly. Deviation:
-into an empty worker the first prompt is admitted whatever the threshold, which it would otherwise wait for for ever;
-with ``strict`` the threshold holds there too, as the paper prints it.
+Readings: a prompt is admitted while the memory that the next iteration needs, requests admitted just before included,
+stays within the threshold. Admission stops at the first request that does not fit. (1 - α)M is compared exactly.
+Deviation: an empty worker admits the first prompt whatever the threshold, since a longer one would wait for ever. With
+``strict`` the threshold holds there too, as the paper prints it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Const
 
 @policy_kernel
 def fcfs_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Evict the newest while the coming round does not fit; admit only if nobody had to go."""
+    """Evict the newest while the next iteration does not fit; admit only if nothing was evicted."""
     need = need_of_active(view)
     if need > view.problem.kv_capacity:
         evict_latest(view, decision, need)
@@ -59,7 +59,7 @@ def fcfs_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
 
 @policy_kernel
 def alpha_greedy_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """α-protection greedy: on overflow clear everything."""
+    """α-protection greedy: on overflow, evict all active requests."""
     need = need_of_active(view)
     if need > view.problem.kv_capacity:
         clear_all(view, decision)
@@ -71,8 +71,7 @@ def alpha_greedy_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemo
 def alpha_beta_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """α-protection β-clearing: on overflow toss a coin per active request, in order of activation.
 
-    If the survivors still do not fit, nobody advances in this round and the coins are tossed again in the
-    next one: every survivor is paused.
+    If the survivors still do not fit, all of them pause for this iteration, and the next one tosses the coins again.
     """
     need = need_of_active(view)
     if need <= view.problem.kv_capacity:
@@ -104,8 +103,8 @@ class FCFS(CompiledPolicy):
         """Set the watermark.
 
         Args:
-            protection: fraction of the capacity that admission leaves free, in [0, 1); into an empty worker the
-                first request is admitted all the same.
+            protection: fraction of the capacity that admission leaves free, in [0, 1); an empty worker
+                admits the first request all the same.
         """
         require_fraction("protection", protection)
         self.protection = protection
@@ -134,8 +133,8 @@ class AlphaGreedy(CompiledPolicy):
 
         Args:
             alpha: protected fraction of memory, in (0, 1). The paper reports 0.3 and 0.25.
-            strict: True: a prompt longer than (1 - α)M is never admitted, as printed; False: into an empty worker
-                it is.
+            strict: True: a prompt longer than (1 - α)M is never admitted, as printed; False: an empty worker
+                admits it.
         """
         require("alpha", alpha, 0 < alpha < 1, "a fraction in (0, 1)")
         require_flag("strict", strict)
@@ -179,5 +178,5 @@ class AlphaBeta(CompiledPolicy):
         return np.array([fraction_of(system.kv_capacity, self.alpha), self.strict, self.beta])
 
     def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return the state of the policy's coins."""
+        """Return the state of the policy's random numbers."""
         return rule_memory(self.params(system), state=seed_words(system.seed))

@@ -1,20 +1,20 @@
-"""Flow control: a bounded number of activations per iteration; and A_min, to which its authors compare it.
+"""Flow control, which bounds the activations per iteration, and A_min, the policy its authors compare it with.
 
 Source: flow control for LLM inference (stability by controlled activation), Algorithm 1 (known classes),
 Algorithm 2 (unknown lengths) and Section 4.1.1 (A_min). A slot of the paper is one iteration of the worker.
 
-Readings of flow control: requests are picked without looking at memory. If the coming round does not fit,
-requests leave last in, first out until it does: the last picked first, then the latest activated. One that
-was picked at this very boundary was never active: it keeps its place in the queue and is counted as put back, not
+Readings of flow control: requests are picked without checking memory. If the next iteration does not fit,
+requests leave last in, first out until it does: the last picked first, then the latest activated. A request
+picked at this boundary was never active: it keeps its place in the queue and counts as put back, not
 as evicted. In Algorithm 1 a class yields while the queue still holds a request of that class. The paper evicts in
 Algorithm 2 only; where condition (2) does not hold, Algorithm 1 overflows too and the same rule applies.
 
 The budgets and the conditions on them are the paper's, in which memory is tokens, whatever the block size of the
-system; whether a round fits is counted in blocks.
+system; whether an iteration fits is counted in blocks.
 
 Readings of A_min: admission follows Jaillet et al., "Online Scheduling for LLM Inference with KV Cache
 Constraints", Algorithm 1 and inequality (5), under the current predictions. An ongoing request that has
-reached its prediction needs at least one more token. Nobody is admitted in a round that evicts.
+reached its prediction needs at least one more token. An iteration that evicts admits no request.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _RANDOM, _MOST, _SHARE, _BUDGETS = 0, 1, 2, 3  # flow control's parameters; the 
 
 _REQUESTS = OWN  # A_min's parameters: those of the look-ahead, then the most requests of a run
 
-_LONGEST_HORIZON = 1 << 20  # tokens; predictions that grow beyond the longest one are looked at this far
+_LONGEST_HORIZON = 1 << 20  # tokens; predictions that grow beyond the longest one are followed this far
 
 
 @jit
@@ -181,10 +181,10 @@ def put_back_classes(view: RuleView, decision: RuleDecision, memory: RuleMemory,
     """Count the picks that an overflow undoes.
 
     Args:
-        view: what the rule sees.
+        view: what the policy observes.
         decision: what it decides.
         memory: its memory, see above.
-        row: the class at which the round no longer fits.
+        row: the class at which the iteration no longer fits.
         left: what is left of its budget.
     """
     state, n, last = memory.state, int(memory.params[0]), memory.params.shape[0] - 2
@@ -229,9 +229,9 @@ def flow_control_classes_kernel(view: RuleView, decision: RuleDecision, memory: 
 def evict_shortest(
     view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int, need: int
 ) -> None:
-    """Evict in ascending order of max(prediction, generated), newest first, until the coming round fits.
+    """Evict in ascending order of max(prediction, generated), newest first, until the next iteration fits.
 
-    Each that goes is predicted to generate at least one token more than it did. ``need`` is what the whole
+    The prediction of an evicted request grows to one token more than it has generated. ``need`` is what the whole
     active set needs; for the state see :func:`a_min_kernel`.
     """
     state, n, last = memory.state, int(memory.params[_REQUESTS]), view.worker.num_active - 1
@@ -259,7 +259,7 @@ def a_min_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> 
     """A_min: admit as MC-SF under the least output still possible; on overflow the shortest go.
 
     The state is that of MC-SF, then n current predictions by request, then a heap for the order of eviction.
-    The profile holds exactly what the coming round needs: only the ongoing can overflow it.
+    The profile holds exactly what the next iteration needs: only the ongoing can overflow it.
     """
     w, state, profile = view.worker, memory.state, memory.profile
     predictions = HEAP + 1 + int(memory.params[_REQUESTS])
@@ -318,12 +318,12 @@ class FlowControl(CompiledPolicy):
 
         Args:
             budget: B_t of iterations t = 1, 2, …, whole numbers ≥ 0, not all of them 0, in one of the forms
-                ``4``, ``"1/2/1"`` or ``[1, 2, 1]``. A sequence begins anew when it has ended, so that one number
-                holds for every iteration, and ``"1/2"`` has a mean of 1.5 without chance. Iterations are batches
+                ``4``, ``"1/2/1"`` or ``[1, 2, 1]``. A sequence repeats, so that one number
+                holds for every iteration, and ``"1/2"`` has a mean of 1.5 without randomness. Iterations are batches
                 of the worker: none pass while it has nothing to do. With ``random`` the mean of B_t, one number
                 > 0, not necessarily whole. The paper bounds the mean from below by the arrival rate and from
                 above by (4), and finds it by a grid search in practice; 4 is its budget per class in Section 4.1.
-            random: True: B_t is drawn anew for every iteration, also where nobody waits, uniformly from
+            random: True: B_t is drawn for every iteration, also where no request waits, uniformly from
                 0 … 2 · ``budget``. If 2 · ``budget`` = n + f is not whole, n is replaced by n + 1 with
                 probability f, which keeps the mean. The paper asks for independent, bounded whole numbers and
                 leaves their distribution open.
@@ -348,7 +348,7 @@ class FlowControl(CompiledPolicy):
         return np.array([self.random, most, twice - most, *self.budgets], dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return the state of the policy's coins."""
+        """Return the state of the policy's random numbers."""
         return rule_memory(self.params(system), state=seed_words(system.seed))
 
 
@@ -421,5 +421,5 @@ class AMin(CompiledPolicy):
         return rule_memory(self.params(system), state=state, profile=profile)
 
     def blocking(self, view: SystemView) -> int | None:
-        """Return the request that the look-ahead has kept out last."""
+        """Return the last request that the look-ahead refused."""
         return blocked_request(self)

@@ -9,10 +9,10 @@ Practice", Algorithm 4 and Section 7 (shortest prefill first). Engines count mem
 Algorithm 4 as printed is off by one in the length of the last chunk, and its inner loop must end when the
 chunk is 0; it knows no memory limit. Readings shared by both policies:
 
-- Active requests are evicted LIFO, the latest activated first, until what runs and what is paused fits, and an
-  iteration that evicts admits nobody. The oldest is never evicted, so that it always finishes.
-- Admission stops at the first request that does not fit, and leaves the watermark free. Into an empty worker
-  the first one is admitted all the same: nothing starves.
+- Active requests are evicted LIFO, the latest activated first, until the running and paused requests fit, and an
+  iteration that evicts admits no request. The oldest is never evicted, so that it always finishes.
+- Admission stops at the first request that does not fit, and leaves the watermark free. An empty worker
+  admits the first one all the same: nothing starves.
 - A request that comes back with its whole KV (swapped out, not recomputed) has no prompt left: it joins the
   decodes, and counts as one token.
 """
@@ -67,7 +67,7 @@ from kvgym.policy import (
 )
 
 VLLM_RULES = (("first_token", "counted"), ("progress_on_evict", "recompute"), ("requeue", "front"))
-"""Rules of vLLM: an evicted request keeps its output tokens, which are prefilled again, and goes to the front."""
+"""Rules of vLLM: an evicted request returns to the front of the queue and prefills its output tokens again."""
 
 # Layout of the parameters: memory that admission may fill, tokens of an iteration, active requests, and a switch.
 _LIMIT, _MAX_TOKENS, _MAX_REQUESTS = range(3)
@@ -79,8 +79,8 @@ _SHORTEST_FIRST = 3  # of Sarathi: the shortest prefill goes first
 def admit_prompts(view: RuleView, decision: RuleDecision, params: Any) -> int:
     """Admit whole prompts in queue order; returns how many of those admitted have a prompt to process.
 
-    Decodes pause while a prompt is processed, so memory has to hold what is at rest and the newcomers; as long
-    as only swapped-out requests have been admitted, the decodes of everybody as well.
+    Decodes pause while a prompt is processed, so memory has to hold the KV at rest and the new requests. While
+    only swapped-out requests have been admitted, it has to hold all decodes as well.
     """
     w, d = view.worker, decision.record
     limit, max_tokens, max_requests = (
@@ -112,7 +112,7 @@ def admit_prompts(view: RuleView, decision: RuleDecision, params: Any) -> int:
 
 @policy_kernel
 def vllm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Process prompts, and only prompts, as soon as one can be admitted; else decode everybody."""
+    """Process prompts, and only prompts, as soon as one can be admitted; else decode all requests."""
     w, d = view.worker, decision.record
     prefills = admit_prompts(view, decision, memory.params)
     if prefills == 0:
@@ -120,7 +120,7 @@ def vllm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
             evict_latest(view, decision, need_of_active(view))
         return
     if w.num_active == 0 and prefills == d.num_admit:
-        return  # nobody is paused
+        return  # no request is paused
     pause_all(view, decision)
     for j in range(d.num_admit):
         if view.requests[decision.admit[j]].num_prefill_left == 0:
@@ -129,9 +129,9 @@ def vllm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
 
 @jit_inline
 def make_room(view: RuleView, decision: RuleDecision) -> int:
-    """Evict LIFO until the decodes of the others fit; returns the memory these need, with all that rests.
+    """Evict LIFO until the decodes of the others fit; return the memory these need, KV at rest included.
 
-    Where nobody is left to decode, the oldest prefill must be able to go on by at least one token.
+    If no decode is left, the oldest prefill must be able to go on by at least one token.
     """
     w, active = view.worker, view.active
     last, decodes = w.num_active, w.num_active - w.num_prefilling
@@ -157,7 +157,7 @@ def continue_prefills(
     """Plan the next chunks of ongoing prefills in order of activation; pause those that get none.
 
     Args:
-        view: what the rule sees.
+        view: what the policy observes.
         decision: what it decides.
         staying: slots that are not evicted; they come first.
         budget: tokens the batch may still take.
@@ -174,7 +174,7 @@ def continue_prefills(
         if left > 0:
             chunk = chunk_that_fits(view, slot, budget, room)
             if chunk == 0:
-                budget = 0  # nobody may overtake
+                budget = 0  # no request may overtake
             decision.record.explicit = 1
             slot.planned = chunk
             budget -= chunk

@@ -6,12 +6,12 @@ Section 5.2.2 for the protection margin and for clearing on overflow. MC-Benchma
 outputs: flow control for LLM inference (stability by controlled activation), Section 4.1.1.
 
 Readings: admission stops at the first request that does not fit. Ties go by arrival, then id. An ongoing
-request that outlives its prediction counts 0 in (5), as printed. Deviation: a request that would be alone is held to
-the whole capacity in (5) and not to the margin, which would keep a long one out for ever, and others come beside it
-while (5) holds until they end; with ``strict`` the margin holds there too, as printed. If the memory the coming
-round really needs exceeds the capacity, every active request is cleared and the round is lost, those admitted at
-that moment included. A round is one iteration of the worker. Where memory comes in blocks of several tokens, (5)
-counts the blocks of each request at every moment; it still only grows between completions.
+request that outlives its prediction counts 0 in (5), as printed. If the next iteration needs more memory than the
+capacity, every active request is cleared, those admitted at that moment included, and the iteration is lost (a round
+of the paper is one iteration of the worker). Where memory comes in blocks of several tokens, (5) counts the blocks of
+each request at every moment; it still only grows between completions. Deviation: for a request that would be alone,
+(5) uses the whole capacity, since the margin would block a long one for ever, and others are admitted beside it while
+(5) holds until they end; with ``strict`` the margin holds there too, as printed.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ BLOCKED_UNTIL, BLOCKED_ID, HEAP = 1, 2, 3
 def update_profile(view: RuleView, memory: RuleMemory, longest: bool) -> int:
     """Correct the profile where predictions were wrong; returns the offset of now.
 
-    Requests that ended early are taken out (on a prefill worker none does); after a router has taken any away the
-    profile is made anew of those that are left. If overruns extend predictions, each
-    that has outlived its own is put back for the coming iteration. The prediction is the longest possible output
+    Requests that ended early are removed (on a prefill worker none does). After a router has moved any away, the
+    profile is rebuilt from those that are left. If overruns extend predictions, each request
+    that has outlived its own is added again for the next iteration. The prediction is the longest possible output
     if ``longest``.
     """
     w, profile, block_size = view.worker, memory.profile, view.problem.block_size
@@ -116,7 +116,7 @@ def try_admit(
 ) -> bool:
     """Admit request ``i``, predicted to run ``rounds`` iterations, if inequality (5) holds with it.
 
-    If it does not hold, remember until when it cannot.
+    If it does not hold, store until when it cannot.
     """
     state, profile, iteration = memory.state, memory.profile, view.worker.iteration
     limit = int(memory.params[LIMIT])
@@ -136,8 +136,8 @@ def try_admit(
 
 
 @jit_inline
-def need_of_round(view: RuleView, decision: RuleDecision) -> int:
-    """Return the memory that the coming round needs, those admitted at this moment included."""
+def need_of_next_iteration(view: RuleView, decision: RuleDecision) -> int:
+    """Return the memory that the next iteration needs, those admitted at this moment included."""
     need = need_of_active(view)
     for j in range(decision.record.num_admit):
         need += need_of(view, view.requests[decision.admit[j]])
@@ -146,8 +146,8 @@ def need_of_round(view: RuleView, decision: RuleDecision) -> int:
 
 @jit_inline
 def clear_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> bool:
-    """Clear everything if the coming round needs more than the capacity; True if it did."""
-    if need_of_round(view, decision) <= view.problem.kv_capacity:
+    """Clear everything if the next iteration needs more than the capacity; True if it did."""
+    if need_of_next_iteration(view, decision) <= view.problem.kv_capacity:
         return False
     clear_all(view, decision)
     profile_clear(memory.profile)
@@ -214,10 +214,10 @@ def blocked_request(policy: CompiledPolicy) -> int | None:
 
 
 class LookAhead(CompiledPolicy):
-    """What policies with a look-ahead share: margin, overruns, and the memory they keep."""
+    """Base of policies with a look-ahead: margin, overruns, and their memory."""
 
     def __init__(self, *, protection: float = 0.0, overrun: str = "ignore", strict: bool = False) -> None:
-        """Set the margin and what an overrun prediction means.
+        """Set the margin and what happens when a prediction is overrun.
 
         Args:
             protection: fraction α of the capacity kept free in the look-ahead, in [0, 1). The paper uses 0
@@ -225,8 +225,8 @@ class LookAhead(CompiledPolicy):
             overrun: what an ongoing request counts once it has outlived its prediction: ``"ignore"``, 0 as
                 (5) is printed; ``"extend"``, the memory it needs in the coming iteration. With predictions
                 below the truth the printed rule can admit the same set, overflow and clear it for ever.
-            strict: True: a request that needs some of the margin is never admitted, as printed; False: into an empty
-                worker it is.
+            strict: True: a request that needs some of the margin is never admitted, as printed; False: an empty
+                worker admits it.
         """
         require_fraction("protection", protection)
         require_flag("strict", strict)
@@ -246,13 +246,13 @@ class LookAhead(CompiledPolicy):
         return rule_memory(self.params(system), state=state, profile=profile)
 
     def blocking(self, view: SystemView) -> int | None:
-        """Return the request that (5) has kept out last."""
+        """Return the last request that (5) refused."""
         return blocked_request(self)
 
 
 @register_policy
 class MCSF(LookAhead):
-    """Memory Constrained Shortest First: shortest predicted output first, as far as memory will allow."""
+    """Memory Constrained Shortest First: shortest predicted output first, as far as memory allows."""
 
     info = PolicyInfo(
         name="mc_sf",
@@ -284,7 +284,7 @@ class MCBenchmark(LookAhead):
 class MCLongest(LookAhead):
     """MC-Benchmark under intervals of lengths: every output is treated as the longest possible one.
 
-    A request whose prompt and longest output exceed the memory is never admitted, as under MC-Benchmark with
+    A request with a prompt and longest output that exceed the memory is never admitted, as under MC-Benchmark with
     such a prediction; the run then ends with an error that says so.
     """
 

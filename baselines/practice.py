@@ -12,7 +12,7 @@ from kvgym.baselines.memory_constrained import (
     HEAP,
     OWN,
     LookAhead,
-    need_of_round,
+    need_of_next_iteration,
     try_admit,
     update_profile,
 )
@@ -59,9 +59,9 @@ _RATE = OWN
 
 @jit_inline
 def leave_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int) -> None:
-    """Last in, first out until the coming round fits: undo admissions, then evict the latest activated."""
+    """Last in, first out until the next iteration fits: undo admissions, then evict the latest activated."""
     d, problem = decision.record, view.problem
-    need = need_of_round(view, decision)
+    need = need_of_next_iteration(view, decision)
     if need <= problem.kv_capacity:
         return
     while need > problem.kv_capacity and d.num_admit > 0:
@@ -107,9 +107,9 @@ def ageing_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
 
 @jit
 def evict_cheapest(view: RuleView, decision: RuleDecision, memory: RuleMemory, need: int) -> None:
-    """Evict where least KV is lost until the coming round of the others fits, and nobody needlessly.
+    """Evict the requests that lose the least KV until the next iteration of the others fits.
 
-    Ties: the newest goes. Those that the later ones made superfluous are spared again, the largest first, of
+    Ties: the newest goes. Evictions that later ones made unnecessary are undone, the largest first, of
     equal ones the oldest first. ``need`` is what the whole active set needs; the state is room for a heap.
     """
     d, capacity, state = decision.record, view.problem.kv_capacity, memory.state
@@ -136,7 +136,7 @@ def evict_cheapest(view: RuleView, decision: RuleDecision, memory: RuleMemory, n
 
 @policy_kernel
 def cost_aware_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Evict the cheapest while the coming round does not fit; admit only if nobody had to go."""
+    """Evict the cheapest while the next iteration does not fit; admit only if nothing was evicted."""
     need = need_of_active(view)
     if need > view.problem.kv_capacity:
         evict_cheapest(view, decision, memory, need)
@@ -151,19 +151,19 @@ class Ageing(LookAhead):
     Requests go in ascending order of predicted_len - rate · (now - arrival_time), ties by arrival, then id. A
     request can be passed only by those that arrive within predicted_len / rate seconds after it. Admission is
     that of MC-SF: the longest sequence of first requests for which (5) holds. On overflow requests leave last
-    in, first out until the round fits, those chosen at this very boundary first; MC-SF would clear all.
+    in, first out until the next iteration fits, those chosen at this boundary first; MC-SF would clear all.
     """
 
     info = PolicyInfo(
         name="ageing",
-        summary="MC-SF with credit for waiting, so that nobody is passed for ever; LIFO eviction",
+        summary="MC-SF with credit for waiting, so that no request is passed for ever; LIFO eviction",
         needs=frozenset({"predicted_length"}),
         evicts=True,
     )
     kernel = ageing_kernel
 
     def __init__(self, *, rate: float = 1.0, protection: float = 0.0, overrun: str = "ignore") -> None:
-        """Set the credit, and what MC-SF has.
+        """Set the credit, and the hyperparameters of MC-SF.
 
         Args:
             rate: credit for waiting, predicted output tokens per second, ≥ 0. 0 is the order of MC-SF; the
@@ -182,7 +182,7 @@ class Ageing(LookAhead):
         self.rate = float(rate)
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return what MC-SF is told, and the rate."""
+        """Return the parameters of MC-SF, and the rate."""
         return np.append(super().params(system), self.rate)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
@@ -192,7 +192,7 @@ class Ageing(LookAhead):
 
 @register_policy
 class CostAware(CompiledPolicy):
-    """First come, first served; on overflow those go back to the queue whose eviction loses least KV.
+    """First come, first served; on overflow, evicts the requests that lose the least KV.
 
     The cost of an eviction is the KV at rest, which has to be built again; where evicted requests keep their
     progress nothing is lost and the same order means least to swap.
@@ -210,8 +210,8 @@ class CostAware(CompiledPolicy):
         """Set the watermark.
 
         Args:
-            protection: fraction of the capacity that admission leaves free, in [0, 1); into an empty worker the
-                first request is admitted all the same.
+            protection: fraction of the capacity that admission leaves free, in [0, 1); an empty worker
+                admits the first request all the same.
 
         Raises:
             ConfigError: not such a fraction.

@@ -8,7 +8,7 @@ Readings and deviations:
 - The printed algorithm has its two modes swapped; the text's are used: prefill up to b requests, decode until
   all of them have finished, and again.
 - The prefills of a batch run in one iteration.
-- Memory is not taken for granted: a batch takes requests in queue order while their coming iteration fits,
+- Memory is limited: a batch takes requests in queue order while their coming iteration fits,
   and stops at the first that does not. A decode iteration that does not fit evicts the latest activated;
   they return with a later batch. One that kept its progress then decodes while the others prefill.
 """
@@ -32,7 +32,7 @@ from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy
 
 @policy_kernel
 def request_level_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Algorithm 3: decode everybody, or begin the next batch if nobody is left."""
+    """Algorithm 3: decode all requests, or begin the next batch if none is left."""
     if view.worker.num_active > 0:
         evict_latest(view, decision, need_of_active(view))
     else:

@@ -10,10 +10,10 @@ every iteration
 - the running requests come first, in order of activation. Each gets the tokens it lacks, at most
   ``long_prefill_token_threshold`` (if that is set) and what is left of the budget ``max_num_batched_tokens``. Those
   that find the budget spent keep their KV and sit out;
-- a running request whose tokens do not fit into memory preempts others, until they fit: the newest, or with priorities
-  the least urgent, the latest arrived among equals. Tokens that a preempted request was given in this iteration are
-  free for those behind. If it is its own turn that ends with itself preempted, those behind sit out;
-- only if nobody was preempted, waiting requests start, in order of the queue or of priority, while the budget,
+- a running request with tokens that do not fit into memory preempts others, until they fit: the newest, or with
+  priorities the least urgent, the latest arrived among equals. Tokens that a preempted request was given in this
+  iteration are free for those behind. If a request preempts itself, those behind sit out;
+- only if no request was preempted, waiting requests start, in order of the queue or of priority, while the budget,
   ``max_num_seqs`` places and memory last. The first that does not fit ends it. Although a request then takes only the
   memory of its first chunk, all that it has to compute must fit (``scheduler_reserve_full_isl``), and beside other
   running requests the ``watermark`` must stay free.
@@ -30,8 +30,8 @@ Deviations and readings:
 
 - The KV of an output token is written here with the batch that makes it, by the engine with the next one: every
   request takes one token of memory more, an iteration earlier. So does the whole of what must fit at a start.
-- If the first running request preempts itself, the engine runs an empty step, which takes it no time to speak of, and
-  decides again. Here the requests behind it have their turn in the same iteration; nobody starts in it.
+- If the first running request preempts itself, the engine runs an empty step, which takes next to no time, and
+  decides again. Here the requests behind it have their turn in the same iteration; none starts in it.
 - A request without a prompt left (handed over by a prefill worker, or swapped out and back) needs one token.
 - Left out: prefix caching, speculative decoding, encoders, adapters, asynchronous scheduling, pipeline parallelism,
   KV connectors. ``max_num_partial_prefills`` and ``max_long_partial_prefills`` are configured in the engine but not
@@ -129,7 +129,7 @@ def schedule_running(view: RuleView, decision: RuleDecision, params: Any) -> tup
     w, active, capacity = view.worker, view.active, view.problem.kv_capacity
     budget, used = int(params[_MAX_TOKENS]), view.worker.kv_allocated
     if w.num_prefilling == 0 and w.num_active <= budget and need_of_active(view) <= capacity:
-        return budget - w.num_active, need_of_active(view)  # the usual batch: everybody decodes
+        return budget - w.num_active, need_of_active(view)  # the usual batch: all requests decode
     pause_all(view, decision)
     scheduled = k = 0
     while k < w.num_active and budget > 0:
@@ -192,7 +192,7 @@ def start_waiting(view: RuleView, decision: RuleDecision, memory: RuleMemory, bu
 
 @policy_kernel
 def vllm_v1_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Running requests first; waiting ones only in an iteration that preempts nobody."""
+    """Running requests first; waiting ones only in an iteration without preemption."""
     w = view.worker
     forget_left(view, memory.state, 0)
     for j in range(w.num_queued if memory.params[_BY_PRIORITY] == 1.0 else 0):
@@ -243,8 +243,8 @@ class VLLMV1(CompiledPolicy):
                 priority, then by arrival.
             enable_chunked_prefill: whether a prompt may start with a part that fits into what the budget has left.
                 If not, it waits until the budget holds all of it (or all up to ``long_prefill_token_threshold``),
-                and one that is longer than the whole budget never starts: the engine refuses models whose
-                context is longer, here the run ends with an error that names the request.
+                and one that is longer than the whole budget never starts: the engine refuses models with a
+                longer context, here the run ends with an error that names the request.
             scheduler_reserve_full_isl: whether a request starts only if all it has to compute fits into memory,
                 rather than only its first chunk.
             watermark: fraction of the memory that stays free when a request starts beside others, in [0, 1).
@@ -283,7 +283,7 @@ class VLLMV1(CompiledPolicy):
         return rule_memory(self.params(system), state=np.zeros(1 + system.max_requests))
 
     def blocking(self, view: SystemView) -> int | None:
-        """Return the first waiting request in the order of the policy: nobody may pass it."""
+        """Return the first waiting request in the order of the policy, which no other may pass."""
         waiting = view.waiting
         if len(waiting) == 0:
             return None

@@ -3,20 +3,20 @@
 Source: "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory
 Constraints" (anonymous authors, under review), Section 3: prompts are processed in chunks; ongoing requests
 come first, then new ones in the order of a priority rule (FCFS or SJF) as long as memory permits; what
-outgrows the memory later is swapped out. The proof of Theorem 2 assumes a look-ahead instead: nobody is
-admitted who would ever make memory overflow. In each iteration every prefilling request processes one chunk
+outgrows the memory later is swapped out. The proof of Theorem 2 assumes a look-ahead instead: no request is
+admitted that would ever make memory overflow. In each iteration every prefilling request processes one chunk
 and every decoding request one token; nothing is paused.
 
 Readings, where the paper leaves a choice:
 
 - It prescribes no order of swapping out: the latest activated requests go first (LIFO). The paper's swap at
-  no cost is a system with ``progress_on_evict="kept"``; the other rules work as well. Nobody is admitted in
-  an iteration that swaps out, which would only exchange one request for another.
+  no cost is a system with ``progress_on_evict="kept"``; the other rules work as well. An iteration that swaps out
+  admits no request, which would only exchange one request for another.
 - Admission stops at the first request that does not fit.
 - SJF orders by prompt plus predicted output. The paper names no measure of a job; its lifetime memory g(s, o)
-  grows with both lengths. Swapped-out requests are ongoing, so that they return before anybody new starts, the
-  least work first (``resume="first"``); with ``"by_work"`` they queue among the others, and shorter newcomers
-  overtake them: above the service rate, until nobody comes any more. The look-ahead swaps out only after a
+  grows with both lengths. Swapped-out requests are ongoing, so that they return before a new one starts, the
+  least work first (``resume="first"``); with ``"by_work"`` they queue among the others, and shorter new requests
+  overtake them: above the service rate, until no more arrive. The look-ahead swaps out only after a
   prediction that was too short, and keeps the order by work. ``requeue``, which decides the place in the FCFS order,
   does not matter here.
 - The paper assumes that chunks divide prompts; here the last chunk of a prompt may be shorter.
@@ -68,7 +68,7 @@ PAPER = (
 )
 
 RESUME = ("first", "by_work")
-"""When SJF takes up again whom it has swapped out: before anybody new, or by work among them."""
+"""When SJF resumes swapped-out requests: before any new one, or by work among them."""
 
 # Layout of the parameters: tokens of a chunk, whether the order is SJF, whether the swapped-out go first there.
 _CHUNK, _BY_WORK, _RESUME = 0, 1, 2
@@ -133,7 +133,7 @@ def plan_chunks(view: RuleView, decision: RuleDecision, chunk: int) -> None:
 
 @jit_inline
 def note_queued(view: RuleView, memory: RuleMemory) -> None:
-    """Take those that joined the queue into the heap, by prompt plus predicted output (SJF only)."""
+    """Add the requests that joined the queue to the heap, by prompt plus predicted output (SJF only)."""
     if memory.params[_BY_WORK] == 1.0:
         forget_left(view, memory.state, _HEAP)
         for j in range(view.worker.num_queued):
@@ -147,7 +147,7 @@ def note_queued(view: RuleView, memory: RuleMemory) -> None:
 
 @jit_inline
 def first_in_order(view: RuleView, memory: RuleMemory) -> int:
-    """Return the waiting request to consider first; UNKNOWN if nobody waits."""
+    """Return the waiting request to consider first; UNKNOWN if none waits."""
     return heap_first(memory.state, _HEAP) if memory.params[_BY_WORK] == 1.0 else first_waiting(view)
 
 
@@ -167,7 +167,7 @@ def partial_chunks(row: Any, chunk: int) -> int:
 
 
 @jit_inline
-def expected_rounds(view: RuleView, r: Any, chunk: int) -> int:
+def expected_iterations(view: RuleView, r: Any, chunk: int) -> int:
     """Return the iterations a waiting request is expected to run here, at least 1."""
     problem = view.problem
     if problem.hands_over == 1:
@@ -226,9 +226,9 @@ def end_of(state: Any, i: int) -> int:
 def update_use(view: RuleView, memory: RuleMemory, chunk: int) -> int:
     """Correct the profile where predictions were wrong; returns the offset of now.
 
-    The rest of requests that ended early is taken out; after a router has taken any away the profile is made anew of
-    those that are left. Each that has outlived its prediction is put in for
-    the coming iteration. Afterwards the profile of the coming iteration is what the active set needs.
+    The rest of requests that ended early is removed. After a router has moved any away, the profile is rebuilt from
+    those that are left. Each request that has outlived its prediction is added for
+    the next iteration. Afterwards the profile of the coming iteration is what the active set needs.
     """
     w, state, profile, block_size = view.worker, memory.state, memory.profile, view.problem.block_size
     offset = profile_offset(profile, state, w.iteration)
@@ -264,7 +264,7 @@ def admit_if_safe(
     state, iteration, r = memory.state, view.worker.iteration, view.requests[i]
     if state[_BLOCKED_ID] == i and iteration < state[_BLOCKED_UNTIL]:
         return False
-    rounds = expected_rounds(view, r, chunk)
+    rounds = expected_iterations(view, r, chunk)
     wait = chunks_blocked_for(view, memory, offset, r, chunk, rounds)
     if wait > 0:
         state[_BLOCKED_ID] = i
@@ -278,7 +278,7 @@ def admit_if_safe(
 
 @policy_kernel
 def work_conserving_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Ongoing requests first, swapping out the latest on overflow; else admit while the coming round fits."""
+    """Ongoing requests first, swapping out the latest on overflow; else admit while the next iteration fits."""
     capacity, chunk = view.problem.kv_capacity, int(memory.params[_CHUNK])
     note_queued(view, memory)
     need = need_of_chunks(view, chunk)
@@ -320,7 +320,7 @@ def lookahead_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory)
 
 
 class _WorkConserving(CompiledPolicy):
-    """What the four share: the chunk, and the heap of SJF."""
+    """Base of the four policies: the chunk, and the heap of SJF."""
 
     by_work = False
     resume = "by_work"
@@ -348,7 +348,7 @@ class _WorkConserving(CompiledPolicy):
 
 
 class _WithLookAhead(_WorkConserving):
-    """What both policies with look-ahead share: the profile of future memory."""
+    """Base of both policies with look-ahead: the profile of future memory."""
 
     def memory(self, system: SystemInfo) -> RuleMemory:
         """Return heap and ends behind the scalars, and a profile two horizons long.
@@ -365,11 +365,11 @@ class _WithLookAhead(_WorkConserving):
 
 @register_policy
 class WorkConservingFCFS(_WorkConserving):
-    """First come, first served while the coming round fits; swaps out the latest on overflow."""
+    """First come, first served while the next iteration fits; swaps out the latest on overflow."""
 
     info = PolicyInfo(
         name="work_conserving_fcfs",
-        summary="chunked prefill, mixed batches, FCFS while the coming round fits; swaps out the newest (LIFO)",
+        summary="chunked prefill, mixed batches, FCFS while the next iteration fits; swaps out the newest (LIFO)",
         paper=PAPER,
         algorithm="Section 3, work-conserving scheduling (FCFS)",
         chunks_prefill=True,
@@ -380,11 +380,11 @@ class WorkConservingFCFS(_WorkConserving):
 
 @register_policy
 class WorkConservingSJF(_WorkConserving):
-    """Least predicted work first while the coming round fits; swaps out the latest on overflow."""
+    """Least predicted work first while the next iteration fits; swaps out the latest on overflow."""
 
     info = PolicyInfo(
         name="work_conserving_sjf",
-        summary="chunked prefill, mixed batches, SJF while the coming round fits; swaps out the newest (LIFO)",
+        summary="chunked prefill, mixed batches, SJF while the next iteration fits; swaps out the newest (LIFO)",
         paper=PAPER,
         algorithm="Section 3, work-conserving scheduling (SJF)",
         needs=frozenset({"predicted_length"}),
@@ -395,11 +395,11 @@ class WorkConservingSJF(_WorkConserving):
     by_work = True
 
     def __init__(self, *, chunk: int = 512, resume: str = "first") -> None:
-        """Set the chunk and the place of those who were swapped out.
+        """Set the chunk and the place of swapped-out requests.
 
         Args:
             chunk: as above.
-            resume: ``"first"``: who was swapped out returns before anybody new starts, as in Section 3;
+            resume: ``"first"``: swapped-out requests return before any new one starts, as in Section 3;
                 ``"by_work"``: by work among the new ones.
         """
         super().__init__(chunk=chunk)

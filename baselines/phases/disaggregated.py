@@ -1,13 +1,12 @@
-"""DistServe: prefill and decode on workers of their own.
+"""DistServe: prefill and decode on separate workers.
 
 Source: A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and
 Practice", Appendix E.3, Algorithm 5, after Zhong et al., "DistServe: Disaggregating Prefill and Decoding for
-Goodput-optimized Large Language Model Serving". The moving of KV between workers is the cluster's, not the
-policy's.
+Goodput-optimized Large Language Model Serving". The cluster moves KV between workers, not the policy.
 
 Readings and deviations:
 
-- Memory is not taken for granted; see :mod:`kvgym.baselines.phases.steps`. A request evicted from a decode worker
+- Memory is limited; see :mod:`kvgym.baselines.phases.steps`. A request evicted from a decode worker
   without its KV is prefilled there again, whole and alone, at its turn in the queue.
 - A worker for both phases, which the algorithm does not know, prefills while the head of the queue fits and
   else decodes. This is what a decode worker does with requests that need a prefill.
@@ -26,7 +25,7 @@ from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy
 
 @policy_kernel
 def dist_serve_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Algorithm 5: prefill the first of the queue alone; on workers that decode, else decode."""
+    """Algorithm 5: prefill the first request of the queue alone; on workers that decode, else decode."""
     width = int(memory.params[0])
     take_next(view, decision, NO_LIMIT, NO_LIMIT, width)
     if decision.record.explicit == 0:
@@ -38,7 +37,7 @@ def dist_serve_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory
 
 @register_policy
 class DistServe(CompiledPolicy):
-    """DistServe: whole prompts one at a time where there is one to prefill, else everybody decodes."""
+    """DistServe: whole prompts one at a time where there is one to prefill, else decodes."""
 
     info = PolicyInfo(
         name="dist_serve",

@@ -7,11 +7,11 @@ Readings and deviations:
 
 - The printed chunk min{t_lcm, L - i}, with i the next token from 1 on, never reaches the last token of a
   prompt; it is L - i + 1, all that is left.
-- A cycle is over when nobody is left in D. As printed only a decode iteration can end it; the two differ only
+- A cycle is over when D is empty. As printed only a decode iteration can end it; the two differ only
   where a request finishes with its prefill (a first token that counts, and an output of one token).
 - requests_in_cycle counts moves from P to D, as the algorithm does (the text counts first iterations). A
   request evicted and prefilled again counts again.
-- Memory is not taken for granted; see :mod:`kvgym.baselines.phases.steps`. A prefill that does not fit waits while
+- Memory is limited; see :mod:`kvgym.baselines.phases.steps`. A prefill that does not fit waits while
   D decodes.
 """
 
@@ -50,8 +50,8 @@ def rad_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> No
 def rad_batched_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 2: prefill up to n requests, then decode them t_col at a time until all have finished.
 
-    D_active is the first t_col requests in order of activation: nobody is activated in decode mode, so that
-    who takes the place of one that has finished is the next in that order.
+    D_active is the first t_col requests in order of activation. Decode mode activates none, so the next
+    request in that order takes the place of one that has finished.
     """
     w, state = view.worker, memory.state
     cycle, decodes, chunk = int(memory.params[0]), int(memory.params[1]), int(memory.params[2])
@@ -69,7 +69,7 @@ def rad_batched_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemor
 
 
 class _Cycles(CompiledPolicy):
-    """What both policies share: hyperparameters and the state of a cycle."""
+    """Base of both policies: hyperparameters and the state of a cycle."""
 
     def __init__(self, *, cycle: int = 1000, decodes: int = 128, chunk: int = 256) -> None:
         """Set the length of a cycle and the tile dimensions that are optimal for the GPU.

@@ -3,10 +3,10 @@
 Source: A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and
 Practice", Algorithms 1, 2 and 5, which name the requests waiting for a prefill P and those decoding D.
 
-The algorithms take memory for granted (Assumption 4). Where it binds:
+The algorithms assume enough memory (Assumption 4). Where it is short:
 
-- A prefill begins only if the whole of what is left of it, and one token more, fits beside the KV at rest of
-  all active requests, which are paused meanwhile; so a prefill once begun is never stuck. A request alone on
+- A prefill begins only if all that is left of it, and one token more, fits beside the KV at rest of
+  all active requests, which are paused meanwhile. So a prefill that has begun is never stuck. A request alone on
   the worker always fits.
 - A decode iteration that does not fit evicts the latest activated request, paused or not, until it does.
 - An evicted request that kept its progress has nothing left to prefill. At its turn in the queue it returns to
@@ -65,7 +65,7 @@ def take_next(view: RuleView, decision: RuleDecision, chunk: int, places: int, w
     decision is explicit if a prefill has begun; else the batch is still to be decided.
 
     Args:
-        view: what the rule sees.
+        view: what the policy observes.
         decision: what it decides.
         chunk: tokens of a prefill iteration at most.
         places: how many requests may still move from P to D.
@@ -106,7 +106,7 @@ def take_next(view: RuleView, decision: RuleDecision, chunk: int, places: int, w
 def decode_first(view: RuleView, decision: RuleDecision, width: int) -> None:
     """Decode the ``width`` requests activated first, those just admitted included; the others pause.
 
-    Evicts while that does not fit, which is never so after :func:`take_next` has admitted anybody.
+    Evicts while that does not fit, which never happens after :func:`take_next` has admitted a request.
     """
     d, active = decision.record, view.active
     keep, kv = view.worker.num_active, view.worker.kv_allocated

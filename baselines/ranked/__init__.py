@@ -1,6 +1,6 @@
-"""The scheduler ``ranked``: a score for every request, and the batch that the ranking is worth most in.
+"""The scheduler ``ranked``: a score for every request, and the prefix of the ranking worth most for its duration.
 
-:mod:`kvgym.baselines.ranked.clairvoyant` is what the ranking reaches where lengths are known.
+:mod:`kvgym.baselines.ranked.clairvoyant` shows what the ranking reaches with known lengths.
 """
 
 from kvgym.baselines.ranked.clairvoyant import Clairvoyant as Clairvoyant

@@ -1,7 +1,7 @@
-"""The active requests of a ranking: who leaves where memory is too tight, and the list of those that stay, in order.
+"""The active requests of a ranking: evictions where memory is too tight, and the list of the others, in order.
 
-The list lasts from decision to decision, as the order hardly changes, with the scores beside it. Where very many are
-active they are ranked now and then; between two rankings decodes go on, and only those with prompt left are listed.
+The list is kept from decision to decision with the scores beside it, as the order hardly changes. Where very many
+are active, they are ranked now and then; between two rankings decodes go on, and only prompts are listed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from kvgym.kernels import (
 )
 
 MOST_MOVES = 4
-"""Places by which listed requests move on average, from which on sorting them all anew is quicker."""
+"""Places by which listed requests move on average, from which on sorting them all again is quicker."""
 
 LEAVES = -2
 """In SLOT.planned while a decision is made: this one is evicted."""
@@ -68,7 +68,7 @@ def ranks_now(view: RuleView) -> bool:
 def none_gone(view: RuleView, memory: RuleMemory) -> bool:
     """Return whether all listed requests are active still, and in the slots they had.
 
-    Active requests stand in order of activation: if the one that was last is where it was, nobody before it has left.
+    Active requests stand in order of activation: if the last one is where it was, none before it has left.
     """
     number = memory.state[list_at(view)]
     if number > view.worker.num_active:
@@ -91,7 +91,7 @@ def claim_beyond(view: RuleView, slot: Any) -> Any:
 def certain_memory(view: RuleView) -> Any:
     """Return the memory that the active requests hold or will certainly take, allocated tokens."""
     p, w = view.problem, view.worker
-    used = w.kv_allocated + p.block_size * w.num_full  # if everybody decodes one token
+    used = w.kv_allocated + p.block_size * w.num_full  # if all requests decode one token
     prefills, k = w.num_prefilling, w.num_active
     while prefills > 0:  # they come last as a rule
         k -= 1
@@ -104,7 +104,7 @@ def certain_memory(view: RuleView) -> Any:
 
 @jit
 def evict_worst(view: RuleView, decision: RuleDecision, memory: RuleMemory, used: int) -> int:
-    """Evict the worst while what the active set will certainly take does not fit; return what is used then, tokens."""
+    """Evict the worst until what the active set will certainly take fits; return the memory then used, tokens."""
     w, active = view.worker, view.active
     while used > view.problem.kv_capacity:
         worst, at = -math.inf, 0
@@ -122,7 +122,7 @@ def evict_worst(view: RuleView, decision: RuleDecision, memory: RuleMemory, used
 
 @jit_inline
 def drop_gone(view: RuleView, memory: RuleMemory, leaving: int) -> int:
-    """Take who has left or leaves out of the list, and note the slots; returns how many of it are active still."""
+    """Remove requests that have left or leave from the list, and store the slots; return how many are still active."""
     state, reals, active, w = memory.state, memory.reals, view.active, view.worker
     first, slot_of, scores = list_at(view) + 1, slots_at(view), listed_scores_at(view)
     for k in range(w.num_active):
@@ -143,7 +143,7 @@ def drop_gone(view: RuleView, memory: RuleMemory, leaving: int) -> int:
 
 @jit
 def forget_active(view: RuleView, memory: RuleMemory) -> None:
-    """Take out of the list whom a router has taken away, at once: they may be back, as new ones, before a ranking."""
+    """Remove requests that a router has moved away from the list, at once: they may be back before a ranking."""
     drop_gone(view, memory, 0)
     count = memory.state[list_at(view)]
     memory.state[LAST_LISTED] = view.active[count - 1].request_id if count > 0 else UNKNOWN
@@ -151,7 +151,7 @@ def forget_active(view: RuleView, memory: RuleMemory) -> None:
 
 @jit_inline
 def list_new(view: RuleView, memory: RuleMemory, present: int, leaving: int) -> None:
-    """Put who is new behind the list: active requests from slot ``present`` on, unless they leave again."""
+    """Append new requests to the list: those from slot ``present`` on, unless they leave again."""
     state, active, w = memory.state, view.active, view.worker
     first, slot_of = list_at(view) + 1, slots_at(view)
     count = state[first - 1]
@@ -162,13 +162,13 @@ def list_new(view: RuleView, memory: RuleMemory, present: int, leaving: int) -> 
             state[first + count] = i
             count += 1
     state[first - 1] = count
-    # Whoever is evicted leaves its slot to others.
+    # An evicted request leaves its slot to others.
     state[LAST_LISTED] = active[w.num_active - 1].request_id if leaving == 0 and w.num_active > 0 else UNKNOWN
 
 
 @jit_inline
 def order_known(view: RuleView, memory: RuleMemory, known: int) -> None:
-    """Put their scores beside listed requests, and bring these into order."""
+    """Write the scores beside the listed requests, and sort these."""
     state, reals, first, scores = memory.state, memory.reals, list_at(view) + 1, listed_scores_at(view)
     last, moves = -math.inf, 0
     for j in range(known):
@@ -183,7 +183,7 @@ def order_known(view: RuleView, memory: RuleMemory, known: int) -> None:
 
 @jit_inline
 def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Bring the list up to date and into order: most scores are what they were or hardly differ."""
+    """Update and sort the list: most scores are what they were or hardly differ."""
     state, reals, first, scores = memory.state, memory.reals, list_at(view) + 1, listed_scores_at(view)
     leaving, present = decision.record.num_evict, state[first - 1]
     if leaving > 0 or not none_gone(view, memory):
@@ -204,7 +204,7 @@ def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
 
 @jit_inline
 def list_dues(view: RuleView, memory: RuleMemory) -> Any:
-    """Put when their next tokens are due beside the listed requests, once a decision; returns the place."""
+    """Write beside the listed requests when their next tokens are due, once a decision; return the place."""
     state, reals = memory.state, memory.reals
     listed, first = listed_dues_at(view), list_at(view) + 1
     if state[DUES_LISTED] == 0:

@@ -1,4 +1,4 @@
-"""The batch of a ranking: who leaves where memory is too tight, who enters, and how many tokens are worth it."""
+"""The batch of a ranking: evictions where memory is too tight, admissions, and the number of tokens worth most."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ MOST_TOKENS = 8192
 """Tokens of a batch at most."""
 
 MOST_ASIDE = 8
-"""Requests kept out at a decision that others may pass."""
+"""Most requests that are put aside at a decision, so that others may pass."""
 
 HOPELESS = 0.7
 """Share of the worth of the best batch below which no larger ones are tried."""
@@ -150,7 +150,7 @@ def number_late(view: RuleView, memory: RuleMemory, seconds: float, taken: int) 
 
 @jit_inline
 def cost_power(view: RuleView, memory: RuleMemory) -> Any:
-    """Return the power of a batch's duration that its worth is divided by: by who waits or is active, and memory."""
+    """Return the power of the duration that a batch's worth is divided by, from queue, active requests and memory."""
     p, w = memory.params, view.worker
     free = view.problem.kv_capacity - w.kv_allocated
     waiting = w.num_waiting / (1 + w.num_active + w.num_waiting)
@@ -210,7 +210,7 @@ def hopeless(batch: Worth, best: Worth, power: float) -> bool:
 
 @jit_inline
 def judge(view: RuleView, memory: RuleMemory, value: float, taken: int) -> Worth:
-    """Return what the batch described in ``view.load`` is worth: less for every request whose next token it makes late.
+    """Return what the batch described in ``view.load`` is worth: less for every next token that it makes late.
 
     The first ``taken`` of the ranked active requests are in it.
     """
@@ -234,7 +234,7 @@ def no_deadline_behind(view: RuleView, memory: RuleMemory, taken: int) -> bool:
 def spare_room(view: RuleView, memory: RuleMemory) -> int:
     """Return the memory that admission leaves free, tokens: a share of all, and what outputs to come will take.
 
-    For decisions that evict nobody; the others admit nobody.
+    For decisions without evictions; the others admit no request.
     """
     p, w, output = memory.params, view.worker, 0.0
     for k in range(w.num_active):
@@ -463,7 +463,7 @@ def carry_out(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> Non
                 admit_tokens(decision, ~item, share)
             else:
                 admit(decision, ~item)
-            memory.reals[SCORES + ~item] = math.nan  # to be rated anew, as an active one
+            memory.reals[SCORES + ~item] = math.nan  # to be scored again, as an active one
     end_walk(view, memory)
     for j in range(state[NUM_TAKEN], state[listed - 1]):  # no item of the batch
         pause(decision, active[state[slot_of + state[listed + j]]])

@@ -1,4 +1,4 @@
-"""``clairvoyant``: what a scheduler could do that knows every output length, a reference and no contender.
+"""``clairvoyant``: a reference that knows every output length, not a deployable scheduler.
 
 It knows the true lengths of the requests that have arrived, and nothing of those to come. Two rules, by what a batch
 costs:
@@ -8,7 +8,8 @@ costs:
 - where every batch takes equally long, as in slotted time: nothing is gained by leaving a request out of a batch, and
   memory is all that is scarce. Requests enter in ascending order of memory × time, Σ (s + j) over their iterations, as
   far as the look-ahead of MC-SF allows (Jaillet et al., inequality (5)), which is exact here: nothing ever overflows.
-  Who does not fit is waited for; ``passed`` lets those behind pass, which helps throughput and harms the mean latency.
+  A request that does not fit holds up the others; ``passed`` lets some pass, which helps throughput
+  and harms the mean latency.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def least_volume_first(view: RuleView, decision: RuleDecision, memory: RuleMemor
 
 @policy_kernel
 def clairvoyant_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Look ahead where that is the rule, else rank, and run the best prefix."""
+    """Admit by the look-ahead where that is the rule; else rank, and run the best prefix."""
     if memory.state[CERTAIN] == LOOKING_AHEAD:
         least_volume_first(view, decision, memory)
     else:
@@ -108,7 +109,7 @@ def equally_long(system: SystemInfo) -> bool:
 
 @register_policy
 class Clairvoyant(CompiledPolicy):
-    """Knows the true lengths: a reference for what lengths are worth, not a scheduler that could be had."""
+    """Knows the true lengths: a reference for what lengths are worth, not a deployable scheduler."""
 
     info = PolicyInfo(
         name="clairvoyant",

@@ -1,4 +1,4 @@
-"""Where the rule keeps what it remembers: places in the arrays of its memory, and the order of its parameters."""
+"""Memory layout of ``ranked``: places in the arrays of its memory, and the order of its parameters."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ SCORES = DECODE_WORTH + 1
 DUE, BASE, GAP, OUTPUT, NOTES = range(5)
 """What is noted of a request: when the next token is due (inf: no deadline, or it cannot be met); the score without
 what the deadline adds; the time that may pass between tokens (-inf: an objective has been missed, NaN: there was no
-token when this was looked at); and the output still to come."""
+token when this was computed); and the output still to come."""
 
 # Whole numbers. How many requests have finished, when to learn next, how many have arrived,
-# whether any of these has a deadline, decisions since deadlines of the queue were looked at, and how many pressed then;
+# whether any of these has a deadline, decisions since deadlines of the queue were computed, and how many pressed then;
 # whether lengths are known; of the list of active requests the one in the last slot, whether the dues are beside it,
 # how many times between tokens, and whether scores have been renewed since it was in order; whether the front of a
 # queue is out of order; whether this is a boundary between rankings; how many of the list are items of the batch, how

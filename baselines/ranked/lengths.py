@@ -1,4 +1,4 @@
-"""How much output is still to come: hazards learned from what has been served, and the Gittins cost of them.
+"""Expected remaining output: hazards learned from served requests, and the Gittins costs that follow.
 
 Nothing is assumed of a workload. Lengths are counted on a logarithmic grid as requests finish: the output itself
 and, where a length is predicted, its ratio to the prediction. Requests under way count as censored, their output
@@ -53,7 +53,7 @@ TOKEN_PRIOR, RATIO_PRIOR, CLASS_PRIOR = 2.0, 4.0, 8.0
 """Pseudo-observations at every bin: of lengths, of ratios, and, for a class, of what all classes show together."""
 
 LEARN_EVERY = 8
-"""Learned anew after every 8 completions, and after an eighth of those seen once these are more."""
+"""Completions between two updates: 8, and an eighth of those seen once that is more."""
 
 
 def _bin_of(tokens: int) -> int:
@@ -153,7 +153,7 @@ def learn_group(
 
 @jit
 def count(state: Any, row: Any, tokens: int, lengths: int, ratios: int) -> None:
-    """Count a request with so many output tokens among all and in its class."""
+    """Count a request with a number of output tokens among all and in its class."""
     g, b = group_of(row), token_bin(tokens)
     state[lengths + b] += 1
     if g > 0:
@@ -219,7 +219,7 @@ def cost_at(reals: Any, costs: int, edges: int, b: int, x: float) -> Any:
 
 @jit_inline
 def output_to_come(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> Any:
-    """Return what the output still to come is reckoned at, tokens, at least 1.
+    """Return the estimate of the output still to come, tokens, at least 1.
 
     The Gittins cost from the most tokens that the request has ever had, those lost by an eviction on top; within
     the bounds of the length where these are revealed. Where lengths are known, what is left.

@@ -1,8 +1,8 @@
 """Waiting requests by score: the front in order, as far as the last walks came, and a heap of those behind it.
 
-A walk looks at the first ones and passes them; who is admitted leaves when it is over. So nobody is taken out of the
-heap, and put back, at every decision. In ``memory.state``, from ``at``: length and ids of the heap (1 + n), length and
-ids of the front (1 + n), and how many of the front have been passed (1).
+A walk visits the first ones and passes them; admitted requests leave when it is over. So no request is taken out of
+the heap and put back at every decision. In ``memory.state``, from ``at``: length and ids of the heap (1 + n), length
+and ids of the front (1 + n), and how many of the front have been passed (1).
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def queue_remove(view: RuleView, memory: RuleMemory, at: int) -> None:
 
 @jit
 def queue_end_walk(view: RuleView, memory: RuleMemory, at: int) -> None:
-    """Begin at the best again; of those passed, who has no score any more (NaN) leaves."""
+    """Begin at the best again; of those passed, requests without a score (NaN) leave."""
     state, reals, front = memory.state, memory.reals, front_of(view, at)
     passed, kept = state[passed_at(view, at)], 0
     if passed == 0:
@@ -138,7 +138,7 @@ def queue_mix(view: RuleView, memory: RuleMemory, at: int) -> Any:
 
 @jit
 def queue_forget(view: RuleView, memory: RuleMemory, at: int) -> None:
-    """Remove those that a router has taken away."""
+    """Remove requests that a router has moved away."""
     state, front = memory.state, front_of(view, at)
     for j in range(view.worker.num_left):
         i = left_request(view, j)

@@ -82,28 +82,28 @@ EARLY = 32
 """Output tokens below which a request is early in its output."""
 
 QUEUE_SHARE = 8
-"""Waiting requests per decision, on average, whose deadlines are looked at."""
+"""Waiting requests per decision, on average, with deadlines computed again."""
 
 
 @jit_inline
-def renew(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
-    """Renew scores between :func:`rate_all` and the decision: something that they are made of has changed.
+def renew(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
+    """Update scores between :func:`rate_all` and the decision: something that they depend on has changed.
 
-    All are ranked at this boundary then, as it is to tell at once.
+    All requests are then ranked at this boundary, so that the change has an effect at once.
 
     Args:
-        view: what the rule sees.
+        view: what the policy observes.
         memory: what it remembers.
-        everybody: else only those without a score, which is NaN.
+        rescore: all of them; else only those without a score, which is NaN.
     """
     for k in range(view.worker.num_active):
-        if everybody or math.isnan(memory.reals[SCORES + view.active[k].request_id]):
+        if rescore or math.isnan(memory.reals[SCORES + view.active[k].request_id]):
             rate_slot(view, memory, k)
             memory.state[RENEWED] = 1
     if memory.state[BETWEEN] == 1:
         memory.state[BETWEEN] = 0
         rate_active(view, memory, False)
-    rate_queue(view, memory, everybody)
+    rate_queue(view, memory, rescore)
 
 
 @jit_inline
@@ -116,15 +116,15 @@ def rate_new(view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit_inline
-def rate_active(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
+def rate_active(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
     """Bring the scores of the active requests up to date, and note when the first of their next tokens is due.
 
-    Most decodes had their last token at the same time, and there are few objectives: what the last two deadlines add is
-    at hand.
+    Most decodes had their last token at the same time, and there are few objectives, so what the last two deadlines add
+    is kept for the next request.
     """
     w, reals, timed = view.worker, memory.reals, memory.state[DEADLINES] == 1
     often, seldom = w.iteration % OFTEN == 0, w.iteration % SELDOM == 0
-    if not (everybody or often or timed):
+    if not (rescore or often or timed):
         return
     asked = other_asked = math.nan
     added = due = other_added = other_due = 0.0
@@ -133,7 +133,7 @@ def rate_active(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
         slot = view.active[k]
         i, left = slot.request_id, slot.num_prefill_left
         notes = notes_of(view, i)
-        if everybody or (often and (seldom or left > 0 or slot.num_output_tokens < EARLY)):
+        if rescore or (often and (seldom or left > 0 or slot.num_output_tokens < EARLY)):
             rebase_slot(view, memory, k)
             reals[SCORES + i] = reals[notes + BASE]
         if not timed:
@@ -148,7 +148,7 @@ def rate_active(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
                 other_asked, other_added, other_due = asked, added, due
                 asked = wanted
                 added, due = added_until(view, memory, slot, wanted)
-            # No branches: nobody can tell which of the two comes next.
+            # No branches: which of the two comes next cannot be predicted.
             same = wanted == asked
             gained, until = added if same else other_added, due if same else other_due
             soonest = until if until < soonest else soonest
@@ -159,9 +159,9 @@ def rate_active(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
 
 @jit_inline
 def rate_all(view: RuleView, memory: RuleMemory) -> None:
-    """Bring the scores up to date: of who has come, and of active requests after every 4 or 16 batches.
+    """Bring the scores up to date: of new requests, and of active ones after every 4 or 16 batches.
 
-    All are renewed where lengths have been learned anew. Deadlines change scores with time: what they add is reckoned
+    All are updated when lengths have been learned. Deadlines change scores with time: what they add is computed
     at every ranking for active requests, and for 8 waiting ones per decision on average. Where very many are active,
     all of them are ranked at some of the boundaries only, see :func:`~.active.ranks_now`, unless memory is too tight.
     """
@@ -208,7 +208,7 @@ def ranked_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
 
 @register_policy
 class Ranked(CompiledPolicy):
-    """One ranking of all requests, active and waiting; the batch is the prefix that is worth most for its duration.
+    """One ranking of all requests, active and waiting; the batch is the prefix worth most for its duration.
 
     A baseline of this project, of Gittins indices and of ideas of the papers: order by what is left in time and memory
     (MC-SF and its relatives order by length), a share of memory kept free (MC-Benchmark), progress learned from
@@ -218,7 +218,7 @@ class Ranked(CompiledPolicy):
     It makes use of predicted lengths, intervals, classes and objectives where requests carry them, and of nothing
     else; hazards are learned from completions, see :mod:`kvgym.baselines.ranked.lengths`. Scores of active
     requests are renewed after some batches, see :func:`rate_all`, and from 128 active requests on only some boundaries
-    rank all of them, so that decisions do not take as much longer as there are more.
+    rank all of them, so that the time of a decision does not grow with their number.
     """
 
     info = PolicyInfo(
@@ -284,13 +284,13 @@ class Ranked(CompiledPolicy):
         return empty_memory(self.params(system), system.max_requests)
 
     def lesson(self, view: RuleView, row: Any, request_id: int, length: int) -> tuple[Sequence[float], float]:
-        """Return what the network sees of a request now, and what it should add to the score.
+        """Return what the network observes of a request now, and what it should add to the score.
 
-        That is what the score would be with the output that really comes in place of what is reckoned, less what it
-        is; see :class:`kvgym.agents.evolution.imitation.Student`.
+        That is the score with the true output in place of the estimate, less the score itself; see
+        :class:`kvgym.agents.evolution.imitation.Student`.
 
         Args:
-            view: what the rule sees, for uncompiled code.
+            view: what the policy observes, for uncompiled code.
             row: of an active request (its slot) or of a waiting one (its request).
             request_id: its id.
             length: its output in all, tokens.
@@ -303,13 +303,13 @@ class Ranked(CompiledPolicy):
 
 
 def empty_memory(params: NDArray[np.float64], max_requests: int) -> RuleMemory:
-    """Return the memory of a rule that has seen nothing.
+    """Return the memory of a policy that has seen no request.
 
     Args:
         params: weights and network, float64 (k,).
         max_requests: n, requests of the run at most.
     """
-    # At most; in a cluster those of the worker with the most memory are everybody's.
+    # At most; in a cluster all workers have as many as the one with the most memory.
     places = max(1, max_requests)
     reals = np.zeros(SCORES + 6 * max_requests + 3 * places)
     reals[FIRST_DUE] = np.inf

@@ -44,7 +44,7 @@ SAMPLE_PROMPT, SAMPLE_DECODES = 512, 64
 """Batches by which the time that prompt tokens and decodes add is compared."""
 
 NETWORK_INPUTS = 12
-"""Features that the network of a score sees, see :func:`network_score`."""
+"""Features that the network of a score observes, see :func:`network_score`."""
 
 
 _LOGS = np.array([math.log(1.0 + k) for k in range(4096)])
@@ -59,7 +59,7 @@ def log_beyond(tokens: int) -> Any:
 
 @jit
 def prompt_seconds(view: RuleView, tokens: int) -> Any:
-    """Return the duration of a batch that is a prompt of so many tokens, s."""
+    """Return the duration of a batch that is a prompt of ``tokens`` tokens, s."""
     load = view.load
     load.prefill_context = load.prefill_products = load.num_decodes = load.decode_context = 0
     load.num_prefills, load.prefill_tokens, load.prefill_squares = 1, tokens, tokens * tokens
@@ -102,7 +102,7 @@ def deadline_of(view: RuleView, row: Any, request: Any) -> Any:
     """Return when the next token of a request is due, s; inf without an objective, -inf where one has been missed.
 
     Args:
-        view: what the rule sees.
+        view: what the policy observes.
         row: of an active request (its slot) or of a waiting one (its request).
         request: its row among the requests.
     """
@@ -144,7 +144,7 @@ def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple
     """Return how near the next deadline of a request is.
 
     Args:
-        view: what the rule sees.
+        view: what the policy observes.
         memory: what it remembers.
         row: of an active request (its slot) or of a waiting one (its request).
         request: its row among the requests.
@@ -214,9 +214,9 @@ def terms_of(memory: RuleMemory, row: Any, output: float, waiting: bool) -> Any:
     """Return what the base of a score is made of.
 
     Args:
-        memory: what the rule remembers, the weights among it.
+        memory: what the policy remembers, the weights among it.
         row: of an active request (its slot) or of a waiting one (its request).
-        output: what its output still to come is reckoned at, tokens.
+        output: the estimate of its output still to come, tokens.
         waiting: whether it waits.
 
     Returns:
@@ -241,14 +241,14 @@ def weighted(memory: RuleMemory, terms: Any) -> Any:
 def features_of(
     view: RuleView, memory: RuleMemory, row: Any, request: Any, output: float, waiting: bool, terms: Any
 ) -> Any:
-    """Return what the network sees of a request, NETWORK_INPUTS numbers.
+    """Return what the network observes of a request, NETWORK_INPUTS numbers.
 
     Args:
-        view: what the rule sees.
+        view: what the policy observes.
         memory: what it remembers.
         row: of an active request (its slot) or of a waiting one (its request).
         request: its row among the requests.
-        output: what its output still to come is reckoned at, tokens.
+        output: the estimate of its output still to come, tokens.
         waiting: whether it waits.
         terms: of :func:`terms_of`.
     """
@@ -288,10 +288,10 @@ def base_of(
 def lesson_of(
     view: RuleView, memory: RuleMemory, row: Any, request_id: int, length: int, waiting: bool
 ) -> Any:
-    """Return what the network sees of a request, and what it should add: what the true length does to the score.
+    """Return what the network observes of a request, and what it should add: how the true length changes the score.
 
     Args:
-        view: what the rule sees.
+        view: what the policy observes.
         memory: what it remembers.
         row: of an active request (its slot) or of a waiting one (its request).
         request_id: its id.

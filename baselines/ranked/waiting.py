@@ -1,7 +1,7 @@
 """The waiting requests of a ranking, the best first.
 
-Two queues hold them: one those that press, as their deadlines can still be met, so that their scores change with time;
-the other all others, whose scores stand. Who is lost moves from the first to the second, at the latest when it is the
+Two queues hold them. Requests that press, with deadlines that can still be met, have scores that change with time; the
+scores of all others stand. A request that is lost moves from the first to the second, at the latest when it is the
 best of both.
 """
 
@@ -36,13 +36,13 @@ from kvgym.kernels import UNKNOWN, WAITING, RuleMemory, RuleView, jit, jit_inlin
 
 @jit_inline
 def presses(view: RuleView, memory: RuleMemory, i: int) -> bool:
-    """Return whether a waiting request had a deadline that could be met when this was last looked at."""
+    """Return whether a waiting request had a deadline that could be met when this was last computed."""
     return bool(memory.reals[notes_of(view, i) + DUE] < math.inf)
 
 
 @jit_inline
 def queue_of(view: RuleView, memory: RuleMemory, i: int) -> Any:
-    """Return the place of the queue that a waiting request is in, or belongs into."""
+    """Return the place of the queue that a waiting request is in, or belongs to."""
     return pressing_at(view) if presses(view, memory, i) else STANDING
 
 
@@ -54,7 +54,7 @@ def add_waiting(view: RuleView, memory: RuleMemory, i: int) -> None:
 
 @jit_inline
 def forget_waiting(view: RuleView, memory: RuleMemory) -> None:
-    """Remove those that a router has taken away."""
+    """Remove requests that a router has moved away."""
     queue_forget(view, memory, STANDING)
     queue_forget(view, memory, pressing_at(view))
 
@@ -76,10 +76,10 @@ def pass_first(view: RuleView, memory: RuleMemory, i: int) -> None:
 
 @jit
 def end_walk(view: RuleView, memory: RuleMemory) -> None:
-    """Begin at the best again: who was passed and has been admitted, and has no score any more, leaves."""
+    """Begin at the best again: admitted requests, which have no score any more, leave."""
     queue_end_walk(view, memory, STANDING)
     queue_end_walk(view, memory, pressing_at(view))
-    if memory.state[OUT_OF_ORDER] == 1:  # somebody was lost during the walk, and came before others for it
+    if memory.state[OUT_OF_ORDER] == 1:  # a request was lost during the walk, and came before others for it
         memory.state[OUT_OF_ORDER] = 0
         rate_queue(view, memory, False)
 
@@ -88,7 +88,7 @@ def end_walk(view: RuleView, memory: RuleMemory) -> None:
 def first_waiting(view: RuleView, memory: RuleMemory) -> Any:
     """Return the waiting request with the best score that has not been passed, UNKNOWN if there is none.
 
-    If it is lost by now it is scored anew, and the best looked for again.
+    If it is lost by now it is scored again, and the best is found again.
     """
     i = best_waiting(view, memory)
     while i != UNKNOWN and presses(view, memory, i):
@@ -103,39 +103,39 @@ def first_waiting(view: RuleView, memory: RuleMemory) -> Any:
 
 
 @jit
-def rate_waiting(view: RuleView, memory: RuleMemory, at: int, everybody: bool) -> None:
-    """Score the requests of a queue anew, and bring them into order.
+def rate_waiting(view: RuleView, memory: RuleMemory, at: int, rescore: bool) -> None:
+    """Score the requests of a queue again, and sort them.
 
     Args:
-        view: what the rule sees.
+        view: what the policy observes.
         memory: what it remembers.
         at: place of the queue.
-        everybody: else only those without a score, which is NaN.
+        rescore: all of them; else only those without a score, which is NaN.
     """
     for j in range(queue_mix(view, memory, at)):
         i = memory.state[at + 1 + j]
         if view.requests[i].status == WAITING:
-            if everybody or math.isnan(memory.reals[SCORES + i]):
+            if rescore or math.isnan(memory.reals[SCORES + i]):
                 rate_request(view, memory, i)
             add_waiting(view, memory, i)
 
 
 @jit_inline
-def rate_queue(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
-    """Score waiting requests anew: everybody, or those without a score, which is NaN."""
-    rate_waiting(view, memory, STANDING, everybody)
-    rate_waiting(view, memory, pressing_at(view), everybody)
+def rate_queue(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
+    """Score waiting requests again: all, or those without a score, which is NaN."""
+    rate_waiting(view, memory, STANDING, rescore)
+    rate_waiting(view, memory, pressing_at(view), rescore)
 
 
 @jit_inline
 def note_pressing(view: RuleView, memory: RuleMemory) -> None:
-    """Note how many press, when all have been looked at."""
+    """Note how many press, after all have been scored."""
     memory.state[UNSEEN], memory.state[PRESSED] = 0, queue_length(view, memory, pressing_at(view))
 
 
 @jit
 def press_queue(view: RuleView, memory: RuleMemory) -> None:
-    """Reckon anew what deadlines add to the scores of those that press."""
+    """Compute again what deadlines add to the scores of those that press."""
     at = pressing_at(view)
     for j in range(queue_mix(view, memory, at)):
         i = memory.state[at + 1 + j]

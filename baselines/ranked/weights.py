@@ -1,4 +1,4 @@
-"""The weights of ``ranked``: names, defaults set by hand, ranges, in the order of the rule's parameters."""
+"""The weights of ``ranked``: names, defaults set by hand, steps, ranges, meanings, in the order of its parameters."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from kvgym.policy import Weight
 
 WEIGHTS: tuple[Weight, ...] = (
     Weight("prompt", 0.1, 0.15, 0.0, 10.0, meaning=
-        "what a prompt token counts in the work left, output tokens"),
+        "weight of a prompt token in the work left, output tokens"),
     Weight("footprint", 1.5, 0.3, -1.0, 5.0, meaning=
-        "weight of the memory a request takes on average until it ends, beside its work"),
+        "weight of the mean memory of a request until it ends, beside its work"),
     Weight("attained", 0.5, 0.2, 0.0, 5.0, meaning=
-        "how far output generated brings a request forward"),
+        "how far the output so far brings a request forward"),
     Weight("held", 0.1, 0.2, 0.0, 5.0, meaning=
-        "how far KV held brings an active request forward"),
+        "how far the KV held brings an active request forward"),
     Weight("waiting", 5.0, 1.0, -10.0, 100.0, meaning=
-        "how far a waiting request stands behind an active one that is alike"),
+        "how far a waiting request is behind an equal active one"),
     Weight("waiting_pressure", 0.0, 0.2, -10.0, 10.0, meaning=
         "the same, times log(1 + waiting / (1 + active))"),
     Weight("slack", 0.5, 0.3, -5.0, 10.0, meaning=
@@ -22,16 +22,16 @@ WEIGHTS: tuple[Weight, ...] = (
     Weight("urgent", 10.0, 3.0, -20.0, 50.0, meaning=
         "how far a deadline that does not outlast another batch brings a request forward"),
     Weight("lost", 10.0, 3.0, -20.0, 50.0, meaning=
-        "how far a request that has missed its objectives, or is bound to, stands behind"),
+        "how far a request that has missed its objectives, or is bound to, is set back"),
     Weight("gate", 2.1, 0.3, -10.0, 100.0, meaning=
-        "a request whose output still to come is more than e^gate times what is usual on arrival does not "
-        "begin while the worker is busy"),
+        "a request with more than e^gate times the usual output to come does not begin while the worker is "
+        "busy"),
     Weight("gate_busy", 0.33, 0.1, 0.0, 1.0, meaning=
-        "busy is a worker whose last batch took more than 1 / (1 - gate_busy) times the shortest"),
+        "a worker is busy if its last batch took more than 1 / (1 - gate_busy) times the shortest"),
     Weight("value", 0.0, 0.05, -1.0, 2.0, meaning=
         "a token is worth exp(-value * score)"),
     Weight("prefill_value", 0.5, 0.2, 0.0, 10.0, meaning=
-        "what the time of a prompt token is worth, that of a decode being worth 1"),
+        "worth of the time of a prompt token, that of a decode being 1"),
     Weight("prefill_pressure", 0.4, 0.3, -5.0, 5.0, meaning=
         "the logarithm of the same, times log(1 + waiting / (1 + active))"),
     Weight("prefill_room", 2.0, 0.5, -5.0, 10.0, meaning=
@@ -50,13 +50,13 @@ WEIGHTS: tuple[Weight, ...] = (
     Weight("cost_least", 0.0, 0.1, 0.0, 5.0, meaning=
         "the power is at least this"),
     Weight("late", 1.0, 0.4, 0.0, 50.0, meaning=
-        "how much less a batch is worth per request whose next token it makes late, a logarithm"),
+        "how much less a batch is worth for each next token that it makes late, a logarithm"),
     Weight("free", 0.005, 0.01, 0.0, 0.9, meaning=
         "fraction of the memory that admission leaves free"),
     Weight("growth", 2.0, 1.0, 0.0, 50.0, meaning=
         "what admission leaves free beside that, in mean outputs still to come of the active requests"),
     Weight("evict_kv", 0.0, 0.3, -5.0, 1.0, meaning=
-        "how far KV held brings a request nearer to eviction, where memory is too tight"),
+        "how far the KV held brings a request nearer to eviction, where memory is too tight"),
 )  # fmt: skip
 """Hyperparameters of :class:`kvgym.baselines.ranked.scheduler.Ranked`."""
 

@@ -2,10 +2,10 @@
 
 A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice", Section 3: the
 planner watches queues and memory of the nodes, risks of overflow included, and "may choose to reassign waiting requests
-or even migrate partially processed requests", whose KV cache then has to be transferred. The paper names no rule. This
-one is the simplest that does both; that a request which does not fit any more goes to another worker rather than to be
-evicted is the idea of B. Sun et al., "Llumnix: Dynamic Scheduling for Large Language Model Serving" (2024), whose rule
-also knows priorities and the load of every instance in tokens.
+or even migrate partially processed requests", and then has to transfer their KV cache. The paper names no rule. This
+one is the simplest that does both. Moving a request that no longer fits to another worker, instead of evicting it, is
+the idea of B. Sun et al., "Llumnix: Dynamic Scheduling for Large Language Model Serving" (2024), whose rule also knows
+priorities and the load of every instance in tokens.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def not_active(w: Any) -> int:
 
 @jit
 def place_for(problems: Any, workers: Any, k: int, slot: Any) -> int:
-    """Return the worker with the most free memory, nobody waiting, and room for a request of ``k``; else UNKNOWN.
+    """Return the worker with the most free memory, no waiting request, and room for a request of ``k``; else UNKNOWN.
 
     Room is for its KV, what is left of its prompt and a token, beside a token of each that is active there.
     """
@@ -62,7 +62,7 @@ def extreme(workers: Any, k: int, sign: int) -> int:
 def rebalancing_kernel(
     problems: Any, workers: Any, requests: Any, active: Any, k: int, params: Any, state: Any
 ) -> int:
-    """Move the latest activated off a memory that is full, then the last of the longest queue to the shortest."""
+    """Move the latest activated request off a full memory, then the last of the longest queue to the shortest."""
     w = workers[k]
     full = w.kv_allocated + problems[k].block_size * w.num_full > problems[k].kv_capacity
     if params[_MIGRATE] == 1.0 and full and w.num_active > 1:
@@ -84,7 +84,7 @@ class Rebalancing(CompiledRouter):
     """The fewest unfinished requests on arrival; afterwards queues are levelled, and full memories relieved.
 
     Whenever a batch or a wait of a worker has ended: while the next token of its active requests does not fit into
-    its memory, the latest activated goes to the worker with the most free memory that has room and nobody waiting;
+    its memory, the latest activated goes to the worker with the most free memory that has room and no waiting request;
     and while the longest and the shortest queue, one of them its own, differ by ``difference``, the last of the
     longest goes to the shortest. Queues are counted in requests, whatever a worker's speed.
     """

@@ -40,7 +40,7 @@ def round_robin_kernel(
 def least_outstanding_work_kernel(
     problems: Any, workers: Any, requests: Any, i: int, first: int, last: int, params: Any, state: Any
 ) -> int:
-    """Take the worker whose unfinished requests have the fewest tokens, relative to its memory."""
+    """Take the worker with the fewest tokens of unfinished requests, relative to its memory."""
     best = first
     for k in range(first + 1, last):
         # a / A < b / B, exactly
@@ -91,7 +91,7 @@ class RoundRobin(CompiledRouter):
     kernel = round_robin_kernel
 
     def memory(self, num_workers: int, seed: np.random.SeedSequence) -> NDArray[np.int64]:
-        """Return whose turn it is, for new requests and for hand-overs."""
+        """Return the next worker in turn, for new requests and for hand-overs."""
         return np.zeros(2, np.int64)
 
 
@@ -100,12 +100,12 @@ class LeastOutstandingWork(CompiledRouter):
     """The worker with the least work, in prompt and predicted output tokens of its unfinished requests.
 
     The tokens are those of whole requests, those already processed included, relative to the worker's memory.
-    Output tokens count where the policy is told predictions, else prompts alone.
+    Output tokens count where the policy observes predictions, else prompts alone.
     """
 
     info = RouterInfo(
         name="least_outstanding_work",
-        summary="the worker whose unfinished requests have the fewest tokens per token of its memory",
+        summary="the worker with the fewest tokens of unfinished requests per token of its memory",
     )
     kernel = least_outstanding_work_kernel
 

@@ -24,8 +24,8 @@ SHORTEST, PAYING, OFFSET, LOW_OFFSET, HIGH_MEMORY, BUDGET, MAX_ACTIVE, MAX_DECOD
 
 # Layout of the state array: where the heap and the four lists begin, how many requests have joined the queue in front
 # of those that wait and behind them, then ranks by request id, the heap of waiting requests, the slots of critical
-# decodes and of the others, room for such a list, and who was in which slot. The real numbers are a deadline and a TBT
-# objective per slot.
+# decodes and of the others, room for such a list, and the request that was in each slot. The real numbers are a
+# deadline and a TBT objective per slot.
 WAITING_AT, CRITICAL_AT, OTHERS_AT, ROOM_AT, FOLLOWED_AT, FRONT, BACK, RANKS = range(8)
 
 
@@ -38,7 +38,7 @@ def put(state: Any, at: int, k: int) -> None:
 
 @jit_inline
 def find_deadlines(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
-    """Write the last schedulable time (8) of every decode to ``reals``, list the decodes, and leave everybody out.
+    """Write the last schedulable time (8) of every decode to ``reals``, list the decodes, and plan no tokens yet.
 
     Returns:
         How many decodes are critical.

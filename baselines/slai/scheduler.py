@@ -1,4 +1,4 @@
-"""SLAI, the SLO-aware scheduler: decode iterations wait until their deadlines call, prefills go first.
+"""SLAI, the SLO-aware scheduler: prefills go first, decodes wait until their deadlines are near.
 
 Source: A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and
 Practice", Section 6: last schedulable time (8), batch construction (1) to (4); Section 7 and Appendix F.2 for
@@ -25,8 +25,8 @@ Memory (the paper relies on the cap on active requests):
 - A chunk is cut to the memory that is free. An ongoing prefill without a chunk ends the prefills of the batch.
 - With blocks of several tokens, decodes that need a new block where none is left are passed over. Critical ones
   never are: where more are critical than may run, the blocks kept free are as many as any choice could need.
-- If critical decodes do not fit, or if nobody could run, the latest activated requests are evicted until that
-  is mended; nobody is admitted then. The first of the active set is never evicted, so that a run always ends.
+- If critical decodes do not fit, or if no request could run, the latest activated requests are evicted until they do
+  or one can; none is admitted then. The first of the active set is never evicted, so that a run always ends.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def next_in_order(view: RuleView, memory: RuleMemory, i: int) -> int:
 
 
 @jit_inline
-def somebody_runs(
+def has_batch(
     view: RuleView,
     params: Any,
     keep: int,
@@ -183,9 +183,7 @@ def somebody_runs(
 
 
 @jit_inline
-def evict_until_somebody_runs(
-    view: RuleView, decision: RuleDecision, memory: RuleMemory, critical: int
-) -> int:
+def evict_until_batch(view: RuleView, decision: RuleDecision, memory: RuleMemory, critical: int) -> int:
     """Evict the latest activated until critical decodes fit and there is a batch; the first slots stay.
 
     Returns:
@@ -198,7 +196,7 @@ def evict_until_somebody_runs(
     while prefilling < keep and active[prefilling].num_prefill_left == 0:
         prefilling += 1
     filled, full = count_full(view, memory, decoding, critical)
-    while keep > 0 and not somebody_runs(
+    while keep > 0 and not has_batch(
         view,
         memory.params,
         keep,
@@ -290,7 +288,7 @@ def slai_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
     if ranked(params):
         rank_waiting(view, memory)
     critical = find_deadlines(view, decision, memory)
-    keep = evict_until_somebody_runs(view, decision, memory, critical)
+    keep = evict_until_batch(view, decision, memory, critical)
     free = view.problem.kv_capacity - w.kv_allocated
     for k in range(keep, w.num_active):
         free += held_by(view, view.active[k])

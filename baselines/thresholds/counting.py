@@ -1,4 +1,4 @@
-"""What the kernels of WAIT and Nested WAIT share: queues, overflow, the drain rule, and thresholds that adjust.
+"""Helpers of the kernels of WAIT and Nested WAIT: queues, overflow, the drain rule, and adjusted thresholds.
 
 Requests wait in queues, one for each class (WAIT) or group of prompt lengths (Nested WAIT). A queue has one
 threshold or several, those of its segments, the first of which its length must reach.
@@ -43,7 +43,7 @@ HOLDING, DRAINING, NEXT_COUNT, IN_FORCE = range(4)
 UNTIL, COUNTED, SOLVED, COUNTS = range(4)
 
 _ROUNDS = 200
-"""Rounds after which a search for adjusted thresholds keeps what it has."""
+"""Steps after which a search for adjusted thresholds keeps what it has."""
 
 _ROUNDING = 1e-12
 
@@ -140,7 +140,7 @@ def evict_newest(view: RuleView, decision: RuleDecision, need: int, running: int
 
 @jit
 def plan_all(view: RuleView, decision: RuleDecision) -> None:
-    """Take a plan back: everything active runs in full, nobody is evicted or admitted."""
+    """Cancel a plan: everything active runs in full, nothing is evicted or admitted."""
     d = decision.record
     if d.explicit == 1:
         for k in range(view.worker.num_active):
@@ -221,7 +221,7 @@ def leave_queue(memory: RuleMemory, q: int) -> None:
 
 @jit_inline
 def forget_of_queue(memory: RuleMemory, q: int, i: int) -> None:
-    """Take request ``i``, which a router has taken away, out of queue ``q`` if it stands there."""
+    """Remove request ``i``, which a router has moved away, from queue ``q`` if it is there."""
     state, queues = memory.state, int(memory.params[NUM_QUEUES])
     heads = queues_at(memory)
     if unlink(state, heads + q, heads + queues + q, heads + 4 * queues, i):
@@ -263,10 +263,10 @@ def fade_counts(view: RuleView, memory: RuleMemory) -> None:
 
 @jit
 def adjust_thresholds(view: RuleView, memory: RuleMemory) -> None:
-    """Solve the paper's condition anew for the rates that the counts stand for, from time to time.
+    """Solve the paper's condition again, from time to time, for the rates that the counts estimate.
 
     The search rises from the least thresholds there are. What is kept is the solution, or, where that has a full
-    batch beyond the memory or none exists, the last thresholds on the way whose full batch fits.
+    batch beyond the memory or none exists, the last thresholds on the way with a full batch that fits.
     """
     params, state, reals = memory.params, memory.state, memory.reals
     if view.worker.clock < reals[SOLVED]:

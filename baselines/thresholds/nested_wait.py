@@ -91,7 +91,7 @@ def group_of(memory: RuleMemory, prompt_len: int) -> int:
 
 @jit_inline
 def leave_queues(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Take those admitted, who stood first, out of the queues of their groups."""
+    """Remove the admitted requests, which came first, from the queues of their groups."""
     for j in range(decision.record.num_admit):
         leave_queue(memory, group_of(memory, view.requests[decision.admit[j]].prompt_len))
 

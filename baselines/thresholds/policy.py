@@ -1,4 +1,4 @@
-"""What the policies WAIT and Nested WAIT share: where thresholds come from, and the drain rule."""
+"""Base of WAIT and Nested WAIT: where thresholds come from, and the drain rule."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RULES = ("fluid", "peak", "practical")
 
 
 class ThresholdPolicy(CompiledPolicy):
-    """What WAIT and Nested WAIT share: where thresholds come from, and the drain rule."""
+    """Base of WAIT and Nested WAIT: where thresholds come from, and the drain rule."""
 
     strict = False
     """Whether thresholds must exceed the arrivals of a full batch, as (12) asks, or reach them, as (11) does."""
@@ -169,7 +169,7 @@ class ThresholdPolicy(CompiledPolicy):
 
     @abstractmethod
     def profile(self, system: SystemInfo) -> NDArray[np.int32]:
-        """Return the counters of the policy, and what they are told by."""
+        """Return the counters of the policy, and the threshold of each stage where it needs one."""
 
 
 SHARED = {

@@ -1,4 +1,4 @@
-"""WAIT: a type of request runs only when enough of its requests have accumulated at the door.
+"""WAIT: a type of request runs only when enough of its requests have accumulated in the queue.
 
 Source: R. Ao, G. Luo, D. Simchi-Levi, X. Wang, "Optimizing LLM Inference: Fluid-Guided Online Scheduling with
 Memory Constraints", Algorithm 1, thresholds (11) and the practical rule of Section 6.1. The paper's model is
@@ -7,10 +7,10 @@ Memory Constraints", Algorithm 1, thresholds (11) and the practical rule of Sect
 Readings, shared with Nested WAIT (:mod:`kvgym.baselines.thresholds.nested_wait`):
 
 - A request is at stage 0 while it waits in the queue, whatever it kept over an eviction, and at stage s + 1 when
-  it is active with s output tokens. Of every stage those run that were activated first.
-- What does not fit is evicted LIFO: those picked last at this very moment are not admitted, then the latest
+  it is active with s output tokens. At every stage the requests activated first run.
+- What does not fit is evicted LIFO: those picked last at this moment are not admitted, then the latest
   activated go, paused ones included, until the batch and what is paused beside it fit. If nothing of the batch
-  would be left, nobody is evicted, and the policy goes on as if no type had reached its threshold. So the oldest
+  would be left, nothing is evicted, and the policy goes on as if no type had reached its threshold. So the oldest
   active request is never evicted, and with the drain rule every run ends. With the paper's first-token rule no
   stage of Algorithm 1 ever holds more than n_j requests: nothing is evicted where the capacity is at least M^π.
 - Thresholds count requests and follow from the paper's conditions, in which memory is tokens, whatever the block size
@@ -23,8 +23,8 @@ Readings, shared with Nested WAIT (:mod:`kvgym.baselines.thresholds.nested_wait`
   no full batch may be shorter than the arrivals of any interval of its length. It knows the rates as functions of
   time (what the workload says of its classes) and no request. Section 2.2 also speaks of thresholds that are adjusted
   dynamically and leaves open how. Here (``adjust``) a rate is estimated from the requests that have arrived, each
-  counting e^(-age / adjust), begun at the mean rate, and the condition is solved anew every sixteenth of ``adjust``
-  seconds; thresholds whose full batch the memory does not hold are not taken.
+  counting e^(-age / adjust), begun at the mean rate, and the condition is solved again every sixteenth of ``adjust``
+  seconds; thresholds with a full batch beyond the memory are not taken.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from kvgym.policy import PolicyInfo, SystemInfo, register_policy
 
 @jit_inline
 def leave_queues(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Take those admitted, who stood first, out of the queues of their classes."""
+    """Remove the admitted requests, which came first, from the queues of their classes."""
     for j in range(decision.record.num_admit):
         leave_queue(memory, view.requests[decision.admit[j]].class_id)
 

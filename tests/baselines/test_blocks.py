@@ -50,7 +50,7 @@ def test_the_watermark_is_a_share_of_whole_blocks() -> None:
 
 
 @pytest.mark.parametrize(("block_size", "start"), [(1, [0, 0]), (4, [0, 1])])
-def test_mc_sf_looks_at_the_ends_of_blocks(block_size: int, start: list[float]) -> None:
+def test_mc_sf_checks_the_ends_of_blocks(block_size: int, start: list[float]) -> None:
     """Each holds 4 tokens, then 5: 10 of 12 tokens together, or 4 of 3 blocks, but 1 + 2 if one starts later."""
     result = run("mc_sf", [(0.0, 3, 2), (0.0, 3, 2)], 12, block_size)
     check(result, start, [s + 2 for s in start])
@@ -188,8 +188,10 @@ def test_a_look_ahead_with_true_lengths_never_evicts(
     ],
 )
 @pytest.mark.parametrize("progress", ["lost", "kept"])
-def test_blocks_that_hold_any_request_are_a_limit_on_requests(policy: str, limit: str, progress: str) -> None:
-    """Each active request takes one block: so many run as there are blocks, whatever their lengths."""
+def test_blocks_larger_than_any_request_limit_the_number_of_requests(
+    policy: str, limit: str, progress: str
+) -> None:
+    """Each active request takes one block: as many run as there are blocks, whatever their lengths."""
     for seed, count in ((0, 1), (1, 3), (2, 5)):
         table, rules = random_table(seed), {"progress_on_evict": progress}
         blocks = System(count * 40 + 7, UNIT, block_size=40, **rules)

@@ -35,13 +35,13 @@ def exactly(table):
     return table.replace(predicted_output_len=table.output_len)
 
 
-def test_who_needs_true_lengths_is_clairvoyant_and_nobody_else():
+def test_only_policies_that_need_true_lengths_are_clairvoyant():
     assert {name for name in POLICIES if POLICIES[name].info.clairvoyant} == {"clairvoyant"}
     assert PolicyInfo("a", "b", uses=frozenset({"true_length"})).clairvoyant
 
 
 @pytest.mark.parametrize("system", [UNIT, AFFINE])
-def test_predictions_are_nothing_to_it(system):
+def test_predictions_do_not_matter(system):
     table = requests()
     wrong = table.replace(predicted_output_len=31 - table.output_len)
     assert mean(system, table, "clairvoyant") == mean(system, wrong, "clairvoyant")
@@ -63,7 +63,7 @@ def test_its_look_ahead_never_evicts():
         assert result.worker["peak_kv_tokens"].max() <= 60
 
 
-def test_the_rule_goes_by_what_batches_cost():
+def test_batch_times_choose_the_rule():
     table = requests().faster(20.0)
     assert mean(UNIT, table, "clairvoyant") == mean(UNIT, table, "clairvoyant:rule=look_ahead")
     assert mean(AFFINE, table, "clairvoyant") == mean(AFFINE, table, "clairvoyant:rule=ranked")

@@ -78,8 +78,8 @@ def test_unknown_hyperparameters_are_refused(name: str) -> None:
         with pytest.raises(ConfigError, match="no_such_thing") as error:
             make()
         assert name in str(error.value)
-        told = f"{error.value}\n{error.value.details}"
-        assert all(parameter in told for parameter in policy_defaults(POLICIES[name]))
+        message = f"{error.value}\n{error.value.details}"
+        assert all(parameter in message for parameter in policy_defaults(POLICIES[name]))
 
 
 # ---------------------------------------------------------------- reproducibility

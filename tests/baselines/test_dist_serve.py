@@ -38,7 +38,7 @@ def settings(M: int, **system: Any) -> System:  # noqa: N803
 def worker(
     role: int, system: System, table: RequestTable, spec: str = "dist_serve"
 ) -> tuple[Simulation, Policy]:
-    """A simulation whose worker has the given role, at its first decision."""
+    """A simulation with a worker of the given role, at its first decision."""
     policy = make_policy(spec)
     policy.reset(system_info(system, table, 0, policy.info.needs))
     simulation = Simulation(system, table, needs=policy.info.needs, log=True)

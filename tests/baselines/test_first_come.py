@@ -96,7 +96,7 @@ def test_fcfs_evicts_the_last_activated() -> None:
 
 
 def test_fcfs_within_one_slot_the_last_picked_goes_first() -> None:
-    # M = 9, three of s 2, o 3. t=0: 3+3+3 = 9. t=1: 12 > 9: 2 goes, 8. t=2: 10 > 9: 1 goes, 5; nobody is admitted.
+    # M = 9, three of s 2, o 3. t=0: 3+3+3 = 9. t=1: 12 > 9: 2 goes, 8. t=2: 10 > 9: 1 goes, 5; none is admitted.
     # t=3: 0 is over; 3+3. t=4: 8. t=5: 10 > 9: 2 goes. t=6: 1 is over; 2 starts.
     result = run("fcfs", 9, [0, 0, 0], [2, 2, 2], [3, 3, 3])
     check(result, start=[0, 0, 0], finish=[3, 6, 9], first=[1, 1, 1], evictions=[0, 1, 2])
@@ -117,7 +117,7 @@ def test_fcfs_evicts_until_the_round_fits_newest_first() -> None:
     assert (list(decision.evict), list(decision.admit)) == ([5, 4], [])
 
 
-def test_fcfs_nobody_comes_when_somebody_goes_and_the_evicted_keep_their_place() -> None:
+def test_fcfs_an_iteration_that_evicts_admits_none_and_the_evicted_keep_their_place() -> None:
     # M = 6. t=0: 2+3 = 5. t=1: 3+4 = 7 > 6: 1 goes; 2 (3+2 = 5) would fit, but not at this epoch.
     # t=2: 1 is first again: 4+3 = 7, stop. t=3: 5+3. t=4: 0 is over; 3+2. t=5: 2 is over; 4.
     result = run("fcfs", 6, [0, 0, 1], [1, 2, 1], [4, 2, 1])
@@ -183,7 +183,7 @@ def test_beta_clearing_outcomes() -> None:
         stalled = 0
         while (outcome := (next(toss), next(toss))) == (False, False):
             stalled += 1
-        now = 4 + stalled  # the epoch whose coins clear somebody
+        now = 4 + stalled  # the epoch in which the coins clear a request
         if outcome == (True, True):
             # Round lost; as under α-protection from there: 2+3+2 = 7.
             start, finish, evictions = now + 1, [now + 6, now + 4, now + 2], [1, 1, 0]
@@ -196,7 +196,7 @@ def test_beta_clearing_outcomes() -> None:
         result = run("alpha_beta:alpha=0.3,beta=0.5", *OVERFLOW, seed=seed)
         check(result, start=[0, 2, start], finish=finish, first=[1, 3, start + 1], evictions=evictions)
         assert result.log is not None
-        assert result.log["kv_tokens"][4 : 4 + stalled].tolist() == [9] * stalled  # kept, nobody advances
+        assert result.log["kv_tokens"][4 : 4 + stalled].tolist() == [9] * stalled  # kept, none advances
         assert result.log["num_output_tokens"][4 : 4 + stalled].tolist() == [0] * stalled
         assert result.log["num_decodes"][4 : 4 + stalled].tolist() == [0] * stalled
         seen.add((outcome, stalled > 0))

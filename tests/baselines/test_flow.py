@@ -58,7 +58,7 @@ def test_iterations_of_other_lengths(policy: str) -> None:
     check(result, start=[0, 1.875], finish=[1.875, 3.75], first=[1.25, 3.125])
 
 
-def test_what_each_knows_and_does() -> None:
+def test_descriptions() -> None:
     needs = {"flow_control": set(), "flow_control_classes": {"class"}}
     for name in ("flow_control", "flow_control_classes", "a_min", "mc_longest"):
         info = POLICIES[name].info
@@ -133,7 +133,7 @@ def test_activates_no_more_than_the_budget() -> None:
 
 
 def test_budget_that_was_not_used_is_lost() -> None:
-    # Nobody waits at t=1 and t=2 (0 runs on); at 3 there is one activation as ever.
+    # None waits at t=1 and t=2 (0 runs on); at 3 there is one activation as ever.
     result = run("flow_control:budget=1", 99, [0, 3, 3, 3], [1] * 4, [9, 1, 1, 1])
     check(result, start=[0, 3, 4, 5], finish=[9, 4, 5, 6])
 
@@ -146,7 +146,7 @@ def test_picks_that_overflow_are_undone_and_are_no_evictions() -> None:
     assert result.log is not None
     assert result.log["num_admitted"].tolist() == [2, 1, 0, 0, 1, 0]
     assert result.log["num_evicted"].tolist() == [0, 0, 1, 0, 0, 0]
-    # Put back: 2 at t=0 and t=3. Overflows: t = 0, 2 (nobody waits, so nobody is picked) and 3.
+    # Put back: 2 at t=0 and t=3. Overflows: t = 0, 2 (none waits, so none is picked) and 3.
     metrics = compute_metrics(result)
     assert (metrics["evictions"], metrics["put_back"], metrics["overflows"]) == (1, 2, 3)
 
@@ -169,7 +169,7 @@ def test_evicted_requests_may_re_enter_at_the_back() -> None:
 
 def test_evicts_the_last_activated_until_the_round_fits() -> None:
     # M = 18, six of s 2, three per slot. t=0: 3+3+3. t=1: 4+4+4, with 3, 4, 5: 21: 5 is undone. t=2: 5+5+5+4+4 = 23,
-    # with 5: 26: 5 is undone, 4 (19) and 3 (15) are evicted. t=3: 6+6+6: whoever is picked is undone.
+    # with 5: 26: 5 is undone, 4 (19) and 3 (15) are evicted. t=3: 6+6+6: each pick is undone.
     table = requests([0] * 6, [2] * 6, [4] * 6)
     system = System(kv_capacity=18, batch_time=UnitBatchTime())
     policy = make_policy("flow_control:budget=3")
@@ -184,9 +184,9 @@ def test_evicts_the_last_activated_until_the_round_fits() -> None:
 
 
 @pytest.mark.parametrize("budget", ["2/0/1", [2, 0, 1], (2, 0, 1)])
-def test_budgets_may_be_a_sequence_that_begins_anew(budget: Any) -> None:
+def test_budgets_may_be_a_sequence_that_repeats(budget: Any) -> None:
     # t=0: 0, 1. t=1: none. t=2: 2. t=3: 3, 4, as at t=0. Then nothing to do until 9: no iteration passes, so that 9 is
-    # the fifth (nobody), 10 the sixth (5) and 11 the first of the sequence again (6).
+    # the fifth (none), 10 the sixth (5) and 11 the first of the sequence again (6).
     table = requests([0] * 5 + [9] * 2, [1] * 7, [1] * 7)
     system = System(kv_capacity=99, batch_time=UnitBatchTime())
     result = simulate(system, table, make_policy("flow_control", budget=budget))
@@ -254,7 +254,7 @@ def test_random_budgets_of_any_mean() -> None:
     assert abs((admitted == 3).mean() - 1 / 8) < 4 * np.sqrt(7 / 64 / len(admitted))
 
 
-def test_random_budgets_are_drawn_also_when_nobody_waits() -> None:
+def test_random_budgets_are_drawn_also_with_an_empty_queue() -> None:
     # 0 keeps the worker busy from its start on; the others arrive at 30 and get the draw of iteration 30.
     seen = set()
     for seed in range(12):
@@ -295,7 +295,7 @@ def test_one_number_is_the_budget_of_every_class() -> None:
 
 
 def test_a_class_does_not_wait_for_another() -> None:
-    # The head is of class 0, whose budget is used up; class 1 passes it at t=0 and t=1.
+    # The head is of class 0, which has used up its budget; class 1 passes it at t=0 and t=1.
     result = run("flow_control_classes:budgets=1/1", 99, [0] * 5, [1] * 5, [1] * 5, class_id=[0, 0, 0, 1, 1])
     check(result, start=[0, 1, 2, 0, 1], finish=[1, 2, 3, 1, 2])
 

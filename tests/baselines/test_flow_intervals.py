@@ -40,7 +40,7 @@ def test_a_min_evicts_the_newest_among_equals_and_raises_its_prediction() -> Non
     check(result, [0, 0, 3], [3, 7, 4], evictions=[0, 1, 0], kv=[8, 10, 6, 8, 4, 5, 6])
 
 
-def test_a_min_admits_nobody_when_somebody_goes() -> None:
+def test_a_min_admits_none_when_it_evicts() -> None:
     # M = 10. 0, 1: s 3 at 0; 2: s 1, o 1 at 2. t=2: 6+6 = 12: 1 goes; 2 would fit (6+2), but not in this round.
     # t=3: 0 is over; 2 (predicted 1) before 1 (predicted 3): 2; k=1 2+4, k=3 6.
     result = run("a_min", 10, [0, 0, 2], [3, 3, 1], [3, 3, 1])

@@ -117,7 +117,7 @@ class Oracle(Policy):
         raise NotImplementedError
 
     def limit(self, M: int, others: int) -> Fraction | int:  # noqa: N803
-        """What may be in use beside ``others``: a margin does not hold for who would be alone."""
+        """Memory that may be in use beside ``others``: a margin does not apply to a request that would be alone."""
         return (1 - Fraction(str(self.arguments.get("protection", 0)))) * M if others else M
 
     def last_in_first_out(self, active: list[Job], picked: list[Job], M: int) -> Plan:  # noqa: N803
@@ -215,7 +215,7 @@ class Ageing(LookAhead):
 
 
 class CostAware(Oracle):
-    """First come, first served; on overflow those go whose KV is least, and none in vain."""
+    """First come, first served; on overflow the requests with the least KV go, and none needlessly."""
 
     def decide(self, waiting: list[Job], active: list[Job], M: int) -> Plan:  # noqa: N803
         if need(active) <= M:
@@ -266,7 +266,7 @@ EACH = pytest.mark.parametrize(
 
 
 def workload(seed: int, n: int, capacity: int, rate: float | None = None) -> RequestTable:
-    """Bursts of short requests, at a random rate unless told, and one that fills the memory.
+    """Bursts of short requests, at a random rate by default, and one that fills the memory.
 
     In half of the cases predictions are wrong.
     """
@@ -293,7 +293,7 @@ def outcome(system: System, table: RequestTable, policy: str | Policy, seed: int
     try:
         return simulate(system, table, policy, seed=seed, log=True)
     except LivelockError as error:
-        return str(error).partition(" Request ")[0]  # the oracle does not tell whom it would admit
+        return str(error).partition(" Request ")[0]  # the oracle does not name the request it would admit
 
 
 def assert_equal(one: SimulationResult | str, other: SimulationResult | str, where: str) -> None:

@@ -40,7 +40,7 @@ def test_one_token_requests_take_one_iteration_and_may_fill_the_memory(policy: s
 
 @BOTH
 def test_a_prompt_above_the_watermark_starts_in_an_empty_worker(policy: str) -> None:
-    # Limit 90 of M = 100; s + 1 = 96 starts at 0 because nobody is there. 1 has to wait for its end; 2 (s 1) stays
+    # Limit 90 of M = 100; s + 1 = 96 starts at 0 because the worker is empty. 1 has to wait for its end; 2 (s 1) stays
     # behind 1, and the limit holds for it again: at 3 it is 90 + 2.
     result = run(f"{policy}:watermark=0.1", 100, [0, 1, 1], [95, 89, 1], [3, 1, 1])
     check(result, start=[0, 3, 4], finish=[3, 4, 5])
@@ -144,7 +144,7 @@ def test_vllm_preempts_the_newest() -> None:
 
 def test_vllm_does_not_admit_where_it_preempts() -> None:
     # M = 12, 0: s 4, o 4; 1: s 4, o 8; 2: s 1, o 1, arrives at 2. t=0: 5+5. t=1: 6+6. t=2: 2 does not fit
-    # beside 12; 7+7: 1 goes, and 2 is not looked at although 7+2 fits. t=3: by arrival 1 is first: 7+5 = 12, 2
+    # beside 12; 7+7: 1 goes, and 2 is not considered although 7+2 fits. t=3: by arrival 1 is first: 7+5 = 12, 2
     # does not fit. t=4: 8+6 > 12: 1 goes, 0 is done. t=5: 5+2.
     result = run("vllm:watermark=0", 12, [0, 0, 2], [4, 4, 1], [4, 8, 1])
     check(result, start=[0, 0, 5], finish=[5, 13, 6], evictions=[0, 2, 0])
@@ -175,7 +175,7 @@ def test_sarathi_mixes_decodes_with_chunks() -> None:
         (0, 0, 2, 4 + 3),
         (0, 0, 1, 5),
     ]
-    # First tokens from decodes; and from the last chunk, which spares everybody an iteration.
+    # First tokens from decodes; and from the last chunk, which spares each an iteration.
     check(
         run("sarathi:token_budget=4", *args, first_token="decode"),
         start=[0, 1, 2],
@@ -244,7 +244,7 @@ def test_sarathi_evicts_the_newest() -> None:
 
 @BOTH
 @pytest.mark.parametrize("first_token", ["counted", "uncounted", "decode"])
-def test_everybody_is_served_and_memory_is_used(policy: str, first_token: str) -> None:
+def test_all_requests_are_served_and_memory_is_used(policy: str, first_token: str) -> None:
     for seed in range(5):
         rng = np.random.default_rng(seed)
         s, o = rng.integers(1, 30, 60), rng.integers(1, 30, 60)
@@ -262,7 +262,7 @@ def test_everybody_is_served_and_memory_is_used(policy: str, first_token: str) -
         else:
             assert ((log["num_prefills"] > 0) & (log["num_decodes"] > 0)).any()
             assert (log["prefill_tokens"] <= np.maximum(16 - log["num_decodes"], 0)).all()
-        # nobody who arrived earlier starts later
+        # no earlier arrival starts later
         assert (np.diff(result.requests["start_time"]) >= 0).all()
 
 

@@ -55,7 +55,7 @@ def test_ties_go_by_arrival_then_id_and_a_request_may_fill_the_memory(policy: st
 @BOTH
 def test_arrivals_at_completion_between_rounds_and_after_idleness(policy: str) -> None:
     # 0 finishes at 2 and its memory is free for 1, which arrives at 2. 2 arrives within a round, at 2.5, and
-    # can be looked at from 3 on, but has to wait for 1. 3 finds the worker idle and starts at once.
+    # can be considered from 3 on, but has to wait for 1. 3 finds the worker idle and starts at once.
     check(
         run(policy, 5, [0, 2, 2.5, 9.5], [3, 3, 3, 1], [2, 2, 2, 1]),
         start=[0, 2, 4, 9.5],
@@ -144,7 +144,7 @@ def test_protection_bounds_the_look_ahead(policy: str) -> None:
     # M = 10, limit 9: 3 beside 6 (s + o) fits exactly, beside 7 not.
     check(run(f"{policy}:protection=0.1", 10, [0, 0], [2, 5], [1, 1]), start=[0, 0], finish=[1, 1])
     check(run(f"{policy}:protection=0.1", 10, [0, 0], [2, 6], [1, 1]), start=[0, 1], finish=[1, 2])
-    # Under-predictions grow into the margin: M = 12, limit 9.6, twice s 3, o 3, p 1: 8, 10, 12, nobody is cleared.
+    # Under-predictions grow into the margin: M = 12, limit 9.6, twice s 3, o 3, p 1: 8, 10, 12, none is cleared.
     # A third (s 2, o 1, p 1) at t=1 passes (5) with 3, since the others have outlived their predictions: really
     # 5+5+3 = 13. With M = 13 that fits; with M = 12 all are cleared.
     spec = f"{policy}:protection=0.2"

@@ -48,16 +48,16 @@ def column(result: SimulationResult, name: str) -> list[int]:
 # ---------------------------------------------------------------- segments
 
 # The course of Figure 6: n = (3, 2), e = (1, 2), l = 1; ids 0..11, those with l' = 2 marked *. t=0: 0, 1. t=1:
-# 2*: three, [1, 2]. t=2: nobody. t=5: 3, 4*: two. t=7: 5*, 6: four. Entry of segment 2: nobody; k = 1: 3, 4, 5
+# 2*: three, [1, 2]. t=2: none. t=5: 3, 4*: two. t=7: 5*, 6: four. Entry of segment 2: none; k = 1: 3, 4, 5
 # are prefilled; 0, 1, 2 decode: 0, 1 done, 2 at the entry. t=8: 6 alone. t=14: 7, 8, 9: four. Entry: 2 alone, k
 # = 1: 6, 7, 8; 3, 4, 5 decode: 3 is done. t=15: 9 alone. t=16: 10, 11: three. Entry: 2, 4, 5: k = 2: 9, 10, 11;
-# 6, 7, 8 decode and are done; 2 and 4, the first two, too; 5 pauses. t=17: nobody waits.
+# 6, 7, 8 decode and are done; 2 and 4, the first two, too; 5 pauses. t=17: none waits.
 ARRIVALS = [0, 0, 1, 5, 5, 7, 7, 14, 14, 14, 16, 16]
 OUTPUTS = [1, 1, 2, 1, 2, 2, 1, 1, 1, 1, 1, 1]
 
 
 def test_later_segments_wait_at_their_entry() -> None:
-    # C = 17 is what t=16 takes: 3 * 1 + 3 * 2 + 2 * 3, and 2 of the one who pauses. Timeout at 37.
+    # C = 17 is what t=16 takes: 3 * 1 + 3 * 2 + 2 * 3, and 2 of the one that pauses. Timeout at 37.
     result = run("nested_wait:thresholds=3/2,segments=1/2,patience=20", 17, ARRIVALS, [1] * 12, OUTPUTS)
     check(
         result,
@@ -102,7 +102,7 @@ def test_all_segments_run_together_with_their_own_limits() -> None:
     # n = (2, 1), e = (1, 3), l = 1, l' = 3 for 0..3; 4..11 with l' = 1; two arrive per iteration. t=0: 0, 1.
     # t=1: 2, 3; 0, 1 decode. t=2: entry of 2: {0, 1}: k = 2: 4, 5; 2, 3; of 0, 1 one: 0. t=3: entry {1, 2, 3}:
     # 6, 7; 4, 5; 1; and 0 at its last stage: done at 4. t=4: entry {2, 3}: 8, 9; 6, 7; 2; and 1: done. t=5:
-    # {3}: 10, 11; 8, 9; 3 and 2: done. t=6: nobody waits: 3 has its last token at the timeout, 5 later.
+    # {3}: 10, 11; 8, 9; 3 and 2: done. t=6: none waits: 3 has its last token at the timeout, 5 later.
     a = np.repeat(np.arange(6), 2)
     result = run("nested_wait:thresholds=2/1,segments=1/3,patience=5", 99, a, [1] * 12, [3] * 4 + [1] * 8)  # type: ignore
     check(result, start=a, finish=[4, 5, 6, 12, 4, 4, 5, 5, 6, 6, 12, 12])  # type: ignore
@@ -110,7 +110,7 @@ def test_all_segments_run_together_with_their_own_limits() -> None:
 
 
 def test_outputs_beyond_the_last_segment_stay_in_it() -> None:
-    # n = (1, 1), e = (1, 2). 0 (l' 4) goes on as long as somebody comes and somebody is at the entry of 2
+    # n = (1, 1), e = (1, 2). 0 (l' 4) goes on as long as requests come and one is at the entry of 2
     # (after one token). t=0: 0. t=1: 1 (l' 2); 0. t=2: entry {0}: 2; 1; 0. t=3: entry {1}: 3 (l' 1); 2; 1
     # (done), 0 (third token). t=4: entry {2}: 4; 3 (done); 2 (done), 0 (fourth token: done).
     result = run(
@@ -120,7 +120,7 @@ def test_outputs_beyond_the_last_segment_stay_in_it() -> None:
 
 
 def test_example_3_prompts_reveal_themselves() -> None:
-    """The policy does not look at types: neither their absence nor wrong ones change anything."""
+    """The policy does not use types: neither their absence nor wrong ones change anything."""
     rng = np.random.default_rng(0)
     a, o = np.sort(rng.uniform(0, 60, 100)), rng.integers(1, 3, 100)
     assert make_policy("nested_wait").info.needs == {"class_rates"}
@@ -182,7 +182,7 @@ def test_paused_prompts_fill_a_memory_that_is_too_small() -> None:
     assert result.completed
     assert result.requests["finish_time"][:2].tolist() == [11, 11]
     assert (result.requests["num_evictions"][2:4] >= 1).all()
-    # With M^pi and what five waiting at the entry take nobody goes: 1 + 2 + 5 * 3 + 4 * 2.
+    # With M^pi and what five waiting at the entry take, none goes: 1 + 2 + 5 * 3 + 4 * 2.
     result = run(f"{spec},patience=3", 26, *args[1:])
     assert result.worker["total_evicted"][0] == 0
 
@@ -277,7 +277,7 @@ def test_segments_end_where_types_do() -> None:
     assert not np.array_equal(own, outcome("nested_wait:thresholds=3/2,segments=1/4,patience=3", classes))
 
 
-def test_patience_of_itself() -> None:
+def test_default_patience() -> None:
     # The larger of 1 s and 10 n_k / Lambda_k, where Lambda = (3, 1) reach the segments: 4: 13.3, 2: 20.
     classes = _classes(2.0, 1.0, (2, 4))
     check(run("nested_wait", 99, [0], [1], [1], classes=classes), start=[20], finish=[22])
@@ -295,7 +295,7 @@ def test_an_arrival_at_the_timeout_is_an_arrival() -> None:
 
 def test_a_drain_batch_admits_up_to_the_first_threshold() -> None:
     # C = 6, n = (4, 1), patience 1: 0 (l = 4) and 1, 2 (l = 1), three below four. t=1: 4+1+1 = 6. t=2: l' = 1:
-    # 5+2+2 = 9 > 6: 2 goes, then 1: 5. t=3: 2, 1 in this order are below four; nobody is active: patience anew.
+    # 5+2+2 = 9 > 6: 2 goes, then 1: 5. t=3: 2, 1 in this order are below four; none is active: patience begins again.
     # t=4: both. t=5.
     result = run("nested_wait:thresholds=4/1,patience=1", 6, [0] * 3, [4, 1, 1], [1] * 3)
     check(result, start=[1, 1, 1], finish=[3, 6, 6], evictions=[0, 1, 1])

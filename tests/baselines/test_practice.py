@@ -61,7 +61,7 @@ def test_iterations_of_other_lengths(policy: str) -> None:
     check(run(policy, 5, [0, 0.7], [3, 3], [2, 2], batch_time=time), start=[0, 1.875], finish=[1.875, 3.75])
 
 
-def test_what_each_knows_and_does() -> None:
+def test_descriptions() -> None:
     for name, needs in (("ageing", {"predicted_length"}), ("cost_aware", set())):
         info = POLICIES[name].info
         assert info.needs == needs
@@ -142,8 +142,8 @@ def test_ageing_at_the_ends_of_the_scale() -> None:
         assert_same_schedule(aged, benchmark)
 
 
-def test_ageing_nobody_passes_who_arrives_too_late() -> None:
-    """Whoever arrives p_i / rate or more after i is not started before i, also where predictions are wrong."""
+def test_ageing_bounds_how_late_a_request_may_arrive_and_pass() -> None:
+    """A request that arrives p_i / rate or more after i does not start before i, also where predictions are wrong."""
     overtaken = {"mc_sf": 0, "ageing": 0}
     for seed in range(30):
         rng = np.random.default_rng(seed)
@@ -191,7 +191,7 @@ def test_cost_aware_ties_go_to_the_newest() -> None:
     check(run("cost_aware", 9, [0] * 3, [2] * 3, [3] * 3), [0] * 3, [3, 6, 9], evictions=[0, 1, 2])
 
 
-def test_cost_aware_nobody_comes_when_somebody_goes_and_the_evicted_keep_their_place() -> None:
+def test_cost_aware_an_iteration_that_evicts_admits_none_and_the_evicted_keep_their_place() -> None:
     # M = 6. t=0: 2+3. t=1: 3+4 = 7: 0 (holds 2) goes; 2 would fit (4+2), but not at this epoch. t=2: 1 is over; 0 is
     # first: 2+2.
     result = run("cost_aware", 6, [0, 0, 1], [1, 2, 1], [4, 2, 1])

@@ -129,7 +129,7 @@ def test_rad_refills_to_t_col_when_one_completes() -> None:
 
 
 def test_rad_prefills_an_arrival_at_the_next_boundary() -> None:
-    # 0 decodes alone while nobody waits. 1 comes at 2, the end of a batch: P 1 at once, 0 pauses. D 0 1: 1 over.
+    # 0 decodes alone while none waits. 1 comes at 2, the end of a batch: P 1 at once, 0 pauses. D 0 1: 1 over.
     # 2 comes at 4.5 within a batch: P 2 at 5. D 0 2: both are over at 7.
     result = run("rad:decodes=3", [0, 2, 4.5], [2, 2, 2], [4, 1, 1])
     check(result, start=[0, 2, 5], finish=[7, 4, 7], first=[1, 3, 6])
@@ -146,7 +146,7 @@ def test_rad_decodes_on_when_a_prompt_does_not_fit() -> None:
 
 def test_rad_evicts_the_newest_on_overflow() -> None:
     # M = 10. P 0 (4): kv 4. 1 (s 5): 4 + 5 + 1 = 10 fits: kv 9. t=2: D 0 1 would take 11: 1 goes, D 0: kv 5.
-    # t=3: 5 + 6 = 11: D 0. t=4: D 0, over at 5. P 1 (5), whose first token was out at 2. D 1 twice.
+    # t=3: 5 + 6 = 11: D 0. t=4: D 0, over at 5. P 1 (5), with its first token out at 2. D 1 twice.
     result = run("rad", [0, 0], [4, 5], [3, 2], M=10)
     check(result, start=[0, 1], finish=[5, 8], first=[1, 2], evictions=[0, 1])
     assert result.log is not None
@@ -154,7 +154,7 @@ def test_rad_evicts_the_newest_on_overflow() -> None:
     np.testing.assert_array_equal(result.log["num_evicted"], [0, 0, 1, 0, 0, 0, 0, 0])
 
 
-def test_rad_takes_back_who_kept_its_kv_without_a_prefill() -> None:
+def test_rad_readmits_requests_that_kept_their_kv_without_a_prefill() -> None:
     # As before, n = 2, and 1 keeps its 5 tokens. t=5: it goes to D at once and counts, and P 2 (2) begins. n is
     # reached: D 1 2, D 1. Only then P 3 (1), D 3.
     result = run("rad:cycle=2", [0] * 4, [4, 5, 2, 1], [3, 2, 1, 1], M=10, progress_on_evict="kept")
@@ -188,7 +188,7 @@ def test_rad_keeps_its_tiling_but_for_the_end_of_a_cycle(cycle: int) -> None:
             decodes = log["num_decodes"][within]
             assert set(decodes[decodes > 0].tolist()) <= {t_col}
             after = (log["start_time"] >= first[last]) & (log["start_time"] < ends[last])
-            assert (np.diff(log["num_decodes"][after]) <= 0).all()  # then nobody joins
+            assert (np.diff(log["num_decodes"][after]) <= 0).all()  # then none joins
             assert log["num_prefills"][after].sum() == 0
 
 
@@ -227,7 +227,7 @@ def test_rad_batched_closes_the_cycle_when_a_prompt_does_not_fit() -> None:
     )
 
 
-def test_rad_batched_evicts_those_who_pause_as_well() -> None:
+def test_rad_batched_evicts_paused_requests_as_well() -> None:
     # M = 10, t_col = 1. P 0 (4), P 1 (3): kv 7. D 0: 8, 9, 10; then 11 > 10: 1, paused, goes. 0 is over at 6.
     result = run("rad_batched:decodes=1", [0, 0], [4, 3], [4, 1], M=10)
     check(result, start=[0, 1], finish=[6, 8], first=[1, 2], evictions=[0, 1])

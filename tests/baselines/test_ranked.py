@@ -76,9 +76,9 @@ def test_a_step_pays_or_not_by_the_memory_that_is_free(capacity: int, first: int
 
 @pytest.mark.parametrize(("capacity", "first"), [(9_931, 10), (9_932, 11)])
 def test_a_step_pays_or_not_by_how_many_wait(capacity: int, first: int) -> None:
-    """As above with a power of 0.96 · 1 / 2 · f / (f + 2,048): one waits, nobody is active.
+    """As above with a power of 0.96 · 1 / 2 · f / (f + 2,048): one waits, none is active.
 
-    Where 32 tokens come first, nobody waits after them: the power is 0, and the rest comes at once.
+    Where 32 tokens come first, none waits after them: the power is 0, and the rest comes at once.
     """
     staircase = PiecewiseBatchTime("tokens", [32, 33], [1, 10], 0.0)
     weights = {"cost": 0.0, "cost_waiting": 0.96}
@@ -99,7 +99,7 @@ def first_tokens(capacity: int, **weights: float) -> list[float]:
 def test_the_more_are_active_the_more_a_long_batch_costs(weight: float, first: int) -> None:
     """As below with a power of weight · log(2): all of the prompt is worth as much as a part where it is 0.405.
 
-    The first prompt meets nobody, a power of 0, and comes at once, by 10 s.
+    The first prompt meets no other request, a power of 0, and comes at once, by 10 s.
     """
     assert first_tokens(200, cost_active=weight)[1] == first
 
@@ -115,7 +115,7 @@ def test_the_power_has_a_floor(least: float, first: int) -> None:
 
 @pytest.mark.parametrize(("capacity", "first"), [(8_770, 15), (8_800, 8)])
 def test_memory_that_others_hold_is_not_free(capacity: int, first: int) -> None:
-    """A prompt token is worth 10 · 9 / 512 · 63 / 9 = 1.23 decodes, and somebody who decodes holds 61 tokens or more.
+    """A prompt token is worth 10 · 9 / 512 · 63 / 9 = 1.23 decodes, and a decoding request holds 61 tokens or more.
 
     A batch of 32 is worth 1 + 31 · 1.23 = 39.1, all of the prompt 99.4 / 10^power, the power being 0.5 f / (f + 2,048):
     the same where f is 8,717. The prompt of 80 comes at once, in 10 s, or in parts of 31, 31 and 18.
@@ -140,8 +140,8 @@ def test_batch_sizes_that_are_judged(step: int, batch: int) -> None:
     assert result.log["prefill_tokens"][0] == batch
 
 
-def test_who_will_be_done_first_goes_first() -> None:
-    """Only one fits at a time: by predictions, and by id where nothing tells them apart."""
+def test_the_shortest_remaining_goes_first() -> None:
+    """Only one fits at a time: by predictions, and by id where they are equal."""
     alike = at_once([8, 8, 8], [2, 2, 2])
     check(run(alike, 16), start=[0, 2, 4], finish=[2, 4, 6])
     predicted = alike.replace(predicted_output_len=[6, 2, 4])
@@ -157,7 +157,7 @@ def test_deadlines() -> None:
 
 
 @pytest.mark.parametrize("longer", [0, 1])
-def test_who_has_most_to_come_is_evicted(longer: int) -> None:
+def test_the_longest_remaining_is_evicted(longer: int) -> None:
     """Two prompts of 4 hold 5 + 5 tokens after a batch, 6 + 6 after two; a third would take 14 of 12."""
     predicted = [5, 5]
     predicted[longer] = 20
@@ -212,7 +212,7 @@ def learned_cost(lengths: np.ndarray, **known: tuple[np.ndarray, int]) -> float:
     """Return what the scheduler expects of a request after it has seen others of these lengths.
 
     When all are done, two come that cannot run together: one that may have any length, and one of which an interval
-    says that it has exactly ``exact`` tokens. Who starts first says whether the cost is less than that.
+    says that it has exactly ``exact`` tokens. Which starts first shows whether the cost is less than that.
 
     Args:
         lengths: of those that it has seen.
@@ -247,7 +247,7 @@ def learned_cost(lengths: np.ndarray, **known: tuple[np.ndarray, int]) -> float:
         (20, 100, 0.5, 40),
         # A tenth is: 20 / 0.1 is more than the mean, 92.
         (20, 100, 0.1, 92),
-        # Nobody is done early: the mean.
+        # None is done early: the mean.
         (50, 60, 0.5, 55),
     ],
 )
@@ -273,14 +273,14 @@ def test_costs_of_classes(class_id: int, expected: float) -> None:
     assert found == pytest.approx(expected, rel=0.1)
 
 
-def test_a_class_of_which_little_is_known_is_like_the_others() -> None:
+def test_a_class_with_few_completions_is_like_the_others() -> None:
     """All have 20 tokens; none of them, one or three have the class of the next."""
     for few in (0, 1, 3):
         found = learned_cost(np.full(SEEN, 20), class_id=((np.arange(SEEN) < few).astype(int), 1))
         assert found == pytest.approx(20, rel=0.1)
 
 
-def test_before_anybody_has_finished_the_prior_counts() -> None:
+def test_before_the_first_completion_the_prior_counts() -> None:
     """Without completions the bins' hazards are 1 − 2^(−1/8): compared with the sums of the description."""
     ends = [0.0] + [2 ** ((b + 1) / 8) for b in range(136)]
     hazard, survival, service, done, least = 1 - 2 ** (-1 / 8), 1.0, 0.0, 0.0, math.inf
@@ -294,7 +294,7 @@ def test_before_anybody_has_finished_the_prior_counts() -> None:
     assert learned_cost(np.array([], int)) == math.floor(least)
 
 
-def test_what_it_may_know() -> None:
+def test_needs() -> None:
     """Whatever requests carry, but for true lengths."""
     n = 12
     bare = at_once([3] * n, [4] * n)
@@ -330,7 +330,7 @@ def test_networks_of_another_size_are_refused(numbers: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize("hidden", [-1, 1.5, 65, True, "two"])
-def test_numbers_of_units_that_are_none_are_refused(hidden: Any) -> None:
+def test_invalid_numbers_of_units_are_refused(hidden: Any) -> None:
     with pytest.raises(ConfigError, match=r"hidden = .*; expected"):
         make_policy("ranked", hidden=hidden)
 

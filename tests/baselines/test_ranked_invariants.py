@@ -116,7 +116,7 @@ def log_of(system: System, table: RequestTable, policy: Any) -> Any:
 
 @settings(max_examples=100, deadline=None)
 @given(tables(), systems(), choices(), st.lists(st.integers(0, 20), min_size=14, max_size=14))
-def test_true_lengths_do_not_show_before_somebody_finishes(
+def test_true_lengths_do_not_show_before_a_request_finishes(
     table: RequestTable, system: System, weights: dict[str, Any], more: list[int]
 ) -> None:
     logs = []
@@ -124,16 +124,14 @@ def test_true_lengths_do_not_show_before_somebody_finishes(
         policy = make_policy("ranked", **(weights if system.progress_on_evict != "lost" else {}))
         logs.append(log_of(system, table.replace(output_len=output_len), policy))
     ends = [int(k) + 1 for log in logs for k in np.flatnonzero(log["num_finished"])[:1]]
-    until = min([*ends, *map(len, logs)])  # up to the first batch with which somebody finishes
+    until = min([*ends, *map(len, logs)])  # up to the first batch in which a request finishes
     for column in DECIDED:
         np.testing.assert_array_equal(*(log[column][:until] for log in logs), err_msg=column)
 
 
 @settings(max_examples=60, deadline=None)
 @given(tables(informed=False), systems(), st.integers(2, 2**31 - 1))
-def test_information_that_says_nothing_changes_nothing(
-    table: RequestTable, system: System, high: int
-) -> None:
+def test_vacuous_information_changes_nothing(table: RequestTable, system: System, high: int) -> None:
     n, high = len(table), max(high, 10**5)
     nothing = table.replace(predicted_low=[1] * n, predicted_high=[high] * n, ttft_slo=[math.inf] * n)
     assert_same(*(simulate(system, t, "ranked") for t in (table, nothing)))

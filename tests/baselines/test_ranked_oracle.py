@@ -68,7 +68,7 @@ def draw_weights(rng: np.random.Generator) -> dict[str, Any]:
         drawn[weight.name] = min(max(float(moved), weight.low), weight.high)
     if rng.random() < 0.3:  # some are put aside, and waiting ones go before active ones
         drawn["gate"], drawn["waiting"] = rng.uniform(-1, 1), rng.uniform(-2, 2)
-    if rng.random() < 0.2:  # who is lost or urgent goes last or first
+    if rng.random() < 0.2:  # lost requests go last, urgent ones first
         drawn |= {"lost": rng.uniform(-20, 5), "slack": rng.uniform(-4, 2), "urgent": rng.uniform(-10, 5)}
     if rng.random() < 0.3:  # batches are small, and some pause
         drawn["cost"] = rng.uniform(1.5, 3.0)
@@ -204,12 +204,12 @@ def test_runs_equal_those_of_the_book(information: str) -> None:
 
 # Seeds of runs that come out differently if the scores of prompts that are computed again in parts were kept
 # meanwhile; if the deadlines of those that are evicted counted; and if bases were computed at every 4th batch alike, or
-# not at every 16th (5), if the walk through larger sizes went on (9), and if it ended although somebody beyond is
+# not at every 16th (5), if the walk through larger sizes went on (9), and if it ended although a request beyond is
 # pressed (18): few do.
 RARE = {
     "prompts computed again": (59, 104, 117, 133),
     "deadlines of the evicted": (40, 266, 778),
-    "sizes that are looked at": (5, 9, 18),
+    "sizes that are tried": (5, 9, 18),
 }
 
 
@@ -266,10 +266,10 @@ def test_long_prompts_on_real_hardware() -> None:
     assert met["chunk"] > 0
 
 
-def test_sizes_that_are_looked_at() -> None:
-    """The walk through larger sizes ends where they are hopeless, unless somebody beyond them is pressed."""
+def test_sizes_that_are_tried() -> None:
+    """The walk through larger sizes ends where they are hopeless, unless a request beyond them is pressed."""
     hardware, met = load_hardware("llama3-8b-a100-tp1").batch_time(), Counter[str]()
-    for seed in RARE["sizes that are looked at"]:
+    for seed in RARE["sizes that are tried"]:
         rng = np.random.default_rng(seed)
         table = draw_table(rng, 20, 300, ("predictions", "objectives"), gap=0.05)
         table = table.replace(

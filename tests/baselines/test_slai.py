@@ -71,7 +71,7 @@ def test_a_large_offset_makes_every_decode_critical() -> None:
 
 
 def test_without_an_slo_a_decode_takes_what_is_left() -> None:
-    # Nobody is ever critical: P 1 goes first, D 0 in the last batch of it.
+    # None is ever critical: P 1 goes first, D 0 in the last batch of it.
     result = run("slai:token_budget=4", *LONG_PROMPT[:3])
     check(result, first=[1, 5], finish=[7, 6])
     assert batches(result) == [(4, 0), (4, 0), (4, 0), (4, 0), (4, 0), (0, 2), (0, 1)]
@@ -117,7 +117,7 @@ def test_critical_decodes_go_by_last_schedulable_time() -> None:
 
 
 def test_other_decodes_go_by_last_schedulable_time_too() -> None:
-    # beta = 1, offset 0.25: nobody is critical. C up to the offset: 91, 31, 34 at 1. D 1 until 4, when it is 34 as
+    # beta = 1, offset 0.25: none is critical. C up to the offset: 91, 31, 34 at 1. D 1 until 4, when it is 34 as
     # that of 2: a tie, D 1 again: over at 5. D 2, D 0.
     result = run("slai:offset=0.25,max_decodes=1", [0] * 3, [1] * 3, [1, 4, 1], [90, 30, 33])
     check(result, first=[1, 1, 1], finish=[7, 5, 6])
@@ -316,7 +316,7 @@ def test_deadlines_are_met_where_they_can_be(order: str, first_token: str) -> No
 
 
 @pytest.mark.parametrize("first_token", ["counted", "uncounted", "decode"])
-def test_limits_hold_and_nobody_starves(first_token: str) -> None:
+def test_limits_hold_and_no_request_starves(first_token: str) -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
         n = 25

@@ -2,7 +2,7 @@
 
 Source: Bari et al., "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice", Algorithms 1-5, Section 6.
 The paper assumes memory enough (Assumption 4). Where it does not suffice the readings here are: a prompt is begun
-only if it can be completed, with one token to spare; on overflow the latest activated go (LIFO), those who pause
+only if it can be completed, with one token to spare; on overflow the latest activated go (LIFO), those that pause
 included; a request that comes back with its KV moves from P to D without an iteration.
 """
 
@@ -174,7 +174,7 @@ def test_decisions_are_those_of_the_book(name: str) -> None:
 
 @pytest.mark.parametrize("role", [ROLE_PREFILL, ROLE_DECODE])
 def test_dist_serve_in_its_roles(role: int) -> None:
-    """A prefill worker whose requests stay, and a decode worker to which they come prefilled."""
+    """A prefill worker that keeps its requests, and a decode worker that receives them prefilled."""
     evictions = waits = 0
     for case, (first_token, progress, requeue) in enumerate(RULES):
         if first_token == "counted" and role == ROLE_DECODE:

@@ -184,9 +184,9 @@ def test_compiled_and_not(policy: str) -> None:
 
 def test_groups_take_part_by_themselves() -> None:
     # Prompts of 1 (ids even) and 3 (odd), l' = 1, e = 1 in both groups; n = 2 and 1. t=0: 0 alone: below 2. t=1: 1
-    # (l = 3): its group has reached 1 and runs without 0. t=2: 2 (l = 1): 0 and 2 make two; nobody is in the queue of
+    # (l = 3): its group has reached 1 and runs without 0. t=2: 2 (l = 1): 0 and 2 make two; none is in the queue of
     # the other group, and 1, prefilled, pauses. t=3: 3 (l = 3): 1 decodes beside it. t=4: 4 and 5, one of each group:
-    # only 5 starts, 3 decodes. t=5: nobody. Patience 5 after t=5: everything.
+    # only 5 starts, 3 decodes. t=5: none. Patience 5 after t=5: everything.
     classes = (ClassStatistics("short", 1.0, 1.0, 1.0), ClassStatistics("long", 1.0, 3.0, 1.0))
     result = run(
         "nested_wait:groups=2,segments=1,thresholds=2/1,patience=5",
@@ -257,7 +257,7 @@ def test_thresholds_of_groups() -> None:
         "nested_wait:overflow=0.1,thresholds=3",
     ],
 )
-def test_options_that_make_no_sense(spec: str) -> None:
+def test_options_that_conflict(spec: str) -> None:
     with pytest.raises(ConfigError, match=spec.split(":")[1].split("=")[0]):
         make_policy(spec)
 

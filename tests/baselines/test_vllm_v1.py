@@ -36,7 +36,7 @@ def instance(
 
 
 def spec_of(**hyperparameters: Any) -> str:
-    """Small limits: a budget of 8 tokens for 4 requests unless told otherwise."""
+    """Small limits: a budget of 8 tokens for 4 requests by default."""
     given = {"max_num_batched_tokens": 8, "max_num_seqs": 4, **hyperparameters}
     return "vllm_v1:" + ",".join(f"{key}={value}" for key, value in given.items())
 
@@ -99,7 +99,7 @@ def test_without_chunked_prefill_a_prompt_above_the_budget_is_named(order: str) 
 
 
 def test_the_newest_is_preempted_and_goes_to_the_front_of_the_queue() -> None:
-    # M = 10. t=0: 4+4. t=1: 5+5 = 10, no room for 2 (2). t=2: 0 lacks room: 1 goes; 2 would fit, but nobody starts.
+    # M = 10. t=0: 4+4. t=1: 5+5 = 10, no room for 2 (2). t=2: 0 lacks room: 1 goes; 2 would fit, but none starts.
     # t=3: 7; 1 is first, 3 + 2 recomputed + 1 = 6 do not fit, and 2 stays behind it. t=4: 8, 0 is done.
     # t=5: 6+2: 1 recomputes its 5 tokens and makes its third. t=6: its fourth.
     system, table = instance(10, [0, 0, 1], [3, 3, 1], [5, 4, 1])
@@ -127,7 +127,7 @@ def test_several_preempted_ones_queue_in_their_old_order() -> None:
 
 
 def test_a_request_preempts_itself_if_it_is_the_newest() -> None:
-    # M = 9. t=0: 4+4. t=1: 0 takes the last; 1 has nobody behind it and goes itself. t=2: 6; 1 needs 3 + 1 + 1.
+    # M = 9. t=0: 4+4. t=1: 0 takes the last; 1 has none behind it and goes itself. t=2: 6; 1 needs 3 + 1 + 1.
     # t=3: 0 is done, 1 recomputes 4 tokens and makes its second.
     system, table = instance(9, [0, 0], [3, 3], [3, 3])
     steps = play(spec_of(), system, table)
@@ -196,7 +196,7 @@ def test_the_least_important_is_preempted_and_its_tokens_go_to_others() -> None:
 
 
 def test_among_equals_the_latest_is_preempted() -> None:
-    # M = 9, everybody alike: as first come, first served.
+    # M = 9, all alike: as first come, first served.
     requests = instance(9, [0, 0], [3, 3], [3, 3], [2, 2])
     assert play(spec_of(policy="priority"), *requests) == play(spec_of(), *requests)
 
@@ -221,7 +221,7 @@ def test_those_behind_a_request_that_preempts_itself_sit_out() -> None:
 
 
 def test_if_the_first_preempts_itself_the_others_have_their_turn() -> None:
-    # M = 9: 0 (least important) has 5, 1 has 4. t=2: 0 goes itself; an empty batch helps nobody: 1 decodes.
+    # M = 9: 0 (least important) has 5, 1 has 4. t=2: 0 goes itself; an empty batch helps none: 1 decodes.
     requests = instance(9, [0, 1], [3, 3], [9 - 3, 3], [0, 1])
     steps = play(spec_of(policy="priority"), *requests)
     assert batches(steps)[:3] == [{0: 3}, {0: 1, 1: 3}, {1: 1}]

@@ -80,7 +80,7 @@ class Scheduler:
         self.waiting.insert(0, job)
 
     def step(self, may_start: bool) -> tuple[dict[Job, int], list[Job]]:
-        """Return the tokens of each scheduled request, and who was preempted."""
+        """Return the tokens of each scheduled request, and the preempted requests."""
         left, tokens, gone = self.budget, dict[int, tuple[Job, int]](), list[Job]()
         for job in list(self.running):
             if left == 0:
@@ -126,10 +126,8 @@ def serve(scheduler: Scheduler, jobs: list[Job]) -> list[Step]:
             coming[0].known = coming[0].prompt
             scheduler.waiting.append(coming.pop(0))
         batch, gone = scheduler.step(may_start=True)
-        while (
-            not batch
-        ):  # an empty step takes no time, and whoever it preempted cannot come back in that time
-            assert gone, "nobody runs and nobody can start"
+        while not batch:  # an empty step takes no time, and preempted requests cannot come back in that time
+            assert gone, "none runs and none can start"
             batch, more = scheduler.step(may_start=False)
             gone += more
         steps.append(

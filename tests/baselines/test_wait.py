@@ -73,7 +73,7 @@ def test_example_1_in_balance(policy: str) -> None:
 
 def test_examples_1_and_2_first_come_first_served_cascades() -> None:
     # 3 arrive at 0, 6 at 1, then four at each iteration. t=1: 3 decodes, 6 prefills: 6 + 6 = 12, three
-    # completions. t=2: the 6 decode with 12, no room for the four who have come. t=3: all 8 are prefilled. t=4:
+    # completions. t=2: the 6 decode with 12, no room for the four that have come. t=3: all 8 are prefilled. t=4:
     # 8 decodes would take 16: two lose their KV and wait behind four newcomers. t=5: those 2 and 8 new ones,
     # 10. t=6: 4 go. t=7: 12, as many as there is room for. From then on 6 of 12 go each time: six completions
     # in two iterations, 3 instead of 4.
@@ -132,9 +132,9 @@ def test_example_2_with_random_arrivals() -> None:
 # ---------------------------------------------------------------- thresholds
 
 
-def test_nobody_starts_below_the_threshold_and_the_paused_keep_their_kv() -> None:
+def test_none_starts_below_the_threshold_and_the_paused_keep_their_kv() -> None:
     # n = 2, patience 10. t=0: one. t=0.5: two: [0.5, 1.5]. t=1.5: 2 alone; 0 and 1 pause with 2 each. t=3: 2, 3 are
-    # prefilled, 0, 1 decode. t=4: nobody waits; timeout at 14: all decode, 0 and 1 are done. 15: 2 and 3.
+    # prefilled, 0, 1 decode. t=4: none waits; timeout at 14: all decode, 0 and 1 are done. 15: 2 and 3.
     result = run("wait:thresholds=2,patience=10", 100, [0, 0.5, 0.7, 3], [2] * 4, [2] * 4)
     check(result, start=[0.5, 0.5, 3, 3], first=[4, 4, 15, 15], finish=[15, 15, 16, 16])
     assert column(result, "kv_tokens") == [4, 10, 14, 8]
@@ -143,7 +143,7 @@ def test_nobody_starts_below_the_threshold_and_the_paused_keep_their_kv() -> Non
 
 def test_types_are_independent() -> None:
     # n = (1, 2). t=0: 0 (a) and 1, 2 (b, l' = 2). t=1: 3 (a) is prefilled, 0 decodes; no b waits: 1, 2 pause.
-    # t=2: 4 (a), 3 decodes; 5 (b) is one. t=3: 5, 6 (b) and 1, 2; no a waits: 4 pauses. t=4: nobody waits,
+    # t=2: 4 (a), 3 decodes; 5 (b) is one. t=3: 5, 6 (b) and 1, 2; no a waits: 4 pauses. t=4: none waits,
     # patience 2. t=6: all: 4, 1, 2 are done. t=7: still draining: 5, 6.
     result = run(
         "wait:thresholds=1/2,patience=2", 100, [0, 0, 0, 1, 2, 2, 3], [1] * 7, [1, 2, 2, 1, 1, 2, 2],
@@ -168,7 +168,7 @@ def test_at_most_the_threshold_is_admitted_by_class_then_queue_order() -> None:
     )
     check(result, start=[0, 0, 0, 1, 4, 2], finish=[2, 5, 5, 3, 6, 5])
     # Memory 2 at t=0: a goes first, b is undone. t=1: b qualifies (0, 3, 5), but 1 and 2 fill the memory:
-    # nothing of it would run, nobody is evicted, and it counts as waiting. Timeout at 2: 4 > C: 2 goes, 1 is
+    # nothing of it would run, none is evicted, and it counts as waiting. Timeout at 2: 4 > C: 2 goes, 1 is
     # done at 3.
     result = run(
         "wait:thresholds=2/1,patience=1", 2, [0] * 6, [1] * 6, [1] * 6, types=[1, 0, 0, 1, 0, 1], classes=TWO,
@@ -194,7 +194,7 @@ def test_an_output_of_one_token_under_every_first_token_rule() -> None:
 def test_overflow_undoes_picks_and_then_evicts_the_newest() -> None:
     # n = 2, C = 8, l = l' = 2 (2, 3, 4 each). t=0: 0, 1. t=1: 3+3, and 2: 8; 3 is undone. t=2: 4+4+3 = 11: 2
     # goes, to the back. t=3: 3, 4. t=4: 3+3, 5 with 2 = 8, 2 is undone. t=5: 2 alone is below n. Timeout at 6:
-    # 4+4+3: 5 goes. t=7: 2, 5. t=8: nobody waits. Timeout at 9: 3+3, 4+4.
+    # 4+4+3: 5 goes. t=7: 2, 5. t=8: none waits. Timeout at 9: 3+3, 4+4.
     args = (8, [0, 0, 1, 1, 2, 2], [2] * 6, [2] * 6)
     result = run("wait:thresholds=2,patience=1", *args)
     check(
@@ -231,7 +231,7 @@ def test_paused_kv_counts_and_may_have_to_go() -> None:
 
 
 def test_a_request_that_fills_the_memory() -> None:
-    # C = 8, 0: l = l' = 4. n = 1, patience 1. t=0: 4. t=1: 5, and 1 (l = l' = 2) with 2. t=2: nobody waits.
+    # C = 8, 0: l = l' = 4. n = 1, patience 1. t=0: 4. t=1: 5, and 1 (l = l' = 2) with 2. t=2: none waits.
     # Timeout at 3: 6+3 > 8: 1 goes. t=4: 1 qualifies: 0 decodes with 7, the pick is undone. t=5: 8 = C. t=6: 1:
     # 2; timeout at 8: 3, 4.
     result = run("wait:thresholds=1,patience=1", 8, [0, 1], [4, 2], [4, 2])
@@ -240,7 +240,7 @@ def test_a_request_that_fills_the_memory() -> None:
 
 
 @pytest.mark.parametrize("thresholds", [(1, 1), (3, 1), (2, 4)])
-def test_within_the_memory_of_the_thresholds_nobody_is_evicted(thresholds: tuple[int, int]) -> None:
+def test_within_the_memory_of_the_thresholds_none_is_evicted(thresholds: tuple[int, int]) -> None:
     """M^pi of (11) holds n_j requests at every stage: enough whatever arrives, and used up under overload."""
     l, o = (3, 2), (4, 7)  # noqa: E741
     memory = sum(n * (b + 1) * (2 * a + b) // 2 for n, a, b in zip(thresholds, l, o, strict=True))
@@ -259,33 +259,33 @@ def test_within_the_memory_of_the_thresholds_nobody_is_evicted(thresholds: tuple
 # ---------------------------------------------------------------- patience and draining
 
 
-def test_an_arrival_at_the_timeout_is_an_arrival_and_starts_the_patience_anew() -> None:
+def test_an_arrival_at_the_timeout_is_an_arrival_and_restarts_the_patience() -> None:
     # n = 3, patience 2. t=2: the timeout of 0, but 1 arrives. t=4: both.
     check(run("wait:thresholds=3,patience=2", 9, [0, 2], [1, 1], [1, 1]), start=[4, 4], finish=[6, 6])
     # A moment later, and 0 has gone: [2, 3]. t=3: 1, arrived at 2.5, waits while 0 drains: [3, 4] has both.
     check(run("wait:thresholds=3,patience=2", 9, [0, 2.5], [1, 1], [1, 1]), start=[2, 3], finish=[4, 5])
 
 
-def test_draining_ends_when_a_type_qualifies_or_nobody_is_active() -> None:
+def test_draining_ends_when_a_type_qualifies_or_none_is_active() -> None:
     # n = 2, patience 1. 0 (l' 1) at 0: t=1, 2. 1 arrives at 2, the end of the prefill: it joins the drain
-    # batch. 2 and 3 at 3: 0 is done; normal: 2, 3, and 1 decodes (l' 3). t=4: nobody waits: patience. Timeout
+    # batch. 2 and 3 at 3: 0 is done; normal: 2, 3, and 1 decodes (l' 3). t=4: none waits: patience. Timeout
     # at 5: all.
     result = run("wait:thresholds=2,patience=1", 99, [0, 2, 3, 3], [1] * 4, [1, 3, 1, 1])
     check(result, start=[1, 2, 3, 3], first=[3, 4, 6, 6], finish=[3, 7, 6, 6])
-    # Counted, one token: 0 is done within the drain batch [1, 2]; 1, arrived meanwhile, finds nobody active:
+    # Counted, one token: 0 is done within the drain batch [1, 2]; 1, arrived meanwhile, finds none active:
     # [3, 4].
     result = run("wait:thresholds=2,patience=1", 99, [0, 1.5], [1, 1], [1, 1], first_token="counted")
     check(result, start=[1, 3], finish=[2, 4])
 
 
 @pytest.mark.parametrize("rate", [1.0, 4.0, 100.0])
-def test_patience_of_itself(rate: float) -> None:
+def test_default_patience(rate: float) -> None:
     # The larger of 1 s and 10 n / lambda, here n = 4: 40, 10, 1 s.
     result = run("wait:thresholds=4", 9, [0], [1], [1], classes=(ClassStatistics("x", rate, 1, 1),))
     check(result, start=[max(1, 40 / rate)], finish=[max(1, 40 / rate) + 2])
 
 
-def test_patience_of_itself_goes_by_the_slowest_type() -> None:
+def test_default_patience_follows_the_slowest_type() -> None:
     classes = (ClassStatistics("x", 10.0, 1, 1), ClassStatistics("y", 2.0, 1, 1))
     check(run("wait:thresholds=9/4", 9, [0], [1], [1], classes=classes), start=[20], finish=[22])
 

@@ -2,7 +2,7 @@
 
 Sources: Ao et al., "Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory Constraints", Algorithms 1
 and 2; Kwon et al. (vLLM) and Agrawal et al. (Sarathi-Serve) as that paper's Section 6 uses them. What the papers
-leave open is read as follows. On overflow the latest picks are undone, then the latest activated go, those who
+leave open is read as follows. On overflow the latest picks are undone, then the latest activated go, those that
 pause included. When no threshold has been met for some time (patience), everything that is there runs (drain).
 """
 
@@ -49,7 +49,7 @@ class Job:
 
 @dataclass
 class Plan:
-    """What to do; tokens by request, whoever is not in ``batch`` pauses; ``until`` = wait at the latest until."""
+    """What to do; tokens by request, requests outside ``batch`` pause; ``until`` = wait at the latest until."""
 
     admit: list[Job] = field(default_factory=list)
     evict: list[Job] = field(default_factory=list)
@@ -129,7 +129,7 @@ class Thresholds(Book):
 
     @abstractmethod
     def first(self, waiting: list[Job]) -> list[Job]:
-        """Whom a drain batch may admit."""
+        """Requests that a drain batch may admit."""
 
     def plan(self, waiting: list[Job], active: list[Job]) -> Plan:
         timeout = self.until is not None and len(waiting) == self.known
@@ -252,7 +252,7 @@ class Sarathi(IterationLevel):
         def free() -> int:
             return self.M - sum(j.kv for j in stay) - len(decodes())
 
-        # Nobody has to go for a prompt's sake: whoever was admitted last left room for all prompts before its own.
+        # No request is evicted for a prompt: the last one admitted left room for all prompts before its own.
         while free() < 0:
             plan.evict.append(stay.pop())
         plan.batch = {j.id: 1 for j in decodes()}
@@ -433,7 +433,7 @@ def test_without_draining_the_same_until_nothing_can_qualify(name: str) -> None:
 def test_the_book_of_patience() -> None:
     """The oracle itself on a schedule worked out by hand, so that both are not wrong together.
 
-    n = 2, patience 2. 0 arrives at 0, 1 at 1.5 and makes two; at 2.5 nobody waits; timeout at 4.5: one decode of each.
+    n = 2, patience 2. 0 arrives at 0, 1 at 1.5 and makes two; at 2.5 none waits; timeout at 4.5: one decode of each.
     """
     table = RequestTable.from_columns(
         arrival_time=[0, 1.5], prompt_len=[1, 1], output_len=[1, 1], class_id=[0, 0], classes=CLASSES[:1]

@@ -120,7 +120,7 @@ def test_ties_by_id(name: str) -> None:
 
 
 @ALL
-def test_what_each_knows_and_does(name: str) -> None:
+def test_descriptions(name: str) -> None:
     info = POLICIES[name].info
     assert info.needs == (set() if name == FCFS else {"predicted_length"})
     assert (info.chunks_prefill, info.pauses, info.evicts) == (True, False, True)
@@ -130,7 +130,7 @@ def test_what_each_knows_and_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("resume", ["last", "", None, True, 1])
-def test_whom_to_resume_first_out_of_range(resume: Any) -> None:
+def test_resume_out_of_range(resume: Any) -> None:
     with pytest.raises(ConfigError, match=r"resume = .* expected one of first, by_work"):
         make_policy(SJF, resume=resume)
 
@@ -184,10 +184,10 @@ THREE = (2, 6, [0, 0, 0], [4, 4, 1], [1, 1, 1])
 @pytest.mark.parametrize(
     ("name", "progress", "start", "finish", "evictions", "kv"),
     [
-        # t=0: 2+2+1. t=1: 4+4+2 = 10>: 2 goes, 8>: 1 goes, 4; 2 would fit now (4+1), but nobody comes when somebody
+        # t=0: 2+2+1. t=1: 4+4+2 = 10>: 2 goes, 8>: 1 goes, 4; 2 would fit now (4+1), but none starts when one
         # goes. t=2: 5; 1 blocks (5+2 = 7>) though 2 would fit. t=3: 2+1. t=4: 4+2. t=5: 5.
         (FCFS, "lost", [0, 0, 0], [3, 6, 5], [0, 1, 1], [5, 4, 5, 3, 6, 5]),
-        # Nobody had made an output token yet.
+        # None had an output token yet.
         (FCFS, "recompute", [0, 0, 0], [3, 6, 5], [0, 1, 1], [5, 4, 5, 3, 6, 5]),
         # t=3: 1 has kept 2, 2 has kept 1: 4+2. t=4: 5.
         (FCFS, "kept", [0, 0, 0], [3, 5, 4], [0, 1, 1], [5, 4, 5, 6, 5]),
@@ -322,7 +322,7 @@ def test_shortest_job_first_goes_by_the_prediction() -> None:
         (f"{SJF}:resume=by_work", [0, 0, 2], [3, 6, 4], [0, 1, 0], [7, 4, 8, 4, 5, 6]),
     ],
 )
-def test_who_was_swapped_out_goes_before_anybody_new(
+def test_swapped_out_requests_go_before_new_ones(
     spec: str, start: list[float], finish: list[float], evictions: list[int], kv: list[int]
 ) -> None:
     # M = 8, c 9. 0 (s 3, o 2): 3, 4, 5; 1 (s 4, o 2): 4, 5, 6; 2 (s 3, o 1) comes at t=2: 3, 4. Total 5, 6, 4.
@@ -331,7 +331,7 @@ def test_who_was_swapped_out_goes_before_anybody_new(
     check(result, start, finish, evictions=evictions, kv=kv)
 
 
-def test_a_newcomer_does_not_displace_the_ongoing() -> None:
+def test_a_new_request_does_not_displace_ongoing_ones() -> None:
     # M = 6, c 2. 0 (s 4, o 2): 2, 4, 5, 6. At t=1 comes 1 (s 1, o 1), shorter: t=1: 4+1. t=2: 5+2 = 7>: the newest
     # goes, not the longest. t=3: 6. t=4: 1, 2.
     for name in (FCFS, SJF):
@@ -383,7 +383,7 @@ def test_predictions_too_long_delay_but_block_no_empty_worker(name: str) -> None
 @pytest.mark.parametrize("name", [FCFS_AHEAD, SJF_AHEAD])
 def test_predictions_too_short(name: str) -> None:
     # M = 7, c 2. 0 (s 2, o 4, p 1): 2, 3 expected; 1 (s 2, o 2): 2, 3, 4. t=0: 4, 6, 4. t=1: 3+3. t=2: 0 goes on, so
-    # 4+4 = 8>: 1 goes, and nobody comes. t=3: 0 is taken to need 5 and then nothing: 5+2, 3, 4. t=4: 6+3 = 9>: 1 goes
+    # 4+4 = 8>: 1 goes, and none starts. t=3: 0 is taken to need 5 and then nothing: 5+2, 3, 4. t=4: 6+3 = 9>: 1 goes
     # again. t=5: 2, 3, 4.
     args = (2, 7, [0, 0], [2, 2], [4, 2], [1, 2])
     check(run(name, *args), [0, 0], [5, 8], evictions=[0, 2], kv=[4, 6, 4, 7, 6, 2, 3, 4])

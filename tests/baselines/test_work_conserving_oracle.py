@@ -1,7 +1,7 @@
 """Work-conserving scheduling with chunked prefill against plain Python.
 
 The rule of Section 3 of "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory
-Constraints" is written once more from its description, over lists of requests whose future is played forward
+Constraints" is written once more from its description, over lists of requests with their future played forward
 round by round, and run through ``schedule``. Its whole record must equal that of the compiled policy, under every
 rule of the engine, for chunks from one token to more than the memory.
 """
@@ -321,13 +321,13 @@ def test_look_ahead_never_evicts_unless_a_prediction_is_too_short(name: str, pre
 
 
 @EACH
-def test_the_worker_is_never_idle_while_somebody_waits(name: str) -> None:
+def test_the_worker_is_never_idle_while_requests_wait(name: str) -> None:
     """Every iteration processes something, whatever is predicted, and the memory is never exceeded."""
     for seed, rules in enumerate(RULES):
         chunk = CHUNKS[seed % 5]
         log = simulate(system(seed, 25, rules), workload(seed, 60, 25), with_chunk(name, chunk), log=True).log
         assert log is not None
-        assert (log["num_active"] == log["num_prefills"] + log["num_decodes"]).all()  # nobody is paused
+        assert (log["num_active"] == log["num_prefills"] + log["num_decodes"]).all()  # none is paused
         assert log["num_active"].min() > 0
         assert log["kv_tokens"].max() <= 25
         assert (log["prefill_tokens"] <= chunk * log["num_prefills"]).all()
@@ -350,7 +350,7 @@ def test_shortest_first_does_not_depend_on_where_the_evicted_requeue(name: str) 
 
 
 class Overtaking(Observer):
-    """Counts decisions that start somebody new while somebody who was swapped out goes on waiting."""
+    """Count decisions that start a new request while a swapped-out one goes on waiting."""
 
     def __init__(self) -> None:
         self.started, self.out, self.count = set[int](), set[int](), 0
@@ -370,7 +370,7 @@ class Overtaking(Observer):
         ("work_conserving_sjf:resume=by_work", True),
     ],
 )
-def test_nobody_starts_while_somebody_swapped_out_waits(name: str, overtakes: bool) -> None:
+def test_no_new_request_starts_while_a_swapped_out_one_waits(name: str, overtakes: bool) -> None:
     """Section 3: ongoing requests go before new ones."""
     found = 0
     for seed, progress in enumerate([*PROGRESS_ON_EVICT] * 2):
