@@ -1,0 +1,166 @@
+"""What a batch is worth: the value of its tokens, less for late ones, over a power of its duration."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from kvgym.baselines.ranked.active import list_dues
+from kvgym.baselines.ranked.layout import (
+    BETWEEN,
+    COST,
+    COST_ACTIVE,
+    COST_LEAST,
+    COST_PRESSURE,
+    COST_ROOM,
+    COST_WAITING,
+    DEADLINES,
+    FIRST_DUE,
+    LATE,
+    NUM_GAPS,
+    PREFILL_PRESSURE,
+    PREFILL_ROOM,
+    PREFILL_VALUE,
+    PRESSURE,
+    SHORTEST,
+    list_at,
+    listed_dues_at,
+)
+from kvgym.baselines.ranked.scoring import prompt_ratio
+from kvgym.kernels import RuleMemory, RuleView, jit, jit_inline
+
+HOPELESS = 0.7
+"""Share of the worth of the best batch below which no larger ones are tried."""
+
+HALF_ROOM = 2048.0
+"""Tokens for which there is memory where ``cost_room`` counts half: a few batches of prompts."""
+
+
+class Worth(NamedTuple):
+    """What a batch is worth, and its duration, s."""
+
+    value: float
+    seconds: float
+
+
+@jit_inline
+def prompt_worth(view: RuleView, memory: RuleMemory) -> Any:
+    """Return what a prompt token is worth, decode tokens: by their times, and more while many wait and could enter.
+
+    It describes a batch of its own in ``view.load``.
+    """
+    p, reals = memory.params, memory.reals
+    free = 1.0 - view.worker.kv_allocated / view.problem.kv_capacity
+    power = (p[PREFILL_PRESSURE] + p[PREFILL_ROOM] * free) * reals[PRESSURE]
+    return p[PREFILL_VALUE] * prompt_ratio(view, memory) * math.exp(power)
+
+
+@jit
+def number_below(reals: Any, start: int, end: int, limit: float) -> int:
+    """Return how many of some real numbers are below a limit."""
+    below = 0
+    for j in range(start, end):
+        below += 1 if reals[j] < limit else 0
+    return below
+
+
+@jit_inline
+def number_late(view: RuleView, memory: RuleMemory, seconds: float, taken: int) -> int:
+    """Return how many active requests would get their next token too late by a batch of this duration.
+
+    The first ``taken`` of their list, which are in the batch, if it outlasts their deadline, the others if it leaves
+    less than the shortest batch. Deadlines that cannot be met anyway do not count. Between two rankings those listed in
+    the last one are late if it takes longer than may pass between their tokens.
+    """
+    reals, end = memory.reals, view.worker.clock + seconds
+    if memory.state[BETWEEN] == 1:
+        gaps = listed_dues_at(view)
+        return number_below(reals, gaps, gaps + memory.state[NUM_GAPS], seconds)
+    if end + reals[SHORTEST] <= reals[FIRST_DUE]:
+        return 0
+    dues = list_dues(view, memory)
+    staying = memory.state[list_at(view)]
+    late = number_below(reals, dues, dues + taken, end)
+    return late + number_below(reals, dues + taken, dues + staying, end + reals[SHORTEST])
+
+
+@jit_inline
+def cost_power(view: RuleView, memory: RuleMemory) -> Any:
+    """Return the power of the duration that a batch's worth is divided by, from queue, active requests and memory."""
+    p, w = memory.params, view.worker
+    free = view.problem.kv_capacity - w.kv_allocated
+    waiting = w.num_waiting / (1 + w.num_active + w.num_waiting)
+    power = p[COST] + p[COST_PRESSURE] * memory.reals[PRESSURE]
+    power += (p[COST_ROOM] + p[COST_WAITING] * waiting) * (free / (free + HALF_ROOM))
+    if p[COST_ACTIVE] != 0.0:
+        power += p[COST_ACTIVE] * math.log(1.0 + w.num_active)
+    return max(power, p[COST_LEAST])
+
+
+@jit_inline
+def bounds_of_power(times: float, power: float) -> tuple[float, float]:
+    """Return what ``times`` to this power is at least and at most, for times ≥ 1 and powers from 1 to 2.
+
+    The series of x^p at 1 is too large up to the second term, and too small up to the third.
+    """
+    longer = times - 1.0
+    second = 0.5 * power * (power - 1.0) * longer * longer
+    most = 1.0 + power * longer + second
+    least = most + (power - 2.0) / 3.0 * longer * second
+    return least * (1.0 - 1e-9), most * (1.0 + 1e-9)
+
+
+@jit_inline
+def pays(memory: RuleMemory, batch: Worth, best: Worth, power: float) -> bool:
+    """Return whether a batch is worth more than the best before it: its value over its duration to this power.
+
+    Two bounds of the power usually decide without computing it. The value of the best is -inf where there is none.
+    """
+    if best.value == -math.inf:
+        return True
+    if 1.0 <= power <= 2.0 and best.value > 0.0 and batch.seconds >= best.seconds:
+        ratio = batch.value / best.value
+        least, most = bounds_of_power(batch.seconds / best.seconds, power)
+        if ratio > most:
+            return True
+        if ratio < least:
+            return False
+    shortest = memory.reals[SHORTEST]
+    return batch.value / (batch.seconds / shortest) ** power > best.value / (best.seconds / shortest) ** power
+
+
+@jit_inline
+def hopeless(batch: Worth, best: Worth, power: float) -> bool:
+    """Return whether a batch is worth less than HOPELESS of the best."""
+    if best.value <= 0.0:
+        return False
+    ratio, times = batch.value / best.value, batch.seconds / best.seconds
+    if 1.0 <= power <= 2.0 and times >= 1.0:
+        least, most = bounds_of_power(times, power)
+        if ratio < HOPELESS * least:
+            return True
+        if ratio > HOPELESS * most:
+            return False
+    return ratio < HOPELESS * times**power
+
+
+@jit_inline
+def judge(view: RuleView, memory: RuleMemory, value: float, taken: int) -> Worth:
+    """Return what the batch described in ``view.load`` is worth: less for every next token that it makes late.
+
+    The first ``taken`` of the ranked active requests are in it.
+    """
+    seconds = max(view.batch_time(view.load, view.batch_params), 1e-9)
+    late = number_late(view, memory, seconds, taken) if memory.state[DEADLINES] == 1 else 0
+    if late > 0:
+        value *= math.exp(-memory.params[LATE] * late)
+    return Worth(value, seconds)
+
+
+@jit
+def no_deadline_behind(view: RuleView, memory: RuleMemory, taken: int) -> bool:
+    """Return whether no ranked request behind the first ``taken`` has a deadline that a larger batch could meet."""
+    if memory.reals[FIRST_DUE] == math.inf:
+        return True
+    dues = list_dues(view, memory)
+    return number_below(memory.reals, dues + taken, dues + memory.state[list_at(view)], math.inf) == 0
