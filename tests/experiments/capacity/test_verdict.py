@@ -72,5 +72,5 @@ def test_requests_that_cannot_be_judged_are_refused():
 def test_thin_percentiles_are_noted():
     targets = parse_targets("ttft_p99<1,tbt_p99<1,e2e_latency_mean<9,queueing_delay_p90<3")
     (note,) = check_requests(table(500), targets)
-    assert note.startswith("ttft_p99<1: rests on the 5 slowest of 500 requests")
+    assert note.startswith("ttft_p99<1: depends on the 5 slowest of 500 requests")
     assert not check_requests(table(1000), targets)

@@ -252,7 +252,7 @@ def test_a_full_disk_is_reported_and_earlier_runs_are_kept(result, tmp_path, mon
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "__init__", open_on_full_disk)
         with pytest.raises(
-            KVGymError, match=r"runs\.jsonl: cannot be written: .*; the 5 runs before are kept"
+            KVGymError, match=r"runs\.jsonl: cannot be written: .*; the 5 earlier runs are kept"
         ):
             sweep(PLAN, tmp_path)
     again = sweep(plan_of(tmp_path), tmp_path, resume=True)
