@@ -134,7 +134,8 @@ def test_a_note_names_rules_that_differ_from_an_engines(kvgym):
     options = ("compare", "-p", "vllm_v1,fcfs,vllm", "-n", 5, "--seeds", 1, "--no-report")
     note = (
         "vllm_v1 and vllm run under progress_on_evict = lost, requeue = arrival, blocks of 1, engine vllm-2023; the "
-        "real engine recomputes and requeues at the front. --scenario vllm-v1 has these rules, blocks of 16, engine vllm-2024"
+        "real engine recomputes and requeues at the front. --scenario vllm-v1 has these rules, blocks of 16, engine "
+        "vllm-2024"
     )
     assert note in " ".join(kvgym(*options)[1].split())
     assert "note:" not in kvgym(*options, "-s", "vllm-v1")[1]
