@@ -39,17 +39,15 @@ from kvgym.envs.scheduling.actions.kind import MORE
 from kvgym.envs.scheduling.actions.reading import ActionReader, outside
 from kvgym.envs.scheduling.config import EnvConfig, use_action_bounds, use_batch_time
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.envs.scheduling.memory import Arrays, Block, Sizes, control_row, rule_tables
+from kvgym.envs.scheduling.memory import TABLES, Arrays, Block, Sizes, control_row, rule_tables
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.spaces import observation_space, parts, present
 from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
-from kvgym.envs.scheduling.tables import EPISODE, SEEN
 from kvgym.errors import ConfigError, InvalidDecisionError, shown
 from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.runner import SimulationResult, system_info
-from kvgym.simulator.cluster.tables import ROWS
 from kvgym.simulator.entering import STATUS_NAMES, enter_decision
 from kvgym.simulator.policy_interface import RuleDecision
 from kvgym.simulator.simulation import Simulation
@@ -283,27 +281,17 @@ class AgentPolicy(Policy):
             rule=tuple(table.size for table in rule.values()),
             shown=config.active_window,
         )
+        k = self._worker = simulation.current  # in a cluster every worker has a copy of this policy
+        shared = simulation.tables_of(k)
         own: dict[str, Any] = {
-            "episode": np.zeros(1, EPISODE),
-            "window": np.zeros(config.queue_window, np.int32),
-            "heap": np.zeros(n + 2, np.int64),
-            "terms": np.zeros(0),
-            "seen_waiting": np.zeros(config.queue_window, SEEN),
-            "seen_active": np.zeros(config.active_window, SEEN),
-            **rule,
+            name: rule[name] if name in rule else np.zeros(length, dtype)
+            for name, dtype, length in sizes.layout()
+            if name not in shared
         }
         own["episode"]["cursor"] = UNKNOWN
         # A worker observes its share of the class rates; the environment's scale is for the rate of all workers.
         own["episode"]["classes"] = class_table(self._classes, len(simulation.workers))
-        k = self._worker = simulation.current  # in a cluster every worker has a copy of this policy
-        tables = [
-            own[name]
-            if name in own
-            else getattr(simulation, name)[k : k + 1]
-            if name in (*ROWS, "problem", "workers")
-            else getattr(simulation, name)
-            for name, _, _ in sizes.layout()
-        ]
+        tables = [own[name] if name in own else shared[name] for name in TABLES]
         self._own = own
         compiled = self._compiled = runs_compiled(True)
         # Made again for every run, because it holds addresses of this process.

@@ -2,50 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from kvgym.compiling.kernel import jit, jit_inline
+from kvgym.compiling.tables import FRONT, WHOLE, Table, declared
 from kvgym.simulator.queue import queue_insert
 from kvgym.simulator.tables import (
     DECIDE,
+    DECISION,
     DONE,
     HORIZON,
+    ITERATION,
+    LOAD,
     LOG_FULL,
+    PROBLEM,
+    REQUEST,
+    SLOT,
     STALLED,
+    TRACKER,
     UNKNOWN,
     WAITING,
+    WORKER,
+    WORKLOAD,
 )
 
 
 class Run(NamedTuple):
-    """The tables of one worker's run; shapes in brackets, n requests, A active slots at most.
+    """The tables of one worker's run, n requests, A active slots at most; tables of r workers have a leading axis.
 
-    Records: ``problem``, ``tracker``, ``w`` (the worker), ``decision``, ``load``. Arrays: ``workload`` (n,)
-    true requests; ``requests`` (n,); ``active`` (A,) with ``targets`` (A,) int32, the true output lengths,
-    kept apart from what policies see; ``queued`` (n,) and ``finished`` (A,) int32, the requests that joined
-    the queue and finished since the last decision; ``admit``, ``admit_tokens``, ``evict`` (A,) int32;
-    ``gap_counts`` int64 and ``gap_sums`` float64 (GAP_BINS,); ``log`` rows of ITERATION.
+    A field added here is a table of every simulation, cluster and environment. ``targets`` are the true output lengths
+    of the active requests, kept apart from what policies observe; ``queued`` and ``finished`` the requests that joined
+    the queue and finished since the last decision. Lengths: ``num_requests`` n, ``slots`` A, ``queued`` 2n,
+    ``gap_bins`` GAP_BINS or those of a sparse histogram, ``log`` as many iterations as it has room for.
     """
 
-    problem: Any
-    tracker: Any
-    w: Any
-    decision: Any
-    load: Any
-    workload: Any
-    requests: Any
-    active: Any
-    targets: Any
-    queued: Any
-    finished: Any
-    admit: Any
-    admit_tokens: Any
-    evict: Any
-    gap_counts: Any
-    gap_sums: Any
-    log: Any
+    problem: Annotated[Any, Table(PROBLEM, touched=WHOLE)]
+    tracker: Annotated[Any, Table(TRACKER, shared=True, touched=WHOLE)]
+    w: Annotated[Any, Table(WORKER, touched=WHOLE, name="workers")]
+    decision: Annotated[Any, Table(DECISION, touched=WHOLE)]
+    load: Annotated[Any, Table(LOAD, touched=WHOLE)]
+    workload: Annotated[Any, Table(WORKLOAD, "num_requests", shared=True)]
+    requests: Annotated[Any, Table(REQUEST, "num_requests", shared=True)]
+    active: Annotated[Any, Table(SLOT, "slots", touched=FRONT)]
+    targets: Annotated[Any, Table("i4", "slots", touched=FRONT)]
+    queued: Annotated[Any, Table("i4", "queued", touched=FRONT)]
+    finished: Annotated[Any, Table("i4", "slots", touched=FRONT)]
+    admit: Annotated[Any, Table("i4", "slots", touched=FRONT)]
+    admit_tokens: Annotated[Any, Table("i4", "slots", touched=FRONT)]
+    evict: Annotated[Any, Table("i4", "slots", touched=FRONT)]
+    gap_counts: Annotated[Any, Table("i8", "gap_bins", shared=True)]
+    gap_sums: Annotated[Any, Table("f8", "gap_bins", shared=True)]
+    log: Annotated[Any, Table(ITERATION, "log", shared=True)]
+
+
+RUN_TABLES = declared(Run)
+"""The tables of a run by name, in the order of the fields of :class:`Run`."""
 
 
 @jit

@@ -5,14 +5,16 @@ Arrays carry a leading worker axis of length r; a policy sees the row of its own
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from numba import types
 
-from kvgym.compiling.kernel import jit_expand, kernel
+from kvgym.compiling.kernel import kernel
 from kvgym.compiling.references import by_address
+from kvgym.compiling.tables import opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
-from kvgym.simulator.boundary import Run, next_boundary
+from kvgym.simulator.boundary import RUN_TABLES, Run, next_boundary
 from kvgym.simulator.engine import carry_out, clear_decision
 from kvgym.simulator.policy_interface import (
     MEMORY,
@@ -22,94 +24,32 @@ from kvgym.simulator.policy_interface import (
     tuple_type,
     view_of,
 )
-from kvgym.simulator.tables import (
-    BUDGET,
-    DECIDE,
-    DECISION,
-    ITERATION,
-    LOAD,
-    OK,
-    PROBLEM,
-    REQUEST,
-    SLOT,
-    TRACKER,
-    WORKER,
-    WORKLOAD,
-)
-
-
-class Tables(NamedTuple):
-    """The tables of a simulation of r workers; fields as of :class:`~kvgym.simulator.boundary.Run`.
-
-    ``problem``, ``workers``, ``decision`` and ``load`` have shape (r,), ``tracker`` (1,); ``active``,
-    ``targets``, ``queued``, ``finished``, ``admit``, ``admit_tokens`` and ``evict`` have a row for each worker.
-    """
-
-    problem: Any
-    tracker: Any
-    workers: Any
-    decision: Any
-    load: Any
-    workload: Any
-    requests: Any
-    active: Any
-    targets: Any
-    queued: Any
-    finished: Any
-    admit: Any
-    admit_tokens: Any
-    evict: Any
-    gap_counts: Any
-    gap_sums: Any
-    log: Any
-
+from kvgym.simulator.tables import BUDGET, DECIDE, OK
 
 _TABLES = tuple_type(
-    Tables,
-    *map(table_type, (PROBLEM, TRACKER, WORKER, DECISION, LOAD, WORKLOAD, REQUEST)),
-    table_type(SLOT, 2),
-    *(types.int32[:, ::1],) * 6,
-    types.int64[::1],
-    types.float64[::1],
-    table_type(ITERATION),
+    Run, *(table_type(t.dtype, 1 if t.shared or not t.length else 2) for t in RUN_TABLES.values())
 )
 _BATCH_TIME = (types.FunctionType(BATCH_TIME_SIGNATURE), types.float64[::1])
 
-
-@jit_expand
-def first_worker(t: Tables) -> Run:
-    """Return the tables of the first worker."""
-    return Run(
-        t.problem[0],
-        t.tracker[0],
-        t.workers[0],
-        t.decision[0],
-        t.load[0],
-        t.workload,
-        t.requests,
-        t.active[0],
-        t.targets[0],
-        t.queued[0],
-        t.finished[0],
-        t.admit[0],
-        t.admit_tokens[0],
-        t.evict[0],
-        t.gap_counts,
-        t.gap_sums,
-        t.log,
-    )
+first_worker: Callable[[Run], Run] = opener(
+    Run,
+    "def first_worker(tables):",
+    [
+        f"tables.{field}" + ("" if table.shared and table.length else "[0]")
+        for field, table in zip(Run._fields, RUN_TABLES.values(), strict=True)
+    ],
+)
+"""Return the tables of the first worker, of those of all workers."""
 
 
 @kernel(
     types.int64(_TABLES, types.FunctionType(POLICY_SIGNATURE), MEMORY, *_BATCH_TIME, types.int64), "simulator"
 )
-def run_loop(
-    tables: Tables, policy: Any, memory: Any, batch_time: Any, batch_params: Any, budget: int
-) -> int:
+def run_loop(tables: Run, policy: Any, memory: Any, batch_time: Any, batch_params: Any, budget: int) -> int:
     """Run until all is done, something is wrong, or ``budget`` decisions have been made.
 
     Args:
-        tables: those of one worker.
+        tables: those of all workers, which are one; own tables have a leading axis of workers.
         policy: first-class function of :data:`~kvgym.simulator.policy_interface.POLICY_SIGNATURE`.
         memory: the policy's :class:`~kvgym.simulator.policy_interface.RuleMemory`.
         batch_time: first-class function of :data:`~kvgym.simulator.batch_time.BATCH_TIME_SIGNATURE`.
@@ -136,7 +76,7 @@ def run_loop(
 
 
 @kernel(types.int64(_TABLES, *_BATCH_TIME, types.int64), "simulator")
-def step_worker(tables: Tables, batch_time: Any, batch_params: Any, act: int) -> int:
+def step_worker(tables: Run, batch_time: Any, batch_params: Any, act: int) -> int:
     """Carry out the decision in the tables if ``act`` is 1, then go to the next boundary.
 
     Returns:

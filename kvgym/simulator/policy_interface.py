@@ -14,7 +14,7 @@ fields of the records.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numba
 import numpy as np
@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from kvgym.compiling.checked_build import guarded
 from kvgym.compiling.kernel import Kernel, jit_expand, kernel
 from kvgym.compiling.references import Reference
+from kvgym.compiling.tables import Table, declared, opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import Run
 from kvgym.simulator.tables import DECISION, LOAD, PROBLEM, REQUEST, SLOT, WORKER
@@ -92,10 +93,10 @@ class RuleMemory(NamedTuple):
         profile: int32 (k,), mostly the KV tokens in use at future iterations, :mod:`kvgym.kernels.future_memory`.
     """
 
-    params: NDArray[np.float64]
-    state: NDArray[np.int64]
-    reals: NDArray[np.float64]
-    profile: NDArray[np.int32]
+    params: Annotated[NDArray[np.float64], Table("f8", "params")]
+    state: Annotated[NDArray[np.int64], Table("i8", "state")]
+    reals: Annotated[NDArray[np.float64], Table("f8", "reals")]
+    profile: Annotated[NDArray[np.int32], Table("i4", "profile")]
 
 
 class MemoryRoom(NamedTuple):
@@ -116,7 +117,7 @@ class MemoryRoom(NamedTuple):
     needs: frozenset[str]
 
 
-MEMORY_DTYPES = tuple(map(np.dtype, ("f8", "i8", "f8", "i4")))
+MEMORY_DTYPES = tuple(np.dtype(table.dtype) for table in declared(RuleMemory).values())
 """Dtypes of the arrays of a memory; each has one dimension and is contiguous."""
 
 
@@ -156,9 +157,19 @@ def decision_of(run: Run) -> RuleDecision:
     return RuleDecision(run.decision, run.admit, run.admit_tokens, run.evict)
 
 
-def table_type(dtype: np.dtype[np.void], dimensions: int = 1) -> Any:
-    """Return the Numba type of a contiguous table of records."""
-    return types.Array(numba.from_dtype(dtype), dimensions, "C")
+_DECIDED = {"decision": "record"} | {name: name for name in ("admit", "admit_tokens", "evict")}
+
+deciding: Callable[[Run, RuleDecision], Run] = opener(
+    Run,
+    "def deciding(run, decision):",
+    [f"decision.{_DECIDED[name]}" if name in _DECIDED else f"run.{name}" for name in Run._fields],
+)
+"""Return the tables of a run with another decision."""
+
+
+def table_type(dtype: Any, dimensions: int = 1) -> Any:
+    """Return the Numba type of a contiguous table."""
+    return types.Array(numba.from_dtype(np.dtype(dtype)), dimensions, "C")
 
 
 def tuple_type(cls: type[Any], *members: Any) -> Any:
@@ -168,7 +179,7 @@ def tuple_type(cls: type[Any], *members: Any) -> Any:
 
 
 _I4 = types.int32[::1]
-MEMORY = tuple_type(RuleMemory, types.float64[::1], types.int64[::1], types.float64[::1], _I4)
+MEMORY = tuple_type(RuleMemory, *map(table_type, MEMORY_DTYPES))
 """Numba type of :class:`RuleMemory`."""
 
 POLICY_SIGNATURE = types.void(

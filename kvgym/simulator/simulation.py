@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.compiling.checked_build import CHECKED, check, guarded, watched
+from kvgym.compiling.checked_build import check, guarded, watched
 from kvgym.compiling.kernel import Kernel, jit_disabled, uncompiled
 from kvgym.compiling.records import as_records, sparse_zeros
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.batch_time import duration_error, params_of
+from kvgym.simulator.boundary import RUN_TABLES, Run
 from kvgym.simulator.decision import Decision
 from kvgym.simulator.entering import STATUS_NAMES, enter_decision
-from kvgym.simulator.loop import Tables, run_loop, step_worker
+from kvgym.simulator.loop import run_loop, step_worker
 from kvgym.simulator.policy_interface import MemoryRoom, RuleDecision, RuleMemory
 from kvgym.simulator.progress import in_slices
 from kvgym.simulator.system import ROLES, System
@@ -29,24 +30,19 @@ from kvgym.simulator.tables import (
     BUDGET,
     DEADLOCK,
     DECIDE,
-    DECISION,
     DONE,
     GAP_BINS,
     HORIZON,
     ITERATION,
-    LOAD,
     LOG_FULL,
     MOVE,
     NO_MEMORY,
     OK,
     REQUEST,
-    SLOT,
     STALLED,
     TOO_MANY,
-    TRACKER,
     UNKNOWN,
     WAITING,
-    WORKER,
 )
 from kvgym.simulator.view import SystemView
 from kvgym.utils.arguments import explained
@@ -54,7 +50,7 @@ from kvgym.utils.user_code import calling, named_errors
 from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 
-_tables_of = operator.attrgetter(*Tables._fields)
+_tables_of = operator.attrgetter(*RUN_TABLES)
 
 
 def _unseen_request() -> NDArray[Any]:
@@ -81,6 +77,23 @@ class Simulation:
         compiled: run compiled code; False runs the same functions as plain Python.
     """
 
+    problem: NDArray[Any]
+    tracker: NDArray[Any]
+    workers: NDArray[Any]
+    decision: NDArray[Any]
+    load: NDArray[Any]
+    workload: NDArray[Any]
+    requests: NDArray[Any]
+    active: NDArray[Any]
+    queued: NDArray[Any]
+    finished: NDArray[Any]
+    admit: NDArray[Any]
+    evict: NDArray[Any]
+    admit_tokens: NDArray[Any]
+    gap_counts: NDArray[np.int64]
+    gap_sums: NDArray[np.float64]
+    log: NDArray[Any]
+
     @explained
     def __init__(
         self,
@@ -97,32 +110,25 @@ class Simulation:
         slots = max(1, min(n, int(system.usable_capacities.max())))
         self.system, self.table, self.needs, self.policy_name = system, table, needs, policy_name
         self.compiled = compiled and not jit_disabled()
-        self.problem = system.to_record(table, needs, log)
-        self.tracker = np.zeros(1, TRACKER)
-        self.workers = np.zeros(r, WORKER)
+        given = {"problem": system.to_record(table, needs, log), "workload": table.to_records()}
+        requests = given["requests"] = np.empty(n, REQUEST)
+        words(requests)[:] = words(_unseen_request())
+        lengths = {
+            "num_requests": n,
+            "slots": slots,
+            "queued": max(1, 2 * n),  # arrivals and evictions of one boundary
+            "gap_bins": GAP_BINS,
+            "log": 4096 if log else 0,
+        }
+        for name, kind in RUN_TABLES.items():
+            length = (lengths[kind.length],) if kind.length else ()
+            shape = (length or (1,)) if kind.shared else (r, *length)
+            setattr(self, name, guarded(given[name] if name in given else sparse_zeros(shape, kind.dtype)))
         self.workers["index"] = np.arange(r)
         self.workers["role"] = [ROLES[worker.role] for worker in system.all_workers]
         self.workers["queue_head"] = self.workers["queue_tail"] = UNKNOWN
-        self.decision = np.zeros(r, DECISION)
-        self.load = np.zeros(r, LOAD)
-        self.workload = table.to_records()
-        self.requests = np.empty(n, REQUEST)
-        words(self.requests)[:] = words(_unseen_request())
-        self.active = sparse_zeros((r, slots), SLOT)
-        self.targets = sparse_zeros((r, slots), np.int32)
-        self.queued = sparse_zeros((r, max(1, 2 * n)), np.int32)  # arrivals and evictions of one boundary
-        self.finished = sparse_zeros((r, slots), np.int32)
-        self.admit = sparse_zeros((r, slots), np.int32)
-        self.admit_tokens = sparse_zeros((r, slots), np.int32)
-        self.evict = sparse_zeros((r, slots), np.int32)
-        self.gap_counts = np.zeros(GAP_BINS, np.int64)
-        self.gap_sums = np.zeros(GAP_BINS, np.float64)
-        self.log = np.zeros(4096 if log else 0, ITERATION)
-        self.moves = np.zeros(0, MOVE)  # of a cluster whose router moves requests
+        self.moves = guarded(np.zeros(0, MOVE))  # of a cluster whose router moves requests
         self.batch_params = guarded(params_of(system.batch_time))
-        if CHECKED:
-            for name in (*Tables._fields, "moves"):
-                setattr(self, name, guarded(getattr(self, name)))
         self.view = SystemView(self)
         self.policies: Sequence[Any] = ()  # of each worker, see set_policies
         self._kernel: Kernel | None = None
@@ -145,15 +151,22 @@ class Simulation:
         """Return the batch-time kernel of a worker and its parameters."""
         return self.system.batch_time.kernel, self.batch_params
 
-    def tables(self) -> Tables:
-        """Return the tables, as compiled entry points take them."""
-        return Tables(*_tables_of(self))
+    def tables(self) -> Run:
+        """Return the tables of all workers, as compiled entry points take them."""
+        return Run(*_tables_of(self))
+
+    def tables_of(self, worker: int) -> dict[str, NDArray[Any]]:
+        """Return the tables of a worker by name; those of its own have a leading axis of length 1."""
+        return {
+            name: array if table.shared else array[worker : worker + 1]
+            for (name, table), array in zip(RUN_TABLES.items(), self.tables(), strict=True)
+        }
 
     def python_tables(self) -> dict[str, Any]:
-        """Return the tables by name, as views that uncompiled code can use."""
+        """Return the tables of all workers by name, as views that uncompiled code can use."""
         return {
-            name: as_records(table) if table.dtype.names else table
-            for name, table in self.tables()._asdict().items()
+            name: as_records(array) if array.dtype.names else array
+            for name, array in zip(RUN_TABLES, self.tables(), strict=True)
         }
 
     def _call(self, entry: Any, before: tuple[Any, ...], last: int) -> int:
@@ -166,7 +179,7 @@ class Simulation:
         arguments = tuple(
             named_errors(uncompiled(a), "kernel") if isinstance(a, Kernel) else a for a in arguments
         )
-        return int(uncompiled(entry)(Tables(**self.python_tables()), *arguments, last))
+        return int(uncompiled(entry)(Run(*self.python_tables().values()), *arguments, last))
 
     def _until_log_fits(self, entry: Any, before: tuple[Any, ...], last: int) -> int:
         status = self._call(entry, before, last)
@@ -327,7 +340,7 @@ class Simulation:
         Raises:
             OutOfBoundsError: it has.
         """
-        check(who, {**self.tables()._asdict(), "batch_params": self.batch_params})
+        check(who, {**dict(zip(RUN_TABLES, self.tables(), strict=True)), "batch_params": self.batch_params})
 
     def _who(self) -> str:
         return f"policy {self.policy_name!r}, {self._where()}"

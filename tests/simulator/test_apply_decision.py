@@ -22,7 +22,7 @@ from kvgym.simulator.apply_decision import (
     release,
 )
 from kvgym.simulator.boundary import Run
-from kvgym.simulator.loop import Tables, first_worker
+from kvgym.simulator.loop import first_worker
 from kvgym.simulator.queue import queue_insert
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
@@ -63,7 +63,7 @@ def scene() -> Run:
         arrival_time=[0.0] * n, prompt_len=[3] * n, output_len=[10 + i for i in range(n)]
     )
     simulation = Simulation(System(20, UnitBatchTime()), table, compiled=False)
-    run: Run = uncompiled(first_worker)(Tables(**simulation.python_tables()))
+    run: Run = uncompiled(first_worker)(Run(*simulation.python_tables().values()))
     w: Any = run.w
     for i, status in enumerate(STATUSES):
         request = run.requests[i]

@@ -29,8 +29,7 @@ from kvgym.envs.scheduling.actions.expressing import (
 from kvgym.envs.scheduling.actions.kind import ENCODE_SIGNATURE, MORE
 from kvgym.envs.scheduling.opening import WHERE, open_environment, open_view
 from kvgym.envs.scheduling.stepping import RUNNING, advance, apply_at, forget_terms, observe, total_reward
-from kvgym.envs.scheduling.tables import MARKED
-from kvgym.envs.scheduling.window import Env
+from kvgym.envs.scheduling.tables import MARKED, Env
 from kvgym.simulator.policy_interface import MEMORY, POLICY_SIGNATURE, RuleDecision, RuleMemory
 from kvgym.simulator.tables import DECISION, REQUEUE_ARRIVAL, RUN, UNKNOWN, WAIT
 

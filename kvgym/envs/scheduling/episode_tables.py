@@ -11,6 +11,7 @@ from kvgym.compiling.kernel import Kernel
 from kvgym.compiling.records import as_records
 from kvgym.envs.scheduling.episodes import Episodes
 from kvgym.envs.scheduling.memory import Block
+from kvgym.simulator.boundary import RUN_TABLES
 from kvgym.simulator.tables import UNKNOWN
 
 
@@ -68,15 +69,15 @@ class EpisodeTables:
 
     def python_tables(self) -> dict[str, Any]:
         """Return copies of what a decision is written to, and views of the rest, for uncompiled kernels."""
-        block = self._block
         found: dict[str, Any] = {}
-        for name in ("problem", "workers", "decision", "requests", "load"):
-            table = block[name].copy() if name in ("decision", "load") else block[name]
-            found[name] = as_records(table)
+        for name, kind in RUN_TABLES.items():
+            table = self._block[name]
+            if name in ("decision", "load", "active", "admit", "admit_tokens", "evict"):
+                table = table.copy()
+            if kind.length and not kind.shared:
+                table = table[None]
+            found[name] = as_records(table) if table.dtype.names else table
         found["decision"][:] = 0
-        found["active"] = as_records(block["active"].copy()[None])
-        for name in ("queued", "finished"):
-            found[name] = block[name][None]
         for name in ("admit", "admit_tokens", "evict"):
-            found[name] = np.full_like(block[name], UNKNOWN)[None]
+            found[name][:] = UNKNOWN
         return found

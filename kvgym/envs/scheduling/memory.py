@@ -9,35 +9,34 @@ environments are stepped in turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.compiling.checked_build import CHECKED, GUARD_BYTE, GUARD_SIZE, guarded, overwrite_error
-from kvgym.envs.scheduling.tables import EPISODE, SEEN
+from kvgym.compiling.tables import Table, declared
+from kvgym.envs.scheduling.tables import Env
+from kvgym.simulator.boundary import RUN_TABLES
 from kvgym.simulator.policy_interface import MEMORY_DTYPES, RuleMemory
-from kvgym.simulator.tables import (
-    DECISION,
-    ITERATION,
-    LOAD,
-    PROBLEM,
-    REQUEST,
-    SLOT,
-    TRACKER,
-    WORKER,
-    WORKLOAD,
+
+RULE_TABLES = declared(RuleMemory, "rule_")
+"""Tables that hold the memory of a kind's rule, by name, in the order of :class:`RuleMemory`."""
+
+ENV_TABLES = declared(Env)
+
+TABLES: dict[str, Table] = dict(
+    sorted({**RUN_TABLES, **ENV_TABLES, **RULE_TABLES}.items(), key=lambda item: item[1].touched)
 )
+"""All tables of an environment by name, in the order of its row of addresses and of its block of memory.
 
-RULE_TABLES = tuple(f"rule_{name}" for name in RuleMemory._fields)
-"""Names of the tables that hold the memory of a kind's rule, in the order of :class:`RuleMemory`."""
+Tables that every iteration touches come first and lie together, those that are in use as a whole before the others.
+"""
 
+PLACE = {name: k for k, name in enumerate(TABLES)}
+"""Where a row of addresses has each table; its length comes NUM_TABLES later."""
 
-NEAR = (
-    "problem", "tracker", "workers", "decision", "load", "episode", "window", "seen_waiting", "seen_active",
-    "active", "targets", "finished", "queued", "admit", "admit_tokens", "evict",
-)  # fmt: skip
-"""Tables that every step touches; they lie together, before "active" those of which all is in use."""
+NUM_TABLES = len(TABLES)
 
 
 class Sizes(NamedTuple):
@@ -64,47 +63,26 @@ class Sizes(NamedTuple):
     shown: int = 0
 
     def layout(self) -> tuple[tuple[str, Any, int], ...]:
-        """Return (name, dtype, length) of every table, in the order of the address array."""
-        n, slots = self.num_requests, self.slots
-        return (
-            ("problem", PROBLEM, 1),
-            ("tracker", TRACKER, 1),
-            ("workers", WORKER, 1),
-            ("decision", DECISION, 1),
-            ("load", LOAD, 1),
-            ("episode", EPISODE, 1),
-            ("window", np.int32, self.window),
-            ("heap", np.int64, self.heap),
-            ("workload", WORKLOAD, n),
-            ("requests", REQUEST, n),
-            ("active", SLOT, slots),
-            ("targets", np.int32, slots),
-            ("queued", np.int32, 2 * n),
-            ("finished", np.int32, slots),
-            ("admit", np.int32, slots),
-            ("admit_tokens", np.int32, slots),
-            ("evict", np.int32, slots),
-            ("gap_counts", np.int64, self.gap_bins),
-            ("gap_sums", np.float64, self.gap_bins),
-            ("log", ITERATION, 0),
-            *zip(RULE_TABLES, MEMORY_DTYPES, self.rule, strict=True),
-            ("terms", np.float64, self.terms),
-            ("seen_waiting", SEEN, self.window),
-            ("seen_active", SEEN, self.shown),
-        )
+        """Return (name, dtype, length) of every table, in the order of :data:`TABLES`."""
+        lengths = {
+            **self._asdict(),
+            "": 1,
+            "queued": 2 * self.num_requests,
+            "log": 0,
+            **dict(zip((table.length for table in RULE_TABLES.values()), self.rule, strict=True)),
+        }
+        return tuple((name, table.dtype, lengths[table.length]) for name, table in TABLES.items())
 
     def places(self) -> tuple[list[int], int]:
         """Return where each table begins in a block and how long that is, bytes.
 
-        Those of :data:`NEAR` come first. Tables begin on cache lines; in the checked build guard bytes are before,
-        between and behind them.
+        Tables begin on cache lines; in the checked build guard bytes are before, between and behind them.
         """
-        tables = {name: np.dtype(dtype).itemsize * length for name, dtype, length in self.layout()}
-        begins, end = dict.fromkeys(tables, 0), GUARD_SIZE
-        for name in (*NEAR, *(name for name in tables if name not in NEAR)):
-            begins[name] = end
-            end += -(-tables[name] // LINE) * LINE + GUARD_SIZE
-        return list(begins.values()), end
+        begins, end = [], GUARD_SIZE
+        for _, dtype, length in self.layout():
+            begins.append(end)
+            end += -(-np.dtype(dtype).itemsize * length // LINE) * LINE + GUARD_SIZE
+        return begins, end
 
     @property
     def num_bytes(self) -> int:
@@ -126,9 +104,6 @@ def zeroed(count: int, size: int) -> NDArray[np.uint8]:
     return buffer[start : start + count * size].reshape(count, size)
 
 
-NUM_TABLES = len(Sizes(1, 1, 1, 1, 1).layout())
-
-
 def rule_tables(memory: RuleMemory | None) -> dict[str, NDArray[Any]]:
     """Return the memory of a rule by the names of its tables; tables of length 0 where there is no rule."""
     arrays = memory if memory is not None else [np.zeros(0, dtype) for dtype in MEMORY_DTYPES]
@@ -138,19 +113,38 @@ def rule_tables(memory: RuleMemory | None) -> dict[str, NDArray[Any]]:
 def control_row(tables: Sequence[NDArray[Any]], settings: NDArray[Any]) -> NDArray[np.int64]:
     """Return by what the stepping functions find an environment, int64 (2 NUM_TABLES + 1,).
 
-    Addresses of the tables in the order of :meth:`Sizes.layout`, their lengths, and the address of the settings.
+    Addresses of the tables in the order of :data:`TABLES`, their lengths, and the address of the settings.
     The caller keeps all of them alive.
     """
     places = [table.ctypes.data for table in tables]
     return np.array([*places, *(table.size for table in tables), settings.ctypes.data], np.int64)
 
 
-ARRAYS = (
-    "control", "todo", "actions", "observations", "masks", "rewards", "terms", "outcomes", "ignored", "times", "given",
-)  # fmt: skip
-"""Arrays that a call of the stepping functions is given, each with a row for every environment."""
+class Call(NamedTuple):
+    """The arrays of a call of the stepping functions, with a row for each of N environments, see :class:`Arrays`.
+
+    Those that have rows of several numbers name the length of these.
+    """
+
+    control: Annotated[Any, Table("i8", "control")]
+    todo: Annotated[Any, Table("u1")]
+    actions: Annotated[Any, Table("f8", "actions")]
+    observations: Annotated[Any, Table("f4", "observation")]
+    masks: Annotated[Any, Table("u1", "mask")]
+    rewards: Annotated[Any, Table("f8")]
+    terms: Annotated[Any, Table("f8", "terms")]
+    outcomes: Annotated[Any, Table("i8")]
+    ignored: Annotated[Any, Table("i8")]
+    times: Annotated[Any, Table("f8")]
+
+
+CALL_ARRAYS = declared(Call)
+
+ARRAYS = (*CALL_ARRAYS, "given")
+"""Arrays that a call is given, in the order of their addresses; the last has the dtype of the actions' space."""
 
 WIDTHS = len(ARRAYS)
+ACTIONS, OBSERVATIONS, GIVEN_ACTIONS = map(ARRAYS.index, ("actions", "observations", "given"))
 FIRST, LAST, WORK, GIVEN = 2 * WIDTHS, 2 * WIDTHS + 1, 2 * WIDTHS + 2, 2 * WIDTHS + 3
 """Places in an order, see :class:`Arrays`."""
 
@@ -220,12 +214,12 @@ class Arrays:
     def renew_observations(self) -> None:
         """Have observations written to fresh memory from now on; what there is belongs to who has it."""
         self.observations = guarded(np.empty_like(self.observations))
-        self.orders[:, ARRAYS.index("observations")] = self.observations.ctypes.data
+        self.orders[:, OBSERVATIONS] = self.observations.ctypes.data
 
     @property
     def outputs(self) -> tuple[NDArray[Any], ...]:
         """All arrays that a call writes."""
-        return tuple(getattr(self, name) for name in ARRAYS[3:-1])
+        return tuple(getattr(self, name) for name in ARRAYS[OBSERVATIONS:GIVEN_ACTIONS])
 
 
 class Block:

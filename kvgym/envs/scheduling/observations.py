@@ -27,8 +27,7 @@ from kvgym.envs.scheduling.revealed import (
     write_classes,
     write_columns,
 )
-from kvgym.envs.scheduling.tables import MARKED, PROFILE_BINS
-from kvgym.envs.scheduling.window import Env
+from kvgym.envs.scheduling.tables import MARKED, PROFILE_BINS, Env
 from kvgym.kernels.future_memory import first_use
 from kvgym.simulator.batch import clear_load
 from kvgym.simulator.blocks import allocated

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit, jit_inline
-from kvgym.envs.scheduling.tables import MOST_CLASSES
-from kvgym.envs.scheduling.window import Env
+from kvgym.envs.scheduling.tables import MOST_CLASSES, Env
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.workloads.classes import ClassStatistics
 

@@ -6,12 +6,14 @@ of the dynamics.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from numba import types
 
 from kvgym.compiling.kernel import jit, jit_inline, kernel
 from kvgym.compiling.pointers import function_at, view_at
+from kvgym.compiling.tables import opener
 from kvgym.envs.scheduling.actions.composing import settle, something_to_decide, start_decision
 from kvgym.envs.scheduling.actions.kind import (
     APPLY_SIGNATURE,
@@ -22,17 +24,28 @@ from kvgym.envs.scheduling.actions.kind import (
 )
 from kvgym.envs.scheduling.actions.reading import inside, write_rows
 from kvgym.envs.scheduling.components import PART_SIGNATURE, TERM_SIGNATURE
-from kvgym.envs.scheduling.memory import CHECK, FIRST, GIVEN, LAST, WIDTHS, WORK
+from kvgym.envs.scheduling.memory import (
+    ACTIONS,
+    CALL_ARRAYS,
+    CHECK,
+    FIRST,
+    GIVEN,
+    GIVEN_ACTIONS,
+    LAST,
+    WIDTHS,
+    WORK,
+    Call,
+)
 from kvgym.envs.scheduling.observations import write_observation
 from kvgym.envs.scheduling.opening import (
     f8_at,
     fetch_environment,
-    i8_at,
     open_environment,
     open_term_memory,
     open_view,
 )
-from kvgym.envs.scheduling.window import Env, window_update
+from kvgym.envs.scheduling.tables import Env
+from kvgym.envs.scheduling.window import window_update
 from kvgym.simulator.boundary import next_boundary
 from kvgym.simulator.engine import carry_out, clear_decision
 from kvgym.simulator.tables import DECIDE, DONE, HORIZON, OK, STALLED
@@ -204,9 +217,17 @@ def total_reward(e: Env, terms: Any) -> float:
     return reward
 
 
-i8_rows_at, f8_rows_at = view_at("i8", 2), view_at("f8", 2)
-f4_rows_at, u1_rows_at, u1_at = view_at("f4", 2), view_at("u1", 2), view_at("u1")
-i1_rows_at = view_at("i1", 2)
+_i1_rows_at, _i8_rows_at, _f4_rows_at = view_at("i1", 2), view_at("i8", 2), view_at("f4", 2)
+
+open_call: Callable[[Any, int], Call] = opener(
+    Call,
+    "def open_call(order, count):",
+    [
+        table.opening_rows(f"order[{k}]", "count", f"order[{WIDTHS + k}]")
+        for k, table in enumerate(CALL_ARRAYS.values())
+    ],
+)
+"""Open the arrays of a call, of which the first ``count`` rows are meant."""
 
 
 @jit_inline
@@ -230,13 +251,13 @@ def do_one(e: Env, where: Any, what: int, action: Any, apply: Any) -> int:
 @jit_inline
 def take_given(order: Any, actions: Any) -> None:
     """Write the actions of all environments as kinds of action read them, of what came as their space has it."""
-    first, last, size, place = order[FIRST], order[LAST], order[WIDTHS + 2], order[WIDTHS - 1]
+    first, last, size, place = order[FIRST], order[LAST], order[WIDTHS + ACTIONS], order[GIVEN_ACTIONS]
     if order[GIVEN] == 1:
-        write_rows(i1_rows_at(place, last, size), actions, first)
+        write_rows(_i1_rows_at(place, last, size), actions, first)
     elif order[GIVEN] == 2:
-        write_rows(i8_rows_at(place, last, size), actions, first)
+        write_rows(_i8_rows_at(place, last, size), actions, first)
     elif order[GIVEN] == 3:
-        write_rows(f4_rows_at(place, last, size), actions, first)
+        write_rows(_f4_rows_at(place, last, size), actions, first)
 
 
 @kernel(types.int64(types.int64[::1]), "environment", nogil=True)
@@ -257,22 +278,18 @@ def step_envs(order: Any) -> int:
         0; 1 + the index of the last environment whose decision the engine refused; or, with nothing changed, - 1 - the
         index of an environment whose action is not in the space.
     """
-    first, last, size = order[FIRST], order[LAST], order[WIDTHS + 2]
-    control, todo = i8_rows_at(order[0], last, order[WIDTHS]), u1_at(order[1], last)
-    actions = f8_rows_at(order[2], last, size)
+    first, last = order[FIRST], order[LAST]
+    call = open_call(order, last)
+    control, todo, actions = call.control, call.todo, call.actions
     s = open_environment(control[0]).settings
     if order[WORK] & CHECK:
         take_given(order, actions)
-        bounds = f8_at(s.action_bounds, 2 * size)
+        bounds = f8_at(s.action_bounds, 2 * order[WIDTHS + ACTIONS])
         for n in range(first, last):
             if (todo[n] == STEP or todo[n] == COMPOSE) and not inside(bounds, s.whole_actions, actions[n]):
                 return -1 - n
     if order[WORK] == CHECK:
         return 0
-    observations = f4_rows_at(order[3], last, order[WIDTHS + 3])
-    masks, rewards = u1_rows_at(order[4], last, order[WIDTHS + 4]), f8_at(order[5], last)
-    terms, outcomes = f8_rows_at(order[6], last, order[WIDTHS + 6]), i8_at(order[7], last)
-    ignored, times = i8_at(order[8], last), f8_at(order[9], last)
     apply = apply_at(s.apply_function[0], s.apply_function[1])
     failed = 0
     for n in range(first, last):
@@ -283,11 +300,11 @@ def step_envs(order: Any) -> int:
         where = control[n]
         e = open_environment(where)
         if todo[n] != LOOK:
-            outcomes[n] = do_one(e, where, todo[n], actions[n], apply)
-            rewards[n] = total_reward(e, terms[n])
-            ignored[n] = e.episode.num_ignored
-            times[n] = e.run.w.clock
-            if outcomes[n] == FAILED:
+            call.outcomes[n] = do_one(e, where, todo[n], actions[n], apply)
+            call.rewards[n] = total_reward(e, call.terms[n])
+            call.ignored[n] = e.episode.num_ignored
+            call.times[n] = e.run.w.clock
+            if call.outcomes[n] == FAILED:
                 failed = n + 1
-        observe(e, where, observations[n], masks[n])
+        observe(e, where, call.observations[n], call.masks[n])
     return failed

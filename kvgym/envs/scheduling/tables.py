@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any, NamedTuple
+
 import numpy as np
+
+from kvgym.compiling.tables import WHOLE, Table
+from kvgym.simulator.boundary import Run
 
 # Order of the queue window (SETTINGS.order).
 ORDER_QUEUE, ORDER_PREDICTED, ORDER_PROMPT, ORDER_VOLUME, ORDER_ATTAINED, ORDER_RANK = 0, 1, 2, 3, 4, 5
@@ -110,3 +115,21 @@ SEEN = np.dtype(
     align=True,
 )
 """What observations show of a request and does not change where it is, kept together: its row lies far from others."""
+
+
+class Env(NamedTuple):
+    """The tables of one environment: the simulator's, and those that the fields here declare.
+
+    ``window`` and ``heap`` hold the waiting requests, see :mod:`kvgym.envs.scheduling.window`; ``seen_waiting`` (Q,)
+    and ``seen_active`` (W,) are of the requests that an observation shows; ``terms`` is what registered reward terms
+    remember. Lengths are those of :class:`~kvgym.envs.scheduling.memory.Sizes`.
+    """
+
+    run: Run
+    settings: Any
+    episode: Annotated[Any, Table(EPISODE, touched=WHOLE)]
+    window: Annotated[Any, Table("i4", "window", touched=WHOLE)]
+    heap: Annotated[Any, Table("i8", "heap")]
+    seen_waiting: Annotated[Any, Table(SEEN, "window", touched=WHOLE)]
+    seen_active: Annotated[Any, Table(SEEN, "shown", touched=WHOLE)]
+    terms: Annotated[Any, Table("f8", "terms")]

@@ -9,7 +9,7 @@ the best Q are kept sorted and the rest in a heap, so that an arrival costs O(Q 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,28 +20,13 @@ from kvgym.envs.scheduling.tables import (
     ORDER_QUEUE,
     ORDER_RANK,
     ORDER_VOLUME,
+    Env,
 )
 from kvgym.kernels.heap import heap_pop, heap_push, heap_remove, key_request, request_key
-from kvgym.simulator.boundary import Run
 from kvgym.simulator.tables import UNKNOWN
 
 MOST_VOLUME = 2**31 - 1
 """Largest volume told apart in ORDER_VOLUME: what fits into a key beside the request id."""
-
-
-class Env(NamedTuple):
-    """The tables of one environment: the simulator's, the settings, the episode, window and heap, what is kept at hand.
-
-    ``seen_waiting`` (Q,) and ``seen_active`` (W,), dtype SEEN, are of the requests that an observation shows.
-    """
-
-    run: Run
-    settings: Any
-    episode: Any
-    window: Any
-    heap: Any
-    seen_waiting: Any
-    seen_active: Any
 
 
 @jit_inline

@@ -30,15 +30,15 @@ from kvgym.simulator.boundary import (
 from kvgym.simulator.cluster.agenda import NOW, first_due
 from kvgym.simulator.cluster.tables import (
     Cluster,
+    active_sets,
     batch_params_of,
-    batch_time_at,
+    batch_time_of,
     memory_of,
     open_cluster,
-    policy_at,
-    reassign_at,
-    router_at,
+    policy_of,
+    reassign_of,
+    router_of,
     run_of,
-    slots_at,
 )
 from kvgym.simulator.cluster.transfers import deliver_transfers, hand_over, move, place, plan, send
 from kvgym.simulator.engine import begin, clear_decision
@@ -264,11 +264,16 @@ def choose_worker(c: Cluster, router: Any) -> int:
 @jit_inline
 def choose_move(c: Cluster, reassign: Any) -> int:
     """Ask the router about the worker ``tracker.asking``."""
-    active = slots_at(
-        c.rows[0, 2], c.workers.shape[0], c.sizes[0, 2]
-    )  # those of all workers lie in one block
     return int(
-        reassign(c.problems, c.workers, c.requests, active, c.tracker.asking, c.router_params, c.router_state)
+        reassign(
+            c.problems,
+            c.workers,
+            c.requests,
+            active_sets(c),
+            c.tracker.asking,
+            c.router_params,
+            c.router_state,
+        )
     )
 
 
@@ -300,10 +305,10 @@ def run_cluster(
     Args:
         shared: int64 (len(SHARED),), addresses of the shared tables.
         shared_sizes: int64, their lengths.
-        rows: int64 (r, len(ROWS)), addresses of each worker's tables.
+        rows: int64 (r, len(ROW)), addresses of each worker's tables.
         sizes: int64, their lengths.
-        handles: int64 (r, 8), where policy, batch-time model, router and its second kernel, which moves requests,
-            lie, two numbers each.
+        handles: int64 (r, 8), where the functions of each worker are, two numbers each, at POLICY, BATCH_TIME, ROUTER
+            and REASSIGNING.
         resume: RESUME_DECISION carries out the decision of ``tracker.worker`` first; RESUME_ROUTE sends
             ``tracker.request`` to worker ``tracker.route``; RESUME_REASSIGN makes the move ``tracker.route``.
         ask: ASK_POLICY and ASK_ROUTER, added up: return DECIDE, or ROUTE and REASSIGN, instead of calling the
@@ -316,7 +321,7 @@ def run_cluster(
     """
     c = open_cluster(shared, shared_sizes, rows, sizes, handles)
     t = c.tracker
-    router, reassign = router_at(handles[0, 4], handles[0, 5]), reassign_at(handles[0, 6], handles[0, 7])
+    router, reassign = router_of(c), reassign_of(c)
     status = OK
     if resume == RESUME_ROUTE:
         status = settle_route(c, t.route)
@@ -327,7 +332,7 @@ def run_cluster(
         if decided:
             k = t.worker
             run = run_of(c, k)
-            status = begin(run, batch_time_at(handles[k, 2], handles[k, 3]), batch_params_of(c, k))
+            status = begin(run, batch_time_of(c, k), batch_params_of(c, k))
             plan(c, k)
             decided = False
             continue
@@ -349,8 +354,8 @@ def run_cluster(
             clear_decision(run)
             if ask & ASK_POLICY:
                 return DECIDE
-            policy = policy_at(handles[k, 0], handles[k, 1])
-            view = view_of(run, batch_time_at(handles[k, 2], handles[k, 3]), batch_params_of(c, k))
+            policy = policy_of(c, k)
+            view = view_of(run, batch_time_of(c, k), batch_params_of(c, k))
             policy(by_address(view), by_address(decision_of(run)), by_address(memory_of(c, k)))
             decided = True
         else:

@@ -13,6 +13,7 @@ from kvgym.compiling.kernel import Kernel, uncompiled
 from kvgym.compiling.pointers import function_handle, runs_compiled
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, RoughFigures, params_of
+from kvgym.simulator.boundary import RUN_TABLES
 from kvgym.simulator.cluster.agenda import empty_agenda
 from kvgym.simulator.cluster.loop import (
     ASK_POLICY,
@@ -23,7 +24,16 @@ from kvgym.simulator.cluster.loop import (
     RESUME_ROUTE,
     run_cluster,
 )
-from kvgym.simulator.cluster.tables import REASSIGN_SIGNATURE, ROUTER_SIGNATURE, ROWS, SHARED
+from kvgym.simulator.cluster.tables import (
+    BATCH_TIME,
+    POLICY,
+    REASSIGN_SIGNATURE,
+    REASSIGNING,
+    ROUTER,
+    ROUTER_SIGNATURE,
+    ROW,
+    SHARED,
+)
 from kvgym.simulator.decision import Decision
 from kvgym.simulator.entering import STATUS_NAMES
 from kvgym.simulator.policy_interface import MEMORY_DTYPES, POLICY_SIGNATURE, rule_memory
@@ -151,10 +161,7 @@ class ClusterSimulation(Simulation):
 
         With their contents, and with what routes from outside, a run without a log can be gone back to.
         """
-        names = (
-            "tracker", "workers", "decision", "load", "requests", "active", "targets", "queued", "finished",
-            "admit", "admit_tokens", "evict", "gap_counts", "gap_sums", "agenda",
-        )  # fmt: skip
+        names = (*(name for name in RUN_TABLES if name not in ("problem", "workload", "log")), "agenda")
         return [*(getattr(self, name) for name in names), *(part for own in self._memory for part in own)]
 
     @property
@@ -201,26 +208,33 @@ class ClusterSimulation(Simulation):
                         f"{array.shape}; expected {kind}, one dimension, contiguous"
                     )
         params, state = self._router_memory
-        shared = [getattr(self, name) for name in SHARED[:-2]] + [params, state]
-        rows = []
+        shared = [*(getattr(self, name) for name in list(SHARED)[:-2]), params, state]
+        count = len(self._memory)
+        rows, sizes = np.zeros((2, count, len(ROW)), np.int64)
+        for j, (name, table) in enumerate(RUN_TABLES.items()):
+            array = getattr(self, name)
+            rows[:, j] = array.ctypes.data + np.arange(count) * (0 if table.shared else array.strides[0])
+            sizes[:, j] = array.shape[-1]
         for k, memory in enumerate(self._memory):
-            own = {**memory._asdict(), "batch_params": self.worker_params[k]}
-            rows.append([own[name] if name in own else getattr(self, name)[k : k + 1] for name in ROWS])
-        lengths = [[table.shape[-1] for table in row] for row in rows]
-        handles = np.zeros((len(rows), 8), np.int64)
+            own: list[NDArray[Any]] = [*memory, self.worker_params[k]]
+            rows[k, len(RUN_TABLES) :] = [array.ctypes.data for array in own]
+            sizes[k, len(RUN_TABLES) :] = [len(array) for array in own]
+        handles = np.zeros((count, 8), np.int64)
         models = [worker.batch_time.kernel for worker in self.system.all_workers]
         found = {kernel: self._handle_of(kernel, BATCH_TIME_SIGNATURE) for kernel in set(models)}
-        handles[:, 2:4] = [found[kernel] for kernel in models]
-        signatures = (POLICY_SIGNATURE, ROUTER_SIGNATURE, REASSIGN_SIGNATURE)
-        kernels = (self._kernel, *self._router_kernels)
-        for at, kernel, signature in zip((0, 4, 6), kernels, signatures, strict=True):
+        handles[:, BATCH_TIME : BATCH_TIME + 2] = [found[kernel] for kernel in models]
+        for at, kernel, signature in (
+            (POLICY, self._kernel, POLICY_SIGNATURE),
+            (ROUTER, self._router_kernels[0], ROUTER_SIGNATURE),
+            (REASSIGNING, self._router_kernels[1], REASSIGN_SIGNATURE),
+        ):
             if kernel is not None:
                 handles[:, at : at + 2] = self._handle_of(kernel, signature)
         return (
             np.array([table.ctypes.data for table in shared], np.int64),
             np.array([len(table) for table in shared], np.int64),
-            np.array([[table.ctypes.data for table in row] for row in rows], np.int64),
-            np.array(lengths, np.int64),
+            rows,
+            sizes,
             handles,
         )
 

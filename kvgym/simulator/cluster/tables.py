@@ -5,19 +5,19 @@ A call costs the same for any number of workers, see :mod:`kvgym.compiling.point
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
 
 from numba import types
 
 from kvgym.compiling.kernel import jit_expand
 from kvgym.compiling.pointers import function_at, view_at
+from kvgym.compiling.tables import Table, declared, opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
-from kvgym.simulator.boundary import Run
+from kvgym.simulator.boundary import RUN_TABLES, Run
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory, table_type
 from kvgym.simulator.tables import (
-    DECISION,
     ITERATION,
-    LOAD,
     MOVE,
     PROBLEM,
     REQUEST,
@@ -59,103 +59,120 @@ ended, before anybody decides, and again after every move that it returns. A mov
 workers plus worker, see :func:`kvgym.kernels.move_to`. It must change nothing but ``state``.
 """
 
-SHARED = (
-    "tracker", "problem", "workers", "workload", "requests", "gap_counts", "gap_sums", "log", "moves", "agenda",
-    "router_params", "router_state",
-)  # fmt: skip
-"""Tables of a cluster, in the order of the address array."""
-
-ROWS = (
-    "decision", "load", "active", "targets", "queued", "finished", "admit", "admit_tokens", "evict", "params",
-    "state", "reals", "profile", "batch_params",
-)  # fmt: skip
-"""Tables of each worker, in the order of its row of addresses."""
-
-tracker_at, problem_at, worker_at, workload_at = map(view_at, (TRACKER, PROBLEM, WORKER, WORKLOAD))
-request_at, log_at, decision_at, load_at = map(view_at, (REQUEST, ITERATION, DECISION, LOAD))
-slot_at, i4_at, i8_at, f8_at, move_at = map(view_at, (SLOT, "i4", "i8", "f8", MOVE))
-slots_at = view_at(SLOT, 2)
-policy_at, batch_time_at, router_at, reassign_at = map(
+_policy_at, _batch_time_at, _router_at, _reassign_at = map(
     function_at, (POLICY_SIGNATURE, BATCH_TIME_SIGNATURE, ROUTER_SIGNATURE, REASSIGN_SIGNATURE)
 )
+_i4_at, _f8_at, _slots_at = view_at("i4"), view_at("f8"), view_at(SLOT, 2)
 
 
 class Cluster(NamedTuple):
-    """The tables all workers share, and where those of each worker lie; of ``agenda`` see that module."""
+    """The tables that all workers share, and where those of each worker lie; of ``agenda`` see that module.
 
-    tracker: Any
-    problems: Any
-    workers: Any
-    workload: Any
-    requests: Any
-    gap_counts: Any
-    gap_sums: Any
-    log: Any
-    moves: Any
-    agenda: Any
-    router_params: Any
-    router_state: Any
+    Attributes:
+        rows: int64 (r, len(ROW)), addresses of the tables of each worker.
+        sizes: int64 (r, len(ROW)), their lengths.
+        handles: int64 (r, 8), where the functions of each worker are, see POLICY.
+    """
+
+    tracker: Annotated[Any, Table(TRACKER)]
+    problems: Annotated[Any, Table(PROBLEM, "workers", name="problem")]
+    workers: Annotated[Any, Table(WORKER, "workers")]
+    workload: Annotated[Any, Table(WORKLOAD, "num_requests")]
+    requests: Annotated[Any, Table(REQUEST, "num_requests")]
+    log: Annotated[Any, Table(ITERATION, "log")]
+    moves: Annotated[Any, Table(MOVE, "moves")]
+    agenda: Annotated[Any, Table("f8", "agenda")]
+    router_params: Annotated[Any, Table("f8", "params")]
+    router_state: Annotated[Any, Table("i8", "state")]
     rows: Any
     sizes: Any
     handles: Any
 
 
-@jit_expand
-def open_cluster(shared: Any, shared_sizes: Any, rows: Any, sizes: Any, handles: Any) -> Cluster:
-    """Open the shared tables."""
-    a, n = shared, shared_sizes
-    return Cluster(
-        tracker_at(a[0], 1)[0],
-        problem_at(a[1], n[1]),
-        worker_at(a[2], n[2]),
-        workload_at(a[3], n[3]),
-        request_at(a[4], n[4]),
-        i8_at(a[5], n[5]),
-        f8_at(a[6], n[6]),
-        log_at(a[7], n[7]),
-        move_at(a[8], n[8]),
-        f8_at(a[9], n[9]),
-        f8_at(a[10], n[10]),
-        i8_at(a[11], n[11]),
-        rows,
-        sizes,
-        handles,
-    )
+SHARED = dict(zip(declared(Cluster), Cluster._fields, strict=False))
+"""Names of the shared tables, in the order of the address array, and of their fields."""
 
+MEMORY_TABLES = declared(RuleMemory)
+ROW = (*RUN_TABLES, *MEMORY_TABLES, "batch_params")
+"""Names of the tables of a worker, of its run, policy and batch times, in the order of its row of addresses."""
 
-@jit_expand
-def run_of(c: Cluster, k: int) -> Run:
-    """Open the tables of worker ``k``."""
-    a, n = c.rows[k], c.sizes[k]
-    return Run(
-        c.problems[k],
-        c.tracker,
-        c.workers[k],
-        decision_at(a[0], 1)[0],
-        load_at(a[1], 1)[0],
-        c.workload,
-        c.requests,
-        slot_at(a[2], n[2]),
-        i4_at(a[3], n[3]),
-        i4_at(a[4], n[4]),
-        i4_at(a[5], n[5]),
-        i4_at(a[6], n[6]),
-        i4_at(a[7], n[7]),
-        i4_at(a[8], n[8]),
-        c.gap_counts,
-        c.gap_sums,
-        c.log,
-    )
+_ACTIVE, _QUEUED, _BATCH_PARAMS = map(ROW.index, ("active", "queued", "batch_params"))
 
+POLICY, BATCH_TIME, ROUTER, REASSIGNING = 0, 2, 4, 6
+"""Columns of the handles, two for each function; ROUTER and REASSIGNING, which moves requests, count in row 0."""
 
-@jit_expand
-def memory_of(c: Cluster, k: int) -> RuleMemory:
-    """Open what the policy of worker ``k`` remembers."""
-    a, n = c.rows[k], c.sizes[k]
-    return RuleMemory(f8_at(a[9], n[9]), i8_at(a[10], n[10]), f8_at(a[11], n[11]), i4_at(a[12], n[12]))
+open_cluster: Callable[[Any, Any, Any, Any, Any], Cluster] = opener(
+    Cluster,
+    "def open_cluster(shared, lengths, rows, sizes, handles):",
+    [
+        *(t.opening(f"shared[{j}]", f"lengths[{j}]") for j, t in enumerate(declared(Cluster).values())),
+        "rows",
+        "sizes",
+        "handles",
+    ],
+)
+"""Open the shared tables, of their addresses and lengths."""
+
+run_of: Callable[[Cluster, int], Run] = opener(
+    Run,
+    "def run_of(c, k):\n    a, n = c.rows[k], c.sizes[k]",
+    [
+        (f"c.{SHARED[name]}" if table.shared else f"c.{SHARED[name]}[k]")
+        if name in SHARED
+        else table.opening(f"a[{j}]", f"n[{j}]")
+        for j, (name, table) in enumerate(RUN_TABLES.items())
+    ],
+)
+"""Open the tables of worker ``k``."""
+
+memory_of: Callable[[Cluster, int], RuleMemory] = opener(
+    RuleMemory,
+    "def memory_of(c, k):\n    a, n = c.rows[k], c.sizes[k]",
+    [
+        table.opening(f"a[{j}]", f"n[{j}]")
+        for j, table in enumerate(MEMORY_TABLES.values(), start=len(RUN_TABLES))
+    ],
+)
+"""Open what the policy of worker ``k`` remembers."""
 
 
 @jit_expand
 def batch_params_of(c: Cluster, k: int) -> Any:
     """Open the parameters of the batch-time kernel of worker ``k``."""
-    return f8_at(c.rows[k][13], c.sizes[k][13])
+    return _f8_at(c.rows[k][_BATCH_PARAMS], c.sizes[k][_BATCH_PARAMS])
+
+
+@jit_expand
+def queued_of(c: Cluster, k: int) -> Any:
+    """Open the list of requests that joined the queue of worker ``k``."""
+    return _i4_at(c.rows[k][_QUEUED], c.sizes[k][_QUEUED])
+
+
+@jit_expand
+def active_sets(c: Cluster) -> Any:
+    """Open the active sets of all workers, SLOT (r, A): they lie in one block."""
+    return _slots_at(c.rows[0, _ACTIVE], c.workers.shape[0], c.sizes[0, _ACTIVE])
+
+
+@jit_expand
+def policy_of(c: Cluster, k: int) -> Any:
+    """Return the kernel of the policy of worker ``k``."""
+    return _policy_at(c.handles[k, POLICY], c.handles[k, POLICY + 1])
+
+
+@jit_expand
+def batch_time_of(c: Cluster, k: int) -> Any:
+    """Return the batch-time kernel of worker ``k``."""
+    return _batch_time_at(c.handles[k, BATCH_TIME], c.handles[k, BATCH_TIME + 1])
+
+
+@jit_expand
+def router_of(c: Cluster) -> Any:
+    """Return the router's kernel."""
+    return _router_at(c.handles[0, ROUTER], c.handles[0, ROUTER + 1])
+
+
+@jit_expand
+def reassign_of(c: Cluster) -> Any:
+    """Return the router's kernel that moves requests."""
+    return _reassign_at(c.handles[0, REASSIGNING], c.handles[0, REASSIGNING + 1])

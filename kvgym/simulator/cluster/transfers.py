@@ -13,7 +13,7 @@ from kvgym.simulator.apply_decision import detach
 from kvgym.simulator.batch import close_up
 from kvgym.simulator.boundary import Run, advance_clock, belong, expected_tokens, join
 from kvgym.simulator.cluster.agenda import NEVER, NOW, put_down
-from kvgym.simulator.cluster.tables import Cluster, i4_at, run_of
+from kvgym.simulator.cluster.tables import Cluster, queued_of, run_of
 from kvgym.simulator.queue import queue_remove
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -118,7 +118,7 @@ def place(c: Cluster, k: int, i: int, is_new: bool) -> None:
         if w.clock < c.tracker.clock:
             advance_clock(w, c.tracker.clock)
     progress = w.last_progress
-    join(w, c.requests, i4_at(c.rows[k][4], c.sizes[k][4]), i)
+    join(w, c.requests, queued_of(c, k), i)
     if not is_new:
         w.last_progress = progress
     plan(c, k)
@@ -189,7 +189,7 @@ def move(c: Cluster, i: int, k: int) -> int:
         return ENDLESS_MOVES
     r, source = c.requests[i], c.requests[i].worker
     w, was_active = c.workers[source], r.status == ACTIVE
-    withdraw(w, i4_at(c.rows[source][4], c.sizes[source][4]), i)
+    withdraw(w, queued_of(c, source), i)
     if was_active:
         if w.clock < t.clock:
             advance_clock(w, t.clock)

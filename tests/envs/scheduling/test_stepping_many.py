@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvgym.envs.scheduling import stepping
-from kvgym.envs.scheduling.memory import CHECK, FIRST, GIVEN, PLAY, WORK, Arrays
+from kvgym.envs.scheduling.memory import CHECK, FIRST, GIVEN, GIVEN_ACTIONS, PLAY, WORK, Arrays
 from kvgym.envs.scheduling.stepping import FAILED, MANY, RUNNING, TERMINATED
 
 
@@ -142,7 +142,7 @@ def test_memory_is_fetched_two_environments_ahead_in_a_large_call(part, count):
 def test_given_actions_are_taken_before_they_are_checked(part):
     stage = Stage(stepping.STEP)
     order, given = stage.arrays.orders[0], np.full((4, 2), 2, np.int64)
-    order[10], order[GIVEN] = given.ctypes.data, 2
+    order[GIVEN_ACTIONS], order[GIVEN] = given.ctypes.data, 2
     assert part("step_envs", **stage.functions())(order) == 0
     assert [action for *_, action in stage.calls] == [[2, 2]] * 4
     given[3] = 5

@@ -9,8 +9,8 @@ planning ahead is the agent's task.
 from __future__ import annotations
 
 from kvgym.compiling.kernel import jit, jit_inline
-from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR
-from kvgym.envs.scheduling.window import Env, window_take
+from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR, Env
+from kvgym.envs.scheduling.window import window_take
 from kvgym.kernels import need_of_active, view_of
 from kvgym.kernels.future_memory import first_use
 from kvgym.simulator.tables import RUN, UNKNOWN, WAIT

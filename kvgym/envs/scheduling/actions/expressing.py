@@ -9,13 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from kvgym.compiling.kernel import jit
-from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR
-from kvgym.envs.scheduling.window import Env
+from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR, Env
 from kvgym.errors import KVGymError
 from kvgym.kernels.future_memory import first_use
 from kvgym.simulator.apply_decision import full_tokens, inspect_decision, planned_tokens, take_marks_back
-from kvgym.simulator.boundary import Run
-from kvgym.simulator.policy_interface import RuleDecision
+from kvgym.simulator.policy_interface import RuleDecision, deciding
 from kvgym.simulator.tables import (
     BAD_ADMIT,
     BAD_EVICT,
@@ -66,12 +64,7 @@ def position_in_active(e: Env, k: int) -> int:
 @jit
 def refused(e: Env, decision: RuleDecision) -> int:
     """Return 0 if the decision is valid, else REFUSED minus the engine's status."""
-    run = e.run
-    tried = Run(
-        run.problem, run.tracker, run.w, decision.record, run.load, run.workload, run.requests, run.active,
-        run.targets, run.queued, run.finished, decision.admit, decision.admit_tokens, decision.evict,
-        run.gap_counts, run.gap_sums, run.log,
-    )  # fmt: skip
+    tried = deciding(e.run, decision)
     status = inspect_decision(tried)
     take_marks_back(tried)
     return 0 if status == OK else REFUSED - status

@@ -33,8 +33,7 @@ from kvgym.envs.scheduling.actions.kind import (
     mask_kernel,
 )
 from kvgym.envs.scheduling.opening import open_environment
-from kvgym.envs.scheduling.tables import MARKED
-from kvgym.envs.scheduling.window import Env
+from kvgym.envs.scheduling.tables import MARKED, Env
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.kernels.future_memory import first_use
 from kvgym.simulator.tables import UNKNOWN

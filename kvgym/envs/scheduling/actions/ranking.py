@@ -32,8 +32,8 @@ from kvgym.compiling.kernel import jit_inline
 from kvgym.envs.scheduling.actions.kind import boundary_kernel, features_kernel
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
 from kvgym.envs.scheduling.revealed import MOMENT_FEATURES, RULE_FEATURES, saturate, saturate_signed
-from kvgym.envs.scheduling.tables import MARKED, ORDER_RANK
-from kvgym.envs.scheduling.window import Env, window_forget
+from kvgym.envs.scheduling.tables import MARKED, ORDER_RANK, Env
+from kvgym.envs.scheduling.window import window_forget
 from kvgym.simulator.policy_interface import RuleMemory, RuleView, decision_of
 from kvgym.simulator.tables import UNKNOWN
 

@@ -36,8 +36,8 @@ from kvgym.envs.scheduling.actions.kind import (
     mask_kernel,
 )
 from kvgym.envs.scheduling.opening import open_environment
-from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR
-from kvgym.envs.scheduling.window import Env, window_take
+from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR, Env
+from kvgym.envs.scheduling.window import window_take
 from kvgym.simulator.apply_decision import full_tokens, planned_tokens
 from kvgym.simulator.blocks import allocated, kv_growth
 from kvgym.simulator.policy_interface import RuleDecision
