@@ -1,7 +1,7 @@
-"""First come, first served without length predictions: greedy admission and rules for overflow.
+"""First come, first served without length predictions: greedy admission, and three ways to handle overflow.
 
 Sources: P. Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Constraints", Section 5.2
-(α-protection greedy; α-protection β-clearing). FCFS with LIFO eviction is the rule of vLLM (Kwon et al.,
+(α-protection greedy; α-protection β-clearing). FCFS with LIFO eviction is vLLM's (Kwon et al.,
 "Efficient Memory Management for Large Language Model Serving with PagedAttention"); its blocks are ``block_size`` of
 the system.
 

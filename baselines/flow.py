@@ -86,7 +86,7 @@ _LONGEST_HORIZON = 1 << 20  # tokens; predictions that grow beyond the longest o
 
 @jit
 def draw_budget(u: float, most: int, share: float) -> int:
-    """Return a whole number from a uniform one in (0, 1), of mean ``(most + share) / 2``.
+    """Return a whole number from a uniform number in (0, 1), with mean ``(most + share) / 2``.
 
     Uniform on 0 … ``most`` with probability ``1 - share``, on 0 … ``most + 1`` with probability ``share``.
     """
@@ -141,7 +141,7 @@ def class_row(state: Any, n: int, class_id: int) -> int:
 
 @jit
 def join_class(view: RuleView, state: Any, n: int, i: int) -> None:
-    """Put request ``i`` into the queue of its class, where the waiting queue has it."""
+    """Add request ``i`` to the queue of its class, in the order of the waiting queue."""
     r, requeue = view.requests[i], view.problem.requeue
     row = class_row(state, n, r.class_id)
     head, tail, following = 1 + n + row, 1 + 2 * n + row, 1 + 3 * n
@@ -162,7 +162,7 @@ def join_class(view: RuleView, state: Any, n: int, i: int) -> None:
 
 @jit
 def leave_class(state: Any, n: int, row: int) -> None:
-    """Take the first request out of the queue of a class."""
+    """Remove the first request from the queue of a class."""
     first = state[1 + n + row]
     state[1 + n + row] = state[1 + 3 * n + first]
     if state[1 + n + row] == UNKNOWN:
@@ -171,7 +171,7 @@ def leave_class(state: Any, n: int, row: int) -> None:
 
 @jit
 def forget_of_class(view: RuleView, state: Any, n: int, i: int) -> None:
-    """Take request ``i``, which a router has taken away, out of the queue of its class if it stands there."""
+    """Remove request ``i``, which a router has moved away, from the queue of its class if it is there."""
     row = class_row(state, n, view.requests[i].class_id)
     unlink(state, 1 + n + row, 1 + 2 * n + row, 1 + 3 * n, i)
 

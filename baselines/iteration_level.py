@@ -273,7 +273,7 @@ class Sarathi(CompiledPolicy):
 
     A request is admitted only if its whole remaining prompt and one output token fit into the memory that
     this iteration's decodes leave, beside the same for every ongoing prefill: Algorithm 4 knows no memory
-    limit, and without this rule prompts that cannot be finished would fill it.
+    limit, and without this condition, prompts that cannot be finished would fill it.
     """
 
     info = PolicyInfo(

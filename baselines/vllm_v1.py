@@ -1,11 +1,11 @@
-"""The scheduler of today's vLLM: one token budget, running requests first, prompts in chunks, preemption.
+"""The scheduler of vLLM's V1 engine: one token budget, running requests first, prompts in chunks, preemption.
 
 Sources: the engine's own pages on optimization and tuning and on scheduler configuration (docs.vllm.ai, V1 engine),
 and its repository, vllm-project/vllm: ``vllm/v1/core/sched/scheduler.py``, ``vllm/v1/core/kv_cache_manager.py``,
 ``vllm/config/scheduler.py``, as of 2026. Hyperparameters have the engine's names and mean what they mean there.
 
-The rule knows no prefills and decodes: every request has tokens to compute, a prompt's or one of its output's. In
-every iteration
+The scheduler does not distinguish prefills and decodes: every request has tokens to compute, of its prompt or of its
+output. In every iteration
 
 - the running requests come first, in order of activation. Each gets the tokens it lacks, at most
   ``long_prefill_token_threshold`` (if that is set) and what is left of the budget ``max_num_batched_tokens``. Those

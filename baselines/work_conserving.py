@@ -10,7 +10,7 @@ and every decoding request one token; nothing is paused.
 Readings, where the paper leaves a choice:
 
 - It prescribes no order of swapping out: the latest activated requests go first (LIFO). The paper's swap at
-  no cost is a system with ``progress_on_evict="kept"``; the other rules work as well. An iteration that swaps out
+  no cost is a system with ``progress_on_evict="kept"``; the other settings work as well. An iteration that swaps out
   admits no request, which would only exchange one request for another.
 - Admission stops at the first request that does not fit.
 - SJF orders by prompt plus predicted output. The paper names no measure of a job; its lifetime memory g(s, o)
@@ -336,7 +336,7 @@ class _WorkConserving(CompiledPolicy):
         self.chunk = chunk
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the scalars of the rule; no prompt exceeds the capacity."""
+        """Return the scalar parameters; no prompt exceeds the capacity."""
         return np.array(
             [min(self.chunk, system.kv_capacity), float(self.by_work), float(self.resume == "first")]
         )

@@ -68,7 +68,7 @@ def ranks_now(view: RuleView) -> bool:
 def none_gone(view: RuleView, memory: RuleMemory) -> bool:
     """Return whether all listed requests are active still, and in the slots they had.
 
-    Active requests stand in order of activation: if the last one is where it was, none before it has left.
+    Active requests are in order of activation: if the last one is where it was, none before it has left.
     """
     number = memory.state[list_at(view)]
     if number > view.worker.num_active:
@@ -93,7 +93,7 @@ def certain_memory(view: RuleView) -> Any:
     p, w = view.problem, view.worker
     used = w.kv_allocated + p.block_size * w.num_full  # if all requests decode one token
     prefills, k = w.num_prefilling, w.num_active
-    while prefills > 0:  # they come last as a rule
+    while prefills > 0:  # usually the last slots
         k -= 1
         slot = view.active[k]
         if slot.num_prefill_left > 0:
@@ -234,7 +234,7 @@ def list_prompts(view: RuleView, memory: RuleMemory) -> Any:
     state, reals, active, w = memory.state, memory.reals, view.active, view.worker
     first, slot_of, scores = prompts_at(view) + 1, slots_at(view), prompt_scores_at(view)
     k, count, held = w.num_active, 0, 0
-    while count < w.num_prefilling:  # they come last as a rule
+    while count < w.num_prefilling:  # usually the last slots
         k -= 1
         slot = active[k]
         if slot.num_prefill_left > 0:

@@ -107,7 +107,7 @@ def begin_batch(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> t
     Between two rankings, that is the batch of all decodes, and only requests with prompt left are ranked.
 
     Returns:
-        The memory that requests may enter, tokens; and what a prompt token is worth, where there may be any.
+        The memory that entering requests may take, tokens; and what a prompt token is worth, where there may be any.
     """
     w, load, capacity = view.worker, view.load, view.problem.kv_capacity
     used, decodes, context = certain_memory(view), 0, 0
@@ -223,8 +223,8 @@ def grow_prompt(view: RuleView, kv: int, done: int, step: int) -> None:
 def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Walk the ranking from the best, admit as memory allows, and find the number of tokens worth most.
 
-    Items of the batch stand in ``memory.state``: slots, and ``~id`` of requests that enter; beside them how many of
-    them run, and how many tokens of the last one. Between two rankings all decodes come first, and are no items.
+    Writes the items of the batch to ``memory.state``: slots, and ``~id`` of requests that enter; and how many of them
+    run, with how many tokens of the last one. Between two rankings all decodes come first, and are no items.
     """
     state, reals, load, between = memory.state, memory.reals, view.load, memory.state[BETWEEN] == 1
     room, prompt_value = begin_batch(view, decision, memory)

@@ -1,7 +1,7 @@
 """``clairvoyant``: a reference that knows every output length, not a deployable scheduler.
 
-It knows the true lengths of the requests that have arrived, and nothing of those to come. Two rules, by what a batch
-costs:
+It knows the true lengths of the requests that have arrived, and nothing of those to come. It has two rules, for two
+kinds of batch times:
 
 - where batches take longer the more they hold: the ranking of :mod:`kvgym.baselines.ranked`, on what is really left to
   do in time and memory, with its batches (the prefix worth most for its duration), chunks, pauses and evictions;

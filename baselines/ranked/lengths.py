@@ -190,7 +190,7 @@ def learn(view: RuleView, memory: RuleMemory) -> None:
         learn_group(
             memory, g, TOKEN_COUNTS, TOKEN_CENSORED, TOKEN_COSTS, TOKEN_EDGES, TOKEN_BINS, TOKENS_PER_OCTAVE
         )
-    # A loop of its own: hazards of classes lean on those of all, which stand in one place.
+    # A loop of its own: hazards of classes lean on those of all, which are kept in one place.
     for g in range(GROUPS):
         learn_group(
             memory, g, RATIO_COUNTS, RATIO_CENSORED, RATIO_COSTS, RATIO_EDGES, RATIO_BINS, RATIOS_PER_OCTAVE

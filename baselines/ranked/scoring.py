@@ -308,7 +308,7 @@ def lesson_of(
 
 @jit_inline
 def entry_bias(memory: RuleMemory) -> Any:
-    """Return what a waiting request stands behind an active one of the same score."""
+    """Return how far a waiting request ranks behind an active one with the same score."""
     return memory.params[WAITING_BIAS] + memory.params[WAITING_PRESSURE] * memory.reals[PRESSURE]
 
 

@@ -54,7 +54,7 @@ WEIGHTS: tuple[Weight, ...] = (
     Weight("free", 0.005, 0.01, 0.0, 0.9, meaning=
         "fraction of the memory that admission leaves free"),
     Weight("growth", 2.0, 1.0, 0.0, 50.0, meaning=
-        "what admission leaves free beside that, in mean outputs still to come of the active requests"),
+        "what admission leaves free besides, in mean outputs still to come of the active requests"),
     Weight("evict_kv", 0.0, 0.3, -5.0, 1.0, meaning=
         "how far the KV held brings a request nearer to eviction, where memory is too tight"),
 )  # fmt: skip

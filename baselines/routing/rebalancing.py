@@ -2,9 +2,9 @@
 
 A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice", Section 3: the
 planner watches queues and memory of the nodes, risks of overflow included, and "may choose to reassign waiting requests
-or even migrate partially processed requests", and then has to transfer their KV cache. The paper names no rule. This
-one is the simplest that does both. Moving a request that no longer fits to another worker, instead of evicting it, is
-the idea of B. Sun et al., "Llumnix: Dynamic Scheduling for Large Language Model Serving" (2024), whose rule also knows
+or even migrate partially processed requests", and then has to transfer their KV cache. The paper names no algorithm;
+this one is the simplest that does both. Moving a request that no longer fits to another worker, instead of evicting it,
+is the idea of B. Sun et al., "Llumnix: Dynamic Scheduling for Large Language Model Serving" (2024), which also knows
 priorities and the load of every instance in tokens.
 """
 

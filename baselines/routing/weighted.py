@@ -1,7 +1,7 @@
-"""A router that adds up weighted seconds: what a request would wait for at a worker, and what it would cost there.
+"""A router by weighted seconds: the time a request would wait at a worker, and the time it would cost others there.
 
-Not from a paper: the two classical rules, fewest requests and least work, are sums of two of its terms, and the others
-say what these leave out when workers differ in memory and speed. The weights are hyperparameters; their defaults were
+Not from a paper. The two classical routers, fewest requests and least work, are sums of two of its terms; the others
+add what these leave out when workers differ in memory and speed. The weights are hyperparameters; their defaults were
 set by hand, and evolution can learn others (docs/routing.md).
 
 What is known of a worker k: its memory M, in tokens; the tokens W of its unfinished requests (prompts, and outputs

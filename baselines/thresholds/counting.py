@@ -53,7 +53,7 @@ _HIGHEST = 2**31 - 1
 
 @jit_inline
 def queues_at(memory: RuleMemory) -> int:
-    """Return where in the state the heads of the queues stand."""
+    """Return where in the state the heads of the queues are."""
     return IN_FORCE + int(memory.params[NUM_THRESHOLDS])
 
 
@@ -65,7 +65,7 @@ def length_of(memory: RuleMemory, q: int) -> int:
 
 @jit_inline
 def run_to(memory: RuleMemory, q: int) -> int:
-    """Return where in the state it stands how far queue ``q`` runs.
+    """Return where in the state the extent to which queue ``q`` runs is kept.
 
     WAIT: how many requests of the class at each stage. Nested WAIT: up to which threshold the segments of the group.
     """
@@ -181,7 +181,7 @@ def drain_or_wait(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
 
 @jit_inline
 def join_queue(view: RuleView, memory: RuleMemory, q: int, i: int) -> None:
-    """Add request ``i`` to queue ``q`` where it stands in the waiting queue, and count it if it is new."""
+    """Add request ``i`` to queue ``q`` in the order of the waiting queue, and count it if it is new."""
     state, queues = memory.state, int(memory.params[NUM_QUEUES])
     r, requeue = view.requests[i], view.problem.requeue
     heads = queues_at(memory)
@@ -210,7 +210,7 @@ def join_queue(view: RuleView, memory: RuleMemory, q: int, i: int) -> None:
 
 @jit_inline
 def leave_queue(memory: RuleMemory, q: int) -> None:
-    """Take the first request out of queue ``q``."""
+    """Remove the first request from queue ``q``."""
     state, queues = memory.state, int(memory.params[NUM_QUEUES])
     heads = queues_at(memory)
     state[heads + q] = state[heads + 4 * queues + state[heads + q]]

@@ -304,7 +304,7 @@ class NestedWait(ThresholdPolicy):
         return np.concatenate([shared, bounds, *ends])
 
     def thresholds_for(self, groups: list[SegmentGroup], system: SystemInfo) -> NDArray[np.int64]:
-        """Return thresholds by the policy's rule, int64, group by group.
+        """Return thresholds by hyperparameter ``rule``, int64, group by group.
 
         Raises:
             ConfigError: there are none.

@@ -2,7 +2,7 @@
 
 Source: R. Ao, G. Luo, D. Simchi-Levi, X. Wang, "Optimizing LLM Inference: Fluid-Guided Online Scheduling with
 Memory Constraints", Algorithm 1, thresholds (11) and the practical rule of Section 6.1. The paper's model is
-``first_token="decode"``, ``progress_on_evict="lost"``, ``requeue="back"``; the rule works under the others too.
+``first_token="decode"``, ``progress_on_evict="lost"``, ``requeue="back"``; the policy works with the others too.
 
 Readings, shared with Nested WAIT (:mod:`kvgym.baselines.thresholds.nested_wait`):
 

@@ -1,4 +1,4 @@
-"""Policies where memory comes in blocks of several tokens: by hand, without overflow, and against runs in tokens."""
+"""Policies with memory in blocks of several tokens: by hand, without overflow, and against runs in tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clairvoyant reference: what it knows, what it reaches, and that it is never the best scheduler."""
+"""The clairvoyant reference: its information, its results, and its exclusion from the best schedulers."""
 
 import numpy as np
 import pytest

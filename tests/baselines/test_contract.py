@@ -1,4 +1,4 @@
-"""What every registered policy must satisfy, whatever it does. New policies are picked up by themselves."""
+"""The conformance checks, and what else every registered policy must satisfy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DistServe's rule on one worker in each of its roles, on schedules worked out by hand.
+"""DistServe on one worker in each role, on schedules worked out by hand.
 
 Source: Bari et al., "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice", Algorithm 5 (after Zhong et
 al., "DistServe"). What a cluster does between workers, taking prefilled requests to a decode worker, is done here by
@@ -92,7 +92,7 @@ def test_a_request_may_fill_the_memory() -> None:
 
 
 def hand_over(simulation: Simulation) -> list[int]:
-    """Take the active requests, all prefilled, to another worker; returns their ids."""
+    """Move the active requests, all prefilled, to another worker; return their ids."""
     count = int(simulation.worker["num_active"])
     slots = simulation.active[0, :count]
     assert (slots["num_prefill_left"] == 0).all()

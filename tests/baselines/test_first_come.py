@@ -1,6 +1,6 @@
 """Greedy FCFS, α-protection and β-clearing on schedules worked out by hand.
 
-Notation of the comments: s prompt, o output, M memory. In the coming round a request with g tokens generated
+Notation of the comments: s prompt, o output, M memory. In the next iteration a request with g tokens generated
 takes s + g + 1. A plain sum such as 3+4 lists the requests in order of activation.
 """
 

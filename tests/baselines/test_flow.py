@@ -2,7 +2,7 @@
 
 Source: "flow control for LLM inference": Algorithms 1 and 2, conditions (2) and (4), Section 4.1, Appendix A.2.
 
-Notation of the comments: s prompt, o output, M memory, g tokens generated. In the coming round a request takes
+Notation of the comments: s prompt, o output, M memory, g tokens generated. In the next iteration a request takes
 s + g + 1, in the k-th round from now s + g + k. A sum such as 4+3 lists requests in order of activation.
 """
 

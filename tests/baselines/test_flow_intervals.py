@@ -2,7 +2,7 @@
 
 Source: "flow control for LLM inference": Algorithms 1 and 2, conditions (2) and (4), Section 4.1, Appendix A.2.
 
-Notation of the comments: s prompt, o output, M memory, g tokens generated. In the coming round a request takes
+Notation of the comments: s prompt, o output, M memory, g tokens generated. In the next iteration a request takes
 s + g + 1, in the k-th round from now s + g + k. A sum such as 4+3 lists requests in order of activation.
 """
 
@@ -48,7 +48,7 @@ def test_a_min_admits_none_when_it_evicts() -> None:
 
 
 def test_a_min_looks_ahead() -> None:
-    # M = 12. 0: s 4, o 6, low 6. t=1: 1: s 4, o 4, low 4: k=1 6+5, k=2 7+6 = 13 > 12 though the coming round would fit.
+    # M = 12. 0: s 4, o 6, low 6. t=1: 1: s 4, o 4, low 4: k=1 6+5, k=2 7+6 = 13 > 12 though the next one fits.
     # Predicted 1 it would be let in: 6+5; t=2: 7+6 = 13: 1 has the smaller max(1, 1) and goes, predicted 2.
     # t=3: k=1 8+5 = 13. t=4, t=5: 9+5. t=6.
     args = (12, [0, 1], [4, 4], [6, 4])

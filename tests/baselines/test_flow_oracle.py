@@ -34,7 +34,7 @@ RULES = list(itertools.product(FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE))
 
 
 class Job(NamedTuple):
-    """A request as a policy sees it; what it does not declare to need is -1."""
+    """A request as a policy observes it; columns that it does not declare are -1."""
 
     id: int
     arrival: float
@@ -49,7 +49,7 @@ class Job(NamedTuple):
     kind: int
 
     def memory(self, rounds: int) -> int:
-        """KV tokens in the given round from now, 1 = the coming one, if it runs in every round."""
+        """KV tokens in the given round from now, 1 = the next one, if it runs in every round."""
         first = self.kv + self.left + self.emits if self.left else self.kv + 1
         return first + rounds - 1
 
@@ -99,7 +99,7 @@ class Oracle(Policy):
         self.begin()
 
     def begin(self) -> None:
-        """Forget everything."""
+        """Reset the state."""
 
     def uniform(self) -> float:
         return float(uncompiled(next_uniform)(self.words, 0))
@@ -121,7 +121,7 @@ class Oracle(Policy):
         return (1 - Fraction(str(self.arguments.get("protection", 0)))) * M if others else M
 
     def last_in_first_out(self, active: list[Job], picked: list[Job], M: int) -> Plan:  # noqa: N803
-        """Take away from the end until the coming round fits: those picked just now, then active ones."""
+        """Remove from the end until the next iteration fits: those picked just now, then active ones."""
         stack, evict = [*active, *picked], list[Job]()
         while need(stack) > M:
             last = stack.pop()
@@ -340,7 +340,7 @@ def test_records_equal_those_of_the_oracle(
 def test_decisions_equal_those_of_the_oracle(
     spec: str, oracle: type[Oracle], arguments: dict[str, Any]
 ) -> None:
-    """Through the view and one by one, so that runs which never end are compared as well."""
+    """Compare through the view, decision by decision, so that runs that never end are compared as well."""
     policy = make_policy(spec)
     book = oracle(policy, **arguments)
     compared = 0

@@ -4,7 +4,7 @@ Sources: Kwon et al., "Efficient Memory Management for Large Language Model Serv
 al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", as the WAIT paper (Section 6) and the
 SLAI paper (Algorithm 4) use them. Notation of the comments: s prompt, o output, M memory; unit batch time. Unless
 said otherwise the prefill emits token 1, so that a whole prefill takes s + 1. A plain sum such as 3+4 is the memory
-of the coming round in order of activation.
+of the next iteration in order of activation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Predictions far beyond the memory: a look-ahead takes no more than what fits can need, and decides the same."""
+"""Predictions far beyond the memory: a look-ahead allocates what fitting requests can need, and decides the same."""
 
 import numpy as np
 import pytest

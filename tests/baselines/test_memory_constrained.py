@@ -260,7 +260,7 @@ def test_iterations_without_counted_prefill(policy: str) -> None:
 
 def test_extending_overrun_predictions() -> None:
     # M = 10. The overflow above: at t=2 request 0 (s 4, g 2, p 2) has outlived its prediction. Extended, it counts
-    # 4+2+1 = 7 in the coming round: 1 (s 5, p 1), 6, does not pass. It finishes at 3, 1 starts then.
+    # 4+2+1 = 7 in the next iteration: 1 (s 5, p 1), 6, does not pass. It finishes at 3, 1 starts then.
     for policy in ("mc_sf", "mc_benchmark"):
         check(
             run(f"{policy}:overrun=extend", 10, [0, 2], [4, 5], [3, 1], p=[2, 1]), start=[0, 3], finish=[3, 4]
@@ -268,7 +268,7 @@ def test_extending_overrun_predictions() -> None:
     # Twice s 3, o 4, p 1: nothing is left to admit when they have outlived: 8, 10, 12 > 10, lost, for ever.
     with pytest.raises(LivelockError):
         run("mc_sf:overrun=extend", 10, [0, 0], [3, 3], [4, 4], p=[1, 1], stall_limit=60)
-    # It counts in the coming round only: M = 12, 0: s 4, o 4, p 1; at t=1 (g 1) it takes 6 for k=1, 0 from k=2 on.
+    # It counts in the next iteration only: M = 12, 0: s 4, o 4, p 1; at t=1 (g 1) it takes 6 for k=1, 0 from k=2 on.
     # 1: s 3, o 4, p 4 passes: k=1 6+4 = 10, k=4 7. t=2: 7+5 = 12. t=3: 8+6 = 14 > 12: cleared.
     result = run("mc_sf:overrun=extend", 12, [0, 1], [4, 3], [4, 4], p=[1, 4], horizon=3.5)
     assert result.requests["num_evictions"].tolist() == [1, 1]

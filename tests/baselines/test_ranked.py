@@ -260,7 +260,7 @@ def test_costs_of_known_lengths(short: int, long: int, share: float, expected: f
 
 @pytest.mark.parametrize("factor", [0.5, 1, 2])
 def test_costs_of_predictions(factor: float) -> None:
-    """Outputs are always that many times what is predicted, and so will the next be expected to be."""
+    """Outputs are always a multiple of the prediction, and the next is expected to be as well."""
     predicted = np.random.default_rng(1).integers(20, 100, SEEN)
     found = learned_cost((predicted * factor).astype(int), predicted_output_len=(predicted, 200))
     assert found == pytest.approx(200 * factor, rel=0.1)
@@ -295,7 +295,7 @@ def test_before_the_first_completion_the_prior_counts() -> None:
 
 
 def test_needs() -> None:
-    """Whatever requests carry, but for true lengths."""
+    """All that requests carry, except true lengths."""
     n = 12
     bare = at_once([3] * n, [4] * n)
     policy = make_policy("ranked")

@@ -1,4 +1,4 @@
-"""What must hold of any run of the scheduler ``ranked``, whatever its weights."""
+"""Invariants of ``ranked`` under any weights."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def systems(draw: st.DrawFn, progress: tuple[str, ...] = tuple(PROGRESS_ON_EVICT
 
 
 def assert_sound(result: SimulationResult) -> None:
-    """What each iteration decides makes sense; that it fits the engine checks."""
+    """Check that each iteration decides something sensible; the engine checks that it fits."""
     log, capacity = result.log, result.system.usable_capacity
     assert log is not None
     assert result.completed
@@ -187,7 +187,7 @@ def test_a_network_of_zeros_is_none(table: RequestTable, system: System) -> None
 
 
 def assert_same(one: SimulationResult, other: SimulationResult, scale: float = 1.0) -> None:
-    """Compare schedules, of which the second may be that much slower."""
+    """Compare schedules; the second may be slower by a factor."""
     for field in FIELDS:
         factor = 1.0 if field == "num_evictions" else scale
         np.testing.assert_array_equal(one.requests[field] * factor, other.requests[field], err_msg=field)

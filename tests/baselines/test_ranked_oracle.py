@@ -78,7 +78,7 @@ def draw_weights(rng: np.random.Generator) -> dict[str, Any]:
 def draw_table(
     rng: np.random.Generator, n: int, capacity: int, known: tuple[str, ...], gap: float | None = None
 ) -> RequestTable:
-    """Return requests that come in bursts, with what ``known`` says revealed of them."""
+    """Return requests that come in bursts and reveal what ``known`` names."""
     prompt = rng.integers(1, max(3, capacity // 3), n)
     output = np.clip(rng.geometric(0.12, n), 1, capacity - prompt - 1)
     columns: dict[str, Any] = {}
@@ -161,7 +161,7 @@ def outcome(
 def compare(
     system: System, table: RequestTable, weights: dict[str, Any], router: type[Router] | None = None
 ) -> Counter[str]:
-    """Run both and compare all records; returns what they came across."""
+    """Run both and compare all records; return the situations they met."""
     swap_time = system.swap_time if system.progress_on_evict == "kept" else 0.0
     book = RankedBook(weights, swap_time)
     one, other = (
@@ -312,7 +312,7 @@ def test_many_active_requests(known: str) -> None:
 
 @pytest.mark.parametrize("roles", ["mixed mixed", "prefill decode", "prefill decode decode"])
 def test_clusters(roles: str) -> None:
-    """Also where requests leave a worker after their prompt, or come to it with their prompt in memory."""
+    """Requests may leave a worker after their prompt, or come to it with their prompt in memory."""
     met = Counter[str]()
     for seed in range(3):
         rng = np.random.default_rng(seed)

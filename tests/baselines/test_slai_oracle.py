@@ -45,7 +45,7 @@ def workload(rng: np.random.Generator, n: int = 14, longest: int = 9) -> Request
 
 
 def effective(view: SystemView, decision: Decision) -> dict[str, Any]:
-    """Everything a decision decides, in one form."""
+    """A decision in a canonical form."""
     left = {
         int(i): int(c)
         for x in (view.waiting, view.active)
@@ -142,7 +142,7 @@ def spec_of(name: str, arguments: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", BOOKS)
 def test_decisions_are_those_of_the_book(name: str) -> None:
-    """Under every rule, with tight and with ample memory; and the compiled run has the same records."""
+    """Under all settings, with tight and with ample memory; and the compiled run has the same records."""
     evictions = paused = repeated = 0
     for case, (first_token, progress, requeue) in enumerate(RULES * 2):
         rng = np.random.default_rng(case)

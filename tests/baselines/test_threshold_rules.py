@@ -129,7 +129,7 @@ def test_a_long_memory_keeps_the_mean_rates(policy: str) -> None:
 
 
 def estimate(a: np.ndarray, now: float, memory: float, rate: float) -> float:
-    """The rate that arrivals up to now speak for, from its definition."""
+    """The rate estimated from arrivals so far, by its definition."""
     seen = a[a <= now]
     return rate * float(np.exp(-now / memory)) + float(np.exp(-(now - seen) / memory).sum()) / memory
 

@@ -49,7 +49,7 @@ class Job:
 
 @dataclass
 class Scheduler:
-    """The rule, with its limits; memory in blocks, of which a request takes whole ones."""
+    """The scheduler with its limits; requests take whole blocks of memory."""
 
     capacity: int
     block: int
@@ -117,7 +117,7 @@ class Scheduler:
 
 
 def serve(scheduler: Scheduler, jobs: list[Job]) -> list[Step]:
-    """Serve all requests; returns the batches."""
+    """Serve all requests; return the batches."""
     clock, coming, steps = 0.0, list(jobs), list[Step]()
     while coming or scheduler.waiting or scheduler.running:
         if not scheduler.waiting and not scheduler.running:

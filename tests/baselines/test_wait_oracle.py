@@ -58,7 +58,7 @@ class Plan:
 
 
 class Book(Policy):
-    """A scheduler written from the paper: ``plan`` sees lists of jobs."""
+    """A scheduler written from the paper; ``plan`` takes lists of jobs."""
 
     info = PolicyInfo(name="book", summary="", needs=frozenset({"class", "class_rates"}))
     M: int
@@ -112,7 +112,7 @@ class Book(Policy):
 
 
 class Thresholds(Book):
-    """What both algorithms share: a batch if thresholds are met, else patience, then draining."""
+    """Base of both algorithms: a batch if thresholds are met, else patience, then draining."""
 
     def __init__(self, *, patience: float, drain: bool) -> None:
         self.patience, self.drain = patience, drain
@@ -326,7 +326,7 @@ def draw(name: str, rng: np.random.Generator) -> tuple[str, Book]:
 
 
 def effective(view: SystemView, decision: Decision) -> dict[str, Any]:
-    """Everything a decision decides, in one form."""
+    """A decision in a canonical form."""
     left = {
         int(i): int(c)
         for x in (view.waiting, view.active)
@@ -370,7 +370,7 @@ def follow(spec: str, book: Book, system: System, table: RequestTable) -> tuple[
 
 @pytest.mark.parametrize("name", ["wait", "nested_wait", "vllm", "sarathi"])
 def test_decisions_are_those_of_the_book(name: str) -> None:
-    """Under every rule, with tight and with ample memory; and the compiled run has the same records."""
+    """Under all settings, with tight and with ample memory; and the compiled run has the same records."""
     seen = Counter[str]()
     for case, (first_token, progress, requeue) in enumerate(RULES * 3):
         rng = np.random.default_rng(case)

@@ -1,4 +1,4 @@
-"""The router of weighted seconds: every term by hand, the rules it contains, units that do not matter."""
+"""The router of weighted seconds: every term by hand, its special cases, and independence of units."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_every_term_is_covered() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_terms_by_hand(name: str) -> None:
-    """A term is held against the difference of another one, ``pace``, from below and from above."""
+    """A term is compared with the difference of another one, ``pace``, from below and from above."""
     here, there = BY_HAND[name]
     pace = BY_HAND["pace"][1] - BY_HAND["pace"][0]
     if name == "pace":

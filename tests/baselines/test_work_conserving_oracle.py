@@ -43,7 +43,7 @@ def with_chunk(name: str, chunk: int) -> str:
 
 
 class Job(NamedTuple):
-    """A request as a policy sees it; ``predicted`` is 0 where the policy knows of no predictions."""
+    """A request as a policy observes it; ``predicted`` is 0 without predictions."""
 
     id: int
     prompt: int
@@ -55,7 +55,7 @@ class Job(NamedTuple):
     swapped: bool  # has been swapped out before
 
     def future(self, chunk: int, output: int) -> list[int]:
-        """KV tokens in each round from the coming one until that many output tokens are there."""
+        """KV tokens in each round from the next one until that many output tokens are there."""
         kv, left, made, memory = self.kv, self.left, self.made, list[int]()
         while not memory or left or made < output:
             tokens = min(chunk, left)
@@ -83,7 +83,7 @@ class WorkConserving(Policy):
         self.swapped_first = name == "work_conserving_sjf"
 
     def memory(self, jobs: Iterable[Job], capacity: int, role: str) -> int:
-        """Most KV tokens of any round considered: the coming one, or with look-ahead all of those spent here."""
+        """Most KV tokens of any round considered: the next one, or with look-ahead all of those spent here."""
         futures = []
         for job in jobs:
             output = job.made + 1
@@ -201,7 +201,7 @@ def test_records_equal_those_of_the_oracle(name: str, chunk: int) -> None:
 @EACH
 @pytest.mark.parametrize("chunk", [2, 3])
 def test_decisions_equal_those_of_the_oracle(name: str, chunk: int) -> None:
-    """Through the view and one by one."""
+    """Compare through the view, decision by decision."""
     policy, book = make_policy(with_chunk(name, chunk)), WorkConserving(name, chunk)
     compared = 0
     for seed in range(4):
@@ -250,7 +250,7 @@ def test_compiled_and_plain_python_agree(name: str) -> None:
 @EACH
 @pytest.mark.parametrize("roles", ["mixed mixed", "prefill decode", "prefill decode decode"])
 def test_clusters(name: str, roles: str) -> None:
-    """Also where requests leave a worker after their prompt, or come to it with their prompt in memory."""
+    """Requests may leave a worker after their prompt, or come to it with their prompt in memory."""
     evictions = 0
     for seed, rules in enumerate(RULES[1::2]):
         chunk, table = (1, 2, 3, 512)[seed % 4], workload(seed, 24, 25)
