@@ -46,9 +46,9 @@ from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.spaces import observation_space, parts, present
 from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
 from kvgym.errors import ConfigError, InvalidDecisionError, shown
-from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo, make_policy
+from kvgym.policy import Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.runner import SimulationResult, system_info
-from kvgym.simulator.entering import STATUS_NAMES, enter_decision
+from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
 from kvgym.simulator.policy_interface import RuleDecision
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.tables import DECISION, RUN, UNKNOWN

@@ -1,25 +1,35 @@
-"""What a worker is told to do at an iteration boundary."""
+"""Decisions in Python: what a worker does at an iteration boundary, and how it is written into the engine's tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import InvalidDecisionError, shown
+from kvgym.simulator.policy_interface import RuleDecision
+from kvgym.simulator.tables import ACTIVE, FINISHED, FUTURE, RUN, TRANSFERRING, UNKNOWN, WAIT, WAITING
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a worker is to do until the next iteration boundary: evict, then admit, then run.
+    """What a worker does until the next iteration boundary: evict, then admit, then run.
 
     Attributes:
         admit: ids of waiting requests to activate, in order.
-        evict: ids of active requests to send back to the queue, in order.
+        evict: ids of active requests to evict, in order.
         tokens: tokens to process in the coming iteration by request id: a prefill chunk, 1 or 0 for a decode
-            step, 0 = paused. Requests left out run in full: the whole prefill, or one decode step.
+            step, 0 = paused. Requests not named run in full: the whole prefill, or one decode step.
         wait_until: do not run a batch, but wait for the next arrival, at the latest until this time
             (seconds; ``math.inf`` = the next arrival). None = run a batch; an empty one stalls the worker
             for the time of an empty batch.
-        put_back: requests that were picked without a look at memory and stay in the queue because it does not
-            suffice: a count for the metrics, which changes nothing.
+        put_back: number of requests selected before the memory check that then did not fit and stay in the queue;
+            only metrics use it.
     """
 
     admit: Sequence[int] = ()
@@ -27,3 +37,101 @@ class Decision:
     tokens: Mapping[int, int] = field(default_factory=dict)
     wait_until: float | None = None
     put_back: int = 0
+
+
+STATUS_NAMES = {
+    FUTURE: "not here yet",
+    WAITING: "waiting",
+    ACTIVE: "active",
+    FINISHED: "finished",
+    TRANSFERRING: "between two workers",
+}
+"""Names of the statuses of a request in messages."""
+
+
+def enter_decision(
+    decision: Decision,
+    into: RuleDecision,
+    active: NDArray[Any],
+    num_requests: int,
+    *,
+    refuse: Callable[[str], InvalidDecisionError],
+    status_of: Callable[[int], str],
+) -> None:
+    """Write a decision into tables; the engine then checks whether the worker can carry it out.
+
+    Args:
+        decision: the decision.
+        into: the tables to write; ``admit``, ``admit_tokens`` and ``evict`` are int32 (A,).
+        active: the active set, SLOT (number of active requests,); ``planned`` is written.
+        num_requests: number of requests in the run.
+        refuse: returns the error for a mistake, e.g. "evicts request 3 …".
+        status_of: returns the status of a request, for messages.
+
+    Raises:
+        InvalidDecisionError: the decision is not well-formed; nothing has been written.
+    """
+
+    def whole(value: Any, what: str) -> int:
+        try:
+            number = operator.index(value)
+        except Exception:  # objects of users may raise anything
+            number = None
+        if number is None or not -(2**63) <= number < 2**63:
+            raise refuse(f"{what} {shown(value)}; expected a whole number")
+        return number
+
+    def listed(values: Any, what: str, expected: str) -> list[Any]:
+        try:
+            return list(values)
+        except Exception:
+            raise refuse(f"{what} {shown(values)}; expected {expected}") from None
+
+    if not hasattr(decision, "wait_until"):
+        raise refuse(f"is {shown(decision)}; expected a kvgym.Decision")
+    slots = {int(i): k for k, i in enumerate(active["request_id"])}
+    given = decision.tokens
+    if not isinstance(given, Mapping):
+        raise refuse(f"gives tokens {shown(given)}; expected a mapping of request ids to tokens")
+    admit = [whole(i, "admits request") for i in listed(decision.admit, "admits", "request ids")]
+    evict = [whole(i, "evicts request") for i in listed(decision.evict, "evicts", "request ids")]
+    tokens = {
+        whole(i, "gives tokens to request"): t for i, t in listed(given.items(), "gives tokens", "pairs")
+    }
+    capacity = len(into.admit)
+    if len(admit) > capacity or len(evict) > capacity:
+        raise refuse(f"lists more requests than can ever be active ({capacity})")
+    for i in evict:
+        if i not in slots:
+            raise refuse(f"evicts request {i}, which is {status_of(i)}, not active")
+    for i in admit:
+        if not 0 <= i < num_requests:
+            raise refuse(f"admits request {i}, which is {status_of(i)}")
+    running = (slots.keys() - evict) | set(admit)
+    for i, count in tokens.items():
+        if i not in running:
+            raise refuse(f"gives tokens to request {i}, which is not in the coming batch")
+        tokens[i] = whole(count, f"to request {i} gives tokens:")
+        if not 0 <= tokens[i] < 2**31:
+            raise refuse(f"gives request {i} {tokens[i]} tokens; leave it out to run it in full")
+    until: Any = math.inf if decision.wait_until is None else decision.wait_until
+    try:
+        until = float(until) if isinstance(until, int | float | np.integer | np.floating) else None
+    except OverflowError:  # hundreds of digits
+        until = None
+    if until is None:
+        raise refuse(f"waits until {shown(decision.wait_until)}; expected seconds, or None to run a batch")
+    put_back = whole(decision.put_back, "puts back")
+    if not 0 <= put_back < 2**31:
+        raise refuse(f"puts back {put_back} requests; expected a number from 0 to 2^31 - 1")
+    record = into.record
+    record["num_put_back"] = put_back
+    record["act"] = RUN if decision.wait_until is None else WAIT
+    record["wait_until"] = until
+    record["explicit"] = 1 if tokens else 0
+    record["num_admit"], record["num_evict"] = len(admit), len(evict)
+    active["planned"] = [tokens.get(i, UNKNOWN) for i in slots]
+    for j, i in enumerate(admit):
+        into.admit[j], into.admit_tokens[j] = i, tokens.get(i, UNKNOWN)
+    for j, i in enumerate(evict):
+        into.evict[j] = slots[i]

@@ -15,8 +15,7 @@ from kvgym.compiling.records import as_records, sparse_zeros
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.batch_time import duration_error, params_of
 from kvgym.simulator.boundary import RUN_TABLES, Run
-from kvgym.simulator.decision import Decision
-from kvgym.simulator.entering import STATUS_NAMES, enter_decision
+from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
 from kvgym.simulator.loop import run_loop, step_worker
 from kvgym.simulator.policy_interface import MemoryRoom, RuleDecision, RuleMemory
 from kvgym.simulator.progress import in_slices

@@ -27,7 +27,7 @@ from kvgym.simulator.boundary import (
     stalled,
     works_in_vain,
 )
-from kvgym.simulator.cluster.agenda import NOW, first_due
+from kvgym.simulator.cluster.event_queue import NOW, first_due
 from kvgym.simulator.cluster.tables import (
     Cluster,
     active_sets,
@@ -117,7 +117,7 @@ def next_event(c: Cluster) -> float:
 
     From the horizon on, only batches end.
     """
-    time = c.agenda[1]
+    time = c.events[1]
     if c.tracker.clock < c.problems[0].horizon:
         time = min(time, next_arrival_time(c.problems[0], c.tracker, c.workload))
         if c.tracker.transfer_head != UNKNOWN:
@@ -140,7 +140,7 @@ def wake(c: Cluster, time: float) -> None:
     t = c.tracker
     t.clock = time
     t.asking = 0
-    k = first_due(c.agenda, 0, time)
+    k = first_due(c.events, 0, time)
     while k != UNKNOWN:
         w = c.workers[k]
         if w.phase == BUSY:
@@ -153,7 +153,7 @@ def wake(c: Cluster, time: float) -> None:
             advance_clock(w, time)
         w.at_boundary = t.reassigns
         plan(c, k)
-        k = first_due(c.agenda, k + 1, time)
+        k = first_due(c.events, k + 1, time)
 
 
 @jit
@@ -233,7 +233,7 @@ def next_question(c: Cluster) -> int:
             if c.problems[0].keep_log == 1 and t.num_moves >= c.moves.shape[0]:
                 return LOG_FULL
             return REASSIGN
-        k = first_due(c.agenda, 0, NOW)
+        k = first_due(c.events, 0, NOW)
         if k != UNKNOWN:
             w = c.workers[k]
             t.worker = k

@@ -14,7 +14,7 @@ from kvgym.compiling.pointers import function_handle, runs_compiled
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, RoughFigures, params_of
 from kvgym.simulator.boundary import RUN_TABLES
-from kvgym.simulator.cluster.agenda import empty_agenda
+from kvgym.simulator.cluster.event_queue import empty_event_queue
 from kvgym.simulator.cluster.loop import (
     ASK_POLICY,
     ASK_ROUTER,
@@ -34,8 +34,7 @@ from kvgym.simulator.cluster.tables import (
     ROW,
     SHARED,
 )
-from kvgym.simulator.decision import Decision
-from kvgym.simulator.entering import STATUS_NAMES
+from kvgym.simulator.decision import STATUS_NAMES, Decision
 from kvgym.simulator.policy_interface import MEMORY_DTYPES, POLICY_SIGNATURE, rule_memory
 from kvgym.simulator.progress import in_slices
 from kvgym.simulator.simulation import Simulation
@@ -127,7 +126,7 @@ class ClusterSimulation(Simulation):
             self.moves = guarded(np.zeros(max(1, len(table)), MOVE))
         for name in ("handoff_head", "handoff_tail", "transfer_head", "transfer_tail"):
             t[name] = UNKNOWN
-        self.agenda = empty_agenda(len(self.workers))
+        self.events = empty_event_queue(len(self.workers))
         self.worker_params = [guarded(params_of(worker.batch_time)) for worker in system.all_workers]
         self._memory = [rule_memory()] * len(self.workers)
         self._router_memory: tuple[Any, Any] = (np.zeros(1), np.zeros(1, np.int64))
@@ -161,7 +160,7 @@ class ClusterSimulation(Simulation):
 
         With their contents, and with what routes from outside, a run without a log can be gone back to.
         """
-        names = (*(name for name in RUN_TABLES if name not in ("problem", "workload", "log")), "agenda")
+        names = (*(name for name in RUN_TABLES if name not in ("problem", "workload", "log")), "events")
         return [*(getattr(self, name) for name in names), *(part for own in self._memory for part in own)]
 
     @property

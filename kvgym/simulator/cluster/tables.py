@@ -66,7 +66,7 @@ _i4_at, _f8_at, _slots_at = view_at("i4"), view_at("f8"), view_at(SLOT, 2)
 
 
 class Cluster(NamedTuple):
-    """The tables that all workers share, and where those of each worker lie; of ``agenda`` see that module.
+    """The tables that all workers share, and where those of each worker lie; ``events`` is their event queue.
 
     Attributes:
         rows: int64 (r, len(ROW)), addresses of the tables of each worker.
@@ -81,7 +81,7 @@ class Cluster(NamedTuple):
     requests: Annotated[Any, Table(REQUEST, "num_requests")]
     log: Annotated[Any, Table(ITERATION, "log")]
     moves: Annotated[Any, Table(MOVE, "moves")]
-    agenda: Annotated[Any, Table("f8", "agenda")]
+    agenda: Annotated[Any, Table("f8", "events")]
     router_params: Annotated[Any, Table("f8", "params")]
     router_state: Annotated[Any, Table("i8", "state")]
     rows: Any

@@ -12,7 +12,7 @@ from kvgym.compiling.kernel import jit
 from kvgym.simulator.apply_decision import detach
 from kvgym.simulator.batch import close_up
 from kvgym.simulator.boundary import Run, advance_clock, belong, expected_tokens, join
-from kvgym.simulator.cluster.agenda import NEVER, NOW, put_down
+from kvgym.simulator.cluster.event_queue import NEVER, NOW, set_time
 from kvgym.simulator.cluster.tables import Cluster, queued_of, run_of
 from kvgym.simulator.queue import queue_remove
 from kvgym.simulator.tables import (
@@ -34,11 +34,11 @@ def plan(c: Cluster, k: int) -> None:
     """Note when worker ``k`` has something to do next: after everything that may change it."""
     w = c.workers[k]
     if w.phase != READY:
-        put_down(c.agenda, k, w.until)
+        set_time(c.events, k, w.until)
     elif (w.num_active > 0 or w.num_waiting > 0) and w.clock < c.problems[k].horizon:
-        put_down(c.agenda, k, NOW)
+        set_time(c.events, k, NOW)
     else:
-        put_down(c.agenda, k, NEVER)
+        set_time(c.events, k, NEVER)
 
 
 @jit
