@@ -151,6 +151,13 @@ def test_excerpts_are_parts_of_their_files(page: Path) -> None:
         assert any(lines[k : k + len(found)] == found for k in range(len(lines))), f"{name}: {code}"
 
 
+@pytest.mark.parametrize("page", [*PAGES, DOCS.parent / "README.md"], ids=lambda page: page.name)
+def test_examples_on_pages_are_short(page: Path) -> None:
+    for kind, code in blocks(page):
+        lines = len([line for line in code.splitlines() if line.strip()])
+        assert kind != "python" or lines <= 15, f"move it to scripts/examples and show parts of it:\n{code}"
+
+
 def test_scripts_on_pages_exist() -> None:
     for page in PAGES:
         for name in re.findall(
