@@ -58,12 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("router", help="name or file of the learned router")
-    parser.add_argument("--others", nargs="+", default=OTHERS, help="what it is compared with")
-    parser.add_argument("--policy", default="ranked", help="what schedules on the workers")
+    parser.add_argument("--others", nargs="+", default=OTHERS, help="routers to compare it with")
+    parser.add_argument("--policy", default="ranked", help="policy of the workers")
     parser.add_argument("--loads", nargs="+", type=float, default=[0.7, 1.2, 2.0])
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--num-requests", type=int, default=2000)
-    parser.add_argument("--json", type=Path, help="write the means here too")
+    parser.add_argument("--json", type=Path, help="also write the means to this file")
     options = parser.parse_args(arguments)
     learned, *others = (label_of(make_router(spec)) for spec in (options.router, *options.others))
     out = []

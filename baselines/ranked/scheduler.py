@@ -94,7 +94,7 @@ def renew(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
     Args:
         view: what the policy observes.
         memory: what it remembers.
-        rescore: all of them; else only those without a score, which is NaN.
+        rescore: whether all are scored again; else only those without a score, which is NaN.
     """
     for k in range(view.worker.num_active):
         if rescore or math.isnan(memory.reals[SCORES + view.active[k].request_id]):

@@ -110,7 +110,7 @@ def rate_waiting(view: RuleView, memory: RuleMemory, at: int, rescore: bool) -> 
         view: what the policy observes.
         memory: what it remembers.
         at: place of the queue.
-        rescore: all of them; else only those without a score, which is NaN.
+        rescore: whether all are scored again; else only those without a score, which is NaN.
     """
     for j in range(queue_mix(view, memory, at)):
         i = memory.state[at + 1 + j]

@@ -1,7 +1,7 @@
 """Time per iteration of every registered policy, as a ratio to MC-SF on the same requests in the same run.
 
-A run that the policy cannot finish (a livelock) is listed with its reason. Clusters are timed as well. Process CPU
-time, median of some repetitions.
+A run that the policy cannot finish (a livelock) is listed with its reason. Clusters are timed as well. Times are the
+median process CPU time of several repetitions.
 
     python scripts/benchmark/policies.py            # about a minute
     python scripts/benchmark/policies.py --smoke    # seconds: shows that it runs, the figures mean nothing
@@ -32,7 +32,7 @@ SPECS = {
 
 
 def chat(n: int) -> kvgym.RequestTable:
-    """Return overloaded chat requests (LMSYS lengths, 50/s) with every column a policy can need but class rates."""
+    """Return overloaded chat requests (LMSYS lengths, 50/s) with every column a policy can need, except class rates."""
     table = make_workload("lmsys", num_requests=n).sample(0)
     output, rng = table.output_len, np.random.default_rng(0)
     paying = rng.random(n) < 0.05
@@ -102,7 +102,7 @@ def policies(n: int, repeats: int) -> list[dict[str, Any]]:
 
 
 def clusters(n: int, repeats: int) -> list[dict[str, Any]]:
-    """Time runs of one worker, and of clusters of more and more, with as many times the rate."""
+    """Time runs of one worker, and of growing clusters, with the rate scaled by their size."""
     system = kvgym.System(kv_capacity=M, batch_time=kvgym.make_batch_time(AFFINE))
     rows = []
     for name, chosen, workers in (
