@@ -81,7 +81,7 @@ class Cluster(NamedTuple):
     requests: Annotated[Any, Table(REQUEST, "num_requests")]
     log: Annotated[Any, Table(ITERATION, "log")]
     moves: Annotated[Any, Table(MOVE, "moves")]
-    agenda: Annotated[Any, Table("f8", "events")]
+    events: Annotated[Any, Table("f8", "events")]
     router_params: Annotated[Any, Table("f8", "params")]
     router_state: Annotated[Any, Table("i8", "state")]
     rows: Any
