@@ -73,7 +73,7 @@ from kvgym.policy import (
     require,
     require_count,
 )
-from kvgym.utils.hyperparameters import takes
+from kvgym.utils.hyperparameters import with_hyperparameters
 
 OFTEN, SELDOM = 4, 16
 """Batches after which scores of active requests are renewed: of those early in their output, and of all."""
@@ -234,7 +234,7 @@ class Ranked(CompiledPolicy):
     kernel = ranked_kernel
     NETWORK: ClassVar[str] = "network"
 
-    @takes({w.name: (w.default, w.meaning) for w in WEIGHTS})
+    @with_hyperparameters({w.name: (w.default, w.meaning) for w in WEIGHTS})
     def __init__(
         self,
         *,

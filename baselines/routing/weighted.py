@@ -32,7 +32,7 @@ from kvgym.policy import Weight, require
 from kvgym.routing import CompiledRouter, RouterInfo, register_router, router_kernel
 from kvgym.simulator.boundary import expected_tokens
 from kvgym.simulator.tables import BUSY
-from kvgym.utils.hyperparameters import takes
+from kvgym.utils.hyperparameters import with_hyperparameters
 
 WEIGHTS: tuple[Weight, ...] = (
     Weight("work", 0.3, 0.3, -5.0, 10.0, meaning=
@@ -136,7 +136,7 @@ class Weighted(CompiledRouter):
     )
     kernel = weighted_kernel
 
-    @takes({w.name: (w.default, w.meaning) for w in WEIGHTS})
+    @with_hyperparameters({w.name: (w.default, w.meaning) for w in WEIGHTS})
     def __init__(self, **weights: float) -> None:
         """Set the weights of the terms, without unit.
 

@@ -67,7 +67,7 @@ from kvgym.kernels import (
     policy_kernel,
 )
 from kvgym.policy import PolicyInfo, SystemInfo, numbers_of, register_policy, require
-from kvgym.utils.hyperparameters import takes
+from kvgym.utils.hyperparameters import with_hyperparameters
 from kvgym.workloads.classes import ClassStatistics
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class NestedWait(ThresholdPolicy):
     kernel = nested_wait_kernel
     strict = True
 
-    @takes(SHARED)
+    @with_hyperparameters(SHARED)
     def __init__(
         self,
         *,

@@ -46,7 +46,7 @@ def recording(original: Callable[..., None], kind: str = "policy") -> Callable[.
     return __init__
 
 
-def takes(hyperparameters: Mapping[str, tuple[Any, str]]) -> Callable[[C], C]:
+def with_hyperparameters(hyperparameters: Mapping[str, tuple[Any, str]]) -> Callable[[C], C]:
     """Return a decorator of constructors: their ``**keywords`` are these hyperparameters.
 
     Signature and docstring list them before the constructor's own, as if they were written there.
