@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from kvgym.agents.evolution.config import EvolutionConfig
     from kvgym.agents.evolution.model import EvolvedModel
     from kvgym.agents.library import agent_names, load_agent, load_router
-    from kvgym.agents.runs.config import TrainConfig, load_training, training_names
+    from kvgym.agents.runs.config import load_training, training_names
     from kvgym.agents.runs.trainers import resume, train
     from kvgym.agents.sb3 import export
+    from kvgym.agents.sb3.config import TrainConfig
     from kvgym.agents.sb3.networks import policy_for
     from kvgym.agents.sb3.training import TrainingResult
     from kvgym.agents.sb3.vec_env import make_sb3_env
@@ -29,10 +30,11 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "runs.config": "TrainConfig load_training training_names",
+            "runs.config": "load_training training_names",
             "evolution.config": "EvolutionConfig",
             "evolution.model": "EvolvedModel",
             "library": "agent_names load_agent load_router",
+            "sb3.config": "TrainConfig",
             "sb3.networks": "policy_for",
             "trained.numpy_model": "NumpyModel",
             "runs.trainers": "resume train",

@@ -78,7 +78,7 @@ class EvolutionConfig(TrainingConfig):
         population: candidates per generation.
         generations: how many; 0 = the start is evaluated only.
         average: evaluate and keep the average of the search's centres, earlier ones forgotten the faster the greater
-            this is (:class:`~kvgym.agents.evolution.averaging.Averaging`); None = the latest centre itself.
+            this is (:class:`~kvgym.agents.evolution.strategies.Averaging`); None = the latest centre itself.
         services: what is trained on.
         services_per_generation: services that all candidates of a generation play, new ones each time.
         metric: what is made better, see :mod:`kvgym.metrics`.

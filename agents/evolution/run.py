@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -11,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.agents.evolution.averaging import Averaging
 from kvgym.agents.evolution.config import EvolutionConfig
 from kvgym.agents.evolution.imitation import imitate, network_of
-from kvgym.agents.evolution.logs import Curves
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.objective import (
     Measurement,
@@ -27,7 +26,7 @@ from kvgym.agents.evolution.objective import (
 )
 from kvgym.agents.evolution.playing import Players
 from kvgym.agents.evolution.space import SearchSpace, Value
-from kvgym.agents.evolution.strategies import Vector
+from kvgym.agents.evolution.strategies import Averaging, Vector
 from kvgym.agents.runs.checkpoints import save_checkpoint, write_json
 from kvgym.agents.runs.folder import write_curve
 from kvgym.agents.runs.progress import TrainingLog
@@ -329,6 +328,52 @@ class Run:
             services=config.held_out.services,
             notes=tuple(note for note in (self._imitation, self.curves.missing) if note),
         )
+
+
+class Curves:
+    """Writes scalars to event files; does nothing where TensorBoard is not installed.
+
+    Args:
+        folder: of the event files.
+
+    Attributes:
+        missing: what to do about curves that are not written, or "".
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.missing = ""
+        self._writer: Any = None
+        try:
+            writers = importlib.import_module("tensorboard.summary.writer.event_file_writer")
+            self._events = importlib.import_module("tensorboard.compat.proto.event_pb2")
+            self._summaries = importlib.import_module("tensorboard.compat.proto.summary_pb2")
+        except ImportError as error:
+            self.missing = f'no curves for TensorBoard: pip install "kvgym[train]" ({error})'
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer = writers.EventFileWriter(str(folder))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Add a point to each curve; what is not finite is left out."""
+        if self._writer is None:
+            return
+        points = [
+            self._summaries.Summary.Value(tag=name, simple_value=value)
+            for name, value in values.items()
+            if math.isfinite(value)
+        ]
+        summary = self._summaries.Summary(value=points)
+        self._writer.add_event(self._events.Event(wall_time=time.time(), step=step, summary=summary))
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """End the files."""
+        if self._writer is not None:
+            self._writer.close()
 
 
 def generation_seeds(seed: int, generation: int, count: int) -> list[int]:

@@ -26,7 +26,7 @@ from kvgym.agents.evolution.config import EvolutionConfig
 from kvgym.agents.evolution.playing import Players
 from kvgym.agents.evolution.run import EvolutionResult, Run
 from kvgym.agents.evolution.strategies import STRATEGIES
-from kvgym.agents.runs.checkpoints import REMEDY, checkpoints, latest_checkpoint, read_part
+from kvgym.agents.runs.checkpoints import REMEDY, read_part, resumable
 from kvgym.agents.runs.config import read_run_config
 from kvgym.agents.runs.folder import check_free, context_of, note_resume, write_config, write_start
 from kvgym.agents.runs.progress import Tell, TrainingLog
@@ -93,25 +93,20 @@ def resume(
     config = read_run_config(path, length)
     if not isinstance(config, EvolutionConfig):
         raise ConfigError(f"{path} holds a run of {config.algorithm}; go on with kvgym.agents.resume")
-    state: dict[str, Any] | None = None
-    place = path / "checkpoints"
-    if checkpoints(place):
-        checkpoint, state = latest_checkpoint(place)
+    checkpoint, state = resumable(path, length, "generations")
+    if checkpoint is not None:
         state["strategy"] = read_part(checkpoint, "strategy.json")
-    done = 0 if state is None else int(state["steps"])
-    if length is not None and length < done:
-        raise ConfigError(f"{path} has done {done:,} generations already, more than {length:,}")
     with _players(config) as players:
         run = Run(config, path, players, _log(config, path, progress, tell))
         try:
-            run.build(state)
+            run.build(None if checkpoint is None else state)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            if state is None or isinstance(error, ConfigError):
+            if checkpoint is None or isinstance(error, ConfigError):
                 raise
             raise ConfigError(
                 f"the latest checkpoint of {path} is damaged: {shown(error)}; {REMEDY}"
             ) from error
-        note_resume(path, {"generations": done, **_context(config, command)})
+        note_resume(path, {"generations": state["steps"], **_context(config, command)})
         if length is not None:
             write_config(path, config)
         run.learn()

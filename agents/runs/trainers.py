@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvgym.agents.runs.config import TrainingConfig, read_run_config
-from kvgym.agents.runs.kinds import kind_of
+from kvgym.agents.runs.config import TrainingConfig, kind_of, read_run_config
 from kvgym.utils.arguments import explained
 from kvgym.utils.files import alone_in
 

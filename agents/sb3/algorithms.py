@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
-from kvgym.agents.runs.config import TrainConfig
-from kvgym.agents.runs.estimates import check_training_memory
 from kvgym.agents.runs.limits import MAX_REAL, RANGES
+from kvgym.agents.sb3.config import NetworkConfig, TrainConfig
 from kvgym.agents.sb3.mixed_env import MixedVecEnv
 from kvgym.agents.sb3.networks import policy_for
 from kvgym.agents.sb3.vec_env import SB3VecEnv, VecEnv, make_sb3_env
 from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.observations import observation_size
 from kvgym.errors import ConfigError, shown
+from kvgym.experiments.resources import check_free
 
 try:
     from sb3_contrib import MaskablePPO
@@ -155,3 +158,51 @@ def make_model(config: TrainConfig, envs: VecEnv) -> BaseAlgorithm:
         )
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:
         raise ConfigError(f"{config.algorithm} refuses its hyperparameters: {error}") from error
+
+
+def check_training_memory(config: TrainConfig, env: EnvConfig, hyperparameters: Mapping[str, Any]) -> None:
+    """Check, before a model is made, that it and what it learns from fit into the memory that is free.
+
+    Args:
+        config: of the run.
+        env: of its environments.
+        hyperparameters: of the algorithm, its defaults included.
+
+    Raises:
+        ConfigError: they do not, by an estimate; the message names the fields that it is made of.
+    """
+    width, choices = observation_size(env), env.kind.mask_size(env)
+    row = 4 * width
+    if "buffer_size" in hyperparameters:
+        steps, what = (
+            hyperparameters["buffer_size"],
+            f"buffer_size = {hyperparameters['buffer_size']:,} steps",
+        )
+        check_free(steps * (2 * row + 32), what, "choose a smaller one")
+    else:  # the rollout, and the same once more in the order of its batches
+        steps = config.num_envs * hyperparameters["n_steps"]
+        what = f"rollouts of num_envs × n_steps = {steps:,} steps"
+        check_free(2 * steps * (row + 4 * choices + 48), what, "choose fewer")
+    if config.device != "cpu":
+        return
+    batch = min(hyperparameters.get("batch_size") or steps, steps)
+    weights, units = network_size(config.network, width, choices)
+    # The weights, their gradients and two moments of Adam; what a batch computes, and its gradients.
+    needed = 4 * (4 * weights + 2 * batch * (units + width))
+    what = f"a network of {weights:,} weights, learning from batches of {batch:,},"
+    check_free(needed, what, "choose fewer units or a smaller batch_size")
+
+
+def network_size(network: NetworkConfig, width: int, choices: int) -> tuple[int, int]:
+    """Return about how many weights and units a network has, those of the critic included.
+
+    Args:
+        network: the network.
+        width: numbers of an observation.
+        choices: outputs.
+    """
+    if network.kind == "mlp":
+        layers = (width, *network.hidden, choices)
+        return 2 * sum(a * b + b for a, b in pairwise(layers)), 2 * sum(layers)
+    inside = network.row_dim + network.context_dim
+    return 4 * inside * (inside + width), 8 * inside * math.isqrt(width + 1)

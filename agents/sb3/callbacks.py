@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.agents.runs.config import TrainConfig
+from kvgym.agents.sb3.config import TrainConfig
 from kvgym.errors import ConfigError
 
 try:

@@ -12,7 +12,6 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from kvgym.agents.runs.checkpoints import REMEDY, save_checkpoint
-from kvgym.agents.runs.config import TrainConfig
 from kvgym.agents.runs.folder import write_curve
 from kvgym.agents.runs.limits import MAX_STEPS
 from kvgym.agents.runs.progress import TrainingLog
@@ -24,9 +23,10 @@ from kvgym.agents.sb3.callbacks import (
     MilestoneCallback,
     fresh_start,
 )
+from kvgym.agents.sb3.config import TrainConfig
+from kvgym.agents.sb3.evaluation import Evaluator
 from kvgym.agents.sb3.export import export
 from kvgym.agents.sb3.learner_state import load_learner, save_learner
-from kvgym.agents.sb3.playing import Evaluator
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.result_files import jsonable

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvgym.agents.runs.checkpoints import checkpoints, latest_checkpoint
-from kvgym.agents.runs.config import TrainConfig, read_run_config
+from kvgym.agents.runs.checkpoints import resumable
+from kvgym.agents.runs.config import read_run_config
 from kvgym.agents.runs.folder import check_free, context_of, note_resume, write_config, write_start
 from kvgym.agents.runs.progress import Tell, TrainingLog
-from kvgym.agents.runs.reference import baseline_metrics
 from kvgym.agents.sb3.algorithms import make_environments
+from kvgym.agents.sb3.config import TrainConfig
+from kvgym.agents.sb3.evaluation import baseline_metrics
 from kvgym.agents.sb3.run import Run, TrainingResult
 from kvgym.errors import ConfigError
 
@@ -89,14 +90,10 @@ def resume(
     config = read_run_config(path, length)
     if not isinstance(config, TrainConfig):
         raise ConfigError(f"{path} holds a run of {config.algorithm}; go on with kvgym.agents.resume")
+    checkpoint, state = resumable(path, length, "steps")
+    steps = int(state["steps"])
     with _threads(config.threads):
         run = Run(config, path, _log(config, path, progress, tell))
-        steps = 0
-        if checkpoints(run.checkpoints):
-            checkpoint, state = latest_checkpoint(run.checkpoints)
-            steps = int(state["steps"])
-        if length is not None and length < steps:
-            raise ConfigError(f"{path} has done {steps:,} steps already, more than {length:,}")
         if steps:
             run.restore(state)
             run.build(checkpoint)

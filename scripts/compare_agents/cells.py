@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from compare_agents.bench import Bench
@@ -105,38 +104,3 @@ def key_of(bench: Bench, entrant: Entrant) -> str:
     }
     text = json.dumps(content, sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
-
-
-@dataclass(frozen=True)
-class Job:
-    """Entrants to be run on one bench, by one process.
-
-    Attributes:
-        name: of the first cell that asked for it.
-        bench: the bench.
-        entrants: by key.
-    """
-
-    name: str
-    bench: Bench
-    entrants: dict[str, Entrant]
-
-
-def jobs_for(cells: Sequence[Cell], done: Collection[str] = ()) -> list[Job]:
-    """Return what has to be run for some cells, each run once however many cells show it.
-
-    Args:
-        cells: the cells.
-        done: keys of runs that are there.
-    """
-    known = set(done)
-    jobs: dict[str, Job] = {}
-    for cell in cells:
-        job = jobs.setdefault(
-            cell.bench.scenario.model_dump_json() + cell.bench.metric, Job(cell.name, cell.bench, {})
-        )
-        for key, entrant in zip(cell.run_keys(), cell.entrants, strict=True):
-            if key not in known:
-                known.add(key)
-                job.entrants[key] = entrant
-    return [job for job in jobs.values() if job.entrants]

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compare_agents.entrants import BUDGET, KNOBS, OTHER_AGENT, RULE, SCHEDULER, TRUE_LENGTHS
-from compare_agents.figures import summary_of
-from compare_agents.store import Row, Store
-from compare_agents.studies import STUDIES, TASKS
-from compare_agents.study_tables import ablation_tables, spread_tables
+import numpy as np
+
+from compare_agents.entrants import (
+    ABLATED,
+    AGENT,
+    BUDGET,
+    KNOBS,
+    OTHER_AGENT,
+    RULE,
+    SCHEDULER,
+    TRAINED,
+    TRUE_LENGTHS,
+)
+from compare_agents.figures import best_of, gain, summary_of
+from compare_agents.store import Entry, Row, Store
+from compare_agents.studies import BETWEEN, STUDIES, TASKS
 from compare_agents.tables import POLICIES
-from compare_agents.writing import number, percent, table
+from kvgym.experiments.statistics import Estimate
+from kvgym.report.numbers import NO_VALUE, figures
 
 AGAINST = {
     SCHEDULER: "best tuned scheduler",
@@ -113,3 +126,99 @@ def curve_table(curves: Sequence[Mapping[str, Any]]) -> list[str]:
         for curve in curves
     ]  # fmt: skip
     return table(["training", "seed", "length", "effort", "last value"], body)
+
+
+def spread_tables(rows: Sequence[Row]) -> list[str]:
+    """Return a table per metric: agents of several training seeds, and how much better they are on each service."""
+    lines: list[str] = []
+    for metric in dict.fromkeys(row.metric for row in rows):
+        some = [row for row in rows if row.metric == metric]
+        agents = list(
+            dict.fromkeys(e.label for row in some for e in (*row.group(AGENT), *row.group(TRAINED)))
+        )
+        body = []
+        for agent in agents:
+            over = [_gains(row, agent, (SCHEDULER, KNOBS)) for row in some]
+            rule = [_gains(row, agent, (RULE,)) for row in some]
+            body.append(
+                [
+                    f"`{agent}`",
+                    *map(percent, over),
+                    f"**{percent(_mean(over))}**",
+                    f"**{percent(_mean(rule))}**",
+                ]
+            )
+        means = [[_gains(row, agent, (SCHEDULER, KNOBS)) for row in some] for agent in agents]
+        spread = [float(np.ptp([values[k] for values in means])) for k in range(len(some))]
+        body.append(["largest less smallest", *(f"{100 * x:.1f}" for x in spread), "", ""])
+        heads = ["agent", *(row.row["service"] for row in some), "mean", "mean, over `ranked` set by hand"]
+        lines += [
+            f"By `{metric}`, better than the best of tuned schedulers and fixed knobs:",
+            "",
+            *table(heads, body),
+        ]
+    return lines
+
+
+def _gains(row: Row, agent: str, groups: Sequence[str]) -> float:
+    """Return by what share an agent of a row is better than the best of some groups."""
+    mine = next((e for e in row.entries if e.label == agent and e.group in (AGENT, TRAINED)), None)
+    rival = best_of([entry for group in groups for entry in row.group(group)], row.metric)
+    return math.nan if mine is None or rival is None else gain(mine, rival, row.metric).value
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.mean(known)) if known else math.nan
+
+
+def ablation_tables(rows: Sequence[Row]) -> list[str]:
+    """Return a table: parts of the rule, and how much worse it is without them, per service and set of weights."""
+    bases = list(dict.fromkeys(e.label for row in rows for e in (*row.group(AGENT), *row.group(RULE))))
+    parts = list(dict.fromkeys(e.label.partition(BETWEEN)[2] for row in rows for e in row.group(ABLATED)))
+    heads = ["without", *(f"{base}: {row.row['service']}" for row in rows for base in bases)]
+    body = [[part, *(_loss(row, base, part) for row in rows for base in bases)] for part in parts]
+    return table(heads, body)
+
+
+def _loss(row: Row, base: str, part: str) -> str:
+    """Return how much worse it is without a part."""
+    by_label: dict[str, Entry] = {entry.label: entry for entry in row.entries}
+    whole, less = by_label.get(base), by_label.get(f"{base}{BETWEEN}{part}")
+    if whole is None or less is None:
+        return ""
+    if not less.outcome.values:
+        return f"fails: {failure(less, 60)}"
+    if less.outcome.values == whole.outcome.values:
+        return "0"
+    better = gain(less, whole, row.metric)
+    worse = type(better)(-better.value, -better.high, -better.low, better.n)
+    return change(worse)
+
+
+def number(value: float) -> str:
+    """Return a figure with four significant digits."""
+    return figures(value, 4)
+
+
+def percent(share: float) -> str:
+    """Return a signed percentage."""
+    return NO_VALUE if math.isnan(share) else f"{100 * share:+.1f} %"
+
+
+def change(estimate: Estimate) -> str:
+    """Return a share with its interval, as percentages."""
+    if math.isnan(estimate.low):
+        return percent(estimate.value)
+    return f"{percent(estimate.value)} ({100 * estimate.low:+.1f} – {100 * estimate.high:+.1f})"
+
+
+def failure(entry: Entry, length: int = 160) -> str:
+    """Return why an entry has no value, in short."""
+    return entry.outcome.error.replace("|", "/").replace("\n", " ")[:length]
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table."""
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows), ""]

@@ -5,10 +5,10 @@ import inspect
 import pytest
 
 from helpers.tiny_training import TINY
-from kvgym.agents.runs.config import NetworkConfig, load_training, make_training
-from kvgym.agents.runs.estimates import network_size
+from kvgym.agents.runs.config import load_training, make_training
 from kvgym.agents.runs.limits import MAX_SEED, RANGES
-from kvgym.agents.sb3.algorithms import _OURS, ALGORITHMS, make_environments, make_model
+from kvgym.agents.sb3.algorithms import _OURS, ALGORITHMS, make_environments, make_model, network_size
+from kvgym.agents.sb3.config import NetworkConfig
 from kvgym.errors import ConfigError
 from kvgym.experiments import resources
 

@@ -164,7 +164,8 @@ def learning_seeds() -> list[Any]:
 
 def play_learning(content: Any, folder: Path) -> None:
     """Train briefly with unusual settings: they are rejected, or training works."""
-    from kvgym.agents.runs.config import TrainConfig, load_training
+    from kvgym.agents.runs.config import load_training
+    from kvgym.agents.sb3.config import TrainConfig
 
     path = written(folder, "training.yaml", content)
     config = load_training(path)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgym.agents.evolution.strategies import STRATEGIES, centred_ranks, make_strategy
-from kvgym.agents.runs.kinds import kind_of
+from kvgym.agents.runs.config import kind_of
 from kvgym.errors import ConfigError
 
 SETTINGS = {"cma_es": {"sigma": 0.5}, "openai_es": {"sigma": 0.1, "learning_rate": 0.1}}

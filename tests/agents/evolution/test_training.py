@@ -11,10 +11,9 @@ import pytest
 
 import kvgym
 from helpers.evolution_runs import TINY
-from kvgym.agents.evolution.logs import Curves
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.objective import best_value, measure, measure_reference, objective
-from kvgym.agents.evolution.run import generation_seeds
+from kvgym.agents.evolution.run import Curves, generation_seeds
 from kvgym.agents.evolution.training import train
 from kvgym.agents.library import background, load_agent
 from kvgym.agents.runs.checkpoints import checkpoints

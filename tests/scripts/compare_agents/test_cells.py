@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from compare_agents.cells import Cell, Seeds, jobs_for, key_of
+from compare_agents.cells import Cell, Seeds, key_of
 from compare_agents.entrants import FixedKnobs, Given, Tuned
+from compare_agents.running import jobs_for
 
 from helpers.comparing_runs import save_agent, small
 from kvgym.errors import ConfigError

@@ -6,9 +6,8 @@ import math
 import pytest
 from compare_agents.bench import Outcome
 from compare_agents.figures import best_of, gain, mean_of, summary_of
-from compare_agents.pages import page_of
+from compare_agents.pages import ablation_tables, page_of, spread_tables
 from compare_agents.store import Store
-from compare_agents.study_tables import ablation_tables, spread_tables
 from compare_agents.tables import policy_lines, task_line, write_tables
 
 from helpers.comparing_runs import row_of

@@ -1,0 +1,250 @@
+"""Configurations of training with Stable-Baselines3."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from kvgym.agents.runs.config import Part, TrainingConfig, known_metric, number
+from kvgym.agents.runs.limits import MAX_COUNT, MAX_LAYERS, MAX_STEPS, MAX_UNITS, check_ranges
+from kvgym.agents.trained.header import OUTPUTS
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.errors import ConfigError, shown
+from kvgym.utils.checks import MAX_SEEDS
+
+Algorithm = Literal["maskable_ppo", "ppo", "a2c", "dqn"]
+
+
+class NetworkConfig(Part):
+    """The network.
+
+    Attributes:
+        kind: ``"mlp"``, or ``"slots"``, the permutation-aware network of :mod:`kvgym.agents.sb3.networks`.
+        hidden: units of the hidden layers of an mlp.
+        row_dim: units per row of a slots network.
+        context_dim: units of its context.
+    """
+
+    kind: Literal["mlp", "slots"] = "mlp"
+    hidden: tuple[int, ...] = (64, 64)
+    row_dim: int = Field(default=32, ge=1, le=MAX_UNITS)
+    context_dim: int = Field(default=64, ge=1, le=MAX_UNITS)
+
+    @field_validator("hidden")
+    @classmethod
+    def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not 1 <= len(value) <= MAX_LAYERS or not all(1 <= units <= MAX_UNITS for units in value):
+            raise ValueError(
+                f"expected 1 to {MAX_LAYERS} numbers of units from 1 to {MAX_UNITS:,}, got {shown(list(value))}"
+            )
+        return value
+
+    def sizes(self) -> dict[str, Any]:
+        """Return the sizes that belong to this kind."""
+        if self.kind == "mlp":
+            return {"hidden": list(self.hidden)}
+        return {"row_dim": self.row_dim, "context_dim": self.context_dim}
+
+
+class WarmStart(Part):
+    """Where training starts from, instead of random weights; one of ``policy`` and ``action``.
+
+    Attributes:
+        policy: a baseline whose decisions are cloned, e.g. ``"mc_sf"``.
+        steps: demonstrations, environment steps (of ``action``: steps to play it).
+        epochs: passes over the demonstrations.
+        action: start from always choosing this action, e.g. the knobs ``[0, 7, 3, 0]``.
+        probability: that the first policy gives to each part of ``action``.
+    """
+
+    policy: str | None = None
+    steps: int = Field(default=50_000, ge=1, le=MAX_COUNT)
+    epochs: int = Field(default=5, ge=1, le=10_000)
+    action: tuple[int, ...] | int | None = None
+    probability: float = Field(default=0.7, gt=0, lt=1)
+
+
+class EvaluationConfig(Part):
+    """Periodic evaluation, greedily and masked, on the same requests every time.
+
+    Attributes:
+        interval: environment steps between evaluations; a checkpoint follows each.
+        seeds: number of workloads.
+        first_seed: seed of the first; ``kvgym evaluate`` and ``kvgym compare`` use other seeds by default.
+        metric: what is shown, see :mod:`kvgym.metrics`.
+        select: what decides which agent is the best: ``"metric"``, or ``"return"``, the mean return (with
+            ``reward_reference`` the relative improvement over it, in which light and heavy load weigh the same).
+        env: environment arguments that differ from training's.
+        baselines: policies whose values on the same requests are shown beside.
+    """
+
+    interval: int = Field(default=100_000, ge=1, le=MAX_STEPS)
+    seeds: int = Field(default=8, ge=1, le=MAX_SEEDS)
+    first_seed: int = Field(default=1_000_000, ge=0, le=2**63)
+    metric: str = "e2e_latency_mean"
+    select: Literal["metric", "return"] = "metric"
+    env: dict[str, Any] = Field(default_factory=dict)
+    baselines: tuple[str, ...] = ()
+
+    @property
+    def workload_seeds(self) -> range:
+        """Seeds of the workloads."""
+        return range(self.first_seed, self.first_seed + self.seeds)
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        return known_metric(value)
+
+
+class TrainConfig(TrainingConfig):
+    """A training run by Stable-Baselines3 that can be repeated: JSON-able, frozen, unknown keys refused.
+
+    Attributes:
+        name: id, also of the trained agent.
+        summary: one line.
+        algorithm: ``"maskable_ppo"``, ``"ppo"``, ``"a2c"`` or ``"dqn"``.
+        env: environment arguments, see :class:`~kvgym.envs.scheduling.config.EnvConfig`.
+        num_envs: environments stepped side by side.
+        variants: changes of ``env``; the environments are shared out equally among these (workloads, rates,
+            hardware), so that one agent sees all of them.
+        curriculum: pairs of progress (0 to 1) and range of ``load``; between two of them the range is
+            interpolated linearly. It replaces ``load`` in ``env``.
+        network: the network.
+        hyperparameters: of the Stable-Baselines3 algorithm, e.g. ``n_steps``. ``learning_rate: lin_3e-4`` falls
+            linearly to 0.
+        normalize_reward: divide rewards by a running estimate of the standard deviation of returns.
+        warm_start: where training starts from; None = random weights.
+        total_steps: environment steps.
+        evaluation: periodic evaluation.
+        keep_checkpoints: how many of the latest checkpoints are kept.
+        seed: of everything random.
+        threads: of PyTorch; results are equal for equal numbers of threads.
+        device: of PyTorch.
+    """
+
+    LENGTH: ClassVar[str] = "total_steps"
+
+    algorithm: Algorithm = "maskable_ppo"
+    env: dict[str, Any] = Field(default_factory=dict)
+    num_envs: int = Field(default=64, ge=1, le=MAX_COUNT)
+    variants: tuple[dict[str, Any], ...] = ()
+    curriculum: tuple[tuple[float, tuple[float, float]], ...] = ()
+    network: NetworkConfig = NetworkConfig()
+    hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    normalize_reward: bool = True
+    warm_start: WarmStart | None = None
+    total_steps: int = Field(default=1_000_000, ge=1, le=MAX_STEPS)
+    evaluation: EvaluationConfig = EvaluationConfig()
+    keep_checkpoints: int = Field(default=2, ge=1, le=MAX_COUNT)
+    threads: int = Field(default=1, ge=1, le=1024)
+    device: str = "cpu"
+
+    @field_validator("hyperparameters")
+    @classmethod
+    def _numbers(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return {name: number(x) for name, x in value.items()}
+
+    @field_validator("curriculum")
+    @classmethod
+    def _in_order(
+        cls, value: tuple[tuple[float, tuple[float, float]], ...]
+    ) -> tuple[tuple[float, tuple[float, float]], ...]:
+        places = [place for place, _ in value]
+        if any(not 0 <= place <= 1 for place in places) or places != sorted(places):
+            raise ValueError(f"progress must go up within [0, 1], got {places}")
+        if any(not 0 < low <= high for _, (low, high) in value):
+            raise ValueError("each range of load needs 0 < low ≤ high")
+        return value
+
+    def check(self) -> TrainConfig:
+        """Check what needs more than types, and return the configuration.
+
+        Raises:
+            ConfigError: naming what is wrong and what would be right.
+        """
+        check_ranges(self.hyperparameters, f"training {self.name!r}")
+        kinds = {config.action for config in self.env_configs()}
+        if len(kinds) > 1:
+            raise ConfigError(f"training {shown(self.name)}: variants cannot change the kind of action")
+        for config in self.env_configs():
+            if config.observation != "flat":
+                raise ConfigError(
+                    f"training {shown(self.name)}: observation must be 'flat', got {shown(config.observation)}"
+                )
+        first, measured = self.env_configs()[0], self.evaluation_config()
+        for name in ("action", "observation", "queue_window", "active_window"):
+            if getattr(measured, name) != getattr(first, name):
+                raise ConfigError(
+                    f"training {shown(self.name)}: evaluation.env cannot change {name} "
+                    f"({shown(getattr(first, name))}): the agent would not fit"
+                )
+        action = first.action
+        if action not in OUTPUTS:
+            raise ConfigError(
+                f"training {shown(self.name)}: agents are trained for {', '.join(OUTPUTS)}, not for {action}"
+            )
+        real = [name for name, outputs in OUTPUTS.items() if outputs.real]
+        if self.algorithm == "dqn" and action not in ("admit_count", "admit_evict"):
+            raise ConfigError(
+                f"training {shown(self.name)}: dqn needs a Discrete action (admit_count or admit_evict), got {action}; "
+                f"ppo and a2c take any, maskable_ppo all but {' and '.join(real)}"
+            )
+        if self.algorithm == "maskable_ppo" and action in real:
+            raise ConfigError(
+                f"training {shown(self.name)}: maskable_ppo chooses among options, and {action} is made of real "
+                "numbers; ppo and a2c learn these"
+            )
+        if self.num_envs < len(self.variants):
+            raise ConfigError(
+                f"training {shown(self.name)}: num_envs = {self.num_envs} is less than {len(self.variants)} variants"
+            )
+        warm = self.warm_start
+        if warm is not None and (warm.policy is None) == (warm.action is None):
+            raise ConfigError(f"training {shown(self.name)}: warm_start needs either policy or action")
+        if warm is not None and warm.action is not None:
+            check_action(first, warm.action, f"training {self.name!r}: warm_start.action")
+        if warm is not None and self.algorithm == "dqn":
+            raise ConfigError(
+                f"training {shown(self.name)}: dqn has no warm_start; use maskable_ppo, ppo or a2c"
+            )
+        return self
+
+    def env_configs(self) -> tuple[EnvConfig, ...]:
+        """Return the configuration of the environments of each variant."""
+        changes = self.variants or ({},)
+        return tuple(EnvConfig.of(**{**self.env, **change}) for change in changes)
+
+    def evaluation_config(self) -> EnvConfig:
+        """Return the configuration of the environments of evaluations: training's, with its changes."""
+        return EnvConfig.of(**{**self.env, **self.evaluation.env})
+
+    def load_at(self, progress: float) -> tuple[float, float] | None:
+        """Return the range of load at a progress in [0, 1]; None without a curriculum."""
+        if not self.curriculum:
+            return None
+        before = after = self.curriculum[0]
+        for stage in self.curriculum:
+            before, after = (stage, stage) if stage[0] <= progress else (before, stage)
+            if stage[0] > progress:
+                break
+        share = 0.0 if after[0] == before[0] else (progress - before[0]) / (after[0] - before[0])
+        low, high = (a + share * (b - a) for a, b in zip(before[1], after[1], strict=True))
+        return low, high
+
+
+def check_action(config: EnvConfig, action: Any, what: str) -> None:
+    """Check that an action is one of an environment.
+
+    Raises:
+        ConfigError: it lies outside of the action space.
+    """
+    space = config.kind.space(config)
+    try:
+        inside = space.contains(np.asarray(action, space.dtype))
+    except OverflowError:
+        inside = False
+    if not inside:
+        raise ConfigError(f"{what} = {shown(action)}; expected an action of {shown(space)}")
