@@ -1,11 +1,10 @@
-"""Put the best agent of a training run into the package, with its model card.
+"""Copy the best agent of a training run into the package and write its model card.
 
     python scripts/publish_agent.py results/noisy ppo_noisy --figures noisy.json --limits "Not tried above 40/s."
     python scripts/publish_agent.py --renew ppo_noisy --figures noisy.json
 
-`--figures` is what scripts/compare_agents wrote with --json, of a router scripts/compare_routers.py. The card says
-what it was trained on, how, the figures on held-out seeds, and the limits. `--renew` replaces the figures in the card
-of an agent that is there already.
+`--figures` is the file that scripts/compare_agents, or scripts/compare_routers.py for a router, wrote with --json. The
+card has the training, the figures on held-out seeds, and the limits. `--renew` replaces only the figures of a card.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from compare_agents.entrants import AGENT, BUDGET, KNOBS, OTHER_AGENT, RULE, SCHEDULER
+from compare_agents.contestants import AGENT, BUDGET, KNOBS, OTHER_AGENT, RULE, SCHEDULER
 from compare_agents.figures import mean_of
 from compare_agents.store import Store
 
@@ -48,7 +47,7 @@ def figures(path: Path, agent: str, name: str) -> list[str]:
 
 
 def parts(path: Path) -> Iterator[tuple[str, str, dict[str, float], dict[str, float]]]:
-    """Return heading, metric, and means of agents and of baselines, of each row that a script has compared."""
+    """Yield heading, metric, and means of agents and of baselines of each compared row."""
     content = json.loads(path.read_text())
     if isinstance(content, dict):
         for row in Store.load(path).rows():
@@ -69,7 +68,7 @@ def parts(path: Path) -> Iterator[tuple[str, str, dict[str, float], dict[str, fl
 
 
 def origin_of_network(model: NumpyModel, libraries: dict[str, str]) -> list[str]:
-    """Return how a network was trained."""
+    """Return the training of a network, Markdown."""
     training = dict(model.metadata["training"])
     shown, metric = training["evaluation"], training["evaluation"]["metric"]
     used = ", ".join(f"{k} {v}" for k, v in libraries.items() if k in ("torch", "stable-baselines3"))
@@ -87,7 +86,7 @@ def origin_of_network(model: NumpyModel, libraries: dict[str, str]) -> list[str]
 
 
 def origin_of_weights(model: EvolvedModel, libraries: dict[str, str]) -> list[str]:
-    """Return how the weights of a policy or a router were evolved."""
+    """Return the training of evolved weights, Markdown."""
     training, metric = dict(model.metadata["training"]), model.metadata["training"]["metric"]
     generations = model.metadata["generations"]
     held_out, population = training["held_out"], training["population"]
@@ -160,7 +159,7 @@ def card(
 
 
 def renamed(model: Model, name: str) -> Model:
-    """Return the model under the name that it has in the package."""
+    """Return the model with its name in the package."""
     metadata = {**model.metadata, "name": name}
     if isinstance(model, NumpyModel):
         return NumpyModel(replace(model.header, metadata=metadata), model.arrays)
@@ -168,7 +167,7 @@ def renamed(model: Model, name: str) -> Model:
 
 
 def renewed(text: str, rows: Sequence[str]) -> str:
-    """Return a card with other figures."""
+    """Return a card with new figures."""
     lines = text.splitlines()
     first = lines.index(next(line for line in lines if line.startswith("| where |")))
     last = first + lines[first:].index("")
@@ -182,12 +181,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("run", type=Path, nargs="?", help="folder of the training run")
     parser.add_argument("name", nargs="?", help="name of the agent in the package")
-    parser.add_argument("--renew", metavar="NAME", help="only replace the figures in the card of this agent")
+    parser.add_argument("--renew", metavar="NAME", help="replace only the figures in the card of this agent")
     parser.add_argument("--figures", type=Path, required=True, help="JSON of scripts/compare_agents")
     parser.add_argument("--as", dest="label", help="label of the agent in the figures; default: the name")
-    parser.add_argument("--page", default="agents_tables.md", help="page of docs/ that has all its figures")
-    parser.add_argument("--limits", nargs="+", help="what the agent is not good for")
-    parser.add_argument("--models", type=Path, default=MODELS, help="where to put it")
+    parser.add_argument("--page", default="agents_tables.md", help="page of docs/ with all its figures")
+    parser.add_argument("--limits", nargs="+", help="limits of the agent, for its card")
+    parser.add_argument("--models", type=Path, default=MODELS, help="folder of the agents")
     options = parser.parse_args(arguments)
     if options.renew:
         path = options.models / f"{options.renew}.md"

@@ -1,12 +1,12 @@
-"""What ``ranked`` takes per iteration beside Sarathi-Serve, by load, hardware and what requests carry.
+"""CPU time of ``ranked`` per iteration compared with Sarathi-Serve, by load, hardware and predictions.
 
-All in turn on the same requests, process CPU time, medians. Sarathi-Serve has 128 active requests at most, and looks
-at none of them where all decode; a second one has as many as the memory has room for, as ``ranked`` does, which rates
-and orders them. Ratios are of the time per iteration to the first and to the second, and of the whole run to
-the first: where more are active, an iteration does more.
+Medians of process CPU time; the schedulers take turns on the same requests. The first Sarathi-Serve has at most 128
+running requests and reads none of them if all decode. The second has as many as fit into memory, as does ``ranked``,
+which scores and orders them. Ratios are of the time per iteration to the first and the second, and of the whole run to
+the first: with more running requests, an iteration does more.
 
     python scripts/benchmark/ranking.py             # about half a minute
-    python scripts/benchmark/ranking.py --smoke     # seconds: shows that it runs, the figures mean nothing
+    python scripts/benchmark/ranking.py --smoke     # seconds, to test that it runs
     python scripts/benchmark/ranking.py --json out.json
 """
 

@@ -9,13 +9,13 @@ from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 
 
 def train_fps(algorithm: str, task: dict[str, Any], envs: int, rollouts: int) -> dict[str, float]:
-    """Return frames per second of CPU time of a training run, and the share of it inside the environment.
+    """Return environment steps per second of CPU time of a training run, and the share spent in the environment.
 
     Args:
         algorithm: "PPO" or "MaskablePPO".
         task: arguments of the environment.
         envs: number of native environments.
-        rollouts: of 64 steps of each environment, after one to warm up.
+        rollouts: of 64 steps of each environment, after one for warm-up.
     """
     import torch
     from stable_baselines3 import PPO

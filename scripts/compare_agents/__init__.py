@@ -1,7 +1,8 @@
-"""Learned agents against all that stands beside them: the tables of ``scripts/compare_agents``.
+"""Comparison of learned agents with schedulers and fixed knobs: the command ``scripts/compare_agents``.
 
-:mod:`.tasks` says on what (:class:`.cells.Cell`: a scenario, and who plays on it), :mod:`.entrants` who: schedulers
-tuned at the cell's load, the best fixed knobs, agents, agents that know true lengths. :mod:`.bench` runs them on the
-same requests, :mod:`.running` does so in several processes, :mod:`.store` keeps what was run in a JSON file, and
-:mod:`.pages` makes tables of that file. Nothing here imports PyTorch.
+:mod:`.tasks` and :mod:`.studies` list the contests of each task (:class:`.contests.Contest`: a scenario and its
+contestants). :mod:`.contestants` are agents, tuned schedulers, fixed knobs, and agents with true lengths;
+:mod:`.benchmark` runs them on the same requests, and :mod:`.running` distributes the runs over processes. :mod:`.store`
+keeps the results in a JSON file; :mod:`.tables` and :mod:`.pages` make CSV files and a page from it.
+Nothing here imports PyTorch.
 """

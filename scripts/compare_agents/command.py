@@ -1,15 +1,14 @@
-"""Compare learned agents with all that stands beside them: every table of docs/agents_tables.md.
+"""Compare learned agents with schedulers and fixed knobs: the figures of docs/agents_tables.md.
 
     python scripts/compare_agents --agent ranked_latency --slo-agent ranked_slo --json results/agents.json \
         --markdown docs/agents_tables.md --tables docs/tables/agents
-    python scripts/compare_agents --agent results/ranked-0 --tasks latency mixed --seeds 5     some of them
-    python scripts/compare_agents --agent results/ranked-0 --quick          seconds, to see that it runs
-    python scripts/compare_agents --json results/agents.json --markdown page.md     the page again, nothing is run
+    python scripts/compare_agents --agent results/ranked-0 --tasks latency mixed --seeds 5     some tasks
+    python scripts/compare_agents --agent results/ranked-0 --quick          seconds, to test that it runs
+    python scripts/compare_agents --json results/agents.json --markdown page.md     the page again, no runs
     python scripts/compare_agents --curves results/ranked-0 results/ranked-1 --figure curves.png
 
-What the file of --json has already, for the same scenario, seeds and weights, is not run again: an interrupted
-comparison goes on where it was, and another agent is added without tuning the schedulers anew. The tasks, and what
-is compared in each, are in the modules beside.
+Runs that the file of --json has for the same scenario, seeds and weights are not repeated: an interrupted comparison
+continues, and another agent is added without tuning the schedulers again. The tasks are in tasks.py and studies.py.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from compare_agents.cells import Cell, Seeds
+from compare_agents.contests import Contest, Seeds
 from compare_agents.pages import page_of
-from compare_agents.running import run_cells
+from compare_agents.running import run_contests
 from compare_agents.store import Store
 from compare_agents.studies import TASKS
 from compare_agents.tables import write_tables
-from compare_agents.tasks import Contest
+from compare_agents.tasks import Plan
 from kvgym.agents.curves import draw_curves, read_curve
 from kvgym.agents.library import load_agent
 from kvgym.errors import ConfigError, KVGymError
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
+    """Return the argument parser."""
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = found.add_argument
     add("--agent", help="agent for mean latency: a name, a file, or a training folder")
@@ -51,29 +50,36 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         default=(),
         metavar="AGENT",
-        help="the same of the agent for objectives",
+        help="the same for the agent for objectives",
     )
     add("--traces", nargs="+", default=(), type=Path, metavar="PATH", help="trace files to replay")
-    add("--tasks", nargs="+", choices=list(TASKS), help="default: all that there is something for")
+    add("--tasks", nargs="+", choices=list(TASKS), help="default: all that the other options allow")
     add("--seeds", type=int, help="held-out seeds, default 30")
     add("--tuning-seeds", type=int, help="seeds that schedulers and knobs are tuned on, default 5")
-    add("--quick", action="store_true", help="few requests, rates and schedulers, two seeds")
-    add("--jobs", type=int, default=0, help="processes; 0 = as many as there are cores")
+    add("--quick", action="store_true", help="few requests, rates and schedulers; two seeds")
+    add("--jobs", type=int, default=0, help="processes; 0 = one per core")
     add("--ray", help="run on Ray: local, auto, or the address of a cluster")
     add("--json", type=Path, help="file of the figures, read first and written after every scenario")
     add("--markdown", type=Path, help="file of the page; default: standard output")
     add("--tables", type=Path, metavar="FOLDER", help="folder for the tables, CSV")
-    add("--title", default="Learned agents in figures", help="of the page")
-    add("--curves", nargs="+", default=(), type=Path, metavar="FOLDER", help="training folders, for the page")
-    add("--figure", type=Path, help="picture of their learning curves")
+    add("--title", default="Learned agents in figures", help="title of the page")
+    add(
+        "--curves",
+        nargs="+",
+        default=(),
+        type=Path,
+        metavar="FOLDER",
+        help="training folders to list on the page",
+    )
+    add("--figure", type=Path, help="picture of their learning curves to write")
     return found
 
 
-def cells_of(options: argparse.Namespace) -> list[Cell]:
-    """Return what is to be compared.
+def contests_of(options: argparse.Namespace) -> list[Contest]:
+    """Return the contests to run.
 
     Raises:
-        ConfigError: an agent or a trace is wrong, or there is nothing for a task.
+        ConfigError: an agent or a trace cannot be read, or a task has no contest.
     """
     for agent in (
         options.agent,
@@ -83,8 +89,8 @@ def cells_of(options: argparse.Namespace) -> list[Cell]:
         *options.slo_training_seeds,
     ):
         if agent:
-            load_agent(agent)  # what is wrong with one is said before anything runs
-    contest = Contest(
+            load_agent(agent)  # refuse a wrong one before anything runs
+    plan = Plan(
         options.agent,
         options.slo_agent,
         others=tuple(options.also),
@@ -96,18 +102,18 @@ def cells_of(options: argparse.Namespace) -> list[Cell]:
         ),
         quick=options.quick,
     )
-    cells = []
+    contests = []
     for name in options.tasks or TASKS:
-        found = TASKS[name](contest)
+        found = TASKS[name](plan)
         if not found and options.tasks:
             needed = {"traces": "--traces", "spread": "--training-seeds or --slo-training-seeds"}
             raise ConfigError(f"task {name}: nothing to compare; give {needed[name]}")
-        cells += found
-    return cells
+        contests += found
+    return contests
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what the command line asks for."""
+    """Run the command line."""
     reader = parser()
     options = reader.parse_args(arguments)
     if not (options.agent or options.curves or options.json):
@@ -126,8 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.curves:
             store.curves = [read_curve(folder) for folder in options.curves]
         if options.agent:
-            run_cells(
-                cells_of(options), store, path=options.json, jobs=options.jobs, ray=options.ray,
+            run_contests(
+                contests_of(options), store, path=options.json, jobs=options.jobs, ray=options.ray,
                 progress=lambda text: print(text, file=sys.stderr, flush=True),
             )  # fmt: skip
         elif options.json is not None:

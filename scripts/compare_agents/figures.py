@@ -1,4 +1,4 @@
-"""Figures of rows: means, the best of a group, and by what share one is better than another, paired by seed."""
+"""Means, the best of a group, and relative gains paired by seed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compare_agents.entrants import AGENT
+from compare_agents.contestants import AGENT
 from compare_agents.store import Entry, Row
 from kvgym.experiments.statistics import Estimate, improvement_interval, mean_interval
 from kvgym.metrics import metric_info
 
 
 def lower_is_better(metric: str) -> bool:
-    """Return whether less of a metric is better."""
+    """Return whether lower values of a metric are better."""
     return bool(metric_info(metric).lower_is_better)
 
 
 def mean_of(entry: Entry) -> float:
-    """Return the mean over seeds, NaN of one that failed."""
+    """Return the mean over seeds; NaN if the run failed."""
     return float(np.mean(entry.outcome.values)) if entry.outcome.values else math.nan
 
 
@@ -35,7 +35,7 @@ def estimate_of(entry: Entry) -> Estimate:
 
 
 def best_of(entries: Sequence[Entry], metric: str) -> Entry | None:
-    """Return the entry with the best mean; None where all failed."""
+    """Return the entry with the best mean; None if all failed."""
     finished = [entry for entry in entries if entry.outcome.values]
     if not finished:
         return None
@@ -43,7 +43,7 @@ def best_of(entries: Sequence[Entry], metric: str) -> Entry | None:
 
 
 def gain(mine: Entry, other: Entry, metric: str) -> Estimate:
-    """Return by what share an entry is better than another, with a 95 % interval over pairs; NaN where one failed."""
+    """Return the relative gain over another entry, with a 95 % interval over pairs; NaN if one failed."""
     return _gain(mine.outcome.values, other.outcome.values, lower_is_better(metric))
 
 
@@ -55,14 +55,14 @@ def _gain(mine: tuple[float, ...], other: tuple[float, ...], lower: bool) -> Est
 
 
 def agent_in(row: Row) -> Entry | None:
-    """Return the agent of a row; None where it was not run."""
+    """Return the agent of a row; None if it was not run."""
     found = row.group(AGENT)
     return found[0] if found else None
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How an agent does against a group over the rows of a task.
+    """Gains of an agent over the best of a group, over the rows of a task.
 
     Attributes:
         rows: in how many of them both have a value.
@@ -82,7 +82,7 @@ class Summary:
 
 
 def summary_of(rows: Sequence[Row], group: str) -> Summary | None:
-    """Return how the agent does against the best of a group; None where there is nothing to compare."""
+    """Return the agent's gains over the best of a group; None if there is nothing to compare."""
     found = []
     for row in rows:
         agent, rival = agent_in(row), best_of(row.group(group), row.metric)

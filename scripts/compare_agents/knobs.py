@@ -1,7 +1,7 @@
-"""Fixed knobs: settings of the rule of ``kvgym/Knobs-v0`` that are held for whole episodes, and the best of them.
+"""Search for the best fixed settings of ``kvgym/Knobs-v0``, held for whole episodes.
 
-An episode is one step of the native vector environment, because its action stays in force for more iterations than any
-episode has. Its latencies are, bit for bit, those of :class:`~kvgym.envs.agents.AgentPolicy` with the same knobs.
+An episode is one step of the native vector environment: the action is held for more iterations than any episode has.
+Latencies equal, bit for bit, those of :class:`~kvgym.envs.agents.AgentPolicy` with the same knobs.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from kvgym.metrics import metric_info, metric_names
 from kvgym.workloads.table import RequestTable
 
 EVER = 10**9
-"""Iterations for which an action is held."""
+"""Iterations that an action is held for."""
 
 STALL_LIMIT = 20_000
-"""Decisions in a row without a new token after which knobs have failed: they evict for ever."""
+"""Decisions in a row without a new token after which knobs count as failed: they evict for ever."""
 
 SCREENED = 0.2
-"""Share of the grid that plays more than the first tuning seed."""
+"""Share of the grid that is run on more than the first tuning seed."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Knobs, and the order that they admit in.
+    """Knobs and their queue order.
 
     Attributes:
         order: queue order of the environment.
@@ -46,7 +46,7 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """For tables: the order and the values of the knobs."""
+        """The order and the values of the knobs, for tables."""
         values = (levels[k] for levels, k in zip(LEVELS.values(), self.knobs, strict=True))
         named = (
             f"{name}={'∞' if v == 2**31 - 1 else f'{v:g}'}" for name, v in zip(LEVELS, values, strict=True)
@@ -55,7 +55,7 @@ class Choice:
 
 
 def orders_for(table: RequestTable) -> tuple[str, ...]:
-    """Return the queue orders that make sense for what requests carry."""
+    """Return the queue orders that fit what is predicted of requests."""
     known = table.predicted_output_len is not None
     return ("volume", "predicted") if known else ("attained", "prompt")
 
@@ -64,10 +64,10 @@ def environment_arguments(scenario: Scenario, order: str) -> dict[str, Any]:
     """Return the arguments of the environment with the service of a scenario.
 
     Raises:
-        ConfigError: it drops or clips requests, which environments do not.
+        ConfigError: the scenario drops or clips requests, which environments cannot.
     """
     if scenario.too_long != "error":
-        raise ConfigError(f"fixed knobs are played where too_long is error, not {shown(scenario.too_long)}")
+        raise ConfigError(f"fixed knobs need too_long: error, not {shown(scenario.too_long)}")
     made = scenario.resolved()
     workload = made.workload if isinstance(made.workload, dict) else {"preset": made.workload}
     rules = made.system.model_dump()
@@ -84,15 +84,15 @@ def environment_arguments(scenario: Scenario, order: str) -> dict[str, Any]:
 
 
 class KnobPlayer:
-    """Plays fixed knobs on the requests of some seeds.
+    """Run fixed knobs on the requests of some seeds.
 
     Args:
         scenario: of one worker.
         order: queue order.
-        seeds: seeds of the requests, as everywhere.
+        seeds: of the requests.
 
     Raises:
-        ConfigError: the scenario cannot be an environment, or lacks what the order needs to know.
+        ConfigError: the scenario cannot be an environment, or lacks predictions that the order needs.
     """
 
     def __init__(self, scenario: Scenario, order: str, seeds: Sequence[int]) -> None:
@@ -109,7 +109,7 @@ class KnobPlayer:
         )
 
     def play(self, knobs: Sequence[int], metric: str) -> NDArray[np.float64]:
-        """Return a metric by seed, float64 (seeds,); NaN where requests were left.
+        """Return a metric by seed, float64 (seeds,); NaN if requests were left.
 
         Args:
             knobs: levels of protection, cap, budget and quantum.
@@ -122,7 +122,7 @@ class KnobPlayer:
 
 
 def grid_of(levels: Mapping[str, Sequence[int]]) -> list[tuple[int, ...]]:
-    """Return the combinations of some levels of each knob."""
+    """Return all combinations of levels."""
     if unknown := levels.keys() ^ LEVELS.keys():
         raise ConfigError(f"knobs {', '.join(sorted(unknown))}; expected levels of {', '.join(LEVELS)}")
     return list(itertools.product(*(levels[name] for name in LEVELS)))
@@ -135,14 +135,14 @@ def best_knobs(
     levels: Mapping[str, Sequence[int]],
     orders: Sequence[str],
 ) -> Choice | None:
-    """Return the knobs with the best mean of a metric on tuning seeds; None where all fail.
+    """Return the knobs with the best mean of a metric on tuning seeds; None if all fail.
 
-    All combinations play the first seed, the best fifth of them (of each order) the others too.
+    All combinations run on the first seed, the best fifth of them (per order) also on the others.
 
     Args:
         scenario: of one worker.
-        metric: one that has better and worse.
-        seeds: to tune on.
+        metric: one with a direction, see :mod:`kvgym.metrics`.
+        seeds: tuning seeds.
         levels: of each knob, see :data:`kvgym.envs.scheduling.actions.knobs.LEVELS`.
         orders: queue orders.
     """

@@ -1,4 +1,4 @@
-"""The summary page of a comparison, Markdown, made from the stored figures alone."""
+"""The summary page of a comparison, Markdown, made from the store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from compare_agents.entrants import (
+from compare_agents.contestants import (
     ABLATED,
     AGENT,
     BUDGET,
@@ -117,7 +117,7 @@ def file_table(by_task: Mapping[str, Sequence[Row]], folder: str) -> list[str]:
 
 
 def curve_table(curves: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what each training took and reached, Markdown."""
+    """Return a table of trainings: length, effort and last value."""
     body = [
         [
             curve["training"], str(curve["seed"]), f"{curve['length']:,} {curve['unit']}",
@@ -129,7 +129,7 @@ def curve_table(curves: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def spread_tables(rows: Sequence[Row]) -> list[str]:
-    """Return a table per metric: agents of several training seeds, and how much better they are on each service."""
+    """Return a table per metric: gains of agents of several training seeds on each service."""
     lines: list[str] = []
     for metric in dict.fromkeys(row.metric for row in rows):
         some = [row for row in rows if row.metric == metric]
@@ -161,7 +161,7 @@ def spread_tables(rows: Sequence[Row]) -> list[str]:
 
 
 def _gains(row: Row, agent: str, groups: Sequence[str]) -> float:
-    """Return by what share an agent of a row is better than the best of some groups."""
+    """Return the gain of an agent of a row over the best of some groups."""
     mine = next((e for e in row.entries if e.label == agent and e.group in (AGENT, TRAINED)), None)
     rival = best_of([entry for group in groups for entry in row.group(group)], row.metric)
     return math.nan if mine is None or rival is None else gain(mine, rival, row.metric).value
@@ -173,7 +173,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def ablation_tables(rows: Sequence[Row]) -> list[str]:
-    """Return a table: parts of the rule, and how much worse it is without them, per service and set of weights."""
+    """Return a table: the loss without each part of the policy, per service and set of weights."""
     bases = list(dict.fromkeys(e.label for row in rows for e in (*row.group(AGENT), *row.group(RULE))))
     parts = list(dict.fromkeys(e.label.partition(BETWEEN)[2] for row in rows for e in row.group(ABLATED)))
     heads = ["without", *(f"{base}: {row.row['service']}" for row in rows for base in bases)]
@@ -182,7 +182,7 @@ def ablation_tables(rows: Sequence[Row]) -> list[str]:
 
 
 def _loss(row: Row, base: str, part: str) -> str:
-    """Return how much worse it is without a part."""
+    """Return the loss without a part."""
     by_label: dict[str, Entry] = {entry.label: entry for entry in row.entries}
     whole, less = by_label.get(base), by_label.get(f"{base}{BETWEEN}{part}")
     if whole is None or less is None:
@@ -214,7 +214,7 @@ def change(estimate: Estimate) -> str:
 
 
 def failure(entry: Entry, length: int = 160) -> str:
-    """Return why an entry has no value, in short."""
+    """Return the error of an entry, shortened."""
     return entry.outcome.error.replace("|", "/").replace("\n", " ")[:length]
 
 

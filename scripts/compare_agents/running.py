@@ -1,4 +1,4 @@
-"""Running cells, in this process or in several: a job is all that is missing on one scenario."""
+"""Run contests in one or several processes; a job has all missing runs of one scenario."""
 
 from __future__ import annotations
 
@@ -7,57 +7,58 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compare_agents.bench import Bench, Outcome
-from compare_agents.cells import Cell
-from compare_agents.entrants import Entrant
+from compare_agents.benchmark import Benchmark, Outcome
+from compare_agents.contestants import Contestant
+from compare_agents.contests import Contest
 from compare_agents.store import Store
 from kvgym.execution import make_executor
 
 
 @dataclass(frozen=True)
 class Job:
-    """Entrants to be run on one bench, by one process.
+    """Contestants that one process runs on one benchmark.
 
     Attributes:
-        name: of the first cell that asked for it.
-        bench: the bench.
-        entrants: by key.
+        name: of the first contest that needs it.
+        benchmark: the benchmark.
+        contestants: by key.
     """
 
     name: str
-    bench: Bench
-    entrants: dict[str, Entrant]
+    benchmark: Benchmark
+    contestants: dict[str, Contestant]
 
 
-def jobs_for(cells: Sequence[Cell], done: Collection[str] = ()) -> list[Job]:
-    """Return what has to be run for some cells, each run once however many cells show it.
+def jobs_for(contests: Sequence[Contest], done: Collection[str] = ()) -> list[Job]:
+    """Return the missing runs of some contests; a run that several contests share is done once.
 
     Args:
-        cells: the cells.
-        done: keys of runs that are there.
+        contests: the contests.
+        done: keys of finished runs.
     """
     known = set(done)
     jobs: dict[str, Job] = {}
-    for cell in cells:
+    for contest in contests:
         job = jobs.setdefault(
-            cell.bench.scenario.model_dump_json() + cell.bench.metric, Job(cell.name, cell.bench, {})
+            contest.benchmark.scenario.model_dump_json() + contest.benchmark.metric,
+            Job(contest.name, contest.benchmark, {}),
         )
-        for key, entrant in zip(cell.run_keys(), cell.entrants, strict=True):
+        for key, contestant in zip(contest.run_keys(), contest.contestants, strict=True):
             if key not in known:
                 known.add(key)
-                job.entrants[key] = entrant
-    return [job for job in jobs.values() if job.entrants]
+                job.contestants[key] = contestant
+    return [job for job in jobs.values() if job.contestants]
 
 
 def run_job(job: Job) -> tuple[dict[str, Outcome], float]:
     """Return the outcomes of a job by key, and its CPU seconds."""
     started = time.process_time()
-    found = {key: entrant.play(job.bench) for key, entrant in job.entrants.items()}
+    found = {key: contestant.play(job.benchmark) for key, contestant in job.contestants.items()}
     return found, time.process_time() - started
 
 
-def run_cells(
-    cells: Sequence[Cell],
+def run_contests(
+    contests: Sequence[Contest],
     store: Store,
     *,
     path: Path | None = None,
@@ -65,21 +66,21 @@ def run_cells(
     ray: str | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Run what is missing of some cells, and put it into a store.
+    """Run the missing runs of some contests and put them into a store.
 
     Args:
-        cells: the cells; the store then consists of them, as far as their tasks go.
-        store: outcomes that are there are not run again.
-        path: file of the store, written after every job; None = not written.
+        contests: they replace the stored contests of their tasks.
+        store: its outcomes are not run again.
+        path: file of the store, written after every job; None = none.
         jobs: processes, see :func:`kvgym.execution.make_executor`.
         ray: run on a Ray cluster instead, see there.
         progress: called with a line of text after every job.
     """
-    missing = jobs_for(cells, store.runs)
-    store.put(cells)
+    missing = jobs_for(contests, store.runs)
+    store.put(contests)
     started, done = time.perf_counter(), 0
-    runs = sum(len(job.entrants) for job in missing)
-    progress(f"{len(cells)} cells, {runs} runs to do in {len(missing)} jobs")
+    runs = sum(len(job.contestants) for job in missing)
+    progress(f"{len(contests)} contests, {runs} runs to do in {len(missing)} jobs")
     with make_executor(run_job, jobs, ray=ray) as executor:
         for place, (found, seconds) in executor.stream(missing):
             done += 1

@@ -1,10 +1,10 @@
-"""The schedulers that agents meet, with what is searched of each: all that may know what the requests carry."""
+"""Schedulers that agents are compared with, and the values searched for each."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from compare_agents.entrants import SCHEDULER, Given, Tuned
+from compare_agents.contestants import SCHEDULER, Given, Tuned
 from kvgym.errors import ConfigError
 from kvgym.policy import POLICIES
 from kvgym.runner import check_needs
@@ -49,28 +49,28 @@ SPACES: dict[str, Space] = {
     "work_conserving_fcfs_lookahead": _CHUNKS,
     "work_conserving_sjf_lookahead": _CHUNKS,
 }  # fmt: skip
-"""Where these differ from the library's grids: what never wins at these loads is left out."""
+"""Search spaces that differ from the library's: values that never win at these loads are left out."""
 
 OVERRUN = {"mc_sf", "mc_benchmark", "ageing"}
-"""Schedulers that look ahead, and livelock where predictions are too short unless told to extend them."""
+"""Look-ahead schedulers that livelock with short predictions unless they extend them."""
 
 OF_PAPERS = {
     "noisy": ("mc_sf:protection=0.1,overrun=extend", "mc_benchmark:protection=0.1,overrun=extend"),
     "interval": ("alpha_greedy:alpha=0.3", "alpha_beta:alpha=0.2,beta=0.1"),
 }
-"""Settings of the papers, compared as they are: what is best on tuning seeds may fail on others."""
+"""Published settings, compared untuned: the best ones on tuning seeds may fail on others."""
 
 NOT_COMPARED = {
-    "ranked": "stands for itself",
-    "dist_serve": "is for prefill and decode workers apart",
+    "ranked": "is compared on its own",
+    "dist_serve": "needs separate prefill and decode workers",
     "request_level": "serves batches of whole requests, many times slower",
 }
 
 
 def eligible(table: RequestTable) -> list[str]:
-    """Return the schedulers of the library that need no more than requests carry.
+    """Return the schedulers of the library that need no more information than requests carry.
 
-    Those that read objectives are among them where requests have some.
+    Those that read objectives are included if requests have some.
     """
     found = []
     for name in sorted(POLICIES):
@@ -93,12 +93,12 @@ def _carried(policy: Any, table: RequestTable) -> bool:
 def tuned_schedulers(
     table: RequestTable, kind: str, names: list[str] | None = None
 ) -> tuple[Tuned | Given, ...]:
-    """Return schedulers to be tuned, and those with the settings of the papers.
+    """Return schedulers to tune, and those with published settings.
 
     Args:
-        table: requests, for what they carry.
+        table: requests, for the information that they carry.
         kind: of the predictions.
-        names: of the schedulers; None = all that may know what the requests carry.
+        names: of the schedulers; None = all eligible ones.
     """
     found: list[Tuned | Given] = []
     for name in eligible(table) if names is None else names:

@@ -1,4 +1,4 @@
-"""What was run, in a JSON file: written after every job, so that an interrupted comparison goes on where it was."""
+"""JSON file of all runs, written after every job so that an interrupted comparison can continue."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compare_agents.bench import Outcome
-from compare_agents.cells import Cell
+from compare_agents.benchmark import Outcome
+from compare_agents.contests import Contest
 from kvgym.errors import ConfigError
 from kvgym.utils.files import write_text
 from kvgym.utils.reading import parse_json, read_bytes
@@ -21,12 +21,12 @@ FORMAT = "kvgym-comparison"
 
 @dataclass(frozen=True)
 class Entry:
-    """An entrant of a cell, as the file has it.
+    """A stored contestant of a contest.
 
     Attributes:
-        group: what it stands for, see :mod:`.entrants`.
-        label: what it is called.
-        outcome: what it reached.
+        group: its role, see :mod:`.contestants`.
+        label: its name.
+        outcome: its result.
     """
 
     group: str
@@ -36,14 +36,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """A cell, as the file has it.
+    """A stored contest.
 
     Attributes:
         task: name of the task.
         row: a text by column.
-        metric: what was measured.
-        num_seeds: held-out seeds; 1 where a trace is replayed.
-        entries: who played, in order.
+        metric: see :mod:`kvgym.metrics`.
+        num_seeds: held-out seeds; 1 for a replayed trace.
+        entries: in order.
     """
 
     task: str
@@ -62,23 +62,23 @@ class Store:
     """The content of the file.
 
     Attributes:
-        runs: outcomes by key, see :func:`.cells.key_of`.
-        cells: what the latest comparison consisted of, JSON-able.
-        curves: learning curves, see :mod:`.curves`.
+        runs: outcomes by key, see :func:`.contests.key_of`.
+        contests: of the latest comparison, JSON-able.
+        curves: learning curves, see :mod:`kvgym.agents.curves`.
         about: JSON-able: version, and CPU seconds of all jobs.
     """
 
     runs: dict[str, Outcome] = field(default_factory=dict)
-    cells: list[dict[str, Any]] = field(default_factory=list)
+    contests: list[dict[str, Any]] = field(default_factory=list)
     curves: list[dict[str, Any]] = field(default_factory=list)
     about: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Store:
-        """Read a file; an empty store where there is none.
+        """Read a file; return an empty store if there is none.
 
         Raises:
-            ConfigError: it is something else.
+            ConfigError: it has another format.
         """
         place = Path(path)
         if not place.exists():
@@ -94,45 +94,47 @@ class Store:
             return cls(runs=runs, **content)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
-                f"{place}: not a file of figures that compare_agents wrote ({error}); name another one"
+                f"{place}: not a file of figures that compare_agents wrote ({error}); choose another file"
             ) from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file; an interruption leaves the old one."""
+        """Write the file; the old one stays if interrupted."""
         place = Path(path)
         place.parent.mkdir(parents=True, exist_ok=True)
         content = {
-            "format": FORMAT, "about": self.about, "cells": self.cells, "curves": self.curves,
+            "format": FORMAT, "about": self.about, "contests": self.contests, "curves": self.curves,
             "runs": {key: asdict(run) for key, run in self.runs.items()},
         }  # fmt: skip
         write_text(place, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
-    def put(self, cells: Sequence[Cell]) -> None:
-        """Note what a comparison consists of; cells of other tasks stay, those of its tasks are replaced."""
-        tasks = {cell.task for cell in cells}
+    def put(self, contests: Sequence[Contest]) -> None:
+        """Replace the contests of the given tasks; those of other tasks stay."""
+        tasks = {contest.task for contest in contests}
         self.about["kvgym"] = __version__
-        self.cells = [cell for cell in self.cells if cell["task"] not in tasks]
-        for cell in cells:
-            entrants = [
-                {"group": entrant.group, "label": entrant.label, "run": key}
-                for key, entrant in zip(cell.run_keys(), cell.entrants, strict=True)
+        self.contests = [contest for contest in self.contests if contest["task"] not in tasks]
+        for contest in contests:
+            contestants = [
+                {"group": contestant.group, "label": contestant.label, "run": key}
+                for key, contestant in zip(contest.run_keys(), contest.contestants, strict=True)
             ]
-            self.cells.append(
+            self.contests.append(
                 {
-                    "task": cell.task, "row": cell.row, "metric": cell.bench.metric,
-                    "num_seeds": len(cell.bench.seeds), "entrants": entrants,
+                    "task": contest.task, "row": contest.row, "metric": contest.benchmark.metric,
+                    "num_seeds": len(contest.benchmark.seeds), "contestants": contestants,
                 }
             )  # fmt: skip
 
     def rows(self) -> list[Row]:
-        """Return the cells with the outcomes that are there; cells without any are left out."""
+        """Return the contests with their outcomes so far; contests without any are left out."""
         found = []
-        for cell in self.cells:
+        for contest in self.contests:
             entries = tuple(
-                Entry(entrant["group"], entrant["label"], self.runs[entrant["run"]])
-                for entrant in cell["entrants"]
-                if entrant["run"] in self.runs
+                Entry(contestant["group"], contestant["label"], self.runs[contestant["run"]])
+                for contestant in contest["contestants"]
+                if contestant["run"] in self.runs
             )
             if entries:
-                found.append(Row(cell["task"], cell["row"], cell["metric"], cell["num_seeds"], entries))
+                found.append(
+                    Row(contest["task"], contest["row"], contest["metric"], contest["num_seeds"], entries)
+                )
         return found

@@ -1,21 +1,21 @@
-"""What weights do: agents of other training seeds beside each other, and rules with parts taken away."""
+"""Studies of weights: agents of several training seeds, and policies with parts removed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from compare_agents.cells import Cell
-from compare_agents.entrants import ABLATED, AGENT, TRAINED, Given, hyperparameters_of
+from compare_agents.contestants import ABLATED, AGENT, TRAINED, Given, hyperparameters_of
+from compare_agents.contests import Contest
 from compare_agents.tasks import (
     ATTAINMENT,
     NOISY,
     PREDICTIONS,
     SLO_PREDICTIONS,
     UNKNOWN,
-    Contest,
+    Plan,
     Task,
-    against_everything,
+    against_all,
     against_slo_schedulers,
     agent_of,
     by_hand,
@@ -46,72 +46,75 @@ PARTS: dict[str, dict[str, float]] = {
     "room kept free (free, growth)": {"free": 0.0, "growth": 0.0},
     "eviction by KV (evict_kv)": {"evict_kv": 0.0},
 }
-"""Groups of the weights of ``ranked``, and the values at which they do nothing: all that is ready is run where a
-batch costs nothing; see docs/ranked.md."""
+"""Groups of weights of ``ranked``, and values that disable them (without a batch cost everything ready is run); see
+docs/ranked.md."""
 
 BETWEEN = " without "
-"""Stands in a label between what was changed and the part that was taken away."""
+"""Separates the changed policy from the removed part in a label."""
 
 
 def without(base: Given, part: str, changes: Mapping[str, Any]) -> Given:
-    """Return an entrant with a part of its rule taken away."""
+    """Return a contestant with a part of its policy removed."""
     return Given(ABLATED, f"{base.label}{BETWEEN}{part}", base.spec, agent=base.agent, changes=changes)
 
 
-def ablation(contest: Contest) -> list[Cell]:
-    """Mean latency of ``ranked`` with groups of weights taken away, learned and set by hand.
+def ablation(plan: Plan) -> list[Contest]:
+    """Mean latency of ``ranked`` with groups of weights removed, learned and set by hand.
 
     Raises:
-        ConfigError: the agent is not made of weights of ``ranked``.
+        ConfigError: the agent does not have weights of ``ranked``.
     """
-    if (name := hyperparameters_of(contest.agent)[0]) != "ranked":
+    if (name := hyperparameters_of(plan.agent)[0]) != "ranked":
         raise ConfigError(
-            f"ablation: agent {contest.agent} is weights of {shown(name)}; expected some of 'ranked'"
+            f"ablation: agent {plan.agent} has weights of {shown(name)}; expected weights of 'ranked'"
         )
-    bases = [agent_of(contest.agent), by_hand()]
-    parts = dict(contest.some(list(PARTS.items())))
-    entrants = [*bases, *(without(base, part, changes) for base in bases for part, changes in parts.items())]
+    bases = [agent_of(plan.agent), by_hand()]
+    parts = dict(plan.some(list(PARTS.items())))
+    contestants = [
+        *bases,
+        *(without(base, part, changes) for base in bases for part, changes in parts.items()),
+    ]
     services = {
-        "conversations, 20/s, noisy": conversations(contest, 20, PREDICTIONS[NOISY]),
-        "conversations, 20/s, unknown": conversations(contest, 20, PREDICTIONS[UNKNOWN]),
-        "mixed services, load 1.1, noisy": mixture(contest, 1.1, PREDICTIONS[NOISY])[0],
+        "conversations, 20/s, noisy": conversations(plan, 20, PREDICTIONS[NOISY]),
+        "conversations, 20/s, unknown": conversations(plan, 20, PREDICTIONS[UNKNOWN]),
+        "mixed services, load 1.1, noisy": mixture(plan, 1.1, PREDICTIONS[NOISY])[0],
     }
-    chosen = contest.some(list(services.items()))
-    return [contest.cell("ablation", {"service": name}, scenario, entrants) for name, scenario in chosen]
+    chosen = plan.some(list(services.items()))
+    return [plan.contest("ablation", {"service": name}, scenario, contestants) for name, scenario in chosen]
 
 
-def spread(contest: Contest) -> list[Cell]:
-    """Agents of other training seeds on cells of the other tasks."""
-    cells = []
-    if contest.trained:
+def spread(plan: Plan) -> list[Contest]:
+    """Agents of several training seeds on contests of the other tasks."""
+    contests = []
+    if plan.trained:
         services = {
-            "conversations, 16/s, noisy": conversations(contest, 16, PREDICTIONS[NOISY]),
-            "conversations, 20/s, noisy": conversations(contest, 20, PREDICTIONS[NOISY]),
-            "conversations, 20/s, unknown": conversations(contest, 20, PREDICTIONS[UNKNOWN]),
-            "conversations, 24/s, unknown": conversations(contest, 24, PREDICTIONS[UNKNOWN]),
-            "mixed services, load 1.1, noisy": mixture(contest, 1.1, PREDICTIONS[NOISY])[0],
+            "conversations, 16/s, noisy": conversations(plan, 16, PREDICTIONS[NOISY]),
+            "conversations, 20/s, noisy": conversations(plan, 20, PREDICTIONS[NOISY]),
+            "conversations, 20/s, unknown": conversations(plan, 20, PREDICTIONS[UNKNOWN]),
+            "conversations, 24/s, unknown": conversations(plan, 24, PREDICTIONS[UNKNOWN]),
+            "mixed services, load 1.1, noisy": mixture(plan, 1.1, PREDICTIONS[NOISY])[0],
         }
-        for name, scenario in contest.some(list(services.items())):
-            trained = [agent_of(agent, TRAINED) for agent in contest.trained if agent != contest.agent]
-            entrants = [*trained, *against_everything(contest, scenario)]
-            cells.append(contest.cell("spread", {"service": name}, scenario, entrants))
-    if contest.slo_trained:
-        for rate in contest.some((1.8, 2.2)):
-            scenario = objectives_at(contest, rate, SLO_PREDICTIONS[UNKNOWN])
-            known = against_slo_schedulers(contest, scenario)
-            taken = {entrant.label for entrant in known if entrant.group == AGENT}
-            trained = [agent_of(agent, TRAINED) for agent in contest.slo_trained if agent not in taken]
-            entrants = [
+        for name, scenario in plan.some(list(services.items())):
+            trained = [agent_of(agent, TRAINED) for agent in plan.trained if agent != plan.agent]
+            contestants = [*trained, *against_all(plan, scenario)]
+            contests.append(plan.contest("spread", {"service": name}, scenario, contestants))
+    if plan.slo_trained:
+        for rate in plan.some((1.8, 2.2)):
+            scenario = objectives_at(plan, rate, SLO_PREDICTIONS[UNKNOWN])
+            known = against_slo_schedulers(plan, scenario)
+            taken = {contestant.label for contestant in known if contestant.group == AGENT}
+            trained = [agent_of(agent, TRAINED) for agent in plan.slo_trained if agent not in taken]
+            contestants = [
                 *trained,
                 *(
-                    entrant
-                    for entrant in known
-                    if entrant.label not in contest.slo_trained or entrant.group == AGENT
+                    contestant
+                    for contestant in known
+                    if contestant.label not in plan.slo_trained or contestant.group == AGENT
                 ),
             ]
             row = {"service": f"objectives, {rate:g}/s, unknown"}
-            cells.append(contest.cell("spread", row, scenario, entrants, ATTAINMENT))
-    return cells
+            contests.append(plan.contest("spread", row, scenario, contestants, ATTAINMENT))
+    return contests
 
 
 TASKS: dict[str, Task] = {
@@ -127,4 +130,4 @@ TASKS: dict[str, Task] = {
 """Tasks by name, in the order of the page."""
 
 STUDIES = ("spread", "ablation")
-"""Tasks that compare weights with each other, not an agent with others."""
+"""Tasks that compare sets of weights with each other."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from compare_agents.entrants import BUDGET, KNOBS, OTHER_AGENT, RULE, SCHEDULER, TRUE_LENGTHS
+from compare_agents.contestants import BUDGET, KNOBS, OTHER_AGENT, RULE, SCHEDULER, TRUE_LENGTHS
 from compare_agents.figures import agent_in, best_of, estimate_of, gain, mean_of
 from compare_agents.store import Entry, Row, Store
 from compare_agents.studies import STUDIES, TASKS

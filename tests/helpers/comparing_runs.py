@@ -1,6 +1,6 @@
-"""Small contests: an agent of a few weights, a short scenario, and stores that are written by hand."""
+"""Small comparisons: an agent with few weights, a short scenario, and rows written by hand."""
 
-from compare_agents.bench import Outcome
+from compare_agents.benchmark import Outcome
 from compare_agents.store import Entry, Row
 
 from kvgym.agents.evolution.model import EvolvedModel
@@ -26,7 +26,7 @@ def small(kind="noisy", rate=40.0, count=30, **changes):
 
 
 def row_of(entries, metric="e2e_latency_mean", task="latency", **row):
-    """Return a row of (group, label, values); an error in place of values is that of one that failed."""
+    """Return a row of (group, label, values); text in place of values is the error of a failed run."""
     made = [
         Entry(group, label, Outcome(label, error=v) if isinstance(v, str) else Outcome(label, tuple(v)))
         for group, label, v in entries

@@ -1,4 +1,4 @@
-"""What a ranking takes beside a rule that looks at nobody."""
+"""The benchmark of ranking runs and reports its ratios."""
 
 import json
 import sys

@@ -1,11 +1,11 @@
-"""The scripts that compare agents with what stands beside them and put them into the package, at a size of seconds."""
+"""The scripts that compare agents and publish them, with small inputs."""
 
 import json
 
 import compare_routers
 import publish_agent
 import pytest
-from compare_agents.bench import Outcome
+from compare_agents.benchmark import Outcome
 from compare_agents.command import main
 from compare_agents.store import Store
 from compare_agents.studies import STUDIES, TASKS
@@ -59,7 +59,7 @@ def test_every_task_is_compared(quick, agents):
     assert "largest less smallest" in page
 
 
-def test_what_is_there_is_not_run_again(quick, capsys, tmp_path):
+def test_finished_runs_are_not_repeated(quick, capsys, tmp_path):
     arguments, folder = quick
     before = (folder / "all.json").read_text()
     main(arguments)
@@ -80,14 +80,14 @@ def test_what_is_there_is_not_run_again(quick, capsys, tmp_path):
         assert (tmp_path / "tables" / path.name).read_text() == path.read_text()
 
 
-def test_another_agent_does_not_tune_anew(quick, agents, capsys, tmp_path):
+def test_another_agent_does_not_repeat_the_tuning(quick, agents, capsys, tmp_path):
     _, folder = quick
     other = save_agent(tmp_path / "other.json", waiting=3.0)
     file = tmp_path / "all.json"
     file.write_text((folder / "all.json").read_text())
     main(["--agent", other, "--tasks", "default", "mixed", "--quick", "--json", str(file), "--jobs", "1"])
     captured = capsys.readouterr()
-    assert "2 cells, 3 runs to do in 2 jobs" in captured.err  # the agent twice, once with true lengths too
+    assert "2 contests, 3 runs to do in 2 jobs" in captured.err  # the agent twice, once with true lengths too
     assert "| default | best tuned scheduler |" in captured.out
 
 
@@ -104,10 +104,10 @@ def test_learning_curves(tmp_path, capsys):
         assert f"| {last[0]} generations |" in row
 
 
-def test_mistakes_are_told_before_anything_runs(agents, tmp_path, capsys):
+def test_mistakes_are_reported_before_anything_runs(agents, tmp_path, capsys):
     general = str(agents / "general.json")
     for arguments, text in (
-        (["--agent", "nobody"], "unknown agent 'nobody'"),
+        (["--agent", "unknown"], "unknown agent 'unknown'"),
         (["--agent", general, "--tasks", "traces"], "task traces: nothing to compare; give --traces"),
         (["--agent", general, "--tasks", "spread"], "give --training-seeds or --slo-training-seeds"),
         (["--agent", general, "--tasks", "traces", "--traces", "no.csv"], "no.csv"),
@@ -123,13 +123,13 @@ def test_mistakes_are_told_before_anything_runs(agents, tmp_path, capsys):
 
 def figures_of(path, agent, spec, values, other=(3.0, 3.0)):
     """Write figures in which an agent has some values and a scheduler others."""
-    entrants = [
+    contestants = [
         {"group": "agent", "label": agent, "run": "a"},
         {"group": "scheduler", "label": spec, "run": "b"},
     ]
-    cell = {"task": "latency", "row": {"lengths": "unknown"}, "metric": "e2e_latency_mean", "num_seeds": 2}
+    contest = {"task": "latency", "row": {"lengths": "unknown"}, "metric": "e2e_latency_mean", "num_seeds": 2}
     runs = {"a": Outcome(agent, values), "b": Outcome(spec, other)}
-    Store(runs=runs, cells=[{**cell, "entrants": entrants}]).save(path)
+    Store(runs=runs, contests=[{**contest, "contestants": contestants}]).save(path)
 
 
 def test_compare_and_publish_a_network(tmp_path, capsys):
@@ -179,9 +179,9 @@ def test_publish_evolved_weights(tmp_path):
         "| latency: unknown | e2e_latency_mean | 1 | `mc_sf:protection=0.1` | 1.2 |",
     ):
         assert text in card
-    with pytest.raises(SystemExit, match="no figures of nobody"):
+    with pytest.raises(SystemExit, match="no figures of other"):
         publish_agent.main(
-            [str(tmp_path / "run"), "x", "--figures", str(tmp_path / "figures.json"), "--as", "nobody", "--limits", "-",
+            [str(tmp_path / "run"), "x", "--figures", str(tmp_path / "figures.json"), "--as", "other", "--limits", "-",
              "--models", str(tmp_path)]
         )  # fmt: skip
 

@@ -1,10 +1,10 @@
-"""Figures of rows, worked by hand, and the tables made of them."""
+"""Gains of rows, worked by hand, and the tables and pages made from them."""
 
 import csv
 import math
 
 import pytest
-from compare_agents.bench import Outcome
+from compare_agents.benchmark import Outcome
 from compare_agents.figures import best_of, gain, mean_of, summary_of
 from compare_agents.pages import ablation_tables, page_of, spread_tables
 from compare_agents.store import Store
@@ -120,15 +120,15 @@ def test_the_ablation():
 
 
 def test_page_and_tables_are_made_of_the_file_alone(tmp_path):
-    cell = {
+    contest = {
         "task": "latency", "row": {"lengths": "unknown", "requests/s": "20"}, "metric": "e2e_latency_mean",
-        "num_seeds": 4, "entrants": [
+        "num_seeds": 4, "contestants": [
             {"group": "agent", "label": "mine", "run": "a"}, {"group": "scheduler", "label": "fcfs", "run": "b"},
             {"group": "fixed knobs", "label": "knobs", "run": "not there yet"},
         ],
     }  # fmt: skip
     runs = {"a": Outcome("mine", AGENT[2]), "b": Outcome("fcfs:protection=0.1", FAST[2])}
-    store = Store(runs=runs, cells=[cell])
+    store = Store(runs=runs, contests=[contest])
     page = page_of(store, tables="tables")
     assert "| latency | best tuned scheduler | +20.0 % | +20.0 % … +20.0 % | 1 / 0 / 0 |" in page
     assert "fixed knobs |" not in page

@@ -1,4 +1,4 @@
-"""Fixed knobs: what is played in one step is what the agents' own way plays, and the best ones are found."""
+"""Fixed knobs: an episode of one step equals that of an agent policy, and the search finds the best ones."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ SLO = load_scenario("slai-50").override(
 
 
 class Same:
-    """Stands for a network that always answers the same."""
+    """A model with a constant action."""
 
     def __init__(self, knobs):
         self.knobs = np.array(knobs)
@@ -71,7 +71,7 @@ def test_the_best_knobs_are_those_of_the_whole_grid():
     assert means[found.order, found.knobs] < 0.97 * max(means.values())
 
 
-def test_knobs_that_leave_requests_are_out():
+def test_knobs_that_leave_requests_are_not_chosen():
     scenario = small("noisy", system={"horizon": 1.0})
     assert np.isnan(KnobPlayer(scenario, "volume", [1000]).play((1, 7, 3, 0), LATENCY)).all()
     levels = {"protection": (1,), "cap": (7,), "budget": (3,), "quantum": (0,)}
@@ -89,7 +89,7 @@ def test_text_gives_values_rather_than_levels():
 
 
 def test_mistakes_are_refused():
-    with pytest.raises(ConfigError, match="too_long is error, not 'drop'"):
+    with pytest.raises(ConfigError, match="need too_long: error, not 'drop'"):
         KnobPlayer(small(too_long="drop"), "volume", [0])
     with pytest.raises(ConfigError, match="expected levels of protection, cap, budget, quantum"):
         grid_of({"protection": (0,), "cup": (7,)})

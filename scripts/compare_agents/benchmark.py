@@ -1,4 +1,4 @@
-"""Runs on the requests of a cell: the same ones for whoever plays."""
+"""Runs of policies on the same requests of a scenario."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from kvgym.runner import SimulationResult, simulate
 from kvgym.workloads.table import RequestTable
 
 BLOCKS = 40
-"""Blocks of consecutive requests that a replayed trace is cut into: what stands for seeds there."""
+"""Blocks of consecutive requests that a replayed trace is cut into; they take the place of seeds."""
 
 DIGITS = 10
-"""Significant digits that are kept of a value."""
+"""Significant digits of stored values."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an entrant reached.
+    """Result of a contestant.
 
     Attributes:
-        spec: what it was in the end, e.g. a scheduler with its tuned hyperparameters.
-        values: the metric by seed, or by block of requests where a trace is replayed; empty where it failed.
+        spec: the policy that was run, e.g. a scheduler with its tuned hyperparameters.
+        values: the metric by seed, or by block of requests if a trace is replayed; empty if it failed.
         error: why it failed, or "".
     """
 
@@ -38,14 +38,14 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Bench:
-    """A scenario, and the seeds that it is played on.
+class Benchmark:
+    """A scenario, a metric and seeds.
 
     Attributes:
         scenario: of one worker.
-        metric: what is measured, see :mod:`kvgym.metrics`.
-        seeds: held out: neither trained, selected nor tuned on.
-        tuning_seeds: on which hyperparameters and knobs are chosen.
+        metric: see :mod:`kvgym.metrics`.
+        seeds: held out: not used to train, select or tune.
+        tuning_seeds: used to choose hyperparameters and knobs.
     """
 
     scenario: Scenario
@@ -57,16 +57,16 @@ class Bench:
         """Return the requests of each seed.
 
         Args:
-            scenario: one that differs from the bench's; None = the bench's.
+            scenario: None = the benchmark's.
         """
         chosen = scenario or self.scenario
         return _tables(chosen.model_dump_json(), self.seeds)
 
     def with_true_lengths(self) -> list[RequestTable]:
-        """Return the same requests with predictions that are exact.
+        """Return the same requests with exact predictions.
 
         Raises:
-            KVGymError: they are not the same requests, which would be a mistake in the workload.
+            KVGymError: the requests differ in more than their predictions.
         """
         workload = self.scenario.workload
         described = {"preset": workload} if isinstance(workload, str) else workload
@@ -77,12 +77,12 @@ class Bench:
         return found
 
     def run(self, policy: Policy, spec: str, tables: Sequence[RequestTable] | None = None) -> Outcome:
-        """Run a policy on the seeds; the first that fails ends it.
+        """Run a policy on all seeds, up to the first failure.
 
         Args:
             policy: the policy.
-            spec: what the outcome calls it.
-            tables: requests of the seeds; None = the bench's.
+            spec: name in the outcome.
+            tables: requests of the seeds; None = the benchmark's.
         """
         system, values = self.scenario.make_system(), []
         for seed, table in zip(self.seeds, self.tables() if tables is None else tables, strict=True):
@@ -96,7 +96,7 @@ class Bench:
         return outcome(spec, values)
 
     def _values(self, result: SimulationResult) -> list[float]:
-        """Return the metric of a run; mean latencies of blocks of requests where there is one run only."""
+        """Return the metric of a run; of a replayed trace the mean latencies of blocks of requests."""
         if not self.scenario.make_workload().spec.replays:
             return [compute_metrics(result, [self.metric])[self.metric]]
         latency = result.requests["finish_time"] - result.table.arrival_time
@@ -104,14 +104,14 @@ class Bench:
 
 
 def outcome(spec: str, values: Sequence[float]) -> Outcome:
-    """Return an outcome with values as they are kept."""
+    """Return an outcome with rounded values."""
     if not np.isfinite(values).all():
         return Outcome(spec, error="a seed has no value")
     return Outcome(spec, tuple(float(f"{value:.{DIGITS}g}") for value in values))
 
 
 def same_requests(first: RequestTable, second: RequestTable) -> bool:
-    """Return whether two tables differ in what is predicted only."""
+    """Return whether two tables differ only in predictions."""
     hidden = ("predicted_output_len", "predicted_low", "predicted_high")
     mine, others = ({k: v for k, v in t.columns().items() if k not in hidden} for t in (first, second))
     return mine.keys() == others.keys() and all(

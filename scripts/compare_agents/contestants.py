@@ -1,4 +1,4 @@
-"""Who plays on a cell: policies as they are, tuned schedulers, fixed knobs, agents, also with true lengths."""
+"""Contestants: given policies and agents, tuned schedulers, fixed knobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from compare_agents.bench import Bench, Outcome, outcome
+from compare_agents.benchmark import Benchmark, Outcome, outcome
 from compare_agents.knobs import KnobPlayer, best_knobs, orders_for
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.library import load_agent, load_model
@@ -24,12 +24,12 @@ TRUE_LENGTHS, ABLATED = "true lengths", "ablated"
 
 
 @dataclass(frozen=True)
-class Entrant(ABC):
-    """Whoever plays.
+class Contestant(ABC):
+    """Something that can be run on a benchmark.
 
     Attributes:
-        group: what it stands for in tables.
-        label: what tables call it, different for all entrants of a cell.
+        group: its role in the tables.
+        label: its name in the tables, unique in a contest.
     """
 
     group: str
@@ -37,22 +37,22 @@ class Entrant(ABC):
 
     @abstractmethod
     def description(self) -> dict[str, Any]:
-        """Return what its outcome depends on besides the bench, JSON-able."""
+        """Return what determines its outcome besides the benchmark, JSON-able."""
 
     @abstractmethod
-    def play(self, bench: Bench) -> Outcome:
-        """Return what it reaches; what goes wrong is in the outcome."""
+    def play(self, benchmark: Benchmark) -> Outcome:
+        """Return its outcome; an error is part of it."""
 
 
 @dataclass(frozen=True)
-class Given(Entrant):
-    """A scheduler of the library, or an agent, as it is.
+class Given(Contestant):
+    """A scheduler of the library, or an agent, without tuning.
 
     Attributes:
         spec: of the scheduler; of an agent its name or file.
         agent: whether it is an agent; an agent may have the name of a scheduler.
-        changes: hyperparameters that differ.
-        true_lengths: whether predictions are exact for it, of the very same requests.
+        changes: hyperparameters to change.
+        true_lengths: give it exact predictions of the same requests.
     """
 
     spec: str
@@ -61,25 +61,27 @@ class Given(Entrant):
     true_lengths: bool = False
 
     def description(self) -> dict[str, Any]:
-        """Return what it is made of; of an agent its weights."""
+        """Return its spec, or the weights of an agent."""
         content = weights_of_agent(self.spec) if self.agent else {"spec": self.spec}
         return {"kind": "given", **content, "changes": dict(self.changes), "exact": self.true_lengths}
 
-    def play(self, bench: Bench) -> Outcome:
-        """Run it on the bench's seeds."""
+    def play(self, benchmark: Benchmark) -> Outcome:
+        """Run it on the benchmark's seeds."""
         try:
             policy = agent_with(self.spec, self.changes) if self.agent else rule(self.spec, self.changes)
-            return bench.run(policy, self.spec, bench.with_true_lengths() if self.true_lengths else None)
+            return benchmark.run(
+                policy, self.spec, benchmark.with_true_lengths() if self.true_lengths else None
+            )
         except KVGymError as error:
             return Outcome(self.spec, error=str(error))
 
 
 @dataclass(frozen=True)
-class Tuned(Entrant):
-    """A scheduler with the hyperparameters that are best on the bench's tuning seeds.
+class Tuned(Contestant):
+    """A scheduler with the hyperparameters that are best on the benchmark's tuning seeds.
 
     Attributes:
-        spec: name, and hyperparameters that stay as they are.
+        spec: name, and hyperparameters that are not searched.
         space: values to search; None = the library's.
     """
 
@@ -87,42 +89,50 @@ class Tuned(Entrant):
     space: Mapping[str, tuple[Any, ...]] | None = None
 
     def description(self) -> dict[str, Any]:
-        """Return what is searched."""
+        """Return the search."""
         return {"kind": "tuned", "spec": self.spec, "space": None if self.space is None else dict(self.space)}
 
-    def play(self, bench: Bench) -> Outcome:
-        """Tune it, and run the best on the bench's seeds."""
+    def play(self, benchmark: Benchmark) -> Outcome:
+        """Tune it, and run the best on the benchmark's seeds."""
         try:
             found = tune(
-                self.spec, bench.scenario, space=self.space, metric=bench.metric, seeds=bench.tuning_seeds
+                self.spec,
+                benchmark.scenario,
+                space=self.space,
+                metric=benchmark.metric,
+                seeds=benchmark.tuning_seeds,
             )
-            return bench.run(rule(found.best.spec), found.best.spec)
+            return benchmark.run(rule(found.best.spec), found.best.spec)
         except KVGymError as error:
             return Outcome(self.spec, error=str(error))
 
 
 @dataclass(frozen=True)
-class FixedKnobs(Entrant):
-    """The knobs that are best on the bench's tuning seeds, held for whole episodes.
+class FixedKnobs(Contestant):
+    """The knobs that are best on the benchmark's tuning seeds, fixed for whole episodes.
 
     Attributes:
-        levels: of each knob, to search.
+        levels: values of each knob to search.
     """
 
     levels: Mapping[str, tuple[int, ...]]
 
     def description(self) -> dict[str, Any]:
-        """Return what is searched."""
+        """Return the search."""
         return {"kind": "knobs", "levels": {name: list(values) for name, values in self.levels.items()}}
 
-    def play(self, bench: Bench) -> Outcome:
-        """Search, and play the best knobs on the bench's seeds."""
+    def play(self, benchmark: Benchmark) -> Outcome:
+        """Search, and play the best knobs on the benchmark's seeds."""
         try:
-            orders = orders_for(bench.tables()[0])
-            best = best_knobs(bench.scenario, bench.metric, bench.tuning_seeds, self.levels, orders)
+            orders = orders_for(benchmark.tables()[0])
+            best = best_knobs(
+                benchmark.scenario, benchmark.metric, benchmark.tuning_seeds, self.levels, orders
+            )
             if best is None:
                 return Outcome(self.label, error="all knobs fail on a tuning seed")
-            values = KnobPlayer(bench.scenario, best.order, bench.seeds).play(best.knobs, bench.metric)
+            values = KnobPlayer(benchmark.scenario, best.order, benchmark.seeds).play(
+                best.knobs, benchmark.metric
+            )
         except KVGymError as error:
             return Outcome(self.label, error=str(error))
         return outcome(best.text, values.tolist())
@@ -133,7 +143,7 @@ def rule(spec: str, changes: Mapping[str, Any] | None = None) -> Policy:
 
     Args:
         spec: name, and hyperparameters.
-        changes: hyperparameters that differ.
+        changes: hyperparameters to change.
 
     Raises:
         UnknownNameError: no such scheduler.
@@ -144,11 +154,11 @@ def rule(spec: str, changes: Mapping[str, Any] | None = None) -> Policy:
 
 
 def agent_with(spec: str, changes: Mapping[str, Any] | None = None) -> Policy:
-    """Return an agent, with other hyperparameters if there are changes.
+    """Return an agent, with changed hyperparameters if given.
 
     Args:
         spec: name, file or training folder.
-        changes: hyperparameters that differ, of an evolved policy.
+        changes: hyperparameters to change, of an evolved policy.
 
     Raises:
         UnknownNameError: no such agent.
@@ -161,20 +171,20 @@ def agent_with(spec: str, changes: Mapping[str, Any] | None = None) -> Policy:
 
 
 def hyperparameters_of(spec: str) -> tuple[str, dict[str, Any]]:
-    """Return the name of the policy that an evolved agent is, and its hyperparameters.
+    """Return the policy name and hyperparameters of an evolved agent.
 
     Raises:
         UnknownNameError: no such agent.
-        ConfigError: it is another kind of agent.
+        ConfigError: the agent is not an evolved policy.
     """
     model = load_model(spec)
     if not isinstance(model, EvolvedModel) or model.kind != "policy":
-        raise ConfigError(f"agent {spec} is no evolved policy; its hyperparameters cannot be changed")
+        raise ConfigError(f"agent {spec} is not an evolved policy; its hyperparameters cannot be changed")
     return model.name, {**model.fixed, **model.weights}
 
 
 def weights_of_agent(spec: str) -> dict[str, Any]:
-    """Return what an agent is made of, JSON-able: equal for agents that do the same.
+    """Return the weights of an agent, JSON-able; equal for agents that behave equally.
 
     Raises:
         UnknownNameError: no such agent.

@@ -1,4 +1,4 @@
-"""Cells of the tables: a scenario, what is measured, and who plays."""
+"""Contests: a benchmark and its contestants, a row of the tables."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from compare_agents.bench import Bench
-from compare_agents.entrants import Entrant
+from compare_agents.benchmark import Benchmark
+from compare_agents.contestants import Contestant
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario import Scenario
 
 HELD_OUT = 2_000_000
-"""The first held-out seed: training draws none from here on, selection uses those from 1,000,000."""
+"""First held-out seed. Training uses seeds below it; selection uses those from 1,000,000."""
 
 FIRST_TUNING_SEED = 1000
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """How many seeds there are of each kind.
+    """Numbers of seeds.
 
     Attributes:
-        held_out: what is reported.
-        tuning: on which hyperparameters and knobs are chosen.
+        held_out: for reported values.
+        tuning: to choose hyperparameters and knobs.
     """
 
     held_out: int = 30
@@ -33,19 +33,19 @@ class Seeds:
         """Check the numbers.
 
         Raises:
-            ConfigError: there would be no seed, or the two would overlap.
+            ConfigError: a number is below 1, or the two ranges overlap.
         """
         most = HELD_OUT - FIRST_TUNING_SEED
         if self.held_out < 1 or not 1 <= self.tuning <= most:
             raise ConfigError(
                 f"{self.held_out} seeds and {self.tuning} tuning seeds; expected at least one of each, and at most "
-                f"{most:,} to tune on"
+                f"{most:,} tuning seeds"
             )
 
-    def bench(self, scenario: Scenario, metric: str) -> Bench:
-        """Return the bench of a scenario; a replayed trace has one seed, its arrivals being what they are."""
+    def benchmark(self, scenario: Scenario, metric: str) -> Benchmark:
+        """Return the benchmark of a scenario; a replayed trace has fixed arrivals and one seed."""
         count = 1 if scenario.make_workload().spec.replays else self.held_out
-        return Bench(
+        return Benchmark(
             scenario,
             metric,
             tuple(range(HELD_OUT, HELD_OUT + count)),
@@ -54,31 +54,31 @@ class Seeds:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Contest:
     """A row of the tables.
 
     Attributes:
         task: name of the task.
-        row: what tells it from other cells of the task, for its row: a text by column.
-        bench: scenario, metric and seeds.
-        entrants: who plays.
+        row: what distinguishes it from other contests of the task: a text by column.
+        benchmark: scenario, metric and seeds.
+        contestants: what is compared.
     """
 
     task: str
     row: dict[str, str]
-    bench: Bench
-    entrants: tuple[Entrant, ...]
+    benchmark: Benchmark
+    contestants: tuple[Contestant, ...]
 
     def __post_init__(self) -> None:
-        """Check that labels tell the entrants apart.
+        """Check that labels are unique.
 
         Raises:
             ConfigError: two have the same.
         """
-        labels = [entrant.label for entrant in self.entrants]
+        labels = [contestant.label for contestant in self.contestants]
         if twice := {label for label in labels if labels.count(label) > 1}:
             raise ConfigError(
-                f"cell {self.name}: {shown(min(twice))} is there twice; labels tell entrants apart"
+                f"contest {self.name}: {shown(min(twice))} is there twice; labels must be unique"
             )
 
     @property
@@ -87,20 +87,20 @@ class Cell:
         return f"{self.task}: {', '.join(self.row.values())}"
 
     def run_keys(self) -> list[str]:
-        """Return what identifies the run of each entrant: equal for equal resolved configurations."""
-        return [key_of(self.bench, entrant) for entrant in self.entrants]
+        """Return the key of each contestant's run: equal for equal resolved configurations."""
+        return [key_of(self.benchmark, contestant) for contestant in self.contestants]
 
 
-def key_of(bench: Bench, entrant: Entrant) -> str:
-    """Return a hash of all that the outcome of an entrant depends on."""
+def key_of(benchmark: Benchmark, contestant: Contestant) -> str:
+    """Return a hash of everything that determines a contestant's outcome."""
     content = {
-        "scenario": bench.scenario.resolved().model_dump(
+        "scenario": benchmark.scenario.resolved().model_dump(
             mode="json", exclude={"name", "summary", "policies", "seeds"}
         ),
-        "metric": bench.metric,
-        "seeds": bench.seeds,
-        "tuning_seeds": bench.tuning_seeds,
-        "entrant": entrant.description(),
+        "metric": benchmark.metric,
+        "seeds": benchmark.seeds,
+        "tuning_seeds": benchmark.tuning_seeds,
+        "contestant": contestant.description(),
     }
     text = json.dumps(content, sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
