@@ -1,4 +1,4 @@
-"""Learning curves of training folders: read and drawn."""
+"""Read and draw the learning curves of training folders."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from kvgym.utils.reading import read_text
 def read_curve(folder: Path) -> dict[str, Any]:
     """Return the learning curve of a training run, JSON-able.
 
-    Of evolution: ``x`` CPU minutes, ``y`` per cent by which the best centre so far is better than the references of
-    the services held out, by the objective. Of gradients: ``x`` million environment steps, ``y`` the
-    metric of the evaluations, ``baselines`` its value of each baseline on the same requests.
+    Evolution: ``x`` in CPU minutes; ``y`` is the gain of the best centre so far over the references of the held-out
+    services, in per cent of the objective. Gradients: ``x`` in million environment steps; ``y`` is the evaluation
+    metric, and ``baselines`` its value for each baseline on the same requests.
 
     Args:
         folder: of ``kvgym train``.
 
     Raises:
-        ConfigError: there is no curve in it.
+        ConfigError: it has no readable curve.
     """
     config: Any = read_run_config(folder)
     path = folder / "curve.csv"
@@ -47,7 +47,7 @@ def read_curve(folder: Path) -> dict[str, Any]:
 
 
 def _curve(folder: Path, config: Any, rows: list[dict[str, str]]) -> dict[str, Any]:
-    """Return the learning curve that rows of ``curve.csv`` make."""
+    """Return the learning curve in the rows of ``curve.csv``."""
     found = {"folder": folder.name, "training": config.name, "seed": config.seed, "rows": len(rows)}
     if "held_out" in rows[0]:
         return {
@@ -65,11 +65,11 @@ def _curve(folder: Path, config: Any, rows: list[dict[str, str]]) -> dict[str, A
 
 
 def _baselines(folder: Path, metric: str) -> dict[str, float]:
-    """Return what the baselines of a run reached, by its last checkpoint; empty where there is none."""
+    """Return the metric of each baseline from the latest checkpoint; empty if there is none."""
     places = checkpoints(folder / "checkpoints")
     measured = latest_checkpoint(folder / "checkpoints")[1].get("baselines", {}) if places else {}
     if not isinstance(measured, dict) or not all(isinstance(values, dict) for values in measured.values()):
-        raise ConfigError(f"{folder}: the baselines of its latest checkpoint are none: {shown(measured)}")
+        raise ConfigError(f"{folder}: the latest checkpoint has damaged baselines: {shown(measured)}")
     return {label: values[metric] for label, values in measured.items() if values.get(metric) is not None}
 
 

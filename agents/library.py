@@ -31,7 +31,7 @@ DEFAULT_METRIC = "e2e_latency_mean"
 Model = NumpyModel | EvolvedModel
 
 LOADERS: dict[str, Callable[[Path], Model]] = {".npz": NumpyModel.load, ".json": EvolvedModel.load}
-"""How the file of an agent is read, by its suffix."""
+"""Readers of agents' files, by suffix."""
 
 SUFFIXES = (*LOADERS, ".zip")
 
@@ -46,7 +46,7 @@ def _files() -> dict[str, Any]:
 
 
 def agent_names() -> dict[str, str]:
-    """Return the trained agents that come with kvgym, with a line each."""
+    """Return the shipped agents with their summaries."""
     return {name: str(_shipped(name).metadata.get("summary", "")) for name in _files()}
 
 
@@ -57,7 +57,7 @@ def _shipped(name: str) -> Model:
 
 
 def model_card(name: str) -> str:
-    """Return the model card of an agent that comes with kvgym, Markdown.
+    """Return the model card of a shipped agent, Markdown.
 
     Raises:
         UnknownNameError: there is no such agent.
@@ -68,28 +68,28 @@ def model_card(name: str) -> str:
 
 
 def is_agent(spec: str) -> bool:
-    """Whether ``spec`` names an agent: one that comes with kvgym, a model file, or the folder of a training run.
+    """Return whether ``spec`` names a shipped agent, a model file, or the folder of a training run.
 
-    What has a slash where others have their name is a path, whether or not anything is there.
+    A slash in its name makes it a path, even if there is no such file.
     """
     return spec in _files() or spec.endswith(SUFFIXES) or "/" in spec.partition(":")[0] or _is_run(Path(spec))
 
 
 def _is_run(path: Path) -> bool:
-    """Whether this is the folder of a training run that may be read."""
+    """Return whether this is a readable folder of a training run."""
     try:
         return bool(path.name) and (path / "config.yaml").is_file()
-    except OSError:  # a long spec is no name of a file
+    except OSError:  # a long spec is not a file name
         return False
 
 
 def agent_of(spec: str) -> Policy | None:
-    """Return the agent that ``spec`` names, None where it names none."""
+    """Return the agent that ``spec`` names, None if it names none."""
     return load_agent(spec) if is_agent(spec) else None
 
 
 def router_of(spec: str) -> Router | None:
-    """Return the learned router that ``spec`` names, None where it names no agent."""
+    """Return the learned router that ``spec`` names, None if it names no agent."""
     return load_router(spec) if is_agent(spec) else None
 
 
@@ -98,18 +98,18 @@ register_router_source(router_of, lambda: filter(is_router, _files()))
 
 
 def load_model(spec: str | Path) -> Model:
-    """Return what the file of an agent holds.
+    """Return the model in the file of an agent.
 
     Args:
-        spec: name of an agent that comes with kvgym, an ``.npz`` or ``.json`` file, or the folder of a training run
+        spec: name of a shipped agent, an ``.npz`` or ``.json`` file, or the folder of a training run
             (its best agent).
 
     Returns:
-        A network's plain weights, or those of an evolved policy or router.
+        The weights of a network, or of an evolved policy or router.
 
     Raises:
-        UnknownNameError: none of these.
-        ConfigError: the file is damaged or something else.
+        UnknownNameError: no such agent.
+        ConfigError: the file is damaged or has another format.
     """
     text = str(spec)
     if text in _files():
@@ -121,7 +121,7 @@ def load_model(spec: str | Path) -> Model:
         for file in (path / f"{name}{suffix}" for name in ("best", "final") for suffix in LOADERS):
             if file.is_file():
                 return LOADERS[file.suffix](file)
-        raise ConfigError(f"training run {path} has no agent yet; its first evaluation was not reached")
+        raise ConfigError(f"training run {path} has no agent yet; wait for its first evaluation")
     raise UnknownNameError(
         "agent", text, _files(), "a file MODEL.npz or MODEL.json, or the folder of a training run"
     )
@@ -134,17 +134,17 @@ def load_agent(
     """Return a trained agent as a policy, for ``simulate`` and ``compare``.
 
     Args:
-        spec: name of an agent that comes with kvgym (``kvgym list agents``), an ``.npz`` or ``.json`` file, the
+        spec: name of a shipped agent (``kvgym list agents``), an ``.npz`` or ``.json`` file, the
             folder of a training run, or a Stable-Baselines3 ``.zip`` (needs ``kvgym[train]``, and ``arguments``).
         name: label in results; None = the name, or the path without its suffix.
-        trusted: read a ``.zip`` that has no plain weights beside it. Such a file runs code when it is read: only say
-            so of one that you wrote yourself.
-        **arguments: environment arguments that differ from those of training; for a ``.zip`` all of them,
-            ``action`` first. An evolved policy acts in no environment and takes none.
+        trusted: read a ``.zip`` without plain weights beside it. Reading such a file can run any code: trust only
+            your own files.
+        **arguments: changes of the environment arguments; for a ``.zip`` all of them, with ``action``. An evolved
+            policy takes none.
 
     Raises:
         UnknownNameError: no such agent.
-        ConfigError: the file is damaged or something else, such as a router, or would run code and is not trusted.
+        ConfigError: the file is damaged, has another format, is a router, or is not trusted.
     """
     path, label = Path(spec), name or _label(spec)
     if path.suffix == ".zip":
@@ -163,25 +163,23 @@ def load_agent(
         )
     made = model.make(label)
     if isinstance(made, Router):
-        raise ConfigError(
-            f"agent {label} is a router, not a policy; give it as the router of a cluster, beside a policy"
-        )
+        raise ConfigError(f"agent {label} is a router, not a policy; use it as the router of a cluster")
     return made
 
 
 def _check_bounds(model: NumpyModel, agent: AgentPolicy) -> None:
-    """Check that the real numbers of an agent's actions still mean what they meant in its training.
+    """Check that an agent's actions of real numbers have the ranges of its training.
 
     Raises:
-        ConfigError: there are others now, or they have other ranges.
+        ConfigError: their number or their ranges differ.
     """
     space = agent.config.kind.space(agent.config)
     if isinstance(space, Box) and (model.header.low, model.header.high) != (
         tuple(space.low.tolist()), tuple(space.high.tolist())
     ):  # fmt: skip
         raise ConfigError(
-            f"agent {agent.info.name}: its actions of {agent.config.action} are {len(model.header.low)} numbers with "
-            f"ranges of their own, here they are {len(space.low)}; give its own environment arguments, or train it anew"
+            f"agent {agent.info.name}: its {agent.config.action} actions have {len(model.header.low)} numbers in the "
+            f"ranges of training, here {len(space.low)} in others; use the arguments of training, or train again"
         )
 
 
@@ -190,24 +188,24 @@ def load_router(spec: str | Path, *, name: str | None = None) -> Router:
     """Return a learned router, for ``simulate(router=...)`` and scenarios.
 
     Args:
-        spec: name of one that comes with kvgym (``kvgym list agents``), a ``.json`` file, or the folder of a
+        spec: name of a shipped one (``kvgym list agents``), a ``.json`` file, or the folder of a
             training run.
         name: label in results; None = the name, or the path without its suffix.
 
     Raises:
         UnknownNameError: no such agent.
-        ConfigError: the file is damaged or something else, such as a policy.
+        ConfigError: the file is damaged, has another format, or is a policy.
     """
     label = name or _label(spec)
     model = load_model(spec)
     made = model.make(label) if isinstance(model, EvolvedModel) else None
     if not isinstance(made, Router):
-        raise ConfigError(f"agent {label} is a policy, not a router; give it among the policies")
+        raise ConfigError(f"agent {label} is a policy, not a router; use it as a policy")
     return made
 
 
 def is_router(spec: str | Path) -> bool:
-    """Whether an agent is a router, not a policy; ``spec`` is as for :func:`load_model`, or a ``.zip`` file."""
+    """Return whether an agent is a router; ``spec`` is as for :func:`load_model`, or a ``.zip`` file."""
     if Path(spec).suffix == ".zip":
         return False
     model = load_model(spec)
@@ -215,7 +213,7 @@ def is_router(spec: str | Path) -> bool:
 
 
 def _label(spec: str | Path) -> str:
-    """Return what results call an agent: its name, or the path without its suffix."""
+    """Return the label of an agent: its name, or the path without its suffix."""
     path = Path(spec)
     plain = path.with_suffix("") if path.suffix in SUFFIXES else path
     return str(spec) if str(spec) in _files() else str(plain)
@@ -223,14 +221,14 @@ def _label(spec: str | Path) -> str:
 
 @dataclass(frozen=True)
 class Background:
-    """What an agent was trained for.
+    """Training conditions of an agent.
 
     Attributes:
-        scenario: what it was trained on; of a distribution of services one in the middle of its first family.
-        metric: what it was trained for.
-        baselines: policies, or routers, that it was measured against.
-        policy: of a router, the policy that scheduled on its workers; else "".
-        horizon: seconds after which its episodes end, None where they do not.
+        scenario: its training scenario; for a distribution of services a typical one of the first family.
+        metric: its training metric.
+        baselines: policies or routers that it was compared with.
+        policy: for a router, the policy on its workers; else "".
+        horizon: length of its episodes in seconds; None = to the end.
     """
 
     scenario: Scenario
@@ -241,7 +239,7 @@ class Background:
 
 
 def background(spec: str | Path, agent: Policy | Router) -> Background:
-    """Return what an agent was trained for.
+    """Return the training conditions of an agent.
 
     Args:
         spec: as for :func:`load_agent`.
@@ -267,29 +265,29 @@ def background(spec: str | Path, agent: Policy | Router) -> Background:
 
 
 def _load_zip(path: Path, label: str, trusted: bool, arguments: dict[str, Any]) -> Policy:
-    """Return a Stable-Baselines3 model as a policy, by the plain weights beside it where a training run left them."""
+    """Return a Stable-Baselines3 model as a policy, from the plain weights beside it if there are any."""
     beside = path.with_name("final.npz")
     if path.name == "model.zip" and beside.is_file():
         return load_agent(beside, name=label, **arguments)
     if "action" not in arguments:
         raise ConfigError(
-            f"{path}: a Stable-Baselines3 file does not say what environment it is for; load it in Python: "
+            f"{path}: a Stable-Baselines3 file has no environment arguments; load it in Python: "
             'load_agent("model.zip", action="admit_count", ...), or export it once with kvgym.agents.sb3.export'
         )
     if not zipfile.is_zipfile(path):
         raise ConfigError(f"{path}: no such Stable-Baselines3 file")
     if not trusted:
         raise ConfigError(
-            f"{path}: a Stable-Baselines3 file runs code when it is read; if it is your own, say trusted=True, or "
+            f"{path}: reading a Stable-Baselines3 file can run any code; if it is your own, give trusted=True, or "
             "export it once with kvgym.agents.sb3.export"
         )
     check_archive(path, "agent")
-    from kvgym.agents.sb3.algorithms import ALGORITHMS  # needs the extra, and says so
+    from kvgym.agents.sb3.algorithms import ALGORITHMS  # raises an error without the extra
 
     errors = []
     for cls in ALGORITHMS.values():
         try:
             return AgentPolicy(cls.load(path, device="cpu"), name=label, **arguments)
-        except Exception as error:  # another algorithm's file fails in many ways
+        except Exception as error:  # files of other algorithms fail in many ways
             errors.append(f"{cls.__name__}: {error}")
     raise ConfigError(f"{path}: no algorithm can load it ({'; '.join(errors)[:300]})")

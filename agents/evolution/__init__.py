@@ -1,6 +1,6 @@
-"""Evolution strategies: the real hyperparameters of any policy, learned on whole episodes of random services.
+"""Evolution strategies: learn the real hyperparameters of any policy on whole episodes of random services.
 
-:mod:`.config` says what is trained, :mod:`.drawing` and :mod:`.services` draw the services, :mod:`.objective` measures
-a policy against references on the same requests, :mod:`.strategies` proposes weights, :mod:`.run` puts them together,
-and :mod:`.model` is the file that comes out. Nothing here imports PyTorch.
+:mod:`.config` has the configuration. :mod:`.drawing` and :mod:`.services` draw services, :mod:`.objective` compares a
+policy with references on the same requests, :mod:`.strategies` proposes weights, :mod:`.run` runs the training, and
+:mod:`.model` is the resulting file. Nothing here imports PyTorch.
 """

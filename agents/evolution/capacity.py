@@ -1,4 +1,4 @@
-"""A rough estimate of the load that a service can sustain, which random arrival rates are multiples of."""
+"""Rough estimate of the request rate that a service can sustain; loads are multiples of it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from kvgym.workloads.table import RequestTable
 
 
 def sustained_rate(system: System, table: RequestTable) -> float:
-    """Return about how many requests per second the workers of a system can serve for ever.
-
-    Of a cluster it is the sum over its workers.
+    """Return the estimated sustained rate of a system, requests per second; of a cluster the sum over its workers.
 
     Args:
         system: one worker, or a cluster of workers that serve whole requests.
-        table: requests, at least one; only their lengths count.
+        table: at least one request; only lengths are used.
 
     Raises:
         ConfigError: the system has prefill and decode workers, or there are no requests.
     """
     if system.num_prefill_workers:
-        raise ConfigError("load is not defined for prefill and decode workers apart; give the family a rate")
+        raise ConfigError(
+            "load is not defined for separate prefill and decode workers; give the family a rate"
+        )
     if not len(table):
         raise ConfigError("there are no requests to estimate a sustained rate from")
     return sum(
@@ -33,19 +33,19 @@ def sustained_rate(system: System, table: RequestTable) -> float:
 
 
 def worker_rate(kv_capacity: int, batch_time: BatchTimeModel, table: RequestTable) -> float:
-    """Return about how many requests per second one worker can serve for ever.
+    """Return the estimated sustained rate of one worker, requests per second.
 
-    With its memory M full all the time a worker completes x = M / E[o (s + o/2)] requests per iteration, s and o
-    being prompt and output lengths: the expectation is the memory of a request, summed over its o iterations. An
-    iteration decodes x E[o] requests, with M tokens of context, and takes τ; each prefill adds π, the time by which
-    that batch gets longer with a prompt of mean length in it. So a request costs τ / x + π seconds.
+    With full memory M a worker completes x = M / E[o (s + o/2)] requests per iteration, with prompt length s and
+    output length o; the expectation is the memory of a request summed over its o iterations. An iteration decodes
+    x E[o] requests with M tokens of context and takes τ. A prefill adds π, the extra time of that batch with a prompt
+    of mean length. So a request costs τ / x + π seconds.
 
-    It is an estimate: perfect packing is assumed, and prompts that share a batch are not counted as cheaper.
+    The estimate assumes perfect packing, and no saving for prompts that share a batch.
 
     Args:
         kv_capacity: M, tokens of whole blocks.
         batch_time: of the worker.
-        table: requests, at least one.
+        table: at least one request.
     """
     s, o = table.prompt_len.astype(np.float64), table.output_len.astype(np.float64)
     completed = kv_capacity / float(np.mean(o * (s + o / 2)))

@@ -1,4 +1,4 @@
-"""Configurations of evolution: which policy or router, which of its weights, on what services, by what measure."""
+"""Configurations of evolution: the policy or router, its weights, the services and the metric."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from kvgym.utils.checks import MAX_SEEDS
 
 
 class WeightChoice(Part):
-    """What differs from the declaration of a weight; None = nothing.
+    """Changes to the declaration of a weight; None = unchanged.
 
     Attributes:
-        start: where the search starts, instead of the default; of a size more than 1, one number per entry.
+        start: start of the search instead of the default; one number per entry if the size is above 1.
         step: initial standard deviation.
         low: least value.
         high: greatest value.
@@ -41,10 +41,10 @@ class HeldOut(Part):
     """Evaluation of the centre of the search on services that are never trained on.
 
     Attributes:
-        services: how many.
-        first_seed: seed of the first; they are drawn from the distribution of the training services.
+        services: their number.
+        first_seed: seed of the first; the distribution is that of the training services.
         interval: generations between evaluations; a checkpoint follows each.
-        patience: evaluations without a better agent after which the run stops early; None = it does not.
+        patience: evaluations without a better agent before the run stops early; None = never.
     """
 
     services: int = Field(default=32, ge=1, le=MAX_SEEDS)
@@ -59,38 +59,37 @@ class HeldOut(Part):
 
 
 class EvolutionConfig(TrainingConfig):
-    """A run of evolution that can be repeated: JSON-able, frozen, unknown keys refused.
+    """A repeatable run of evolution: JSON-able and frozen; unknown keys are errors.
 
     Attributes:
         name: id, also of the evolved agent.
         summary: one line.
         algorithm: ``"cma_es"`` or ``"openai_es"``, see :mod:`kvgym.agents.evolution.strategies`.
-        policy: registered name of the policy that is evolved; where a router is, spec of the policy that schedules
-            on its workers.
-        router: registered name of the router that is evolved; None = it is the policy.
-        fixed: hyperparameters of what is evolved that are held.
-        weights: its hyperparameters that are learned, a list of names, or a mapping of names to what differs from
-            its own declaration; empty = all that it declares.
-        start: file of an evolved agent of the same name to start from; it comes before ``weights.*.start``.
-        imitate: imitation of a ranking by true lengths, which gives the numbers of the policy's network that the search
-            starts from (:mod:`kvgym.agents.evolution.imitation`); None = the search starts without.
+        policy: registered name of the evolved policy; if a router is evolved, spec of the policy on its workers.
+        router: registered name of the evolved router; None = the policy is evolved.
+        fixed: hyperparameters that are not learned.
+        weights: hyperparameters to learn, a list of names, or a mapping of names to changes of their declaration;
+            empty = all declared weights.
+        start: file of an evolved agent of the same name to start from; overrides ``weights.*.start``.
+        imitate: imitation of a ranking by true lengths, for the initial numbers of the policy's network
+            (:mod:`kvgym.agents.evolution.imitation`); None = no imitation.
         hyperparameters: of the algorithm, e.g. ``sigma``.
         population: candidates per generation.
-        generations: how many; 0 = the start is evaluated only.
-        average: evaluate and keep the average of the search's centres, earlier ones forgotten the faster the greater
-            this is (:class:`~kvgym.agents.evolution.strategies.Averaging`); None = the latest centre itself.
-        services: what is trained on.
-        services_per_generation: services that all candidates of a generation play, new ones each time.
-        metric: what is made better, see :mod:`kvgym.metrics`.
-        reference: policies, or routers where a router is evolved, whose best value on a service the metric is measured
-            against (:mod:`kvgym.agents.evolution.objective`).
-        behind: how much more a service weighs on which the best reference is better: 1 makes the mean better, more
-            makes it rarer to be worse than a reference. Improvements that are shown do not depend on it.
+        generations: their number; 0 = only evaluate the start.
+        average: evaluate and keep the average of the search's centres; larger values forget early ones faster
+            (:class:`~kvgym.agents.evolution.strategies.Averaging`); None = the latest centre itself.
+        services: distribution of training services.
+        services_per_generation: new services for each generation, the same for all its candidates.
+        metric: metric to improve, see :mod:`kvgym.metrics`.
+        reference: policies (or routers, if a router is evolved); the objective compares with the best of them on each
+            service (:mod:`kvgym.agents.evolution.objective`).
+        behind: weight of a service on which the best reference is better: 1 optimises the mean, more makes losses
+            rarer. Reported improvements do not depend on it.
         held_out: evaluation and early stopping.
         keep_checkpoints: how many of the latest checkpoints are kept.
-        jobs: processes; 0 = as many as there are cores. Results do not depend on it.
-        ray: play on a Ray cluster instead: ``"local"``, ``"auto"`` or an address. Nor on it.
-        seed: of everything random.
+        jobs: processes; 0 = one per core. Results do not depend on it.
+        ray: use a Ray cluster instead: ``"local"``, ``"auto"`` or an address. Results do not depend on it.
+        seed: seed of all random numbers.
     """
 
     LENGTH: ClassVar[str] = "generations"
@@ -128,19 +127,19 @@ class EvolutionConfig(TrainingConfig):
 
     @property
     def role(self) -> Role:
-        """What is evolved, and what it plays with."""
+        """Whether a policy or a router is evolved, and the policy on its workers."""
         return AS_POLICY if self.router is None else Role("router", self.policy)
 
     @property
     def learner(self) -> str:
-        """Registered name of what is evolved."""
+        """Registered name of the evolved policy or router."""
         return self.policy if self.router is None else self.router
 
     def check(self) -> EvolutionConfig:
-        """Check what needs more than types, and return the configuration.
+        """Check everything beyond types, and return the configuration.
 
         Raises:
-            ConfigError: naming what is wrong and what would be right.
+            ConfigError: a value is wrong; the message has the valid ones.
         """
         try:
             learned, starts = self.learned()
@@ -164,10 +163,10 @@ class EvolutionConfig(TrainingConfig):
         return self
 
     def learned(self) -> tuple[tuple[Weight, ...], dict[str, Value]]:
-        """Return the weights that are learned, and where the search for them starts; ``start`` is not read.
+        """Return the learned weights and the start of their search; the file ``start`` is not read.
 
         Raises:
-            ConfigError: there is nothing to learn, or a figure is out of range.
+            ConfigError: there is nothing to learn, or a number is out of range.
         """
         chosen: Mapping[str, Any] = {name: choice.model_dump() for name, choice in self.weights.items()}
         return chosen_weights(self.learner, self.fixed, chosen, self.role.kind)
@@ -181,10 +180,10 @@ class EvolutionConfig(TrainingConfig):
         return make_strategy(self.algorithm, size, self.population, self.seed, self.hyperparameters)
 
     def read_start(self) -> dict[str, Value]:
-        """Return the weights of the file that the search starts from; empty where there is none.
+        """Return the weights in the file ``start``; empty if there is none.
 
         Raises:
-            ConfigError: the file cannot be read, or is of something else or of other sizes.
+            ConfigError: the file cannot be read, or has another policy or other sizes.
         """
         if self.start is None:
             return {}

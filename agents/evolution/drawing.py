@@ -1,14 +1,14 @@
-"""Descriptions with random places: plain YAML in which any value may be a distribution instead.
+"""Random descriptions: plain YAML in which a distribution may replace any value.
 
-A mapping whose only key is one of these stands for a value that is drawn:
+A mapping with one of these as its only key is replaced by a random value:
 
 - ``{uniform: [low, high]}``: a real number, uniform.
-- ``{log_uniform: [low, high]}``: a real number whose logarithm is uniform; 0 < low.
+- ``{log_uniform: [low, high]}``: a real number with uniform logarithm; 0 < low.
 - ``{integer: [low, high]}``: a whole number, uniform, both ends included.
-- ``{choice: [a, b, ...]}``: one of these, with ``weights: [...]`` beside it in these proportions. What is chosen may
-  have random places of its own.
+- ``{choice: [a, b, ...]}``: one of these, with equal probability or in proportion to ``weights: [...]`` beside it.
+  The chosen value may have random places, too.
 
-Every place has a random stream of its own, named by where it stands, so that a change to one of them moves no other.
+Each place has its own random stream, named by its path, so that changing one leaves the others unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RANGES = ("uniform", "log_uniform", "integer")
 _KINDS = (*_RANGES, "choice")
 
 Pick = Callable[[str, Mapping[str, Any]], Any]
-"""From a place and its distribution to a value."""
+"""Map a place and its distribution to a value."""
 
 
 def draw(description: Any, seed: int, place: str = "") -> Any:
@@ -35,7 +35,7 @@ def draw(description: Any, seed: int, place: str = "") -> Any:
     Args:
         description: mappings, lists and plain values.
         seed: non-negative.
-        place: where it stands in the whole, keys joined by dots.
+        place: path in the whole description, keys joined by dots.
 
     Raises:
         ConfigError: a distribution is malformed; the message names its place.
@@ -59,7 +59,7 @@ def draw(description: Any, seed: int, place: str = "") -> Any:
 
 
 def typical(description: Any, place: str = "") -> Any:
-    """Return a description with the middle of every range (of logarithms, where these are uniform) and first choices.
+    """Return a description with the middle of every range (of logarithms for log_uniform) and first choices.
 
     Raises:
         ConfigError: a distribution is malformed; the message names its place.
@@ -80,7 +80,7 @@ def typical(description: Any, place: str = "") -> Any:
 def extremes(description: Any, place: str = "") -> list[Any]:
     """Return descriptions without random places, in which every option and both ends of every range occur.
 
-    They are what a description can be checked with before anything is drawn.
+    They are used to check a description before anything is drawn.
 
     Raises:
         ConfigError: a distribution is malformed; the message names its place.
@@ -134,7 +134,7 @@ def _is_random(value: Any) -> bool:
 
 
 def _check(value: Mapping[str, Any], place: str) -> None:
-    """Refuse a malformed distribution."""
+    """Raise an error for a malformed distribution."""
     kind = next(k for k in _KINDS if k in value)
     given, where = value[kind], place.lstrip(".") or "the description"
     if kind == "choice":

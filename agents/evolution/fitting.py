@@ -1,7 +1,7 @@
-"""Least squares for a small network that ranks: one hidden layer of tanh units, fitted by L-BFGS.
+"""Least-squares fit of a small ranking network with one hidden layer of tanh units, by L-BFGS.
 
-A ranking does not change when all scores of a moment rise together. So what counts is the error less its weighted
-mean over the moment, and the network needs no constant.
+A ranking does not change if all scores of a moment shift together. So the loss uses the error minus its weighted mean
+over the moment, and the network has no constant.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Examples:
-    """What a network is to give for what it sees.
+    """Features and targets to fit a network to.
 
     Attributes:
         features: float64 (m, f).
         targets: float64 (m,).
-        moments: int64 (m,), which examples stand in one ranking; from 0, without gaps.
-        weights: float64 (m,), > 0, what the squared error of each counts.
+        moments: int64 (m,), the ranking that each example belongs to; from 0, without gaps.
+        weights: float64 (m,), > 0, weights of the squared errors.
     """
 
     features: Array
@@ -38,28 +38,28 @@ class Examples:
         return len(self.targets)
 
     def centred(self, values: Array) -> Array:
-        """Return values less their weighted mean over the moment, float64 (m,)."""
+        """Return values minus their weighted mean over the moment, float64 (m,)."""
         sums = np.bincount(self.moments, self.weights * values) / np.bincount(self.moments, self.weights)
         return np.asarray(values - sums[self.moments], np.float64)
 
 
 def split(numbers: Array, features: int) -> tuple[Array, Array, Array]:
-    """Return weights of features (u, f), biases (u,) and output weights (u,) of a network's numbers.
+    """Split a network's numbers into feature weights (u, f), biases (u,) and output weights (u,).
 
-    They stand unit by unit: a weight for each feature, a bias, and the weight of the unit's output.
+    The numbers are ordered by unit: a weight for each feature, a bias, and the weight of the unit's output.
     """
     units = numbers.reshape(-1, features + 2)
     return units[:, :features], units[:, features], units[:, features + 1]
 
 
 def outputs(numbers: Array, features: Array) -> Array:
-    """Return what a network gives, float64 (m,), for features (m, f)."""
+    """Return the outputs of a network, float64 (m,), for features (m, f)."""
     inner, bias, outer = split(numbers, features.shape[1])
     return np.asarray(np.tanh(features @ inner.T + bias) @ outer, np.float64)
 
 
 def unexplained(examples: Examples, given: Array) -> float:
-    """Return the weighted sum of squared errors over that of a network that always gives 0; NaN where that is 0."""
+    """Return the weighted squared error relative to a network that always returns 0; NaN if that is 0."""
     worst = float(examples.weights @ examples.centred(examples.targets) ** 2)
     error = float(examples.weights @ examples.centred(examples.targets - given) ** 2)
     return error / worst if worst > 0 else float("nan")
@@ -78,11 +78,11 @@ def fit_network(
     """Return the numbers of a network fitted to examples; on one machine equal arguments give equal bits.
 
     Args:
-        examples: at least one; features that never differ from 0 are left out.
+        examples: at least one; features that are always 0 are ignored.
         units: of the hidden layer.
-        seed: of the numbers that the fit starts from.
-        iterations: of L-BFGS at most.
-        decay: penalty on squared numbers, of feature weights times the feature's root mean square, relative to the mean
+        seed: of the initial numbers.
+        iterations: largest number of L-BFGS iterations.
+        decay: penalty on squared numbers (feature weights times the feature's root mean square), relative to the mean
             squared target.
         low: least value of a number.
         high: greatest value of a number.
@@ -94,7 +94,7 @@ def fit_network(
         ConfigError: there are no examples, or one is not finite.
     """
     if not len(examples):
-        raise ConfigError("there is nothing to fit a network to")
+        raise ConfigError("no examples to fit a network to")
     if not (np.isfinite(examples.features).all() and np.isfinite(examples.targets).all()):
         raise ConfigError("a network cannot be fitted to features or targets that are not finite")
     from scipy.optimize import minimize  # slow to import
@@ -103,7 +103,7 @@ def fit_network(
     targets, share = examples.centred(examples.targets), examples.weights / examples.weights.sum()
     variance = float(share @ targets**2) or 1.0
     size = np.sqrt(share @ x**2)
-    unit = np.concatenate([np.where(size > 0, size, np.inf), [1.0, 1.0]])  # inf: a weight that stays 0
+    unit = np.concatenate([np.where(size > 0, size, np.inf), [1.0, 1.0]])  # inf: the weight stays 0
     scale = np.tile(unit, units)
     start = np.random.Generator(np.random.PCG64(seed)).standard_normal(units * (count + 2))
     start *= np.tile([*[count**-0.5] * count, 0.5, 0.1], units)

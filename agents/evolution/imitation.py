@@ -1,11 +1,11 @@
-"""Imitation of a ranking by true lengths: where the search for the numbers of a policy's network may start.
+"""Imitation of a ranking by true lengths, to initialise the network of a policy.
 
-The policy plays training services with its network at 0, and is paused every so many decisions. Of requests that are
-there, the network's features are noted, and how much the score would change if the true output to come stood in place
-of what the policy reckons. The network is fitted to that by least squares (:mod:`kvgym.agents.evolution.fitting`), and
-so learns what part of the correction follows from what the policy may know.
+The policy runs on training services with its network at 0 and is paused every few decisions. For requests present then,
+the network's features are recorded, and the change of the score if the true remaining output replaced the policy's
+estimate. The network is fitted to these changes by least squares (:mod:`kvgym.agents.evolution.fitting`), and so learns
+the part of the correction that follows from observable features.
 
-True lengths are used here only; what comes out is weights like any others.
+True lengths are used only here; the result is weights like any others.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from kvgym.simulator.tables import WAITING
 from kvgym.utils.checks import MAX_SEEDS
 
 VALIDATION = 8
-"""Every eighth service is not fitted to, and tells how well the fit holds."""
+"""Every eighth service is left out of the fit to validate it."""
 
 
 class Imitation(Part):
     """Imitation before the search.
 
     Attributes:
-        services: how many are played, drawn like those of training and with seeds of their own.
-        every: decisions between two moments at which lessons are noted.
-        requests: of a moment at most, drawn at random.
-        emphasis: a squared error counts as much as the output still to come to the power -emphasis: with 0 the same for
-            all requests, with 1 the more the sooner a request will end.
-        iterations: of the fit.
+        services: number of services, drawn as in training but with other seeds.
+        every: decisions between two moments at which lessons are recorded.
+        requests: largest number per moment, drawn at random.
+        emphasis: weight of a squared error is the remaining output to the power -emphasis: 0 weights all requests
+            equally, 1 weights those near their end more.
+        iterations: largest number of iterations of the fit.
         decay: penalty on large numbers.
     """
 
@@ -60,33 +60,33 @@ class Student(Protocol):
     """A compiled policy with a network that can imitate, e.g. ``ranked``.
 
     Attributes:
-        NETWORK: the weight that holds the numbers of the network, unit by unit: a weight for each feature, a bias, and
-            the weight of the unit's output. All at 0 = the policy without a network.
+        NETWORK: the weight with the numbers of the network, by unit: a weight for each feature, a bias, and the weight
+            of the unit's output. All 0 = the policy without a network.
     """
 
     NETWORK: ClassVar[str]
 
     def lesson(self, view: RuleView, row: Any, request_id: int, length: int) -> tuple[Sequence[float], float]:
-        """Return the features that the network sees of a request now, and what it should give for them.
+        """Return the network's features of a request now, and its target for them.
 
         Args:
-            view: what the rule sees, for uncompiled code; the memory of the run is the policy's own.
-            row: of an active request (its slot) or of a waiting one (its request).
+            view: view of the kernel for uncompiled code, with the policy's own memory of the run.
+            row: slot of a running request, or request row of a waiting one.
             request_id: its id.
-            length: its output in all, tokens.
+            length: its total output, tokens.
         """
 
 
 @dataclass(frozen=True)
 class ImitationReport:
-    """How an imitation went.
+    """Result of an imitation.
 
     Attributes:
-        services: that were played.
-        moments: at which lessons were noted.
-        lessons: requests at these moments.
-        unexplained: of the variance of the corrections within a moment, on the services that were fitted to.
-        unexplained_validation: the same on those that were not; NaN with fewer than eight services.
+        services: number of services.
+        moments: number of moments with lessons.
+        lessons: number of lessons.
+        unexplained: share of the variance of the corrections within a moment, on the fitted services.
+        unexplained_validation: the same on the validation services; NaN with fewer than eight services.
     """
 
     services: int
@@ -106,15 +106,15 @@ class ImitationReport:
 
 
 def network_of(policy: str, learned: Sequence[Weight], starts: Mapping[str, Value]) -> Weight:
-    """Return the weight that holds the network of a policy.
+    """Return the weight with the network of a policy.
 
     Args:
         policy: registered name.
-        learned: the weights that are learned.
-        starts: where the search for them starts without imitation.
+        learned: the learned weights.
+        starts: their start without imitation.
 
     Raises:
-        ConfigError: the policy has no network that can imitate, or it is not learned, or does not start at 0.
+        ConfigError: the policy has no network, or the network is not learned or does not start at 0.
     """
     name = getattr(POLICIES[policy], "NETWORK", None)
     if name is None:
@@ -145,21 +145,21 @@ def imitate(
     how: Imitation,
     seed: int,
 ) -> tuple[tuple[float, ...], ImitationReport]:
-    """Fit the network of a policy to what true lengths would change; equal arguments give equal bits.
+    """Fit the network of a policy to the changes by true lengths; equal arguments give equal bits.
 
     Args:
-        services: what is played.
+        services: distribution of services.
         policy: registered name of a :class:`Student`.
-        hyperparameters: of the policy, its network at 0.
-        network: the weight that holds its numbers, :func:`network_of`.
-        how: how much is played, and how it is fitted.
-        seed: of services and of all else that is random.
+        hyperparameters: of the policy, with its network at 0.
+        network: the weight with its numbers, :func:`network_of`.
+        how: amount of data, and settings of the fit.
+        seed: seed of all random numbers.
 
     Returns:
-        The numbers of the network, and how it went.
+        The numbers of the network, and a report.
 
     Raises:
-        ConfigError: the services give no lessons, or lack what the policy needs to know.
+        ConfigError: the services give no lessons, or lack information that the policy needs.
         RunError: the policy cannot serve a service.
     """
     rng = generator(seed, "imitation")
@@ -172,8 +172,8 @@ def imitate(
             (validation if k % VALIDATION == VALIDATION - 1 else played).append(moments)
     if not played:
         raise ConfigError(
-            f"imitate: nowhere among {how.services} services two requests were there at a moment; expected "
-            f"more load, or moments closer together than every = {how.every} decisions"
+            f"imitate: none of {how.services} services had two requests present at a moment; give "
+            f"more load, or moments more often than every = {how.every} decisions"
         )
     examples = _together(played, how)
     features = examples.features.shape[1]
@@ -201,7 +201,7 @@ _Lesson = tuple[Sequence[float], float, float]  # features, correction, output s
 def _moments(
     service: Service, policy: Any, how: Imitation, rng: np.random.Generator
 ) -> Iterator[list[_Lesson]]:
-    """Play a service, and yield the lessons of every moment at which there is something to rank."""
+    """Run a service and yield the lessons of each moment with at least two requests."""
     check_needs(policy, service.table)
     simulation, copies = prepare_run(service.system, service.table, policy, service.router, service.seed)
     while not simulation.run(budget=how.every):
@@ -233,7 +233,7 @@ def _lessons(
 
 
 def _together(services: Sequence[Sequence[Sequence[_Lesson]]], how: Imitation) -> Examples:
-    """Return the lessons of services as examples to fit to; all services count the same."""
+    """Return the lessons of services as examples with equal total weight per service."""
     moments = [moment for own in services for moment in own]
     features, corrections, to_come = zip(*(lesson for moment in moments for lesson in moment), strict=True)
     weights = np.array(to_come, np.float64) ** -how.emphasis

@@ -1,6 +1,6 @@
-"""The file of an evolved agent: plain JSON that names a policy or a router and its hyperparameters, checked when read.
+"""The file of an evolved agent: JSON with a policy or router and its hyperparameters, checked when read.
 
-Its key ``policy`` or ``router`` holds the registered name and says what it is.
+The key is ``policy`` or ``router``; its value is the registered name.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class EvolvedModel:
 
     Attributes:
         name: registered name of the policy or router.
-        fixed: hyperparameters that were held, JSON-able.
+        fixed: hyperparameters that were not learned, JSON-able.
         weights: learned hyperparameters by name.
         metadata: JSON-able: ``name``, ``summary``, ``training`` (its configuration), ``seed``, …
-        kind: what it is, in :data:`~kvgym.agents.evolution.role.KINDS`.
+        kind: key of :data:`~kvgym.agents.evolution.role.KINDS`.
     """
 
     name: str
@@ -44,10 +44,10 @@ class EvolvedModel:
     kind: str = "policy"
 
     def make(self, name: str) -> Policy | Router:
-        """Return the policy or router, called ``name`` in results.
+        """Return the policy or router with a name for results.
 
         Raises:
-            ConfigError: it refuses its hyperparameters.
+            ConfigError: a hyperparameter is wrong.
         """
         made: Policy | Router = KINDS[self.kind].make(self.name, **self.fixed, **self.weights)
         made.info = replace(made.info, name=name)  # type: ignore[misc]
@@ -55,11 +55,11 @@ class EvolvedModel:
         return made
 
     def check(self) -> EvolvedModel:
-        """Check that there is such a policy or router and that it takes these hyperparameters, and return the model.
+        """Check the name and the hyperparameters, and return the model with checked weights.
 
         Raises:
-            UnknownNameError: nothing of that name.
-            ConfigError: naming what is wrong.
+            UnknownNameError: no policy or router of that name.
+            ConfigError: a hyperparameter is wrong.
         """
         declared = weights_of(self.name, self.fixed, self.kind)
         known = {*declared, *policy_defaults(KINDS[self.kind].registry[self.name])}
@@ -70,12 +70,12 @@ class EvolvedModel:
                     f"{', '.join(sorted(known)) or 'none'}"
                 )
         if both := self.fixed.keys() & self.weights.keys():
-            raise ConfigError(f"{shown(min(both))} is among fixed and among weights")
+            raise ConfigError(f"{shown(min(both))} is in both fixed and weights")
         found: dict[str, Value] = {}
         for name, value in self.weights.items():
             found[name] = checked(declared[name], value) if name in declared else _finite(name, value)
         model = replace(self, weights=found)
-        model.make("check")  # ranges that are not declared are in its constructor
+        model.make("check")  # its constructor checks other ranges
         return model
 
     def to_json(self) -> str:
@@ -97,7 +97,7 @@ class EvolvedModel:
         """Read a file.
 
         Raises:
-            ConfigError: there is none, it is damaged or something else, or what it names refuses what is in it.
+            ConfigError: there is no such file, it is damaged or has another format, or a hyperparameter is wrong.
         """
         place = Path(path)
         content = parse_json(read_bytes(place, "agent"), f"agent {place}", finite=True)
@@ -131,7 +131,7 @@ class EvolvedModel:
 
 
 def _finite(name: str, value: Any) -> float:
-    """Return a number; its range is checked by what it is for."""
+    """Return a finite number; the policy checks its range."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ConfigError(f"weight {shown(name)} = {shown(value)}; expected a finite number")
     return float(value)

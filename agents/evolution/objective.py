@@ -1,17 +1,16 @@
-"""How good a policy or a router is on services: relative to references that serve the same requests.
+"""Objective of evolution: a policy or router relative to references on the same requests.
 
-The objective of a service is, with v its metric and r that of the best reference:
+With the metric v and the best reference value r, the objective of a service is:
 
-- ``log(v / r)`` where less is better: -0.1 is about 10 % better. Values below a second's millionth, or below 1 where
-  the metric counts something, are taken as that.
-- ``(r - v) / max(r, v)`` where more is better, such as the attainment of SLOs: about the relative difference, and
-  bounded where one of them is near 0.
+- ``log(v / r)`` if lower is better: -0.1 is about 10 % better. Values are at least 1e-6 s, or 1 for counts.
+- ``(r - v) / max(r, v)`` if higher is better, such as SLO attainment: about the relative difference, bounded if one
+  value is near 0.
 
-It is at most :data:`PENALTY`. A run that fails (it can make no progress, decides something impossible, or the
-weights are refused), or that leaves requests unfinished where less is better (what is left would flatter it), has
-``PENALTY * (1 + share of requests unfinished)``: worse than all that finish, and finite. Where no reference has a
-value, whoever finishes has 0. The objective is the mean over services, in which those that are worse than their best
-reference may weigh more (``behind``).
+It is at most :data:`PENALTY`. A run fails if it makes no progress, decides something impossible or has invalid
+weights. A failed run, and a run that leaves requests unfinished if lower is better (they would flatter it), has
+``PENALTY * (1 + share of unfinished requests)``: finite, and worse than any finished run. If no reference has a
+value, a finished run has 0. The objective is the mean over services; losses to the best reference may weigh more
+(``behind``).
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ from kvgym.runner import check_needs, simulate
 from kvgym.simulator.tables import FINISHED
 
 PENALTY = 10.0
-"""Objective that no run which finishes exceeds: a latency e^10 = 22,000 times the reference's."""
+"""Largest objective of a finished run: a latency e^10 = 22,000 times the reference's."""
 
 _LEAST = {"s": 1e-6}
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a policy or a router reached on a service.
+    """Result of a policy or a router on a service.
 
     Attributes:
-        metrics: values by name, NaN where nothing was measured.
-        left: share of the requests that were not finished.
-        error: why the run failed, or "".
+        metrics: values by name, NaN if not measured.
+        left: share of unfinished requests.
+        error: error of a failed run, or "".
     """
 
     metrics: dict[str, float]
@@ -63,12 +62,12 @@ def measure(
     Args:
         service: the service.
         spec: name or spec.
-        hyperparameters: beside those of the spec.
+        hyperparameters: in addition to those of the spec.
         names: metrics to keep.
-        role: what it is.
+        role: policy or router.
 
     Raises:
-        ConfigError: there is nothing of that name, or the requests lack what the policy needs to know.
+        ConfigError: the name is unknown, or the requests lack information that the policy needs.
     """
     nothing = dict.fromkeys(names, math.nan)
     try:
@@ -92,7 +91,7 @@ def measure(
 def measure_reference(
     service: Service, spec: str, names: Sequence[str], role: Role = AS_POLICY
 ) -> Measurement:
-    """Run a reference on a service; where it lacks what it needs to know, it fails."""
+    """Run a reference on a service; missing information is a failure, not an error."""
     try:
         return measure(service, spec, {}, names, role)
     except UnknownNameError:
@@ -102,22 +101,22 @@ def measure_reference(
 
 
 def counts(measurement: Measurement, metric: str) -> bool:
-    """Whether the value of a metric can be taken as it is."""
+    """Return whether the value of a metric is valid."""
     value = measurement.metrics[metric]
     flattered = metric_info(metric).lower_is_better and measurement.left > 0
     return not measurement.error and not flattered and math.isfinite(value)
 
 
 def best_value(references: Sequence[Measurement], metric: str) -> float:
-    """Return the best value of a metric among references; NaN where none has one."""
+    """Return the best value of a metric among references; NaN if there is none."""
     values = [m.metrics[metric] for m in references if counts(m, metric)]
     if not values:
         return math.nan
     return min(values) if metric_info(metric).lower_is_better else max(values)
 
 
-def weighed(objective: float, behind: float) -> float:
-    """Return the objective of a service, ``behind`` times as much where it is worse than the best reference."""
+def weighted(objective: float, behind: float) -> float:
+    """Return the objective of a service, times ``behind`` if worse than the best reference."""
     return objective * behind if objective > 0 else objective
 
 
@@ -126,8 +125,8 @@ def objective(measurement: Measurement, metric: str, reference: float) -> float:
 
     Args:
         measurement: of the policy.
-        metric: one that has better and worse.
-        reference: value of the best reference, NaN where there is none.
+        metric: one with a direction.
+        reference: value of the best reference, NaN if there is none.
     """
     if not counts(measurement, metric):
         nothing_to_measure = not measurement.error and measurement.left == 0 and math.isnan(reference)
@@ -143,7 +142,7 @@ def objective(measurement: Measurement, metric: str, reference: float) -> float:
 
 
 def improvement(mean_objective: float, metric: str) -> float:
-    """Return by how many per cent a policy is better than the best references, from its mean objective."""
+    """Return the gain over the best references in per cent, from the mean objective."""
     share = math.expm1(mean_objective) if metric_info(metric).lower_is_better else mean_objective
     return 0.0 - 100 * share  # not -0.0
 

@@ -1,4 +1,4 @@
-"""Playing policies or routers on services, in this process or in several; results do not depend on how many."""
+"""Run policies or routers on services, in one or several processes with equal results."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from kvgym.agents.evolution.services import Service, Services
 from kvgym.execution import cores, make_executor
 
 CACHED = 256
-"""Services that a process keeps, the latest ones: those held out are drawn once."""
+"""Latest services that a process keeps, so that held-out services are drawn once."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Some contenders on one service.
+    """Candidates or a reference to run on one service.
 
     Attributes:
         seed: of the service.
         spec: name or spec.
         names: metrics to keep.
-        role: what they are.
+        role: policy or router.
         candidates: hyperparameters of each.
-        reference: whether it is a reference, which may lack what it needs to know.
+        reference: whether it is a reference, which may lack information that it needs.
     """
 
     seed: int
@@ -39,10 +39,10 @@ class Task:
 
 
 class Player:
-    """Plays tasks in one process; work for an executor.
+    """Run tasks in one process; called by an executor.
 
     Args:
-        services: what seeds draw from.
+        services: distribution of services.
     """
 
     def __init__(self, services: Services) -> None:
@@ -50,7 +50,7 @@ class Player:
         self._known: dict[int, Service] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Go to other processes without the services drawn so far."""
+        """Leave out drawn services when sent to another process."""
         return {"_services": self._services, "_known": {}}
 
     def service(self, seed: int) -> Service:
@@ -73,12 +73,12 @@ class Player:
 
 
 class Players:
-    """Plays tasks in several processes; a context manager that ends them.
+    """Run tasks in several processes; a context manager that ends them.
 
     Args:
-        services: what seeds draw from.
-        jobs: number of processes; 1 = this one, 0 = as many as there are cores.
-        ray: play on a Ray cluster instead, see :func:`kvgym.execution.make_executor`.
+        services: distribution of services.
+        jobs: number of processes; 1 = this one, 0 = one per core.
+        ray: use a Ray cluster instead, see :func:`kvgym.execution.make_executor`.
 
     Attributes:
         jobs: number of processes.
@@ -117,7 +117,7 @@ class Players:
         names: Sequence[str],
         role: Role = AS_POLICY,
     ) -> tuple[list[list[Measurement]], list[list[Measurement]]]:
-        """Return what candidates and references reach on the service of each seed.
+        """Run candidates and references on the service of each seed.
 
         Args:
             seeds: of the services.
@@ -125,7 +125,7 @@ class Players:
             candidates: hyperparameters of each.
             reference: names or specs of the same kind.
             names: metrics to keep.
-            role: what they are.
+            role: policy or router.
 
         Returns:
             Measurements (seeds, candidates) and (seeds, references).

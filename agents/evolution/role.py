@@ -1,4 +1,4 @@
-"""What evolution can learn the weights of, policies and routers, and what stands beside them in a run."""
+"""Policies and routers as learners of evolution."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvgym.utils.registry import Registry
 
 @dataclass(frozen=True)
 class Kind:
-    """Something with weights.
+    """A kind of learner.
 
     Attributes:
         registry: classes by name; each has ``weights(**fixed)``.
@@ -25,16 +25,16 @@ class Kind:
 
 
 KINDS: Mapping[str, Kind] = {"policy": Kind(POLICIES, make_policy), "router": Kind(ROUTERS, make_router)}
-"""What can be evolved, by the name it has in configurations and files."""
+"""Kinds of learners, by their name in configurations and files."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """What a contender is, and what it plays with.
+    """Whether a learner is a policy or a router.
 
     Attributes:
         kind: name in :data:`KINDS`.
-        policy: of a router, the spec of the policy that schedules on the workers; else "".
+        policy: for a router, spec of the policy on the workers; else "".
     """
 
     kind: str = "policy"
@@ -46,12 +46,12 @@ class Role:
         """Return the policy and the router of a run.
 
         Args:
-            spec: name or spec of the contender.
-            hyperparameters: beside those of the spec.
-            router: of the service; a contender that is a router takes its place.
+            spec: name or spec of the learner.
+            hyperparameters: in addition to those of the spec.
+            router: of the service; a learner that is a router replaces it.
 
         Raises:
-            UnknownNameError: nothing of that name.
+            UnknownNameError: no policy or router of that name.
             ConfigError: a hyperparameter is wrong.
         """
         made = KINDS[self.kind].make(spec, **hyperparameters)

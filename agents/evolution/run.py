@@ -1,4 +1,4 @@
-"""A run of evolution in its folder: generations, evaluations on services held out, curves and checkpoints."""
+"""A run of evolution: generations, evaluations on held-out services, curves and checkpoints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kvgym.agents.evolution.objective import (
     improvement,
     mean,
     objective,
-    weighed,
+    weighted,
 )
 from kvgym.agents.evolution.playing import Players
 from kvgym.agents.evolution.space import SearchSpace, Value
@@ -43,27 +43,27 @@ SHOWN = (
     "goodput",
     "slo_attainment",
 )
-"""Metrics whose improvement over the best reference is shown beside the one that is trained for."""
+"""Metrics reported in addition to the trained one."""
 
 Row = dict[str, float]
 
 
 @dataclass(frozen=True)
 class EvolutionResult:
-    """What a finished run leaves.
+    """Result of a finished run.
 
     Attributes:
         folder: the run folder.
-        generations: that were played.
-        best: improvement of the best agent over the best references on the services held out, per cent.
-        best_generation: generation after which it was that good.
-        start: the same of the weights that the search started from.
+        generations: number of generations.
+        best: gain of the best agent over the best references on the held-out services, per cent.
+        best_generation: generation of the best agent.
+        start: the same gain of the initial weights.
         stopped_early: whether patience ended the run.
         curve: rows of ``curve.csv``.
-        metric: what was trained for.
-        reference: what it is measured against.
-        services: number of services held out.
-        notes: what the user should know, a sentence each.
+        metric: trained metric.
+        reference: specs of the references.
+        services: number of held-out services.
+        notes: notes for the user, a sentence each.
     """
 
     folder: Path
@@ -79,12 +79,12 @@ class EvolutionResult:
     notes: tuple[str, ...] = ()
 
     def report(self) -> list[str]:
-        """Return what was reached, a line each; the last one is the file of the agent."""
+        """Return the result as lines; the last one is the file of the agent."""
         early = f"; stopped early after {self.generations:,}" if self.stopped_early else ""
         after = f"best of {len(self.curve)}, after {self.best_generation:,} generations{early}"
         return [
             *(f"note: {note}" for note in self.notes),
-            f"{self.metric} on {self.services} services held out, against the best of {', '.join(self.reference)}:",
+            f"{self.metric} on {self.services} held-out services, against the best of {', '.join(self.reference)}:",
             f"  start: {self.start:+.2f} %",
             f"  agent: {self.best:+.2f} % ({after})",
             f"agent: {self.folder / 'best.json'}",
@@ -97,7 +97,7 @@ class Run:
     def __init__(
         self, config: EvolutionConfig, folder: Path, players: Players, log: TrainingLog | None = None
     ) -> None:
-        """Prepare what a new run and a resumed one share."""
+        """Prepare a new or resumed run."""
         self.config, self.folder, self.players, self.log = config, folder, players, log
         self.checkpoints = folder / "checkpoints"
         self.generation = 0
@@ -108,8 +108,8 @@ class Run:
         self._seconds = 0.0  # of CPU time, before this process
         self._episodes = 0
         self._held_out: list[list[Measurement]] | None = None  # of the references
-        self._imitation = ""  # how it went
-        self.curves: Curves
+        self._imitation = ""  # its report
+        self.curves: TensorBoardWriter
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -117,10 +117,10 @@ class Run:
         return tuple(dict.fromkeys((self.config.metric, *SHOWN)))
 
     def build(self, state: Mapping[str, Any] | None) -> None:
-        """Make the search, and go to the state of a checkpoint if there is one.
+        """Make the search, from the state of a checkpoint if there is one.
 
         Raises:
-            ConfigError: the file of weights to start from does not fit, or the checkpoint is damaged.
+            ConfigError: the start file does not fit, or the checkpoint is damaged.
         """
         learned, starts = self.config.learned()
         if state is None:
@@ -146,10 +146,10 @@ class Run:
             self.best_generation = int(state["best_generation"])
             self._seconds, self._episodes = float(state["cpu_seconds"]), int(state["episodes"])
             self._imitation = str(state.get("imitation", ""))
-        self.curves = Curves(self.folder / "tensorboard")
+        self.curves = TensorBoardWriter(self.folder / "tensorboard")
 
     def _imitated(self, learned: Sequence[Weight], starts: dict[str, Value]) -> dict[str, Value]:
-        """Return where the search starts, the network fitted by imitation if the configuration says so."""
+        """Return the start of the search, with the network fitted by imitation if configured."""
         config = self.config
         if config.imitate is None:
             return starts
@@ -164,12 +164,12 @@ class Run:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time of all episodes so far, seconds, over all processes."""
+        """CPU seconds of all episodes so far, over all processes."""
         return self._seconds + self.players.cpu_seconds
 
     @property
     def centre(self) -> Vector:
-        """What is evaluated and kept: the centre of the search, or the average of its centres."""
+        """Vector of the agent: the centre of the search, or the average of its centres."""
         return self.strategy.mean if self.average is None else self.average.mean
 
     @property
@@ -180,11 +180,11 @@ class Run:
         return patience is not None and since >= patience
 
     def hyperparameters(self, vector: Any) -> dict[str, Any]:
-        """Return what a candidate is made with at a vector of the search."""
+        """Return the hyperparameters of a candidate at a vector of the search."""
         return {**self.config.fixed, **self.space.values(vector)}
 
     def learn(self) -> None:
-        """Play generations until the configured number, or until patience runs out."""
+        """Run generations until the configured number, or until patience runs out."""
         config = self.config
         if not self.rows:
             self.milestone()
@@ -196,32 +196,32 @@ class Run:
                 self.milestone()
 
     def play(self) -> None:
-        """Play one generation: all candidates on the same new services."""
+        """Run one generation: all candidates on the same new services."""
         config = self.config
         seeds = generation_seeds(config.seed, self.generation, config.services_per_generation)
-        candidates = [self.hyperparameters(vector) for vector in self.strategy.ask()]
+        candidates = [self.hyperparameters(vector) for vector in self.strategy.propose()]
         found, references = self.players.compete(
             seeds, config.learner, candidates, config.reference, [config.metric], config.role
         )
         self._episodes += len(seeds) * (len(candidates) + len(config.reference))
         by_service = self._objectives(found, references, config.metric, config.behind)
         objectives = np.mean(by_service, axis=0).tolist()
-        self.strategy.tell(objectives)
+        self.strategy.learn(objectives)
         if self.average is not None:
             self.average.add(self.space.inside(self.strategy.mean))
         self._latest.append(objectives)
         self.generation += 1
 
     def milestone(self) -> None:
-        """Evaluate the search's :attr:`centre`, keep it if it is the best so far, and save a checkpoint."""
+        """Evaluate :attr:`centre`, keep it if it is the best so far, and save a checkpoint."""
         self.evaluate()
         self.save()
 
     def evaluate(self) -> None:
-        """Evaluate the search's :attr:`centre` on the services held out."""
+        """Evaluate :attr:`centre` on the held-out services."""
         config = self.config
         seeds = config.held_out.seeds
-        reference = config.reference if self._held_out is None else ()  # once; they stay as they are
+        reference = config.reference if self._held_out is None else ()  # only once
         if not self.rows:
             self._episodes += len(seeds) * len(reference)
         weights = self.space.values(self.centre)
@@ -267,9 +267,9 @@ class Run:
         metric: str,
         behind: float = 1.0,
     ) -> list[list[float]]:
-        """Return objectives, (services, candidates); losses count ``behind`` times."""
+        """Return objectives, (services, candidates); losses are multiplied by ``behind``."""
         return [
-            [weighed(objective(m, metric, best_value(ours, metric)), behind) for m in row]
+            [weighted(objective(m, metric, best_value(ours, metric)), behind) for m in row]
             for row, ours in zip(found, references, strict=True)
         ]
 
@@ -284,7 +284,7 @@ class Run:
             "episodes": row["episodes"],
             "seed": config.seed,
             "held_out": jsonable(held_out),
-            # Not how many processes: the agent does not depend on it.
+            # The agent does not depend on the number of processes.
             "training": config.model_dump(mode="json", exclude={"jobs", "ray"}),
         }
         return EvolvedModel(config.learner, config.fixed, weights, metadata, config.role.kind)
@@ -309,7 +309,7 @@ class Run:
         save_checkpoint(self.checkpoints, self.generation, write, state, self.config.keep_checkpoints)
 
     def finish(self) -> EvolutionResult:
-        """Save the last agent, and return what the run has reached."""
+        """Save the last agent and return the result."""
         last = self.agent(self.space.values(self.centre))
         write_text(self.folder / "final.json", last.to_json())
         self.curves.close()
@@ -330,14 +330,14 @@ class Run:
         )
 
 
-class Curves:
-    """Writes scalars to event files; does nothing where TensorBoard is not installed.
+class TensorBoardWriter:
+    """Write scalars to event files, without PyTorch; does nothing if TensorBoard is not installed.
 
     Args:
         folder: of the event files.
 
     Attributes:
-        missing: what to do about curves that are not written, or "".
+        missing: how to get curves that are not written, or "".
     """
 
     def __init__(self, folder: Path) -> None:
@@ -354,7 +354,7 @@ class Curves:
         self._writer = writers.EventFileWriter(str(folder))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Add a point to each curve; what is not finite is left out."""
+        """Add a point to each curve; skip non-finite values."""
         if self._writer is None:
             return
         points = [
@@ -366,17 +366,17 @@ class Curves:
         self._writer.add_event(self._events.Event(wall_time=time.time(), step=step, summary=summary))
 
     def flush(self) -> None:
-        """Write what is buffered."""
+        """Write buffered points."""
         if self._writer is not None:
             self._writer.flush()
 
     def close(self) -> None:
-        """End the files."""
+        """Close the files."""
         if self._writer is not None:
             self._writer.close()
 
 
 def generation_seeds(seed: int, generation: int, count: int) -> list[int]:
-    """Return the seeds of a generation's services: a function of the run's seed and the generation."""
+    """Return the seeds of a generation's services, a function of the run's seed and the generation."""
     words = np.random.SeedSequence(seed, spawn_key=(generation,)).generate_state(count, np.uint64)
     return [int(word >> np.uint64(1)) for word in words]

@@ -1,4 +1,4 @@
-"""Random services to train on: families of scenarios with random places, and what is drawn from them."""
+"""Random training services, drawn from families of scenarios with random places."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from kvgym.workloads.workload import describe_workload, make_workload
 
 
 class Family(Part):
-    """Services of one kind: a scenario, and what differs from it, fixed or random (:mod:`.drawing`).
+    """Services of one kind: a scenario with fixed or random changes (:mod:`.drawing`).
 
     Attributes:
         name: for records; "" = the scenario's.
         weight: share of the services, relative to the other families.
-        scenario: name or file of the scenario that gives what is not said here.
+        scenario: name or file of the scenario to change.
         hardware: as in a scenario, e.g. ``{choice: [llama2-70b-a100-tp2, llama3-8b-a100-tp1]}``.
         engine: as in a scenario.
         batch_time: as in a scenario.
         kv_capacity: as in a scenario.
         workload: as in a scenario; replaces the scenario's.
-        system: rules of the engine that differ, e.g. ``{block_size: 16}``.
+        system: changed rules of the engine, e.g. ``{block_size: 16}``.
         workers: as in a scenario.
         router: as in a scenario.
-        too_long: what happens to requests that can never be served, ``"drop"`` or ``"clip"``.
-        rate: arrivals per second of the requests that are served, e.g. ``{log_uniform: [8, 25]}``.
-        load: the same as a multiple of the service's estimated capacity (:mod:`.capacity`), instead of ``rate``;
-            with neither the workload's own arrivals stay.
+        too_long: ``"drop"`` or ``"clip"`` requests that do not fit into memory.
+        rate: arrivals per second of the served requests, e.g. ``{log_uniform: [8, 25]}``.
+        load: the rate as a multiple of the sustained rate (:mod:`.capacity`), instead of ``rate``; without either the
+            workload keeps its arrivals.
     """
 
     name: str = ""
@@ -59,14 +59,14 @@ class Family(Part):
     load: Any = None
 
     def check(self, place: str, *, clusters: bool = False) -> None:
-        """Check everything that can be drawn from the family.
+        """Check everything that the family can draw.
 
         Args:
-            place: where it stands in a configuration, for messages.
-            clusters: whether every service must have several workers to route to.
+            place: path in the configuration, for messages.
+            clusters: whether every service needs several workers.
 
         Raises:
-            ConfigError: naming what is wrong, and where.
+            ConfigError: a value is wrong; the message has its place.
         """
         if self.rate is not None and self.load is not None:
             raise ConfigError(f"{place}: rate and load are both given; choose one of them")
@@ -83,19 +83,19 @@ class Family(Part):
                 scenario = self._scenario(drawn)
                 system, workload = scenario.make_system(), make_workload(scenario.workload)
                 if self.load is not None and system.num_prefill_workers:
-                    raise ConfigError("load is not defined for prefill and decode workers apart; give a rate")
-                if (self.load or self.rate) and not math.isfinite(workload.mean_rate):
                     raise ConfigError(
-                        "the workload has no rate to change; give it Poisson arrivals, for example"
+                        "load is not defined for separate prefill and decode workers; give a rate"
                     )
+                if (self.load or self.rate) and not math.isfinite(workload.mean_rate):
+                    raise ConfigError("the workload has no rate to change; use e.g. Poisson arrivals")
                 scenario.make_router()
                 if clusters and len(system.all_workers) == 1:
-                    raise ConfigError("a service has one worker, and nothing to route; give workers, e.g. 4")
+                    raise ConfigError("a service has one worker and nothing to route; give workers, e.g. 4")
             except ConfigError as error:
                 raise ConfigError(f"{place}: {error}") from None
 
     def draw(self, seed: int, index: int) -> tuple[Scenario, dict[str, float]]:
-        """Return the scenario of a service, and its ``rate`` or ``load`` if the family gives one."""
+        """Return the scenario of a service, and its ``rate`` or ``load`` if given."""
         place = f"families.{index}"
         return self._scenario(draw(self._random(), seed, place)), draw(self._wanted(), seed, place)
 
@@ -117,13 +117,13 @@ class Family(Part):
 
     @staticmethod
     def _rate(wanted: Mapping[str, float], system: System, table: RequestTable) -> float | None:
-        """Return arrivals per second, None where the workload's own stay."""
+        """Return arrivals per second, None to keep the workload's."""
         if "load" in wanted:
             return wanted["load"] * sustained_rate(system, table)
         return wanted.get("rate")
 
     def _random(self) -> dict[str, Any]:
-        """Return what may hold random places, besides the rate."""
+        """Return the fields with random places, without the rate."""
         names = ("hardware", "engine", "batch_time", "kv_capacity", "workload", "workers", "router", "system")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
@@ -137,7 +137,7 @@ class Services(Part):
     """A distribution of services.
 
     Attributes:
-        families: what they are drawn from.
+        families: at least one.
     """
 
     families: tuple[Family, ...] = Field(min_length=1)
@@ -146,11 +146,11 @@ class Services(Part):
         """Check all families.
 
         Args:
-            place: where they stand in a configuration, for messages.
-            clusters: whether every service must have several workers to route to.
+            place: path in the configuration, for messages.
+            clusters: whether every service needs several workers.
 
         Raises:
-            ConfigError: naming what is wrong, and where.
+            ConfigError: a value is wrong; the message has its place.
         """
         for i, family in enumerate(self.families):
             family.check(f"{place}.families.{i}", clusters=clusters)
@@ -159,10 +159,10 @@ class Services(Part):
         """Return the service of a seed; equal seeds give equal bits.
 
         Args:
-            seed: non-negative; of the description, of the requests and of the policy's own randomness.
+            seed: non-negative; for the description, the requests and the policy.
 
         Raises:
-            ConfigError: all requests of the service are longer than its memory.
+            ConfigError: no request of the service fits into its memory.
         """
         shares = list(itertools.accumulate(f.weight for f in self.families))
         place = generator(seed, "family").random() * shares[-1]
@@ -188,13 +188,13 @@ class Services(Part):
 
 @dataclass(frozen=True)
 class Service:
-    """One random service, ready to run.
+    """A random service, ready to run.
 
     Attributes:
-        seed: what it was drawn with.
+        seed: its seed.
         family: name of its family.
-        scenario: its description; the rate is not in it.
-        load: drawn multiple of the estimated capacity; None where the family gives no load.
+        scenario: its description, without the rate.
+        load: drawn multiple of the sustained rate; None if the family has no load.
         rate: arrivals per second of the requests in ``table``.
         system: worker or cluster.
         router: of a cluster.
@@ -212,7 +212,7 @@ class Service:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What it is, JSON-able."""
+        """Description of the service, JSON-able."""
         return {
             "seed": self.seed, "family": self.family, "load": self.load, "rate": self.rate,
             "scenario": self.scenario.model_dump(mode="json"),

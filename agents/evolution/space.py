@@ -1,4 +1,4 @@
-"""The weights of a policy or a router that are learned, and the vectors that a search moves in."""
+"""Learned weights of a policy or router, and their search space."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from kvgym.errors import ConfigError, shown
 from kvgym.policy import Weight, policy_defaults
 
 Value = float | tuple[float, ...]
-"""Of a weight: a number, or numbers where its size is more than 1."""
+"""Value of a weight: a number, or a tuple if its size is above 1."""
 
 
 def weights_of(name: str, fixed: Mapping[str, Any], kind: str = "policy") -> dict[str, Weight]:
-    """Return the weights that a policy or a router declares, by name.
+    """Return the declared weights of a policy or router, by name.
 
     Args:
         name: registered name.
         fixed: its other hyperparameters.
-        kind: what it is, in :data:`~kvgym.agents.evolution.role.KINDS`.
+        kind: key of :data:`~kvgym.agents.evolution.role.KINDS`.
 
     Raises:
-        UnknownNameError: nothing of that name.
+        UnknownNameError: no policy or router of that name.
         ConfigError: a hyperparameter in ``fixed`` is wrong.
     """
     try:
@@ -39,19 +39,18 @@ def weights_of(name: str, fixed: Mapping[str, Any], kind: str = "policy") -> dic
 def chosen_weights(
     name: str, fixed: Mapping[str, Any], chosen: Mapping[str, Mapping[str, Any]], kind: str = "policy"
 ) -> tuple[tuple[Weight, ...], dict[str, Value]]:
-    """Return the weights to learn, and where the search for them starts.
+    """Return the weights to learn and the start of their search.
 
     Args:
         name: registered name of the policy or router.
-        fixed: its hyperparameters that are held.
-        chosen: names with what differs: ``start``, ``step``, ``low``, ``high``; empty = all that are declared.
-            What declares none, or not this one, has every number among its hyperparameters learned that comes with
-            ``step``, ``low`` and ``high``.
-        kind: what it is, in :data:`~kvgym.agents.evolution.role.KINDS`.
+        fixed: hyperparameters that are not learned.
+        chosen: names with changes of ``start``, ``step``, ``low`` and ``high``; empty = all declared weights. A
+            hyperparameter that is not a declared weight needs ``step``, ``low`` and ``high``.
+        kind: key of :data:`~kvgym.agents.evolution.role.KINDS`.
 
     Raises:
-        UnknownNameError: nothing of that name, or no hyperparameter of that name.
-        ConfigError: there is nothing to learn, or a figure is out of range.
+        UnknownNameError: no policy, router or hyperparameter of that name.
+        ConfigError: there is nothing to learn, or a number is out of range.
     """
     declared = weights_of(name, fixed, kind)
     defaults = policy_defaults(KINDS[kind].registry[name])
@@ -66,7 +65,7 @@ def chosen_weights(
         given = {field: value for field, value in changes.items() if value is not None}
         start = given.pop("start", None)
         if key in fixed:
-            raise ConfigError(f"weight {shown(key)} is in fixed as well; it is either held or learned")
+            raise ConfigError(f"weight {shown(key)} is in fixed, too; a weight is either fixed or learned")
         if key in declared:
             weight = dataclasses.replace(declared[key], **given)
         else:
@@ -85,7 +84,7 @@ def chosen_weights(
 def _of_number(
     what: str, name: str, defaults: Mapping[str, Any], given: Mapping[str, Any], declared: Sequence[str]
 ) -> Weight:
-    """Return a weight for a hyperparameter that is not declared as one."""
+    """Return a weight for a hyperparameter that is not a declared weight."""
     default = defaults.get(name)
     if isinstance(default, bool) or not isinstance(default, float):
         numbers = [key for key, value in defaults.items() if isinstance(value, float)]
@@ -93,17 +92,15 @@ def _of_number(
         raise ConfigError(f"{what} has no weight {shown(name)} that is a real number; valid: {valid}")
     missing = [key for key in ("step", "low", "high") if key not in given]
     if missing:
-        raise ConfigError(
-            f"weight {shown(name)}: {what} does not say how to vary it; give {', '.join(missing)} as well"
-        )
+        raise ConfigError(f"weight {shown(name)}: {what} does not declare it; also give {', '.join(missing)}")
     return Weight(name=name, default=default, **given)
 
 
 def checked(weight: Weight, value: Any, what: str = "value") -> Value:
-    """Return a value of a weight as a float, or as a tuple of floats where its size is more than 1.
+    """Return a value of a weight as a float, or as a tuple of floats if its size is above 1.
 
     Raises:
-        ConfigError: it is not of that size, not finite, or out of range.
+        ConfigError: it has another size, is not finite, or is out of range.
     """
     entries = [value] if weight.size == 1 and not isinstance(value, list | tuple) else value
     good = isinstance(entries, list | tuple) and all(
@@ -124,14 +121,14 @@ def checked(weight: Weight, value: Any, what: str = "value") -> Value:
 
 
 class SearchSpace:
-    """Maps vectors of a search to weights.
+    """Map vectors of a search to weights.
 
-    A vector is in steps from the start: 0 is the start, 1 in an entry is a typical change of it. The search is not
-    bounded; what leaves the range of a weight is reflected back into it.
+    A vector counts steps from the start: 0 is the start, 1 is a typical change of an entry. The search is unbounded;
+    values outside the range of a weight are reflected into it.
 
     Args:
-        weights: what is learned.
-        starts: value of each at 0.
+        weights: the learned weights.
+        starts: value of each at vector 0.
     """
 
     def __init__(self, weights: Sequence[Weight], starts: Mapping[str, Value]) -> None:
@@ -149,7 +146,7 @@ class SearchSpace:
         return len(self._start)
 
     def inside(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the vector without reflections that has the same weights, float64 (size,)."""
+        """Return the vector with the same weights that needs no reflection, float64 (size,)."""
         entries = self._start + self._step * vector
         found = reflected(entries, self._low, self._high)
         return np.where(found == entries, vector, (found - self._start) / self._step)
@@ -169,7 +166,7 @@ class SearchSpace:
 def reflected(
     x: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return ``x`` with what lies outside of [low, high] mirrored at the bounds, as often as it takes; shapes (n,)."""
+    """Return ``x`` mirrored at the bounds until it is in [low, high]; shapes (n,)."""
     outside = (x < low) | (x > high)
     if not outside.any():
         return x

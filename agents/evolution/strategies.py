@@ -1,6 +1,6 @@
-"""Evolution strategies: they propose vectors, are told how good these are, and move on; smaller is better.
+"""Evolution strategies: propose vectors and learn from their objectives; smaller is better.
 
-Every strategy starts at 0 and searches in steps, see :class:`~kvgym.agents.evolution.space.SearchSpace`.
+A strategy starts at 0 and searches in steps, see :class:`~kvgym.agents.evolution.space.SearchSpace`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Vector = NDArray[np.float64]
 
 
 class Strategy(ABC):
-    """Proposes vectors and learns from their objectives: ``ask``, ``tell``, ``ask`` and so on.
+    """A search that alternates between :meth:`propose` and :meth:`learn`.
 
     Attributes:
         size: entries of a vector.
@@ -32,18 +32,18 @@ class Strategy(ABC):
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()
-    """Distributions that a run depends on, for its records."""
+    """Distributions that a run depends on, for ``run.json``."""
 
     size: int
     population: int
 
     @abstractmethod
-    def ask(self) -> NDArray[np.float64]:
+    def propose(self) -> NDArray[np.float64]:
         """Return the vectors of the next generation, float64 (population, size)."""
 
     @abstractmethod
-    def tell(self, objectives: Sequence[float]) -> None:
-        """Learn the objectives of the vectors that were asked for, in their order; finite, smaller is better."""
+    def learn(self, objectives: Sequence[float]) -> None:
+        """Update the search with the objectives of the proposed vectors, in order; finite, smaller is better."""
 
     @property
     @abstractmethod
@@ -57,27 +57,27 @@ class Strategy(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return what :meth:`restore` needs, JSON-able."""
+        """Return the state for :meth:`restore`, JSON-able."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved state, bit for bit; the strategy is new, and was made with the same arguments.
+        """Restore a saved state, bit for bit, in a new strategy with the same arguments.
 
         Raises:
-            ConfigError: the state is damaged, or of another version of what the strategy is built on.
+            ConfigError: the state is damaged, or from another version of a library.
         """
 
 
 STRATEGIES: Registry[type[Strategy]] = Registry("evolution strategy")
-"""All strategies by name, which is the ``algorithm`` of a training configuration."""
+"""Strategies by name, the ``algorithm`` of a training configuration."""
 
 
 @STRATEGIES.register("cma_es")
 class CMAES(Strategy):
     """Covariance matrix adaptation (N. Hansen, "The CMA Evolution Strategy: A Tutorial"), of the package ``cma``.
 
-    The object of the package can be saved by pickle only; instead the objectives of all generations are kept, and
-    told again after a resume, with the same random numbers.
+    The package's object can only be saved as a pickle. Instead the objectives of all generations are stored; resuming
+    replays them with the same random numbers.
     """
 
     libraries = ("cma",)
@@ -90,9 +90,9 @@ class CMAES(Strategy):
         Args:
             size: entries of a vector, at least 2.
             population: vectors per generation.
-            seed: of all that is random.
+            seed: seed of all random numbers.
             sigma: initial standard deviation, steps.
-            diagonal: adapt variances only, not the whole matrix: for hundreds of weights and more.
+            diagonal: adapt only variances, not the whole matrix; for hundreds of weights and more.
         """
         require("sigma", sigma, 0 < sigma < np.inf, "a number > 0")
         require_flag("diagonal", diagonal)
@@ -104,7 +104,7 @@ class CMAES(Strategy):
             ) from error
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
         self.size, self.population = size, population
-        # With a generator of its own the package leaves NumPy's global one alone; NaN is how it is told not to seed.
+        # Our own generator keeps NumPy's global one unchanged; a NaN seed makes the package skip seeding.
         options = {
             "popsize": population, "randn": lambda *shape: rng.standard_normal(shape), "seed": np.nan,
             "verbose": -9, "verb_log": 0, "verb_disp": 0, "CMA_diagonal": diagonal,
@@ -113,13 +113,13 @@ class CMAES(Strategy):
         self._history: list[list[float]] = []
         self._asked: list[Vector] = []
 
-    def ask(self) -> NDArray[np.float64]:
+    def propose(self) -> NDArray[np.float64]:
         """Return the vectors of the next generation."""
         self._asked = self._search.ask()
         return np.array(self._asked, np.float64)
 
-    def tell(self, objectives: Sequence[float]) -> None:
-        """Learn the objectives of the last generation."""
+    def learn(self, objectives: Sequence[float]) -> None:
+        """Update the search with the objectives of the last generation."""
         own = [float(x) for x in objectives]
         self._search.tell(self._asked, own)
         self._history.append(own)
@@ -139,10 +139,10 @@ class CMAES(Strategy):
         return {"objectives": self._history, "mean": self.mean.tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Tell all objectives again."""
+        """Replay all objectives."""
         for objectives in state["objectives"]:
-            self.ask()
-            self.tell(objectives)
+            self.propose()
+            self.learn(objectives)
         if self.mean.tolist() != state["mean"]:
             raise ConfigError(
                 "the search cannot be repeated to where it was: cma or NumPy are not of the version that the run began "
@@ -176,10 +176,10 @@ class OpenAIES(Strategy):
         Args:
             size: entries of a vector.
             population: vectors per generation, an even number.
-            seed: of all that is random.
+            seed: seed of all random numbers.
             sigma: standard deviation of the proposals, steps.
-            learning_rate: of Adam, about the steps that an entry moves per generation at first.
-            decay: share of the distance to the start that is taken back per generation, times the learning rate.
+            learning_rate: of Adam, about the initial change of an entry per generation, steps.
+            decay: pull towards the start per generation, times the learning rate.
             beta_1: of Adam, decay of the mean of gradients.
             beta_2: of Adam, decay of the mean of their squares.
         """
@@ -202,13 +202,13 @@ class OpenAIES(Strategy):
         shape = (self.population // 2, self.size)
         return np.random.Generator(np.random.PCG64(sequence)).standard_normal(shape)
 
-    def ask(self) -> NDArray[np.float64]:
+    def propose(self) -> NDArray[np.float64]:
         """Return the vectors of the next generation, the mirrored ones in the second half."""
         noise = self._sigma * self._noise()
         return np.concatenate([self._mean + noise, self._mean - noise])
 
-    def tell(self, objectives: Sequence[float]) -> None:
-        """Learn the objectives of the last generation."""
+    def learn(self, objectives: Sequence[float]) -> None:
+        """Update the search with the objectives of the last generation."""
         ranks = centred_ranks(objectives)
         half = self.population // 2
         gradient = (ranks[:half] - ranks[half:]) @ self._noise() / (self.population * self._sigma)
@@ -235,7 +235,7 @@ class OpenAIES(Strategy):
         return {"generation": self._generation, **{name: x.tolist() for name, x in arrays.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over mean, moments and generation."""
+        """Restore mean, moments and generation."""
         found = [np.array(state[name], np.float64) for name in ("mean", "first", "second")]
         if any(x.shape != (self.size,) or not np.isfinite(x).all() for x in found) or (found[2] < 0).any():
             raise ConfigError(
@@ -250,16 +250,20 @@ class OpenAIES(Strategy):
 
 
 class Averaging:
-    """Polynomial-decay averaging (O. Shamir, T. Zhang, "Stochastic Gradient Descent for Non-smooth Optimization").
+    """Polynomial-decay average of a search's centres.
 
-    A generation sees few services, so that the centre of the search wanders around the optimum by what these happen to
-    prefer; the mean of many centres wanders less (Polyak and Ruppert). After generation t it moves towards the centre
-    by (decay + 1) / (t + decay) of the way: with decay 0 all centres weigh the same, with more the weight of the t-th
-    grows about as t^decay, so that the way from the start is forgotten. Nothing is kept but the mean itself, and a run
-    can be prolonged. The paper does it for the iterates of stochastic gradient descent (section 4).
+    Source: O. Shamir, T. Zhang, "Stochastic Gradient Descent for Non-smooth Optimization", section 4, which averages
+        the
+    iterates of stochastic gradient descent.
 
-    What is averaged lies within the ranges of the weights: where a search runs beyond a bound, what it finds there are
-    the weights mirrored at the bound, and the mean of both sides would be the bound.
+    A generation has few services, so the centre of the search fluctuates around the optimum; the mean of many centres
+    fluctuates less (Polyak and Ruppert). After generation t the mean moves towards the centre by
+    (decay + 1) / (t + decay) of the distance: with decay 0 all centres have equal weight; otherwise the weight of the
+    t-th grows about as t^decay, so that the way from the start is forgotten. Only the mean is stored, and a run can be
+    extended.
+
+    Centres are averaged after reflection into the ranges of the weights: beyond a bound a search finds the weights
+    mirrored at the bound, and the mean of both sides would be the bound.
 
     Attributes:
         mean: the average, float64 (size,); 0, the start of the search, before the first generation.
@@ -270,22 +274,22 @@ class Averaging:
 
         Args:
             size: entries of a vector.
-            decay: how fast early centres are forgotten, at least 0.
+            decay: larger values forget early centres faster; at least 0.
         """
         self._decay = decay
         self._count = 0
         self.mean: Vector = np.zeros(size)
 
     def add(self, centre: Vector) -> None:
-        """Take in the centre after one more generation, float64 (size,)."""
+        """Add the centre of the next generation, float64 (size,)."""
         self._count += 1
         self.mean = self.mean + (self._decay + 1) / (self._count + self._decay) * (centre - self.mean)
 
     def restore(self, mean: Sequence[float], count: int) -> None:
-        """Go to the average after a number of generations.
+        """Restore the average after a number of generations.
 
         Raises:
-            ConfigError: it is not as many finite numbers as a vector has.
+            ConfigError: it is not a finite vector of this size.
         """
         found = np.array(mean, np.float64)
         if found.shape != self.mean.shape or not np.isfinite(found).all():
@@ -296,11 +300,11 @@ class Averaging:
 
 
 def centred_ranks(objectives: Sequence[float]) -> Vector:
-    """Return ranks scaled to [-0.5, 0.5], float64 (n,): -0.5 for the smallest; equal ones share their mean rank."""
+    """Return ranks scaled to [-0.5, 0.5], float64 (n,), -0.5 for the smallest; ties share their mean rank."""
     if len(objectives) < 2:
         return np.zeros(len(objectives))
     _, place, count = np.unique(np.asarray(objectives, np.float64), return_inverse=True, return_counts=True)
-    first = np.cumsum(count) - count  # rank of the first of those that are equal, from 0
+    first = np.cumsum(count) - count  # rank of the first of a tie, from 0
     ranks = (first + (count - 1) / 2)[place]
     return np.asarray(ranks / (len(objectives) - 1) - 0.5, np.float64)
 
@@ -314,7 +318,7 @@ def make_strategy(
         algorithm: name in :data:`STRATEGIES`.
         size: entries of a vector.
         population: vectors per generation.
-        seed: of all that is random.
+        seed: seed of all random numbers.
         hyperparameters: of the strategy.
 
     Raises:
@@ -327,7 +331,7 @@ def make_strategy(
         raise ConfigError(
             f"{algorithm} has no hyperparameter {shown(unknown[0])}; valid: {describe_arguments(cls)}"
         )
-    # Proposals and what is learned of them, and, unless it is diagonal, a matrix and its factors.
+    # Proposals and their updates and, unless diagonal, a matrix and its factors.
     matrix = 6 * size**2 if cls is CMAES and not hyperparameters.get("diagonal") else 0
     what = f"a population of {population:,} vectors of {size:,} weights"
     check_free(8 * (4 * population * size + matrix), what, "choose a smaller population or fewer weights")

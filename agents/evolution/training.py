@@ -1,19 +1,19 @@
-"""Evolution: from a configuration to a run folder with checkpoints, curves and the best agent.
+"""Training by evolution, and the files of its run folder.
 
-A run folder holds ``config.yaml`` (resolved), ``run.json`` (versions, seed, commands), ``tensorboard/``,
-``curve.csv`` (a row per evaluation), ``checkpoints/``, ``best.json`` (the agent that was best on the services held
-out) and, at the end, ``final.json`` (the last one). An agent is the centre of the search, or the average of its centres
-where the configuration says so.
+A run folder has ``config.yaml`` (resolved), ``run.json`` (versions, seed, commands), ``tensorboard/``,
+``curve.csv`` (a row per evaluation), ``checkpoints/``, ``best.json`` (the best agent on the held-out services) and,
+at the end, ``final.json`` (the last agent). An agent is the centre of the search, or the average of its centres if
+the configuration has ``average``.
 
-Columns of ``curve.csv``; objectives are those of :mod:`kvgym.agents.evolution.objective`, smaller is better:
+Columns of ``curve.csv``; smaller objectives (:mod:`kvgym.agents.evolution.objective`) are better:
 
-- ``generation``, and ``episodes`` and ``cpu_seconds`` so far, those of the references included;
-- ``objective`` and ``objective_best``: on training services, the mean over candidates and the best candidate's, means
-  over the generations since the row before;
-- ``held_out``: of the agent on the services held out; ``best``: the least so far;
-- ``failed``: share of the services held out that it does not serve;
+- ``generation``; ``episodes`` and ``cpu_seconds`` so far, including those of the references;
+- ``objective`` and ``objective_best``: of all candidates and of the best one on training services, means over the
+  generations since the last row;
+- ``held_out``: objective of the agent on the held-out services; ``best``: the least so far;
+- ``failed``: share of the held-out services on which the agent fails;
 - ``spread``: mean standard deviation of the search, in steps;
-- ``improvement_<metric>``: by how many per cent it is better than the best reference of each service in that metric.
+- ``improvement_<metric>``: gain over the best reference of each service in that metric, per cent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kvgym.agents.evolution.strategies import STRATEGIES
 from kvgym.agents.runs.checkpoints import REMEDY, read_part, resumable
 from kvgym.agents.runs.config import read_run_config
 from kvgym.agents.runs.folder import check_free, context_of, note_resume, write_config, write_start
-from kvgym.agents.runs.progress import Tell, TrainingLog
+from kvgym.agents.runs.progress import Echo, TrainingLog
 from kvgym.errors import ConfigError, shown
 
 
@@ -39,27 +39,19 @@ def train(
     *,
     command: str = "",
     progress: Callable[[int], None] | None = None,
-    tell: Callable[[str], None] | None = None,
+    echo: Callable[[str], None] | None = None,
 ) -> EvolutionResult:
     """Evolve the weights of a policy or a router.
 
-    Args:
-        config: what to train, and how.
-        folder: the run folder; must not hold another run.
-        command: the command line that led here, kept in ``run.json``.
-        progress: called with the generations done, after each.
-        tell: called with the lines of ``train.log``.
-
-    Returns:
-        What was reached; the agent is in ``best.json``.
+    Arguments are those of :func:`kvgym.agents.train`.
 
     Raises:
-        ConfigError: the configuration is wrong, or the folder holds a run already.
+        ConfigError: the configuration is wrong, or the folder has a run already.
     """
     config, path = config.check(), Path(folder)
     check_free(path)
     with _players(config) as players:
-        run = Run(config, path, players, _log(config, path, progress, tell))
+        run = Run(config, path, players, _log(config, path, progress, echo))
         path.mkdir(parents=True, exist_ok=True)
         run.build(None)
         write_start(path, config, _context(config, command))
@@ -73,31 +65,22 @@ def resume(
     length: int | None = None,
     command: str = "",
     progress: Callable[[int], None] | None = None,
-    tell: Callable[[str], None] | None = None,
+    echo: Callable[[str], None] | None = None,
 ) -> EvolutionResult:
-    """Go on with a run that was interrupted, from its last checkpoint; without one, from the beginning.
-
-    With the same number of generations the result equals, bit for bit, that of a run that was not interrupted.
-
-    Args:
-        folder: the run folder.
-        length: generations in all, instead of the run's own number.
-        command: the command line that led here, added to ``run.json``.
-        progress: called with the generations done, after each.
-        tell: called with the lines of ``train.log``.
+    """Continue a run from its last checkpoint; arguments are those of :func:`kvgym.agents.resume`.
 
     Raises:
-        ConfigError: the folder holds no run, or one of more generations, or the last checkpoint cannot be read.
+        ConfigError: the folder has no run or a longer one, or the last checkpoint cannot be read.
     """
     path = Path(folder)
     config = read_run_config(path, length)
     if not isinstance(config, EvolutionConfig):
-        raise ConfigError(f"{path} holds a run of {config.algorithm}; go on with kvgym.agents.resume")
+        raise ConfigError(f"{path} holds a run of {config.algorithm}; resume it with kvgym.agents.resume")
     checkpoint, state = resumable(path, length, "generations")
     if checkpoint is not None:
         state["strategy"] = read_part(checkpoint, "strategy.json")
     with _players(config) as players:
-        run = Run(config, path, players, _log(config, path, progress, tell))
+        run = Run(config, path, players, _log(config, path, progress, echo))
         try:
             run.build(None if checkpoint is None else state)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -114,10 +97,10 @@ def resume(
 
 
 def _log(
-    config: EvolutionConfig, folder: Path, progress: Callable[[int], None] | None, tell: Tell | None
+    config: EvolutionConfig, folder: Path, progress: Callable[[int], None] | None, echo: Echo | None
 ) -> TrainingLog:
     metric = f"{config.metric} better by (%)"
-    return TrainingLog(folder, config.generations, "generations", metric, progress, tell)
+    return TrainingLog(folder, config.generations, "generations", metric, progress, echo)
 
 
 def _players(config: EvolutionConfig) -> Players:

@@ -1,9 +1,8 @@
-"""Checkpoints that are never half written, and the files of a run that are always whole.
+"""Checkpoints of training runs, written atomically.
 
-A checkpoint is a folder with the learner (``model.pt``, see :mod:`.learner_state`; of evolution ``strategy.json``) and
-the counters of the run (``state.json``), none of which runs code when it is read. It is written
-under a temporary name, flushed to the disk and renamed, so that a run killed at any moment leaves whole
-checkpoints only.
+A checkpoint is a folder with the learner (``model.pt``, see :mod:`kvgym.agents.sb3.learner_state`; of evolution
+``strategy.json``) and the counters of the run (``state.json``). Reading them runs no code. A checkpoint is written
+under a temporary name, flushed to disk and renamed, so that a killed run leaves only whole checkpoints.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from kvgym.utils.reading import mapping, parse_json, read_bytes
 
 _NAME = re.compile(r"step-[0-9]{12}")
 
-REMEDY = "remove the checkpoint's folder to go on from the one before"
-"""What helps where the latest checkpoint is damaged."""
+REMEDY = "remove the checkpoint's folder to continue from the previous one"
+"""Remedy for a damaged latest checkpoint."""
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file, whole or not at all."""
+    """Write a JSON file atomically."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def save_checkpoint(
     folder: Path, step: int, write: Callable[[Path], None], state: dict[str, Any], keep: int
 ) -> Path:
-    """Save a checkpoint, and remove the oldest beyond ``keep``.
+    """Save a checkpoint and remove the oldest beyond ``keep``.
 
     Args:
         folder: of the run's checkpoints.
         step: environment steps so far.
-        write: writes model and normalisation into the folder it is given.
+        write: writes the learner into a given folder.
         state: counters, JSON-able.
         keep: checkpoints to keep.
 
@@ -56,7 +55,7 @@ def save_checkpoint(
     write_json(temporary / "state.json", state)
     for file in temporary.iterdir():
         flush(file)
-    if final.exists():  # of the same step, by a run that was started over
+    if final.exists():  # of the same step, by a run that was restarted
         _remove(final)
     os.replace(temporary, final)
     flush(folder)
@@ -66,14 +65,14 @@ def save_checkpoint(
 
 
 def _remove(checkpoint: Path) -> None:
-    """Remove a checkpoint under a temporary name, so that half of it is never found."""
+    """Rename a checkpoint, then remove it, so that a partial one is never found."""
     left = checkpoint.with_name(temporary_name())
     os.replace(checkpoint, left)
     shutil.rmtree(left, ignore_errors=True)
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the whole checkpoints in a folder, oldest first."""
+    """Return the complete checkpoints in a folder, oldest first."""
     found = (path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and not path.is_symlink())
     return sorted(path for path in found if (path / "state.json").is_file())
 
@@ -100,7 +99,7 @@ def resumable(run: Path, length: int | None, unit: str) -> tuple[Path | None, di
 
     Args:
         run: the run folder.
-        length: length that the run is to have now; None = its own.
+        length: new length of the run; None = its own.
         unit: what the length counts, for messages.
 
     Raises:
@@ -115,10 +114,10 @@ def resumable(run: Path, length: int | None, unit: str) -> tuple[Path | None, di
 
 
 def read_part(checkpoint: Path, name: str) -> dict[str, Any]:
-    """Return what a JSON file of a checkpoint holds.
+    """Return the content of a JSON file of a checkpoint.
 
     Raises:
-        ConfigError: it cannot be read, or is no mapping; the message says what helps.
+        ConfigError: it cannot be read, or is not a mapping; the message has the remedy.
     """
     path = checkpoint / name
     try:

@@ -33,16 +33,16 @@ DEFAULT_TRAINING = "default"
 
 
 class Part(Description):
-    """A part of a training configuration: frozen, unknown keys and numbers that are not finite refused."""
+    """A part of a training configuration: frozen; unknown keys and non-finite numbers are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def known_metric(value: str) -> str:
-    """Return the name of a metric that has better and worse.
+    """Return the name of a metric with a direction.
 
     Raises:
-        ValueError: it is unknown, or has none.
+        ValueError: it is unknown or has no direction.
     """
     if metric_info(value).lower_is_better is None:
         raise ValueError(f"{value} has no better or worse; choose another metric")
@@ -50,17 +50,17 @@ def known_metric(value: str) -> str:
 
 
 class TrainingConfig(Part):
-    """What all training runs have, by whatever algorithm (:data:`KINDS`).
+    """Fields that all training configurations share.
 
     Attributes:
         name: id, also of the trained agent.
         summary: one line.
-        algorithm: how it is trained.
-        seed: of everything random.
+        algorithm: see :data:`KINDS`.
+        seed: seed of all random numbers.
     """
 
     LENGTH: ClassVar[str]
-    """Field that says how long the run is."""
+    """Field with the length of the run."""
 
     name: str
     summary: str = ""
@@ -69,27 +69,27 @@ class TrainingConfig(Part):
 
     @property
     def length(self) -> int:
-        """How long the run is, in its own units."""
+        """Length of the run, in environment steps or generations."""
         return int(getattr(self, self.LENGTH))
 
     @abstractmethod
     def check(self) -> TrainingConfig:
-        """Check what needs more than types, and return the configuration.
+        """Check everything beyond types, and return the configuration.
 
         Raises:
-            ConfigError: naming what is wrong and what would be right.
+            ConfigError: a value is wrong; the message has the valid ones.
         """
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to train.
+    """A training method.
 
     Attributes:
         algorithms: values of ``algorithm`` in a configuration.
         config: ``"module:class"`` of the configuration, a :class:`TrainingConfig`.
-        runner: module with ``train(config, folder, command=, progress=, tell=)`` and
-            ``resume(folder, length=, command=, progress=, tell=)``, both of which return a result with ``report()``.
+        runner: module with ``train(config, folder, command=, progress=, echo=)`` and
+            ``resume(folder, length=, command=, progress=, echo=)``; both return a result with ``report()``.
     """
 
     algorithms: tuple[str, ...]
@@ -117,7 +117,7 @@ KINDS = (
 
 
 def kind_of(algorithm: Any) -> Kind:
-    """Return the way to train by an algorithm.
+    """Return the training method of an algorithm.
 
     Raises:
         UnknownNameError: there is none.
@@ -129,7 +129,7 @@ def kind_of(algorithm: Any) -> Kind:
 
 
 def training_names() -> dict[str, str]:
-    """Return the training configurations that come with kvgym, with a line each; the default one first."""
+    """Return the shipped training configurations with their summaries, the default one first."""
     names = sorted(shipped_texts("train"), key=lambda name: (name != DEFAULT_TRAINING, name))
     return {name: load_training(name).summary for name in names}
 
@@ -146,10 +146,10 @@ def load_training(
         name_or_path: name (``kvgym list training``), or a YAML file.
         overrides: ``"dotted.key=value"`` with the value in YAML, e.g. ``"env.rate=20"`` or
             ``"network.hidden=[64, 64]"``; or a mapping of dotted keys to values.
-        length: how long the run is, in environment steps or generations, instead of the configuration's.
+        length: length of the run in environment steps or generations; None = the configuration's.
 
     Raises:
-        UnknownNameError: no configuration of that name comes with kvgym.
+        UnknownNameError: kvgym ships no configuration of that name.
         ConfigError: the file cannot be read, or a key or value is wrong.
     """
     if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
@@ -170,15 +170,15 @@ def load_training(
 def make_training(
     fields: Mapping[str, Any], place: str = "configuration", length: int | None = None
 ) -> TrainingConfig:
-    """Return a checked configuration of its fields, of the class that its algorithm needs.
+    """Return a checked configuration, of the class that its algorithm needs.
 
     Args:
         fields: by name.
-        place: where they come from, for messages.
-        length: how long the run is, instead of what the fields say.
+        place: origin of the fields, for messages.
+        length: length of the run; None = as in the fields.
 
     Raises:
-        ConfigError: a key or value is wrong; the message says which and what is valid.
+        ConfigError: a key or value is wrong; the message has the valid ones.
     """
     try:
         cls: type[TrainingConfig] = kind_of(fields.get("algorithm", "maskable_ppo")).config_class()
@@ -193,10 +193,10 @@ def read_run_config(folder: Path, length: int | None = None) -> TrainingConfig:
 
     Args:
         folder: the run folder.
-        length: how long the run is to be, instead of its own length.
+        length: new length of the run; None = its own.
 
     Raises:
-        ConfigError: there is none, or it is damaged.
+        ConfigError: there is no configuration, or it is damaged.
     """
     path = folder / "config.yaml"
     if not path.is_file():
@@ -206,10 +206,10 @@ def read_run_config(folder: Path, length: int | None = None) -> TrainingConfig:
 
 
 def pair(text: str) -> tuple[str, Any]:
-    """Return key and value of ``"dotted.key=value"``, the value read as YAML.
+    """Return key and value of ``"dotted.key=value"``, with the value read as YAML.
 
     Raises:
-        ConfigError: it is not of that form.
+        ConfigError: it has another form.
     """
     key, equals, value = text.partition("=") if isinstance(text, str) else ("", "", "")
     if not equals or not key:
@@ -220,7 +220,7 @@ def pair(text: str) -> tuple[str, Any]:
 
 
 def number(value: Any) -> Any:
-    """Return a number for text such as 1e-3, which YAML 1.1 does not read as one."""
+    """Return text such as 1e-3 as a number; YAML 1.1 reads it as text."""
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             return float(value)
@@ -228,10 +228,10 @@ def number(value: Any) -> Any:
 
 
 def put(fields: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key; entries of a list go by number.
+    """Set a value by its dotted key; entries of a list have numbers.
 
     Raises:
-        ConfigError: it leads into something that has no such entry.
+        ConfigError: the key names an entry that cannot exist.
     """
     path = key.split(".")
     place: Any = fields

@@ -1,4 +1,4 @@
-"""What every run folder holds: ``config.yaml`` (resolved) and ``run.json`` (versions, seed, commands)."""
+"""Files of every run folder: ``config.yaml`` (resolved) and ``run.json`` (versions, seed, commands)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from kvgym.utils.reading import mapping, parse_json, read_bytes
 _WRITTEN = (
     "run.json", "curve.csv", "best.npz", "best.json", "final.npz", "final.json", "model.zip", "checkpoints"
 )  # fmt: skip
-"""What a run writes once its ``config.yaml`` is there."""
+"""Files that a run writes after its ``config.yaml``."""
 
 
 def check_free(folder: Path) -> None:
-    """Check that a folder holds no run yet, and no other file that a run would replace.
+    """Check that a folder has no run and no file that a run would replace.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: it has one.
     """
     if (folder / "config.yaml").exists():
         raise ConfigError(
@@ -43,7 +43,7 @@ def check_free(folder: Path) -> None:
 
 
 def write_start(folder: Path, config: TrainingConfig, context: Mapping[str, Any]) -> None:
-    """Write the files of a new run; from then on the folder holds one."""
+    """Write the first files of a new run."""
     folder.mkdir(parents=True, exist_ok=True)
     write_config(folder, config)
     write_json(folder / "run.json", {"seed": config.seed, **context, "resumed": []})
@@ -58,7 +58,7 @@ def note_resume(folder: Path, entry: Mapping[str, Any]) -> None:
     """Add an entry to the list of resumes in ``run.json``."""
     path = folder / "run.json"
     content: dict[str, Any] = {}
-    with contextlib.suppress(ConfigError):  # damaged: nothing that training needs
+    with contextlib.suppress(ConfigError):  # damaged, but training does not need it
         content = mapping(parse_json(read_bytes(path, "run"), f"run {path}"), f"run {path}")
     before = content.get("resumed")
     content["resumed"] = [*(before if isinstance(before, list) else []), dict(entry)]
@@ -66,7 +66,7 @@ def note_resume(folder: Path, entry: Mapping[str, Any]) -> None:
 
 
 def context_of(command: str, libraries: Iterable[str]) -> dict[str, Any]:
-    """Return what a reader needs to repeat a run, with the versions of further libraries that are installed."""
+    """Return the context needed to repeat a run, with the versions of installed libraries."""
     context = run_context(command)
     for name in libraries:
         try:

@@ -1,6 +1,6 @@
-"""Limits of training: what its numbers may be.
+"""Limits of the numbers in training configurations.
 
-Beyond these PyTorch, NumPy and Stable-Baselines3 overflow or hang, each with a message of its own.
+Beyond them PyTorch, NumPy and Stable-Baselines3 overflow or hang.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import Any
 from kvgym.errors import ConfigError, shown
 
 MAX_STEPS = 10**12 - 1
-"""Most environment steps or generations: names of checkpoints have twelve digits, so that they sort by age."""
+"""Largest number of environment steps or generations: names of checkpoints have twelve digits to sort by age."""
 
 MAX_COUNT = 2**31 - 1
-"""Most of anything that is counted otherwise."""
+"""Largest value of other counts."""
 
 MAX_SEED = 2**32 - 1
-"""Largest seed that NumPy's global generator takes, which Stable-Baselines3 sets."""
+"""Largest seed of NumPy's global generator, which Stable-Baselines3 sets."""
 
 MAX_UNITS = 2**16
-"""Most units of a layer."""
+"""Largest number of units of a layer."""
 
 MAX_LAYERS = 64
-"""Most layers of a network."""
+"""Largest number of layers."""
 
 MAX_REAL = 1e30
-"""Largest real number: PyTorch's have 32 bits, which end at 3.4e38."""
+"""Largest real number; PyTorch's 32-bit numbers end at 3.4e38."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """What a hyperparameter may be.
+    """Range of a hyperparameter.
 
     Attributes:
         low: smallest value.
@@ -45,14 +45,14 @@ class Range:
     whole: bool = True
 
     def holds(self, value: Any) -> bool:
-        """Whether this is a number in the range; truth values are none."""
+        """Return whether a value is a number in the range; truth values are not."""
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        # Whole numbers beyond the floats of Python are compared as they are.
+        # No conversion to float: whole numbers may be beyond its range.
         fits = number and self.low <= value <= self.high
         return bool(fits and (not self.whole or value == int(value)))
 
     def __str__(self) -> str:
-        """Return it as messages say it."""
+        """Return the range for messages."""
         if self.whole:
             return f"a whole number from {self.low:,.0f} to {self.high:,.0f}"
         return f"a number from {self.low:g} to {self.high:g}"
@@ -63,7 +63,7 @@ _POSITIVE = Range(0, MAX_REAL, False)
 
 RANGES: dict[str, Range] = {
     **dict.fromkeys(("n_steps", "buffer_size", "target_update_interval", "stats_window_size"), _COUNT),
-    "train_freq": Range(1, 1_000_000),  # so many steps are taken even where the run has fewer
+    "train_freq": Range(1, 1_000_000),  # these steps are taken even if the run is shorter
     "batch_size": Range(2, MAX_COUNT),
     "n_epochs": Range(1, 10_000),
     "gradient_steps": Range(-1, 1_000_000),
@@ -75,18 +75,18 @@ RANGES: dict[str, Range] = {
     **dict.fromkeys(("ent_coef", "vf_coef"), _REAL),
     "rms_prop_eps": _POSITIVE,
 }  # fmt: skip
-"""Hyperparameters of Stable-Baselines3 that are numbers."""
+"""Ranges of the numeric hyperparameters of Stable-Baselines3."""
 
 
 def check_ranges(hyperparameters: Mapping[str, Any], place: str) -> None:
-    """Check the hyperparameters that are numbers; types and names are checked where the algorithm is made.
+    """Check numeric hyperparameters; types and names are checked when the algorithm is made.
 
     Args:
         hyperparameters: by name.
-        place: whose they are, for messages.
+        place: where they are given, for messages.
 
     Raises:
-        ConfigError: one lies outside of :data:`RANGES`; the message names it and its limits.
+        ConfigError: one is outside :data:`RANGES`.
     """
     for name, value in hyperparameters.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""A population of training runs: configurations and seeds side by side, each in a folder of its own."""
+"""Train several configurations and seeds in parallel, each in its own folder."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FILE = "population.json"
 
 @dataclass(frozen=True)
 class Member:
-    """A run of the population.
+    """A training run of the population.
 
     Attributes:
-        config: what is trained; with a seed of its own.
-        folder: its run folder; one that holds the run already is gone on with.
-        command: the command line that led here.
+        config: its configuration, with its own seed.
+        folder: its run folder; a run that is already there continues.
+        command: the command line, kept in ``run.json``.
     """
 
     config: TrainingConfig
@@ -35,15 +35,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a member reached.
+    """Result of a member.
 
     Attributes:
         name: of the configuration.
         seed: its seed.
         folder: its run folder.
-        best: value of the metric of the best agent, of evolution the improvement over the references in per cent.
-        lower_is_better: whether less of it is better.
-        lines: what the run says of itself.
+        best: metric of the best agent; for evolution its gain over the references in per cent.
+        lower_is_better: whether lower values of it are better.
+        lines: report of the run.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Trained:
 
 
 def train_member(member: Member) -> Trained:
-    """Train a member, or go on where a process that died has left it; work for an executor."""
+    """Train a member, or continue the run of a process that died; called by an executor."""
     if (member.folder / "config.yaml").exists():
         length = member.config.length
         longer = None if read_run_config(member.folder).length == length else length
@@ -69,14 +69,14 @@ def train_member(member: Member) -> Trained:
 
 
 def _check_same(member: Member) -> None:
-    """Check that the run in a member's folder, if there is one, is of the member's configuration.
+    """Check that a run in the member's folder has the member's configuration.
 
     Raises:
-        ConfigError: it is of another.
+        ConfigError: it has another.
     """
     if not (member.folder / "config.yaml").exists():
         return
-    there, wanted = _told_by(read_run_config(member.folder)), _told_by(member.config)
+    there, wanted = _identity(read_run_config(member.folder)), _identity(member.config)
     if others := [name for name in wanted if there.get(name) != wanted[name]]:
         name = others[0]
         raise ConfigError(
@@ -85,24 +85,26 @@ def _check_same(member: Member) -> None:
         )
 
 
-def _told_by(config: TrainingConfig) -> dict[str, Any]:
-    """Return what makes a run what it is; a run may become longer, and be made by any number of processes."""
+def _identity(config: TrainingConfig) -> dict[str, Any]:
+    """Return the fields that identify a run; length and number of processes may change."""
     return config.model_dump(mode="json", exclude={config.LENGTH, "summary", "jobs", "ray"})
 
 
 def make_members(
     configs: Sequence[TrainingConfig], seeds: int, folder: Path, command: str = ""
 ) -> list[Member]:
-    """Return a member for every configuration and seed, from the configuration's own on.
+    """Return a member for every configuration and seed; seeds start from the configuration's own.
 
-    Each run uses one process. Folders are ``NAME-SEED``, with one configuration ``seed-SEED``.
+    Each run uses one process. Folders are ``NAME-SEED``, or ``seed-SEED`` for a single configuration.
 
     Raises:
-        ConfigError: two configurations have one name.
+        ConfigError: two configurations have the same name.
     """
     names = [config.name for config in configs]
     if len(set(names)) < len(names):
-        raise ConfigError(f"configurations {', '.join(names)}: names must differ, folders are called by them")
+        raise ConfigError(
+            f"configurations {', '.join(names)}: names must differ, since folders have these names"
+        )
     members = []
     for config in configs:
         for seed in range(config.seed, config.seed + seeds):
@@ -121,19 +123,20 @@ def train_population(
     ray: str | None = None,
     progress: Callable[[Trained, int, int], None] | None = None,
 ) -> list[Trained]:
-    """Train members side by side; each equals, bit for bit, the same run alone.
+    """Train members in parallel; each result equals, bit for bit, that of the same run alone.
 
-    A member whose process or node dies goes on from its last checkpoint, on a cluster if all nodes see ``folder``.
+    If its process or node dies, a member continues from its last checkpoint; on a cluster all nodes need access to
+    ``folder``.
 
     Args:
         members: the runs.
-        folder: where ``population.json`` says what each reached, written after every member.
+        folder: for ``population.json``, the results, written after every member.
         jobs: processes, see :func:`kvgym.execution.make_executor`.
-        ray: run on a Ray cluster instead, see there.
-        progress: called after each member, with the number done and of all.
+        ray: use a Ray cluster instead, see there.
+        progress: called after each member with its result, the number of finished members, and of all.
 
     Returns:
-        What each reached, in order.
+        The results, in order.
 
     Raises:
         ConfigError: a folder holds a run of another configuration, or a longer one, or another process trains there.
@@ -141,7 +144,7 @@ def train_population(
     for member in members:
         _check_same(member)
     if (folder / FILE).exists() and not any((member.folder / "config.yaml").exists() for member in members):
-        raise ConfigError(f"{folder / FILE} is not of these runs; choose another folder, or move it")
+        raise ConfigError(f"{folder / FILE} belongs to other runs; choose another folder, or move it")
     found: dict[int, Trained] = {}
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder), make_executor(train_member, jobs, ray=ray) as executor:
@@ -154,7 +157,7 @@ def train_population(
 
 
 def median_of(trained: Sequence[Trained]) -> Trained:
-    """Return the median member by its best value; of an even number the better of the middle two."""
+    """Return the median member by best value; for an even number the better of the middle two."""
     better_first = sorted(trained, key=lambda t: t.best if t.lower_is_better else -t.best)
     return better_first[(len(better_first) - 1) // 2]
 

@@ -1,4 +1,4 @@
-"""What a training run says of itself while it goes on: lines in a file of its folder, and for whoever listens."""
+"""Progress of a training run: lines in ``train.log`` and calls of a listener."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from pathlib import Path
 from kvgym.utils.files import open_plain
 
 INTERVAL = 60.0
-"""Seconds between two lines, where no evaluation comes in between."""
+"""Longest time between two lines, seconds."""
 
 FILE = "train.log"
-"""Name of the file in the folder of a run; a run that is resumed goes on in it."""
+"""Name of the file in the run folder; a resumed run appends to it."""
 
-Tell = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
 class TrainingLog:
-    """Says how far a run is: at every evaluation, and once a minute in between.
+    """Log the progress of a run at every evaluation and once a minute in between.
 
-    It only reads the clock, so that a run is the same with and without it.
+    It only reads the clock, so results do not depend on it.
 
     Args:
-        folder: of the run; its file is opened for every line, and may be deleted meanwhile.
+        folder: run folder; the file is opened for every line and may be deleted meanwhile.
         length: of the run, in ``unit``.
-        unit: what its length is counted in, e.g. ``"steps"``.
-        metric: name of the figure of evaluations.
-        progress: called with what is done so far, whenever something is.
-        tell: called with every line.
+        unit: of the length, e.g. ``"steps"``.
+        metric: name of the evaluation metric.
+        progress: called with the steps or generations done.
+        echo: called with every line.
     """
 
     def __init__(
         self, folder: Path, length: int, unit: str, metric: str,
-        progress: Callable[[int], None] | None = None, tell: Tell | None = None,
+        progress: Callable[[int], None] | None = None, echo: Echo | None = None,
     ) -> None:  # fmt: skip
         self._file, self._length, self._unit, self._metric = folder / FILE, length, unit, metric
-        self._progress, self._tell = progress, tell
+        self._progress, self._echo = progress, echo
         self._value = math.nan
         self._began = self._last = time.monotonic()
         self._first: int | None = None
 
     def evaluated(self, done: int, value: float) -> None:
-        """Note what an evaluation found.
+        """Record the result of an evaluation.
 
         Args:
-            done: steps or generations so far.
+            done: steps or generations done.
             value: of the metric.
         """
         self._value = value
         self._write(done)
 
     def passed(self, done: int) -> None:
-        """Note what is done so far."""
+        """Record the steps or generations done."""
         if self._first is None:
             self._first = done
         if self._progress is not None:
@@ -63,7 +63,7 @@ class TrainingLog:
             self._write(done)
 
     def line(self, done: int) -> str:
-        """Return how far the run is."""
+        """Return a line with the progress, the time spent and the time left."""
         spent = time.monotonic() - self._began
         text = f"{done:,} of {self._length:,} {self._unit}, {duration(spent)}"
         if not math.isnan(self._value):
@@ -80,12 +80,12 @@ class TrainingLog:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with open_plain(self._file, "a") as file:
             file.write(f"{stamp}  {line}\n")
-        if self._tell is not None:
-            self._tell(line)
+        if self._echo is not None:
+            self._echo(line)
 
 
 def duration(seconds: float) -> str:
-    """Return a time as hours, minutes and seconds, ``"2:05"`` or ``"1:02:05"``."""
+    """Return seconds as ``"2:05"`` or ``"1:02:05"``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

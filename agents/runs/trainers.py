@@ -1,4 +1,4 @@
-"""Training by whatever algorithm a configuration names."""
+"""Train with the algorithm that a configuration names, or resume a run."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ def train(
     *,
     command: str = "",
     progress: Callable[[int], None] | None = None,
-    tell: Callable[[str], None] | None = None,
+    echo: Callable[[str], None] | None = None,
 ) -> Any:
-    """Train an agent, by whatever algorithm its configuration names.
+    """Train an agent with the algorithm of its configuration.
 
     Args:
-        config: what to train, and how (:func:`kvgym.agents.load_training`).
-        folder: the run folder; must not hold another run.
-        command: the command line that led here, kept in ``run.json``.
-        progress: called with what is done so far, in environment steps or generations.
-        tell: called with the lines of ``train.log``: how far the run is, once a minute and at evaluations.
+        config: see :func:`kvgym.agents.load_training`.
+        folder: the run folder; must not have another run.
+        command: the command line, kept in ``run.json``.
+        progress: called with the environment steps or generations done.
+        echo: called with each line of ``train.log``: the progress, once a minute and at evaluations.
 
     Returns:
-        What was reached: a :class:`kvgym.agents.sb3.run.TrainingResult`, or
+        The result: a :class:`kvgym.agents.sb3.run.TrainingResult`, or
         :class:`kvgym.agents.evolution.run.EvolutionResult`.
 
     Raises:
-        ConfigError: the configuration is wrong, or the folder holds a run already, or another process trains there.
+        ConfigError: the configuration is wrong, the folder has a run already, or another process trains there.
     """
     runner = importlib.import_module(kind_of(config.algorithm).runner)
     Path(folder).mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
-        return runner.train(config, folder, command=command, progress=progress, tell=tell)
+        return runner.train(config, folder, command=command, progress=progress, echo=echo)
 
 
 @explained
@@ -50,24 +50,24 @@ def resume(
     length: int | None = None,
     command: str = "",
     progress: Callable[[int], None] | None = None,
-    tell: Callable[[str], None] | None = None,
+    echo: Callable[[str], None] | None = None,
 ) -> Any:
-    """Go on with a run that was interrupted, from its last checkpoint; without one, from the beginning.
+    """Continue an interrupted run from its last checkpoint, or from the beginning if there is none.
 
-    With the same length the result equals, bit for bit, that of a run that was not interrupted.
+    With the same length the result equals, bit for bit, that of an uninterrupted run.
 
     Args:
         folder: the run folder.
-        length: environment steps or generations in all, instead of the run's own number.
-        command: the command line that led here, added to ``run.json``.
-        progress: called with what is done so far.
-        tell: called with the lines of ``train.log``.
+        length: new total of environment steps or generations; None = the run's own.
+        command: the command line, added to ``run.json``.
+        progress: called with the environment steps or generations done.
+        echo: called with each line of ``train.log``.
 
     Raises:
-        ConfigError: the folder holds no run, or a longer one, or the last checkpoint cannot be read, or another
-            process trains there.
+        ConfigError: the folder has no run or a longer one, the last checkpoint cannot be read, or another process
+            trains there.
     """
     config = read_run_config(Path(folder))
     runner = importlib.import_module(kind_of(config.algorithm).runner)
     with alone_in(folder):
-        return runner.resume(folder, length=length, command=command, progress=progress, tell=tell)
+        return runner.resume(folder, length=length, command=command, progress=progress, echo=echo)

@@ -1,4 +1,4 @@
-"""From a training configuration to environments and a Stable-Baselines3 model."""
+"""Make environments and a Stable-Baselines3 model from a training configuration."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ ALGORITHMS: dict[str, type[BaseAlgorithm]] = {
     "a2c": A2C,
     "dqn": DQN,
 }
-"""Algorithms by the name they have in training configurations."""
+"""Algorithms by their name in training configurations."""
 
 _OURS = (
     "policy", "env", "policy_kwargs", "seed", "device", "tensorboard_log", "verbose", "_init_setup_model",
     "rollout_buffer_class", "rollout_buffer_kwargs", "replay_buffer_class", "replay_buffer_kwargs",
 )  # fmt: skip
-"""Arguments of algorithms that are no hyperparameters: what they are is said elsewhere, or no file can hold them."""
+"""Arguments of algorithms that are not hyperparameters: set elsewhere, or not storable in a file."""
 
 
 def make_environments(config: TrainConfig, seed: int) -> VecEnv:
-    """Return the environments to train on: the native ones, shared out among the variants.
+    """Return the training environments, divided among the variants.
 
     Args:
         config: the training configuration.
@@ -62,7 +62,7 @@ def make_environments(config: TrainConfig, seed: int) -> VecEnv:
 
 
 def wrap(config: TrainConfig, envs: VecEnv) -> VecEnv:
-    """Return the environments with normalised rewards, if the configuration says so."""
+    """Return the environments, with normalised rewards if configured."""
     if not config.normalize_reward:
         return envs
     gamma = config.hyperparameters.get("gamma", 0.99)
@@ -70,10 +70,10 @@ def wrap(config: TrainConfig, envs: VecEnv) -> VecEnv:
 
 
 def schedule(text: str) -> Callable[[float], float]:
-    """Return what a hyperparameter such as ``"lin_3e-4"`` is at a remaining progress: it falls linearly to 0.
+    """Return the schedule of a hyperparameter such as ``"lin_3e-4"``, which falls linearly to 0.
 
     Raises:
-        ConfigError: other text.
+        ConfigError: the text has another form.
     """
     kind, _, start = text.partition("_")
     try:
@@ -99,7 +99,7 @@ def _checked(name: str, value: Any, default: Any) -> Any:
     """Return the value of a hyperparameter, of the type of its default.
 
     Raises:
-        ConfigError: it is of another type, or out of its range.
+        ConfigError: it has another type, or is out of range.
     """
     allowed = RANGES.get(name)
     if isinstance(default, bool):
@@ -117,7 +117,7 @@ def make_model(config: TrainConfig, envs: VecEnv) -> BaseAlgorithm:
     """Return an untrained model.
 
     Raises:
-        ConfigError: a hyperparameter that the algorithm does not have, or a value it refuses.
+        ConfigError: the algorithm does not have a hyperparameter or refuses its value.
     """
     cls: Callable[..., BaseAlgorithm] = ALGORITHMS[config.algorithm]
     defaults = {
@@ -161,15 +161,15 @@ def make_model(config: TrainConfig, envs: VecEnv) -> BaseAlgorithm:
 
 
 def check_training_memory(config: TrainConfig, env: EnvConfig, hyperparameters: Mapping[str, Any]) -> None:
-    """Check, before a model is made, that it and what it learns from fit into the memory that is free.
+    """Check that a model and its training data fit into free memory, before they are allocated.
 
     Args:
         config: of the run.
         env: of its environments.
-        hyperparameters: of the algorithm, its defaults included.
+        hyperparameters: of the algorithm, including defaults.
 
     Raises:
-        ConfigError: they do not, by an estimate; the message names the fields that it is made of.
+        ConfigError: they do not fit, by an estimate; the message names its fields.
     """
     width, choices = observation_size(env), env.kind.mask_size(env)
     row = 4 * width
@@ -179,7 +179,7 @@ def check_training_memory(config: TrainConfig, env: EnvConfig, hyperparameters: 
             f"buffer_size = {hyperparameters['buffer_size']:,} steps",
         )
         check_free(steps * (2 * row + 32), what, "choose a smaller one")
-    else:  # the rollout, and the same once more in the order of its batches
+    else:  # the rollout, and a copy in the order of its batches
         steps = config.num_envs * hyperparameters["n_steps"]
         what = f"rollouts of num_envs × n_steps = {steps:,} steps"
         check_free(2 * steps * (row + 4 * choices + 48), what, "choose fewer")
@@ -187,19 +187,19 @@ def check_training_memory(config: TrainConfig, env: EnvConfig, hyperparameters: 
         return
     batch = min(hyperparameters.get("batch_size") or steps, steps)
     weights, units = network_size(config.network, width, choices)
-    # The weights, their gradients and two moments of Adam; what a batch computes, and its gradients.
+    # Weights, gradients and two moments of Adam; activations of a batch and their gradients.
     needed = 4 * (4 * weights + 2 * batch * (units + width))
     what = f"a network of {weights:,} weights, learning from batches of {batch:,},"
     check_free(needed, what, "choose fewer units or a smaller batch_size")
 
 
 def network_size(network: NetworkConfig, width: int, choices: int) -> tuple[int, int]:
-    """Return about how many weights and units a network has, those of the critic included.
+    """Return the approximate number of weights and units of a network, including the critic.
 
     Args:
         network: the network.
-        width: numbers of an observation.
-        choices: outputs.
+        width: size of an observation.
+        choices: number of outputs.
     """
     if network.kind == "mlp":
         layers = (width, *network.hidden, choices)

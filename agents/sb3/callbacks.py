@@ -1,9 +1,8 @@
-"""What happens while an agent trains: metrics to TensorBoard, curriculum, evaluation, checkpoints.
+"""Callbacks of training: metrics for TensorBoard, curriculum, evaluation, checkpoints.
 
-Everything happens between rollouts, where model, optimiser and counters are consistent. At a milestone the
-agent is evaluated and a checkpoint is saved; then all random generators are seeded anew from the run's seed
-and the step, and new episodes begin. A run that is resumed does the same, and so goes on exactly as the run
-that was not interrupted.
+They run between rollouts, when model, optimiser and counters are consistent. At a milestone the agent is evaluated and
+a checkpoint is saved; then all random generators are seeded again from the run's seed and the step, and new episodes
+begin. A resumed run does the same, and so continues exactly like an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ SHOWN = (
     "kv_utilisation",
     "unfinished",
 )
-"""Metrics of training episodes and evaluations that go to TensorBoard as ``kv/<metric>``."""
+"""Metrics of training episodes and evaluations, in TensorBoard as ``kv/<metric>``."""
 
 EPISODES = 100
-"""Latest episodes that training metrics are means of, as Stable-Baselines3's ``rollout/ep_rew_mean``."""
+"""Number of latest episodes in the means of training metrics, as in Stable-Baselines3's ``rollout/ep_rew_mean``."""
 
 
 class MetricsCallback(BaseCallback):
-    """Logs ``kv/<metric>``: means over the latest episodes that ended."""
+    """Log ``kv/<metric>``: means over the latest finished episodes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +58,7 @@ class MetricsCallback(BaseCallback):
 
 
 class CurriculumCallback(BaseCallback):
-    """Sets the range of load as the configuration's curriculum says."""
+    """Set the range of load by the configuration's curriculum."""
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
@@ -83,11 +82,11 @@ class CurriculumCallback(BaseCallback):
 
 
 class MilestoneCallback(BaseCallback):
-    """Calls ``reached`` between rollouts, whenever ``interval`` more steps are done.
+    """Call ``reached`` between rollouts, each time ``interval`` more steps are done.
 
     Args:
         interval: environment steps between milestones.
-        start: steps done when this run of the process began.
+        start: steps done before this process.
         reached: called with the steps done.
         advance: called with the steps done after every rollout, for a progress bar.
     """
@@ -115,7 +114,7 @@ class MilestoneCallback(BaseCallback):
 
 
 def fresh_start(model: Any, seed: int, steps: int) -> None:
-    """Seed everything anew from the run's seed and the step, and begin new episodes."""
+    """Seed all generators from the run's seed and the step, and begin new episodes."""
     sequence = np.random.SeedSequence([seed, steps])
     model.set_random_seed(int(sequence.generate_state(1)[0] >> 1))
     model._last_obs = model.env.reset()

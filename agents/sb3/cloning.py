@@ -1,7 +1,7 @@
-"""Starting points for training: imitate a scheduler.
+"""Warm start: clone the decisions of a scheduler.
 
-Trains the policy of a Stable-Baselines3 model with an optimiser of its own; what the model trains with afterwards
-starts fresh. No random numbers but its own are drawn, so that equal arguments give equal weights.
+The policy of a Stable-Baselines3 model is trained with a separate optimiser and separate random numbers; the model's
+own optimiser is unchanged. Equal arguments give equal weights.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ except ImportError as error:
     ) from error
 
 HELD_OUT = 0.1
-"""Share of the demonstrations kept for validation."""
+"""Share of the demonstrations held out for validation."""
 
 KNOWN_RETURN = 0.01
-"""The return of a step of an episode that was cut off counts as known where what lies behind the cut is
-discounted to this or less."""
+"""In an episode that was cut off, the return of a step counts as known if rewards after the cut are discounted to this
+or less."""
 
 WARM_REWARDS = 1000
-"""Steps after which the running scale of a ``VecNormalize`` is taken for that of the rewards to come."""
+"""Steps after which the running scale of a ``VecNormalize`` is used for future rewards."""
 
 
 @dataclass(frozen=True)
 class CloningReport:
-    """What cloning did.
+    """Result of cloning.
 
     Attributes:
         num_training: steps trained on.
         num_validation: steps held out.
-        accuracy_before: share of the steps held out at which the most probable action was the demonstrated one.
+        accuracy_before: share of the held-out steps at which the most probable action was the demonstrated one.
         accuracy_after: the same after training.
-        loss_before: mean of -log π(a|o) over the steps held out.
+        loss_before: mean of -log π(a|o) over the held-out steps.
         loss_after: the same after training.
-        training_losses: mean of -log π(a|o) over the training steps of each epoch, as it went.
-        value_loss_before: mean squared error of the critic over the steps held out, in variances of the returns (1
+        training_losses: mean of -log π(a|o) over the training steps, per epoch.
+        value_loss_before: mean squared error of the critic over the held-out steps, in variances of the returns (1
             = as good as always predicting their mean); None if the critic was not trained.
         value_loss_after: the same after training.
-        critic: "trained", or why the critic was not.
+        critic: "trained", or the reason that it was not.
     """
 
     num_training: int
@@ -70,7 +70,7 @@ class CloningReport:
 
 @dataclass(frozen=True)
 class _Steps:
-    """Tensors of m steps: what the policy sees, what it is to do, and what it is to expect."""
+    """Tensors of m steps: observations, masks, demonstrated actions, and returns."""
 
     observations: Tensor
     masks: Tensor | None
@@ -96,14 +96,13 @@ def clone(
     value_weight: float = 0.5,
     seed: int = 0,
 ) -> CloningReport:
-    """Train a model's policy to do what was demonstrated, and its critic to expect what came of it.
+    """Train a model's policy on demonstrated actions, and its critic on their returns.
 
-    Minimises the mean of -log π(a|o), with masks where the model has them, plus ``value_weight`` times the squared
-    error of the critic in variances of the returns. Returns are discounted by the model's gamma and known up to the
-    end of an episode; steps too near to where one was cut off, or truncated at its horizon, train the actor only.
-    Where the model's environment normalises rewards (``VecNormalize``), so are those demonstrated: by its running
-    scale, or, while it has seen few rewards, by the scale it would have learned from the demonstrations, which is
-    what a model that acts like them will show it.
+    Minimises the mean of -log π(a|o), with masks if the model has them, plus ``value_weight`` times the squared error
+    of the critic in variances of the returns. Returns are discounted by the model's gamma. Steps too near to the
+    point where an episode was cut off, or truncated at its horizon, train only the actor. If the model's environment
+    normalises rewards (``VecNormalize``), demonstrated rewards are normalised, too: by its running scale, or, if that
+    has few rewards, by the scale of the demonstrations.
 
     A tenth of the steps is held out for validation: whole episodes if there are at least ten.
 
@@ -114,10 +113,11 @@ def clone(
         batch_size: steps per update, ≥ 1.
         learning_rate: of Adam, > 0.
         value_weight: of the critic's loss, ≥ 0; 0 leaves the critic out.
-        seed: of the order of steps and of what is held out.
+        seed: of the order of steps and the held-out steps.
 
     Raises:
-        ConfigError: a wrong argument, another algorithm, or demonstrations of another environment.
+        ConfigError: an argument is wrong, the algorithm is another one, or the demonstrations are of another
+            environment.
     """
     check_model(model)
     check_positive(epochs=epochs, batch_size=batch_size)
@@ -177,10 +177,10 @@ def clone(
 
 
 def _check_spaces(model: Any, demonstrations: Demonstrations) -> None:
-    """Check that demonstrations are of an environment like the model's.
+    """Check that demonstrations fit the model's environment.
 
     Raises:
-        ConfigError: they are not.
+        ConfigError: they do not.
     """
     space, width = model.action_space, demonstrations.masks.shape[1]
     if isinstance(space, gym.spaces.MultiBinary):
@@ -200,8 +200,8 @@ def _check_spaces(model: Any, demonstrations: Demonstrations) -> None:
     normaliser = model.get_vec_normalize_env()
     if normaliser is not None and normaliser.norm_obs:
         raise ConfigError(
-            "the model's VecNormalize changes observations, which demonstrations are not; they are in [-1, 1] as "
-            "they are: use norm_obs=False"
+            "the model's VecNormalize changes observations, but demonstrations are unchanged and in [-1, 1]: "
+            "use norm_obs=False"
         )
 
 
@@ -225,13 +225,13 @@ def _tensors(model: Any, demonstrations: Demonstrations) -> _Steps:
 
 
 def _as_seen(model: Any, demonstrations: Demonstrations) -> NDArray[np.float64]:
-    """Return the rewards as the model would have seen them, float64 (n,)."""
+    """Return the rewards normalised as for the model, float64 (n,)."""
     rewards, normaliser = demonstrations.rewards, model.get_vec_normalize_env()
     if normaliser is None or not normaliser.norm_reward:
         return rewards
     if normaliser.ret_rms.count >= WARM_REWARDS:
         variance = float(normaliser.ret_rms.var)
-    else:  # what it takes the variance of: sums of past rewards, the older discounted
+    else:  # it uses the variance of discounted sums of past rewards
         sums, total = np.empty_like(rewards), 0.0
         for t, (reward, start) in enumerate(zip(rewards, demonstrations.episode_starts, strict=True)):
             total = reward + (0.0 if start else normaliser.gamma * total)
@@ -245,7 +245,7 @@ def _as_seen(model: Any, demonstrations: Demonstrations) -> NDArray[np.float64]:
 def _returns(
     demonstrations: Demonstrations, rewards: NDArray[np.float64], gamma: float
 ) -> NDArray[np.float64]:
-    """Return the discounted sum of the rewards from each step on, float64 (n,), NaN where it is not known."""
+    """Return the discounted return of each step, float64 (n,), NaN if unknown."""
     returns = np.full(len(rewards), np.nan)
     starts = np.flatnonzero(demonstrations.episode_starts)
     for episode, (start, end) in enumerate(zip(starts, [*starts[1:], len(rewards)], strict=True)):
@@ -259,7 +259,7 @@ def _returns(
 
 
 def _held_out(demonstrations: Demonstrations, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Return which steps are for validation, bool (n,): whole episodes if there are ten, else steps."""
+    """Return a mask of the validation steps, bool (n,): whole episodes if there are ten, else steps."""
     n = len(demonstrations)
     episode = np.cumsum(demonstrations.episode_starts) - 1
     units = episode if episode[-1] >= 9 else np.arange(n)
@@ -274,21 +274,21 @@ def _held_out(demonstrations: Demonstrations, rng: np.random.Generator) -> NDArr
 
 
 def _forward(policy: Any, steps: _Steps) -> tuple[Tensor, Tensor]:
-    """Return values (m,) and the logarithms of the actions' probabilities (m,)."""
+    """Return values (m,) and log-probabilities of the actions (m,)."""
     masks = {} if steps.masks is None else {"action_masks": steps.masks}
     values, log_prob, _ = policy.evaluate_actions(steps.observations, steps.actions, **masks)
     return values.flatten(), log_prob
 
 
 def _value_loss(values: Tensor, steps: _Steps, variance: float) -> Tensor:
-    """Return the mean squared error over the steps whose return is known, in variances; 0 if there is none."""
+    """Return the mean squared error over the steps with known return, in variances; 0 if there is none."""
     known = ~steps.returns.isnan()
     errors = torch.where(known, values - steps.returns.nan_to_num(), 0.0)
     return errors.square().sum() / (variance * known.sum().clamp(min=1))
 
 
 def _shift_values(policy: Any, mean: float, steps: _Steps) -> None:
-    """Let the critic begin at the mean return: moves the bias of its last layer."""
+    """Shift the bias of the critic's last layer so that its mean value is the mean return."""
     last = [module for module in policy.value_net.modules() if isinstance(module, nn.Linear)][-1]
     with torch.no_grad():
         rows = [slice(start, start + CHUNK) for start in range(0, len(steps), CHUNK)]
@@ -297,7 +297,7 @@ def _shift_values(policy: Any, mean: float, steps: _Steps) -> None:
 
 
 def _evaluate(policy: Any, steps: _Steps, variance: float) -> tuple[float, float, float]:
-    """Return the share of actions that are the most probable ones, mean -log π(a|o), and the critic's loss."""
+    """Return the share of demonstrated actions that are most probable, mean -log π(a|o), and the critic's loss."""
     hits, log_probs, values = 0, [], []
     with torch.no_grad():
         for start in range(0, len(steps), CHUNK):

@@ -21,7 +21,7 @@ class NetworkConfig(Part):
     """The network.
 
     Attributes:
-        kind: ``"mlp"``, or ``"slots"``, the permutation-aware network of :mod:`kvgym.agents.sb3.networks`.
+        kind: ``"mlp"``, or ``"slots"``, the permutation-aware network in :mod:`kvgym.agents.sb3.networks`.
         hidden: units of the hidden layers of an mlp.
         row_dim: units per row of a slots network.
         context_dim: units of its context.
@@ -42,21 +42,21 @@ class NetworkConfig(Part):
         return value
 
     def sizes(self) -> dict[str, Any]:
-        """Return the sizes that belong to this kind."""
+        """Return the sizes for this kind of network."""
         if self.kind == "mlp":
             return {"hidden": list(self.hidden)}
         return {"row_dim": self.row_dim, "context_dim": self.context_dim}
 
 
 class WarmStart(Part):
-    """Where training starts from, instead of random weights; one of ``policy`` and ``action``.
+    """Start of training instead of random weights; either ``policy`` or ``action``.
 
     Attributes:
-        policy: a baseline whose decisions are cloned, e.g. ``"mc_sf"``.
-        steps: demonstrations, environment steps (of ``action``: steps to play it).
+        policy: a baseline to clone, e.g. ``"mc_sf"``.
+        steps: environment steps of demonstrations, or of runs of ``action``.
         epochs: passes over the demonstrations.
-        action: start from always choosing this action, e.g. the knobs ``[0, 7, 3, 0]``.
-        probability: that the first policy gives to each part of ``action``.
+        action: an action that the initial policy prefers, e.g. the knobs ``[0, 7, 3, 0]``.
+        probability: initial probability of each part of ``action``.
     """
 
     policy: str | None = None
@@ -67,17 +67,17 @@ class WarmStart(Part):
 
 
 class EvaluationConfig(Part):
-    """Periodic evaluation, greedily and masked, on the same requests every time.
+    """Periodic evaluation, greedy and masked, always on the same requests.
 
     Attributes:
         interval: environment steps between evaluations; a checkpoint follows each.
         seeds: number of workloads.
         first_seed: seed of the first; ``kvgym evaluate`` and ``kvgym compare`` use other seeds by default.
-        metric: what is shown, see :mod:`kvgym.metrics`.
-        select: what decides which agent is the best: ``"metric"``, or ``"return"``, the mean return (with
-            ``reward_reference`` the relative improvement over it, in which light and heavy load weigh the same).
-        env: environment arguments that differ from training's.
-        baselines: policies whose values on the same requests are shown beside.
+        metric: reported metric, see :mod:`kvgym.metrics`.
+        select: criterion for the best agent: ``"metric"``, or ``"return"``, the mean return (with ``reward_reference``
+            the relative improvement over it, in which light and heavy load weigh the same).
+        env: changes of the environment arguments.
+        baselines: policies to report on the same requests.
     """
 
     interval: int = Field(default=100_000, ge=1, le=MAX_STEPS)
@@ -100,28 +100,28 @@ class EvaluationConfig(Part):
 
 
 class TrainConfig(TrainingConfig):
-    """A training run by Stable-Baselines3 that can be repeated: JSON-able, frozen, unknown keys refused.
+    """A repeatable training run with Stable-Baselines3: JSON-able and frozen; unknown keys are errors.
 
     Attributes:
         name: id, also of the trained agent.
         summary: one line.
         algorithm: ``"maskable_ppo"``, ``"ppo"``, ``"a2c"`` or ``"dqn"``.
         env: environment arguments, see :class:`~kvgym.envs.scheduling.config.EnvConfig`.
-        num_envs: environments stepped side by side.
-        variants: changes of ``env``; the environments are shared out equally among these (workloads, rates,
-            hardware), so that one agent sees all of them.
-        curriculum: pairs of progress (0 to 1) and range of ``load``; between two of them the range is
-            interpolated linearly. It replaces ``load`` in ``env``.
+        num_envs: number of environments.
+        variants: changes of ``env`` (workloads, rates, hardware); the environments are divided equally among them, so
+            that one agent trains on all.
+        curriculum: pairs of progress (0 to 1) and range of ``load``, interpolated linearly between pairs. It replaces
+            ``load`` in ``env``.
         network: the network.
         hyperparameters: of the Stable-Baselines3 algorithm, e.g. ``n_steps``. ``learning_rate: lin_3e-4`` falls
             linearly to 0.
         normalize_reward: divide rewards by a running estimate of the standard deviation of returns.
-        warm_start: where training starts from; None = random weights.
+        warm_start: start of training; None = random weights.
         total_steps: environment steps.
         evaluation: periodic evaluation.
-        keep_checkpoints: how many of the latest checkpoints are kept.
-        seed: of everything random.
-        threads: of PyTorch; results are equal for equal numbers of threads.
+        keep_checkpoints: number of latest checkpoints to keep.
+        seed: seed of all random numbers.
+        threads: of PyTorch; equal numbers of threads give equal results.
         device: of PyTorch.
     """
 
@@ -160,10 +160,10 @@ class TrainConfig(TrainingConfig):
         return value
 
     def check(self) -> TrainConfig:
-        """Check what needs more than types, and return the configuration.
+        """Check everything beyond types, and return the configuration.
 
         Raises:
-            ConfigError: naming what is wrong and what would be right.
+            ConfigError: a value is wrong; the message has the valid ones.
         """
         check_ranges(self.hyperparameters, f"training {self.name!r}")
         kinds = {config.action for config in self.env_configs()}
@@ -194,8 +194,8 @@ class TrainConfig(TrainingConfig):
             )
         if self.algorithm == "maskable_ppo" and action in real:
             raise ConfigError(
-                f"training {shown(self.name)}: maskable_ppo chooses among options, and {action} is made of real "
-                "numbers; ppo and a2c learn these"
+                f"training {shown(self.name)}: maskable_ppo needs discrete actions, and {action} has real "
+                "numbers; use ppo or a2c"
             )
         if self.num_envs < len(self.variants):
             raise ConfigError(
@@ -218,7 +218,7 @@ class TrainConfig(TrainingConfig):
         return tuple(EnvConfig.of(**{**self.env, **change}) for change in changes)
 
     def evaluation_config(self) -> EnvConfig:
-        """Return the configuration of the environments of evaluations: training's, with its changes."""
+        """Return the environment configuration of evaluations."""
         return EnvConfig.of(**{**self.env, **self.evaluation.env})
 
     def load_at(self, progress: float) -> tuple[float, float] | None:
@@ -236,10 +236,10 @@ class TrainConfig(TrainingConfig):
 
 
 def check_action(config: EnvConfig, action: Any, what: str) -> None:
-    """Check that an action is one of an environment.
+    """Check that an action is in the action space of an environment.
 
     Raises:
-        ConfigError: it lies outside of the action space.
+        ConfigError: it is not.
     """
     space = config.kind.space(config)
     try:

@@ -22,11 +22,11 @@ from kvgym.runner import check_needs, simulate
 
 
 class Evaluator:
-    """Plays agents greedily and masked, on the same requests every time.
+    """Evaluate agents greedily and masked, always on the same requests.
 
     Args:
-        config: the environments.
-        seeds: seeds of the requests, as in ``kvgym compare``.
+        config: of the environments.
+        seeds: of the requests, as in ``kvgym compare``.
     """
 
     def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
@@ -37,7 +37,7 @@ class Evaluator:
         self.metric_names = self.envs.metric_names
 
     def play(self, model: NumpyModel) -> dict[str, NDArray[np.float64]]:
-        """Return each metric by seed, float64 (seeds,), and of episodes ``return``, undiscounted, and ``length``."""
+        """Return each metric, the undiscounted ``return`` and the ``length`` by seed, float64 (seeds,)."""
         observations, _ = self.envs.reset(seed=0, options={"workload_seed": list(self.seeds)})
         count = len(self.seeds)
         metrics = np.full((count, len(self.metric_names)), np.nan)
@@ -56,14 +56,13 @@ class Evaluator:
 
 
 def baseline_metrics(config: TrainConfig) -> dict[str, dict[str, float]]:
-    """Return the means of all metrics of each baseline over the evaluation's requests, by label; NaN where it failed.
+    """Return the mean of each metric over the evaluation's requests, by label of the baseline; NaN if it failed.
 
     Args:
         config: the training configuration; ``evaluation.baselines`` names the policies.
 
     Raises:
-        KVGymError: a baseline is unknown, or lacks what it needs to know; or the metric counts requests within SLOs and
-            there are none.
+        KVGymError: a baseline is unknown or lacks information; or the metric needs SLOs and there are none.
     """
     evaluation, env = config.evaluation, config.evaluation_config()
     scenario = env.make_scenario()
@@ -72,7 +71,7 @@ def baseline_metrics(config: TrainConfig) -> dict[str, dict[str, float]]:
     tables = [at_load(workload.sample(seed), env.load, seed) for seed in seeds]
     for table in tables:
         check_targets([evaluation.metric], table)
-    # The horizon of the agent's episodes, but not their limit of steps without a token: it is for idle agents.
+    # The horizon of the agent's episodes; their limit of steps without a token is only for idle agents.
     system = replace(env.make_system(scenario, workload, len(tables[0])), stall_limit=None)
     found: dict[str, dict[str, float]] = {}
     for policy in [make_policy(spec) for spec in evaluation.baselines]:

@@ -35,21 +35,21 @@ except ImportError as error:
 def export(
     model: BaseAlgorithm, env_arguments: dict[str, Any], metadata: dict[str, Any] | None = None
 ) -> NumpyModel:
-    """Return the part of a trained model that acts, as NumPy arrays.
+    """Return the acting part of a trained model as NumPy arrays.
 
     Args:
         model: PPO, A2C, MaskablePPO or DQN with ``"MlpPolicy"`` or a policy of
             :mod:`kvgym.agents.sb3.networks`.
         env_arguments: the environment arguments it was trained with, ``action`` among them.
-        metadata: anything JSON-able to keep with it.
+        metadata: JSON-able data to store with it.
 
     Raises:
-        ConfigError: another algorithm or network, spaces that are not those of the environment arguments, or
-            a model that sees normalised observations (``VecNormalize``).
+        ConfigError: another algorithm or network, spaces that do not fit the environment arguments, or normalised
+            observations (``VecNormalize``).
     """
     names = [name for name, kind in ALGORITHMS.items() if type(model) is kind]
     if not names:
-        raise ConfigError(f"cannot export {type(model).__name__}; there are PPO, MaskablePPO, A2C and DQN")
+        raise ConfigError(f"cannot export {type(model).__name__}; expected PPO, MaskablePPO, A2C or DQN")
     config = EnvConfig.of(**env_arguments)
     for what, given, expected in (
         ("observation", model.observation_space, spaces.observation_space(config)),
@@ -63,7 +63,9 @@ def export(
         raise ConfigError(f"exported agents read flat observations, this one {shown(config.observation)}")
     normaliser = model.get_vec_normalize_env()
     if normaliser is not None and normaliser.norm_obs:
-        raise ConfigError("this model sees observations through VecNormalize, which would be lost")
+        raise ConfigError(
+            "this model uses VecNormalize for observations, which an export would lose; train with norm_obs=False"
+        )
     policy: Any = model.policy.q_net if isinstance(model, DQN) else model.policy
     space: Any = model.action_space
     flags = isinstance(space, gym.spaces.MultiBinary)
@@ -85,7 +87,7 @@ def export(
     noise: dict[str, Array] = {}
     if isinstance(space, gym.spaces.Box):
         if policy.use_sde:
-            raise ConfigError("cannot export a policy whose noise depends on the state (use_sde)")
+            raise ConfigError("cannot export state-dependent noise (use_sde)")
         count = space.shape[0]
         noise["log_std"] = policy.log_std.detach().cpu().expand(count).numpy().copy()
         common |= {"centre": (0.0,) * count, "spread": (1.0,) * count}
@@ -126,7 +128,7 @@ def export(
 
 
 def _choices(space: Any) -> tuple[int, ...]:
-    """Return the number of options of each choice; there is none where an action is made of real numbers."""
+    """Return the number of options of each choice; empty for actions of real numbers."""
     if isinstance(space, gym.spaces.Box):
         return ()
     if isinstance(space, gym.spaces.MultiDiscrete):

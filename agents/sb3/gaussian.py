@@ -1,8 +1,8 @@
-"""Policies for actions of real numbers: normal distributions around where an untrained agent begins.
+"""Gaussian policies for actions of real numbers, centred at the initial action.
 
-A kind of action whose space is a Box says where its numbers usually lie (``ActionKind.usual``: centre and spread). An
-action is centre + spread x (output of the network + exp(log_std) x noise), so that training begins at the centre, and
-all numbers are of the same size to the optimiser, whatever their ranges.
+A kind of action with a Box space has a usual centre and spread (``ActionKind.usual``). An action is
+centre + spread x (output of the network + exp(log_std) x noise), so that training begins at the centre and all numbers
+have the same scale for the optimiser.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Around(nn.Module):
 
     Args:
         inner: the network.
-        centre: where each number begins.
-        spread: what a typical change of it is, positive.
+        centre: initial value of each number.
+        spread: typical change of each number, positive.
     """
 
     def __init__(self, inner: nn.Module, centre: Sequence[float], spread: Sequence[float]) -> None:
@@ -48,17 +48,17 @@ class Around(nn.Module):
 
 
 class RowsGaussian(DiagGaussianDistribution):
-    """A number for each row of a window, of which those of rows without a request mean nothing.
+    """A number for each row of a window; numbers of rows without a request are ignored.
 
     Attributes:
-        present: float32 (B, a), 1 where a row holds a request, else 0: that number has no probability and no entropy.
+        present: float32 (B, a), 1 if a row has a request, else 0: no probability and no entropy.
     """
 
     present: Tensor
     distribution: Any
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        """Return the logarithm of the density of the numbers that mean something, (B,)."""
+        """Return the log-density of the numbers of present rows, (B,)."""
         found: Tensor = (self.distribution.log_prob(actions) * self.present).sum(1)
         return found
 
@@ -69,16 +69,16 @@ class RowsGaussian(DiagGaussianDistribution):
 
 
 class GaussianPolicy(ActorCriticPolicy):
-    """Stable-Baselines3's ``MlpPolicy`` for actions of real numbers; its ``action_net`` is one of :class:`Around`.
+    """Stable-Baselines3's ``MlpPolicy`` for actions of real numbers; its ``action_net`` is an :class:`Around`.
 
     Args:
         *args: as ``ActorCriticPolicy`` takes them.
-        centre: where each number begins.
-        spread: what a typical change of it is.
+        centre: initial value of each number.
+        spread: typical change of each number.
         **kwargs: likewise.
 
     Raises:
-        ConfigError: the noise is not that of independent normal numbers (``use_sde``).
+        ConfigError: the noise is state-dependent (``use_sde``).
     """
 
     action_net: nn.Module
@@ -93,7 +93,7 @@ class GaussianPolicy(ActorCriticPolicy):
         super()._build(lr_schedule)
         if type(self.action_dist) is not DiagGaussianDistribution:
             raise ConfigError("these policies have a standard deviation for each number; leave use_sde out")
-        # The parameters stay those that the optimiser has.
+        # The optimiser already has these parameters.
         self.action_net = Around(self.action_net, *self._usual)
 
     def _get_action_dist_from_latent(self, latent_pi: Tensor) -> Distribution:

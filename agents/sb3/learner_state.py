@@ -1,7 +1,7 @@
-"""What a learner of Stable-Baselines3 needs to go on, in a file that runs no code when it is read.
+"""Save and load the state of a Stable-Baselines3 learner without pickles.
 
-Its own files hold pickles, which run whatever was put into them. Everything but numbers is made anew from the run's
-configuration instead; the numbers are tensors, read by ``torch.load(weights_only=True)``.
+Stable-Baselines3's own files are pickles, which can run any code. Here only numbers are stored, as tensors read by
+``torch.load(weights_only=True)``; everything else is made again from the run's configuration.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ COUNTERS = (
     "num_timesteps", "_total_timesteps", "_num_timesteps_at_start", "_n_updates", "_n_calls", "_episode_num",
     "_current_progress_remaining", "exploration_rate",
 )  # fmt: skip
-"""Numbers of a learner, as far as its algorithm has them."""
+"""Counters of a learner; an algorithm has some of them."""
 
 REPLAYED = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
-"""Arrays of a replay buffer; the first two are mappings of arrays where observations are."""
+"""Arrays of a replay buffer; the first two are mappings if observations are."""
 
 POSITIVE = ("step", "exp_avg_sq", "max_exp_avg_sq", "square_avg")
-"""What optimisers keep of weights that is never below 0: they take roots of it, or powers to it."""
+"""State of optimisers that must not be negative: they take roots of it, or use it as an exponent."""
 
 
 def save_learner(model: BaseAlgorithm, path: Path) -> None:
-    """Write weights, optimiser, counters, normalisation of rewards and replay buffer of a learner."""
+    """Write weights, optimiser, counters, reward normalisation and replay buffer of a learner."""
     content: dict[str, Any] = {
         "parameters": model.get_parameters(),
         "counters": {name: _number(getattr(model, name)) for name in COUNTERS if hasattr(model, name)},
@@ -57,10 +57,10 @@ def save_learner(model: BaseAlgorithm, path: Path) -> None:
 
 
 def load_learner(model: BaseAlgorithm, path: Path) -> None:
-    """Give a new learner of the same configuration what :func:`save_learner` wrote.
+    """Load a file of :func:`save_learner` into a new learner of the same configuration.
 
     Raises:
-        ConfigError: the file is damaged, or of another configuration; the learner is good for nothing then.
+        ConfigError: the file is damaged or of another configuration; discard the learner then.
     """
     check_archive(path, "checkpoint")
     try:
@@ -68,12 +68,12 @@ def load_learner(model: BaseAlgorithm, path: Path) -> None:
         _take(model, content)
     except MemoryError:
         raise
-    except Exception as error:  # what is damaged fails in many ways
+    except Exception as error:  # damaged files fail in many ways
         raise ConfigError(f"checkpoint {path} cannot be loaded: {error}") from None
 
 
 def _take(model: BaseAlgorithm, content: Any) -> None:
-    """Check and take over the parts of a file; whatever it raises says that one is wrong."""
+    """Check and load the parts of a file; any exception means that a part is wrong."""
     optimisers = {name: _groups(part) for name, part in _optimisers(model).items()}
     model.set_parameters(content["parameters"], exact_match=True, device=model.device)
     if not all(bool(x.isfinite().all()) for x in model.policy.state_dict().values()):
@@ -110,14 +110,14 @@ def _take(model: BaseAlgorithm, content: Any) -> None:
             if hasattr(buffer, name):
                 _fill(getattr(buffer, name), replay[name])
         if type(replay["full"]) is not bool or type(replay["pos"]) is not int:
-            raise ValueError("a place in the replay buffer that is none")
+            raise ValueError("invalid position in the replay buffer")
         if not 0 <= replay["pos"] < buffer.buffer_size:
-            raise ValueError(f"place {replay['pos']} in a replay buffer of {buffer.buffer_size}")
+            raise ValueError(f"position {replay['pos']} in a replay buffer of {buffer.buffer_size}")
         buffer.pos, buffer.full = replay["pos"], replay["full"]
 
 
 def _optimisers(model: BaseAlgorithm) -> dict[str, torch.optim.Optimizer]:
-    """Return the optimisers among the parts that :meth:`get_parameters` has, by name."""
+    """Return the optimisers among the parts of :meth:`get_parameters`, by name."""
     found = {name: functools.reduce(getattr, name.split("."), model) for name in model.get_parameters()}
     return {name: part for name, part in found.items() if isinstance(part, torch.optim.Optimizer)}
 
@@ -127,9 +127,9 @@ def _groups(optimiser: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def _check_optimiser(optimiser: torch.optim.Optimizer, before: list[dict[str, Any]]) -> None:
-    """Check that an optimiser has the settings it was made with, and moments that fit its weights.
+    """Check that an optimiser has its original settings, and moments that fit its weights.
 
-    Only the learning rate may be another one: it follows a schedule.
+    Only the learning rate may differ, as it follows a schedule.
     """
     for group, own in zip(_groups(optimiser), before, strict=True):
         rate = group.get("lr")
@@ -144,11 +144,13 @@ def _check_optimiser(optimiser: torch.optim.Optimizer, before: list[dict[str, An
             fits = isinstance(value, torch.Tensor) and value.shape == shape
             least = 0.0 if name in POSITIVE else -math.inf
             if not fits or not bool((value.isfinite() & (value >= least)).all()):
-                raise ValueError(f"optimiser: {name} of weights {tuple(weights.shape)} is of another kind")
+                raise ValueError(
+                    f"optimiser: {name} of weights {tuple(weights.shape)} has a wrong type, shape or value"
+                )
 
 
 def _moments(optimiser: torch.optim.Optimizer, settings: Mapping[str, Any]) -> dict[str, bool]:
-    """Return what such an optimiser keeps of weights, by name: numbers of their shape (True), or one number."""
+    """Return the state of such an optimiser, by name: arrays of the weights' shape (True), or one number."""
     weights = torch.nn.Parameter(torch.zeros(2, 3))
     weights.grad = torch.zeros(2, 3)
     taken = inspect.signature(type(optimiser)).parameters
@@ -159,7 +161,7 @@ def _moments(optimiser: torch.optim.Optimizer, settings: Mapping[str, Any]) -> d
 
 
 def _like(value: Any, own: Any, name: str) -> Any:
-    """Return a number of the kind that a learner has."""
+    """Return a number of the same type as the learner's own."""
     whole = isinstance(own, int) and not isinstance(own, bool)
     kinds = (int,) if whole else (int, float)
     if type(value) not in kinds or not math.isfinite(value) or (whole and not 0 <= value < 2**63):
@@ -168,7 +170,7 @@ def _like(value: Any, own: Any, name: str) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """Return a number as Python's own."""
+    """Return a number as a Python number."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -181,13 +183,13 @@ def _tensors(value: Any) -> Any:
 
 
 def _fill(array: Any, value: Any) -> None:
-    """Put saved numbers into an array, or a mapping of arrays, of the same shape."""
+    """Copy saved numbers into an array, or a mapping of arrays, of the same shape."""
     if isinstance(array, Mapping):
         for name, own in array.items():
             _fill(own, value[name])
         return
     if not isinstance(value, torch.Tensor) or not bool(value.isfinite().all()):
-        raise ValueError("an array that is none, or not finite")
+        raise ValueError("not an array of finite numbers")
     if array.shape != tuple(value.shape):
         raise ValueError(f"an array of shape {tuple(value.shape)}; expected {array.shape}")
     array[...] = value.numpy()

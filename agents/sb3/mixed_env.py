@@ -1,4 +1,4 @@
-"""Environments of several configurations side by side, for agents that are to serve a range of them."""
+"""Vector environment of several configurations, to train one agent on all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvgym.errors import ConfigError
 
 
 class MixedVecEnv(VecEnv):
-    """Several vector environments as one: the environments of the first, then those of the second, and so on.
+    """Several vector environments as one, in order.
 
     Args:
         parts: vector environments with equal spaces and flat observations.
@@ -25,17 +25,17 @@ class MixedVecEnv(VecEnv):
 
     def __init__(self, parts: Sequence[SB3VecEnv]) -> None:
         if not parts:
-            raise ConfigError("MixedVecEnv needs one vector environment or more")
+            raise ConfigError("MixedVecEnv needs at least one vector environment")
         first = parts[0]
         for part in parts:
             if not isinstance(part.observation_space, gym.spaces.Box):
-                raise ConfigError('environments side by side need observation = "flat"')
+                raise ConfigError('MixedVecEnv needs observation = "flat"')
             if (part.observation_space.shape, part.action_space) != (
                 first.observation_space.shape,
                 first.action_space,
             ):
                 raise ConfigError(
-                    "environments side by side need equal spaces: give them the same windows, action and "
+                    "MixedVecEnv needs equal spaces: give them the same windows, action and "
                     f"observation, got observations {first.observation_space.shape} and "
                     f"{part.observation_space.shape}, actions "
                     f"{first.action_space} and {part.action_space}"
@@ -88,7 +88,7 @@ class MixedVecEnv(VecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Return what a method gives for each environment; there is ``action_masks``."""
+        """Return the result of a method, only ``action_masks``, for each environment."""
         found = [
             value
             for part in self.parts
@@ -104,16 +104,16 @@ class MixedVecEnv(VecEnv):
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
         """Set an attribute of all environments, see :meth:`SB3VecEnv.set_attr`."""
         if indices is not None:
-            raise ConfigError(f"{attr_name} can be set for all environments at once only")
+            raise ConfigError(f"{attr_name} can only be set for all environments at once")
         for part in self.parts:
             part.set_attr(attr_name, value)
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """Return whether the environments do what a wrapper does."""
+        """Return whether the environments include a wrapper's function."""
         return [self.parts[0].env_is_wrapped(wrapper_class, 0)[0] for _ in self._get_indices(indices)]
 
     def get_images(self) -> Sequence[NDArray[np.uint8] | None]:
-        """Return no pictures: the native environment does not render."""
+        """Return None for each environment: the native environment does not render."""
         return [None] * self.num_envs

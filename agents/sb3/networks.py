@@ -1,7 +1,7 @@
-"""Networks for Stable-Baselines3: a plain MLP, and one that treats queue and active set as sets of rows.
+"""Networks for Stable-Baselines3: an MLP, and ``"slots"``, which treats queue and active set as sets of rows.
 
-The network ``"slots"`` reads the flat observation as system features, memory profile, Q queue rows and W
-active rows (first feature ``present``), and applies the same weights to every row of a kind:
+``"slots"`` reads the flat observation as system features, future memory, Q queue rows and W active rows (first
+feature ``present``), and applies the same weights to every row of a kind:
 
 - rows: e = relu(second(relu(first(row)))), 0 for absent rows; queue and active rows have their own weights;
 - pooled: mean and maximum of e over the present rows, 0 if there are none;
@@ -55,7 +55,7 @@ Network = Literal["mlp", "slots"]
 Algorithm = Literal["ppo", "maskable_ppo", "a2c", "dqn"]
 
 PREFIX_FEATURES = ("prompt", "peak")
-"""Queue features that ``admit_count`` also sees summed over the rows up to and including each."""
+"""Queue features with prefix sums for ``admit_count``."""
 
 
 class RowNet(nn.Module):
@@ -79,9 +79,9 @@ class RowNet(nn.Module):
 
     def embed(self, rows: Tensor, present: Tensor) -> Tensor:
         """Return e, float32 (B, R, d), of rows (B, R, F); ``present`` (B, R) is 0 or 1."""
-        # Rows of all observations one below the other: changing a view in place makes its gradient slow.
+        # Flatten the rows: changing a view in place makes its gradient slow.
         x = self.first(rows.flatten(0, 1)).relu_()
-        # What is far below zero is exactly zero after the ReLU, and nothing more need be kept for gradients.
+        # Values far below zero are exactly zero after the ReLU, so gradients need no mask.
         absent = (present - 1.0) * 1e9
         e: Tensor = self.second(x).add_(absent.reshape(-1, 1)).relu_()
         return e.view(*present.shape, self.row_dim)
@@ -92,15 +92,15 @@ class RowNet(nn.Module):
         of_rows, of_context = self.mix.weight[:, : self.row_dim], self.mix.weight[:, self.row_dim :]
         shared = functional.linear(c, of_context, self.mix.bias)
         u = (functional.linear(e, of_rows) + shared[:, None, :]).relu_()
-        # Masking w u is masking u, in less memory; absent rows score exactly the bias.
+        # Masking w u equals masking u and takes less memory; absent rows score exactly the bias.
         return (u @ self.out.weight[0]) * present + self.out.bias
 
 
 class _MaximumOverRows(torch.autograd.Function):
     """``e.amax(1)``; every row that attains the maximum gets the whole gradient.
 
-    Ties are at 0 in practice, where the ReLU before has gradient 0. The gradient of ``amax`` itself, which
-    shares it between ties, takes several times as long.
+    Ties occur at 0 in practice, where the ReLU before has gradient 0. The gradient of ``amax`` itself, which shares it
+    between ties, takes several times as long.
     """
 
     @staticmethod
@@ -126,16 +126,16 @@ class SlotsExtractor(BaseFeaturesExtractor):
     """The context and a score for each row, see the module's description.
 
     The features are float32 (B, h + Q + W): c, linear(u) of the queue rows, linear(u) of the active rows;
-    rows the action kind has no outputs for are left out. Where these are real numbers follows which rows are present,
-    (B, Q + W).
+    rows without outputs of this kind of action are left out. For real numbers a mask of present rows follows, (B, Q +
+    W).
 
     Args:
         observation_space: the flat Box.
         queue_window: Q.
         active_window: W.
         action: kind of action.
-        information: what the environment reveals, which decides the columns of rows.
-        features: what else it shows.
+        information: exposed information, which determines the columns of rows.
+        features: further features.
         row_dim: d.
         context_dim: h.
 
@@ -180,7 +180,7 @@ class SlotsExtractor(BaseFeaturesExtractor):
         num_features = len(names) + len(self.prefix)
         self.queue = RowNet(num_features, row_dim, context_dim if num_queue else None)
         self.active = RowNet(len(active_features(config)), row_dim, context_dim if num_active else None)
-        self.num_fixed = self.parts["queue"][0]  # system features and profile come first
+        self.num_fixed = self.parts["queue"][0]  # system features and future memory come first
         self.pool = nn.Linear(self.num_fixed + 4 * row_dim, context_dim)
         self.summary = nn.Linear(context_dim, context_dim)
 
@@ -216,10 +216,10 @@ class ActionHead(nn.Module):
     """Logits, or action values, of the features of a :class:`SlotsExtractor`.
 
     Args:
-        extractor: where the features come from.
-        num_logits: of the action space, or how many real numbers an action has.
-        pairs: flags have two logits each, [0, logit], as sb3-contrib's distribution takes them.
-        base: add linear(c) to all, as action values need.
+        extractor: source of the features.
+        num_logits: of the action space, or number of real numbers of an action.
+        pairs: two logits per flag, [0, logit], for sb3-contrib's distribution.
+        base: add linear(c) to all, for action values.
     """
 
     def __init__(
@@ -261,12 +261,12 @@ class ValueHead(nn.Module):
 
 
 def _slots_arguments(given: dict[str, Any]) -> dict[str, Any]:
-    """Return policy arguments that make the features those of :class:`SlotsExtractor`, unchanged."""
+    """Return policy arguments that use the features of :class:`SlotsExtractor` directly."""
     return {**given, "net_arch": [], "features_extractor_class": SlotsExtractor}
 
 
 def _build_slots(policy: Any, lr_schedule: Schedule) -> None:
-    """Do what ``ActorCriticPolicy._build`` does, with the heads of this module."""
+    """Build a policy like ``ActorCriticPolicy._build``, with the heads of this module."""
     policy._build_mlp_extractor()
     extractor: SlotsExtractor = policy.pi_features_extractor
     pairs = isinstance(policy.action_dist, MaskableDistribution)
@@ -366,7 +366,7 @@ _SLOTS_POLICIES: dict[str, type[BasePolicy]] = {
 def policy_for(
     network: Network, algorithm: Algorithm, config: EnvConfig, **sizes: Any
 ) -> tuple[str | type[BasePolicy], dict[str, Any]]:
-    """Return what a Stable-Baselines3 algorithm takes as ``policy`` and ``policy_kwargs``.
+    """Return ``policy`` and ``policy_kwargs`` for a Stable-Baselines3 algorithm.
 
     Args:
         network: ``"mlp"`` or ``"slots"``.
@@ -376,11 +376,11 @@ def policy_for(
             ``row_dim``, by default 32, and ``context_dim``, by default 64.
 
     Returns:
-        ``"MlpPolicy"`` or a policy class, and JSON-able keyword arguments of it.
+        ``"MlpPolicy"`` or a policy class, and its JSON-able keyword arguments.
 
     Raises:
         UnknownNameError: no such network or algorithm.
-        ConfigError: observations are not flat, the algorithm cannot do this kind of action, or a size is
+        ConfigError: observations are not flat, the algorithm does not support this kind of action, or a size is
             unknown or not a positive whole number.
     """
     if network not in ("mlp", "slots"):
@@ -412,7 +412,7 @@ def policy_for(
     around = {} if usual is None else {"centre": usual[0].tolist(), "spread": usual[1].tolist()}
     if isinstance(config.kind.space(config), gym.spaces.Box) and algorithm == "maskable_ppo":
         raise ConfigError(
-            f"{config.action} is made of real numbers, which ppo and a2c learn, not maskable_ppo"
+            f"{config.action} has real numbers, which maskable_ppo does not support; use ppo or a2c"
         )
     if network == "mlp":
         arguments = {"net_arch": list(sizes["hidden"]), **around}

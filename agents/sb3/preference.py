@@ -1,7 +1,7 @@
-"""Starting points for training: prefer a fixed action.
+"""Warm start: prefer a fixed action.
 
-Trains the policy of a Stable-Baselines3 model with an optimiser of its own; what the model trains with afterwards
-starts fresh. No random numbers but its own are drawn, so that equal arguments give equal weights.
+The policy of a Stable-Baselines3 model is trained with a separate optimiser and separate random numbers; the model's
+own optimiser is unchanged. Equal arguments give equal weights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ except ImportError as error:
         f'pip install "kvgym[train]" ({error})'
     ) from error
 
-_BATCH, _PATIENCE = 256, 10  # rows per update of prefer(), and updates between two looks at all rows
+_BATCH, _PATIENCE = 256, 10  # rows per update of prefer(), and updates between two evaluations of all rows
 
 
 def prefer(
@@ -42,29 +42,29 @@ def prefer(
     max_updates: int = 2000,
     seed: int = 0,
 ) -> NDArray[np.float64]:
-    """Make a model's policy begin from a fixed action, e.g. from the best fixed setting of ``kvgym/Knobs-v0``.
+    """Train a model's policy to prefer a fixed action, e.g. the best fixed setting of ``kvgym/Knobs-v0``.
 
-    Plays the action to see what comes of it, then trains the policy until the mean probability of every component
-    of the action is at least ``probability``. Components that have it already are left alone, so that the others
-    remain to be explored. The critic is not trained.
+    Observations are collected by running the action. The policy is trained until the mean probability of every
+    component of the action is at least ``probability``; components that reach it are not trained further, to keep
+    exploration. The critic is not trained.
 
     Args:
         model: PPO, A2C or MaskablePPO.
         action: of a Discrete or MultiDiscrete space, e.g. ``[0, 7, 3, 0]``.
-        env: what the model sees, e.g. :class:`~kvgym.agents.sb3.vec_env.SB3VecEnv`; it is reset, and left where the
-            play ended.
+        env: environments like the model's, e.g. :class:`~kvgym.agents.sb3.vec_env.SB3VecEnv`; they are reset and
+            stepped.
         probability: between 0 and 1.
-        steps: observations to train on, over all environments.
+        steps: number of observations, over all environments.
         learning_rate: of Adam, > 0.
-        max_updates: updates, of 256 observations each, after which to give up.
+        max_updates: largest number of updates, of 256 observations each.
         seed: of the environments and of the order of observations.
 
     Returns:
         The mean probability of each component of the action, float64 (a,).
 
     Raises:
-        ConfigError: a wrong argument, another algorithm or kind of action, or a mask forbids the action.
-        KVGymError: ``max_updates`` were not enough.
+        ConfigError: an argument is wrong, the algorithm or kind of action is another one, or a mask forbids the action.
+        KVGymError: ``max_updates`` are not enough.
     """
     check_model(model)
     check_positive(steps=steps, max_updates=max_updates)
@@ -93,7 +93,7 @@ def prefer(
     if (found < probability).any():
         raise KVGymError(
             f"after {updates} updates the components of action {wanted.tolist()} have probabilities "
-            f"{found.round(3).tolist()}, not {probability} each; more max_updates or a larger learning_rate may do"
+            f"{found.round(3).tolist()}, not {probability} each; try more max_updates or a larger learning_rate"
         )
     return found
 
@@ -102,7 +102,7 @@ def _whole_action(space: Any, action: Any) -> NDArray[np.int64]:
     """Return an action of a Discrete or MultiDiscrete space as int64 (a,).
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not in the space.
     """
     if not isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
         raise ConfigError(f"prefer() takes actions of Discrete and MultiDiscrete spaces, not of {space}")
@@ -114,7 +114,7 @@ def _whole_action(space: Any, action: Any) -> NDArray[np.int64]:
 
 
 def _log_probabilities(policy: Any, observations: Tensor, masks: Tensor | None, action: Tensor) -> Tensor:
-    """Return the logarithm of the probability of each component of one action, (m, a)."""
+    """Return the log-probability of each component of an action, (m, a)."""
     inside = distribution(policy, observations, masks)
     parts: list[Categorical] = (
         inside.distributions if hasattr(inside, "distributions") else inside.distribution
@@ -126,7 +126,7 @@ def _log_probabilities(policy: Any, observations: Tensor, masks: Tensor | None, 
 def _probabilities(
     policy: Any, observations: Tensor, masks: Tensor | None, action: Tensor
 ) -> NDArray[np.float64]:
-    """Return the mean probability of each component of one action, float64 (a,)."""
+    """Return the mean probability of each component of an action, float64 (a,)."""
     total = torch.zeros(len(action), dtype=torch.float64, device=action.device)
     with torch.no_grad():
         for start in range(0, len(observations), CHUNK):
@@ -142,10 +142,10 @@ def _probabilities(
 def _collect(
     model: Any, env: VecEnv, action: NDArray[np.int64], steps: int, seed: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Play an action; returns observations (m, D), and masks (m, K) if the model has them.
+    """Run an action; return observations (m, D), and masks (m, K) if the model has them.
 
     Raises:
-        ConfigError: the environment is not like the model's, or a mask forbids the action.
+        ConfigError: the environment differs from the model's, or a mask forbids the action.
     """
     if env.observation_space != model.observation_space or env.action_space != model.action_space:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A training run in its folder: model, evaluations, curves and checkpoints."""
+"""A training run with Stable-Baselines3: model, evaluations, curves and checkpoints."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ LIBRARIES = ("torch", "stable-baselines3", "sb3-contrib", "tensorboard")
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a finished run leaves.
+    """Result of a finished run.
 
     Attributes:
         folder: the run folder.
         steps: environment steps.
-        best: value of the evaluation's metric of the best agent.
-        best_step: environment steps after which it was that good.
-        baselines: value of the metric of each baseline on the same requests; NaN where it failed.
+        best: evaluation metric of the best agent.
+        best_step: environment steps of the best agent.
+        baselines: metric of each baseline on the same requests; NaN if it failed.
         curve: rows of ``curve.csv``.
-        metric: the evaluation's.
+        metric: evaluation metric.
     """
 
     folder: Path
@@ -70,7 +70,7 @@ class TrainingResult:
     metric: str
 
     def report(self) -> list[str]:
-        """Return what was reached, a line each; the last one is the file of the agent."""
+        """Return the result as lines; the last one is the file of the agent."""
         lines = [f"{self.metric} on the evaluation's requests:"]
         for label, value in self.baselines.items():
             lines.append(f"  {label}: {'failed' if math.isnan(value) else f'{value:.4g}'}")
@@ -86,7 +86,7 @@ class TrainingResult:
 
 
 class _Counters(BaseModel):
-    """What ``state.json`` of a checkpoint holds; None stands for what is not finite."""
+    """Content of ``state.json`` of a checkpoint; None stands for values that are not finite."""
 
     steps: int = Field(ge=0, le=MAX_STEPS)
     best: float | None
@@ -100,7 +100,7 @@ class Run:
     """A training run in its folder; see :func:`train` and :func:`resume`."""
 
     def __init__(self, config: TrainConfig, folder: Path, log: TrainingLog | None = None) -> None:
-        """Prepare what a new run and a resumed one share."""
+        """Prepare a new or resumed run."""
         self.config, self.folder, self.log = config, folder, log
         self.checkpoints = folder / "checkpoints"
         self.evaluator = Evaluator(config.evaluation_config(), config.evaluation.workload_seeds)
@@ -142,10 +142,10 @@ class Run:
         self.saved = steps
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over the counters of a checkpoint.
+        """Restore the counters of a checkpoint.
 
         Raises:
-            ConfigError: they are none.
+            ConfigError: they are damaged.
         """
         origin = f"the latest checkpoint of {self.folder}"
         found = validate_fields(_Counters, state, origin)
@@ -163,7 +163,7 @@ class Run:
         self.baselines = {label: _numbers(values) for label, values in found.baselines.items()}
 
     def agent(self, steps: int, metrics: Mapping[str, float] | None = None) -> NumpyModel:
-        """Return the present agent as plain weights."""
+        """Return the current agent as plain weights."""
         config = self.config
         metadata = {
             "name": config.name,
@@ -176,7 +176,7 @@ class Run:
         return export(self.model, config.env_configs()[0].model_dump(mode="json"), metadata)
 
     def evaluate(self, steps: int) -> None:
-        """Evaluate the present agent, log it, and keep it if it is the best so far."""
+        """Evaluate the current agent, log the result, and keep the agent if it is the best so far."""
         metric = self.config.evaluation.metric
         agent = self.agent(steps)
         found = {name: _mean(values) for name, values in self.evaluator.play(agent).items()}
@@ -191,7 +191,7 @@ class Run:
         for name in dict.fromkeys((*SHOWN, metric, "return")):
             if not math.isnan(found[name]):
                 logger.record(f"kv/eval/{name}", found[name])
-        # Where Stable-Baselines3's own evaluations are.
+        # The names of Stable-Baselines3's own evaluations.
         logger.record("eval/mean_reward", found["return"])
         logger.record("eval/mean_ep_length", found["length"])
         logger.dump(steps)
@@ -200,13 +200,13 @@ class Run:
             self.log.evaluated(steps, found[metric])
 
     def log_hyperparameters(self) -> None:
-        """Give TensorBoard the configuration, and which figures to compare runs by."""
+        """Log the configuration and the metrics to compare runs by, for TensorBoard."""
         metrics = {"eval/mean_reward": 0.0, f"kv/eval/{self.config.evaluation.metric}": 0.0}
         shown = flat(self.config.model_dump(mode="json", exclude={"name", "summary"}))
         self.model.logger.record("hparams", HParam(shown, metrics))
 
     def score(self, found: Mapping[str, float]) -> float:
-        """Return what the best agent has most of; -inf where requests were left or there is no value."""
+        """Return the score of an agent, larger is better; -inf if requests were left or there is no value."""
         evaluation = self.config.evaluation
         lower = metric_info(evaluation.metric).lower_is_better
         value = found["return"]
@@ -216,7 +216,7 @@ class Run:
         return -math.inf if incomplete or math.isnan(value) else value
 
     def _log_baselines(self, steps: int) -> None:
-        """Draw each baseline's value as a line of its own, beside the agent's in the same chart."""
+        """Log each baseline's value as a separate line in the agent's charts."""
         for label, values in self.baselines.items():
             if label not in self._writers:
                 place = "".join(c if c.isalnum() or c in "_-." else "-" for c in label)
@@ -227,7 +227,7 @@ class Run:
             self._writers[label].flush()
 
     def milestone(self, steps: int) -> None:
-        """Evaluate, save a checkpoint, and go on with new random generators and episodes."""
+        """Evaluate, save a checkpoint, and continue with new random generators and episodes."""
         self.evaluate(steps)
         self.save(steps)
         fresh_start(self.model, self.config.seed, steps)
@@ -239,7 +239,7 @@ class Run:
         milestones = MilestoneCallback(
             config.evaluation.interval, start, self.milestone, None if self.log is None else self.log.passed
         )
-        # The curriculum comes first: new episodes of a milestone already follow it.
+        # The curriculum comes first, so that new episodes at a milestone follow it.
         callbacks = CallbackList([curriculum, milestones, MetricsCallback()])
         remaining = config.total_steps - start
         callbacks.init_callback(self.model)
@@ -272,7 +272,7 @@ class Run:
         return self.result(steps)
 
     def result(self, steps: int) -> TrainingResult:
-        """Return what the run has reached."""
+        """Return the result of the run."""
         metric = self.config.evaluation.metric
         return TrainingResult(
             folder=self.folder,
@@ -297,10 +297,10 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float 
 
 
 def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
-    """Return values read from JSON, where NaN is None."""
+    """Return values from JSON, with NaN for None."""
     return {name: float("nan") if value is None else value for name, value in values.items()}
 
 
 def _mean(values: Any) -> float:
-    """Return the mean over the seeds; NaN where no seed has a value."""
+    """Return the mean over the seeds; NaN if a seed has no value."""
     return float(np.mean(values)) if not np.isnan(values).any() else float("nan")

@@ -1,4 +1,4 @@
-"""What training a model's policy towards given actions takes, whoever gives them."""
+"""Shared parts of supervised training of a model's policy."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def check_model(model: Any) -> None:
     """Check that the model has a stochastic policy and a critic.
 
     Raises:
-        ConfigError: it has not.
+        ConfigError: it does not.
     """
     if isinstance(model, PPO | A2C | MaskablePPO):
         return
     raise ConfigError(
-        f"{type(model).__name__} has no distribution over actions to train; take MaskablePPO, PPO or A2C (dqn learns "
-        "action values: fill its replay buffer by letting a policy act instead)"
+        f"{type(model).__name__} has no distribution over actions to train; use MaskablePPO, PPO or A2C (dqn learns "
+        "action values: fill its replay buffer with a policy's steps instead)"
     )
 
 
@@ -48,7 +48,7 @@ def check_positive(**numbers: int) -> None:
 
 
 def distribution(policy: Any, observations: Tensor, masks: Tensor | None) -> Any:
-    """Return Stable-Baselines3's distribution over the actions of m observations."""
+    """Return Stable-Baselines3's distribution over actions for m observations."""
     if masks is None:
         return policy.get_distribution(observations)
     return policy.get_distribution(observations, action_masks=masks)
@@ -60,4 +60,4 @@ def update(policy: Any, optimiser: torch.optim.Optimizer, loss: Tensor, max_grad
     loss.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
     optimiser.step()
-    optimiser.zero_grad()  # leave no gradients to the model's own optimiser
+    optimiser.zero_grad()  # keep these gradients from the model's own optimiser

@@ -1,9 +1,9 @@
-"""Training: from a configuration to a run folder with checkpoints, curves and the best agent.
+"""Training with Stable-Baselines3, and the files of its run folder.
 
-A run folder holds ``config.yaml`` (resolved), ``run.json`` (versions, seed, commands), ``tensorboard/``,
-``curve.csv`` (a row per evaluation), ``train.log`` (how far it is, a line a minute), ``checkpoints/``, ``best.npz``
-(the best agent by the evaluation's metric, plain weights) and, at the end, ``final.npz`` and ``model.zip`` (the last
-agent; plain weights, and for Stable-Baselines3).
+A run folder has ``config.yaml`` (resolved), ``run.json`` (versions, seed, commands), ``tensorboard/``, ``curve.csv``
+(a row per evaluation), ``train.log`` (progress, a line a minute), ``checkpoints/``, ``best.npz`` (plain weights of
+the best agent by the evaluation metric) and, at the end, ``final.npz`` and ``model.zip`` (the last agent, as plain
+weights and for Stable-Baselines3).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from kvgym.agents.runs.checkpoints import resumable
 from kvgym.agents.runs.config import read_run_config
 from kvgym.agents.runs.folder import check_free, context_of, note_resume, write_config, write_start
-from kvgym.agents.runs.progress import Tell, TrainingLog
+from kvgym.agents.runs.progress import Echo, TrainingLog
 from kvgym.agents.sb3.algorithms import make_environments
 from kvgym.agents.sb3.config import TrainConfig
 from kvgym.agents.sb3.evaluation import baseline_metrics
@@ -36,28 +36,20 @@ def train(
     *,
     command: str = "",
     progress: Callable[[int], None] | None = None,
-    tell: Callable[[str], None] | None = None,
+    echo: Callable[[str], None] | None = None,
 ) -> TrainingResult:
     """Train an agent.
 
-    Args:
-        config: what to train, and how.
-        folder: the run folder; must not hold another run.
-        command: the command line that led here, kept in ``run.json``.
-        progress: called with the environment steps done, after every rollout.
-        tell: called with the lines of ``train.log``.
-
-    Returns:
-        What was reached; the agent is in ``best.npz``.
+    Arguments are those of :func:`kvgym.agents.train`.
 
     Raises:
-        ConfigError: the configuration is wrong, or the folder holds a run already.
+        ConfigError: the configuration is wrong, or the folder has a run already.
     """
     config = config.check()
     path = Path(folder)
     check_free(path)
     with _threads(config.threads):
-        run = Run(config, path, _log(config, path, progress, tell))
+        run = Run(config, path, _log(config, path, progress, echo))
         path.mkdir(parents=True, exist_ok=True)
         _prepare(run)
         write_start(path, config, _context(command))
@@ -70,34 +62,25 @@ def resume(
     length: int | None = None,
     command: str = "",
     progress: Callable[[int], None] | None = None,
-    tell: Callable[[str], None] | None = None,
+    echo: Callable[[str], None] | None = None,
 ) -> TrainingResult:
-    """Go on with a run that was interrupted, from its last checkpoint; without one, from the beginning.
-
-    With the same number of steps the result equals, bit for bit, that of a run that was not interrupted.
-
-    Args:
-        folder: the run folder.
-        length: environment steps in all, instead of the run's own number.
-        command: the command line that led here, added to ``run.json``.
-        progress: called with the environment steps done, after every rollout.
-        tell: called with the lines of ``train.log``.
+    """Continue a run from its last checkpoint; arguments are those of :func:`kvgym.agents.resume`.
 
     Raises:
-        ConfigError: the folder holds no run, or one of more steps, or the last checkpoint cannot be read.
+        ConfigError: the folder has no run or a longer one, or the last checkpoint cannot be read.
     """
     path = Path(folder)
     config = read_run_config(path, length)
     if not isinstance(config, TrainConfig):
-        raise ConfigError(f"{path} holds a run of {config.algorithm}; go on with kvgym.agents.resume")
+        raise ConfigError(f"{path} holds a run of {config.algorithm}; resume it with kvgym.agents.resume")
     checkpoint, state = resumable(path, length, "steps")
     steps = int(state["steps"])
     with _threads(config.threads):
-        run = Run(config, path, _log(config, path, progress, tell))
+        run = Run(config, path, _log(config, path, progress, echo))
         if steps:
             run.restore(state)
             run.build(checkpoint)
-        else:  # the generators behind a warm start are in no checkpoint: it is repeated
+        else:  # no checkpoint has the generators of a warm start, so it is repeated
             _prepare(run)
         note_resume(path, {"steps": steps, **_context(command)})
         if length is not None:
@@ -110,7 +93,7 @@ def resume(
 
 
 def _prepare(run: Run) -> None:
-    """Make environments and model of a new run, with its warm start, and measure the baselines."""
+    """Make environments and model of a new run, apply its warm start, and run the baselines."""
     run.build(None)
     _warm_start(run)
     run.baselines = baseline_metrics(run.config)
@@ -145,9 +128,9 @@ def _warm_start(run: Run) -> None:
 
 
 def _log(
-    config: TrainConfig, folder: Path, progress: Callable[[int], None] | None, tell: Tell | None
+    config: TrainConfig, folder: Path, progress: Callable[[int], None] | None, echo: Echo | None
 ) -> TrainingLog:
-    return TrainingLog(folder, config.total_steps, "steps", config.evaluation.metric, progress, tell)
+    return TrainingLog(folder, config.total_steps, "steps", config.evaluation.metric, progress, echo)
 
 
 def _context(command: str) -> dict[str, Any]:
@@ -155,7 +138,7 @@ def _context(command: str) -> dict[str, Any]:
 
 
 class _threads:  # noqa: N801
-    """Sets PyTorch's number of threads for the time of a run."""
+    """Set PyTorch's number of threads during a run."""
 
     def __init__(self, number: int) -> None:
         self.number = number

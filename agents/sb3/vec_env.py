@@ -32,19 +32,19 @@ __all__ = ["SB3VecEnv", "VecEnv", "VecEnvIndices", "VecEnvObs", "VecEnvStepRetur
 class SB3VecEnv(VecEnv):
     """A Stable-Baselines3 ``VecEnv`` over :class:`~kvgym.envs.scheduling.vector_environment.ServingVectorEnv`.
 
-    An ended environment starts its next episode within the step, as Stable-Baselines3 expects. Its info then
-    has ``terminal_observation``, ``TimeLimit.truncated``, ``episode`` as ``Monitor`` writes it (``r`` return,
-    ``l`` length, ``t`` seconds since this object was made), and the metrics of the episode as
-    ``kv/<metric>``, see :mod:`kvgym.metrics`. Infos of other steps are empty. Masked algorithms find the masks
-    through ``env_method("action_masks")``.
+    A finished environment starts its next episode within the step, as Stable-Baselines3 expects. Its info then has
+    ``terminal_observation``, ``TimeLimit.truncated``, ``episode`` as ``Monitor`` writes it (``r`` return, ``l``
+    length, ``t`` seconds since this object was made), and the metrics of the episode as ``kv/<metric>``, see
+    :mod:`kvgym.metrics`. Infos of other steps are empty. Masked algorithms find the masks through
+    ``env_method("action_masks")``.
 
-    Everything returned is the caller's to keep and to change.
+    Returned arrays belong to the caller.
 
     Args:
         env: the vector environment, with ``autoreset_mode="SameStep"``.
 
     Raises:
-        ConfigError: ``env`` is something else, or resets in another way.
+        ConfigError: ``env`` has another type or autoreset mode.
     """
 
     def __init__(self, env: ServingVectorEnv) -> None:
@@ -77,7 +77,7 @@ class SB3VecEnv(VecEnv):
         return found
 
     def _shared_options(self) -> dict[str, Any] | None:
-        """Return the options of all environments as the vector environment takes them: a list per option."""
+        """Return the options of all environments for the vector environment: a list per option."""
         names = {name for options in self._options for name in options}
         if any(options.keys() != names for options in self._options):
             raise ConfigError(f"set_options: every environment needs the same options, got {self._options}")
@@ -112,27 +112,25 @@ class SB3VecEnv(VecEnv):
         return observation, rewards.astype(np.float32), done, infos
 
     def _metrics(self, final: dict[str, Any], i: int) -> dict[str, float]:
-        """Return the metrics of the episode that environment ``i`` has ended."""
+        """Return the metrics of the finished episode of environment ``i``."""
         return dict(zip(self._metric_keys, final["metrics"][i].tolist(), strict=True))
 
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
 
-    # ------------------------------------------------------------ looking into the environments
+    # ------------------------------------------------------------ attributes
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Return the masks of all environments, bool (N, K), as sb3-contrib lays them out."""
+        """Return the masks of all environments, bool (N, K), in sb3-contrib's layout."""
         return self.env.action_masks()
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Return what a method gives for each environment; there is ``action_masks``."""
+        """Return the result of a method, only ``action_masks``, for each environment."""
         if method_name != "action_masks":
-            raise AttributeError(
-                f"no method {shown(method_name)} for single environments; there is action_masks"
-            )
+            raise AttributeError(f"no method {shown(method_name)} for single environments; only action_masks")
         masks = self.env.action_masks(*method_args, **method_kwargs)
         return list(masks) if indices is None else [masks[i] for i in self._get_indices(indices)]
 
@@ -150,30 +148,30 @@ class SB3VecEnv(VecEnv):
         return row
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set ``load`` (a range of the factor on arrival rates) of all environments, for episodes to come.
+        """Set ``load`` (a range of the factor on arrival rates) of all environments, for new episodes.
 
         Raises:
-            ConfigError: another attribute, or some of the environments only: they share their configuration.
+            ConfigError: another attribute, or only some environments: they share their configuration.
         """
         if attr_name != "load" or indices is not None:
             raise ConfigError(
-                f"{attr_name} cannot be set; give it when the environment is made (load can be set, for all)"
+                f"{attr_name} cannot be set; give it when making the environment (only load can be set, for all)"
             )
         self.env.load = value
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """Return whether the environments do what a wrapper does: ``Monitor``'s work is done here."""
+        """Return whether the environments include a wrapper's function; they include ``Monitor``'s."""
         return [wrapper_class is Monitor for _ in self._get_indices(indices)]
 
     def get_images(self) -> Sequence[NDArray[np.uint8] | None]:
-        """Return no pictures: the native environment does not render."""
+        """Return None for each environment: the native environment does not render."""
         return [None] * self.num_envs
 
 
 def _own(observation: Any) -> Any:
-    """Return a copy of an observation that does not keep those of all environments alive."""
+    """Return a copy of an observation, so that those of all environments can be freed."""
     if isinstance(observation, dict):
         return {name: part.copy() for name, part in observation.items()}
     return observation.copy()
@@ -187,22 +185,22 @@ def make_sb3_env(
 
     Args:
         env_id_or_action: a registered id such as ``"kvgym/AdmitCount-v0"``, or its kind of action, such as
-            ``"admit_count"``, which stands for the first version.
+            ``"admit_count"``, for the first version.
         num_envs: N.
         seed: environment i starts with seed + i.
-        **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`, and ``max_episode_steps``, without
-            which episodes have the limit of the id.
+        **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`, and ``max_episode_steps``,
+            by default the limit of the id.
 
     Raises:
         UnknownNameError: no such id or kind of action.
-        ConfigError: a wrong argument, or an environment that routes.
+        ConfigError: an argument is wrong, or the environment routes.
     """
     ids = {action: name for name, action in reversed(SCHEDULING_IDS.items())}
     name = ids.get(env_id_or_action, env_id_or_action.removeprefix("kvgym:"))
     if name in ROUTING_IDS:
         raise ConfigError(
-            f"{name} routes to a cluster and has no adapter here; stable_baselines3.common.env_util.make_vec_env steps "
-            "scalar ones, gymnasium.make_vec the native vector"
+            f"{name} routes to a cluster and has no adapter; use stable_baselines3.common.env_util.make_vec_env for "
+            "scalar environments or gymnasium.make_vec for the native vector"
         )
     if name not in SCHEDULING_IDS:
         raise UnknownNameError("environment", env_id_or_action, [*SCHEDULING_IDS, *ids])

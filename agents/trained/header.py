@@ -1,4 +1,4 @@
-"""What a trained agent is, apart from its weights: the header of its file."""
+"""The header of a trained agent's file: everything except its weights."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kvgym.errors import ConfigError, shown
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a network puts out for a kind of action.
+    """Outputs of a network for a kind of action.
 
     Attributes:
-        queue: a slots network has a number for each queue row.
-        active: it has one for each active row.
-        rest: its layer on the context that all other numbers come from; "" where there are none.
-        real: actions are real numbers made of these, not choices whose logits they are.
+        queue: whether a slots network has a number for each queue row.
+        active: the same for active rows.
+        rest: name of the layer on the context for all other numbers; "" = none.
+        real: whether actions are real numbers made from the outputs; otherwise outputs are logits of choices.
     """
 
     queue: bool = False
@@ -35,36 +35,36 @@ OUTPUTS: dict[str, Outputs] = {
     "rank": Outputs(rest="weights", real=True),
     "rank_scores": Outputs(queue=True, active=True, real=True),
 }
-"""The kinds of action that agents are trained for. They stand here so that files are checked without environments."""
+"""Kinds of action that agents are trained for; here, so that files can be checked without environments."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What a model is, apart from its weights.
+    """Everything about a model except its weights.
 
     Attributes:
         network: ``"mlp"`` or ``"slots"``.
         action: kind of action, such as ``"admit_count"``.
-        algorithm: what trained it: ``"ppo"``, ``"maskable_ppo"``, ``"a2c"`` or ``"dqn"``.
+        algorithm: its training algorithm: ``"ppo"``, ``"maskable_ppo"``, ``"a2c"`` or ``"dqn"``.
         choices: number of options of each choice an action consists of: one choice for Discrete actions, 2
             options for each flag; none for real numbers.
-        centre: of real numbers, what each is where the network's output is 0.
-        spread: what each changes by where that is 1.
-        low: the least that each can be.
-        high: the most that each can be.
+        centre: of real numbers, the value at network output 0.
+        spread: their change per unit of output.
+        low: their least values.
+        high: their largest values.
         bernoulli: flags have one logit each, not one for each option.
         activation: of an mlp: ``"tanh"`` or ``"relu"``.
         hidden: sizes of the hidden layers of an mlp.
-        num_fixed: numbers at the start of an observation that belong to no row.
+        num_fixed: number of leading entries of an observation that belong to no row.
         queue_window: Q, queue rows, which come next.
-        queue_features: numbers per queue row; the first is 1 if the row holds a request, else 0.
+        queue_features: numbers per queue row; the first is 1 if the row has a request, else 0.
         active_window: W, active rows, which come last.
-        active_features: numbers per active row; the first is 1 if the row holds a request, else 0.
-        prefix: queue features that each row of a slots network also has summed up to and including it.
+        active_features: numbers per active row; the first is 1 if the row has a request, else 0.
+        prefix: queue features with prefix sums as further inputs of a slots network.
         row_dim: d of a slots network.
         context_dim: h of a slots network.
         env_arguments: the environment arguments the agent was trained with.
-        metadata: anything else, JSON-able.
+        metadata: further data, JSON-able.
     """
 
     network: str
@@ -91,7 +91,7 @@ class Header:
 
     @property
     def outputs(self) -> Outputs:
-        """What the network puts out."""
+        """Outputs of the network."""
         return OUTPUTS[self.action]
 
     @property
@@ -102,7 +102,7 @@ class Header:
 
     @property
     def num_logits(self) -> int:
-        """Length of the logits, or of the outputs that real numbers are made of."""
+        """Number of logits, or of outputs for real numbers."""
         if self.outputs.real:
             return len(self.centre)
         return len(self.choices) if self.bernoulli else sum(self.choices)
@@ -138,7 +138,7 @@ class Header:
         """Check that names and sizes are possible.
 
         Raises:
-            ConfigError: naming the first that is not.
+            ConfigError: one is not.
         """
         for name, valid in (
             ("network", ("mlp", "slots")),
@@ -166,26 +166,22 @@ class Header:
             else:
                 fine = isinstance(value, bool if item.type == "bool" else str)
             if not fine:
-                raise ConfigError(f"{item.name} must be of type {item.type} and possible, got {shown(value)}")
+                raise ConfigError(f"{item.name} must be of type {item.type} and in range, got {shown(value)}")
         self._check_numbers()
         flags = self.action == "flags"
         number = {"flags": self.queue_window + self.active_window, "knobs": max(len(self.choices), 1)}
         expected = 0 if self.outputs.real else number.get(self.action, 1)
         wrong = len(self.choices) != expected or (flags and set(self.choices) != {2})
         if wrong or (self.bernoulli and not flags):
-            raise ConfigError(
-                f"choices {self.choices}, bernoulli {self.bernoulli} do not belong to {self.action}"
-            )
+            raise ConfigError(f"choices {self.choices}, bernoulli {self.bernoulli} do not fit {self.action}")
         if any(k >= self.queue_features for k in self.prefix):
-            raise ConfigError(
-                f"prefix {self.prefix} names more than the {self.queue_features} queue features"
-            )
+            raise ConfigError(f"prefix {self.prefix} exceeds the {self.queue_features} queue features")
         discrete = {
             "admit_evict": self.queue_window + self.active_window + 1,
             "admit_count": self.queue_window + 1,
         }
         if self.action in discrete and self.choices != (discrete[self.action],):
-            raise ConfigError(f"choices {self.choices} do not belong to {self.action} of these windows")
+            raise ConfigError(f"choices {self.choices} do not fit {self.action} with these windows")
 
     def _check_numbers(self) -> None:
         """Check what belongs to real numbers.

@@ -1,6 +1,6 @@
-"""Trained agents without PyTorch: one ``.npz`` file, and a forward pass in NumPy.
+"""Trained agents without PyTorch: an ``.npz`` file and a forward pass in NumPy.
 
-The file holds the weights, float32, named as in :mod:`kvgym.agents.sb3.networks` (weights are (outputs, inputs)),
+The file has the weights, float32, named as in :mod:`kvgym.agents.sb3.networks` (weights are (outputs, inputs)),
 and the array ``header``, a JSON string with the fields of :class:`Header`, the format's name and version.
 """
 
@@ -27,21 +27,20 @@ VERSION = 1
 
 Array = NDArray[np.float32]
 
-_ILLEGAL = np.float32(-1e8)  # the logit sb3-contrib gives to what the mask excludes
+_ILLEGAL = np.float32(-1e8)  # sb3-contrib's logit for masked options
 _ZERO = np.float32(0.0)
 
 
 class NumpyModel:
-    """A trained agent that acts with NumPy alone; takes the place of the Stable-Baselines3 model.
+    """A trained agent that acts with NumPy alone and replaces the Stable-Baselines3 model.
 
     Args:
-        header: what the model is.
+        header: everything except the weights.
         arrays: weights, float32, with the names and shapes of :meth:`Header.shapes`.
-        rng: for actions that are drawn, ``predict(..., deterministic=False)``.
+        rng: for random actions, ``predict(..., deterministic=False)``.
 
     Raises:
-        ConfigError: something in the header is impossible, or arrays are missing, of another type or shape,
-            unknown, or not finite.
+        ConfigError: the header is wrong, or arrays are missing, unknown, not finite, or of another type or shape.
     """
 
     @explained
@@ -54,7 +53,7 @@ class NumpyModel:
         self.arrays = dict(arrays)
         self.rng = rng
         self._edges = np.cumsum(header.choices)[:-1].tolist()
-        # Weights turned to (inputs, outputs) once.
+        # Transpose weights to (inputs, outputs) once.
         self._w = {name: np.ascontiguousarray(a.T) for name, a in arrays.items()}
         if header.network == "slots":
             d = header.row_dim
@@ -67,11 +66,11 @@ class NumpyModel:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the file says about its agent."""
+        """Metadata of the file."""
         return self.header.metadata
 
     def content(self) -> dict[str, Any]:
-        """Return what tells the agent from others, JSON-able: its header without what it says of itself, a hash."""
+        """Return the identity of the agent, JSON-able: its header without metadata, and a hash of its weights."""
         digest = hashlib.sha256()
         for name in sorted(self.arrays):
             digest.update(name.encode() + self.arrays[name].tobytes())
@@ -94,19 +93,19 @@ class NumpyModel:
             observation: (D,) or (N, D).
             state: ignored; there is no memory.
             episode_start: ignored.
-            deterministic: the most probable action, the first of several, or the means of real numbers; otherwise
-                one is drawn, but action values (DQN) always give the largest.
-            action_masks: bool (K,) or (N, K) in sb3-contrib's layout, True for what is legal: an entry for
-                each option of each choice, thus two for each flag. Illegal options are not chosen; where
-                none is legal the first counts as legal. Real numbers are not masked.
-            rng: generator to draw with, instead of the model's.
+            deterministic: return the most probable action (the first of several), or the means of real numbers;
+                otherwise draw one. Action values (DQN) always give the largest.
+            action_masks: bool (K,) or (N, K) in sb3-contrib's layout, True if legal: an entry for each option
+                of each choice, two for each flag. If no option is legal, the first one counts as legal. Real numbers
+                are not masked.
+            rng: generator instead of the model's.
 
         Returns:
             The action, int64, () or (number of choices,), or float64 (number of numbers,) within its bounds, with
             (N,) in front for N observations; and None.
 
         Raises:
-            ConfigError: a wrong shape, or nothing to draw with.
+            ConfigError: a shape is wrong, or there is no generator.
         """
         x = np.asarray(observation, np.float32)
         logits: NDArray[Any] = self.logits(x)
@@ -134,7 +133,7 @@ class NumpyModel:
     def _numbers(
         self, outputs: Array, deterministic: bool, rng: np.random.Generator | None
     ) -> NDArray[np.float64]:
-        """Return real numbers, float64 (a,) or (N, a), of the network's outputs, which stand for their means."""
+        """Return real numbers, float64 (a,) or (N, a), from the network's outputs for their means."""
         h = self.header
         if not deterministic:
             noise = self._generator(rng).standard_normal(outputs.shape)
@@ -160,7 +159,7 @@ class NumpyModel:
             observation: float32 (D,) or (N, D).
 
         Returns:
-            float32 (K,) or (N, K), as the PyTorch policy computes them.
+            float32 (K,) or (N, K), equal to those of the PyTorch policy.
 
         Raises:
             ConfigError: the observation has another shape.
@@ -189,7 +188,7 @@ class NumpyModel:
         return x
 
     def _slots(self, x: Array) -> Array:
-        """Return the logits of observations (N, D); what is computed stands in the networks' module."""
+        """Return the logits of observations (N, D); see :mod:`kvgym.agents.sb3.networks`."""
         h, w, n = self.header, self._w, len(x)
         end = h.num_fixed + h.queue_window * h.queue_features
         queue = x[:, h.num_fixed : end].reshape(n, h.queue_window, h.queue_features)
@@ -212,7 +211,7 @@ class NumpyModel:
         return logits
 
     def _head(self, c: Array, e_q: Array, e_a: Array, in_queue: Array, in_active: Array) -> Array:
-        """Return the logits without what DQN adds to all."""
+        """Return the logits without DQN's base value."""
         h, w = self.header, self._w
         numbers = []
         if h.outputs.queue:
@@ -257,13 +256,13 @@ class NumpyModel:
     # ------------------------------------------------------------ files
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file; a file of that name is replaced at once, or stays as it is if anything fails.
+        """Write the file atomically.
 
         Args:
-            path: of the file, as a rule ending in ``.npz``.
+            path: of the file, usually with the suffix ``.npz``.
 
         Raises:
-            ConfigError: the folder does not exist, or arguments or metadata are not JSON-able.
+            ConfigError: the folder does not exist, or environment arguments or metadata are not JSON-able.
         """
         path = Path(path)
         if not path.parent.is_dir():
@@ -281,10 +280,10 @@ class NumpyModel:
 
         Args:
             path: of the file.
-            rng: for actions that are drawn.
+            rng: for random actions.
 
         Raises:
-            ConfigError: the file is missing, or is something else, of another version, or damaged.
+            ConfigError: the file is missing or damaged, or has another format or version.
         """
         arrays: dict[str, Any] = read_arrays(Path(path), "agent")
         if "header" not in arrays:

@@ -190,7 +190,7 @@ def test_numbers_beyond_the_bounds_are_clipped():
         ({"low": (1.0,) * NUMBER, "high": (1.0,) * NUMBER}, "low is below high"),
         ({"centre": (1.0,) * (NUMBER - 1)}, f"spread must have {NUMBER - 1} numbers for rank, got {NUMBER}"),
         ({"centre": (math.nan,) * NUMBER}, "centre must be of type"),
-        ({"choices": (3,)}, "do not belong to rank"),
+        ({"choices": (3,)}, "do not fit rank"),
         ({"action": "knobs", "choices": (3,) * NUMBER}, "centre must have 0 numbers for knobs"),
         ({"action": "rank_scores"}, f"centre must have {Q + W} numbers for rank_scores, got {NUMBER}"),
         ({"action": "tokens"}, "action must be one of .*rank, rank_scores, got 'tokens'"),
@@ -239,7 +239,7 @@ def test_noise_that_depends_on_the_state_is_refused():
     arguments = arguments_of("rank")
     env = make_sb3_env(arguments.pop("action"), 2, seed=3, **arguments)
     model = PPO("MlpPolicy", env, seed=0, device="cpu", use_sde=True)
-    with pytest.raises(ConfigError, match="cannot export a policy whose noise depends on the state"):
+    with pytest.raises(ConfigError, match="cannot export state-dependent noise"):
         export(model, arguments_of("rank"))
 
 

@@ -69,7 +69,7 @@ def test_a_stable_baselines_file_of_its_own(run, tmp_path):
     copy.write_bytes((run / "model.zip").read_bytes())
     with pytest.raises(ConfigError, match="does not say what environment"):
         load_agent(copy)
-    with pytest.raises(ConfigError, match=r"runs code when it is read; if it is your own, say trusted=True"):
+    with pytest.raises(ConfigError, match=r"can run any code; if it is your own, give trusted=True"):
         load_agent(copy, **TINY["env"])
     agent = load_agent(copy, trusted=True, **TINY["env"])
     table = kvgym.make_workload("lmsys", num_requests=10).sample(0)

@@ -127,7 +127,7 @@ def test_unequal_spaces(change):
 
 
 def test_wrong_parts():
-    with pytest.raises(ConfigError, match="one vector environment or more"):
+    with pytest.raises(ConfigError, match="at least one vector environment"):
         MixedVecEnv([])
     with pytest.raises(ConfigError, match="flat"):
         MixedVecEnv([make_sb3_env("admit_count", 1, **BASE, observation="dict") for _ in range(2)])

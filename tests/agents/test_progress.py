@@ -36,7 +36,7 @@ def test_a_line_a_minute_and_at_evaluations(tmp_path, clock):
 def test_a_resumed_run_counts_its_own_time(tmp_path, clock):
     for start in (0, 600):
         said = []
-        log = TrainingLog(tmp_path, 1000, "steps", "goodput", tell=said.append)
+        log = TrainingLog(tmp_path, 1000, "steps", "goodput", echo=said.append)
         log.passed(start)
         clock[0] += 60.0
         log.passed(start + 200)

@@ -112,7 +112,7 @@ def test_tensorboard_has_metrics_and_reference_lines(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     said = []
-    result = train(small(curriculum=[[0.0, [0.5, 1.0]], [1.0, [1.0, 2.0]]]), tmp_path, tell=said.append)
+    result = train(small(curriculum=[[0.0, [0.5, 1.0]], [1.0, [1.0, 2.0]]]), tmp_path, echo=said.append)
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     own = events.Tags()["scalars"]
     assert {

@@ -109,10 +109,10 @@ def train(
 
             if resume is not None:
                 result = go_on(
-                    folder, length=length, command=command_line(), progress=advance, tell=print_line
+                    folder, length=length, command=command_line(), progress=advance, echo=print_line
                 )
             else:
-                result = begin(chosen, folder, command=command_line(), progress=advance, tell=print_line)
+                result = begin(chosen, folder, command=command_line(), progress=advance, echo=print_line)
     except KeyboardInterrupt:
         again = f"resume with kvgym train --resume {folder}" if (folder / "config.yaml").exists() else ""
         console.print_to_stderr(f"stopped; {again or 'nothing has been trained yet'}")

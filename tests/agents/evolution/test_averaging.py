@@ -52,7 +52,7 @@ def test_it_wanders_less_than_the_centre():
         strategy, average = make_strategy("cma_es", 5, 8, seed, {}), Averaging(5, 3.0)
         for _ in range(25):
             minimum = 1.0 + rng.normal(0.0, 1.5, 5)  # of what this generation plays
-            strategy.tell(((strategy.ask() - minimum) ** 2).sum(axis=1).tolist())
+            strategy.learn(((strategy.propose() - minimum) ** 2).sum(axis=1).tolist())
             average.add(strategy.mean)
         last.append(np.linalg.norm(strategy.mean - 1.0))
         mean.append(np.linalg.norm(average.mean - 1.0))
@@ -82,13 +82,13 @@ def test_centres_beyond_a_bound_count_as_what_they_stand_for(tmp_path, monkeypat
     config = make_training({**TINY, "weights": {"protection": {"start": 0.0, "step": 0.1, "low": 0.0, "high": 0.9}},
                             "generations": 4, "average": 0})  # fmt: skip
     sides = iter([1.0, -1.0, 1.0, -1.0])
-    tell = CMAES.tell
+    learn = CMAES.learn
 
     def move(self, objectives):
-        tell(self, objectives)
+        learn(self, objectives)
         self.shown = np.array([next(sides)])
 
-    monkeypatch.setattr(CMAES, "tell", move)
+    monkeypatch.setattr(CMAES, "learn", move)
     monkeypatch.setattr(CMAES, "mean", property(lambda self: getattr(self, "shown", np.zeros(1))))
     train(config, tmp_path / "run")
     assert EvolvedModel.load(tmp_path / "run/final.json").weights["protection"] == pytest.approx(0.1)

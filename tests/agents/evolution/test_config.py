@@ -64,7 +64,7 @@ def test_a_file_to_start_from(tiny, weighted, tmp_path):
         ({"policy": "mc_sf"}, "weights of policy 'weighted', not of policy 'mc_sf'"),
         (
             {"policy": "weighted", "fixed": {"count": 3, "margin": 0.1}, "weights": {}},
-            "either held or learned",
+            "either fixed or learned",
         ),
         ({"policy": "weighted", "fixed": {"count": 3}, "weights": {}}, "bias"),
     ):

@@ -63,7 +63,7 @@ def test_by_path_in_a_comparison(tmp_path):
         ({"weights": {"margin": "0.1"}}, "needs a number, got '0.1'"),
         ({"weights": {"bias": [0.0, 0.0]}}, "needs 3 numbers, got 2 entries"),
         ({"weights": {"bias": [0.0, 0.0, None]}}, "needs 3 numbers"),
-        ({"weights": {"count": 2}}, "'count' is among fixed and among weights"),
+        ({"weights": {"count": 2}}, "'count' is in both fixed and weights"),
         ({"fixed": {"count": 2}}, "needs 2 numbers, got 3 entries"),
         ({"fixed": {"colour": 2}}, "no hyperparameter 'colour'"),
     ],

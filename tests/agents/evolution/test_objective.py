@@ -16,7 +16,7 @@ from kvgym.agents.evolution.objective import (
     measure,
     measure_reference,
     objective,
-    weighed,
+    weighted,
 )
 from kvgym.agents.evolution.services import Services
 from kvgym.errors import ConfigError, UnknownNameError
@@ -51,9 +51,9 @@ def test_by_hand(metric, value, reference, expected):
 
 
 def test_losses_may_weigh_more():
-    assert weighed(0.2, 5.0) == 1.0
-    assert weighed(-0.2, 5.0) == -0.2
-    assert weighed(0.2, 1.0) == 0.2
+    assert weighted(0.2, 5.0) == 1.0
+    assert weighted(-0.2, 5.0) == -0.2
+    assert weighted(0.2, 1.0) == 0.2
 
 
 def test_what_is_left_undone():

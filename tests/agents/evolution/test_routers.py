@@ -112,7 +112,7 @@ def test_routers_are_no_policies_and_policies_no_routers(run, tmp_path):
         with pytest.raises(ConfigError, match="is a router, not a policy; give it as the router"):
             attempt()
     for attempt in (lambda: make_router(str(path)), lambda: load_router("ppo_noisy")):
-        with pytest.raises(ConfigError, match="is a policy, not a router; give it among the policies"):
+        with pytest.raises(ConfigError, match="is a policy, not a router; use it as a policy"):
             attempt()
     with pytest.raises(ConfigError, match="is made already"):
         make_router(load_router(run), work=1.0)

@@ -81,7 +81,7 @@ def test_numbers_of_policies_that_declare_none():
         ("mc_sf", {}, {"protection": {"step": 0.1}}, "give low, high as well"),
         ("mc_sf", {}, {"overrun": {"step": 0.1, "low": 0, "high": 1}}, "valid: protection"),
         ("weighted", {}, {"margn": {}}, "valid: margin, bias"),
-        ("weighted", {"margin": 0.1}, {"margin": {}}, "either held or learned"),
+        ("weighted", {"margin": 0.1}, {"margin": {}}, "either fixed or learned"),
         ("weighted", {}, {"margin": {"start": 0.8}}, r"start 0.8 is out of range; expected 0 … 0.75"),
         ("weighted", {}, {"margin": {"low": 0.9}}, "low < high"),
         ("weighted", {}, {"bias": {"start": 1.0}}, "start needs 2 numbers, got 1.0"),

@@ -31,9 +31,9 @@ def search(name, size=6, seed=1):
 def test_a_sphere(name):
     strategy = search(name)
     for _ in range(120):
-        vectors = strategy.ask()
+        vectors = strategy.propose()
         assert vectors.shape == (16, 6)
-        strategy.tell(sphere(vectors))
+        strategy.learn(sphere(vectors))
     start = sphere(np.zeros((1, 6)))[0]
     assert sphere(strategy.mean[None])[0] < 1e-2 * start
     assert strategy.spread > 0
@@ -48,12 +48,12 @@ def test_equal_seeds_and_saved_states(name):
         state = json.loads(json.dumps(cut.state()))
         cut = search(name)
         cut.restore(state)
-        one, two = whole.ask(), cut.ask()
+        one, two = whole.propose(), cut.propose()
         assert np.array_equal(one, two)
         for strategy in (whole, cut):
-            strategy.tell(sphere(one))
+            strategy.learn(sphere(one))
         assert np.array_equal(whole.mean, cut.mean)
-    assert not np.array_equal(search(name, seed=2).ask(), search(name).ask())
+    assert not np.array_equal(search(name, seed=2).propose(), search(name).propose())
     assert np.array_equal(np.random.get_state()[1], before)  # noqa: NPY002
 
 
@@ -61,21 +61,21 @@ def test_equal_seeds_and_saved_states(name):
 def test_equal_objectives_do_no_harm(name):
     strategy = search(name)
     for _ in range(30):
-        strategy.ask()
-        strategy.tell([20.0] * 16)
-    assert np.isfinite(strategy.ask()).all()
+        strategy.propose()
+        strategy.learn([20.0] * 16)
+    assert np.isfinite(strategy.propose()).all()
 
 
 def test_a_single_weight_and_many():
     for size, settings in ((1, {}), (300, {"diagonal": True})):
         strategy = make_strategy("cma_es", size, 8, 0, settings)
-        strategy.tell(sphere(strategy.ask()))
+        strategy.learn(sphere(strategy.propose()))
         assert strategy.mean.shape == (size,)
 
 
 def test_a_state_of_another_search_is_refused():
     strategy = search("cma_es")
-    strategy.tell(sphere(strategy.ask()))
+    strategy.learn(sphere(strategy.propose()))
     state = strategy.state()
     with pytest.raises(ConfigError, match="cannot be repeated"):
         search("cma_es", seed=9).restore(state)
@@ -90,7 +90,7 @@ def test_a_state_of_another_search_is_refused():
 )  # fmt: skip
 def test_a_state_that_no_search_has_is_refused(part, value):
     begun = search("openai_es")
-    begun.tell(sphere(begun.ask()))
+    begun.learn(sphere(begun.propose()))
     state = begun.state()
     search("openai_es").restore(state)
     with pytest.raises(ConfigError, match="the state of the search is damaged"):
@@ -115,11 +115,11 @@ def test_centred_ranks_by_hand():
 def test_a_step_of_openai_es_by_hand():
     """With one pair, Adam's first step goes against the sign of the noise of the worse one, by the learning rate."""
     strategy = make_strategy("openai_es", 3, 2, 5, {"sigma": 0.5, "learning_rate": 0.2})
-    vectors = strategy.ask()
+    vectors = strategy.propose()
     assert np.array_equal(vectors[0], -vectors[1])
-    strategy.tell([2.0, 1.0])  # the first is worse
+    strategy.learn([2.0, 1.0])  # the first is worse
     assert strategy.mean == pytest.approx(-0.2 * np.sign(vectors[0]), rel=1e-6)
-    after = strategy.ask()
+    after = strategy.propose()
     assert after[0] - strategy.mean == pytest.approx(strategy.mean - after[1])
     assert not np.allclose(np.abs(after[0] - strategy.mean), np.abs(vectors[0]))
 

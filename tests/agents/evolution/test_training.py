@@ -13,7 +13,7 @@ import kvgym
 from helpers.evolution_runs import TINY
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.objective import best_value, measure, measure_reference, objective
-from kvgym.agents.evolution.run import Curves, generation_seeds
+from kvgym.agents.evolution.run import TensorBoardWriter, generation_seeds
 from kvgym.agents.evolution.training import train
 from kvgym.agents.library import background, load_agent
 from kvgym.agents.runs.checkpoints import checkpoints
@@ -198,7 +198,7 @@ def test_tensorboard(whole, monkeypatch, tmp_path):
     assert values == pytest.approx(expected)
     assert "evolution/improvement_ttft_mean" in found.Tags()["scalars"]
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
-    without = Curves(tmp_path / "tensorboard")
+    without = TensorBoardWriter(tmp_path / "tensorboard")
     without.write(0, {"x": 1.0})
     without.close()
     assert "pip install" in without.missing
