@@ -213,7 +213,7 @@ def test_agents_of_other_ranges_are_refused(tmp_path):
     arrays = {name: array[:-1] if name in outputs else array for name, array in ours.arrays.items()}
     NumpyModel(dataclasses.replace(header, **numbers), arrays).save(tmp_path / "fewer.npz")
     for name, number in (("wider", NUMBER), ("fewer", NUMBER - 1)):
-        said = f"actions of rank are {number} numbers with ranges of their own, here they are {NUMBER}"
+        said = f"its rank actions have {number} numbers in the ranges of training, here {NUMBER} in others"
         with pytest.raises(ConfigError, match=said):
             load_agent(tmp_path / f"{name}.npz")
     ours.save(tmp_path / "ours.npz")
@@ -296,7 +296,7 @@ def test_algorithms_that_choose_among_options(kind):
     for network in NETWORKS:
         with pytest.raises(ConfigError, match="ppo and a2c learn, not maskable_ppo"):
             policy_for(network, "maskable_ppo", config)
-    with pytest.raises(ConfigError, match=f"{kind} is made of real numbers; ppo and a2c"):
+    with pytest.raises(ConfigError, match=f"{kind} has real numbers; use ppo or a2c"):
         make_training(TRAINING | {"env": arguments_of(kind)})
     with pytest.raises(
         ConfigError, match=r"dqn needs a Discrete action.*maskable_ppo all but rank and rank_scores"
@@ -313,5 +313,5 @@ def test_kinds_of_action_that_no_agent_has():
     with pytest.raises(ConfigError, match=r"the slots network is for .*, not for tokens"):
         policy_for("slots", "ppo", config)
     assert policy_for("mlp", "ppo", config) == ("MlpPolicy", {"net_arch": [64, 64]})
-    with pytest.raises(ConfigError, match="tokens is made of real numbers"):
+    with pytest.raises(ConfigError, match="tokens has real numbers"):
         policy_for("mlp", "maskable_ppo", config)

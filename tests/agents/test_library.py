@@ -67,7 +67,7 @@ def test_labels_and_specs_that_look_like_paths(run, tmp_path, monkeypatch):
 def test_a_stable_baselines_file_of_its_own(run, tmp_path):
     copy = tmp_path / "model.zip"
     copy.write_bytes((run / "model.zip").read_bytes())
-    with pytest.raises(ConfigError, match="does not say what environment"):
+    with pytest.raises(ConfigError, match="has no environment arguments"):
         load_agent(copy)
     with pytest.raises(ConfigError, match=r"can run any code; if it is your own, give trusted=True"):
         load_agent(copy, **TINY["env"])

@@ -75,7 +75,7 @@ def test_a_folder_with_runs_of_another_configuration_is_refused(population):
 
 def test_a_population_file_of_something_else_is_refused(tmp_path):
     (tmp_path / "population.json").write_text("mine")
-    with pytest.raises(ConfigError, match=r"population\.json is not of these runs; choose another folder"):
+    with pytest.raises(ConfigError, match=r"population\.json belongs to other runs; choose another folder"):
         train_population(make_members([config()], 1, tmp_path), tmp_path)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("population.json", "mine")]
 

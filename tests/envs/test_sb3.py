@@ -136,7 +136,7 @@ def test_attributes_and_methods(small):
     assert env.env_is_wrapped(gym.wrappers.TimeLimit) == [False] * 3
     with pytest.warns(UserWarning, match="already wrapped with a `Monitor`"):
         assert is_vecenv_wrapped(VecMonitor(env), VecMonitor)
-    with pytest.raises(AttributeError, match="there is action_masks"):
+    with pytest.raises(AttributeError, match="only action_masks"):
         env.env_method("fly")
     with pytest.raises(ConfigError, match="queue_window cannot be set"):
         env.set_attr("queue_window", 3)

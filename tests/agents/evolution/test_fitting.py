@@ -95,7 +95,7 @@ def test_numbers_stay_in_their_range_and_do_no_harm(bound, decay, seed):
 
 
 def test_mistakes():
-    with pytest.raises(ConfigError, match="nothing to fit"):
+    with pytest.raises(ConfigError, match="no examples to fit"):
         fit(examples(np.zeros((0, 2)), []))
     with pytest.raises(ConfigError, match="not finite"):
         fit(examples([[1.0], [np.nan]], [0.0, 1.0]))

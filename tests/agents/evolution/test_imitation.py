@@ -197,7 +197,7 @@ def test_mistakes(tiny, tmp_path):
     config = tiny(**ranked, start=str(tmp_path / "start.json"))
     with pytest.raises(ConfigError, match="leave out these, or imitate"):
         train(config, tmp_path / "run")
-    with pytest.raises(ConfigError, match="more load, or moments closer together than every = 1000000"):
+    with pytest.raises(ConfigError, match="more load, or moments more often than every = 1000000"):
         imitate(services(), "ranked", {"hidden": 2}, network(2), Imitation(services=2, every=1_000_000), 0)
     [weight] = [w for w in POLICIES["ranked"].weights(hidden=2) if w.name == "network"]
     assert network_of("ranked", [weight], {"network": (0.0,) * 28}) is weight

@@ -145,7 +145,7 @@ def test_damaged_files(tmp_path, changes, message):
         ({"policy": "mc_fs"}, "unknown policy 'mc_fs'"),
         ({"reference": ["fcfs"]}, "unknown router 'fcfs'"),
         ({"fixed": {"protection": 0.1}}, "protection"),
-        ({"services": SERVICES}, "one worker, and nothing to route; give workers"),
+        ({"services": SERVICES}, "one worker and nothing to route; give workers"),
     ],
 )
 def test_mistakes(changes, message):
