@@ -1,7 +1,7 @@
 """Train an agent with Stable-Baselines3 that sets the knobs of a scheduler at twice the sustainable load.
 
     python scripts/examples/train_with_sb3.py                             # some minutes on two cores
-    python scripts/examples/train_with_sb3.py --steps 4096 --seeds 2      # a look
+    python scripts/examples/train_with_sb3.py --steps 4096 --seeds 2      # to test that it runs
 
 With training seeds 0, 1 and 2 the agent ends at a mean end-to-end latency of 14.3, 13.9 and 14.1 s on unseen
 requests, from 15.3, 15.2 and 14.4 s untrained; MC-SF with a margin takes 16.3 s, Sarathi-Serve with its best token
@@ -35,10 +35,10 @@ TASK = {
 
 
 def main() -> None:
-    """Train, then compare with the untrained agent and with a scheduler, on seeds that served no training."""
+    """Train, then compare with the untrained agent and a scheduler on held-out seeds."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=50_000, help="steps of training")
-    parser.add_argument("--seed", type=int, default=0, help="of the training")
+    parser.add_argument("--steps", type=int, default=50_000, help="training steps")
+    parser.add_argument("--seed", type=int, default=0, help="training seed")
     parser.add_argument("--seeds", type=int, default=10, help="workloads of the comparison")
     options = parser.parse_args()
     envs = make_sb3_env("kvgym/Knobs-v0", num_envs=64, seed=options.seed, **TASK)
