@@ -1,4 +1,4 @@
-"""Training removes and replaces only what it has written."""
+"""Training removes and replaces only its own files."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_only_what_training_has_written_is_removed(tmp_path):
 @pytest.mark.parametrize(
     "name", ["run.json", "curve.csv", "best.npz", "final.npz", "model.zip", "checkpoints"]
 )
-def test_a_folder_with_other_files_is_refused(tmp_path, name):
+def test_a_folder_with_other_files_is_an_error(tmp_path, name):
     check_free(tmp_path)
     (tmp_path / name).symlink_to("nothing")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Cloning a scheduler and preferring a fixed action: learning, determinism, what is left alone, errors."""
+"""Cloning a scheduler and preferring a fixed action: learning, determinism, unchanged state, errors."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_equal_arguments_give_equal_weights(of_fcfs):
     assert not torch.equal(one, other)
 
 
-def test_optimiser_random_state_and_mode_are_left_alone(of_fcfs):
+def test_optimiser_random_state_and_mode_are_unchanged(of_fcfs):
     model = make(PPO, "admit_count")
     model.learn(1)
     for training in (True, False):
@@ -160,7 +160,7 @@ def test_normalised_rewards_scale_the_returns(of_fcfs):
     assert clone(model, of_fcfs, epochs=1).critic == "trained"
 
 
-def test_the_critic_is_left_out_where_nothing_is_known(of_fcfs):
+def test_the_critic_is_not_trained_without_known_returns(of_fcfs):
     model = make(PPO, "admit_count")
     critic = torch.cat([p.detach().flatten() for p in model.policy.value_net.parameters()])
     report = clone(model, of_fcfs, epochs=1, value_weight=0)

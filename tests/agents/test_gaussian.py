@@ -1,4 +1,4 @@
-"""Agents for actions of real numbers: where they begin, which rows count, training, files without PyTorch."""
+"""Agents for actions of real numbers: initial actions, present rows, training, files without PyTorch."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def make_model(kind, network, algorithm=PPO, **more):
 
 @functools.cache
 def random_model(kind, network):
-    """Return a model whose weights are large enough for varied actions."""
+    """Return a model with weights large enough for varied actions."""
     model = make_model(kind, network)
     with torch.no_grad():
         for parameter in model.policy.parameters():
@@ -116,7 +116,7 @@ def test_permuting_rows_permutes_what_is_added():
     np.testing.assert_allclose(other[:, Q:], one[:, Q:], rtol=1e-4, atol=1e-5)
 
 
-def test_rows_without_a_request_do_not_count():
+def test_rows_without_a_request_have_no_effect():
     """Density and entropy are those of independent normal numbers of the rows that hold one, by hand."""
     policy, x = random_model("rank_scores", "slots").policy, observed("rank_scores")
     present = present_in("rank_scores", x)
@@ -202,7 +202,7 @@ def test_damaged_headers(changes, message):
         NumpyModel(dataclasses.replace(ours.header, **changes), ours.arrays)
 
 
-def test_agents_of_other_ranges_are_refused(tmp_path):
+def test_agents_of_other_ranges_are_an_error(tmp_path):
     """A file from before a weight got another range, or there was one more, would mean something else now."""
     ours = export(random_model("rank", "mlp"), arguments_of("rank"))
     header, last = ours.header, f"layer.{len(ours.header.hidden)}"
@@ -233,7 +233,7 @@ def test_a_plain_policy_of_stable_baselines_is_exported():
     np.testing.assert_allclose(found, model.predict(x, deterministic=True)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_noise_that_depends_on_the_state_is_refused():
+def test_state_dependent_noise_is_an_error():
     with pytest.raises(ConfigError, match="leave use_sde out"):
         make_model("rank", "mlp", use_sde=True)
     arguments = arguments_of("rank")
@@ -291,7 +291,7 @@ def test_saved_policies_predict_the_same(network, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_algorithms_that_choose_among_options(kind):
+def test_algorithms_for_discrete_actions_are_an_error(kind):
     config = EnvConfig.of(**arguments_of(kind))
     for network in NETWORKS:
         with pytest.raises(ConfigError, match="which maskable_ppo does not support; use ppo or a2c"):
@@ -304,7 +304,7 @@ def test_algorithms_that_choose_among_options(kind):
         make_training(TRAINING | {"algorithm": "dqn", "env": arguments_of(kind)})
 
 
-def test_kinds_of_action_that_no_agent_has():
+def test_kinds_of_action_without_agents():
     with pytest.raises(
         ConfigError, match=r"agents are trained for admit_evict, .*rank_scores, not for tokens"
     ):

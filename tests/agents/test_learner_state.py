@@ -1,4 +1,4 @@
-"""Checkpoints hold all that a learner needs to go on, and nothing that runs."""
+"""Checkpoints have the whole state of a learner and run no code."""
 
 import os
 
@@ -71,7 +71,7 @@ def damage(part):
     ["step", "exp_avg_sq", ("betas", (1.0, 0.999)), ("eps", 0.0), ("weight_decay", 1e9), ("lr", -1.0)],
     ids=lambda part: part if isinstance(part, str) else part[0],
 )
-def test_an_optimiser_that_cannot_go_on_is_refused(tmp_path, part):
+def test_a_damaged_optimiser_is_an_error(tmp_path, part):
     config = make_training(TINY)
     model = fresh(config)
     model.learn(64)

@@ -42,7 +42,7 @@ def test_one_agent_in_many_forms(run):
     assert np.array_equal(values[3], values[4])
 
 
-def test_a_registered_name_goes_before_an_agent_of_that_name(tmp_path, monkeypatch):
+def test_a_registered_name_takes_precedence_over_an_agent(tmp_path, monkeypatch):
     folder = tmp_path / "ranked"
     folder.mkdir()
     (folder / "config.yaml").write_text("policy: ranked")
@@ -90,7 +90,7 @@ def shipped(kind):
 
 
 @shipped(NumpyModel)
-def test_every_network_that_comes_with_kvgym(name):
+def test_every_shipped_network(name):
     """Each has a scenario it was trained on, finishes there, and is not worse than first come first served."""
     model = load_model(name)
     training = make_training(model.header.metadata["training"])
@@ -103,7 +103,7 @@ def test_every_network_that_comes_with_kvgym(name):
 
 
 @shipped(EvolvedModel)
-def test_all_evolved_weights_that_come_with_kvgym(name):
+def test_all_shipped_evolved_weights(name):
     """They finish in the middle of every family that they were trained on, on the whole better than a simple rule."""
     training = make_training(load_model(name).metadata["training"])
     gains = []
@@ -121,7 +121,7 @@ def test_all_evolved_weights_that_come_with_kvgym(name):
     assert np.mean(gains) > 0
 
 
-def test_agents_in_one_line_without_pytorch(run):
+def test_agents_load_without_pytorch(run):
     """Loading and running an agent, by name in make_policy too, imports neither PyTorch nor Stable-Baselines3."""
     code = (
         "import sys\n"

@@ -1,4 +1,4 @@
-"""Numbers of training configurations beyond what PyTorch, NumPy and the memory take are refused by name and limit."""
+"""Numbers of training configurations beyond the limits of PyTorch, NumPy or memory are errors with name and limit."""
 
 import inspect
 
@@ -72,7 +72,7 @@ def test_evolution_has_limits_too():
         ),
     ],
 )  # fmt: skip
-def test_memory_is_estimated_before_it_is_taken(monkeypatch, changes, message):
+def test_memory_is_estimated_before_allocation(monkeypatch, changes, message):
     config = make_training({**TINY, **changes})
     monkeypatch.setattr(resources, "free_memory", lambda: 10 * 10**9)
     envs = make_environments(config, 0)
@@ -94,7 +94,7 @@ def test_populations_are_estimated_too(monkeypatch):
         load_training("ranked", ["population=1000000"])
 
 
-def test_the_size_of_a_network_is_that_of_the_one_that_is_made():
+def test_the_estimated_size_of_a_network_is_the_actual_one():
     config = make_training(TINY)
     model = make_model(config, make_environments(config, 0))
     made = sum(x.numel() for x in model.policy.parameters())

@@ -1,4 +1,4 @@
-"""Environments of several configurations side by side: the parts' own, one after the other."""
+"""A vector environment of several configurations equals its parts, in order."""
 
 from __future__ import annotations
 

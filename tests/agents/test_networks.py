@@ -144,7 +144,7 @@ def test_content_of_absent_rows_does_not_matter(algorithm, action):
 
 
 @pytest.mark.parametrize(("algorithm", "action"), COMBINATIONS)
-def test_what_present_rows_hold_matters(algorithm, action):
+def test_content_of_present_rows_matters(algorithm, action):
     rng = np.random.default_rng(3)
     policy = make_policy(action, algorithm)
     x, queue, active = observations_of(1, rng, present=1)
@@ -157,7 +157,7 @@ def test_what_present_rows_hold_matters(algorithm, action):
             rows[:] = kept
 
 
-def test_admit_count_adds_up_and_sees_prefix_sums():
+def test_admit_count_adds_up_and_has_prefix_sums():
     """A row changes the scores of rows behind it by the prefix sums; logit 0 is 0, absent rows score alike."""
     rng = np.random.default_rng(4)
     policy = make_policy("admit_count")
@@ -305,7 +305,7 @@ def test_policy_for():
         ("mlp", "ppo", "knobs", {}, {"hidden": [3, 1.5]}, "hidden must be a list of positive whole"),
     ],
 )
-def test_policy_for_refuses(network, algorithm, action, more, sizes, message):
+def test_policy_for_errors(network, algorithm, action, more, sizes, message):
     with pytest.raises(ConfigError, match=message):
         policy_for(network, algorithm, config_of(action, **more), **sizes)
 
@@ -317,7 +317,7 @@ def test_unknown_names():
         policy_for("mlp", "pp", config_of("knobs"))
 
 
-def test_extractor_refuses_other_layouts():
+def test_other_layouts_are_an_error():
     space = spaces.flat_space(config_of("knobs"))
     with pytest.raises(ConfigError, match="needs flat observations"):
         SlotsExtractor(space, queue_window=Q + 1, active_window=W, action="knobs")

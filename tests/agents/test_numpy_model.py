@@ -1,4 +1,4 @@
-"""Exported agents act as the PyTorch models do, survive a file, and refuse what they cannot do."""
+"""Exported agents act like the PyTorch models, survive a file, and raise errors for anything else."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def test_files_round_trip(algorithm, network, action, tmp_path):
     np.testing.assert_array_equal(again.predict(x)[0], ours.predict(x)[0])
 
 
-def test_saving_replaces_all_or_nothing(tmp_path, monkeypatch):
+def test_saving_is_atomic(tmp_path, monkeypatch):
     ours, path = exported("ppo", "mlp", "knobs"), tmp_path / "agent.npz"
     ours.save(path)
     before = path.read_bytes()
@@ -383,7 +383,7 @@ def test_wrong_shapes():
         ours.predict(x, action_masks=masks[:, ::2])
 
 
-def test_export_refuses():
+def test_export_errors():
     model = trained("ppo", "mlp", "admit_count")
     with pytest.raises(ConfigError, match="observation space"):
         export(model, {**arguments_of("admit_count"), "active_window": 4})

@@ -1,3 +1,5 @@
+"""Populations of training runs."""
+
 import json
 import math
 from pathlib import Path
@@ -30,7 +32,7 @@ def population(tmp_path_factory):
     return folder, train_population(make_members([config()], 2, folder), folder, jobs=2)
 
 
-def test_each_member_is_the_run_alone(population, tmp_path):
+def test_each_member_equals_the_run_alone(population, tmp_path):
     folder, found = population
     assert [(t.name, t.seed, t.folder) for t in found] == [
         ("tiny", 0, folder / "seed-0"),
@@ -42,7 +44,7 @@ def test_each_member_is_the_run_alone(population, tmp_path):
         assert found[seed].best == alone.best
 
 
-def test_what_was_reached_is_written_down(population):
+def test_results_are_written(population):
     folder, found = population
     members = json.loads((folder / "population.json").read_text())["members"]
     assert members == [
@@ -50,14 +52,14 @@ def test_what_was_reached_is_written_down(population):
     ]
 
 
-def test_members_that_have_begun_go_on(population):
+def test_begun_members_continue(population):
     folder, found = population
     again = train_population(make_members([config()], 3, folder), folder, jobs=1)
     assert [t.best for t in again[:2]] == [t.best for t in found]
     assert again[2].seed == 2
 
 
-def test_members_become_longer(tmp_path):
+def test_members_can_be_extended(tmp_path):
     train_population(make_members([config(generations=1)], 1, tmp_path), tmp_path)
     (longer,) = train_population(make_members([config()], 1, tmp_path), tmp_path)
     train(config(), tmp_path / "alone")
@@ -66,14 +68,14 @@ def test_members_become_longer(tmp_path):
         train_population(make_members([config(generations=1)], 1, tmp_path), tmp_path)
 
 
-def test_a_folder_with_runs_of_another_configuration_is_refused(population):
+def test_a_folder_with_runs_of_another_configuration_is_an_error(population):
     folder, _ = population
     other = config(fixed={"overrun": "ignore"})
     with pytest.raises(ConfigError, match=r"seed-0 holds a run of another configuration: fixed is .*ignore"):
         train_population(make_members([other], 2, folder), folder)
 
 
-def test_a_population_file_of_something_else_is_refused(tmp_path):
+def test_a_population_file_of_other_runs_is_an_error(tmp_path):
     (tmp_path / "population.json").write_text("mine")
     with pytest.raises(ConfigError, match=r"population\.json belongs to other runs; choose another folder"):
         train_population(make_members([config()], 1, tmp_path), tmp_path)

@@ -1,4 +1,4 @@
-"""What a training run says of itself."""
+"""The progress lines of a training run."""
 
 import pytest
 

@@ -62,7 +62,7 @@ def same(a, b):
     return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
 
-def test_a_run_leaves_what_it_says(tmp_path):
+def test_files_of_a_run(tmp_path):
     seen = []
     result = train(small(), tmp_path / "run", command="a test", progress=seen.append)
     assert result.steps == 256
@@ -213,7 +213,7 @@ def test_a_killed_run_resumes(tmp_path):
     assert same(weights(tmp_path / "run/final.npz"), weights(tmp_path / "whole/final.npz"))
 
 
-def test_half_written_files_are_never_read(tmp_path):
+def test_partial_files_are_never_read(tmp_path):
     def fails(place):
         (place / "model.zip").write_text("half")
         raise KeyboardInterrupt

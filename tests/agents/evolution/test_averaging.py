@@ -1,4 +1,4 @@
-"""Averages of a search's centres: by hand, against the closed form, where they help, and in a run."""
+"""Averages of a search's centres: by hand, against the closed form, their benefit, and in a run."""
 
 import json
 import shutil
@@ -44,7 +44,7 @@ def test_weights_are_rising_factorials(numbers, decay):
     assert averaged([[x] for x in numbers], decay)[0] == pytest.approx(expected, abs=1e-6)
 
 
-def test_it_wanders_less_than_the_centre():
+def test_it_fluctuates_less_than_the_centre():
     """Where every generation has a minimum of its own, the average is nearer to the mean of these."""
     rng = np.random.Generator(np.random.PCG64(3))
     last, mean = [], []
@@ -77,7 +77,7 @@ def test_of_a_run(tmp_path):
     assert weights != EvolvedModel.load(plain.folder / "final.json").weights
 
 
-def test_centres_beyond_a_bound_count_as_what_they_stand_for(tmp_path, monkeypatch):
+def test_centres_beyond_a_bound_are_reflected_before_averaging(tmp_path, monkeypatch):
     """A step beyond the bound and a step within are the same weights, and so is their mean."""
     config = make_training({**TINY, "weights": {"protection": {"start": 0.0, "step": 0.1, "low": 0.0, "high": 0.9}},
                             "generations": 4, "average": 0})  # fmt: skip
@@ -94,7 +94,7 @@ def test_centres_beyond_a_bound_count_as_what_they_stand_for(tmp_path, monkeypat
     assert EvolvedModel.load(tmp_path / "run/final.json").weights["protection"] == pytest.approx(0.1)
 
 
-def test_prolonged(tmp_path):
+def test_extended(tmp_path):
     """Begun for 4 generations and gone on with: as if it had been one run."""
     config = make_training({**TINY, "average": 3})
     whole = train(config, tmp_path / "whole")

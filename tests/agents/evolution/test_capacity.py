@@ -1,4 +1,4 @@
-"""The estimated capacity of a service, by hand and against what is served."""
+"""The estimated sustained rate of a service, by hand and against simulation."""
 
 import numpy as np
 import pytest
@@ -34,14 +34,14 @@ def test_by_hand():
     assert sustained_rate(system.replicate(3), table(10, 20)) == pytest.approx(3 * expected)
 
 
-def test_an_overloaded_worker_serves_about_that():
+def test_an_overloaded_worker_serves_about_the_estimate():
     model = AffineBatchTime(0.02, per_prefill_token=1e-4, per_context_token=1e-5)
     system, many = System(kv_capacity=5_000, batch_time=model), table(100, 50, 2_000)
     served = compute_metrics(kvgym.simulate(system, many, "mc_sf", seed=0))["request_throughput"]
     assert served == pytest.approx(sustained_rate(system, many), rel=0.1)
 
 
-def test_what_has_no_estimate():
+def test_systems_without_an_estimate():
     model = AffineBatchTime(0.1)
     apart = System.cluster([Worker(600, model, "prefill"), Worker(600, model, "decode")])
     with pytest.raises(ConfigError, match="give the family a rate"):

@@ -1,4 +1,4 @@
-"""Configurations of evolution: what is read, overridden and refused."""
+"""Configurations of evolution: reading, overrides and errors."""
 
 import pytest
 import yaml

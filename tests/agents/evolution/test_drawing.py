@@ -26,7 +26,7 @@ def test_ranges_are_kept_and_equal_seeds_give_equal_values(seed, low, factor):
     assert draw({"integer": [3, 5]}, seed) in (3, 4, 5)
 
 
-def test_a_place_has_a_stream_of_its_own():
+def test_each_place_has_its_own_stream():
     before = draw(NESTED, 5)
     after = draw({**NESTED, "new": {"uniform": [0, 1]}, "a": {"uniform": [1, 300]}}, 5)
     assert after["a"] != before["a"]

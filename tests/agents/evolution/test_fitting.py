@@ -1,4 +1,4 @@
-"""Least squares for a network that ranks: worked by hand, against a teacher, and within bounds."""
+"""Least squares for a ranking network: by hand, against a given network, and within bounds."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_numbers_stand_unit_by_unit():
     assert given == pytest.approx([0.3 * np.tanh(0.0 - 0.1 + 0.2) + 0.7 * np.tanh(0.4 - 0.5 + 0.6)])
 
 
-def test_what_counts_is_within_a_moment():
+def test_errors_are_centred_within_a_moment():
     some = examples([[0.0]] * 4, [1.0, 3.0, 10.0, 10.0], [0, 0, 1, 1], [1.0, 3.0, 1.0, 1.0])
     assert some.centred(some.targets).tolist() == [-1.5, 0.5, 0.0, 0.0]  # the weighted mean of 1 and 3 is 2.5
     # Errors -1.5 and 0.5 with weights 1 and 3: 3. With half of it given, a quarter is left.
@@ -49,7 +49,7 @@ def test_what_counts_is_within_a_moment():
     assert np.isnan(unexplained(examples([[0.0]] * 2, [5.0, 5.0]), np.zeros(2)))
 
 
-def test_it_learns_what_a_network_gives():
+def test_the_fit_recovers_a_network():
     some = taught()
     numbers = fit(some)
     assert unexplained(some, outputs(numbers, some.features)) < 0.01
@@ -59,14 +59,14 @@ def test_it_learns_what_a_network_gives():
     assert fit(some, seed=1).tolist() != numbers.tolist()
 
 
-def test_what_a_moment_has_in_common_changes_nothing():
+def test_a_common_shift_of_a_moment_changes_nothing():
     some = taught()
     shifted = Examples(some.features, some.targets + 100.0 * some.moments, some.moments, some.weights)
     numbers = fit(shifted)
     assert unexplained(some, outputs(numbers, some.features)) < 0.01
 
 
-def test_weights_say_whom_to_suit():
+def test_weights_decide_which_examples_fit_best():
     """One feature value, two targets: the fit lies at their weighted mean."""
     rows, targets = [[0.0], [1.0], [1.0]] * 10, [0.0, 0.0, 1.0] * 10
     for weight, expected in ((1.0, 0.5), (3.0, 0.75)):
@@ -75,7 +75,7 @@ def test_weights_say_whom_to_suit():
         assert one - zero == pytest.approx(expected, abs=0.01)
 
 
-def test_features_that_are_always_zero_count_nothing():
+def test_features_that_are_always_zero_are_ignored():
     some = taught()
     features = np.insert(some.features, 1, 0.0, axis=1)
     inner, _, _ = split(fit(Examples(features, some.targets, some.moments, some.weights)), 4)
@@ -85,7 +85,7 @@ def test_features_that_are_always_zero_count_nothing():
 
 @settings(max_examples=20, deadline=None)
 @given(bound=st.floats(0.01, 3.0), decay=st.floats(0.0, 0.1), seed=st.integers(0, 100))
-def test_numbers_stay_in_their_range_and_do_no_harm(bound, decay, seed):
+def test_numbers_stay_in_their_range(bound, decay, seed):
     some = taught(m=60)
     numbers = fit(some, low=-bound, high=bound, decay=decay, seed=seed, iterations=30)
     assert (np.abs(numbers) <= bound).all()

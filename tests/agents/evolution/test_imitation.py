@@ -1,4 +1,4 @@
-"""Imitation of a ranking by true lengths: lessons, what comes of them, and as the start of a search."""
+"""Imitation of a ranking by true lengths: lessons, results, and as the start of a search."""
 
 import csv
 import math
@@ -113,7 +113,7 @@ def test_pauses_change_nothing():
     assert max(seen) == 6
 
 
-def test_every_worker_of_a_cluster_teaches():
+def test_every_worker_of_a_cluster_gives_lessons():
     [family] = SERVICES["families"]
     pair = Services(families=[{**family, "workers": 2}])
     moments = list(_moments(pair.draw(3), make_policy("ranked", hidden=2), HOW, np.random.default_rng(0)))
@@ -123,8 +123,8 @@ def test_every_worker_of_a_cluster_teaches():
     assert all(len(moment) > 1 for moment in moments)
 
 
-def test_what_can_be_known_is_learned():
-    """Without predictions the prompt tells the length: the network sees it, and the ranking gets better.
+def test_observable_lengths_are_learned():
+    """Without predictions the prompt determines the length: the network observes it, and the ranking gets better.
 
     On average over twelve services that it was not fitted to: they are short, and the gain differs.
     """

@@ -1,4 +1,4 @@
-"""The file of an evolved agent: what comes back, and what is refused."""
+"""The file of an evolved agent: round trip and errors."""
 
 import json
 
@@ -95,7 +95,7 @@ def test_not_json(weighted, tmp_path, text, message):
         EvolvedModel.load(path)
 
 
-def test_ranges_of_policies_that_declare_none_are_theirs(tmp_path):
+def test_policies_without_declared_weights_check_their_ranges(tmp_path):
     path = tmp_path / "agent.json"
     for value, message in (
         (1.5, "protection = 1.5; expected a fraction"),

@@ -1,4 +1,4 @@
-"""Objectives by hand, and what counts as a failure."""
+"""Objectives by hand, and failures."""
 
 import math
 
@@ -56,7 +56,7 @@ def test_losses_may_weigh_more():
     assert weighted(0.2, 1.0) == 0.2
 
 
-def test_what_is_left_undone():
+def test_unfinished_requests_are_a_failure():
     """It flatters a latency, but is part of an attainment; the more is left, the worse."""
     assert objective(found(LATENCY, 1.0, left=0.25), LATENCY, 5.0) == 1.25 * PENALTY
     assert objective(found(LATENCY, math.nan, 0.5, "stalled"), LATENCY, 5.0) == 1.5 * PENALTY

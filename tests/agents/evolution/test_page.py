@@ -1,4 +1,4 @@
-"""The configuration on the page about evolution can be run."""
+"""The configuration on the page about evolution runs."""
 
 import re
 from pathlib import Path

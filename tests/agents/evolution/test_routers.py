@@ -1,4 +1,4 @@
-"""Evolution of routers, by the same means as that of policies: configurations, files, runs, and what can be asked."""
+"""Evolution of routers: configurations, files, runs and commands."""
 
 import json
 
@@ -60,7 +60,7 @@ def test_a_run(run):
     assert len(found.scenario.make_system().workers) == 3
 
 
-def test_what_is_measured():
+def test_metrics_of_routers():
     config = make_training(ROUTING)
     service = config.services.draw(3)
     result = simulate(
@@ -102,7 +102,7 @@ def test_a_file_is_a_router_in_scenarios_and_comparisons(run, tmp_path):
     assert copy.read_bytes() == path.read_bytes()
 
 
-def test_routers_are_no_policies_and_policies_no_routers(run, tmp_path):
+def test_routers_and_policies_are_not_interchangeable(run, tmp_path):
     path = tmp_path / "margin.json"
     EvolvedModel("mc_sf", {}, {"protection": 0.1}).save(path)
     assert is_router(run)
@@ -162,7 +162,7 @@ def test_a_start_is_of_the_same_kind(tmp_path):
         make_training({**ROUTING, "start": str(path)}).read_start()
 
 
-def test_the_configuration_that_comes_with_kvgym():
+def test_the_shipped_configuration():
     config = load_training("routing")
     assert (config.role.kind, config.learner) == ("router", "weighted")
     assert len(config.learned()[0]) == 12

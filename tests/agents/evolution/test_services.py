@@ -1,4 +1,4 @@
-"""Random services: equal seeds, rates, limits, and descriptions that are wrong."""
+"""Random services: equal seeds, rates, limits, and wrong descriptions."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which weights are learned, and the vectors that stand for them."""
+"""Learned weights and the vectors of a search."""
 
 import numpy as np
 import pytest
@@ -87,7 +87,7 @@ def test_numbers_of_policies_that_declare_none():
         ("weighted", {}, {"bias": {"start": 1.0}}, "start needs 2 numbers, got 1.0"),
         ("weighted", {}, {"bias": {"start": [1.0]}}, "start needs 2 numbers, got 1 entries"),
         ("weighted", {}, {"margin": {"start": [0.1, 0.2]}}, "start needs a number, got 2 entries"),
-        ("nobody", {}, {}, "unknown policy"),
+        ("missing", {}, {}, "unknown policy"),
     ],
 )
 def test_mistakes(weighted, policy, fixed, chosen, message):

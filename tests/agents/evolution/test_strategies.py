@@ -1,4 +1,4 @@
-"""Strategies: they find minima, repeat themselves bit for bit, and leave NumPy's global generator alone."""
+"""Strategies find minima, repeat bit for bit, and keep NumPy's global generator unchanged."""
 
 import json
 
@@ -58,7 +58,7 @@ def test_equal_seeds_and_saved_states(name):
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_equal_objectives_do_no_harm(name):
+def test_equal_objectives(name):
     strategy = search(name)
     for _ in range(30):
         strategy.propose()
@@ -73,7 +73,7 @@ def test_a_single_weight_and_many():
         assert strategy.mean.shape == (size,)
 
 
-def test_a_state_of_another_search_is_refused():
+def test_a_state_of_another_search_is_an_error():
     strategy = search("cma_es")
     strategy.learn(sphere(strategy.propose()))
     state = strategy.state()
@@ -88,7 +88,7 @@ def test_a_state_of_another_search_is_refused():
     [("mean", [float("nan")] * 6), ("first", [float("inf")] * 6), ("second", [-1.0] * 6), ("generation", -1),
      ("generation", 2.5), ("generation", 10**4000)],
 )  # fmt: skip
-def test_a_state_that_no_search_has_is_refused(part, value):
+def test_an_impossible_state_is_an_error(part, value):
     begun = search("openai_es")
     begun.learn(sphere(begun.propose()))
     state = begun.state()

@@ -1,4 +1,4 @@
-"""Runs of evolution: what they leave, interruption and resume, processes, early stopping."""
+"""Runs of evolution: files, interruption and resume, processes, early stopping."""
 
 import csv
 import json
@@ -40,7 +40,7 @@ def whole(tmp_path_factory):
     return train(make_training(TINY), folder, command="a test")
 
 
-def test_a_run_leaves_what_it_says(whole, tiny):
+def test_files_of_a_run(whole, tiny):
     folder = whole.folder
     assert {f.name for f in folder.iterdir()} == {
         "config.yaml", "run.json", "curve.csv", "best.json", "final.json", "checkpoints", "tensorboard",
@@ -120,7 +120,7 @@ def test_the_number_of_processes_changes_nothing(tiny, tmp_path, whole):
     assert same(tmp_path / "run", whole.folder)
 
 
-def test_prolonged(tiny, tmp_path, whole):
+def test_extended(tiny, tmp_path, whole):
     """Begun for 4 generations and gone on with: as if it had been one run."""
     train(tiny(generations=4), tmp_path / "run")
     resume(tmp_path / "run", length=6)
@@ -167,7 +167,7 @@ def test_a_policy_with_weights_of_its_own(weighted, tiny, tmp_path):
     assert found.scenario.make_workload().mean_rate > 1
 
 
-def test_folders_that_are_taken_or_damaged(whole, tiny, tmp_path):
+def test_occupied_or_damaged_folders(whole, tiny, tmp_path):
     with pytest.raises(ConfigError, match="holds a training run already"):
         train(tiny(), whole.folder)
     with pytest.raises(ConfigError, match="holds no training run"):
@@ -234,7 +234,7 @@ def test_without_pytorch(tmp_path):
     assert "agent: run/best.json" in done.stdout
 
 
-def test_losses_weigh_more_in_the_search_and_not_in_what_is_shown(tmp_path):
+def test_losses_weigh_more_in_the_search_but_not_in_reports(tmp_path):
     even = train(make_training({**TINY, "generations": 0}), tmp_path / "even")
     losses = train(make_training({**TINY, "generations": 0, "behind": 5}), tmp_path / "losses")
     assert losses.curve[0]["held_out"] > even.curve[0]["held_out"]  # some reference is better on some service
