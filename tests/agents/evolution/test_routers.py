@@ -109,7 +109,7 @@ def test_routers_and_policies_are_not_interchangeable(run, tmp_path):
     assert not is_router(path)
     assert not is_router(tmp_path / "model.zip")
     for attempt in (lambda: kvgym.make_policy(str(run)), lambda: load_agent(run)):
-        with pytest.raises(ConfigError, match="is a router, not a policy; give it as the router"):
+        with pytest.raises(ConfigError, match="is a router, not a policy; use it as the router"):
             attempt()
     for attempt in (lambda: make_router(str(path)), lambda: load_router("ppo_noisy")):
         with pytest.raises(ConfigError, match="is a policy, not a router; use it as a policy"):
@@ -126,7 +126,7 @@ def test_routers_and_policies_are_not_interchangeable(run, tmp_path):
         ({"policy": "mc_sf"}, "missing or unknown: router"),
         ({"weights": {"work": 11}}, "out of range; expected -5 … 10"),
         ({"weights": {"wrok": 1}}, "router 'weighted' has no hyperparameter 'wrok'"),
-        ({"fixed": {"work": 1.0}, "weights": {"work": 1.0}}, "among fixed and among weights"),
+        ({"fixed": {"work": 1.0}, "weights": {"work": 1.0}}, "in both fixed and weights"),
     ],
 )
 def test_damaged_files(tmp_path, changes, message):
