@@ -165,7 +165,7 @@ def test_tables_in_use_outlive_the_environment():
 def test_parts_cannot_be_copied_without_their_environment():
     env = make()
     for part in (env.episodes, env.tables, env.episodes.slots[0].block):
-        with pytest.raises(TypeError, match="copy or pickle the environment, not its parts"):
+        with pytest.raises(TypeError, match="copy or pickle the whole environment"):
             copy.deepcopy(part)
 
 

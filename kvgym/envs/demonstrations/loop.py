@@ -28,7 +28,7 @@ from kvgym.envs.scheduling.actions.expressing import (
 )
 from kvgym.envs.scheduling.actions.kind import ENCODE_SIGNATURE, MORE
 from kvgym.envs.scheduling.opening import WHERE, open_environment, open_view
-from kvgym.envs.scheduling.stepping import RUNNING, advance, apply_at, forget_terms, observe, total_reward
+from kvgym.envs.scheduling.stepping import RUNNING, advance, apply_at, observe, reset_terms, total_reward
 from kvgym.envs.scheduling.tables import MARKED, Env
 from kvgym.simulator.policy_interface import MEMORY, POLICY_SIGNATURE, RuleDecision, RuleMemory
 from kvgym.simulator.tables import DECISION, REQUEUE_ARRIVAL, RUN, UNKNOWN, WAIT
@@ -149,7 +149,7 @@ def demonstrate_episode(
             observe(e, where, observations[row], masks[row])
             episode.num_ignored = 0
             complete = apply(where, actions[row]) != MORE
-            forget_terms(e)
+            reset_terms(e)
             rewards[row] = total_reward(e, terms)
             pending = row
             report[AT] += 1

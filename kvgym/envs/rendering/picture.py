@@ -20,7 +20,7 @@ from kvgym.report.style import INK, PALETTE, STYLE
 
 BLUE, ORANGE, GREEN = PALETTE[:3]
 
-LOOK: Any = {**STYLE, "font.size": 8, "axes.titlesize": 8.5, "font.sans-serif": ["DejaVu Sans"]}
+SUMMARY_STYLE: Any = {**STYLE, "font.size": 8, "axes.titlesize": 8.5, "font.sans-serif": ["DejaVu Sans"]}
 
 DPI = 100
 MAX_THICK_ROWS = 100
@@ -127,7 +127,7 @@ def summary_figure(scene: Scene, title: str) -> Figure:
         scene: the end of the episode, with all requests.
         title: first line.
     """
-    with mpl.rc_context({**LOOK, "font.size": 9.5, "axes.titlesize": 10}):
+    with mpl.rc_context({**SUMMARY_STYLE, "font.size": 9.5, "axes.titlesize": 10}):
         figure = Figure(figsize=(10, 8), layout="constrained")
         memory, queue, gantt = figure.subplots(3, 1, sharex=True, height_ratios=(2, 1.3, 4))
         timeline = Timeline(memory, queue, gantt)
@@ -153,5 +153,5 @@ def write_summary(scene: Scene, title: str, path: Any) -> None:
 
 def save_figure(figure: Figure, path: Any) -> None:
     """Write a figure as a PNG file."""
-    with mpl.rc_context(LOOK):
+    with mpl.rc_context(SUMMARY_STYLE):
         figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})

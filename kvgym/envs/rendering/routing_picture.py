@@ -13,7 +13,15 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from kvgym.envs.rendering.picture import BLUE, GREEN, LOOK, ORANGE, draw_bars, rectangles_below, save_figure
+from kvgym.envs.rendering.picture import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    SUMMARY_STYLE,
+    draw_bars,
+    rectangles_below,
+    save_figure,
+)
 from kvgym.envs.rendering.routing import RoutingCourse
 from kvgym.envs.rendering.routing_frame import MAX_NAMES, worker_names
 from kvgym.envs.rendering.scene import Floats, Integers
@@ -51,7 +59,7 @@ def course_figure(course: RoutingCourse, title: str) -> Figure:
         course: the course of the episode.
         title: first line.
     """
-    with mpl.rc_context({**LOOK, "font.size": 9.5, "axes.titlesize": 9.5}):
+    with mpl.rc_context({**SUMMARY_STYLE, "font.size": 9.5, "axes.titlesize": 9.5}):
         figure = Figure(figsize=(10, 8), layout="constrained")
         memory, load, received = figure.subplots(1, 3, width_ratios=(4, 4, 1.5))
         most = max(float(course.unfinished.max()), 1.0)

@@ -1,4 +1,4 @@
-"""What policies see of an environment's episode: its tables, as those of a simulation."""
+"""The tables of an environment's episode in the form of a simulation's, for policies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EpisodeTables:
     """An environment's tables in the form that :class:`SystemView` and compiled policies read."""
 
     def __init__(self, episodes: Episodes, index: int = 0) -> None:
-        """Look at environment ``index``."""
+        """Give access to environment ``index``."""
         self._episodes, self._index = episodes, index
         self.needs = frozenset(episodes.config.information)
         self.policy_name = "agent"
@@ -68,7 +68,7 @@ class EpisodeTables:
         return self._episodes.system.batch_time.kernel, self._episodes.batch_params
 
     def python_tables(self) -> dict[str, Any]:
-        """Return copies of what a decision is written to, and views of the rest, for uncompiled kernels."""
+        """Return copies of the tables that a decision is written to, and views of the rest, for uncompiled kernels."""
         found: dict[str, Any] = {}
         for name, kind in RUN_TABLES.items():
             table = self._block[name]

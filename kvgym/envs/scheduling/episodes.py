@@ -29,7 +29,7 @@ from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards, reference_policy
 from kvgym.envs.scheduling.state import EpisodeState, frozen
-from kvgym.envs.scheduling.stepping import LOOK, RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
+from kvgym.envs.scheduling.stepping import OBSERVE, RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
 from kvgym.envs.scheduling.tables import MOST_CLASSES
 from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.experiments.resources import check_free
@@ -310,7 +310,7 @@ class Episodes(Arrays):
         begun = np.array([slot.table is not None for slot in self.slots])
         self.observations[chosen & ~begun] = 0.0
         self.todo[:] = 0
-        self.todo[chosen & begun] = LOOK
+        self.todo[chosen & begun] = OBSERVE
         self.run()
 
     def start(self, index: int, seed: int) -> None:

@@ -1,9 +1,8 @@
-"""The tables of one environment in one block of memory, opened inside compiled code by address.
+"""The tables of one environment in one block of memory, which compiled code opens by address.
 
-A compiled call from Python pays for every array it is given, a structured one most of all: a step would
-spend more time on its seventeen tables than on the simulation. Environments therefore hand over one array of
-addresses. The block keeps an environment's tables together, which is kind to the cache when many
-environments are stepped in turn.
+Every array argument of a compiled call from Python takes time, structured ones most of all: a step would spend more
+time on its seventeen tables than on the simulation. Environments therefore pass one array of addresses. The block
+keeps an environment's tables together, which suits the cache when many environments are stepped in turn.
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ TABLES: dict[str, Table] = dict(
 )
 """All tables of an environment by name, in the order of its row of addresses and of its block of memory.
 
-Tables that every iteration touches come first and lie together, those that are in use as a whole before the others.
+Tables that every iteration uses come first and are adjacent, starting with those that are used as a whole.
 """
 
 PLACE = {name: k for k, name in enumerate(TABLES)}
-"""Where a row of addresses has each table; its length comes NUM_TABLES later."""
+"""Index of each table in a row of addresses; its length is NUM_TABLES later."""
 
 NUM_TABLES = len(TABLES)
 
 
 class Sizes(NamedTuple):
-    """Lengths that decide the layout of a block.
+    """Lengths that determine the layout of a block.
 
     Attributes:
-        num_requests: n, requests an episode can hold.
-        slots: A, active requests at most.
+        num_requests: n, capacity for requests of an episode.
+        slots: A, upper limit of active requests.
         window: Q, length of the queue window.
-        heap: room of the heap of waiting requests outside the window, 0 if the window follows the queue.
+        heap: size of the heap of waiting requests outside the window, 0 if the window follows the queue.
         gap_bins: length of the sparse histogram of token gaps.
         rule: lengths of the memory of a kind's rule: parameters, whole numbers, real numbers, profile.
-        terms: numbers that registered reward terms remember.
+        terms: size of the memory of registered reward terms.
         shown: W, length of the active window.
     """
 
@@ -74,9 +73,9 @@ class Sizes(NamedTuple):
         return tuple((name, table.dtype, lengths[table.length]) for name, table in TABLES.items())
 
     def places(self) -> tuple[list[int], int]:
-        """Return where each table begins in a block and how long that is, bytes.
+        """Return the start of each table in a block, and the length of the block, bytes.
 
-        Tables begin on cache lines; in the checked build guard bytes are before, between and behind them.
+        Tables begin on cache lines; in the checked build there are guard bytes before, between and after them.
         """
         begins, end = [], GUARD_SIZE
         for _, dtype, length in self.layout():
@@ -91,13 +90,13 @@ class Sizes(NamedTuple):
 
 
 LINE = 64
-"""Bytes of a cache line, on which tables begin."""
+"""Bytes of a cache line; tables begin on one."""
 
 
 def zeroed(count: int, size: int) -> NDArray[np.uint8]:
-    """Return zeroed memory for ``count`` blocks in one allocation, uint8 (count, size), which begins on a cache line.
+    """Return zeroed memory for ``count`` blocks, uint8 (count, size), which begins on a cache line.
 
-    It is one for the sake of huge pages, which systems give to large allocations.
+    It is a single allocation, because systems use huge pages for large ones.
     """
     buffer = np.zeros(count * size + LINE, np.uint8)
     start = -buffer.ctypes.data % LINE
@@ -105,16 +104,16 @@ def zeroed(count: int, size: int) -> NDArray[np.uint8]:
 
 
 def rule_tables(memory: RuleMemory | None) -> dict[str, NDArray[Any]]:
-    """Return the memory of a rule by the names of its tables; tables of length 0 where there is no rule."""
+    """Return the memory of a rule by the names of its tables; tables of length 0 if there is no rule."""
     arrays = memory if memory is not None else [np.zeros(0, dtype) for dtype in MEMORY_DTYPES]
     return dict(zip(RULE_TABLES, arrays, strict=True))
 
 
 def control_row(tables: Sequence[NDArray[Any]], settings: NDArray[Any]) -> NDArray[np.int64]:
-    """Return by what the stepping functions find an environment, int64 (2 NUM_TABLES + 1,).
+    """Return the row by which the stepping functions access an environment, int64 (2 NUM_TABLES + 1,).
 
-    Addresses of the tables in the order of :data:`TABLES`, their lengths, and the address of the settings.
-    The caller keeps all of them alive.
+    It has the addresses of the tables in the order of :data:`TABLES`, their lengths, and the address of the settings.
+    The caller must keep all of them alive.
     """
     places = [table.ctypes.data for table in tables]
     return np.array([*places, *(table.size for table in tables), settings.ctypes.data], np.int64)
@@ -123,7 +122,7 @@ def control_row(tables: Sequence[NDArray[Any]], settings: NDArray[Any]) -> NDArr
 class Call(NamedTuple):
     """The arrays of a call of the stepping functions, with a row for each of N environments, see :class:`Arrays`.
 
-    Those that have rows of several numbers name the length of these.
+    Arrays with rows of several numbers name the length of a row.
     """
 
     control: Annotated[Any, Table("i8", "control")]
@@ -141,23 +140,23 @@ class Call(NamedTuple):
 CALL_ARRAYS = declared(Call)
 
 ARRAYS = (*CALL_ARRAYS, "given")
-"""Arrays that a call is given, in the order of their addresses; the last has the dtype of the actions' space."""
+"""Arrays of a call, in the order of their addresses; the last has the dtype of the actions' space."""
 
 WIDTHS = len(ARRAYS)
 ACTIONS, OBSERVATIONS, GIVEN_ACTIONS = map(ARRAYS.index, ("actions", "observations", "given"))
 FIRST, LAST, WORK, GIVEN = 2 * WIDTHS, 2 * WIDTHS + 1, 2 * WIDTHS + 2, 2 * WIDTHS + 3
-"""Places in an order, see :class:`Arrays`."""
+"""Indices in an order, see :class:`Arrays`."""
 
 CHECK, PLAY = 1, 2
-"""What an order asks for: that actions are looked at, and that environments do what they are to do, or both."""
+"""Bits of the work of an order: check the actions, and process the environments' ``todo``."""
 
 
 class Arrays:
-    """What calls of the stepping functions read and write, handed over as one array of addresses.
+    """Inputs and outputs of calls of the stepping functions, passed as one array of addresses.
 
     Attributes:
-        control: int64 (N, 2 NUM_TABLES + 1), where the tables of each lie, see :func:`control_row`.
-        todo: uint8 (N,): what each is to do, see :func:`~kvgym.envs.scheduling.stepping.step_envs`.
+        control: int64 (N, 2 NUM_TABLES + 1), row of each environment, see :func:`control_row`.
+        todo: uint8 (N,): work of each environment, see :func:`~kvgym.envs.scheduling.stepping.step_envs`.
         actions: float64 (N, a).
         observations: float32 (N, D), written.
         masks: uint8 (N, K), written.
@@ -166,13 +165,12 @@ class Arrays:
         outcomes: int64 (N,), written.
         ignored: int64 (N,), written: parts of the action that were not possible.
         times: float64 (N,), written: clocks, seconds.
-        given: (N, a) of the dtype of the actions' space: actions as they came, before the call writes them to
-            ``actions``.
-        orders: int64 (1 or 1 + T, 26): what a call is given. The addresses of the arrays in the order of
-            :data:`ARRAYS`, from WIDTHS on the lengths of their rows, then FIRST, LAST (not included) and WORK: which
-            environments are meant, and what for; and GIVEN, where actions are to be taken from ``given``, how those are
-            stored (:data:`~kvgym.envs.scheduling.actions.reading.STORED`), else 0. With T threads the first order is to
-            look at the actions of all, the others divide the environments between them.
+        given: (N, a) of the dtype of the actions' space: unconverted actions, which the call copies to ``actions``.
+        orders: int64 (1 or 1 + T, 26), arguments of calls. An order has the addresses of the arrays in the order of
+            :data:`ARRAYS`, from WIDTHS on the lengths of their rows, then FIRST and LAST (exclusive) environment and
+            WORK (:data:`CHECK`, :data:`PLAY`); GIVEN is the dtype code of ``given``
+            (:data:`~kvgym.envs.scheduling.actions.reading.STORED`), or 0 if actions are in ``actions``. With T threads
+            the first order checks all actions, and the others divide the environments between them.
     """
 
     def __init__(
@@ -185,9 +183,9 @@ class Arrays:
         threads: int = 1,
         dtype: Any = np.float64,
     ) -> None:
-        """Allocate them for the environments of ``control``, given the lengths of the rows and the dtype of actions.
+        """Allocate the arrays for the environments of ``control``.
 
-        T is ``threads``.
+        The arguments after it are the lengths of rows, T, and the dtype of ``given``.
         """
         count = len(control)
         self.control = control
@@ -212,7 +210,7 @@ class Arrays:
             self.orders[:, WIDTHS + k] = array[0].size
 
     def renew_observations(self) -> None:
-        """Have observations written to fresh memory from now on; what there is belongs to who has it."""
+        """Write future observations to new memory, because the present array has been returned."""
         self.observations = guarded(np.empty_like(self.observations))
         self.orders[:, OBSERVATIONS] = self.observations.ctypes.data
 
@@ -223,22 +221,22 @@ class Arrays:
 
 
 class Block:
-    """The memory of one environment: tables by name, and where they are.
+    """The memory of one environment: tables by name, and their addresses.
 
     Attributes:
         tables: name -> array, all views of one buffer.
-        memory: uint8, all of it.
+        memory: uint8, the buffer.
         sizes: its sizes.
         control: int64 (2 NUM_TABLES + 1,), see :func:`control_row`.
     """
 
     def __init__(self, sizes: Sizes, settings: NDArray[Any], memory: NDArray[np.uint8] | None = None) -> None:
-        """Set up tables for an environment with the given SETTINGS record, shape (1,).
+        """Create the tables of an environment.
 
         Args:
-            sizes: their sizes.
-            settings: the record.
-            memory: zeroed, uint8 (``sizes.num_bytes``,), of which the caller has more; None allocates it.
+            sizes: sizes of the tables.
+            settings: SETTINGS record, shape (1,).
+            memory: zeroed buffer, uint8 (``sizes.num_bytes``,); None allocates it.
         """
         self.sizes = sizes
         begins, total = sizes.places()
@@ -255,11 +253,11 @@ class Block:
             self._places = sorted(zip(begins, self.tables, strict=True))
             self.memory[self._guards] = GUARD_BYTE
 
-    def check(self, who: str) -> None:
-        """Look, in the checked build, whether compiled code wrote outside of a table.
+    def check(self, culprit: str) -> None:
+        """Check, in the checked build, that compiled code has not written outside a table.
 
         Args:
-            who: who is to blame, for the message.
+            culprit: the code to blame, for the message.
 
         Raises:
             OutOfBoundsError: it has.
@@ -268,17 +266,17 @@ class Block:
         if len(wrong):
             before = [name for begin, name in self._places if begin < wrong[0]]
             raise overwrite_error(
-                who, before[-1] if before else self._places[0][1], "behind" if before else "before"
+                culprit, before[-1] if before else self._places[0][1], "behind" if before else "before"
             )
 
     def __getstate__(self) -> NoReturn:
-        """Refuse to be copied or pickled: addresses would be those of this block.
+        """Refuse copying and pickling, because a copy would have the addresses of this block.
 
         Raises:
             TypeError: always.
         """
         raise TypeError(
-            "tables of an environment are found by address; copy or pickle the environment, not its parts"
+            "compiled code accesses the tables of an environment by address; copy or pickle the whole environment"
         )
 
     def __getitem__(self, name: str) -> Any:

@@ -185,7 +185,7 @@ def write_profile(e: Env, out: Any, at: int) -> None:
 
 
 @jit_inline
-def see(seen: Any, r: Any) -> None:
+def cache_fields(seen: Any, r: Any) -> None:
     """Copy the observed fields of a request, see SEEN."""
     seen.num_prefill_left, seen.num_kv_tokens = r.num_prefill_left, r.num_kv_tokens
     seen.num_output_tokens, seen.predicted_len = r.num_output_tokens, r.predicted_len
@@ -239,7 +239,7 @@ def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_p
     for q in range(min(s.queue_window, e.episode.num_window)):
         i, r = e.window[q], e.seen_waiting[q]
         if r.request != i + 1:
-            see(r, e.run.requests[i])
+            cache_fields(r, e.run.requests[i])
             r.request, r.slo = i + 1, e.run.requests[i].ttft_slo
         left = predicted_left(r.predicted_len, r.num_output_tokens)
         load_candidate(load, r, 1)
@@ -277,7 +277,7 @@ def write_active(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_
         if slot.planned == MARKED:
             continue
         if r.request != slot.request_id + 1:
-            see(r, e.run.requests[slot.request_id])
+            cache_fields(r, e.run.requests[slot.request_id])
             r.request, r.slo = slot.request_id + 1, e.run.requests[slot.request_id].tbt_slo
         left = predicted_left(slot.predicted_len, slot.num_output_tokens)
         row = out[at : at + s.active_features]

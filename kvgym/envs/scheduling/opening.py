@@ -1,4 +1,4 @@
-"""An environment's tables, opened inside compiled code from the row of numbers that a call hands over.
+"""Opening of an environment's tables inside compiled code, from its row of control.
 
 A row of control is int64 (2 T + 1,): the addresses of the T tables of :class:`~kvgym.envs.scheduling.memory.Block`,
 their lengths, and the address of the SETTINGS record.
@@ -46,7 +46,7 @@ def _opened(tables: Iterable[str]) -> list[str]:
 
 
 open_run: Callable[[Any], Run] = opener(Run, "def open_run(where):", _opened(RUN_TABLES))
-"""Open the simulator's tables; tables that are not used cost nothing."""
+"""Open the simulator's tables; unused tables cost nothing."""
 
 open_environment: Callable[[Any], Env] = opener(
     Env,
@@ -57,7 +57,7 @@ open_environment: Callable[[Any], Env] = opener(
 """Open all tables of an environment."""
 
 open_rule: Callable[[Any], RuleMemory] = opener(RuleMemory, "def open_rule(where):", _opened(RULE_TABLES))
-"""Open the memory of the kind's rule; empty arrays where it has none."""
+"""Open the memory of the kind's rule; empty arrays if it has none."""
 
 
 _SLOT_BYTES, _REQUEST_BYTES, _WORKLOAD_BYTES = SLOT.itemsize, REQUEST.itemsize, WORKLOAD.itemsize
@@ -65,25 +65,25 @@ _SLOT_BYTES, _REQUEST_BYTES, _WORKLOAD_BYTES = SLOT.itemsize, REQUEST.itemsize, 
 
 @jit_inline
 def fetch_lines(address: int, size: int) -> None:
-    """Have ``size`` bytes brought into the cache while the work goes on."""
+    """Prefetch ``size`` bytes into the cache."""
     for line in range(address, address + size, LINE):
         prefetch(line)
 
 
 @jit_inline
 def fetch_environment(soon: Any, later: Any) -> None:
-    """Have what steps touch of two environments brought into the cache, while another one is stepped.
+    """Prefetch the memory of two environments' steps into the cache, while another one is stepped.
 
-    Tables that are in use as a whole come one environment earlier than the rest: which part of the rest a step touches
-    stands in them.
+    Tables that are used as a whole are fetched one environment earlier than the rest, because they determine which
+    parts of the rest a step uses.
     """
     fetch_lines(later[0], later[_PARTS] - later[0])
     tracker, w = _tracker_at(soon[_TRACKER], 1)[0], _worker_at(soon[_WORKERS], 1)[0]
     fetch_lines(soon[_ACTIVE], w.num_active * _SLOT_BYTES)
     fetch_lines(soon[_TARGETS], w.num_active * 4)
-    for table in (_QUEUED, _FINISHED, _ADMIT):  # lists of requests: their beginnings
+    for table in (_QUEUED, _FINISHED, _ADMIT):  # the beginnings of lists of requests
         prefetch(soon[table])
-    # Batches take about as long as the one before.
+    # A batch usually takes about as long as the previous one.
     usual = sparse_home(fine_bin(w.batch_duration), 1, soon[NUM_TABLES + _GAP_COUNTS])
     prefetch(soon[_GAP_COUNTS] + 8 * usual)
     prefetch(soon[_GAP_SUMS] + 8 * usual)
@@ -95,13 +95,13 @@ def fetch_environment(soon: Any, later: Any) -> None:
 
 @jit_expand
 def open_term_memory(where: Any, at: int, size: int) -> Any:
-    """Open what a registered reward term remembers, from number ``at`` of all terms on."""
+    """Open the memory of a registered reward term, which begins at number ``at`` of all terms."""
     return f8_at(where[_TERMS] + 8 * at, size)
 
 
 @jit_expand
 def open_view(e: Env) -> RuleView:
-    """Return what a rule sees of an environment, the batch-time model of the worker included."""
+    """Return a rule's view of an environment, including the batch-time model of the worker."""
     s = e.settings
     return view_of(
         e.run,

@@ -1,7 +1,7 @@
-"""Stepping environments inside the compiled core: one function, used for one environment and for many.
+"""The compiled step: one function for one or many environments.
 
-An environment is its row of control. The engine's functions run on it unchanged; there is no second copy
-of the dynamics.
+An environment is given by its row of control. The engine's own functions run on it; there is no second copy of the
+dynamics.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ mask_at, apply_at = function_at(MASK_SIGNATURE), function_at(APPLY_SIGNATURE)
 boundary_at, features_at = function_at(BOUNDARY_SIGNATURE), function_at(FEATURES_SIGNATURE)
 term_at, part_at = function_at(TERM_SIGNATURE), function_at(PART_SIGNATURE)
 
-# What an environment is to do.
-STEP, START, BEGIN, COMPOSE, LOOK = 1, 2, 3, 4, 5
+# Work of an environment, see `step_envs`.
+STEP, START, BEGIN, COMPOSE, OBSERVE = 1, 2, 3, 4, 5
 
 # Outcome of an environment's step.
 RUNNING, TERMINATED, TRUNCATED, FAILED = 0, 1, 2, 3
 
 MANY = 512
-"""Environments of a call from which on what steps touch does not stay in a core's own cache between two steps."""
+"""Environments of a call whose tables no longer fit into a core's own cache between two steps."""
 
 
 @jit
 def earn(e: Env, i: int) -> None:
-    """Add what a finished request is worth to the reward terms."""
+    """Add the rewards of a finished request to the reward terms."""
     r, source, episode = e.run.requests[i], e.run.workload[i], e.episode
     ttft = r.first_token_time - source.arrival_time
     episode.ttft -= ttft
@@ -80,8 +80,8 @@ def account(
 ) -> None:
     """Add the reward terms of an iteration from ``before`` to ``after``.
 
-    ``present`` requests were in the system all along; those that arrived count from their arrival. Any time
-    after ``after`` passed with nobody in the system.
+    ``present`` requests were in the system all the time; new arrivals count from their arrival. The system
+    was empty during any time after ``after``.
     """
     w, episode = e.run.w, e.episode
     episode.latency -= present * (after - before)
@@ -95,7 +95,7 @@ def account(
 
 @jit_inline
 def earn_terms(e: Env, where: Any, before: float) -> None:
-    """Add what registered terms earn of an iteration that began at ``before``."""
+    """Add the rewards of registered terms for an iteration that began at ``before``."""
     s, at = e.settings, 0
     for k in range(s.num_terms):
         term = term_at(s.term_functions[2 * k], s.term_functions[2 * k + 1])
@@ -104,7 +104,7 @@ def earn_terms(e: Env, where: Any, before: float) -> None:
 
 
 @jit_inline
-def forget_terms(e: Env) -> None:
+def reset_terms(e: Env) -> None:
     """Set all reward terms to 0."""
     episode = e.episode
     episode.latency = episode.ttft = episode.tokens = episode.goodput = episode.evictions = 0.0
@@ -114,7 +114,7 @@ def forget_terms(e: Env) -> None:
 
 @jit_inline
 def update_rate(settings: Any, episode: Any, clock: float, arrived: int) -> None:
-    """Update the estimate of the arrival rate: arrivals over time, the past fading with ``rate_memory``."""
+    """Update the estimate of the arrival rate: arrivals over time, with the time constant ``rate_memory``."""
     memory = settings.rate_memory
     count, elapsed = arrived - episode.rate_arrived, clock - episode.rate_clock
     episode.rate = (episode.rate * memory + count) / (memory + elapsed)
@@ -123,7 +123,7 @@ def update_rate(settings: Any, episode: Any, clock: float, arrived: int) -> None
 
 @jit_inline
 def begin(e: Env, where: Any) -> None:
-    """Prepare for a new decision at the boundary the worker is at."""
+    """Prepare a new decision at the worker's current boundary."""
     clear_decision(e.run)
     update_rate(e.settings, e.episode, e.run.w.clock, e.run.tracker.next_arrival)
     if e.settings.boundary_function[0] != 0:
@@ -135,7 +135,7 @@ def begin(e: Env, where: Any) -> None:
 
 @jit_inline
 def advance(e: Env, where: Any) -> int:
-    """Carry out the decision and go to the next boundary; returns the environment's outcome."""
+    """Carry out the decision and advance to the next boundary; return the environment's outcome."""
     run, w, tracker = e.run, e.run.w, e.run.tracker
     before, present, arrived = w.clock, tracker.next_arrival - w.total_finished, tracker.next_arrival
     delivered, thrown_away = w.total_delivered_tokens, w.total_recomputed_tokens
@@ -159,9 +159,9 @@ def advance(e: Env, where: Any) -> int:
 
 @jit_inline
 def step_one(e: Env, where: Any, action: Any, apply: Any) -> int:
-    """Take one environment step; returns its outcome. Reward terms are those of this step."""
+    """Step one environment, and set its reward terms to those of this step; return its outcome."""
     s, episode = e.settings, e.episode
-    forget_terms(e)
+    reset_terms(e)
     episode.num_ignored = episode.held = 0
     if episode.over != RUNNING:
         return episode.over
@@ -184,7 +184,7 @@ def step_one(e: Env, where: Any, action: Any, apply: Any) -> int:
 
 @jit_inline
 def observe(e: Env, where: Any, observation: Any, mask: Any) -> None:
-    """Write what the agent sees, and what it may choose."""
+    """Write the observation and the mask."""
     s, view = e.settings, open_view(e)
     write_observation(e, observation, view.batch_time, view.batch_params)
     if s.features_function[0] != 0:
@@ -227,12 +227,12 @@ open_call: Callable[[Any, int], Call] = opener(
         for k, table in enumerate(CALL_ARRAYS.values())
     ],
 )
-"""Open the arrays of a call, of which the first ``count`` rows are meant."""
+"""Open the first ``count`` rows of the arrays of a call."""
 
 
 @jit_inline
-def do_one(e: Env, where: Any, what: int, action: Any, apply: Any) -> int:
-    """Do what an environment is to do; returns its outcome."""
+def process_one(e: Env, where: Any, what: int, action: Any, apply: Any) -> int:
+    """Process the entry of an environment in ``todo``; return its outcome."""
     episode = e.episode
     if what == STEP:
         return step_one(e, where, action, apply)
@@ -249,8 +249,8 @@ def do_one(e: Env, where: Any, what: int, action: Any, apply: Any) -> int:
 
 
 @jit_inline
-def take_given(order: Any, actions: Any) -> None:
-    """Write the actions of all environments as kinds of action read them, of what came as their space has it."""
+def convert_given(order: Any, actions: Any) -> None:
+    """Convert the unconverted actions of all environments to float64."""
     first, last, size, place = order[FIRST], order[LAST], order[WIDTHS + ACTIONS], order[GIVEN_ACTIONS]
     if order[GIVEN] == 1:
         write_rows(_i1_rows_at(place, last, size), actions, first)
@@ -264,15 +264,15 @@ def take_given(order: Any, actions: Any) -> None:
 def step_envs(order: Any) -> int:
     """Step or start environments.
 
-    ``todo`` says what each is to do: 0 leave alone; STEP; START the episode prepared in its tables; LOOK at it again,
-    which writes observation and mask; or, for a simulation that is run from outside, BEGIN a decision or COMPOSE it
-    by one action, which has been in force for the iterations in EPISODE.held. ``outcomes`` are RUNNING, TERMINATED,
-    TRUNCATED or FAILED; of BEGIN 1 if there is something to decide; of COMPOSE 1 if the decision is complete. The
-    settings are those of the first environment.
+    ``todo`` of each environment is 0 to skip it; STEP; START for the episode prepared in its tables; OBSERVE to write
+    observation and mask again; or, for a simulation that runs elsewhere, BEGIN to prepare a decision or COMPOSE to add
+    one action to it, which has been in force for the iterations in EPISODE.held. ``outcomes`` are RUNNING, TERMINATED,
+    TRUNCATED or FAILED; for BEGIN 1 if there is something to decide; for COMPOSE 1 if the decision is complete. All
+    environments have the settings of the first one.
 
     Args:
-        order: int64, where the arrays lie and which environments are meant, see
-            :class:`~kvgym.envs.scheduling.memory.Arrays`. Calls for different environments may run at once.
+        order: int64, the addresses of the arrays and the range of environments, see
+            :class:`~kvgym.envs.scheduling.memory.Arrays`. Calls for different environments may run concurrently.
 
     Returns:
         0; 1 + the index of the last environment whose decision the engine refused; or, with nothing changed, - 1 - the
@@ -283,7 +283,7 @@ def step_envs(order: Any) -> int:
     control, todo, actions = call.control, call.todo, call.actions
     s = open_environment(control[0]).settings
     if order[WORK] & CHECK:
-        take_given(order, actions)
+        convert_given(order, actions)
         bounds = f8_at(s.action_bounds, 2 * order[WIDTHS + ACTIONS])
         for n in range(first, last):
             if (todo[n] == STEP or todo[n] == COMPOSE) and not inside(bounds, s.whole_actions, actions[n]):
@@ -299,8 +299,8 @@ def step_envs(order: Any) -> int:
             continue
         where = control[n]
         e = open_environment(where)
-        if todo[n] != LOOK:
-            call.outcomes[n] = do_one(e, where, todo[n], actions[n], apply)
+        if todo[n] != OBSERVE:
+            call.outcomes[n] = process_one(e, where, todo[n], actions[n], apply)
             call.rewards[n] = total_reward(e, call.terms[n])
             call.ignored[n] = e.episode.num_ignored
             call.times[n] = e.run.w.clock

@@ -1,9 +1,9 @@
-"""The queue window: the first Q waiting requests in a chosen order, kept while a decision is composed.
+"""The queue window: the first Q waiting requests in a chosen order.
 
-Following the worker's queue, the window is read off the queue at every boundary, and a rule that ranks requests fills
-it itself (ORDER_RANK). In another order (shortest
-predicted output, shortest prompt, smallest predicted volume or least attained service first; ties by arrival)
-the best Q are kept sorted and the rest in a heap, so that an arrival costs O(Q + log n), not a sort.
+In queue order, the window is updated from the queue at every boundary. A rule that ranks requests fills it itself
+(ORDER_RANK). In the other orders (shortest predicted output, shortest prompt, smallest predicted volume or least
+attained service first; ties by arrival) the first Q are kept sorted and the rest are in a heap, so that an arrival
+costs O(Q + log n) instead of a sort.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from kvgym.kernels.heap import heap_pop, heap_push, heap_remove, key_request, re
 from kvgym.simulator.tables import UNKNOWN
 
 MOST_VOLUME = 2**31 - 1
-"""Largest volume told apart in ORDER_VOLUME: what fits into a key beside the request id."""
+"""Largest volume that ORDER_VOLUME distinguishes: a key holds it and the request id."""
 
 
 @jit_inline
 def attained_level(num_delivered_tokens: int) -> int:
-    """Return how far a request once came: 0 below 64 tokens delivered, 1 from 64, 2 from 128, 3 from 256, ..."""
+    """Return the level of delivered tokens: 0 below 64, 1 from 64, 2 from 128, 3 from 256, ..."""
     return max(math.frexp(float(num_delivered_tokens))[1] - 6, 0)
 
 
 @jit
 def order_key(settings: Any, requests: Any, i: int) -> int:
-    """Return the key by which request ``i`` stands in the window."""
+    """Return the key by which request ``i`` is sorted in the window."""
     r = requests[i]
     if settings.order == ORDER_VOLUME:
-        # KV tokens times iterations over its life, o (s + o / 2), doubled to stay whole.
+        # KV tokens times iterations over its life, o (s + o / 2), doubled to be a whole number.
         volume = np.int64(r.predicted_len) * (2 * np.int64(r.prompt_len) + np.int64(r.predicted_len))
         return request_key(min(volume, np.int64(MOST_VOLUME)), i)
     if settings.order == ORDER_ATTAINED:
@@ -70,7 +70,7 @@ def window_insert(settings: Any, episode: Any, window: Any, heap: Any, requests:
 
 @jit
 def window_refill(settings: Any, episode: Any, window: Any, heap: Any, requests: Any) -> None:
-    """Fill the window up from behind: from the queue, or from the heap."""
+    """Append requests to the window until it is full, from the queue or from the heap."""
     while episode.num_window < window.shape[0]:
         if settings.order == ORDER_QUEUE:
             if episode.cursor == UNKNOWN:
@@ -86,16 +86,16 @@ def window_refill(settings: Any, episode: Any, window: Any, heap: Any, requests:
 
 @jit
 def window_update(e: Env) -> None:
-    """Bring the window up to date at a boundary.
+    """Update the window at a boundary.
 
-    In the order of the queue it stays as it is, and is filled up from behind, if since the last boundary requests
-    have only come to the end of the queue, and only those have left it that were taken out of the window.
+    In queue order the window is only extended, if all changes of the queue since the last boundary are arrivals at its
+    end and requests that were taken out of the window.
     """
     settings, episode, window, requests, w = e.settings, e.episode, e.window, e.run.requests, e.run.w
     returned = w.total_evicted + w.total_received
     if episode.returned != returned:
         for q in range(e.seen_waiting.shape[0]):
-            e.seen_waiting[q].request = 0  # one that comes back may have been changed
+            e.seen_waiting[q].request = 0  # a returned request may have changed
     if settings.order == ORDER_QUEUE:
         left = w.total_admitted - episode.admitted
         if episode.returned != returned or episode.taken != left or w.num_left > 0:
@@ -111,7 +111,7 @@ def window_update(e: Env) -> None:
 
 @jit
 def window_take(settings: Any, episode: Any, window: Any, heap: Any, requests: Any, q: int) -> int:
-    """Take the request at position ``q`` out of the window; the ones behind move up. Returns its id."""
+    """Remove the request at position ``q`` from the window; the ones behind move up. Return its id."""
     i = window[q]
     for k in range(q, episode.num_window - 1):
         window[k] = window[k + 1]
@@ -122,8 +122,8 @@ def window_take(settings: Any, episode: Any, window: Any, heap: Any, requests: A
 
 
 @jit
-def window_forget(settings: Any, episode: Any, window: Any, heap: Any, requests: Any, i: int) -> None:
-    """Take request ``i`` out, wherever it waits: in the window, or behind it."""
+def window_remove(settings: Any, episode: Any, window: Any, heap: Any, requests: Any, i: int) -> None:
+    """Remove request ``i`` from the window, or from behind it."""
     for q in range(episode.num_window):
         if window[q] == i:
             window_take(settings, episode, window, heap, requests, q)

@@ -10,7 +10,7 @@ import pytest
 from helpers.rendered import TIGHT, after, play
 from kvgym.envs.rendering import frame
 from kvgym.envs.rendering import scene as rendering
-from kvgym.envs.rendering.canvas import LINE
+from kvgym.envs.rendering.canvas import LINE, color_of
 from kvgym.envs.rendering.episode import record_episode
 from kvgym.envs.rendering.scene import EVICTED, IN_QUEUE, RUNNING, SERVED, memory_bar
 from kvgym.envs.scheduling.environment import ServingEnv
@@ -110,7 +110,7 @@ def test_gantt_shows_the_spans():
     assert scene.clock <= high
     row = (bottom - top) / frame.rows_for(len(scene.rows))
     for kind, (_, color, _) in frame.SPANS.items():
-        there = colored(picture, color, frame.GANTT)
+        there = colored(picture, color_of(color), frame.GANTT)
         for k in np.flatnonzero(spans.kind == kind):
             ends = (right - left) * (np.array([spans.start[k], spans.end[k]]) - low) / (high - low)
             if ends[1] - ends[0] > 3 and ends[0] > 0:

@@ -94,7 +94,7 @@ def test_all_terms_are_reset(part):
         settings=E(num_terms=2),
     )
     e.episode.terms[:] = 3.0
-    part("forget_terms")(e)
+    part("reset_terms")(e)
     assert (e.episode.latency, e.episode.ttft, e.episode.tokens, e.episode.goodput) == (0, 0, 0, 0)
     assert (e.episode.evictions, e.episode.terms.tolist()) == (0, [0, 0])
 
@@ -203,7 +203,7 @@ class Iterations:
 
     def functions(self):
         return {
-            "forget_terms": lambda e: self.calls.append("forget"),
+            "reset_terms": lambda e: self.calls.append("forget"),
             "advance": self.advance,
             "something_to_decide": lambda e: self.decide.pop(0),
             "settle": lambda e: self.calls.append("settle"),
@@ -273,7 +273,7 @@ def test_no_time_passes_while_a_decision_is_composed_or_once_the_episode_is_over
 def test_a_start_records_whether_the_episode_is_already_over(part, boundary, over):
     begun, e = [], E(run="run", episode=episode(over=9))
     do = part(
-        "do_one", next_boundary=lambda run: boundary, begin=lambda env, where: begun.append((env, where))
+        "process_one", next_boundary=lambda run: boundary, begin=lambda env, where: begun.append((env, where))
     )
     assert do(e, "row", stepping.START, None, None) == RUNNING
     assert e.episode.over == over
@@ -284,7 +284,7 @@ def test_a_start_records_whether_the_episode_is_already_over(part, boundary, ove
 def test_a_decision_from_outside_begins(part, anything):
     begun, e = [], E(run="run", episode=episode())
     do = part(
-        "do_one",
+        "process_one",
         begin=lambda env, where: begun.append((env, where)),
         something_to_decide=lambda env: anything,
     )
@@ -299,13 +299,13 @@ def test_a_decision_from_outside_is_composed(part):
         given.append((where, action, e.episode.num_ignored))
         return 1
 
-    assert part("do_one")(e, "row", stepping.COMPOSE, "action", apply) == 1
+    assert part("process_one")(e, "row", stepping.COMPOSE, "action", apply) == 1
     assert given == [("row", "action", 0)]
     assert e.episode.held == 7  # set from outside
 
 
 def test_a_step_is_a_step(part):
-    do = part("do_one", step_one=lambda *arguments: arguments)
+    do = part("process_one", step_one=lambda *arguments: arguments)
     e = E(run="run", episode=episode())
     assert do(e, "row", stepping.STEP, "action", "apply") == (e, "row", "action", "apply")
 

@@ -20,7 +20,7 @@ def test_given_actions_are_read_as_they_are_stored(part, stored):
     order = arrays.orders[0]
     order[FIRST : FIRST + 2] = 1, 3
     order[GIVEN] = {np.int8: 1, np.int64: 2, np.float32: 3, np.float64: 0}[stored]
-    part("take_given")(order, arrays.actions)
+    part("convert_given")(order, arrays.actions)
     written = [[2, 3], [4, 5]] if order[GIVEN] else [[0, 0], [0, 0]]
     assert arrays.actions.tolist() == [[0, 0], *written, [0, 0]]
 
@@ -44,7 +44,7 @@ class Stage:
             n = int(where[0])
             return E(n=n, settings=settings, episode=E(num_ignored=10 + n), run=E(w=E(clock=20.0 + n)))
 
-        def do_one(e, where, what, action, apply):
+        def process_one(e, where, what, action, apply):
             assert apply == (6, 7)
             self.calls.append((e.n, int(where[0]), int(what), action.tolist()))
             return self.outcomes.get(e.n, RUNNING)
@@ -58,7 +58,7 @@ class Stage:
 
         return {
             "open_environment": open_environment,
-            "do_one": do_one,
+            "process_one": process_one,
             "total_reward": total_reward,
             "observe": observe,
             "apply_at": lambda *at: at,
@@ -81,7 +81,7 @@ def played(n, outcome=RUNNING):
 
 
 def test_each_environment_follows_its_order(part):
-    stage = Stage([stepping.STEP, 0, stepping.LOOK, stepping.BEGIN])
+    stage = Stage([stepping.STEP, 0, stepping.OBSERVE, stepping.BEGIN])
     stage.arrays.actions[0] = 1, 2
     stage.outcomes = {0: TERMINATED}
     assert part("step_envs", **stage.functions())(stage.arrays.orders[0]) == 0

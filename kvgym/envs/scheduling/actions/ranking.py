@@ -33,7 +33,7 @@ from kvgym.envs.scheduling.actions.kind import boundary_kernel, features_kernel
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
 from kvgym.envs.scheduling.revealed import MOMENT_FEATURES, RULE_FEATURES, saturate, saturate_signed
 from kvgym.envs.scheduling.tables import MARKED, ORDER_RANK, Env
-from kvgym.envs.scheduling.window import window_forget
+from kvgym.envs.scheduling.window import window_remove
 from kvgym.simulator.policy_interface import RuleMemory, RuleView, decision_of
 from kvgym.simulator.tables import UNKNOWN
 
@@ -72,7 +72,7 @@ def decide(e: Env, view: RuleView, memory: RuleMemory) -> None:
     rank(view, decision, memory)
     carry_out(view, decision, memory)
     for j in range(e.run.decision.num_admit):
-        window_forget(e.settings, e.episode, e.window, e.heap, e.run.requests, e.run.admit[j])
+        window_remove(e.settings, e.episode, e.window, e.heap, e.run.requests, e.run.admit[j])
 
 
 @jit_inline
