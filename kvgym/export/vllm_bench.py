@@ -135,7 +135,7 @@ def table() -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
             theirs = f"`{theirs}`"
         unit = "–" if info.unit == "1" else info.unit
         rows[name] = (info.summary, unit, theirs or "–", difference)
-    return ("metric", "what it is", "unit", "vLLM's name", "vLLM's definition"), rows
+    return ("metric", "meaning", "unit", "vLLM's name", "vLLM's definition"), rows
 
 
 @explained

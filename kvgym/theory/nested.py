@@ -151,8 +151,8 @@ def nested_thresholds(
         prompt_len: l, tokens.
         output_lens: l'_k, ascending whole numbers, shape (m,).
         batch_time: the batch-time model.
-        slack: n_1 must exceed (1 + slack) times the arrivals and n_{k+1} exceed (1 + slack) p_k n_k, but no
-            n_{k+1} > n_k is asked for: at n_{k+1} = n_k a segment can never be overrun. Larger slack means a
+        slack: n_1 must exceed (1 + slack) times the arrivals and n_{k+1} exceed (1 + slack) p_k n_k, but
+            n_{k+1} > n_k is not required: at n_{k+1} = n_k a segment never overflows. Larger slack means a
             larger M^pi and smaller queues between segments.
         max_memory: KV tokens that M^pi (exact) must not exceed; None = no limit.
 

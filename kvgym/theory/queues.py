@@ -86,7 +86,7 @@ def queue_bound(mean: float, threshold: float, num_batches: int) -> float:
 def zero_drift_bound(threshold: float, num_batches: int) -> float:
     """Return the bound of Appendix B at zero drift, mean = n: n + sqrt(n) sum_{k<=B} k^(-1/2).
 
-    Of the single-type queue of Lemma 1 (Lemma 5). The sum is close to 2 sqrt(B): where the paper goes on with
+    Of the single-type queue of Lemma 1 (Lemma 5). The sum is close to 2 sqrt(B): where the paper continues with
     sqrt(lambda B), as in Case 1 of the proof for several types, a factor of 2 is lost, and the start 2 n_j of
     Lemma 6 is replaced by lambda_j. :func:`queue_bound` has neither slip.
 

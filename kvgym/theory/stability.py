@@ -49,7 +49,7 @@ def cumulative_memory(
 ) -> NDArray[Any]:
     """Return g(s, o): KV tokens of a request, summed over all its iterations.
 
-    The prefill holds ŝ, 2ŝ, … and at last s tokens, one chunk after the other; the decodes then hold
+    The prefill holds ŝ, 2ŝ, … and finally s tokens, one chunk after the other; the decodes then hold
     s + 1, …, s + o (Section 4).
 
     Args:

@@ -1,20 +1,20 @@
-"""The best chunks of a prompt under tiled batch times, and the bound on the rate that follows from them.
+"""The best chunks of a prompt under tiled batch times, and the resulting bound on the rate.
 
 Source: Bari, Hegde and de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice",
 equations (6), (7), (11)-(13), Theorem 1.
 
-Under (7) a chunk of c tokens that ends at token e of its prompt costs ⌈c/t_col⌉ g(e), and seconds per token whatever
-the chunks are. g(e) = 1/μ_Lin + N times the attention (6) of one column of tiles; it never falls with e.
+Under (7) a chunk of c tokens that ends at token e of its prompt costs ⌈c/t_col⌉ g(e), plus seconds per token that do
+not depend on the chunks. g(e) = 1/μ_Lin + N times the attention (6) of one column of tiles; it never falls with e.
 
-Therefore, whatever chunks there are, those that follow a chunk and have n columns of tiles together leave at least
-L^P − n t_col tokens to what comes before: this is the least end it can have, and least ends cost least. They leave one
-short chunk, the first, and as many columns of tiles as the prompt needs, ⌈L^P/t_col⌉. Without an overhead per batch a
+So for any chunks: if those after a chunk have n columns of tiles together, the chunk ends at token L^P − n t_col or
+later, and the earliest ends cost least. These ends leave one short chunk, the first, and the least number of columns,
+⌈L^P/t_col⌉. Without an overhead per batch a
 chunk of several columns costs no less than its columns one by one, all but the last of which end sooner: **the best
-chunks have t_col tokens each, the first what is left**. With an overhead it remains to choose how many columns each
-chunk has: a dynamic program over ⌈L^P/t_col⌉ places.
+chunks have t_col tokens each, the first the rest**. With an overhead, a dynamic program over ⌈L^P/t_col⌉ places chooses
+the number of columns of each chunk.
 
-The paper takes chunks of t*_lcm, the least common multiple of all three tile sizes. Where that is above t_col, as it is
-with its tiles of an A100 (256 and 128), they are not optimal. Then its T̄^R is not a bound either: equation (11)
+The paper uses chunks of t*_lcm, the least common multiple of all three tile sizes. If that is above t_col, as with its
+tiles of an A100 (256 and 128), they are not optimal. Then its T̄^R is not a bound either: equation (11)
 drops the ceilings, (12) returns chunks of t*_lcm as the optimum of (11), although its terms fall with the chunk.
 :func:`least_request_time` is a bound that holds, and under Assumption 3 one that is attained.
 """
@@ -43,7 +43,7 @@ __all__ = [
 
 @explained
 def best_chunks(prompt_len: int, node: TiledNode, *, overhead: float = 0.0) -> NDArray[np.int64]:
-    """Return the chunks in which a prompt is prefilled soonest, each of them a batch of its own, by (7).
+    """Return the fastest chunks of a prompt, each of them a batch of its own, by (7).
 
     Args:
         prompt_len: L^P ≥ 1, tokens.
@@ -100,7 +100,7 @@ def prefill_time(
 
 @explained
 def least_request_time(prompt_len: ArrayLike, output_len: ArrayLike, node: TiledNode) -> NDArray[np.float64]:
-    """Return what a request adds to batches under any planner and scheduler at least, seconds.
+    """Return the least seconds that a request adds to batches under any planner and scheduler.
 
     Its share of the weight tiles in full columns, its non-linear operators and the attention of its decodes, as in
     (13), and the attention of the best chunks with its ceilings. The sum over requests bounds the seconds of all
@@ -130,8 +130,8 @@ def attained_request_time(
 ) -> NDArray[np.float64]:
     """Return seconds of a request, with its prompt prefilled alone in the best chunks and its decodes t_col at a time.
 
-    What RAD does with ``chunk`` = t_col where that divides the prompt and t_col requests decode. It is more than
-    :func:`least_request_time` only by what the first chunk's column of tiles lacks.
+    RAD attains it with ``chunk`` = t_col if that divides the prompt and t_col requests decode. It exceeds
+    :func:`least_request_time` only by the empty part of the first chunk's column of tiles.
 
     Args:
         prompt_len: L^P ≥ 0, tokens, any shape.
@@ -151,7 +151,7 @@ def attained_request_time(
 
 @explained
 def capacity_gap(prompt_len: ArrayLike, output_len: ArrayLike, node: TiledNode) -> float:
-    """Return how far the rate that any scheduler can serve is known: attained mean time / least mean time − 1.
+    """Return the relative gap in the known service rate: attained mean time / least mean time − 1.
 
     Rates up to r / mean of :func:`attained_request_time` can be served with cycles long enough and memory for t_col
     requests, none above r / mean of :func:`least_request_time`. 0 where t_col divides all prompts.

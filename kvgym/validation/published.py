@@ -72,7 +72,7 @@ class MeasuredBatch:
 
     @property
     def whole(self) -> bool:
-        """Whether all requests ran as one batch: the end-to-end time holds no more decodes than were asked for."""
+        """Whether all requests ran as one batch: the end-to-end time holds no more decodes than requested."""
         return self.decodes < 1.05 * self.output
 
 

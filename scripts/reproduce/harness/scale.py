@@ -42,7 +42,7 @@ class Scale:
 
         Args:
             work: a function of a module, or an object of a class of one.
-            tasks: what it is called with.
+            tasks: its arguments.
         """
         with make_executor(work, self.jobs, ray=self.ray) as executor:
             return executor.map(tasks)

@@ -1,4 +1,4 @@
-"""A price on the time of a worker: the bound for loads at which batches are neither full nor empty.
+"""Prices on a worker's time: the bound for loads at which batches are neither full nor empty.
 
 Let a batch last D ≥ F + Σ m_i (a floor, with the constants that only some batches have left out). Two things are true
 of a request that needs o batches, with any β in [0, 1] and weights λ_j = 1 / o of its steps: it stays at least as long
@@ -18,8 +18,8 @@ less r ∫ p(t) dt for r workers, plus the tails. What a batch costs is at least
     D (p + (1 - β) n) ≥ Σ_i [p m_i + (1 - β) F + (1 - θ) p F k_i / M + 2 √((1 - β) θ p F m_i)].
 
 Each step then goes where that plus β λ t is least, from the moment on at which it can be there. That is a bound for
-every price; one that makes demand for time equal to its supply is a good one, and is found by raising the price where
-more is asked for. A prefill in several chunks pays no less than one: √ is concave, and every chunk comes before the
+every price; a good one makes demand for time equal to its supply, and is found by raising the price where
+demand exceeds supply. A prefill in several chunks pays no less than one: √ is concave, and every chunk comes before the
 last (its memory is left out). So with tokens that are made again by a prefill.
 
 In a stream of equal requests the bound is that of a fluid: each stays for o F / (1 - ρ) s, ρ being the share of time
@@ -103,7 +103,7 @@ class Market:
         self.best = -np.inf
 
     def _demand(self, price: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return seconds per unit of m, of k and of √m that the prices ask for, and so their costs over the price."""
+        """Return seconds per unit of m, of k and of √m demanded at the prices, and so their costs over the price."""
         theta = np.minimum(1.0, self._dear / price)
         root = np.sqrt((1 - self.share) * theta * self.steps.constant / price)
         return theta, (1 - theta) * self.steps.constant / self.steps.capacity, root

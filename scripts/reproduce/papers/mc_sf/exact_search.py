@@ -30,7 +30,7 @@ def exact_search(requests: SlottedRequests, *, patience: int = 2_000_000_000) ->
 
     Args:
         requests: at most :data:`MOST_REQUESTS`, at least one.
-        patience: the most placements (a request at a moment) to try; some ten million a second.
+        patience: the most placements (a request at a moment) to try; about ten million a second.
 
     Raises:
         ConfigError: too many requests, or none.

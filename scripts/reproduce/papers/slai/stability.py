@@ -47,7 +47,7 @@ class Stability:
     """Runs under the theorems' assumptions; can be sent to other processes.
 
     Batch times of tiles without an overhead, prompts in multiples of t*_lcm (Assumption 3), memory for 1,000 requests
-    of the greatest length (Assumption 4 asks for t*_col; Algorithm 2 holds n), Poisson arrivals, uniform routing.
+    of the greatest length (Assumption 4 needs t*_col; Algorithm 2 holds n), Poisson arrivals, uniform routing.
 
     Args:
         duration: seconds of arrivals.

@@ -117,7 +117,7 @@ def _tool_table(tools: Mapping[str, Provisioning]) -> Table:
         counts = (plan.by_theory, plan.obvious, plan.simulated)
         rows.append((label, *texts, f"{own.measured:.3f}", *("–" if n is None else str(n) for n in counts)))
     head = (
-        "system", "μ, mean b̄, saturated", "μ, median b̄ of the load as it is", "saturated worker", "⌈λ/μ⌉",
+        "system", "μ, mean b̄, saturated", "μ, median b̄ of the unmodified load", "saturated worker", "⌈λ/μ⌉",
         "with the median", f"simulated, {TARGET} s",
     )  # fmt: skip
     return Table(head, rows, "Results of `kvgym provision` for the load, requests per second and workers:")

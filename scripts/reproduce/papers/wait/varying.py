@@ -80,7 +80,7 @@ def run(scale: Scale) -> Outcome:
             f"n = {'/'.join(map(str, fluid))} violates (15)" if not holds else "they satisfy (15)",
             Verdict.REPRODUCED if not holds else Verdict.NOT_REPRODUCED,
             f"At the crest {number((1 + SWING) * total * window)} requests arrive in a full batch of "
-            f"{1e3 * window:.0f} ms; (15) asks for n = {'/'.join(map(str, peak))}.",
+            f"{1e3 * window:.0f} ms; (15) needs n = {'/'.join(map(str, peak))}.",
         )
     ]
     for kind in ("WAIT", "Nested WAIT"):
