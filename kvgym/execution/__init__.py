@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from kvgym.errors import ConfigError, shown
 from kvgym.execution.executor import Executor, InProcess, Work
-from kvgym.execution.growing import Growing
-from kvgym.execution.processes import Processes, cores
+from kvgym.execution.processes import Growing, Processes, cores
 
 __all__ = ["Executor", "Work", "cores", "make_executor"]
 

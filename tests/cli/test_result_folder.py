@@ -11,7 +11,7 @@ import pytest
 from kvgym.cli import result_folder
 from kvgym.cli.manifest import MANIFEST
 from kvgym.errors import ConfigError
-from kvgym.execution.aside import call_aside
+from kvgym.execution.threads import call_in_thread
 from kvgym.experiments import journal
 from kvgym.utils.files import alone_in
 
@@ -196,7 +196,7 @@ def test_a_folder_is_locked_until_all_results_are_written(kvgym, tmp_path, monke
     def checked(source, target):
         if "same" in str(target):
             with pytest.raises(ConfigError, match="works on it"):
-                call_aside(lambda: alone_in(tmp_path / "same").__enter__())
+                call_in_thread(lambda: alone_in(tmp_path / "same").__enter__())
             written.append(target.name)
         replace(source, target)
 

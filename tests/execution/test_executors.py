@@ -17,10 +17,9 @@ from helpers.execution_works import (
     where,
 )  # fmt: skip
 from kvgym.errors import ConfigError, KVGymError
-from kvgym.execution import cores, growing, make_executor
+from kvgym.execution import cores, make_executor, processes
 from kvgym.execution.executor import InProcess
-from kvgym.execution.growing import Growing
-from kvgym.execution.processes import Processes
+from kvgym.execution.processes import Growing, Processes
 
 TESTS = Path(__file__).parent.parent
 
@@ -134,7 +133,7 @@ def test_tasks_that_nobody_waits_for_are_cut_short(tmp_path):
 def test_short_work_stays_here_and_long_work_does_not(monkeypatch):
     executor = Growing(where, 2)
     assert {pid for _, pid in executor.map(range(5))} == {os.getpid()}
-    monkeypatch.setattr(growing, "START", 0.05)
+    monkeypatch.setattr(processes, "START", 0.05)
     with Growing(where, 2) as executor:
         found = executor.map(range(30))
         assert [task for task, _ in found] == list(range(30))

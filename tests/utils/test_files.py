@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kvgym.agents.runs.progress import TrainingLog
 from kvgym.errors import ConfigError, KVGymError
-from kvgym.execution.aside import call_aside
+from kvgym.execution.threads import call_in_thread
 from kvgym.experiments.journal import Journal
 from kvgym.utils import files
 from kvgym.utils.files import LOCK, LONGEST, alone_in, plain_name, remove_left, whole_file, write_text
@@ -104,7 +104,7 @@ def test_a_lock_is_lent_to_one_at_a_time_in_the_same_thread(tmp_path):
                 alone_in(tmp_path).__enter__()
             assert (tmp_path / LOCK).exists()
         with pytest.raises(ConfigError, match="works on it"):
-            call_aside(lambda: alone_in(tmp_path).__enter__())
+            call_in_thread(lambda: alone_in(tmp_path).__enter__())
     assert not list(tmp_path.iterdir())
     with alone_in(tmp_path), pytest.raises(ConfigError, match="works on it"):
         alone_in(tmp_path).__enter__()

@@ -15,7 +15,7 @@ from kvgym.cli.options.scenario import Declared, group, scenario_options
 from kvgym.cli.options.shared import ProgressOption, names, time_option
 from kvgym.cli.progress import run_progress
 from kvgym.errors import ConfigError, shown
-from kvgym.execution.aside import call_aside
+from kvgym.execution.threads import call_in_thread
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
 
@@ -103,7 +103,7 @@ def bound(
                 find_bound, table, system, name, runs=runs, reference=None, seconds=seconds
             )
             try:
-                found[name] = call_aside(search, left)
+                found[name] = call_in_thread(search, left)
             except TimeoutError:
                 break
             advance(f"bound on {name}")

@@ -14,7 +14,7 @@ _LISTEN = 0.1
 """Seconds after which the main thread looks up."""
 
 
-def call_aside(function: Callable[[], Result], seconds: float | None = None) -> Result:
+def call_in_thread(function: Callable[[], Result], seconds: float | None = None) -> Result:
     """Return what a function returns, or raise what it raises.
 
     It is called in a thread, so that libraries at work in it, which do not return to Python for long but let other
