@@ -1,6 +1,6 @@
-"""What every policy must do, as checks: for authors of policies, for the tests, and behind ``kvgym check-policy``.
+"""The policy contract: checks that every policy must pass, for authors, for tests and for ``kvgym check-policy``.
 
-In a test of one's own::
+In your own tests::
 
     from kvgym.contract import CHECKS, check_policy
 
@@ -9,8 +9,8 @@ In a test of one's own::
     def test_contract(check):
         check_policy("my_policy:spare=0.1", check)
 
-:func:`check_policy` runs here, so that a compiled kernel that writes outside of its arrays may end the process;
-:func:`examine` runs in another process of the checked build, and says so.
+:func:`check_policy` runs in this process, which a compiled kernel can crash by writing outside its arrays.
+:func:`examine` runs the checks in another process, of the checked build, which reports such a write.
 May import :mod:`kvgym.runner` and what is below it; may be imported from :mod:`kvgym.cli` and by tests.
 """
 

@@ -1,4 +1,4 @@
-"""The process in which :func:`kvgym.contract.examine` tries a policy: results go to standard output, line by line."""
+"""Worker process of :func:`kvgym.contract.examine`: writes results to standard output as JSON lines."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from kvgym.errors import ContractError, KVGymError
 
 
 def main(spec: str, names: list[str]) -> None:
-    """Make the checks of these names, one after another, and tell of each when it begins and ends."""
-    with os.fdopen(os.dup(1), "w") as told:
-        os.dup2(2, 1)  # what the policy itself prints is no result
+    """Run checks one after another, and report the beginning and the result of each."""
+    with os.fdopen(os.dup(1), "w") as output:
+        os.dup2(2, 1)  # the policy's own output goes to standard error
 
-        def tell(**entry: str) -> None:
-            print(json.dumps(entry), file=told, flush=True)
+        def report(**entry: str) -> None:
+            print(json.dumps(entry), file=output, flush=True)
 
         try:
             make = policy_maker(spec)
             make()
         except KVGymError as error:
-            tell(error=str(error))
+            report(error=str(error))
             return
         for name in names:
-            tell(begins=name)
+            report(begins=name)
             fault = ""
             try:
                 CHECKS[name].run(make)
             except ContractError as error:
                 fault = f"{error}\n{error.details}".rstrip()
-            tell(name=name, fault=fault)
+            report(name=name, fault=fault)
             if fault and name == FIRST:
                 return
 

@@ -1,4 +1,4 @@
-"""What policies are tried on: workloads, systems under every rule, and how a case is made smaller."""
+"""Test cases of the contract: workloads, systems with every combination of engine settings, and shrinking."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
 
 Make = Callable[[], Policy]
-"""Makes a policy anew."""
+"""Returns a new policy at every call."""
 
 TIMES: dict[str, BatchTimeModel] = {
     "unit": UnitBatchTime(),
     "affine": AffineBatchTime(0.31, 0.017, 0.023, 0.0011),
 }
-RULES: list[dict[str, Any]] = [
-    dict(zip(("first_token", "progress_on_evict", "requeue"), rules, strict=True))
-    for rules in itertools.product(FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE)
+SETTINGS: list[dict[str, Any]] = [
+    dict(zip(("first_token", "progress_on_evict", "requeue"), settings, strict=True))
+    for settings in itertools.product(FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE)
 ]
-"""All combinations of the engine's rules."""
+"""All combinations of the engine's settings."""
 
-SMALLER = 60
-"""Runs that are spent on making a case smaller."""
+SHRINK_BUDGET = 60
+"""Runs spent on shrinking a failing case."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A run that a policy is tried on.
+    """A run on which a policy is checked.
 
     Attributes:
         table: the requests.
         system: worker or cluster.
-        seed: of the policy's randomness.
+        seed: seed of the policy's randomness.
     """
 
     table: RequestTable
@@ -52,14 +52,14 @@ class Case:
     seed: int = 0
 
     def text(self) -> str:
-        """Return system and requests, a line each."""
+        """Return the system in one line and each request in another."""
         system = self.system
-        rules = f"{system.first_token}, {system.progress_on_evict}, {system.requeue}, block_size={system.block_size}"
+        settings = f"{system.first_token}, {system.progress_on_evict}, {system.requeue}, block_size={system.block_size}"
         columns = {"arrival_time": "at", "prompt_len": "prompt", "output_len": "output"}
         columns |= {"predicted_output_len": "predicted"}
         times = ", ".join(sorted({type(worker.batch_time).__name__ for worker in system.all_workers}))
         memory = "/".join(f"{worker.kv_capacity}" for worker in system.all_workers)
-        lines = [f"kv_capacity={memory}, {times}, {rules}, seed={self.seed}; {len(self.table)} requests:"]
+        lines = [f"kv_capacity={memory}, {times}, {settings}, seed={self.seed}; {len(self.table)} requests:"]
         for i in range(len(self.table)):
             values = ((text, getattr(self.table, name)) for name, text in columns.items())
             lines.append("  " + ", ".join(f"{text} {v[i]:g}" for text, v in values if v is not None))
@@ -72,11 +72,11 @@ def requests(
     """Return requests with every column.
 
     Args:
-        seed: of lengths, arrivals, predictions and targets.
-        n: how many.
-        longest: output, tokens.
-        exact: whether predictions are true; else they are off by a little.
-        largest: prompt of a request amid the others, tokens, which otherwise are 1 to 8; 0 = none.
+        seed: seed of lengths, arrivals, predictions and targets.
+        n: number of requests.
+        longest: longest output, tokens.
+        exact: whether predictions are exact; otherwise they are off by at most 1.
+        largest: prompt of the request in the middle, tokens; 0 = like the others, 1 to 8.
     """
     rng = np.random.default_rng(seed)
     output = rng.integers(1, longest + 1, n)
@@ -99,13 +99,13 @@ def requests(
     )
 
 
-def smaller(case: Case, fails: Callable[[Case], bool], budget: int = SMALLER) -> Case:
-    """Return the case with as few requests as a search finds with which it still fails.
+def shrink(case: Case, fails: Callable[[Case], bool], budget: int = SHRINK_BUDGET) -> Case:
+    """Search for a case with fewer requests that still fails.
 
     Args:
-        case: one that fails.
-        fails: whether another does.
-        budget: how many others are tried.
+        case: a failing case.
+        fails: whether another case fails.
+        budget: most cases to try.
     """
     step = max(1, len(case.table) // 2)
     while len(case.table) > 1:
@@ -127,7 +127,7 @@ def smaller(case: Case, fails: Callable[[Case], bool], budget: int = SMALLER) ->
 
 
 def outcome(case: Case, policy: Policy, **options: Any) -> SimulationResult | str:
-    """Return the result of a run, or the text of the error if it livelocks."""
+    """Return the result of a run, or the message if it livelocks."""
     try:
         return simulate(case.system, case.table, policy, seed=case.seed, log=True, **options)
     except LivelockError as error:
@@ -135,10 +135,10 @@ def outcome(case: Case, policy: Policy, **options: Any) -> SimulationResult | st
 
 
 def require_equal(one: SimulationResult | str, other: SimulationResult | str, what: str) -> None:
-    """Check that two outcomes are the same bit for bit.
+    """Check that two outcomes are equal bit for bit.
 
     Raises:
-        ContractError: they are not; it says where, and ``what`` the two are.
+        ContractError: they differ; the message says where, and ``what`` the two are.
     """
     if isinstance(one, str) or isinstance(other, str):
         if one != other:
@@ -149,8 +149,8 @@ def require_equal(one: SimulationResult | str, other: SimulationResult | str, wh
         a, b = getattr(one, table), getattr(other, table)
         if a is None and b is None:
             continue
-        told_first = ("start_time", "finish_time")
-        for field in sorted(a.dtype.names or ("",), key=lambda name: name not in told_first):
+        reported_first = ("start_time", "finish_time")
+        for field in sorted(a.dtype.names or ("",), key=lambda name: name not in reported_first):
             x, y = (a[field], b[field]) if field else (a, b)
             if (
                 x.shape != y.shape
@@ -167,7 +167,7 @@ def require_equal(one: SimulationResult | str, other: SimulationResult | str, wh
 
 
 def early_part(case: Case, policy: Policy, until: float) -> tuple[Any, Any]:
-    """Return the log of the iterations that begin before a time, and when requests started, inf where later."""
+    """Return the log of iterations that begin before a time, and the start times of requests, inf if later."""
     result = simulate(case.system, case.table, policy, seed=case.seed, log=True)
     assert result.log is not None
     start = result.requests["start_time"]
@@ -175,26 +175,26 @@ def early_part(case: Case, policy: Policy, until: float) -> tuple[Any, Any]:
 
 
 class Shuffling(Router):
-    """Moves some of whatever can be moved, anywhere it can go."""
+    """Moves random requests to random workers."""
 
     info = RouterInfo(name="shuffling", summary="moves at random")
     reassigns = True
 
     def __init__(self, rate: float = 0.6) -> None:
-        """Set the share of the boundaries at which something is moved, if there is anything."""
+        """Set the probability of a move at a boundary, if there is a request to move."""
         self.rate = rate
 
     def reset(self, num_workers: int, seed: np.random.SeedSequence) -> None:
-        """Begin anew."""
+        """Reset the random numbers."""
         self.rng = np.random.default_rng(seed)
         self.made = 0
 
     def route(self, view: ClusterView) -> int:
-        """Return any worker that may have the request."""
+        """Return a random worker that may serve the request."""
         return int(self.rng.choice(view.candidates))
 
     def reassign(self, view: ClusterView) -> tuple[int, int] | None:
-        """Return any request that can be moved, and where to."""
+        """Return a random request that can be moved, and its new worker."""
         if self.rng.random() > self.rate:
             return None
         workers = view.simulation.workers
@@ -209,25 +209,25 @@ class Shuffling(Router):
         return int(self.rng.choice(ids)), int(self.rng.choice([k for k in sources if k != source]))
 
 
-def rule_cases(
+def setting_cases(
     every: int, times: tuple[str, ...], capacity: int, seeds: int = 1, **requests_of: Any
 ) -> Iterator[Case]:
-    """Go through combinations of the rules, each on workloads of its own.
+    """Yield cases for combinations of the engine's settings, each with its own workloads.
 
     Args:
-        every: of how many combinations one is taken.
+        every: use only every n-th combination.
         times: batch times, see :data:`TIMES`.
         capacity: KV memory, tokens.
-        seeds: workloads of each combination; the third and every third after it has memory in blocks.
+        seeds: workloads of each combination; every third one has memory in blocks.
         **requests_of: arguments of :func:`requests`.
     """
-    for time, (k, rules) in itertools.product(times, list(enumerate(RULES))[::every]):
+    for time, (k, settings) in itertools.product(times, list(enumerate(SETTINGS))[::every]):
         for j in range(seeds):
             system = System(
                 kv_capacity=capacity,
                 batch_time=TIMES[time],
                 stall_limit=100,
                 block_size=(1, 1, 4)[(j if seeds > 1 else k) % 3],
-                **rules,
+                **settings,
             )
             yield Case(requests(j if seeds > 1 else k, **requests_of), system, k)

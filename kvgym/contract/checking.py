@@ -1,4 +1,4 @@
-"""Trying policies: here, or in a process of the checked build that may end as it likes."""
+"""Run the contract's checks on a policy, in this process or in one of the checked build that may crash."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from kvgym.utils.specs import parse_spec
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of a check.
+    """The result of a check.
 
     Attributes:
-        name: of the check.
-        fault: what does not hold, with the smallest case found that shows it; "" where all is fine.
-        skipped: whether it has not been made, as every run would have ended as the first one did.
+        name: name of the check.
+        fault: what is wrong, with the smallest failing case found; "" if the check passed.
+        skipped: whether it was skipped because the first check, a single run, had failed.
     """
 
     name: str
@@ -40,14 +40,14 @@ class Finding:
 
 @explained
 def policy_maker(spec: str) -> Make:
-    """Return what makes a policy anew.
+    """Return a function that makes a new policy at every call.
 
     Args:
-        spec: what :func:`kvgym.make_policy` takes, or ``"module:Class"`` of a class that need not be registered, with
+        spec: a spec for :func:`kvgym.make_policy`, or ``"module:Class"`` of a class that need not be registered, with
             hyperparameters as in ``"module:Class,spare=0.1"``.
 
     Raises:
-        ConfigError: there is no such policy, or its module cannot be imported.
+        ConfigError: an unknown policy, or its module cannot be imported.
     """
     module, _, rest = spec.partition(":")
     attribute, _, options = rest.partition(",")
@@ -59,14 +59,14 @@ def policy_maker(spec: str) -> Make:
         raise ConfigError(f"policy {shown(spec)}: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise ConfigError(
-            f"policy {shown(spec)}: {attribute} of {module} is no class derived from kvgym.Policy"
+            f"policy {shown(spec)}: {attribute} of {module} is not a class derived from kvgym.Policy"
         )
     _, hyperparameters = parse_spec(f"{attribute}:{options}", "policy")
     return lambda: construct(found, hyperparameters, f"policy {spec!r}")
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    """Return the names of checks in their order; all of them where none is given.
+    """Return the given names of checks in the order of :data:`CHECKS`; all if none is given.
 
     Raises:
         UnknownNameError: there is no check of that name.
@@ -78,15 +78,15 @@ def chosen(names: Sequence[str]) -> list[str]:
 
 
 def check_policy(policy: str | Make, *names: str) -> None:
-    """Try a policy in this process.
+    """Check a policy in this process.
 
     Args:
-        policy: as :func:`policy_maker` takes it, or what makes it anew, such as its class.
-        *names: of checks, see :data:`CHECKS`; all of them where none is given.
+        policy: a spec for :func:`policy_maker`, or a function that makes a new policy, such as its class.
+        *names: names of checks, see :data:`CHECKS`; all if none is given.
 
     Raises:
-        ContractError: the first that does not hold, with the smallest case found that shows it in the details.
-        ConfigError: no such policy or check.
+        ContractError: the first check that fails; the details have the smallest failing case found.
+        ConfigError: an unknown policy or check.
     """
     make = policy_maker(policy) if isinstance(policy, str) else policy
     for name in chosen(names):
@@ -101,19 +101,19 @@ def examine(
     timeout: float = 300.0,
     begins: Callable[[str], None] | None = None,
 ) -> Iterator[Finding]:
-    """Try a policy in another process, of the checked build, which finds wrong indices and may crash.
+    """Check a policy in another process, of the checked build, which detects wrong indices and may crash.
 
     Args:
-        spec: as :func:`policy_maker` takes it.
-        names: of checks; all of them where none is given.
-        timeout: seconds that a check may take, compiling included.
+        spec: a spec for :func:`policy_maker`.
+        names: names of checks; all if none is given.
+        timeout: longest time of a check, compiling included, seconds.
         begins: called with the name of each check when it begins.
 
     Yields:
-        What came of each check, in their order; where the first, a single run, fails, the others are skipped.
+        The result of each check, in order; if the first, a single run, fails, the others are skipped.
 
     Raises:
-        ConfigError: no such policy or check.
+        ConfigError: an unknown policy or check.
     """
     check_text(spec, "policy", "a name, or module:Class")
     left = chosen(names)
@@ -138,9 +138,9 @@ def examine(
                     yield from _skipped(left)
         if left and not current:
             raise ConfigError(
-                f"policy {shown(spec)}: the process that tries it {_ending(process.returncode)}"
+                f"policy {shown(spec)}: the process that checks it {_ending(process.returncode)}"
             )
-        if current:  # go on with the others in a new process
+        if current:  # continue with the other checks in a new process
             left.remove(current)
             ending = f"took more than {timeout:g} s" if late.is_set() else _ending(process.returncode)
             yield Finding(current, f"the process {ending}")
@@ -149,7 +149,7 @@ def examine(
 
 
 def _skipped(left: list[str]) -> Iterator[Finding]:
-    """Go through the checks that are left, none of which is made any more."""
+    """Yield the remaining checks as skipped."""
     while left:
         yield Finding(left.pop(0), skipped=True)
 
@@ -157,7 +157,7 @@ def _skipped(left: list[str]) -> Iterator[Finding]:
 def _entries(
     process: subprocess.Popen[str], timeout: float, late: threading.Event
 ) -> Iterator[dict[str, str]]:
-    """Go through what a process tells; it is killed where it tells nothing for too long."""
+    """Yield the entries that a process writes; kill it if it writes nothing for too long."""
 
     def kill() -> None:
         late.set()
@@ -183,8 +183,6 @@ def _ending(code: int) -> str:
     except ValueError:
         name = f"signal {-code}"
     hint = (
-        ": its kernel reads or writes memory that is not its own"
-        if name in ("SIGSEGV", "SIGBUS", "SIGABRT")
-        else ""
+        ": its kernel reads or writes outside its memory" if name in ("SIGSEGV", "SIGBUS", "SIGABRT") else ""
     )
     return f"was ended by {name}{hint}"

@@ -1,4 +1,4 @@
-"""What every policy must do: each check takes a policy and a case, and raises where it does not hold."""
+"""The checks that every policy must pass; each takes a policy and a case, and raises an error if it fails."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from kvgym.contract.cases import (
     outcome,
     requests,
     require_equal,
-    rule_cases,
-    smaller,
+    setting_cases,
+    shrink,
 )
-from kvgym.contract.witness import Witness
+from kvgym.contract.invariants import InvariantChecker
 from kvgym.errors import ContractError, KVGymError, LivelockError
 from kvgym.policy import Decision, Policy, SystemInfo, policy_defaults
 from kvgym.runner import SimulationResult, simulate
@@ -40,7 +40,7 @@ REVEALED = {
     "class": ("class_id",),
     "slo": ("ttft_slo", "tbt_slo"),
 }
-"""Columns by the need that reveals them; a policy that does not declare it must not depend on them."""
+"""Columns by the need that exposes them; a policy that does not declare the need must not depend on them."""
 
 HIDDEN = (
     ("true_length", "output_len", -1),
@@ -51,20 +51,20 @@ HIDDEN = (
     ("slo", "ttft_slo", np.inf),
     ("slo", "tbt_slo", np.inf),
 )
-"""Columns of what a compiled policy can reach, by the need that fills them, and what they hold without it."""
+"""Need, column that a compiled policy can read, and the column's value if the need is not declared."""
 
 Cases = Callable[[], Iterator[Case]]
 
 
 @dataclass(frozen=True)
 class Check:
-    """Something that holds of every policy.
+    """A requirement on every policy.
 
     Attributes:
-        name: of it.
-        what: what it says, in a line.
-        cases: what it is tried on.
-        holds: raises :class:`~kvgym.errors.ContractError`, or anything else, where it does not hold.
+        name: name of the check.
+        what: the requirement, in one line.
+        cases: returns the cases on which it is checked.
+        holds: raises :class:`~kvgym.errors.ContractError`, or any other error, if the policy fails.
     """
 
     name: str
@@ -73,26 +73,26 @@ class Check:
     holds: Callable[[Make, Case], None]
 
     def run(self, make: Make) -> None:
-        """Try a policy on every case.
+        """Check a policy on every case.
 
         Raises:
-            ContractError: it does not hold; the details are the smallest case found that shows it.
+            ContractError: it fails; the details are the smallest failing case found.
         """
         for case in self.cases():
             fault = self._fault(make, case)
             if fault:
-                least = smaller(case, lambda fewer: bool(self._fault(make, fewer)))
+                least = shrink(case, lambda fewer: bool(self._fault(make, fewer)))
                 raise ContractError(self._fault(make, least) or fault, least.text())
 
     def _fault(self, make: Make, case: Case) -> str:
-        """Return what does not hold on a case, in a line; "" if all does."""
+        """Return what is wrong on a case, in one line; "" if the policy passes."""
         try:
             self.holds(make, case)
         except Exception as error:
             text = " ".join(str(error).split())
             if isinstance(error, ContractError):
                 return text
-            if isinstance(error, KVGymError):  # says all there is to say
+            if isinstance(error, KVGymError):  # its message is complete
                 return f"{type(error).__name__}: {text}"
             where = traceback.extract_tb(error.__traceback__)[-1]
             source = linecache.getline(where.filename, where.lineno or 0).strip()
@@ -106,7 +106,7 @@ class Check:
 
 
 CHECKS: dict[str, Check] = {}
-"""All checks by name, in the order in which they are made."""
+"""All checks by name, in the order in which they run."""
 
 
 def _check(name: str, cases: Cases) -> Callable[[Callable[[Make, Case], None]], Callable[[Make, Case], None]]:
@@ -118,7 +118,7 @@ def _check(name: str, cases: Cases) -> Callable[[Callable[[Make, Case], None]], 
 
 
 def needs_of(policy: Policy) -> frozenset[str]:
-    """Return all that a policy may be told."""
+    """Return everything that a policy may observe."""
     return policy.info.needs | policy.info.uses
 
 
@@ -132,7 +132,7 @@ def _one() -> Iterator[Case]:
 
 
 def _short_prompts() -> Iterator[Case]:
-    """Many short prompts that outgrow the memory together."""
+    """Yield cases of many short prompts whose outputs overflow the memory."""
     for k, progress in enumerate(PROGRESS_ON_EVICT):
         table = requests(k, 24, longest=12).replace(
             arrival_time=np.zeros(24), prompt_len=np.ones(24, dtype=int)
@@ -154,28 +154,30 @@ def _unfinished() -> Iterator[Case]:
 
 
 def _clusters() -> Iterator[Case]:
-    for k, case in enumerate(rule_cases(10, ("unit",), 48)):
-        rules = {name: getattr(case.system, name) for name in ("first_token", "progress_on_evict", "requeue")}
+    for k, case in enumerate(setting_cases(10, ("unit",), 48)):
+        settings = {
+            name: getattr(case.system, name) for name in ("first_token", "progress_on_evict", "requeue")
+        }
         workers = [Worker(48, TIMES["affine"]), Worker(40, UnitBatchTime()), Worker(40, UnitBatchTime())]
         system = System.cluster(
-            workers, transfer_latency=0.25, transfer_time=0.5 * (k % 2), stall_limit=400, **rules
+            workers, transfer_latency=0.25, transfer_time=0.5 * (k % 2), stall_limit=400, **settings
         )
         yield Case(requests(k, 20), system, k)
 
 
 FIRST = "one run"
-"""The check without which no other makes sense."""
+"""The check that must pass before any other is useful."""
 
 
 @_check(FIRST, _one)
 def plays(make: Make, case: Case) -> None:
-    """It compiles, if it has a kernel, and plays a workload without an error."""
+    """It compiles, if it has a kernel, and runs a workload without an error."""
     outcome(case, make())
 
 
 @_check("description", _one)
 def describes_itself(make: Make, case: Case) -> None:
-    """Its description is complete, and its hyperparameters are JSON-able and give the same policy again."""
+    """Its description is complete, and its hyperparameters survive JSON and give the same policy."""
     policy = make()
     info = policy.info
     _demand(bool(info.name) and "\n" not in info.name, "info.name is empty")
@@ -184,24 +186,27 @@ def describes_itself(make: Make, case: Case) -> None:
     _demand(not info.algorithm or bool(info.paper), "info.algorithm without info.paper")
     given = policy.hyperparameters()
     _demand(
-        json.loads(json.dumps(given)) == given, f"hyperparameters {given} change on their way through JSON"
+        json.loads(json.dumps(given)) == given,
+        f"hyperparameters {given} change when written to and read from JSON",
     )
     if policy_defaults(type(policy)):
         again = type(policy)(**{**policy_defaults(type(policy)), **given})
         require_equal(
-            outcome(case, make()), outcome(case, again), "as made, and from all its hyperparameters"
+            outcome(case, make()),
+            outcome(case, again),
+            "as made, and made again from all its hyperparameters",
         )
 
 
-@_check("every request", lambda: rule_cases(1, tuple(TIMES), 64, 3, exact=True, largest=30))
-def serves_everybody(make: Make, case: Case) -> None:
-    """Every request is served under all rules of the engine, within the memory."""
+@_check("every request", lambda: setting_cases(1, tuple(TIMES), 64, 3, exact=True, largest=30))
+def serves_every_request(make: Make, case: Case) -> None:
+    """It serves every request within the memory, under all settings of the engine."""
     result = simulate(case.system, case.table, make(), seed=case.seed, log=True)
     r, log = result.requests, result.log
     assert log is not None
     _demand(result.completed, "the run ends before every request has finished")
     _demand(bool((r["num_output_tokens"] == case.table.output_len).all()), "not all tokens were generated")
-    _demand(bool((log["kv_tokens"] <= case.system.kv_capacity).all()), "more KV than there is memory")
+    _demand(bool((log["kv_tokens"] <= case.system.kv_capacity).all()), "KV exceeds the memory")
     times = (case.table.arrival_time, r["start_time"], r["first_token_time"], r["finish_time"])
     ordered = (times[0] <= times[1]) & (times[1] < times[2]) & (times[2] <= times[3])
     _demand(bool(ordered.all()), "arrival, start, first token and finish are out of order")
@@ -209,9 +214,9 @@ def serves_everybody(make: Make, case: Case) -> None:
     _demand(bool(r["num_evictions"].any()) <= evicts, "it evicts; info.evicts is False")
 
 
-@_check("compiled", lambda: rule_cases(4, tuple(TIMES), 32, n=12))
-def runs_alike_in_all_ways(make: Make, case: Case) -> None:
-    """Compiled, as plain Python, and consulted step by step it decides the same."""
+@_check("compiled", lambda: setting_cases(4, tuple(TIMES), 32, n=12))
+def decides_the_same_in_all_modes(make: Make, case: Case) -> None:
+    """Its decisions are the same compiled, as plain Python, and called step by step."""
     first = outcome(case, make())
     require_equal(first, outcome(case, make(), compiled=False), "compiled, and as plain Python")
     require_equal(first, outcome(case, ThroughView(make())), "in the loop, and step by step")
@@ -221,14 +226,14 @@ def runs_alike_in_all_ways(make: Make, case: Case) -> None:
 
 
 @_check("overflow", _short_prompts)
-def overflows_alike(make: Make, case: Case) -> None:
-    """Where many outgrow the memory it decides the same in the loop and step by step."""
+def handles_overflow_the_same_in_all_modes(make: Make, case: Case) -> None:
+    """When many requests overflow the memory, its decisions are the same in the loop and step by step."""
     require_equal(outcome(case, make()), outcome(case, ThroughView(make())), "in the loop, and step by step")
 
 
-@_check("powers", lambda: rule_cases(3, ("unit",), 32))
+@_check("powers", lambda: setting_cases(3, ("unit",), 32))
 def declares_its_powers(make: Make, case: Case) -> None:
-    """It chunks prompts, pauses and evicts only as it declares."""
+    """It chunks prompts, pauses and evicts only if it declares so."""
     policy = ThroughView(make())
     with suppress(LivelockError):
         simulate(case.system, case.table, policy, seed=case.seed)
@@ -245,14 +250,16 @@ def repeats(make: Make, case: Case) -> None:
     first = outcome(case, policy)
     outcome(Case(requests(9), case.system, case.seed + 1), policy)
     require_equal(
-        first, outcome(case, policy), "at first, and again after another run; reset() must forget that"
+        first,
+        outcome(case, policy),
+        "a run, and the same run after another one; reset() must clear all state",
     )
-    require_equal(first, outcome(case, make()), "two of the same")
+    require_equal(first, outcome(case, make()), "two equal policies")
     try:
         copy = pickle.loads(pickle.dumps(policy))
     except Exception as error:
-        raise ContractError(f"it cannot be pickled, as runs in other processes need: {error}") from None
-    require_equal(first, outcome(case, copy), "as it is, and pickled")
+        raise ContractError(f"it cannot be pickled, which runs in other processes need: {error}") from None
+    require_equal(first, outcome(case, copy), "the policy, and its pickled copy")
 
 
 def _same_schedule(one: SimulationResult, other: SimulationResult) -> bool:
@@ -262,8 +269,8 @@ def _same_schedule(one: SimulationResult, other: SimulationResult) -> bool:
 
 
 @_check("undeclared", _plain)
-def knows_what_it_declares(make: Make, case: Case) -> None:
-    """Columns that it does not declare in info.needs or info.uses make no difference, filled or blank."""
+def uses_only_declared_columns(make: Make, case: Case) -> None:
+    """Columns that it does not declare in info.needs or info.uses have no effect, filled or blank."""
     rng = np.random.default_rng(1)
     first = outcome(case, make())
     for need, columns in REVEALED.items():
@@ -278,7 +285,8 @@ def knows_what_it_declares(make: Make, case: Case) -> None:
             if isinstance(first, SimulationResult) and isinstance(other, SimulationResult):
                 same = _same_schedule(first, other)
                 _demand(
-                    same, f"its schedule depends on {' and '.join(columns)}; info.needs does not say {need!r}"
+                    same,
+                    f"its schedule depends on {' and '.join(columns)}; info.needs does not declare {need!r}",
                 )
             else:
                 require_equal(first, other, f"with and without {need}")
@@ -286,19 +294,19 @@ def knows_what_it_declares(make: Make, case: Case) -> None:
     for need, column, blank in HIDDEN if result is not None else ():
         assert result is not None
         if need not in needs_of(make()):
-            _demand(bool((result.requests[column] == blank).all()), f"{column} is in its reach")
-            if blank > 0:  # no target: requests may have none, too, so that a rule for both may read this
+            _demand(bool((result.requests[column] == blank).all()), f"{column} is exposed without {need!r}")
+            if blank > 0:  # inf = no target, which requests may also have, so a policy for both may read it
                 continue
-            told = make()
-            told.info = replace(told.info, needs=told.info.needs | {need})  # type: ignore[misc]
-            known = outcome(case, told)
+            informed = make()
+            informed.info = replace(informed.info, needs=informed.info.needs | {need})  # type: ignore[misc]
+            known = outcome(case, informed)
             same = isinstance(known, SimulationResult) and _same_schedule(result, known)
-            _demand(same, f"it reads {column}, which is blank, as info.needs does not say {need!r}")
+            _demand(same, f"it reads {column}, which is blank because info.needs does not declare {need!r}")
 
 
 @_check("true lengths", _unfinished)
 def does_not_know_the_future(make: Make, case: Case) -> None:
-    """True lengths show in nothing before a request has finished, and requests in nothing before they arrive."""
+    """It does not depend on true lengths before requests finish, or on requests before they arrive."""
     rng, until = np.random.default_rng(case.seed), case.system.horizon
     late = case.table.arrival_time > until
     columns: dict[str, Any] = {column: values.copy() for column, values in case.table.columns().items()}
@@ -306,7 +314,7 @@ def does_not_know_the_future(make: Make, case: Case) -> None:
         values[late] = values[late][rng.permutation(int(late.sum()))]
     columns["arrival_time"][late] = until + 1 + rng.integers(0, 20, int(late.sum()))
     tables = [case.table, type(case.table).from_columns(classes=case.table.classes, **columns)]
-    if "true_length" not in needs_of(make()):  # none can finish before the horizon, whatever its length is
+    if "true_length" not in needs_of(make()):  # new lengths are too long to finish before the horizon
         lengths = (10 + case.table.output_len, rng.integers(10, 30, len(case.table)))
         predicted = case.table.predicted_output_len
         tables = [
@@ -316,24 +324,24 @@ def does_not_know_the_future(make: Make, case: Case) -> None:
     runs = [early_part(Case(table, case.system, case.seed), make(), until) for table in tables]
     _demand(
         all(np.array_equal(one, other) for one, other in zip(*runs, strict=True)),
-        "it decides otherwise where true lengths or arrivals to come are others",
+        "its decisions change with true lengths or future arrivals",
     )
 
 
-@_check("invariants", lambda: rule_cases(2, ("affine",), 40))
+@_check("invariants", lambda: setting_cases(2, ("affine",), 40))
 def keeps_the_invariants(make: Make, case: Case) -> None:
-    """Whatever it decides leads to what the engine says, boundary by boundary and in all totals."""
-    witness = Witness(make(), case.system, case.table)
+    """The engine's state and totals follow from its decisions at every boundary."""
+    checker = InvariantChecker(make(), case.system, case.table)
     try:
-        result = simulate(case.system, case.table, witness, seed=case.seed, log=True)
+        result = simulate(case.system, case.table, checker, seed=case.seed, log=True)
     except LivelockError:
         return
-    witness.check(result)
+    checker.check(result)
 
 
 @_check("moves", _clusters)
 def keeps_up_with_moves(make: Make, case: Case) -> None:
-    """In a cluster whose router moves requests between workers it goes on, compiled as in plain Python."""
+    """It handles a router that moves requests between workers, the same compiled and in plain Python."""
     runs = [outcome(case, make(), router=Shuffling(0.8), compiled=compiled) for compiled in (True, False)]
     require_equal(runs[0], runs[1], "compiled, and as plain Python, with requests moved between workers")
     if isinstance(runs[0], SimulationResult):
@@ -343,20 +351,20 @@ def keeps_up_with_moves(make: Make, case: Case) -> None:
 
 
 class ThroughView(Policy):
-    """Another policy, consulted through ``schedule`` as a user's policy would be; notes which powers it uses."""
+    """Calls another policy through ``schedule``, as for a user's policy; records which powers it uses."""
 
     def __init__(self, inner: Policy) -> None:
-        """Take the policy."""
+        """Wrap a policy."""
         self.inner, self.info = inner, inner.info  # type: ignore[misc]
         self.used = dict.fromkeys(("pauses", "chunks_prefill", "evicts"), False)
 
     def reset(self, system: SystemInfo) -> None:
-        """Reset it."""
+        """Reset the policy."""
         with calling(self.inner, "policy", "reset"):
             self.inner.reset(system)
 
     def schedule(self, view: SystemView) -> Decision:
-        """Return its decision.
+        """Return the policy's decision.
 
         Raises:
             ContractError: it gives tokens to a request that does not run.

@@ -1,9 +1,8 @@
-"""Many calls of one function, here, in other processes or on a Ray cluster; results come as they are ready.
+"""Executors: run many tasks in this process, in worker processes or on a Ray cluster, and stream their results.
 
-What is run is a :class:`~kvgym.execution.executor.Work`: an object that is sent once to every process and then called
-with one task after the other, so that it may keep what tasks share. :func:`make_executor` chooses where. Results do not
-depend on where, nor on the order in which they come; a process or node that dies costs the tasks it was at, which are
-run again. May import :mod:`kvgym.errors` only.
+A :class:`~kvgym.execution.executor.Work` is sent once to every process and then called with one task after another, so
+it can cache data that tasks share. :func:`make_executor` chooses the place. Results do not depend on the place or on
+the order of completion. Tasks of a process or node that dies are run again. May import :mod:`kvgym.errors` only.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ Result = TypeVar("Result")
 def make_executor(
     work: Work[Task, Result], jobs: int | None = None, *, ray: str | None = None
 ) -> Executor[Task, Result]:
-    """Return an executor, a context manager that ends what it started.
+    """Return an executor, a context manager that stops the processes it started.
 
     Args:
-        work: what is called with each task; picklable unless ``jobs`` is 1.
-        jobs: processes. 1 = this one alone; more = so many others; 0 = as many others as there are cores; None =
-            this one, and as many others as there are cores once it turns out that they are worth their start.
-            With ``ray``: tasks at a time, None and 0 = as many as the cluster has cores for.
-        ray: None = no Ray; ``"local"`` = a cluster on this machine that ends with the executor; else the address of a
-            running one, ``"auto"`` for that of the machine.
+        work: called with each task; picklable unless ``jobs`` is 1.
+        jobs: 1 = this process only; more = this number of worker processes; 0 = one worker process per core; None =
+            this process, and one worker process per core as soon as they save time.
+            With ``ray``: number of parallel tasks; None and 0 = as many as the cluster has cores for.
+        ray: None = no Ray; ``"local"`` = a cluster on this machine that stops with the executor; else the address of a
+            running cluster, ``"auto"`` for the one on this machine.
 
     Raises:
         ConfigError: ``jobs`` is below 0, Ray is not installed, or there is no cluster at the address.

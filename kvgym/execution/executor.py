@@ -1,4 +1,4 @@
-"""The interface, and the executor that stays in this process."""
+"""The interface of executors, and the executor that runs tasks in this process."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ TaskIn = TypeVar("TaskIn", contravariant=True)
 ResultOut = TypeVar("ResultOut", covariant=True)
 
 MOST_ATTEMPTS = 3
-"""A task that was at work in so many processes when they died is given up."""
+"""Attempts of a task whose process dies, before it is an error."""
 
 
 class Work(Protocol[TaskIn, ResultOut]):
-    """What is done with a task: an object that is sent once to each process, where it may keep things."""
+    """A function or object that processes tasks; it is sent once to each process, where it may cache data."""
 
     def __call__(self, task: TaskIn, /) -> ResultOut:
-        """Do a task; what it returns may depend on the task alone."""
+        """Process a task; the result may depend only on the task."""
 
 
 class Executor(ABC, Generic[Task, Result]):
-    """Does tasks somewhere; a context manager that ends what it started."""
+    """Runs tasks; a context manager that stops the processes it started."""
 
     @abstractmethod
     def stream(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        """Do tasks, and return the place and the result of each as soon as it is there, in any order.
+        """Run tasks; yield index and result of each as soon as it completes, in any order.
 
-        Whoever stops reading stops the tasks that have not begun. An error that a task raises comes out here.
+        Tasks that have not started are dropped when the iterator is closed. Exceptions of tasks are raised here.
 
         Raises:
-            KVGymError: a task was at work in :data:`MOST_ATTEMPTS` processes that died.
+            KVGymError: :data:`MOST_ATTEMPTS` processes died while they ran the same task.
         """
 
     def map(self, tasks: Sequence[Task]) -> list[Result]:
@@ -45,7 +45,7 @@ class Executor(ABC, Generic[Task, Result]):
         return [found[place] for place in range(len(tasks))]
 
     def close(self) -> None:
-        """End what was started; tasks that have not begun are dropped."""
+        """Stop the processes; tasks that have not started are dropped."""
         return None
 
     def __enter__(self) -> Executor[Task, Result]:
@@ -55,34 +55,34 @@ class Executor(ABC, Generic[Task, Result]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End what was started."""
+        """Close the executor."""
         self.close()
 
 
 class InProcess(Executor[Task, Result]):
-    """Does one task after the other, in this process."""
+    """Runs one task after another in this process."""
 
     def __init__(self, work: Work[Task, Result]) -> None:
         self._work = work
 
     def stream(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        """Do tasks in their order, see :meth:`Executor.stream`."""
+        """Run tasks in order, see :meth:`Executor.stream`."""
         for place, task in enumerate(tasks):
             yield place, self._work(task)
 
 
 def call(work: Work[Task, Result], task: Task) -> Result:
-    """Do a task in another process.
+    """Run a task in a worker process.
 
     Raises:
-        KVGymError: with the words of an error that cannot be sent: it would be taken for the death of the process.
+        KVGymError: with the message of an exception that cannot be pickled, which would look like a dead process.
     """
     try:
         return work(task)
     except Exception as error:
         try:
             pickle.loads(pickle.dumps(error))
-        except Exception:  # whatever an error's own objects raise
+        except Exception:  # pickling a user's exception may raise anything
             raise KVGymError(f"{type(error).__qualname__}: {error}") from None
         raise
 
@@ -92,11 +92,11 @@ def given_up(task: object, where: str) -> KVGymError:
 
     Args:
         task: the task.
-        where: what died, in the plural.
+        where: kind of process, in the plural.
     """
     text = repr(task)
     short = text if len(text) <= 200 else f"{text[:199]}…"
     return KVGymError(
-        f"{MOST_ATTEMPTS} {where} ended while one was at {short}. Was there too little memory? A script "
-        'that starts processes must do so under if __name__ == "__main__":, or take jobs=1'
+        f"{MOST_ATTEMPTS} {where} died while running {short}. Was there too little memory? A script that starts "
+        'processes must do so under if __name__ == "__main__":, or use jobs=1'
     )

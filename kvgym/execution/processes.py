@@ -1,4 +1,4 @@
-"""Worker processes on this machine; one that dies is replaced, and what it was at is done again."""
+"""Executors with worker processes on this machine; dead workers are replaced and their tasks run again."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from typing import Any
 from kvgym.execution.executor import MOST_ATTEMPTS, Executor, InProcess, Result, Task, Work, call, given_up
 
 START = 4.0
-"""Seconds that processes must save: what importing the library and loading compiled code costs them, and some more."""
+"""Time that worker processes must save, seconds: more than they need to import kvgym and load compiled code."""
 
 AHEAD = 2
-"""Tasks that wait in front of each process: enough that none is idle, few enough that little is in doubt."""
+"""Submitted tasks per process: enough to keep it busy, few enough that little is repeated after a death."""
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Processes(Executor[Task, Result]):
-    """Does tasks in processes of their own, none a copy of this one, so that its threads do no harm.
+    """Runs tasks in worker processes, which are not forked from this one, so its threads do no harm.
 
     Args:
-        work: what is called with each task, picklable.
+        work: called with each task; picklable.
         jobs: number of processes, ≥ 1.
     """
 
@@ -43,14 +43,14 @@ class Processes(Executor[Task, Result]):
         self._work, self.jobs = work, jobs
         self._pool: ProcessPoolExecutor | None = None
         self._lifeline: Connection | None = None
-        self._under_way: Collection[Future[Any]] = ()
+        self._submitted: Collection[Future[Any]] = ()
 
     def stream(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        """Do tasks, see :meth:`Executor.stream`."""
+        """Run tasks, see :meth:`Executor.stream`."""
         left = deque(range(len(tasks)))
         attempts: Counter[int] = Counter()
         running: dict[Future[Any], int] = {}
-        self._under_way = running
+        self._submitted = running
         try:
             while left or running:
                 while left and len(running) < AHEAD * self.jobs:
@@ -67,28 +67,28 @@ class Processes(Executor[Task, Result]):
                     else:
                         yield place, result
                 if broken:
-                    in_doubt = sorted([*broken, *running.values()])
+                    lost = sorted([*broken, *running.values()])
                     running.clear()
-                    self._replace()
-                    attempts.update(in_doubt)
-                    for place in in_doubt:
+                    self._discard_pool()
+                    attempts.update(lost)
+                    for place in lost:
                         if attempts[place] >= MOST_ATTEMPTS:
                             raise given_up(tasks[place], "worker processes")
-                    left.extendleft(reversed(in_doubt))
+                    left.extendleft(reversed(lost))
         finally:
             for future in running:
                 future.cancel()
 
     def close(self) -> None:
-        """End the processes, in the middle of tasks whose results nobody has waited for."""
+        """Stop the processes, even within tasks whose results have not been read."""
         if self._pool is not None:
-            if self._lifeline is not None and not all(future.done() for future in self._under_way):
+            if self._lifeline is not None and not all(future.done() for future in self._submitted):
                 self._lifeline.close()
             self._pool.shutdown(cancel_futures=True)
-            self._let_go()
+            self._reset()
 
     def _submit(self, task: Task) -> Future[Any]:
-        """Hand a task to the pool, a new one where the last has broken unnoticed."""
+        """Submit a task; start a new pool if there is none or the last one has broken."""
         for _ in range(MOST_ATTEMPTS):
             if self._pool is None:
                 context = _context(self._work)
@@ -97,33 +97,33 @@ class Processes(Executor[Task, Result]):
                     self.jobs, mp_context=context, initializer=_begin, initargs=(self._work, ours)
                 )
             try:
-                # Processes that start inherit it: Ctrl-C is for this one, which ends them.
+                # New processes inherit the mask: Ctrl-C goes to this process, which stops them.
                 with _no_interrupts():
                     return self._pool.submit(_do, task)
             except BrokenProcessPool:
-                self._replace()
+                self._discard_pool()
         raise given_up(task, "worker processes")
 
-    def _replace(self) -> None:
-        """Let go of a pool that has broken; the next task makes another."""
+    def _discard_pool(self) -> None:
+        """Discard a broken pool; the next task starts a new one."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
-        self._let_go()
+        self._reset()
 
-    def _let_go(self) -> None:
+    def _reset(self) -> None:
         if self._lifeline is not None:
             self._lifeline.close()
         self._pool = self._lifeline = None
 
 
 class Growing(Executor[Task, Result]):
-    """Does tasks in this process until what is left, at the pace so far, would keep it busy for long.
+    """Runs tasks in this process, and moves to worker processes once they would save time.
 
-    A few short runs end before another process has started; thousands get all cores, without being asked for.
+    A few short runs end before another process would have started; thousands use all cores.
 
     Args:
-        work: what is called with each task, picklable where there is more than one core.
-        jobs: number of processes, ≥ 1.
+        work: called with each task; picklable if there is more than one core.
+        jobs: number of worker processes, ≥ 1.
     """
 
     def __init__(self, work: Work[Task, Result], jobs: int) -> None:
@@ -132,14 +132,14 @@ class Growing(Executor[Task, Result]):
         self._grown = False
 
     def stream(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        """Do tasks, see :meth:`Executor.stream`."""
+        """Run tasks, see :meth:`Executor.stream`."""
         done, spent = 0, 0.0
         if not self._grown:
             results = self._here.stream(tasks)
             while done < len(tasks) and not self._worth_it(done, len(tasks), spent):
-                started = time.perf_counter()  # the reader's own time does not count
+                started = time.perf_counter()  # without the time between two reads
                 found = next(results)
-                if done:  # the first may load or compile code, which says nothing of the others
+                if done:  # the first task may load or compile code
                     spent += time.perf_counter() - started
                 done += 1
                 yield found
@@ -149,12 +149,12 @@ class Growing(Executor[Task, Result]):
                 yield done + place, result
 
     def close(self) -> None:
-        """End the processes, if any were started."""
+        """Stop the processes, if any were started."""
         if self._others is not None:
             self._others.close()
 
     def _worth_it(self, done: int, total: int, spent: float) -> bool:
-        """Return whether the tasks that are left should go to other processes."""
+        """Return whether the remaining tasks should run in worker processes."""
         if self._others is None or done < 2:
             return False
         left = (total - done) * spent / (done - 1)
@@ -162,23 +162,22 @@ class Growing(Executor[Task, Result]):
 
 
 def _context(work: Work[Any, Any]) -> BaseContext:
-    """Return how processes are started: from a server that has imported what the work needs once for all of them.
+    """Return the start method: fork server with the work's module imported once, else spawn.
 
-    The server has one thread, so that nothing is copied in the middle of what another thread does. Where the system
-    has no such servers, each process is spawned and imports for itself.
+    The fork server has one thread, so no fork copies another thread's half-done state.
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     module = getattr(work, "__module__", None) or type(work).__module__
     if module != "__main__":
-        context.set_forkserver_preload([module])  # of no effect on a server that runs already
+        context.set_forkserver_preload([module])  # no effect if the server is already running
     return context
 
 
 @contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Hold back Ctrl-C while the block runs, where the system can; it comes afterwards."""
+    """Delay Ctrl-C until the context ends, on systems that support it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -189,7 +188,7 @@ def _no_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_work: Any = None  # of a worker process
+_work: Any = None  # in a worker process
 
 
 def _begin(work: Work[Any, Any], lifeline: Connection) -> None:
@@ -201,7 +200,7 @@ def _begin(work: Work[Any, Any], lifeline: Connection) -> None:
 
 
 def _end_with_parent(lifeline: Connection) -> None:
-    """End this process when its parent is gone or says so, whatever it is at: nobody waits for it."""
+    """End this process at once when its parent has died or closed the lifeline."""
     parent = multiprocessing.parent_process()
     wait_for([lifeline] if parent is None else [lifeline, parent.sentinel])
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Tasks on a Ray cluster: one that this process starts, or one that runs. Needs the extra ``kvgym[ray]``."""
+"""Executor on a Ray cluster, a local or a running one. Needs the extra ``kvgym[ray]``."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from kvgym.errors import ConfigError
 from kvgym.execution.executor import MOST_ATTEMPTS, Executor, Result, Task, Work, call, given_up
 
 LOCAL = "local"
-PATIENCE = 10.0
-"""Seconds until a node must have answered."""
+CONNECT_TIMEOUT = 10.0
+"""Longest wait for the answer of a node, seconds."""
 
-_kept: dict[str, Any] = {}  # in a worker process: the work of the latest executor, by its id
+_works: dict[str, Any] = {}  # in a worker process: the work of the latest executor, by its id
 
 
 class OnRay(Executor[Task, Result]):
-    """Does tasks as Ray tasks of one core each; Ray repeats those of a worker or node that died.
+    """Runs tasks as Ray tasks of one core each; Ray repeats the tasks of dead workers and nodes.
 
     Args:
-        work: what is called with each task, picklable; kvgym must be installed on all nodes, in the same version.
-        address: ``"local"`` = a cluster of this machine's cores, which ends with the executor; else that of a running
-            one, ``"auto"`` for that of the machine.
-        jobs: tasks at a time; 0 = as many as the cluster has cores for, also as nodes come and go.
+        work: called with each task; picklable. All nodes need the same version of kvgym.
+        address: ``"local"`` = a cluster of this machine's cores, which stops with the executor; else the address of a
+            running cluster, ``"auto"`` for the one on this machine.
+        jobs: number of parallel tasks; 0 = as many as the cluster has cores for, also when nodes join or leave.
 
     Raises:
         ConfigError: Ray is not installed, or there is no cluster at the address.
@@ -54,7 +54,7 @@ class OnRay(Executor[Task, Result]):
         self._do: Any = ray.remote(num_cpus=1, max_retries=MOST_ATTEMPTS - 1)(_do)
 
     def stream(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        """Do tasks, see :meth:`Executor.stream`."""
+        """Run tasks, see :meth:`Executor.stream`."""
         ray = self._ray
         left = deque(range(len(tasks)))
         running: dict[Any, int] = {}
@@ -63,7 +63,7 @@ class OnRay(Executor[Task, Result]):
                 most = self._most()
                 while left and len(running) < most:
                     place = left.popleft()
-                    # In a list, so that Ray hands over the reference and not the object.
+                    # In a list, so that Ray passes the reference and not the object.
                     running[self._do.remote(self._id, [self._work], tasks[place])] = place
                 done, _ = ray.wait(list(running), num_returns=1)
                 for reference in done:
@@ -80,41 +80,41 @@ class OnRay(Executor[Task, Result]):
                 ray.cancel(reference)
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
+        """Disconnect from the cluster; stop it if it was started here."""
         if self._owns and self._ray.is_initialized():
             self._ray.shutdown()
 
     def _most(self) -> int:
-        """Return how many tasks may be handed to the cluster at a time: those it can run, and as many to wait."""
+        """Return how many tasks to submit at a time: twice the number of cores, so that no core waits."""
         return self._jobs or 2 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
 
 def _check_address(address: str) -> None:
-    """Check that somebody answers at host:port: Ray itself would try for minutes.
+    """Check that host:port accepts connections, as Ray itself would try for minutes.
 
     Raises:
-        ConfigError: nobody does.
+        ConfigError: it does not.
     """
     host, colon, port = address.rpartition("://")[2].rpartition(":")
     if not colon:
         return
     try:
-        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT).close()
     except (OSError, ValueError, OverflowError) as error:
         raise _no_cluster(address, error) from None
 
 
 def _no_cluster(address: str, error: Exception) -> ConfigError:
     return ConfigError(
-        f"no Ray cluster at {address!r} ({error}); start one with: ray start --head, or say {LOCAL!r}"
+        f"no Ray cluster at {address!r} ({error}); start one with: ray start --head, or use {LOCAL!r}"
     )
 
 
 def _do(name: str, work: list[Any], task: Any) -> Any:
-    """Do a task in a worker process, with the work that it keeps."""
+    """Run a task in a worker process, with the work cached there."""
     import ray
 
-    if name not in _kept:
-        _kept.clear()
-        _kept[name] = ray.get(work[0])
-    return call(_kept[name], task)
+    if name not in _works:
+        _works.clear()
+        _works[name] = ray.get(work[0])
+    return call(_works[name], task)

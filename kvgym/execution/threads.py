@@ -1,4 +1,4 @@
-"""A call beside the main thread, which meanwhile hears Ctrl-C and knows what time it is."""
+"""Run a call in a thread so that Ctrl-C and a timeout still work."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-_LISTEN = 0.1
-"""Seconds after which the main thread looks up."""
+_POLL = 0.1
+"""Longest time without a check for Ctrl-C and the timeout, seconds."""
 
 
 def call_in_thread(function: Callable[[], Result], seconds: float | None = None) -> Result:
-    """Return what a function returns, or raise what it raises.
+    """Call a function in a thread; return its result or raise its exception.
 
-    It is called in a thread, so that libraries at work in it, which do not return to Python for long but let other
-    threads run, cannot keep Ctrl-C from being heard. What is given up ends with the process, without effects.
+    Libraries that release the GIL but do not return to Python for a long time would block Ctrl-C in the main thread.
+    After a timeout the thread keeps running in the background; its result is dropped.
 
     Args:
-        function: it is not called again.
-        seconds: how long to wait; None = as long as it takes.
+        function: called once.
+        seconds: timeout; None = no limit.
 
     Raises:
-        TimeoutError: it has not returned by then.
+        TimeoutError: it has not returned in time.
     """
     results: list[Result] = []
     errors: list[BaseException] = []
@@ -41,8 +41,8 @@ def call_in_thread(function: Callable[[], Result], seconds: float | None = None)
     end = math.inf if seconds is None else time.monotonic() + seconds
     while (
         thread.is_alive() and (left := end - time.monotonic()) > 0
-    ):  # a join without a limit does not hear Ctrl-C
-        thread.join(min(_LISTEN, left))
+    ):  # Ctrl-C does not interrupt a join without a timeout
+        thread.join(min(_POLL, left))
     if errors:
         raise errors[0]
     if not results:

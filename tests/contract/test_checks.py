@@ -1,4 +1,4 @@
-"""The checks find the fault that a policy has, and no other, with a workload of a few requests."""
+"""Each check finds the fault of a faulty policy, and no other, with few requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from helpers import faulty_policies as faulty
 from kvgym.contract import CHECKS, Finding, check_policy, examine, policy_maker
-from kvgym.contract.cases import Case, requests, smaller
+from kvgym.contract.cases import Case, requests, shrink
 from kvgym.contract.checking import _entries
 from kvgym.errors import ConfigError, ContractError, UnknownNameError
 
@@ -26,11 +26,11 @@ def test_a_policy_without_fault(check):
 @pytest.mark.parametrize(
     ("policy", "check", "fault"),
     [
-        (faulty.Peeks, "true lengths", "where true lengths or arrivals to come are others"),
+        (faulty.Peeks, "true lengths", "its decisions change with true lengths or future arrivals"),
         (
             faulty.Remembers,
             "repeatable",
-            "again after another run; reset() must forget that: requests.start_time",
+            "the same run after another one; reset() must clear all state: requests.start_time",
         ),
         (faulty.Starves, "every request", "it has admitted nobody for"),
         (faulty.Luck, "repeatable", ": requests.start_time has "),
@@ -38,9 +38,13 @@ def test_a_policy_without_fault(check):
         (
             faulty.ByPrediction,
             "undeclared",
-            "it reads predicted_len, which is blank, as info.needs does not say 'predicted_length'",
+            "it reads predicted_len, which is blank because info.needs does not declare 'predicted_length'",
         ),
-        (faulty.Untold, "undeclared", "depends on ttft_slo and tbt_slo; info.needs does not say 'slo'"),
+        (
+            faulty.Undeclared,
+            "undeclared",
+            "depends on ttft_slo and tbt_slo; info.needs does not declare 'slo'",
+        ),
     ],
 )
 def test_faults_are_found_with_few_requests(policy, check, fault):
@@ -52,8 +56,8 @@ def test_faults_are_found_with_few_requests(policy, check, fault):
     assert all(re.fullmatch(r"  at \S+, prompt \d+, output \d+, predicted \d+", row) for row in rows)
 
 
-def test_cases_are_made_smaller():
-    """Two requests are needed: those with the longest and the shortest prompt."""
+def test_failing_cases_shrink():
+    """The failure needs two requests: those with the longest and the shortest prompt."""
     case = Case(requests(n=40), system=None)
     low, high = case.table.prompt_len.min(), case.table.prompt_len.max()
     tried = []
@@ -62,18 +66,18 @@ def test_cases_are_made_smaller():
         tried.append(len(fewer.table))
         return {low, high} <= set(fewer.table.prompt_len.tolist())
 
-    assert sorted(smaller(case, fails, 200).table.prompt_len) == [low, high]
+    assert sorted(shrink(case, fails, 200).table.prompt_len) == [low, high]
     few = len(tried)
-    assert len(smaller(case, fails, 3).table) < 40
+    assert len(shrink(case, fails, 3).table) < 40
     assert len(tried) == few + 3
-    assert len(smaller(case, lambda fewer: False).table) == 40
+    assert len(shrink(case, lambda fewer: False).table) == 40
 
 
-def test_what_is_no_policy():
+def test_specs_of_no_policy_are_refused():
     for spec, message in (
         ("helpers.faulty_policies:Nothing", "AttributeError"),
         ("no_such_module:Policy", "No module named"),
-        ("helpers.faulty_policies:Decision", "no class derived from kvgym.Policy"),
+        ("helpers.faulty_policies:Decision", "not a class derived from kvgym.Policy"),
     ):
         with pytest.raises(ConfigError, match=message):
             policy_maker(spec)
@@ -86,32 +90,32 @@ def test_what_is_no_policy():
 
 
 @pytest.fixture
-def found_here(monkeypatch):
-    """Other processes find the modules of the tests, as they find those of the folder they are started in."""
+def importable(monkeypatch):
+    """Make the tests' modules importable in other processes."""
     monkeypatch.setenv("PYTHONPATH", str(Path(faulty.__file__).parents[1]))
 
 
-def test_a_process_that_crashes_is_told_and_the_rest_goes_on(found_here):
+def test_a_crash_is_reported_and_the_other_checks_run(importable):
     began = []
     found = list(
         examine("helpers.faulty_policies:Crashes", ["repeatable", "description"], begins=began.append)
     )
-    crash = "the process was ended by SIGSEGV: its kernel reads or writes memory that is not its own"
+    crash = "the process was ended by SIGSEGV: its kernel reads or writes outside its memory"
     assert found == [Finding("description", crash), Finding("repeatable", crash)]
     assert began == ["description", "repeatable"]
-    with pytest.raises(ConfigError, match="unknown policy 'nobody'"):
-        list(examine("nobody", ["moves"]))
+    with pytest.raises(ConfigError, match="unknown policy 'unknown'"):
+        list(examine("unknown", ["moves"]))
 
 
 @pytest.mark.parametrize(("policy", "fault"), [("Misspelt", "kv_capacty"), ("Crashes", "SIGSEGV")])
-def test_what_cannot_run_is_told_once(found_here, policy, fault):
+def test_a_policy_that_cannot_run_is_reported_once(importable, policy, fault):
     first, *others = examine(f"helpers.faulty_policies:{policy}")
     assert first.name == "one run"
     assert fault in first.fault
     assert others == [Finding(name, skipped=True) for name in CHECKS if name != "one run"]
 
 
-def test_a_kernel_that_writes_out_of_bounds_is_told(found_here):
+def test_a_kernel_that_writes_out_of_bounds_is_reported(importable):
     (finding,) = examine("helpers.faulty_policies:Wild", ["overflow"])
     assert (
         "OutOfBoundsError: policy 'wild', iteration 0, t = 0 s: index is out of bounds in wild"
@@ -120,12 +124,12 @@ def test_a_kernel_that_writes_out_of_bounds_is_told(found_here):
     assert "3 requests:" in finding.fault
 
 
-def test_silence_is_not_waited_for():
+def test_a_silent_process_is_killed():
     command = [sys.executable, "-c", "import time; print('{}', flush=True); time.sleep(99)"]
     late = threading.Event()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        told = [entry for entry in _entries(process, 20.0, late) if process.kill() is None]
-    assert told == [{}]
+        entries = [entry for entry in _entries(process, 20.0, late) if process.kill() is None]
+    assert entries == [{}]
     assert not late.is_set()
     with subprocess.Popen(
         [*command[:2], "import time; time.sleep(99)"], stdout=subprocess.PIPE, text=True
@@ -134,7 +138,7 @@ def test_silence_is_not_waited_for():
     assert late.is_set()
 
 
-def test_checks_say_what_they_are():
+def test_checks_have_descriptions_of_one_line():
     assert len(CHECKS) == len({check.what for check in CHECKS.values()})
     assert all(20 < len(check.what) < 120 and "\n" not in check.what for check in CHECKS.values())
     assert np.all([check.name == name for name, check in CHECKS.items()])

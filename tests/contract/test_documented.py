@@ -1,4 +1,4 @@
-"""The policies of the documentation do what every policy must."""
+"""The policies in the documentation fulfil the contract."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def documented(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[type[Policy]]:
-    """The policy of the first example that registers one, unregistered, without what is done with it there."""
+    """Return the policy of a page's first example with one, unregistered and without the code that uses it."""
     page = ROOT / request.param
     blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     code = next(block for block in blocks if "register_policy\n" in block)

@@ -25,14 +25,14 @@ TESTS = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize("jobs", [1, 2, None])
-def test_results_do_not_depend_on_where(jobs):
+def test_results_do_not_depend_on_the_executor(jobs):
     with make_executor(Square(), jobs) as executor:
         assert [square for square, _ in executor.map(range(20))] == [k * k for k in range(20)]
         assert [square for square, _ in executor.map([7])] == [49]
         assert executor.map([]) == []
 
 
-def test_what_a_process_keeps_stays_from_task_to_task():
+def test_the_work_keeps_its_state_between_tasks_of_a_process():
     with make_executor(Square(), 1) as executor:
         assert [calls for _, calls in executor.map([1, 2, 3])] == [1, 2, 3]
         assert [calls for _, calls in executor.map([1])] == [4]
@@ -42,7 +42,7 @@ def test_what_a_process_keeps_stays_from_task_to_task():
         assert max(calls) >= 15
 
 
-def test_processes_are_others_and_as_many_as_asked_for():
+def test_the_requested_number_of_worker_processes_is_used():
     with make_executor(where, 2) as executor:
         pids = {pid for _, pid in executor.map(range(20))}
     assert os.getpid() not in pids
@@ -52,12 +52,12 @@ def test_processes_are_others_and_as_many_as_asked_for():
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_an_error_of_a_task_comes_out(jobs):
+def test_an_error_of_a_task_is_raised(jobs):
     with make_executor(refuse_three, jobs) as executor, pytest.raises(ConfigError, match="three is refused"):
         executor.map(range(6))
 
 
-def test_an_error_that_cannot_be_sent_is_told_by_its_words():
+def test_an_error_that_cannot_be_pickled_keeps_its_message():
     with Processes(raise_two_parted, 1) as executor, pytest.raises(KVGymError, match="leak in task 4"):
         executor.map([4])
 
@@ -74,7 +74,7 @@ def test_zero_means_all_cores():
     assert executor.jobs == cores()
 
 
-def test_tasks_of_processes_that_died_are_done_again(tmp_path):
+def test_tasks_of_dead_processes_run_again(tmp_path):
     with Processes(DieOnce(tmp_path, at=(3, 11)), 2) as executor:
         streamed = list(executor.stream(range(20)))
     assert sorted(streamed) == [(k, k + 1) for k in range(20)]
@@ -88,19 +88,17 @@ def stream_into(done, stream):
         done[place] = result
 
 
-def test_a_task_that_always_kills_is_given_up(tmp_path):
+def test_a_task_that_always_kills_its_process_is_an_error(tmp_path):
     done = {}
     with Processes(DieOnce(tmp_path, at=(5,), always=True), 1) as executor:
         stream = executor.stream(range(30))
-        with pytest.raises(
-            KVGymError, match=r"3 worker processes ended while one was at .*too little memory"
-        ):
+        with pytest.raises(KVGymError, match=r"3 worker processes died while running .*too little memory"):
             stream_into(done, stream)
-    assert set(range(5)) <= set(done)  # what came before is kept
+    assert set(range(5)) <= set(done)  # earlier results were yielded
     assert len(list(tmp_path.glob("5-*"))) == 3
 
 
-def test_no_more_tasks_begin_when_nobody_reads_on():
+def test_no_more_tasks_start_after_the_stream_is_closed():
     started = time.perf_counter()
     with Processes(SlowAfter(0.2), 1) as executor:
         stream = executor.stream(range(1000))
@@ -109,7 +107,7 @@ def test_no_more_tasks_begin_when_nobody_reads_on():
     assert time.perf_counter() - started < 60
 
 
-def read_one_and_stumble(executor, folder):
+def read_one_and_raise(executor, folder):
     with executor:
         for _ in executor.stream([(folder, number) for number in range(6)]):
             while not list(folder.iterdir()):
@@ -117,20 +115,20 @@ def read_one_and_stumble(executor, folder):
             raise RuntimeError("of the reader")
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc")
-def test_tasks_that_nobody_waits_for_are_cut_short(tmp_path):
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="reads processes in /proc")
+def test_closing_stops_running_tasks(tmp_path):
     started = time.perf_counter()
     executor = Processes(slow_after_first, 2)
     with pytest.raises(RuntimeError, match="of the reader"):
-        read_one_and_stumble(executor, tmp_path)
+        read_one_and_raise(executor, tmp_path)
     assert time.perf_counter() - started < 60
     assert all(gone(int(p.name.removeprefix("pid-"))) for p in tmp_path.iterdir())
-    assert executor.map([(tmp_path, 0)]) == [0]  # it begins afresh
+    assert executor.map([(tmp_path, 0)]) == [0]  # it starts new processes
     executor.close()
     executor.close()
 
 
-def test_short_work_stays_here_and_long_work_does_not(monkeypatch):
+def test_only_long_work_moves_to_worker_processes(monkeypatch):
     executor = Growing(where, 2)
     assert {pid for _, pid in executor.map(range(5))} == {os.getpid()}
     monkeypatch.setattr(processes, "START", 0.05)
@@ -140,7 +138,7 @@ def test_short_work_stays_here_and_long_work_does_not(monkeypatch):
         pids = [pid for _, pid in found]
         assert pids[:2] == [os.getpid()] * 2
         assert set(pids[2:]).isdisjoint({os.getpid()})
-        assert {pid for _, pid in executor.map(range(5))}.isdisjoint({os.getpid()})  # once grown, it stays so
+        assert {pid for _, pid in executor.map(range(5))}.isdisjoint({os.getpid()})  # and stays there
     assert isinstance(Growing(where, 1)._here, InProcess)
     assert {pid for _, pid in Growing(where, 1).map(range(3))} == {os.getpid()}
 
@@ -149,12 +147,12 @@ PARENT = """
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from helpers.execution_works import told
+from helpers.execution_works import leave_pid
 from kvgym.execution import make_executor
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    with make_executor(told, 2) as executor:
+    with make_executor(leave_pid, 2) as executor:
         for place, _ in executor.stream([(folder, k) for k in range(100_000)]):
             print(place, flush=True)
 """
@@ -184,7 +182,7 @@ def gone(pid, seconds=30.0):
     return False
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc")
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="reads processes in /proc")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_a_parent_that_is_killed_or_interrupted(tmp_path, sent):
     process, pids = begin(tmp_path)
@@ -195,7 +193,7 @@ def test_workers_end_with_a_parent_that_is_killed_or_interrupted(tmp_path, sent)
     assert all(gone(pid) for pid in pids)
 
 
-def test_a_script_without_a_guard_is_told(tmp_path):
+def test_a_script_without_a_main_guard_gets_the_hint(tmp_path):
     script = tmp_path / "unguarded.py"
     text = PARENT.format(tests=str(TESTS)).replace('if __name__ == "__main__":', "if True:")
     script.write_text(text)

@@ -1,4 +1,4 @@
-"""On a Ray cluster of two nodes, which are processes of this machine."""
+"""The Ray executor on a cluster of two nodes, both processes of this machine."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ SMALL = load_scenario("a100-llama2-70b").override(
 
 @pytest.fixture(scope="module")
 def two_nodes():
-    """A cluster of two nodes with a core each, and its second node."""
+    """Return a cluster of two nodes with one core each, and its second node."""
     from ray.cluster_utils import Cluster
 
     before = os.environ.get("PYTHONPATH")
@@ -48,7 +48,7 @@ def two_nodes():
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def test_tasks_run_on_both_nodes_and_errors_come_out(two_nodes):
+def test_tasks_run_on_both_nodes_and_errors_are_raised(two_nodes):
     with make_executor(where, ray="auto") as executor:
         found = executor.map(range(60))
     assert [task for task, _ in found] == list(range(60))
@@ -64,10 +64,10 @@ def test_tasks_run_on_both_nodes_and_errors_come_out(two_nodes):
         pytest.raises(KVGymError, match="a leak in task 4"),
     ):
         executor.map([4])
-    assert ray.is_initialized()  # it is not the executor's to end
+    assert ray.is_initialized()  # the executor did not start it
 
 
-def test_a_node_that_dies_costs_nothing(two_nodes):
+def test_results_survive_the_death_of_a_node(two_nodes):
     cluster, second = two_nodes
     policies = ["mc_sf", "fcfs", "sarathi"]
     before = compare(SMALL, policies, seeds=8)
@@ -100,7 +100,7 @@ def test_without_ray_an_error_says_what_to_install(monkeypatch):
         make_executor(where, ray="local")
 
 
-def test_a_local_cluster_begins_and_ends_with_the_executor():
+def test_a_local_cluster_starts_and_stops_with_the_executor():
     if ray.is_initialized():
         ray.shutdown()
     with make_executor(abs, 1, ray="local") as executor:

@@ -1,4 +1,4 @@
-"""Calls beside the main thread."""
+"""Calls in a thread, with a timeout."""
 
 import time
 
@@ -7,7 +7,7 @@ import pytest
 from kvgym.execution.threads import call_in_thread
 
 
-def test_results_and_errors_come_out():
+def test_results_and_errors_are_passed_on():
     assert call_in_thread(lambda: 7) == 7
     assert call_in_thread(lambda: None, 5.0) is None
     with pytest.raises(KeyError, match="x"):
@@ -15,7 +15,7 @@ def test_results_and_errors_come_out():
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
-def test_it_is_given_up_in_time(seconds):
+def test_the_timeout_is_kept(seconds):
     began = time.monotonic()
     with pytest.raises(TimeoutError):
         call_in_thread(lambda: time.sleep(2), seconds)

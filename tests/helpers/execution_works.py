@@ -1,4 +1,4 @@
-"""Work for executors, of a module so that other processes can load it."""
+"""Work for executors, in a module that other processes can import."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refuse_three(task: int) -> int:
 
 
 class DieOnce:
-    """Kills its process at some tasks, the first time only, which a file in a folder remembers."""
+    """Kills its process at some tasks, only the first time unless ``always``; files in a folder count the attempts."""
 
     def __init__(self, folder: Path, at: tuple[int, ...], always: bool = False) -> None:
         self.folder, self.at, self.always = folder, at, always
@@ -48,7 +48,7 @@ def where(task: int) -> tuple[int, int]:
 
 
 class SlowAfter:
-    """Takes so many seconds for each task."""
+    """Takes some seconds for each task."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -58,7 +58,7 @@ class SlowAfter:
         return task, os.getpid()
 
 
-def told(task: tuple[Path, int]) -> int:
+def leave_pid(task: tuple[Path, int]) -> int:
     folder, number = task
     (folder / f"pid-{os.getpid()}").touch()
     time.sleep(0.05)
@@ -66,7 +66,7 @@ def told(task: tuple[Path, int]) -> int:
 
 
 class TwoPartedError(Exception):
-    """An error that pickle cannot make again, as it takes two arguments and keeps one."""
+    """An error that cannot be unpickled, as it takes two arguments and stores one."""
 
     def __init__(self, what: str, where: str) -> None:
         super().__init__(f"{what} in {where}")

@@ -75,7 +75,7 @@ class Evicts(OneByOne):
         return super().schedule(view)
 
 
-class Untold(OneByOne):
+class Undeclared(OneByOne):
     """Depends on SLOs, of which it says nothing."""
 
     def chosen(self, view):

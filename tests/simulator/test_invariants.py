@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.random_runs import RandomPolicy, systems, tables
-from kvgym.contract.witness import Witness
+from kvgym.contract.invariants import InvariantChecker
 from kvgym.errors import LivelockError
 from kvgym.policy import POLICIES, make_policy
 from kvgym.runner import simulate
@@ -23,23 +23,25 @@ COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, He
 @settings(COMMON, max_examples=120)
 @given(tables(), systems(), st.integers(0, 2**32 - 1), st.booleans())
 def test_any_feasible_decisions(table: RequestTable, system: System, seed: int, compiled: bool) -> None:
-    witness = Witness(RandomPolicy(seed, table), dataclasses.replace(system, stall_limit=5000), table)
-    witness.check(simulate(witness.system, table, witness, log=True, compiled=compiled))
+    checker = InvariantChecker(
+        RandomPolicy(seed, table), dataclasses.replace(system, stall_limit=5000), table
+    )
+    checker.check(simulate(checker.system, table, checker, log=True, compiled=compiled))
 
 
 @settings(COMMON, max_examples=25)
 @given(tables(), systems(), st.integers(0, 1000))
 @pytest.mark.parametrize("name", POLICIES)
 def test_registered_policies(name: str, table: RequestTable, system: System, seed: int) -> None:
-    witness = Witness(make_policy(name), system, table)
+    checker = InvariantChecker(make_policy(name), system, table)
     explained = rf"policy '{name}', iteration \d+, t = \S+ s: .*(no progress|never end|admitted nobody)"
     try:
-        result = simulate(system, table, witness, seed=seed, log=True)
+        result = simulate(system, table, checker, seed=seed, log=True)
     except LivelockError:
         with pytest.raises(LivelockError, match=explained):
             simulate(system, table, name, seed=seed)
         return
-    witness.check(result)
+    checker.check(result)
     direct = simulate(system, table, name, seed=seed, log=True)
     assert direct.requests.tobytes() == result.requests.tobytes()
     np.testing.assert_array_equal(direct.log, result.log)

@@ -1,4 +1,4 @@
-"""A policy that looks on: it predicts what each decision of another leads to, and compares at every boundary."""
+"""Invariants of a run: a wrapper predicts the state after each decision of a policy and compares at every boundary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kvgym.workloads.table import RequestTable
 
 @dataclass
 class Interval:
-    """What must hold between a decision and the end of the batch or of the waiting that it starts."""
+    """Expected totals between a decision and the end of the batch or wait that it starts."""
 
     start: float
     is_batch: bool
@@ -27,27 +27,27 @@ class Interval:
     completed: list[int]
 
 
-class Witness(Policy):
-    """Another policy's decisions; predicts the state they lead to and compares at every boundary."""
+class InvariantChecker(Policy):
+    """Passes on another policy's decisions, predicts the state after them and compares at every boundary."""
 
     def __init__(self, inner: Policy, system: System, table: RequestTable) -> None:
         self.inner, self.info = inner, inner.info  # type: ignore[misc]
         self.system, self.table = system, table
 
     def reset(self, system: SystemInfo) -> None:
-        """Begin anew, and with it the other policy."""
+        """Reset, including the other policy."""
         with calling(self.inner, "policy", "reset"):
             self.inner.reset(system)
         n = len(self.table)
         self.state = {i: (0, int(self.table.prompt_len[i]), 0) for i in range(n)}  # KV, prefill left, outputs
         self.active: list[int] = []
         self.finished: list[int] = []
-        self.evictions, self.thrown = [0] * n, [0] * n
+        self.evictions, self.lost = [0] * n, [0] * n
         self.prefilled = self.generated = self.members = 0
         self.intervals: list[Interval] = []
 
     def schedule(self, view: SystemView) -> Decision:
-        """Return the other policy's decision, and write down what it must lead to."""
+        """Return the other policy's decision and predict its effect."""
         self.compare(view)
         with calling(self.inner, "policy", "schedule"):
             decision = self.inner.schedule(view)
@@ -55,7 +55,7 @@ class Witness(Policy):
         return decision
 
     def compare(self, view: SystemView) -> None:
-        """Compare the view with what the last decision must have led to."""
+        """Compare the view with the predicted effect of the last decision."""
         active, waiting = view.active, view.waiting
         assert view.iteration == sum(interval.is_batch for interval in self.intervals)
         if self.intervals:
@@ -84,13 +84,13 @@ class Witness(Policy):
             assert waiting.request_id.tolist() == sorted(waiting.request_id.tolist())
 
     def apply(self, clock: float, decision: Decision) -> None:
-        """Write down what the decision must lead to."""
+        """Predict the effect of a decision."""
         for i in map(int, decision.evict):
             kv, left, outputs = self.state[i]
             self.active.remove(i)
             self.evictions[i] += 1
             if self.system.progress_on_evict != "kept":
-                self.thrown[i] += kv
+                self.lost[i] += kv
                 outputs = outputs if self.system.progress_on_evict == "recompute" else 0
                 self.state[i] = (0, int(self.table.prompt_len[i]) + outputs, outputs)
         self.active += map(int, decision.admit)
@@ -113,12 +113,12 @@ class Witness(Policy):
         self.finished += completed
 
     def memory(self) -> int:
-        """Tokens of the blocks of the active requests."""
+        """Return the allocated tokens of the active requests."""
         size = self.system.block_size
         return sum(math.ceil(self.state[i][0] / size) * size for i in self.active)
 
     def check(self, result: SimulationResult) -> None:
-        """Compare records and totals with what was seen; all requests have finished."""
+        """Compare records and totals with the predictions; all requests must have finished."""
         table, log, worker, records = self.table, result.log, result.worker[0], result.requests
         assert log is not None
         assert sorted(self.finished) == list(range(len(table)))
@@ -152,7 +152,7 @@ class Witness(Policy):
         busy_time = float((log["end_time"] - log["start_time"]).sum())
         assert math.isclose(worker["busy_time"], busy_time, rel_tol=1e-6, abs_tol=1e-12)
         assert records["num_evictions"].tolist() == self.evictions
-        assert records["num_recomputed_tokens"].tolist() == self.thrown
+        assert records["num_recomputed_tokens"].tolist() == self.lost
         assert worker["total_output_tokens"] == self.generated
         assert worker["total_prefill_tokens"] == self.prefilled
         assert worker["total_batch_requests"] == self.members
@@ -164,7 +164,7 @@ class Witness(Policy):
 
 
 def check_records(result: SimulationResult) -> None:
-    """Check a finished run by its records alone."""
+    """Check a finished run using only its records."""
     table, records, log = result.table, result.requests, result.log
     assert log is not None
     assert result.completed
@@ -180,7 +180,7 @@ def check_records(result: SimulationResult) -> None:
     assert result.worker["total_finished"][0] == log["num_finished"].sum() == len(table)
     assert (log["start_time"] < log["end_time"]).all()
     assert (log["start_time"][1:] >= log["end_time"][:-1]).all()
-    # A gap lies between any two consecutive tokens shown to the user.
+    # There is a gap between any two consecutive tokens shown to the user.
     shown = table.output_len + (1 if result.system.first_token == "uncounted" else 0)
     assert result.gap_counts.sum() == (shown - 1).sum()
     spans = records["last_token_time"] - records["first_token_time"]
