@@ -37,7 +37,7 @@ class Outer(BaseModel, extra="forbid"):
     ("given", "expected"),
     [
         ({"count": 0}, ["count: expected a whole number ≥ 1 or a mapping of low, high (got 0)"]),
-        ({"count": {"low": 3, "high": 1}}, ["count: high = 1 lies below low = 3"]),
+        ({"count": {"low": 3, "high": 1}}, ["count: high = 1 is below low = 3"]),
         ({"inner": {"size": 9}}, ["inner.size: expected a whole number > 1 and ≤ 8 or one of 'auto' (got 9)"]),
         ({"groups": "two"}, ["groups: expected a whole number or a list, each a mapping of size (got 'two')"]),
         ({"share": 1}, ["share: Input should be less than 1 (got 1)"]),

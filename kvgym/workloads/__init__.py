@@ -1,7 +1,7 @@
 """Workloads: arrivals, lengths, predictions, trace readers and named presets.
 
-Start with :func:`make_workload` (a preset or a description) or :func:`read_trace` (a file); both end in a
-:class:`RequestTable`. Names are imported on first use, so that reading the table's contract costs nothing.
+Start with :func:`make_workload` (a preset or a description) or :func:`read_trace` (a file); both produce a
+:class:`RequestTable`. Names are imported on first use.
 May import only :mod:`kvgym.utils` and :mod:`kvgym.errors`; may be imported from :mod:`kvgym.simulator` and above.
 """
 

@@ -1,4 +1,4 @@
-"""The instance on which no deterministic scheduler does well, and a schedule of it that does.
+"""The adversarial instance for deterministic schedulers, and a good offline schedule for it.
 
 Source: Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Constraints", Theorem 4.1 and Appendix B.1.
 """
@@ -18,11 +18,11 @@ from kvgym.workloads.spec import RequestClass, WorkloadSpec
 
 
 def theorem_4_1_workload(memory: int, start: int = 0) -> WorkloadSpec:
-    """Return the adversary's workload against schedulers that start the first request at a given moment.
+    """Return the adversary's workload against schedulers that start the first request at a given time.
 
-    A long request (s = 1, o = M - 1) arrives at 0. When it has √M/2 slots to go, at r = start + M - ⌊√M/2⌋,
-    ⌊M/2⌋ short ones arrive (s = 1, o = 1): most of them find no memory until the long one is done. A scheduler that
-    leaves nothing waiting for nothing starts at 0; against any other deterministic one, ``start`` is what it does.
+    A long request (s = 1, o = M - 1) arrives at 0. When √M/2 slots of it remain, at r = start + M - ⌊√M/2⌋, ⌊M/2⌋
+    short requests arrive (s = 1, o = 1). Most of them have no memory until the long one has finished. A
+    work-conserving scheduler starts at 0; for any other deterministic scheduler, pass its start.
 
     Classes are ``long`` and ``short``. The paper prints r = b + M - √M/2 and once b + (M - 1) - √M/2; this is the
     first.
@@ -58,11 +58,11 @@ def theorem_4_1_workload(memory: int, start: int = 0) -> WorkloadSpec:
 
 
 def theorem_4_1_schedule(memory: int, start: int = 0) -> NDArray[np.int64]:
-    """Return the starts of the proof's offline schedule, int64 (1 + ⌊M/2⌋,), the long request first.
+    """Return the start times of the proof's offline schedule, int64 (1 + ⌊M/2⌋,), the long request first.
 
-    Where the short ones arrive before the long one could be done, all of them run in one slot and the long one
-    after them; else the long one runs at once. The total latency is at most 2.5 M + 1. (The paper lets a slot pass
-    after the short ones; nothing needs it.)
+    If the short requests arrive before the long one could finish, all of them run in one slot and the long one runs
+    after them; otherwise the long one starts at once. The total latency is at most 2.5 M + 1. (The paper has an idle
+    slot after the short ones, which is not needed.)
 
     Args:
         memory: M, tokens, at least 4.
@@ -75,6 +75,6 @@ def theorem_4_1_schedule(memory: int, start: int = 0) -> NDArray[np.int64]:
 
 
 def _release(memory: int, start: int) -> int:
-    whole_number(memory, "memory", "a whole number ≥ 4, of 20 million at most", 4, 2 * MAX_REQUESTS)
+    whole_number(memory, "memory", "a whole number from 4 to 20 million", 4, 2 * MAX_REQUESTS)
     whole_number(start, "start", "a whole number ≥ 0", 0)
     return int(start) + int(memory) - math.isqrt(int(memory)) // 2

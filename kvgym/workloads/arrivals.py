@@ -1,8 +1,8 @@
-"""When requests arrive: frozen processes that sample arrival times in seconds.
+"""Arrival processes: immutable descriptions that sample arrival times in seconds.
 
-Every process draws its randomness in the order of the requests, so the first n times of a longer sample
-equal the sample of n, and scaling the rate stretches the same realisation. The non-homogeneous Poisson
-processes are exact: unit-rate arrivals are mapped through the inverse of the cumulative rate.
+Every process draws random numbers in the order of the requests. So the first n times of a longer sample equal the
+sample of n, and scaling the rate stretches the same realisation. The non-homogeneous Poisson processes are exact:
+unit-rate arrivals are mapped through the inverse of the cumulative rate.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Rate = Annotated[float, Field(gt=0)]
 
 
 class ArrivalProcess(Spec):
-    """Contract of the arrival processes."""
+    """Base class of arrival processes."""
 
     @property
     def mean_rate(self) -> float:
-        """Long-run arrivals per second (per slot for slotted time); inf where all arrive at once."""
+        """Long-run arrivals per second (per slot for slotted time); inf if all arrive at once."""
         raise NotImplementedError
 
     def expected(self, duration: float) -> float:
-        """Return about how many numbers are drawn for the arrivals below ``duration`` seconds."""
+        """Return the approximate number of draws for the arrivals before ``duration`` seconds."""
         return self.mean_rate * duration
 
     def sample(self, n: int, rng: np.random.Generator) -> Times:
@@ -39,7 +39,7 @@ class ArrivalProcess(Spec):
         return self._times(np.cumsum(self._gaps(n, rng)))
 
     def sample_until(self, duration: float, rng: np.random.Generator) -> Times:
-        """Return all arrival times below ``duration`` seconds, float64 (n,); a prefix of longer horizons."""
+        """Return all arrival times before ``duration`` seconds, float64 (n,); a prefix of those of longer durations."""
         gaps: list[NDArray[np.float64]] = []
         chunk = int(1.1 * self.mean_rate * duration) + 64
         while True:
@@ -58,11 +58,11 @@ class ArrivalProcess(Spec):
 
     @property
     def profile(self) -> RateProfile | None:
-        """How the rate changes over time; None where it is constant or nothing is known of it beforehand."""
+        """How the rate changes over time; None if it is constant or unknown in advance."""
         return None
 
     def _gaps(self, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Return ``n`` independent gaps of mean 1, before :meth:`_times` gives them their rate."""
+        """Return ``n`` independent gaps of mean 1, which :meth:`_times` scales to the rate."""
         return rng.standard_exponential(n)
 
     def _times(self, clock: Times) -> Times:
@@ -71,10 +71,10 @@ class ArrivalProcess(Spec):
 
 
 class AllAtOnce(ArrivalProcess):
-    """All requests arrive at the same instant.
+    """All requests arrive at the same time.
 
     Attributes:
-        time: that instant, seconds.
+        time: the time, seconds.
     """
 
     kind: Literal["all_at_once"] = "all_at_once"
@@ -86,7 +86,7 @@ class AllAtOnce(ArrivalProcess):
         return math.inf
 
     def expected(self, duration: float) -> float:
-        """Refuse: a duration does not say how many requests arrive."""
+        """Raise an error: a duration does not determine the number of requests."""
         raise ConfigError("all-at-once arrivals need num_requests, a duration does not bound them")
 
     def sample(self, n: int, rng: np.random.Generator) -> Times:
@@ -94,7 +94,7 @@ class AllAtOnce(ArrivalProcess):
         return np.full(n, self.time)
 
     def sample_until(self, duration: float, rng: np.random.Generator) -> Times:
-        """Refuse, as :meth:`expected` does."""
+        """Raise an error, as :meth:`expected` does."""
         raise ConfigError("all-at-once arrivals need num_requests, a duration does not bound them")
 
     def scaled(self, factor: float) -> AllAtOnce:
@@ -128,9 +128,9 @@ class PoissonArrivals(ArrivalProcess):
 class GammaArrivals(ArrivalProcess):
     """Renewal process with gamma gaps, as vLLM's benchmark client draws them.
 
-    Gaps have shape ``burstiness`` and mean 1/rate, so their coefficient of variation is
-    1/√burstiness: below 1 burstier than Poisson, 1 Poisson, above 1 more regular. The first request
-    arrives after a first gap (vLLM's client sends it at once).
+    Gaps have shape ``burstiness`` and mean 1/rate, so their coefficient of variation is 1/√burstiness: a burstiness
+    below 1 is burstier than Poisson, 1 is Poisson, above 1 is more regular. The first request arrives after a gap
+    (vLLM's client sends it at once).
 
     Attributes:
         rate: arrivals per second.
@@ -192,7 +192,7 @@ class PiecewiseArrivals(ArrivalProcess):
     Attributes:
         times: start of each piece, seconds; the first is 0, increasing.
         rates: arrivals per second in each piece, ≥ 0.
-        period: seconds after which the pieces repeat; None keeps the last rate for ever.
+        period: seconds after which the pieces repeat; None = the last rate continues.
     """
 
     kind: Literal["piecewise"] = "piecewise"
@@ -207,14 +207,14 @@ class PiecewiseArrivals(ArrivalProcess):
         if self.times[0] != 0 or any(b <= a for a, b in zip(self.times, self.times[1:], strict=False)):
             raise ValueError(f"times must start at 0 and increase, got {self.times}")
         if self.period is None and self.rates[-1] == 0:
-            raise ValueError("the last rate must be > 0 where there is no period, else arrivals end")
+            raise ValueError("the last rate must be > 0 without a period, else arrivals end")
         if self.period is not None and (self.period <= self.times[-1] or sum(self.rates) == 0):
             raise ValueError(f"period = {self.period} must exceed the last time, and a rate must be > 0")
         return self
 
     @property
     def mean_rate(self) -> float:
-        """Mean over a period, or the last rate where there is none."""
+        """Mean over a period, or the last rate without a period."""
         if self.period is None:
             return self.rates[-1]
         return float(np.diff([*self.times, self.period]) @ np.asarray(self.rates)) / self.period
@@ -225,7 +225,7 @@ class PiecewiseArrivals(ArrivalProcess):
         return RateProfile(self.times, self.rates, self.period)
 
     def expected(self, duration: float) -> float:
-        """Return the integral of the rate; of pieces that repeat, over whole periods."""
+        """Return the integral of the rate; for repeating pieces, over whole periods."""
         if self.period is not None:
             return self.mean_rate * self.period * (duration // self.period + 1)
         ends = np.array([*self.times[1:], math.inf])
@@ -280,7 +280,7 @@ class SinusoidArrivals(ArrivalProcess):
 
     @property
     def profile(self) -> RateProfile:
-        """Pieces of a 256th of the period, each with the largest rate in it, so that none is too low."""
+        """256 pieces of a period, each with the largest rate in it, so that no rate is too low."""
         pieces = 256
         edges = np.arange(pieces + 1) * self.period / pieces
         rates = np.maximum(*(self.rate_at(e) for e in (edges[:-1], edges[1:])))
@@ -306,7 +306,7 @@ class SinusoidArrivals(ArrivalProcess):
         target = clock / self.rate
         swing = self.amplitude * self.period / np.pi  # |cumulative(t) − t| never exceeds it
         low, high = np.maximum(target - swing, 0.0), target + swing
-        for _ in range(64):  # bisection to the last bit: safe where the rate touches zero
+        for _ in range(64):  # bisection to the last bit, which also works if the rate reaches zero
             middle = 0.5 * (low + high)
             below = self._cumulative(middle) < target
             low, high = np.where(below, middle, low), np.where(below, high, middle)
@@ -314,11 +314,11 @@ class SinusoidArrivals(ArrivalProcess):
 
 
 class TimestampArrivals(ArrivalProcess):
-    """Given times, replayed.
+    """Replayed arrival times.
 
     Attributes:
         times: seconds, ≥ 0, non-decreasing.
-        rate_scale: the rate is multiplied by this, i.e. the times are divided by it.
+        rate_scale: factor of the rate; the times are divided by it.
     """
 
     kind: Literal["timestamps"] = "timestamps"
@@ -332,19 +332,19 @@ class TimestampArrivals(ArrivalProcess):
         return self
 
     def expected(self, duration: float) -> float:
-        """Return how many times there are."""
+        """Return the number of times."""
         return float(len(self.times))
 
     @property
     def mean_rate(self) -> float:
-        """Number of gaps over the span of the times, scaled; inf where all are equal."""
+        """Number of gaps over the span of the times, scaled; inf if all times are equal."""
         span = self.times[-1] - self.times[0]
         return (len(self.times) - 1) / span * self.rate_scale if span > 0 else math.inf
 
     def sample(self, n: int, rng: np.random.Generator) -> Times:
         """Return the first ``n`` times, scaled."""
         if n > len(self.times):
-            raise ConfigError(f"{n} arrivals asked for, but only {len(self.times)} timestamps are given")
+            raise ConfigError(f"{n} arrivals requested, but only {len(self.times)} timestamps are given")
         return np.asarray(self.times[:n], np.float64) / self.rate_scale
 
     def sample_until(self, duration: float, rng: np.random.Generator) -> Times:
@@ -371,7 +371,7 @@ class SlottedArrivals(ArrivalProcess):
     start: int = Field(default=0, ge=0)
 
     def expected(self, duration: float) -> float:
-        """Return the arrivals at the highest rate, or the slots if they are more."""
+        """Return the arrivals at the highest rate, or the number of slots if that is larger."""
         highest = self.rate.high if isinstance(self.rate, FloatRange) else self.rate
         return max(highest, 1.0) * math.ceil(duration)
 
@@ -417,10 +417,10 @@ AnyArrivals = Annotated[
     | SlottedArrivals,
     Field(discriminator="kind"),
 ]
-"""Any arrival process, told apart by ``kind``."""
+"""Any arrival process, distinguished by ``kind``."""
 
 
 def mean_rate_of(times: Times) -> float:
-    """Return the gaps over the span of times in order, per second; inf where there is no span."""
+    """Return the number of gaps over the span of sorted times, per second; inf if the span is 0."""
     span = float(times[-1] - times[0]) if len(times) else 0.0
     return (len(times) - 1) / span if span > 0 else np.inf

@@ -1,4 +1,4 @@
-"""Common ground of the workload descriptions: frozen, strict, JSON-able models and random ranges."""
+"""Base classes of workload descriptions: immutable, strict models that convert to JSON, and random ranges."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from kvgym.errors import ConfigError, WorkloadError, field_errors, shown
 from kvgym.utils.seeding import stream_seed
 
 MAX_TOKENS = 2**31 - 1
-"""Largest length that a request table can hold."""
+"""Largest length in a request table, tokens."""
 
 
 TRACE_SUFFIXES = (".csv", ".json", ".jsonl", ".ndjson", ".parquet")
-"""Endings by which a trace is told from a preset and from other files; one that is named as a trace may have any."""
+"""Suffixes that distinguish trace files from presets and other files; with ``trace:`` a file may have any suffix."""
 
 MAX_REQUESTS = 10_000_000
 """Most requests that a workload draws, about 1 GB in a run; set ``kvgym.workloads.base.MAX_REQUESTS`` to allow more."""
 
 
 def check_size(count: float, why: str) -> None:
-    """Refuse to draw more than :data:`MAX_REQUESTS` requests, before memory is taken.
+    """Check, before memory is allocated, that at most :data:`MAX_REQUESTS` requests will be drawn.
 
     Args:
-        count: how many it would be, an estimate.
-        why: what makes them so many, for the message.
+        count: estimated number.
+        why: what causes the number, for the message.
 
     Raises:
-        WorkloadError: they are too many.
+        WorkloadError: there would be more.
     """
     if not count <= MAX_REQUESTS:
         raise WorkloadError(
-            f"{why}: about {count:,.4g} draws; at most {MAX_REQUESTS:,} are made "
+            f"{why}: about {count:,.4g} draws; at most {MAX_REQUESTS:,} are allowed "
             "(kvgym.workloads.base.MAX_REQUESTS); lower the rate, the duration or the number of requests"
         )
 
 
 def _other_keys(value: Any) -> list[Any]:
-    """Return the keys in nested mappings that are no texts."""
+    """Return the keys in nested mappings that are not strings."""
     if isinstance(value, list | tuple):
         return [key for item in value for key in _other_keys(item)]
     if not isinstance(value, Mapping):
@@ -49,7 +49,7 @@ def _other_keys(value: Any) -> list[Any]:
 
 
 class Spec(BaseModel):
-    """Frozen description; unknown keys are refused and every mistake is a :class:`ConfigError`."""
+    """Immutable description; unknown keys and invalid values raise :class:`ConfigError`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -57,7 +57,7 @@ class Spec(BaseModel):
         """Validate ``data``.
 
         Raises:
-            ConfigError: names each wrong field, what is wrong with it and the value given.
+            ConfigError: names each wrong field, its value and the reason.
         """
         try:
             super().__init__(**data)
@@ -66,7 +66,7 @@ class Spec(BaseModel):
         except TypeError:
             if not (wrong := _other_keys(data)):
                 raise
-            raise ConfigError(f"there is no field {shown(wrong[0])}; names of fields are texts") from None
+            raise ConfigError(f"there is no field {shown(wrong[0])}; names of fields are strings") from None
 
 
 class IntRange(Spec):
@@ -78,7 +78,7 @@ class IntRange(Spec):
     @model_validator(mode="after")
     def _ordered(self) -> IntRange:
         if self.high < self.low:
-            raise ValueError(f"high = {self.high} lies below low = {self.low}")
+            raise ValueError(f"high = {self.high} is below low = {self.low}")
         return self
 
     def draw(self, rng: np.random.Generator) -> int:
@@ -95,7 +95,7 @@ class FloatRange(Spec):
     @model_validator(mode="after")
     def _ordered(self) -> FloatRange:
         if self.high < self.low:
-            raise ValueError(f"high = {self.high} lies below low = {self.low}")
+            raise ValueError(f"high = {self.high} is below low = {self.low}")
         return self
 
     def draw(self, rng: np.random.Generator) -> float:
@@ -106,11 +106,11 @@ class FloatRange(Spec):
 def substream(seed: int, name: str, *key: int) -> np.random.Generator:
     """Return the generator of part ``key`` of the named stream ``name``.
 
-    Parts keep draws apart that must not move each other, such as the prompt and output lengths.
+    Parts separate draws that must not affect each other, such as prompt and output lengths.
 
     Args:
         seed: non-negative seed of the whole run.
         name: one of :data:`kvgym.utils.seeding.STREAMS`.
-        *key: position of the part; without it, the stream itself.
+        *key: number of the part; without it, the stream itself.
     """
     return np.random.Generator(np.random.PCG64(stream_seed(seed, name, *key)))

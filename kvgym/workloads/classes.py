@@ -1,4 +1,4 @@
-"""What is known in advance about a class of requests: how often they come and how long they are on average."""
+"""Statistics of request classes that are known in advance: arrival rates and mean lengths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RateProfile:
     Attributes:
         times: start of each piece, seconds; the first is 0, increasing.
         rates: arrivals per second in each piece, >= 0.
-        period: seconds after which the pieces repeat; None = the last one holds for ever.
+        period: seconds after which the pieces repeat; None = the last rate continues.
     """
 
     times: tuple[float, ...]
@@ -27,12 +27,12 @@ class RateProfile:
         """Check the pieces.
 
         Raises:
-            WorkloadError: they are not pieces of time from 0 on, each with a rate.
+            WorkloadError: the times do not increase from 0, or there is not one rate for each.
         """
         rising = all(b > a for a, b in zip(self.times, self.times[1:], strict=False))
         if not self.times or len(self.times) != len(self.rates) or self.times[0] != 0 or not rising:
             raise WorkloadError(
-                f"a rate profile needs times that rise from 0 and a rate for each, got times = {self.times}, "
+                f"a rate profile needs times that increase from 0 and a rate for each, got times = {self.times}, "
                 f"rates = {self.rates}"
             )
         if not (np.isfinite(self.rates).all() and min(self.rates) >= 0):
@@ -43,7 +43,7 @@ class RateProfile:
             )
 
     def scaled(self, factor: float, speed: float = 1.0) -> RateProfile:
-        """Return ``factor`` times the rates, run through ``speed`` times as fast."""
+        """Return the profile with ``factor`` times the rates and ``speed`` times as fast."""
         return RateProfile(
             tuple(t / speed for t in self.times),
             tuple(r * factor for r in self.rates),
@@ -53,14 +53,14 @@ class RateProfile:
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """A class of requests in the long run.
+    """Long-run statistics of a class of requests.
 
     Attributes:
         name: name of the class.
         rate: arrivals per second.
         prompt_len: mean prompt length, tokens.
         output_len: mean output length, tokens.
-        profile: how the rate changes over time, where it is known to; None = it is constant.
+        profile: how the rate changes over time; None = constant or unknown.
     """
 
     name: str
@@ -70,7 +70,7 @@ class ClassStatistics:
     profile: RateProfile | None = None
 
     def __post_init__(self) -> None:
-        """Check the figures.
+        """Check the numbers.
 
         Raises:
             WorkloadError: one is not a positive number.
@@ -83,6 +83,6 @@ class ClassStatistics:
                 )
 
     def at_rate(self, factor: float, speed: float = 1.0) -> ClassStatistics:
-        """Return the class with ``factor`` times the rate; ``speed`` times as fast, where that changes over time."""
+        """Return the class with ``factor`` times the rate, and its rate profile ``speed`` times as fast."""
         profile = None if self.profile is None else self.profile.scaled(factor, speed)
         return replace(self, rate=self.rate * factor, profile=profile)

@@ -1,4 +1,4 @@
-"""Workloads in a line: what they are now, whatever they were made from."""
+"""One-line descriptions of workloads, including changed presets."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from kvgym.workloads.workload import Workload
 
 
 def describe_requests(workload: Workload) -> str:
-    """Return name, rate and number of requests, as far as they are known before requests are drawn."""
-    return _in_figures(workload.spec.name, workload.mean_rate, workload.size)
+    """Return name, rate and number of requests, if they are known before requests are drawn."""
+    return _name_rate_count(workload.spec.name, workload.mean_rate, workload.size)
 
 
 def describe_spec(spec: WorkloadSpec) -> str:
-    """Return the description of a workload; of a preset that was changed its figures, and what is not the preset's."""
+    """Return the description of a workload; for a changed preset its rate and size, and the changed fields."""
     count = spec.num_requests if isinstance(spec.num_requests, int) else None
-    figures = _in_figures(spec.name, spec.mean_rate, count)
+    numbers = _name_rate_count(spec.name, spec.mean_rate, count)
     if spec.name not in PRESETS or spec.description not in ("", PRESETS[spec.name].description):
-        return spec.description or figures
+        return spec.description or numbers
     preset = PRESETS[spec.name]
     changed = [
         name
         for name in WorkloadSpec.model_fields
         if name != "description" and getattr(spec, name) != getattr(preset, name)
     ]
-    return f"{figures}; not as in the preset: {', '.join(changed)}" if changed else preset.description
+    return f"{numbers}; changed from the preset: {', '.join(changed)}" if changed else preset.description
 
 
-def _in_figures(name: str, rate: float, count: int | None) -> str:
+def _name_rate_count(name: str, rate: float, count: int | None) -> str:
     known = [name]
     if math.isfinite(rate):
         known.append(f"{rate:.3g} requests/s" if rate < 1000 else f"{rate:,.0f} requests/s")

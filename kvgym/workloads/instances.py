@@ -1,4 +1,4 @@
-"""Random instances of the literature that draw their memory with their requests."""
+"""Random instances from the literature whose memory is drawn too."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _CAPACITY = 4  # part of the stream of lengths
 
 
 def draw_capacity(capacity: IntRange, seed: int) -> int:
-    """Return the memory of an instance that draws it, tokens.
+    """Draw the memory of an instance, tokens.
 
     Args:
-        capacity: where it lies.
-        seed: of the instance.
+        capacity: range of the memory.
+        seed: seed of the instance.
     """
     return capacity.draw(substream(seed, "lengths", _CAPACITY))
 

@@ -1,4 +1,4 @@
-"""How requests lie in memory when they are handed to the simulator."""
+"""Memory layout of requests in the simulator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 UNKNOWN = -1
-"""Stored where a length or class is not known, or must not be known by the policy."""
+"""Value of a length or class that is unknown or hidden from the policy."""
 
 WORKLOAD = np.dtype(
     [
@@ -17,7 +17,7 @@ WORKLOAD = np.dtype(
         ("tbt_slo", "f8"),  # seconds, inf = none
         ("prompt_len", "i4"),
         ("output_len", "i4"),
-        ("predicted_len", "i4"),  # UNKNOWN where there is no prediction
+        ("predicted_len", "i4"),  # UNKNOWN without a prediction
         ("predicted_low", "i4"),
         ("predicted_high", "i4"),
         ("class_id", "i4"),
@@ -25,12 +25,12 @@ WORKLOAD = np.dtype(
     ],
     align=True,
 )
-"""The true requests, sorted by arrival; hidden from policies. A row is revealed when it arrives."""
+"""The true requests, sorted by arrival and hidden from policies; on arrival, parts of a row are exposed."""
 
 
 def words(table: NDArray[Any]) -> NDArray[np.int64]:
-    """Return a contiguous table of aligned records as whole words, int64 (n, words of a record).
+    """Return a contiguous table of aligned records as int64 words, (n, words of a record).
 
-    NumPy copies these at once, and records by the field.
+    NumPy copies words in one go, but records field by field.
     """
     return table.view(np.int64).reshape(len(table), table.dtype.itemsize // 8)

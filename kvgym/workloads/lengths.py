@@ -1,9 +1,8 @@
-"""How long prompts and outputs are, in tokens: frozen distributions that sample whole numbers ≥ 1.
+"""Distributions of prompt and output lengths: immutable descriptions that sample tokens, whole numbers ≥ 1.
 
-Rounding rule: a continuous draw is rounded to the nearest whole number (halves up) and is at least 1;
-``mean_len`` is the mean after this rounding. Limits on lengths are a separate step that reports what it cut
-(:mod:`kvgym.workloads.limits`). Draws come in the order of the requests: the first n lengths of a longer
-sample equal the sample of n.
+A continuous draw is rounded to the nearest whole number (halves up) and is at least 1; ``mean_len`` is the mean after
+rounding. Limits on lengths are a separate step that reports its changes (:mod:`kvgym.workloads.limits`). Random
+numbers are drawn in the order of the requests: the first n lengths of a longer sample equal the sample of n.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NORMAL_P90 = 1.2815515655446004
 
 
 class LengthDistribution(Spec):
-    """Contract of the distributions of one length."""
+    """Base class of distributions of one length."""
 
     @property
     def mean_len(self) -> float:
@@ -34,7 +33,7 @@ class LengthDistribution(Spec):
 
     @property
     def max_len(self) -> int | None:
-        """Largest possible length, tokens; None where unbounded."""
+        """Largest possible length, tokens; None = unbounded."""
         raise NotImplementedError
 
     def sample(self, n: int, rng: np.random.Generator) -> Lengths:
@@ -82,7 +81,7 @@ class UniformLength(LengthDistribution):
     @model_validator(mode="after")
     def _ordered(self) -> UniformLength:
         if self.high < self.low:
-            raise ValueError(f"high = {self.high} lies below low = {self.low}")
+            raise ValueError(f"high = {self.high} is below low = {self.low}")
         return self
 
     @property
@@ -101,11 +100,11 @@ class UniformLength(LengthDistribution):
 
 
 class DiscreteLength(LengthDistribution):
-    """Given lengths with given weights.
+    """Discrete distribution: lengths with weights.
 
     Attributes:
         values: tokens.
-        weights: relative frequencies, ≥ 0; None for equal ones.
+        weights: relative frequencies, ≥ 0; None = equal weights.
     """
 
     kind: Literal["discrete"] = "discrete"
@@ -135,10 +134,10 @@ class DiscreteLength(LengthDistribution):
 
 
 class LogNormalLength(LengthDistribution):
-    """Lognormal of a given median and one of mean, 90th percentile and sigma, rounded.
+    """Lognormal distribution, rounded; given by its median and either mean, 90th percentile or sigma.
 
-    sigma = √(2 ln(mean/median)) or ln(p90/median)/1.2816. The mean and percentile are those of the
-    continuous distribution; :attr:`mean_len` is the one after rounding.
+    sigma = √(2 ln(mean/median)) or ln(p90/median)/1.2816. The mean and percentile are those of the continuous
+    distribution; :attr:`mean_len` is the mean after rounding.
 
     Attributes:
         median: tokens.
@@ -164,7 +163,7 @@ class LogNormalLength(LengthDistribution):
 
     @property
     def log_std(self) -> float:
-        """Standard deviation of the logarithm, from whichever parameter was given."""
+        """Standard deviation of the logarithm, from the parameter that was given."""
         if self.mean is not None:
             return math.sqrt(2 * math.log(self.mean / self.median))
         if self.p90 is not None:
@@ -213,7 +212,7 @@ class LogNormalLength(LengthDistribution):
         s = self.log_std
         if s == 0 or math.isinf(x):
             return max(self.median - x, 0.0)
-        if s > 37.0:  # e^(s²/2) is more than a number can hold
+        if s > 37.0:  # e^(s²/2) would overflow
             return math.inf
         d = math.log(self.median / x) / s
         return float(self.median * math.exp(0.5 * s * s) * ndtr(d + s) - x * ndtr(d))
@@ -222,11 +221,11 @@ class LogNormalLength(LengthDistribution):
 AnyLength = Annotated[
     ConstantLength | UniformLength | DiscreteLength | LogNormalLength, Field(discriminator="kind")
 ]
-"""Any distribution of one length, told apart by ``kind``."""
+"""Any distribution of one length, distinguished by ``kind``."""
 
 
 class PairDistribution(Spec):
-    """Contract of the distributions of (prompt, output) pairs."""
+    """Base class of distributions of (prompt, output) pairs."""
 
     @property
     def mean_prompt_len(self) -> float:
@@ -243,8 +242,8 @@ class PairDistribution(Spec):
     ) -> tuple[Lengths, Lengths]:
         """Return ``n`` prompt and ``n`` output lengths, int64 (n,) each, tokens.
 
-        The two generators keep prompts in place when only the outputs' distribution changes, and samples
-        of different n consistent.
+        With two generators, prompts do not change when only the output distribution changes, and samples of
+        different n are consistent.
         """
         raise NotImplementedError
 
@@ -317,11 +316,11 @@ class FillLengths(PairDistribution):
 
 
 class EmpiricalPairs(PairDistribution):
-    """Given (prompt, output) pairs, drawn jointly with replacement: their correlation is kept.
+    """Recorded (prompt, output) pairs, drawn jointly with replacement, which keeps their correlation.
 
     Attributes:
         prompt_len: tokens.
-        output_len: tokens, same number of entries.
+        output_len: tokens, as many as prompts.
     """
 
     kind: Literal["pairs"] = "pairs"

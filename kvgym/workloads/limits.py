@@ -1,4 +1,4 @@
-"""Limits on lengths. Whatever they cut or drop is counted in the table's notes."""
+"""Limits on lengths; the table's notes count the requests that they change or drop."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from kvgym.workloads.table import RequestTable
 class LengthLimits(Spec):
     """Bounds on prompt, output and total length, tokens.
 
-    Clipping brings prompt and output into their ranges first. Where the total still exceeds
-    ``max_total_len`` the prompt is shortened, as Vidur's replay generator does, but not below
-    ``min_prompt_len``; only then the output.
+    Clipping first brings prompt and output into their ranges. If the total still exceeds ``max_total_len``, the
+    prompt is shortened, as in Vidur's replay generator, but not below ``min_prompt_len``; then the output.
 
     Attributes:
         min_prompt_len: shortest prompt.
-        max_prompt_len: longest prompt; None for no bound.
+        max_prompt_len: longest prompt; None = no bound.
         min_output_len: shortest output.
-        max_output_len: longest output; None for no bound.
-        max_total_len: largest prompt + output; None for no bound.
-        policy: ``"clip"`` changes the lengths, ``"drop"`` removes the requests out of bounds.
+        max_output_len: longest output; None = no bound.
+        max_total_len: largest prompt + output; None = no bound.
+        policy: ``"clip"`` changes lengths, ``"drop"`` removes requests that are out of bounds.
     """
 
     min_prompt_len: int = Field(default=1, ge=1)
@@ -39,14 +38,14 @@ class LengthLimits(Spec):
         for name in ("prompt", "output"):
             low, high = getattr(self, f"min_{name}_len"), getattr(self, f"max_{name}_len")
             if high is not None and high < low:
-                raise ValueError(f"max_{name}_len = {high} lies below min_{name}_len = {low}")
+                raise ValueError(f"max_{name}_len = {high} is below min_{name}_len = {low}")
         least = self.min_prompt_len + self.min_output_len
         if self.max_total_len is not None and self.max_total_len < least:
-            raise ValueError(f"max_total_len = {self.max_total_len} lies below the shortest request, {least}")
+            raise ValueError(f"max_total_len = {self.max_total_len} is below the shortest request, {least}")
         return self
 
     def apply(self, table: RequestTable) -> RequestTable:
-        """Return the table within the limits, with one note per limit that acted."""
+        """Apply the limits to a table; each limit that changes something adds a note."""
         return self._drop(table) if self.policy == "drop" else self._clip(table)
 
     def _clip(self, table: RequestTable) -> RequestTable:
@@ -94,6 +93,6 @@ class LengthLimits(Spec):
 
 
 def _note(notes: list[str], count: int, n: int, what: str) -> None:
-    """Append "count of n requests: each ``what``" where the count is positive."""
+    """Append "count of n requests: each ``what``" if the count is positive."""
     if count:
         notes.append(f"{count:,} of {n:,} requests: each {what}.")

@@ -1,7 +1,7 @@
-"""What a scheduler is told about output lengths before it knows them.
+"""Predictors of output lengths, which schedulers may observe before the true lengths are known.
 
-A predictor fills the predicted columns of a request table and touches nothing else; all predictions are
-whole numbers of tokens ≥ 1. Randomness is drawn in the order of the requests.
+A predictor fills the predicted columns of a request table and changes nothing else; all predictions are whole numbers
+of tokens ≥ 1. Random numbers are drawn in the order of the requests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Bucket = Tokens | Literal["power_of_two"] | tuple[Tokens, ...]
 
 
 class Predictor(Spec):
-    """Contract of the predictors."""
+    """Base class of predictors."""
 
     def apply(self, table: RequestTable, rng: np.random.Generator) -> RequestTable:
         """Return ``table`` with its predicted columns filled."""
@@ -30,7 +30,7 @@ class Predictor(Spec):
 
 
 class NoPrediction(Predictor):
-    """Nothing is predicted; policies that need a prediction are refused."""
+    """No predictions; policies that need them are refused."""
 
     kind: Literal["none"] = "none"
 
@@ -69,11 +69,11 @@ class NoisyPrediction(Predictor):
 
 
 class UpperBoundPrediction(Predictor):
-    """A bound that the output never exceeds: ⌈factor · o⌉, then the upper end of its bucket.
+    """An upper bound of the output length: ⌈factor · o⌉, rounded up to the end of its bucket.
 
     Attributes:
         factor: ≥ 1.
-        bucket: width in tokens, ``"power_of_two"`` or increasing upper edges; None for no buckets.
+        bucket: width in tokens, ``"power_of_two"`` or increasing upper edges; None = no buckets.
     """
 
     kind: Literal["upper_bound"] = "upper_bound"
@@ -99,8 +99,8 @@ class IntervalPrediction(Predictor):
     Attributes:
         epsilon: low uniform in ((1 − ε) o, o), high uniform in (o, (1 + ε) o), rounded outwards.
         bucket: the bucket of the length, as in :class:`UpperBoundPrediction`.
-        bounds: the same (low, high) for every request; a length outside is an error.
-        point: what ``predicted_output_len`` holds: nothing, or the low, high or middle of the interval.
+        bounds: one (low, high) for all requests; a length outside is an error.
+        point: value of ``predicted_output_len``: none, or the low end, high end or middle of the interval.
     """
 
     kind: Literal["interval"] = "interval"
@@ -143,11 +143,11 @@ class IntervalPrediction(Predictor):
 
 
 class ClassPrediction(Predictor):
-    """One length per class: a scheduler that recognises the class of a request, not the request.
+    """One predicted length per class.
 
     Attributes:
-        lengths: predicted length of each class, tokens, indexed by class; None takes it from the table.
-        statistic: where taken from the table, the largest or the mean (rounded up) length of the class.
+        lengths: predicted length of each class, tokens, indexed by class; None = computed from the table.
+        statistic: if computed from the table, the largest or the mean (rounded up) length of the class.
     """
 
     kind: Literal["class"] = "class"
@@ -184,7 +184,7 @@ AnyPredictor = Annotated[
     | ClassPrediction,
     Field(discriminator="kind"),
 ]
-"""Any predictor, told apart by ``kind``."""
+"""Any predictor, distinguished by ``kind``."""
 
 
 def _predicted(
@@ -195,7 +195,7 @@ def _predicted(
 
 
 def _check_edges(bucket: Bucket | None) -> None:
-    """Refuse edges that do not increase."""
+    """Check that bucket edges increase."""
     if isinstance(bucket, tuple) and (not bucket or list(bucket) != sorted(set(bucket))):
         raise ValueError(f"bucket edges must increase, got {bucket}")
 

@@ -1,4 +1,4 @@
-"""Named workloads of the literature."""
+"""Named workloads from the literature."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def _add(spec: WorkloadSpec) -> None:
     PRESETS.add(spec.name, spec)
 
 
-# MC-SF, Section 5.2: word counts of LMSYS-Chat-1M. The conversations themselves are under a licence that
-# forbids redistribution, so the preset has lognormal lengths of the published means and medians. The
-# maxima keep every request servable (M = 16,492) and lower the means by less than 1 %.
+# MC-SF, Section 5.2: word counts of LMSYS-Chat-1M. The licence of the conversations forbids redistribution, so the
+# preset has lognormal lengths with the published means and medians. The maxima keep every request servable
+# (M = 16,492) and lower the means by less than 1 %.
 _LMSYS = IndependentLengths(
     prompt=LogNormalLength(median=11, mean=40.62), output=LogNormalLength(median=45, mean=85.32)
 )
@@ -79,7 +79,7 @@ _add(
     )
 )
 
-# MC-SF, Theorem 4.1, for the memories of a worst case that can still be looked at; theorem_4_1_workload has the others.
+# MC-SF, Theorem 4.1, for two small memories that can be inspected; theorem_4_1_workload makes the others.
 for _memory in (64, 1024):
     _add(theorem_4_1_workload(_memory))
 
@@ -112,7 +112,7 @@ _add(
     )
 )
 
-# WAIT, Section 6. The paper gives no number of requests; ten seconds or ten thousand requests here.
+# WAIT, Section 6. The paper gives no number of requests; 10,000 here.
 _add(
     WorkloadSpec(
         name="wait-low",
@@ -129,7 +129,7 @@ _add(
         num_requests=10_000,
     )
 )
-# Only the ratio 20 : 40 : 80 : 160 is published; the numbers are taken as rates per second.
+# Only the ratio 20 : 40 : 80 : 160 is published; here these are rates per second.
 _add(
     WorkloadSpec(
         name="wait-nested",

@@ -1,4 +1,4 @@
-"""The description of a workload: frozen, strict, JSON-able."""
+"""Descriptions of workloads: immutable, strict, and convertible to JSON."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class TraceLengths(Spec):
         format: one of :func:`kvgym.workloads.trace_formats`, or ``"auto"``.
         columns: names of its columns, and
         time_unit: unit of its times, see :func:`kvgym.workloads.load_trace`.
-        mode: ``"replay"`` keeps the rows in order, with their own times where the workload gives no
-            arrival process; ``"resample"`` draws (prompt, output) pairs jointly with replacement.
-        rate_scale: the recorded rate is multiplied by this.
-        start: seconds since the first row; earlier rows are left out.
-        end: seconds since the first row; rows from here on are left out. None keeps all.
-        debatch: spread tied timestamps over the gap to the next; None does what the format needs.
+        mode: ``"replay"`` keeps the rows in order, with their recorded times unless the workload has an arrival
+            process; ``"resample"`` draws (prompt, output) pairs jointly with replacement.
+        rate_scale: factor of the recorded rate.
+        start: seconds since the first row; earlier rows are skipped.
+        end: seconds since the first row; later rows are skipped. None = keep all.
+        debatch: spread equal timestamps over the gap to the next one; None = the default of the format.
     """
 
     kind: Literal["trace"] = "trace"
@@ -46,22 +46,22 @@ class TraceLengths(Spec):
 AnyPairs = Annotated[
     IndependentLengths | FillLengths | EmpiricalPairs | TraceLengths, Field(discriminator="kind")
 ]
-"""Any source of (prompt, output) lengths, told apart by ``kind``."""
+"""Any source of (prompt, output) lengths, distinguished by ``kind``."""
 
 
 class RequestClass(Spec):
-    """A class of requests: its share of the arrivals, and what sets it apart.
+    """A class of requests: its arrivals, lengths, priority and targets.
 
     Attributes:
-        name: for reports.
+        name: name in reports.
         weight: share of the workload's arrivals, relative to the other classes.
-        rate: own Poisson rate, arrivals per second, instead of a weight.
-        arrivals: own arrival process, instead of a weight.
-        prompt: own prompt lengths; None takes the workload's.
-        output: own output lengths; None takes the workload's.
+        rate: Poisson rate of the class, arrivals per second, instead of a weight.
+        arrivals: arrival process of the class, instead of a weight.
+        prompt: prompt lengths of the class; None = the workload's.
+        output: output lengths of the class; None = the workload's.
         priority: larger is more important.
-        ttft_slo: target of the time to first token, seconds; None for no target.
-        tbt_slo: target of the time between tokens, seconds; None for no target.
+        ttft_slo: target of the time to first token, seconds; None = no target.
+        tbt_slo: target of the time between tokens, seconds; None = no target.
     """
 
     name: str = ""
@@ -83,28 +83,28 @@ class RequestClass(Spec):
 
     @property
     def source(self) -> str:
-        """``"arrivals"``, ``"rate"`` or ``"weight"`` (also where nothing is given: weight 1)."""
+        """``"arrivals"``, ``"rate"`` or ``"weight"`` (the default, weight 1)."""
         return "arrivals" if self.arrivals is not None else "rate" if self.rate is not None else "weight"
 
 
 class WorkloadSpec(Spec):
-    """Everything that defines a workload; with a seed it defines every request.
+    """Complete description of a workload; together with a seed it determines every request.
 
-    Arrivals come from exactly one place: ``arrivals``, or a rate or process of every class, or the
-    timestamps of a replayed trace. Every other workload also needs ``num_requests`` or ``duration``.
+    Arrivals have exactly one source: ``arrivals``, or a rate or process of every class, or the timestamps of a
+    replayed trace. Workloads other than replayed traces also need ``num_requests`` or ``duration``.
 
     Attributes:
         name: name of the preset, or the user's.
         description: one line.
         arrivals: process of all requests together.
-        lengths: source of (prompt, output) lengths, for requests whose class has none of its own.
-        classes: classes of requests; empty for none.
-        predictions: what schedulers are told; None keeps a trace's own predictions, else exact lengths.
+        lengths: source of (prompt, output) lengths for classes without their own.
+        classes: classes of requests; empty = none.
+        predictions: predicted output lengths; None = those of the trace, else exact lengths.
         limits: bounds on the lengths.
         ttft_slo: target of the time to first token of every request, seconds; None = those of the classes or the trace.
         tbt_slo: the same for the time between tokens.
-        num_requests: number of requests, or a range to draw it from. At most
-            :data:`~kvgym.workloads.base.MAX_REQUESTS` are drawn, by whatever the arrivals would come to.
+        num_requests: number of requests, or a range to draw it from, at most
+            :data:`~kvgym.workloads.base.MAX_REQUESTS`.
         duration: horizon in seconds (slots for slotted arrivals), or a range to draw it from.
     """
 
@@ -147,17 +147,17 @@ class WorkloadSpec(Spec):
 
     @property
     def mean_rate(self) -> float:
-        """Long-run arrivals per second of all classes; NaN where a trace's timestamps decide."""
+        """Long-run arrivals per second of all classes; NaN if a trace's timestamps determine it."""
         if self.arrivals is not None:
             return self.arrivals.mean_rate
         rates = [c.arrivals.mean_rate if c.arrivals else c.rate or math.nan for c in self.classes]
         return sum(rates) if rates else math.nan
 
     def at_rate(self, rate: float) -> WorkloadSpec:
-        """Return this workload with all arrivals sped up or slowed down to ``rate`` per second.
+        """Return this workload with all arrivals scaled to ``rate`` per second.
 
         Raises:
-            ConfigError: the workload has no finite rate of its own.
+            ConfigError: the workload has no finite rate.
         """
         if not math.isfinite(self.mean_rate):
             raise ConfigError("the workload has no rate to change; for a trace use rate_scale")

@@ -1,4 +1,4 @@
-"""The request table: one run's requests, frozen, sorted by arrival, validated once."""
+"""The request table: immutable, validated columns of a run's requests, sorted by arrival."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvgym.utils.checks import as_array
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.layout import UNKNOWN, WORKLOAD, words
 
-_ABOUT = ("notes", "classes")  # what the table says of itself; everything else is a column
+_ABOUT = ("notes", "classes")  # fields that are not columns
 
 _OPTIONAL = {
     "predicted_output_len": ("predicted_len", UNKNOWN),
@@ -40,16 +40,15 @@ class RequestTable:
         arrival_time: float64 (n,), seconds, ≥ 0, non-decreasing.
         prompt_len: int64 (n,), tokens, ≥ 1.
         output_len: int64 (n,), tokens, ≥ 1; the true length, hidden from policies.
-        predicted_output_len: int64 (n,), tokens, ≥ 1, or None where nothing is predicted.
+        predicted_output_len: int64 (n,), tokens, ≥ 1, or None without predictions.
         predicted_low: int64 (n,) or None, lower end of a predicted interval.
         predicted_high: int64 (n,) or None, upper end of a predicted interval.
         class_id: int64 (n,), ≥ 0, or None.
         priority: int64 (n,) or None, larger is more important.
         ttft_slo: float64 (n,), seconds, or None.
         tbt_slo: float64 (n,), seconds, or None.
-        notes: what was clipped or dropped on the way, one sentence each; shown to the user.
-        classes: rates and mean lengths of the classes, where the workload has classes; entry k describes
-            class_id k.
+        notes: what was clipped or dropped, one sentence each; shown to the user.
+        classes: rates and mean lengths of the classes, if the workload has classes; entry k describes class_id k.
     """
 
     arrival_time: NDArray[np.float64]
@@ -66,10 +65,10 @@ class RequestTable:
     classes: tuple[ClassStatistics, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        """Sort and validate what was given.
+        """Sort and validate the columns.
 
         Raises:
-            WorkloadError: as of :meth:`from_columns`.
+            WorkloadError: as for :meth:`from_columns`.
         """
         vars(self).update(vars(RequestTable._of(self.columns(), {}, self.notes, self.classes)))
 
@@ -84,8 +83,8 @@ class RequestTable:
         """Build a table from columns: sorts by arrival (stable), converts and validates.
 
         Args:
-            notes: carried over to the table.
-            classes: carried over to the table.
+            notes: notes of the table.
+            classes: classes of the table.
             **columns: the attributes above by name; ``arrival_time``, ``prompt_len`` and ``output_len``
                 are required.
 
@@ -102,7 +101,7 @@ class RequestTable:
         notes: tuple[str, ...],
         classes: tuple[ClassStatistics, ...],
     ) -> RequestTable:
-        """Build a table from new columns and, where none is given (None drops one), those of another table."""
+        """Build a table from new columns (None drops one) and the remaining ones of another table."""
         unknown = sorted(set(columns) - set(_COLUMNS))
         if unknown:
             raise WorkloadError(f"unknown request column {unknown}; valid: {', '.join(_COLUMNS)}")
@@ -130,7 +129,7 @@ class RequestTable:
             raise WorkloadError("predicted_low and predicted_high must come together, low ≤ high")
         class_id = arrays.get("class_id")
         if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
-            raise WorkloadError(f"notes = {shown(notes)}; expected texts")
+            raise WorkloadError(f"notes = {shown(notes)}; expected strings")
         if not isinstance(classes, list | tuple) or not all(isinstance(c, ClassStatistics) for c in classes):
             raise WorkloadError(
                 f"classes = {shown(classes)}; expected an entry of ClassStatistics for each class"
@@ -160,7 +159,7 @@ class RequestTable:
         classes: tuple[ClassStatistics, ...] | None = None,
         **columns: ArrayLike | None,
     ) -> RequestTable:
-        """Return a table with some columns replaced (None removes an optional one); the new ones are validated."""
+        """Return a table with some columns replaced (None removes an optional one); new columns are validated."""
         return RequestTable._of(
             columns,
             self.columns(),
@@ -177,7 +176,7 @@ class RequestTable:
         )
 
     def faster(self, factor: float) -> RequestTable:
-        """Return the same requests arriving ``factor`` times as fast; the rates of the classes follow."""
+        """Return the same requests arriving ``factor`` times as fast; the rates of classes are scaled too."""
         classes = tuple(c.at_rate(factor, speed=factor) for c in self.classes)
         return self.replace(arrival_time=self.arrival_time / factor, classes=classes)
 
@@ -191,7 +190,7 @@ class RequestTable:
                 first[target] = default
             else:
                 columns[target] = value
-        # All columns of some rows, while these are in the processor's cache.
+        # All columns of a block of rows while it is in the processor's cache.
         for start in range(0, len(self), _ROWS):
             rows = table[start : start + _ROWS]
             words(rows)[:] = words(first)
@@ -208,7 +207,7 @@ def _convert(name: str, raw: NDArray[Any]) -> NDArray[Any]:
     times = name in ("arrival_time", "ttft_slo", "tbt_slo")
     least = -(2**31) if name == "priority" else (0 if name == "class_id" else 1)
     if not times and raw.dtype == np.int64 and raw.size and raw.min() >= least and raw.max() < 2**31:
-        return raw.copy()  # no need to look at every number
+        return raw.copy()  # valid without a check of every number
     numbers = _numbers(raw)
     if times:
         bad = np.isnan(numbers) | (numbers < 0) | (np.isinf(numbers) & (name == "arrival_time"))
@@ -223,7 +222,7 @@ def _convert(name: str, raw: NDArray[Any]) -> NDArray[Any]:
 
 
 def _numbers(raw: NDArray[Any]) -> NDArray[np.float64]:
-    """Return a column as float64, NaN where something is no number; texts, truth values and times are none."""
+    """Return a column as float64; NaN for anything but a number (strings, booleans and times are not)."""
     if raw.dtype.kind in "iuf":
         return raw.astype(np.float64)
     numbers = np.full(len(raw), np.nan)

@@ -1,4 +1,4 @@
-"""A workload: a description bound to its data, sampled by seed."""
+"""Workloads: descriptions with their data, which sample requests by seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kvgym.workloads.table import RequestTable
 if TYPE_CHECKING:
     from kvgym.workloads.traces import Trace
 
-# Parts of the named streams. A class c has part (CLASS, c); appending parts keeps old workloads.
+# Parts of the named streams. A class c has part (CLASS, c). New parts are appended so that workloads do not change.
 _COUNT, _CLASS = 0, 1  # of "arrivals": number or horizon, and the classes' own processes
 _PROMPT, _OUTPUT, _CLASS_PROMPT, _CLASS_OUTPUT = 0, 1, 2, 3  # of "lengths"
 
@@ -32,23 +32,23 @@ _PROMPT, _OUTPUT, _CLASS_PROMPT, _CLASS_OUTPUT = 0, 1, 2, 3  # of "lengths"
 class Workload:
     """A sampler of request tables.
 
-    Arrivals, lengths, classes and predictions use separate random streams: a change to one of them never
-    moves another. The first n requests of a longer run equal the run of n (except under a predictor whose
-    answer depends on the whole table). Where classes have arrival processes of their own, these decide the
-    order of the classes, but the j-th request of a class keeps its lengths.
+    Arrivals, lengths, classes and predictions use separate random streams: a change to one never affects another. The
+    first n requests of a longer run equal the run of n (except with a predictor that depends on the whole table). If
+    classes have their own arrival processes, these determine the order of the classes, but the j-th request of a class
+    keeps its lengths.
 
     Args:
         spec: the description.
-        trace: the data of a ``trace`` source, e.g. read with a tokenizer; None reads the file now.
+        trace: the data of a ``trace`` source, e.g. read with a tokenizer; None = read the file now.
 
     Attributes:
         spec: the description.
-        trace: the data, None where no trace is used.
+        trace: the data, None without a trace.
     """
 
     @explained
     def __init__(self, spec: WorkloadSpec, trace: Trace | None = None) -> None:
-        """Bind ``spec`` to its data."""
+        """Combine ``spec`` with its data."""
         self.spec = spec
         self.trace = trace
         if isinstance(spec.lengths, TraceLengths):
@@ -68,7 +68,7 @@ class Workload:
 
     @property
     def mean_rate(self) -> float:
-        """Long-run arrivals per second; where a trace's timestamps decide, of the requests that are replayed."""
+        """Long-run arrivals per second; if a trace's timestamps determine it, of the replayed requests."""
         replayed, times = self._replayed(), self._recorded_times()
         if replayed is None or times is None:
             return self.spec.mean_rate
@@ -76,19 +76,19 @@ class Workload:
 
     @property
     def size(self) -> int | None:
-        """The number of requests of every seed; None where that depends on the seed."""
-        asked, duration, replayed = self.spec.num_requests, self.spec.duration, self._replayed()
+        """The number of requests for every seed; None if it depends on the seed."""
+        requested, duration, replayed = self.spec.num_requests, self.spec.duration, self._replayed()
         if replayed is None:
-            return asked if isinstance(asked, int) else None
+            return requested if isinstance(requested, int) else None
         trace, source, rows = replayed
-        if duration is None and not isinstance(asked, IntRange):
-            return len(rows) if asked is None else min(asked, len(rows))
+        if duration is None and not isinstance(requested, IntRange):
+            return len(rows) if requested is None else min(requested, len(rows))
         times = self._recorded_times()
         spread = trace.batched if source.debatch is None else source.debatch
         return len(times) if times is not None and isinstance(duration, int | float) and not spread else None
 
     def _replayed(self) -> tuple[Trace, TraceLengths, NDArray[np.int64]] | None:
-        """Return a trace, how it is replayed, and its rows that are unless a number or duration cuts them."""
+        """Return a trace, its replay settings, and the rows to replay before a number or duration cuts them."""
         source = self.spec.lengths
         if self.trace is None or not isinstance(source, TraceLengths) or not self.spec.replays:
             return None
@@ -135,14 +135,14 @@ class Workload:
         return tuple(described)
 
     def _profile(self, c: RequestClass, rate: float) -> RateProfile | None:
-        """Return how the rate of a class changes over time: as its own process, or as its share of all arrivals."""
+        """Return how the rate of a class changes over time: by its own process or as its share of all arrivals."""
         if c.arrivals is not None:
             return c.arrivals.profile
         whole = None if self.spec.arrivals is None else self.spec.arrivals.profile
         return None if whole is None else whole.scaled(float(rate) / self.mean_rate)
 
     def sample(self, seed: int) -> RequestTable:
-        """Return the requests of ``seed``; equal seeds give equal bits, and no file is read.
+        """Return the requests for ``seed``; equal seeds give equal bits, and no file is read.
 
         Args:
             seed: non-negative integer.
@@ -167,7 +167,7 @@ class Workload:
         return table if predictor is None else predictor.apply(table, substream(seed, "predictions"))
 
     def provenance(self) -> dict[str, Any]:
-        """Return what reproduces the workload: its description, and the trace's path, format and SHA-256."""
+        """Return the data that reproduce the workload: its description, and the trace's path, format and SHA-256."""
         trace = self.trace
         source = (
             None if trace is None else {"path": trace.path, "format": trace.format, "sha256": trace.sha256}
@@ -175,7 +175,7 @@ class Workload:
         return {"spec": self.spec.model_dump(mode="json"), "trace": source}
 
     def _replay(self, seed: int) -> RequestTable:
-        """Return the trace's rows in order, with their own times or those of the arrival process."""
+        """Return the trace's rows in order, with their recorded times or those of the arrival process."""
         spec, source = self.spec, self.spec.lengths
         assert isinstance(source, TraceLengths)
         assert self.trace is not None
@@ -207,7 +207,7 @@ class Workload:
         return table.replace(prompt_len=prompt, output_len=output, **self._class_columns(class_id))
 
     def _extent(self, seed: int) -> tuple[int | None, float | None]:
-        """Return the number of requests and the horizon in seconds, one of them None, or both."""
+        """Return the number of requests and the horizon in seconds; one or both are None."""
         n, duration = self.spec.num_requests, self.spec.duration
         if isinstance(n, IntRange):
             n = n.draw(substream(seed, "arrivals", _COUNT))
@@ -259,7 +259,7 @@ class Workload:
     def _own_lengths(
         self, seed: int, class_id: Lengths | None, prompt: Lengths, output: Lengths
     ) -> tuple[Lengths, Lengths]:
-        """Return the lengths with those of classes that have their own put in."""
+        """Replace the lengths of classes that have their own distributions."""
         prompt, output = prompt.copy(), output.copy()
         for k, c in enumerate(self.spec.classes):
             rows = np.flatnonzero(class_id == k)
@@ -270,7 +270,7 @@ class Workload:
         return prompt, output
 
     def _class_columns(self, class_id: Lengths | None) -> dict[str, Any]:
-        """Return the columns that follow from the class."""
+        """Return the columns that are determined by the class."""
         if class_id is None:
             return {}
         columns: dict[str, Any] = {"class_id": class_id, "classes": self.class_statistics}
@@ -285,7 +285,7 @@ class Workload:
         return columns
 
     def _predictor(self, table: RequestTable) -> Predictor | None:
-        """Return the predictor, None to keep the predictions that a trace brought along."""
+        """Return the predictor, None to keep the predictions of a trace."""
         predictor = self.spec.predictions
         if predictor is None:
             recorded = table.predicted_output_len is not None or table.predicted_low is not None
@@ -301,9 +301,9 @@ class Workload:
         return predictor
 
 
-def too_few(asked: int, rows: int) -> str:
-    """Return the note on a trace that has fewer requests than were asked for."""
-    return f"The trace has only {rows:,} requests, not the {asked:,} that were asked for."
+def too_few(requested: int, rows: int) -> str:
+    """Return the note on a trace that has fewer requests than requested."""
+    return f"The trace has only {rows:,} requests; {requested:,} were requested."
 
 
 @explained
@@ -312,11 +312,11 @@ def make_workload(source: str | Path | Mapping[str, Any] | WorkloadSpec, **overr
 
     Args:
         source: name of a preset (:func:`kvgym.workloads.preset_names`), path of a trace file to replay, a
-            :class:`WorkloadSpec`, or its fields as a mapping, which may start from ``{"preset": name}`` or
+            :class:`WorkloadSpec`, or a mapping of its fields, which may start from ``{"preset": name}`` or
             ``{"trace": path}``, see :func:`describe_workload`.
-        **overrides: fields to replace, e.g. ``num_requests=500``. Mappings are merged into the fields they
-            name unless their ``kind`` differs: ``arrivals={"rate": 10}`` keeps the process. ``rate=10``
-            scales all arrivals to 10 per second; a trace without times gets Poisson arrivals.
+        **overrides: fields to replace, e.g. ``num_requests=500``. Mappings are merged into the existing fields unless
+            their ``kind`` differs: ``arrivals={"rate": 10}`` keeps the process. ``rate=10`` scales all arrivals to 10
+            per second; a trace without times gets Poisson arrivals.
 
     Raises:
         UnknownNameError: no preset of this name.
@@ -345,13 +345,13 @@ def make_workload(source: str | Path | Mapping[str, Any] | WorkloadSpec, **overr
 
 
 def describe_workload(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the description that a short form stands for, as :func:`make_workload` takes it; a copy.
+    """Expand a short form into a description for :func:`make_workload`; returns a copy.
 
-    A name is a preset's, or the path of a trace file. In a mapping, ``trace`` is the path of one, and the fields of
-    :class:`TraceLengths` stand beside it: ``{"trace": "mine.csv", "rate_scale": 2}``.
+    A name is a preset or the path of a trace file. In a mapping, ``trace`` is the path of a trace file, next to the
+    fields of :class:`TraceLengths`: ``{"trace": "mine.csv", "rate_scale": 2}``.
 
     Raises:
-        ConfigError: a trace beside a preset or lengths.
+        ConfigError: a trace together with a preset or lengths.
     """
     if not isinstance(source, Mapping):
         name = str(source)
@@ -375,7 +375,7 @@ def _fields(spec: WorkloadSpec) -> dict[str, Any]:
 
 
 def _layer(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge changes into fields; a new number of requests displaces a duration and the other way round."""
+    """Merge changes into fields; a new number of requests replaces a duration and vice versa."""
     merged = {**fields, **{key: _merge(fields.get(key), value) for key, value in changes.items()}}
     for given, other in (("duration", "num_requests"), ("num_requests", "duration")):
         if changes.get(given) is not None and other not in changes:
@@ -393,14 +393,14 @@ def _merge(old: Any, new: Any) -> Any:
 
 
 _COUNTED = 10**18
-"""Larger numbers of requests are not written out: Python refuses those of thousands of digits."""
+"""Larger numbers of requests are not printed, as Python refuses to print thousands of digits."""
 
 
 def _check_sizes(processes: Sequence[ArrivalProcess], n: int | None, horizon: float | None) -> None:
-    """Refuse what would draw too many requests, before anything is drawn.
+    """Check the number of requests before anything is drawn.
 
     Raises:
-        WorkloadError: naming the number, or rate and duration, and the limit.
+        WorkloadError: too many; the message names the number, or rate and duration, and the limit.
     """
     if n is not None:
         shown = f"{n:,}" if n < _COUNTED else "more than 10^18"
@@ -414,7 +414,7 @@ def _check_sizes(processes: Sequence[ArrivalProcess], n: int | None, horizon: fl
 
 
 def _sample(process: ArrivalProcess, n: int | None, horizon: float | None, rng: np.random.Generator) -> Times:
-    """Sample by number or by horizon."""
+    """Sample a number of arrivals, or all before a horizon."""
     if n is not None:
         return process.sample(n, rng)
     assert horizon is not None

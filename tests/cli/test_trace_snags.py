@@ -24,7 +24,7 @@ def test_a_trace_with_fewer_requests_than_requested(kvgym, tmp_path):
     code, out, _ = kvgym("compare", "--trace", "mine.csv", "-n", 10000, *SMALL, "-o", "out")
     assert code == 0
     assert "4 requests/s, 40 requests" in " ".join(out.split())
-    note = "The trace has only 40 requests, not the 10,000 that were asked for."
+    note = "The trace has only 40 requests; 10,000 were requested."
     assert note in " ".join(out.split())
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["num_requests"] == [40]
@@ -33,7 +33,7 @@ def test_a_trace_with_fewer_requests_than_requested(kvgym, tmp_path):
     out = kvgym("compare", "--trace", "mine.csv", "-n", 40, *SMALL, "-o", "all")[1]
     assert "asked for" not in out
     out = kvgym("provision", "--trace", "mine.csv", "-n", 50, "-p", "fcfs", "--no-progress", "-o", "many")[1]
-    assert "The trace has only 40 requests, not the 50 that were asked for." in " ".join(out.split())
+    assert "The trace has only 40 requests; 50 were requested." in " ".join(out.split())
 
 
 @pytest.mark.parametrize("sign", [";", "\t", "|"])
@@ -119,7 +119,7 @@ def test_a_wrong_format_is_an_error(tmp_path):
     [
         ({"prompt_toks": "prompt"}, "write prompt=prompt_toks; valid"),
         ({"arrived_at": "ts"}, "write arrival=ts; valid"),
-        ({"nothing": "ts"}, "'nothing' is no column of a request; valid"),
+        ({"nothing": "ts"}, "'nothing' is not a column of a request; valid"),
     ],
 )
 def test_mappings_the_wrong_way_round(mapping, says):

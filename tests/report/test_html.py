@@ -258,5 +258,5 @@ def test_the_setting_has_the_workload_that_was_run():
     changed = build_scenario("a100-llama2-70b", rate=20.0, num_requests=10)
     rows = dict(content.setting(compare(changed, ["fcfs"], seeds=1)))
     assert "20 requests/s, 10 requests" in rows["Scenario"]
-    assert rows["Workload"].startswith("lmsys, 20 requests/s, 10 requests; not as in the preset: ")
+    assert rows["Workload"].startswith("lmsys, 20 requests/s, 10 requests; changed from the preset: ")
     assert "50/s" not in rows["Workload"]

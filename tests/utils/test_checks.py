@@ -1,4 +1,4 @@
-"""What programs hand over: seeds, whole numbers, arrays, and estimates before anything is drawn."""
+"""Checks of arguments: seeds, whole numbers, arrays, and size estimates before drawing."""
 
 from fractions import Fraction
 
@@ -14,7 +14,7 @@ from kvgym.workloads.arrivals import PiecewiseArrivals, SlottedArrivals
 @pytest.mark.parametrize(
     "seed", [1.0, -1, True, "1", None, [1], np.float64(2), np.True_, 1 + 0j, Fraction(2), np.array([1, 2])]
 )
-def test_no_seeds(seed):
+def test_invalid_seeds(seed):
     with pytest.raises(ConfigError, match="seed must be a whole number ≥ 0"):
         check_seed(seed)
     with pytest.raises(ConfigError, match=r"each seed must be|seeds"):
@@ -61,13 +61,13 @@ def test_arrays():
         ({"arrivals": {"kind": "piecewise", "times": [0, 10], "rates": [20, 1]}, "duration": 11}, "about 201 draws"),
     ],
 )  # fmt: skip
-def test_too_many_requests_are_told_before_they_are_drawn(changes, words, monkeypatch):
+def test_too_many_requests_are_refused_before_drawing(changes, words, monkeypatch):
     monkeypatch.setattr(base, "MAX_REQUESTS", 100)
     with pytest.raises(WorkloadError, match=words):
         make_workload("lmsys", **changes).sample(0)
 
 
-def test_the_estimate_is_near_what_is_drawn():
+def test_the_estimate_is_close_to_the_number_drawn():
     rng = np.random.default_rng(0)
     pieces = PiecewiseArrivals(times=(0.0, 10.0), rates=(100.0, 5.0))
     assert pieces.expected(20.0) == 1050

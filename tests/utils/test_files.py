@@ -1,4 +1,4 @@
-"""Files are whole or not there, and names stay in their folder."""
+"""Atomic writes, safe names, and locks on folders."""
 
 import os
 import stat
@@ -16,7 +16,7 @@ from kvgym.utils.files import LOCK, LONGEST, alone_in, plain_name, remove_left, 
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, OSError(28, "No space left on device")])
-def test_what_was_there_stays_until_the_new_file_is_whole(tmp_path, error):
+def test_the_old_file_stays_until_the_new_one_is_complete(tmp_path, error):
     path = tmp_path / "a.json"
     write_text(path, "old")
     expected = KVGymError if isinstance(error, OSError) else error
@@ -43,14 +43,14 @@ def test_a_pipe_is_written_directly(tmp_path):
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
-def test_a_stream_of_the_process_is_written_directly():
+def test_a_device_is_written_directly():
     for name in ("/dev/stdout", "/dev/null", "/proc/self/fd/1"):
         with whole_file(name) as place:
             assert str(place) == name
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path, there):
+def test_a_link_is_replaced_and_its_target_stays(tmp_path, there):
     target = tmp_path / "precious"
     if there:
         target.write_text("mine")
@@ -62,7 +62,7 @@ def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path, there):
     assert target.exists() == there
 
 
-def test_temporary_names_are_new_each_time_and_no_file_or_link_is_opened(tmp_path, monkeypatch):
+def test_temporary_names_are_unique_and_no_existing_file_is_opened(tmp_path, monkeypatch):
     path = tmp_path / "a.csv"
     with whole_file(path) as first, whole_file(path) as second:
         assert first != second
@@ -77,7 +77,7 @@ def test_temporary_names_are_new_each_time_and_no_file_or_link_is_opened(tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-def test_files_to_append_to_are_no_links_or_pipes(tmp_path, kind):
+def test_links_and_pipes_are_not_appended_to(tmp_path, kind):
     (tmp_path / "precious").write_text("mine")
     for name in (LOCK, "unfinished.jsonl", "train.log"):
         if kind == "link":
@@ -97,7 +97,7 @@ def test_files_to_append_to_are_no_links_or_pipes(tmp_path, kind):
     assert (tmp_path / "precious").read_text() == "mine"
 
 
-def test_a_lock_is_lent_to_one_at_a_time_in_the_same_thread(tmp_path):
+def test_a_lock_is_lent_to_one_call_at_a_time_in_the_same_thread(tmp_path):
     with alone_in(tmp_path, lend=True):
         for _ in range(2):
             with alone_in(tmp_path), pytest.raises(ConfigError, match="works on it"):
@@ -119,7 +119,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
 
 
-def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
+def test_only_temporary_files_of_killed_processes_are_removed(tmp_path):
     others = {
         ".env.tmpl", ".npmrc.tmp", ".a.123.tmp.csv", ".probe", ".lock", "a.csv", ".kvgym-results.json", LOCK,
         ".kvgym-notes.tmp", f"{files.temporary_name()}.a.b", f"x{files.temporary_name()}",
@@ -138,7 +138,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
 @example("")
 @example("a\0b/\\:*")
 @example("ä" * 500)
-def test_no_text_names_anything_outside_its_folder(text):
+def test_names_never_lead_out_of_their_folder(text):
     name = plain_name(text)
     assert name
     assert "/" not in name
@@ -149,6 +149,6 @@ def test_no_text_names_anything_outside_its_folder(text):
     assert plain_name(name) == name
 
 
-def test_long_names_differ_where_their_texts_do():
+def test_long_names_differ_if_their_texts_do():
     assert plain_name("x" * 300) != plain_name("x" * 299 + "y")
     assert plain_name("mc_sf:protection=0.1") == "mc_sf-protection-0.1"

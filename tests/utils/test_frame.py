@@ -1,4 +1,4 @@
-"""Tables of results: types, missing values, and files that other libraries read back as they were."""
+"""Tables of results: types, missing values, and files that other libraries read back unchanged."""
 
 import sys
 
@@ -31,7 +31,7 @@ VALUES = {
 }
 
 
-def test_columns_have_one_type_and_none_where_nothing_is():
+def test_columns_have_one_type_and_none_for_missing_values():
     assert {name: MIXED[name].dtype.kind for name in MIXED.columns} == {
         "whole": "i", "number": "f", "flag": "b", "text": "O", "array": "f", "scalar": "f",
     }  # fmt: skip
@@ -44,7 +44,7 @@ def test_columns_have_one_type_and_none_where_nothing_is():
     assert len(Frame.from_rows([])) == len(Frame({"x": []})) == 0
 
 
-def test_csv_as_it_is_written(tmp_path):
+def test_csv(tmp_path):
     MIXED.write_csv(tmp_path / "a.csv")
     assert (tmp_path / "a.csv").read_text("utf-8") == (
         "whole,number,flag,text,array,scalar\n"
@@ -61,7 +61,7 @@ COLUMNS = st.one_of(*(st.lists(st.one_of(st.none(), values), min_size=4, max_siz
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(columns=st.lists(COLUMNS, min_size=1, max_size=4))
-def test_others_read_what_is_written(columns, tmp_path):
+def test_polars_reads_the_same_values(columns, tmp_path):
     frame = Frame({f"c{i}": values for i, values in enumerate(columns)})
     types = {"i": pl.Int64, "f": pl.Float64, "b": pl.Boolean, "O": pl.String}
     schema = {name: types[frame[name].dtype.kind] for name in frame.columns}

@@ -1,4 +1,4 @@
-"""Files and texts of others: sizes, encodings, YAML that is more than plain values, archives that lie."""
+"""Readers of users' files: sizes, encodings, YAML beyond plain values, archives with false sizes."""
 
 import io
 import json
@@ -27,18 +27,18 @@ from kvgym.utils.reading import parse_fields, parse_json, parse_yaml, read_array
         ("", "must be a mapping of fields, got NoneType"),
     ],
 )
-def test_yaml_that_is_refused(text, message):
+def test_invalid_yaml_is_refused(text, message):
     with pytest.raises(ConfigError, match=f"^x.yaml: .*{message}"):
         parse_fields(text, "x.yaml")
 
 
-def test_yaml_that_is_read():
+def test_valid_yaml():
     text = "a: &x {k: [1, 2.5, null, true, text]}\nb: *x\n'1': '<<'\nc: {<<: *x, l: 2}"
     same = {"k": [1, 2.5, None, True, "text"]}
     assert parse_fields(text, "x") == {"a": same, "b": same, "1": "<<", "c": {**same, "l": 2}}
 
 
-def test_aliases_count_as_often_as_they_repeat(monkeypatch):
+def test_values_repeated_by_aliases_count_each_time(monkeypatch):
     monkeypatch.setattr(reading, "MAX_VALUES", 20)
     assert parse_yaml("[&a [1, 1, 1], *a, *a]", "x") == [[1, 1, 1]] * 3  # 13 values
     with pytest.raises(ConfigError, match="more than 20 values, aliases included"):
@@ -116,7 +116,7 @@ def test_arrays(tmp_path, monkeypatch):
         read_arrays(path, "agent")
 
 
-def test_what_was_cut_is_in_the_details():
+def test_shortened_text_is_complete_in_the_details():
     fields = json.dumps({"x" * 200: 1})
     with pytest.raises(ConfigError) as caught:
         reading.validate_fields(_model(), parse_fields(fields, "f"), "file f")

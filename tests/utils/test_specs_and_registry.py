@@ -1,4 +1,4 @@
-"""Short specs, registries, seeds: what names are made of."""
+"""Specs, registries and random streams."""
 
 import pickle
 import sys
@@ -106,7 +106,7 @@ def test_modules_of_sources_are_imported_when_needed(tmp_path, monkeypatch) -> N
 
 
 def test_plugins_of_other_distributions(tmp_path, monkeypatch):
-    """What a distribution names in the group is imported; what cannot be is told of, and the rest goes on."""
+    """Entry points of a group are imported; one that fails causes a warning, and the others are imported."""
     monkeypatch.setenv("KVGYM_PLUGINS", "1")
     folder = tmp_path / "acme-1.0.dist-info"
     folder.mkdir()
@@ -131,7 +131,7 @@ def test_names_of_sources_are_valid_names():
     assert "second" not in registry
 
 
-def test_what_is_no_name_is_not_counted_among_them():
+def test_invalid_names_are_not_in_a_registry():
     error = UnknownNameError("thing", "x", ["b", "a"], "a YAML file")
     assert str(error) == "unknown thing 'x'. Valid names: a, b; or a YAML file."
     assert error.details == "valid names: a, b; or a YAML file"
@@ -140,7 +140,7 @@ def test_what_is_no_name_is_not_counted_among_them():
 
 
 @pytest.mark.parametrize(("make", "name"), [(make_router, "routing"), (make_policy, "ranked_latency")])
-def test_agents_are_among_the_names_that_work(make, name):
+def test_agents_are_valid_names(make, name):
     assert make(name).label == name or make(name).info.name == name
     with pytest.raises(UnknownNameError) as caught:
         make("nobody_of_this_name")

@@ -1,4 +1,4 @@
-"""Exceptions of users' policies, routers, observers and models: named with function and line, run by run."""
+"""Exceptions of users' policies, routers, observers and models name function and line, run by run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def named(error: UserCodeError, text: str, what: str) -> None:
 
 @pytest.mark.parametrize("how", FAILING)
 @pytest.mark.parametrize("at", ["reset", "schedule", "blocking"])
-def test_of_a_policy(at, how):
+def test_errors_of_a_policy(at, how):
     line = "return next(iter" if how == "stop" else "sys.exit" if how == "exit" else "KeyboardInterrupt, "
     for system in (ONE, TWO):
         with pytest.raises(UserCodeError, match=r"^policy 'raising': fail \(") as found:
@@ -72,7 +72,7 @@ def test_of_a_policy(at, how):
         assert (found.value.result is None) == (at == "reset")
 
 
-def test_what_is_called_counts_not_the_library_below():
+def test_the_users_function_is_named_not_the_library_it_calls():
     with pytest.raises(UserCodeError) as found:
         simulate(ONE, TABLE, Raising(at="schedule", how="library"))
     named(found.value, "reshape(5)", "ValueError: cannot reshape")
@@ -82,7 +82,7 @@ def test_what_is_called_counts_not_the_library_below():
 
 
 @pytest.mark.parametrize("how", ["interrupt", "memory"])
-def test_interruptions_and_a_lack_of_memory_pass(how):
+def test_interrupts_and_memory_errors_pass(how):
     kind = {"interrupt": KeyboardInterrupt, "memory": MemoryError}[how]
     with pytest.raises(kind):
         simulate(ONE, TABLE, Raising(at="schedule", how=how))
@@ -92,7 +92,7 @@ def test_interruptions_and_a_lack_of_memory_pass(how):
         assert how == "memory" or not found.value.result.completed or at == "ended"
 
 
-def test_mistakes_of_kvgym_stay_its_own(monkeypatch):
+def test_bugs_in_kvgym_are_not_blamed_on_users(monkeypatch):
     monkeypatch.setattr(FCFS, "reset", lambda self, system: fail("key"))
     with pytest.raises(KeyError):
         simulate(ONE, TABLE, "fcfs")
@@ -105,7 +105,7 @@ def test_mistakes_of_kvgym_stay_its_own(monkeypatch):
 
 
 @pytest.mark.parametrize("at", ["reset", "route", "reassign", "compiled_rule"])
-def test_of_a_router(at):
+def test_errors_of_a_router(at):
     for how in ("key", "stop", "exit"):
         with pytest.raises(UserCodeError, match=r"^router 'raising': fail \(.* raised ") as found:
             simulate(TWO, TABLE, "fcfs", router=RaisingRouter(at=at, how=how))
@@ -113,7 +113,7 @@ def test_of_a_router(at):
 
 
 @pytest.mark.parametrize("at", ["joined", "decided", "ran", "ended"])
-def test_of_an_observer(at):
+def test_errors_of_an_observer(at):
     for how, what in FAILING.items():
         observer = RaisingObserver(at, how)
         with pytest.raises(
@@ -126,8 +126,8 @@ def test_of_an_observer(at):
 
 @pytest.mark.parametrize("at", ["joined", "moved", "decided", "ran", "waited"])
 @pytest.mark.parametrize("how", ["key", "interrupt"])
-def test_an_observer_hears_everything_once(at, how):
-    """Also after an exception: nothing is told twice, nothing is left out."""
+def test_an_observer_gets_every_event_once(at, how):
+    """Also after an exception: no event is repeated or skipped."""
     from helpers.random_runs import RandomPolicy
     from kvgym.contract.cases import Shuffling
 
@@ -144,14 +144,14 @@ def test_an_observer_hears_everything_once(at, how):
     assert disturbed[:until] == undisturbed[:until]
 
 
-def test_of_a_batch_time_model():
+def test_errors_of_a_batch_time_model():
     for system in (System(20, RaisingModel()), System(20, RaisingModel()).replicate(2)):
         with pytest.raises(UserCodeError, match=r"^batch-time model RaisingModel: fail \(") as found:
             simulate(system, TABLE, "fcfs")
         named(found.value, "KeyboardInterrupt, ", "KeyError")
 
 
-def test_of_kernels_as_plain_python():
+def test_errors_of_uncompiled_kernels():
     with pytest.raises(UserCodeError) as found:
         simulate(ONE, TABLE, WritesOutside(), compiled=False)
     named(found.value, "decision.admit[view.problem", "IndexError")
@@ -163,7 +163,7 @@ def test_of_kernels_as_plain_python():
         simulate(ONE, TABLE, NoParams())
 
 
-def test_of_constructors_and_sources(monkeypatch):
+def test_errors_of_constructors_and_sources(monkeypatch):
     monkeypatch.setitem(POLICIES._items, "raising", Raising)
     with pytest.raises(UserCodeError, match="policy 'raising': fail"):
         make_policy("raising:at=__init__")
@@ -177,7 +177,7 @@ def test_of_constructors_and_sources(monkeypatch):
 
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("how", ["stop", "exit", "unsendable"])
-def test_a_comparison_keeps_the_others(jobs, how):
+def test_a_comparison_continues_with_the_others(jobs, how):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = compare(SMALL, ["fcfs", Raising(at="schedule", how=how)], seeds=2, jobs=jobs)
@@ -187,7 +187,7 @@ def test_a_comparison_keeps_the_others(jobs, how):
 
 
 @pytest.mark.parametrize("at", ["hyperparameters", "content"])
-def test_of_what_describes_a_policy(at, tmp_path):
+def test_errors_of_a_policys_description(at, tmp_path):
     with pytest.raises(UserCodeError, match="policy or router 'raising': fail"):
         compare(SMALL, ["fcfs", Raising(at=at)], seeds=1, folder=tmp_path)
 

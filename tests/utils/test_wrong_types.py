@@ -1,4 +1,4 @@
-"""Everything public, called with a wrong type for each argument in turn: a result, or an error of kvgym."""
+"""Public functions called with a wrong type for each argument return a result or raise an error of kvgym."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WRONG = (None, "x", 5, [1], object(), math.nan)
 
 
 def outcome(call):
-    """Return what is wrong with what a call raises, "" if nothing is."""
+    """Return what is wrong with the exception of a call, "" if nothing is."""
     try:
         made = call()
         if inspect.isgenerator(made):
@@ -51,7 +51,7 @@ def test_wrong_types(name, tmp_path, monkeypatch):
 
 
 class Missing:
-    """A class that annotations name as a type checker would."""
+    """A class that annotations name only for type checkers."""
 
 
 @explained
@@ -74,7 +74,7 @@ def test_the_first_wrong_argument_is_named():
             halved(*arguments)
 
 
-def test_errors_that_no_argument_explains_stay():
+def test_errors_not_caused_by_an_argument_stay():
     @explained
     def fails(number: int = 0, whatever: object = None) -> None:
         raise ZeroDivisionError("own")

@@ -69,7 +69,10 @@ def test_jsonl_and_parquet(tmp_path):
         ),
         (
             "arrival_time,output_len,ttft,e2e_latency\n0,1,1,1\n",
-            ("none is known as the prompt", '--columns "arrival=arrival_time,prompt=NAME,output=output_len"'),
+            (
+                "no known name for the prompt",
+                '--columns "arrival=arrival_time,prompt=NAME,output=output_len"',
+            ),
         ),
         (f"{HEAD.strip()},ttft\n0,1,1,1,1,1\n", ("both there", "either")),
         (HEAD, ("no rows",)),
@@ -119,11 +122,11 @@ SPANS = [(a, p, o, round(t - a, 3), round(f - a, 3)) for a, p, o, t, f in ROWS]
     [
         ("timestamp,input_tokens,output_tokens,ttft,e2e_latency\n", SPANS, {},
          ("Columns: arrival = timestamp, prompt = input_tokens, output = output_tokens, ttft = ttft, e2e_latency = "
-          "e2e_latency.", "Times of timestamp are read as seconds: nothing says")),
+          "e2e_latency.", "Times of timestamp are read as seconds, the default")),
         ("ts,context_tokens,generated_tokens,time_to_first_token_ms,E2E Latency (ms)\n",
          [(a, p, o, 1e3 * t, 1e3 * e) for a, p, o, t, e in SPANS], {}, ("_ms are in milliseconds",)),
         ("arrival_time,prompt_len,output_len,ttft,e2e_latency_s\n",
-         [(1e3 * a, p, o, 1e3 * t, e) for a, p, o, t, e in SPANS], {"time_unit": "ms"}, ("in milliseconds, as told",)),
+         [(1e3 * a, p, o, 1e3 * t, e) for a, p, o, t, e in SPANS], {"time_unit": "ms"}, ("in milliseconds, as given",)),
         ("arrival_time,prompt_len,output_len,ttft,e2e_latency\n",
          [(1772438400036 + 1000 * a, p, o, t, e) for a, p, o, t, e in SPANS], {},
          ("milliseconds since 1970, counted from the first, of 2026-03-02",)),
@@ -150,5 +153,5 @@ def test_names_and_times_are_read_as_in_traces(tmp_path, head, rows, options, no
 def test_a_log_needs_times(tmp_path):
     with pytest.raises(TraceFormatError, match="arrival must name a column"):
         read_served(write(tmp_path, table()), columns={"arrival": "none"})
-    with pytest.raises(ConfigError, match="'ttfft' is no column of a request"):
+    with pytest.raises(ConfigError, match="'ttfft' is not a column of a request"):
         read_served(write(tmp_path, table()), columns={"ttfft": "first"})

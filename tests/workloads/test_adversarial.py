@@ -1,4 +1,4 @@
-"""The adversary's instance of Theorem 4.1 and the schedule against it."""
+"""The adversarial instance of Theorem 4.1 and the offline schedule for it."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_the_instance_by_hand():
 
 @pytest.mark.parametrize("memory", [4, 5, 16, 63, 64, 256])
 @pytest.mark.parametrize("start", [0, 1, 7, 300])
-def test_the_schedule_runs_and_costs_what_the_proof_says(memory, start):
+def test_the_schedule_is_feasible_and_has_the_cost_of_the_proof(memory, start):
     table = make_workload(theorem_4_1_workload(memory, start)).sample(0)
     run = replay(table, memory, theorem_4_1_schedule(memory, start)).requests
     total = (run["finish_time"] - table.arrival_time).sum()

@@ -44,7 +44,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 @pytest.mark.parametrize("process", ALL, ids=lambda p: p.kind)
-def test_contract(process: ArrivalProcess):
+def test_every_process_fulfils_the_contract(process: ArrivalProcess):
     times = process.sample(500, rng())
     assert times.shape == (500,)
     assert times.dtype == np.float64

@@ -1,4 +1,4 @@
-"""Damaged Parquet files: whatever reads them says one line, and nothing else comes to the terminal."""
+"""Damaged Parquet files cause an error of one line and no other output."""
 
 import random
 import subprocess
@@ -29,7 +29,7 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
 
 
 def damages(count):
-    """Bytes changed anywhere, in the metadata at the end, cut out or doubled; and cut short."""
+    """Yield damaged copies: bytes changed, removed or doubled anywhere or in the metadata at the end; and truncated."""
     rng = random.Random(7)
     for k in range(count):
         data = bytearray(mutate_bytes(WHOLE, rng) if k % 3 == 0 else WHOLE)
@@ -55,7 +55,7 @@ def test_nothing_but_the_error_is_printed(tmp_path):
 
 
 @pytest.mark.parametrize("data", [WHOLE[:-30], WHOLE[:4] + b"\xff" * 900 + WHOLE[904:], b"PAR1PAR1"])
-def test_a_command_says_one_line(tmp_path, data):
+def test_a_command_prints_one_line(tmp_path, data):
     path = tmp_path / "trace.parquet"
     path.write_bytes(data)
     code = "from kvgym.cli.app import main; main()"

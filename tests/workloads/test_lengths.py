@@ -171,7 +171,7 @@ def test_dropping_is_counted():
     )
 
 
-def test_limits_that_do_nothing_leave_no_note():
+def test_limits_without_effect_add_no_note():
     before = table([5], [5])
     assert LengthLimits(max_total_len=10).apply(before) is before
 

@@ -1,4 +1,4 @@
-"""Tables with names of their own: which column is what, and in which unit times are."""
+"""Users' tables: columns found by their names, and units of times."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_containers_agree(tmp_path: Path) -> None:
         assert read_trace(path, columns=columns).arrival_time.tolist() == [0, 1.5]
 
 
-def test_every_known_name_is_known() -> None:
+def test_every_documented_name_is_found() -> None:
     for arrival in ALIASES["arrival_time"]:
         assert OwnTable().matches((arrival, "prompt_tokens", "completion_tokens"))
         assert OwnTable().matches((f"{arrival.upper()} (ms)", "Input Tokens", "outputTokens"))
@@ -66,12 +66,12 @@ def test_every_known_name_is_known() -> None:
 @pytest.mark.parametrize(
     ("name", "values", "unit", "gap", "said"),
     [
-        ("ts", ("5", "6.5"), None, 1.5, "read as seconds: nothing says otherwise"),
-        ("ts", ("5", "6.5"), "ms", 0.0015, "in milliseconds, as told"),
-        ("ts", ("5", "6.5"), "us", 1.5e-6, "in microseconds, as told"),
+        ("ts", ("5", "6.5"), None, 1.5, "read as seconds, the default"),
+        ("ts", ("5", "6.5"), "ms", 0.0015, "in milliseconds, as given"),
+        ("ts", ("5", "6.5"), "us", 1.5e-6, "in microseconds, as given"),
         ("arrival_ms", ("5", "1505"), None, 1.5, "in milliseconds, as arrival_ms says"),
         ("time (us)", ("5", "1500005"), None, 1.5, "in microseconds, as time (us) says"),
-        ("arrival_ms", ("5", "6.5"), "s", 1.5, "in seconds, as told"),
+        ("arrival_ms", ("5", "6.5"), "s", 1.5, "in seconds, as given"),
         ("startTimeUnixNano", ("1715328000000000000", "1715328001500000000"), None, 1.5, "in nanoseconds, as"),
         ("ts", ("1715328000", "1715328001.5"), None, 1.5, "seconds since 1970, counted from the first, of 2024-05-10"),
         ("ts", ("1715328000000", "1715328001500"), None, 1.5, "milliseconds since 1970"),
@@ -89,7 +89,7 @@ def test_units(name, values, unit, gap, said, tmp_path):
 
 
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Paris"])
-@pytest.mark.parametrize("texts", [False, True])  # a text column is read value by value
+@pytest.mark.parametrize("texts", [False, True])  # text columns are read value by value
 def test_columns_of_dates_in_parquet(zone, texts, tmp_path):
     frame = pl.DataFrame(
         {"created_at": ["2024-05-10 08:00:00", "2024-05-10 08:00:01.5"], "input_len": [1, 2]}
@@ -102,7 +102,7 @@ def test_columns_of_dates_in_parquet(zone, texts, tmp_path):
 
 def test_without_times(tmp_path):
     path = write(tmp_path, "input_tokens,output_tokens\n5,6\n7,8\n")
-    with pytest.raises(TraceFormatError, match="none is known as the arrival"):
+    with pytest.raises(TraceFormatError, match="no known name for the arrival"):
         load_trace(path)
     trace = load_trace(path, columns={"arrival": "none"})
     assert not trace.has_times
@@ -114,15 +114,15 @@ def test_without_times(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "says"),
     [
-        (TABLE, {}, 'found columns when, in, out, tier: none is known as the arrival; none is known as the prompt; '
-         'none is known as the output. Name them: --columns "arrival=when,prompt=in,output=out"'),
+        (TABLE, {}, 'found columns when, in, out, tier: no known name for the arrival; no known name for the prompt; '
+         'no known name for the output. Name them: --columns "arrival=when,prompt=in,output=out"'),
         ("ts,when,input_tokens,out\n1,1,1,1\n", {},
-         'none is known as the output. Name them: --columns "arrival=ts,prompt=input_tokens,output=out"'),
+         'no known name for the output. Name them: --columns "arrival=ts,prompt=input_tokens,output=out"'),
         ("ts,created_at,input_tokens,output_len\n1,1,1,1\n", {}, "ts and created_at may each be the arrival"),
         (TABLE, {"columns": {**MAPPING, "arrival": "time"}}, "there is no 'time'"),
-        (TABLE, {"columns": {**MAPPING, "arival": "when"}}, "'arival' is no column of a request; valid: arrival, "),
+        (TABLE, {"columns": {**MAPPING, "arival": "when"}}, "'arival' is not a column of a request; valid: arrival, "),
         (TABLE, {"columns": MAPPING, "time_unit": "min"}, "time_unit = 'min'; valid: s, ms, us, ns"),
-        (TABLE, {"columns": MAPPING, "format": "azure"}, "for tables of your own; format azure has its own"),
+        (TABLE, {"columns": MAPPING, "format": "azure"}, "for your own tables; format azure has fixed ones"),
         (TABLE, {"columns": {**MAPPING, "prompt": "tier", "output": "when"}}, "line 3, column 'when': '11.5'"),
         (TABLE.replace("11.5", "-1"), {"columns": MAPPING}, "line 3, column 'when': '-1'; expected a number of sec"),
         (TABLE.replace("10,", "10/05/24,"), {"columns": MAPPING}, "line 2, column 'when': '10/05/24'; expected a time"),
@@ -145,9 +145,9 @@ def test_mistakes(text, options, says, tmp_path):
     "names",
     [
         ("arrival_time", "prompt_len", "output_len"),
-        ("timestamp", "input_length", "output_length"),  # of Mooncake, whose times are milliseconds
-        ("Timestamp", "Request tokens", "Response tokens"),  # of BurstGPT
-        ("arrived_at", "num_prefill_tokens", "num_decode_tokens"),  # of Vidur's
+        ("timestamp", "input_length", "output_length"),  # Mooncake, times in milliseconds
+        ("Timestamp", "Request tokens", "Response tokens"),  # BurstGPT
+        ("arrived_at", "num_prefill_tokens", "num_decode_tokens"),  # Vidur
     ],
 )
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
@@ -173,16 +173,13 @@ def test_dates_are_dates_under_the_names_of_a_known_format(names, suffix, tmp_pa
 def test_the_unit_of_small_numbers_is_noted(tmp_path):
     own = load_trace(write(tmp_path, "arrival_time,prompt_len,output_len\n36,1,1\n425,1,1\n"))
     assert (own.format, own.arrival_time.tolist()) == ("kvgym", [36, 425])
-    assert (
-        "Times are read as seconds: nothing says otherwise (another unit: --time-unit ms, us or ns)."
-        in own.notes
-    )
+    assert "Times are read as seconds, the default (another unit: --time-unit ms, us or ns)." in own.notes
     mooncake = load_trace(write(tmp_path, "timestamp,input_length,output_length\n36,1,1\n425,1,1\n"))
-    assert "Times are in milliseconds, as format mooncake has them" in mooncake.notes[1]
+    assert "Times are in milliseconds, as in format mooncake" in mooncake.notes[1]
     assert not any("Times are" in note for note in load_trace(tmp_path / "trace.csv", "mooncake").notes)
 
 
-def test_what_a_run_wrote_is_read_as_it_was_written(tmp_path):
+def test_results_of_a_run_are_read_unchanged(tmp_path):
     times = [1772438400.25, 1772438402.5]
     table = RequestTable.from_columns(arrival_time=times, prompt_len=[4, 5], output_len=[2, 2])
     save_run(simulate(System(100, UnitBatchTime()), table, "fcfs"), tmp_path / "run")
@@ -191,13 +188,13 @@ def test_what_a_run_wrote_is_read_as_it_was_written(tmp_path):
     assert not any("Times are" in note for note in trace.notes)
 
 
-def test_a_name_of_kvgyms_own_goes_first(tmp_path):
+def test_kvgyms_own_names_take_precedence(tmp_path):
     rows = "2026-03-02 09:00:00Z,7,4,9,4\n2026-03-02 09:00:02Z,9,5,8,5\n"
     trace = load_trace(write(tmp_path, f"arrival_time,ts,prompt_len,input_len,output_len\n{rows}"))
     assert (trace.arrival_time.tolist(), trace.prompt_len.tolist()) == ([0, 2], [4, 5])
 
 
-def test_ambiguity_ends_with_a_mapping(tmp_path):
+def test_ambiguous_columns_need_a_mapping(tmp_path):
     path = write(tmp_path, "ts,created_at,input_tokens,output_len\n1,7,1,1\n3,8,1,1\n")
     assert load_trace(path, columns={"arrival": "ts"}).arrival_time.tolist() == [0, 2]
     assert load_trace(path, columns={"arrival": "created_at"}).arrival_time.tolist() == [0, 1]

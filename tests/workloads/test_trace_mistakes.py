@@ -1,4 +1,4 @@
-"""Trace files that are malformed or damaged: one error that says where."""
+"""Malformed or damaged trace files: one error that names the place."""
 
 import contextlib
 
@@ -146,7 +146,7 @@ def test_truncated_parquet(keep: float, format_name: str, tmp_path, capfd):
     path.write_bytes(content[: int(keep * len(content))])
     with pytest.raises(TraceFormatError, match="damaged Parquet"):
         read_trace(path)
-    assert capfd.readouterr() == ("", "")  # the error is all there is to see
+    assert capfd.readouterr() == ("", "")  # no output besides the error
 
 
 def test_wrong_values_in_parquet(tmp_path):

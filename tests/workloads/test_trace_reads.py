@@ -1,4 +1,4 @@
-"""A trace file is read once, however often its workload is made."""
+"""A trace file is read once, even if its workload is built several times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = "arrival_time,prompt_len,output_len\n0,3,2\n1,5,3\n"
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Paths of the files that are opened to be read."""
+    """Return the list of files opened for reading."""
     seen: list[str] = []
     original = SourceFile.open.__func__  # type: ignore[attr-defined]
 
@@ -50,7 +50,7 @@ def test_an_unchanged_file_is_read_once(trace: Path, reads: list[str]) -> None:
     assert reads == ["mine.csv"]
 
 
-def test_what_is_shared_cannot_be_written(trace: Path) -> None:
+def test_shared_arrays_are_read_only(trace: Path) -> None:
     shared = load_trace(trace)
     for column in (shared.arrival_time, shared.prompt_len, shared.output_len):
         with pytest.raises(ValueError, match="read-only"):
@@ -65,7 +65,7 @@ def test_a_changed_file_another_format_or_tokenizer_is_read_again(trace: Path, r
     assert len(reads) == 2
     trace.write_text(ROWS + "2,7,1\n")
     assert load_trace(trace, "kvgym").prompt_len.tolist() == [3, 5, 7]
-    changed = ROWS.replace("0,3,2", "0,4,2") + "2,7,1\n"  # of the same size
+    changed = ROWS.replace("0,3,2", "0,4,2") + "2,7,1\n"  # same size
     other = trace.with_name("other.csv")
     other.write_text(changed)
     os.replace(other, trace)
@@ -75,7 +75,7 @@ def test_a_changed_file_another_format_or_tokenizer_is_read_again(trace: Path, r
     assert len(reads) == 6
 
 
-def test_errors_are_not_kept(trace: Path, tmp_path: Path) -> None:
+def test_errors_are_not_cached(trace: Path, tmp_path: Path) -> None:
     load_trace(trace)
     with pytest.raises(UnknownNameError):
         load_trace(trace, "nothing")

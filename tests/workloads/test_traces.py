@@ -1,4 +1,4 @@
-"""Traces: formats told apart, read, written and spread."""
+"""Traces: formats detected, read and written; equal times spread."""
 
 import hashlib
 import json
@@ -68,12 +68,12 @@ def test_time_layouts(first: str, second: str, gap: float, tmp_path):
     assert table.prompt_len.tolist() == [5, 7]
 
 
-def test_both_ways_of_reading_times_agree(tmp_path):
+def test_the_fast_and_the_slow_reader_of_times_agree(tmp_path):
     path = tmp_path / "a.csv"
     write_sample_trace(path, "azure")
     fast = read_trace(path)
     lines = path.read_text().splitlines(keepends=True)
-    lines[1] = lines[1].replace(" 18:", "T18:")  # one value that the fast way does not take
+    lines[1] = lines[1].replace(" 18:", "T18:")  # one value that the fast reader rejects
     slow = read_trace(write(tmp_path, "".join(lines), "b.csv"))
     np.testing.assert_array_equal(fast.arrival_time, slow.arrival_time)
 
@@ -97,14 +97,14 @@ DIGITS = st.integers(0, 99).map(lambda x: f"{x:02d}")
     st.sampled_from(["", "Z", "+00:00", "-05:30", "+0100", "x"]),
     st.booleans(),
 )  # fmt: skip
-def test_times_all_at_once_are_those_one_by_one(texts, zone, one_zone):
+def test_times_parsed_together_equal_times_parsed_one_by_one(texts, zone, one_zone):
     texts = [f" {text}{zone if one_zone or i % 2 else ''}" for i, text in enumerate(texts)]
     times = parse_times(np.array(texts, "S60"))
     if times is not None:
         assert times.tolist() == [parse_value(text, "datetime") for text in texts]
 
 
-def test_plain_times_need_no_closer_look():
+def test_plain_times_are_parsed_together():
     texts = np.array(["2023-11-16 18:15:46.6805900+02:00", "2023-11-16T18:15:46+02:00"], "S40")
     assert parse_times(texts).tolist() == [parse_value(text.decode(), "datetime") for text in texts]
 
@@ -113,7 +113,7 @@ def test_plain_times_need_no_closer_look():
     "text", ["2023-13-01 00:00:00", "2023-02-29 00:00:00", "2023-00-10 00:00:00", "2023-04-31 00:00:00",
              "2023-01-00 00:00:00", "2023-01-01 24:00:00", "2023-01-01 00:60:00", "2023-01-01 00:00:60"],
 )  # fmt: skip
-def test_times_that_do_not_exist_need_a_closer_look(text):
+def test_dates_that_do_not_exist_are_left_to_the_slow_reader(text):
     assert parse_times(np.array([b"2024-02-29 23:59:59.5", text.encode()], "S40")) is None
 
 
@@ -216,7 +216,7 @@ def test_window_scale_and_limits(tmp_path):
     assert table.arrival_time.tolist() == [0, 0.5, 1, 1.5]
     assert table.prompt_len.tolist() == [12, 13, 14, 15]
     assert table.notes[2:] == (
-        "6 of 10 requests lie in the chosen window.",
+        "6 of 10 requests are in the chosen window.",
         "The first 4 of 6 requests are used.",
     )
     dropped = read_trace(path, limits=LengthLimits(max_prompt_len=15, policy="drop"))
@@ -308,9 +308,9 @@ def test_round_trip_is_exact(table: RequestTable, suffix: str, tmp_path):
         np.testing.assert_array_equal(getattr(back, name), column)
 
 
-def test_writer_refuses_other_endings(tmp_path):
+def test_the_writer_refuses_other_suffixes(tmp_path):
     table = RequestTable.from_columns(arrival_time=[0], prompt_len=[1], output_len=[1])
-    with pytest.raises(ConfigError, match=r"unknown ending '\.xlsx'; valid: \.csv"):
+    with pytest.raises(ConfigError, match=r"unknown suffix '\.xlsx'; valid: \.csv"):
         write_requests(table, tmp_path / "a.xlsx")
     with pytest.raises(ConfigError, match="does not exist"):
         write_requests(table, tmp_path / "nowhere" / "a.csv")

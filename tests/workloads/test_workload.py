@@ -40,7 +40,7 @@ def test_presets(name: str):
     table = workload.sample(3)
     assert len(table) >= 20
     assert same(table, make_workload(name).sample(3))
-    drawn = not name.startswith("mcsf-adversarial")  # an adversary leaves nothing to chance
+    drawn = not name.startswith("mcsf-adversarial")  # the adversarial instance is deterministic
     assert same(table, workload.sample(4), "output_len") != drawn
     assert same(table, table.replace(), "predicted_output_len")
     np.testing.assert_array_equal(table.predicted_output_len, table.output_len)
@@ -364,8 +364,8 @@ def test_class_ids_must_be_described() -> None:
         ClassStatistics("idle", 0, 1, 1)
 
 
-def test_rate_and_number_are_those_of_the_requests_that_are_replayed(tmp_path):
-    """The first rows of a trace come at another rate than all; as a file of their own they are the same requests."""
+def test_rate_and_number_are_of_the_replayed_requests(tmp_path):
+    """The first rows of a trace have a different rate; a file with only these rows gives the same requests."""
     times = [0, 1, 2, 3, 3.1, 3.2, 3.3, 3.4]
     for name, rows in (("all", times), ("first", times[:4])):
         lines = "".join(f"{t},5,2\n" for t in rows)
@@ -386,7 +386,7 @@ def test_rate_and_number_are_those_of_the_requests_that_are_replayed(tmp_path):
     assert same(cut.sample(0), first.sample(0), "arrival_time", "prompt_len")
 
 
-def test_a_number_that_depends_on_the_seed_is_not_told(tmp_path):
+def test_a_number_that_depends_on_the_seed_is_unknown(tmp_path):
     path = tmp_path / "requests.csv"
     write_sample_trace(path, "azure")
     trace = {"trace": str(path)}

@@ -1,6 +1,6 @@
-"""Readers of request traces, the writer of kvgym's own format, and a synthetic sample.
+"""Readers of request traces, a writer of kvgym's own format, and synthetic samples.
 
-A file becomes a :class:`Trace`, whose rows a workload replays or draws lengths from.
+A file becomes a :class:`Trace`; a workload replays its rows or draws lengths from them.
 May import ``base``, ``lengths``, ``limits`` and ``table`` of :mod:`kvgym.workloads`; may be imported from
 :mod:`kvgym.workloads.workload` and above.
 """

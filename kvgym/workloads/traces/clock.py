@@ -1,4 +1,4 @@
-"""In which unit a column of times is: told, said by its name or by its first value, or seconds."""
+"""Detect the unit of a column of times: given, by its name, by its first value, or seconds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from kvgym.workloads.traces.values import DECIMAL_COMMA, PER_SECOND
 UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 """Units of times by their symbols."""
 
-AS_SECONDS = "read as seconds: nothing says otherwise (another unit: --time-unit ms, us or ns)"
-"""How times are read where nothing tells their unit."""
+AS_SECONDS = "read as seconds, the default (another unit: --time-unit ms, us or ns)"
+"""How times without a known unit are read."""
 
 _UNIT_WORDS = {
     word: unit
@@ -28,27 +28,27 @@ _EPOCH = (datetime(2015, 1, 1, tzinfo=timezone.utc), datetime(2040, 1, 1, tzinfo
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a column in small letters, with ``_`` between words: ``startTime`` is ``start_time``."""
+    """Return the name of a column in lower case, with ``_`` between words: ``startTime`` becomes ``start_time``."""
     parted = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[0-9])(?=[A-Z][a-z])", "_", name)
     return re.sub(r"[^a-z0-9]+", "_", parted.lower()).strip("_")
 
 
 def without_unit(plain: str) -> str:
-    """Return a name as of :func:`plain_name` without the unit that it ends with."""
+    """Return a :func:`plain_name` without a unit at its end."""
     stem, _, last = plain.rpartition("_")
     return stem if stem and last in _UNIT_WORDS else plain
 
 
 def named_unit(name: str) -> str | None:
-    """Return the unit that the name of a column ends with, a key of :data:`PER_SECOND`; None where it says none."""
+    """Return the unit at the end of a column's name, a key of :data:`PER_SECOND`; None if there is none."""
     return _UNIT_WORDS.get(plain_name(name).rpartition("_")[2])
 
 
 def dated_kind(value: Any) -> str | None:
-    """Return the kind of times whose first value leaves no doubt that they are dates, None where it does not.
+    """Return the kind of times if their first value is clearly a date, otherwise None.
 
-    That is ``datetime`` for dates and for texts that are no numbers, and a key of :data:`PER_SECOND` for numbers that
-    are dates between 2015 and 2040 when they count from 1970.
+    The kind is ``datetime`` for dates and for texts other than numbers, and a key of :data:`PER_SECOND` for numbers
+    that are dates between 2015 and 2040 when counted from 1970.
     """
     if isinstance(value, datetime):
         return "datetime"
@@ -63,16 +63,16 @@ def dated_kind(value: Any) -> str | None:
     return next(counted, None)
 
 
-def time_kind(name: str, value: Any, told: str | None) -> tuple[str, str]:
-    """Return the kind of a column of moments, and how it was told.
+def time_kind(name: str, value: Any, given: str | None) -> tuple[str, str]:
+    """Return the kind of a column of times, and how it was determined.
 
     Args:
-        name: of the column.
+        name: name of the column.
         value: its first value.
-        told: key of :data:`UNITS`, None where nothing was told.
+        given: the user's unit, a key of :data:`UNITS`, or None.
     """
-    if told is not None:
-        return UNITS[told], f"in {UNITS[told]}, as told"
+    if given is not None:
+        return UNITS[given], f"in {UNITS[given]}, as given"
     dated = dated_kind(value)
     if dated == "datetime":
         return dated, "dates, counted from the first"

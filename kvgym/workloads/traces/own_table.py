@@ -1,4 +1,4 @@
-"""Tables whose columns have names of their own: which column is what, and in which unit its times are."""
+"""Users' tables: find the columns by their names, and the unit of the times."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ OWN_COLUMNS = (
     Column("ttft_slo", "ttft_slo", "slo", required=False),
     Column("tbt_slo", "tbt_slo", "slo", required=False),
 )
-"""Columns of kvgym's own format: all that a trace may say of a request."""
+"""Columns of kvgym's own format: all that a trace may contain."""
 
 SHORT = {"arrival": "arrival_time", "prompt": "prompt_len", "output": "output_len"}
-"""Short words for the columns that a mapping is mostly about."""
+"""Short names of the most important columns, for mappings."""
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "arrival_time": (
@@ -48,33 +48,32 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "num_decode_tokens", "gen_ai_usage_output_tokens",
     ),
 }  # fmt: skip
-"""Names that are known without a mapping, as :func:`plain_name` writes them; the optional columns have their own."""
+"""Names that are known without a mapping, in the form of :func:`plain_name`; optional columns need their own names."""
 
 _HINTS = {
     "arrival_time": {"at", "date", "when"},
     "prompt_len": {"in", "question"},
     "output_len": {"out", "answer"},
 }
-"""Words in names that are not known, but lead to a guess in a suggestion."""
+"""Words in unknown names that lead to a suggestion."""
 
 
 def alias_table() -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
-    """Return headings and rows of the table of known names, as docs/traces.md shows it."""
+    """Return headings and rows of the table of known names in docs/traces.md."""
     rows = {short: (", ".join(ALIASES[target]),) for short, target in SHORT.items()}
     return ("column", "names that are known without a mapping"), rows
 
 
 @dataclass(frozen=True)
 class OwnTable:
-    """The format of tables with one row per request and any names; see docs/traces.md.
+    """The format of tables with one row per request and any column names; see docs/traces.md.
 
     Attributes:
-        mapping: names of columns in the file by what they are: keys of :data:`SHORT` or targets of ``columns``.
-            ``arrival="none"`` says that there are no times.
-        time_unit: key of :data:`UNITS`; None = told by the values or the name where that leaves no doubt, else
-            seconds.
-        columns: what there may be, kvgym's own columns unless more is read.
-        aliases: names that are known for them.
+        mapping: column names in the file by meaning: keys of :data:`SHORT` or targets of ``columns``.
+            ``arrival="none"`` = there are no times.
+        time_unit: key of :data:`UNITS`; None = determined by the values or the name if these are clear, else seconds.
+        columns: possible columns, by default kvgym's own.
+        aliases: known names of these columns.
     """
 
     mapping: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +90,7 @@ class OwnTable:
         """Check the options.
 
         Raises:
-            ConfigError: a key or a unit that there is not.
+            ConfigError: an unknown key or unit.
         """
         valid = [*SHORT, *(c.target for c in self.columns)]
         for key, name in self.mapping.items():
@@ -99,37 +98,37 @@ class OwnTable:
                 meant = f"{name}={key}" if name in valid else f"{_meant(key)}={name}" if _meant(key) else ""
                 hint = meant and f"write {meant}; "
                 raise ConfigError(
-                    f"columns: {shown(key)} is no column of a request; {hint}valid: {', '.join(valid)}"
+                    f"columns: {shown(key)} is not a column of a request; {hint}valid: {', '.join(valid)}"
                 )
         if self.time_unit is not None and self.time_unit not in UNITS:
             raise ConfigError(f"time_unit = {shown(self.time_unit)}; valid: {', '.join(UNITS)}")
 
     def matches(self, names: tuple[str, ...]) -> bool:
-        """Whether a file with these columns or keys can be read without being told more."""
+        """Return whether a file with these columns or keys can be read without further options."""
         return not self.resolve(names)[1]
 
     def refusal(self, source: SourceFile, what: str = "") -> TraceFormatError:
-        """Return the error about a file: what is missing, or in doubt, and the mapping to give.
+        """Return the error about a file that does not match: missing or ambiguous columns, and the mapping to give.
 
         Args:
-            source: the file, which does not match.
-            what: what to say of it first, ``"unknown format; "``.
+            source: the file.
+            what: beginning of the message, ``"unknown format; "``.
         """
         names, problems = source.names, "; ".join(self.resolve(source.names)[1])
         found = f"found columns {some(names, 60) or 'none'}: {problems}"
         message = f"{source.path}: {what}{found}. Name them: {self.mapping_of(names)}"
         return TraceFormatError(
             message,
-            f"{message}\nin a scenario file, beside trace, and in Python: {self.field_of(names)}\n"
-            "arrival=none where there are no times; kvgym list traces shows the formats that are known",
+            f"{message}\nin a scenario file, next to trace, and in Python: {self.field_of(names)}\n"
+            "use arrival=none if there are no times; kvgym list traces shows the known formats",
         )
 
     def mapping_of(self, names: tuple[str, ...]) -> str:
-        """Return the option that maps the columns of a file; those that are not known by how their names look."""
+        """Return the option that maps the columns of a file; unknown columns are guessed from their names."""
         return f'--columns "{",".join(f"{short}={name}" for short, name in self._guessed(names).items())}"'
 
     def field_of(self, names: tuple[str, ...]) -> str:
-        """Return the same as :meth:`mapping_of`, as a scenario file has it."""
+        """Return the mapping of :meth:`mapping_of` in the form of a scenario file."""
         return yaml.safe_dump(
             {"columns": self._guessed(names)}, sort_keys=False, default_flow_style=True, width=10**6
         )[1:-2]
@@ -147,7 +146,7 @@ class OwnTable:
         """Return the columns in file order, times in seconds, and notes.
 
         Raises:
-            TraceFormatError: a column is missing or in doubt, or a value is wrong.
+            TraceFormatError: a column is missing or ambiguous, or a value is wrong.
         """
         found, problems = self.resolve(source.names)
         if problems:
@@ -164,9 +163,9 @@ class OwnTable:
         return data, [columns_note(found, source.names), *notes]
 
     def resolve(self, names: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
-        """Return the name of each column by its target, and what is missing or in doubt.
+        """Return the name of each column by its target, and the missing or ambiguous columns.
 
-        A column that is called what kvgym calls it goes before those with other names.
+        A column with kvgym's own name takes precedence over those with other known names.
         """
         given = {SHORT.get(key, key): name for key, name in self.mapping.items()}
         untimed = given.get("arrival_time") == "none" and "none" not in names
@@ -181,7 +180,7 @@ class OwnTable:
             else:
                 free = [name for name in names if name not in given.values()]
                 known = [target] if target in free else [name for name in free if self._known(name, column)]
-                missing = f"none is known as the {_word(target)}"
+                missing = f"no known name for the {_word(target)}"
             if len(known) == 1:
                 found[target] = known[0]
             elif known:
@@ -191,18 +190,18 @@ class OwnTable:
         return found, problems
 
     def _known(self, name: str, column: Column) -> bool:
-        """Whether a name stands for a column without a mapping; times may name their unit."""
+        """Return whether a name is known for a column; names of times may end in a unit."""
         plain = plain_name(name)
         known = self.aliases.get(column.target, (column.target,))
         return plain in known or (column.kind == "seconds" and without_unit(plain) in known)
 
 
 def columns_note(found: Mapping[str, str], names: Sequence[str]) -> str:
-    """Return the note on what the columns of a file were read as.
+    """Return the note on which columns of a file were read.
 
     Args:
-        found: names of columns by target.
-        names: of all columns.
+        found: names of the columns that were read, by target.
+        names: names of all columns.
     """
     used = ", ".join(f"{_word(target)} = {name}" for target, name in found.items())
     ignored = [name for name in names if name not in found.values()]
@@ -210,22 +209,22 @@ def columns_note(found: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 def _meant(key: str) -> str:
-    """Return the short word for what a key of a mapping is another name of, "" where it is of none."""
+    """Return the short name of the column that a mapping's key is an alias of, "" if it is none."""
     return next((word for word, target in SHORT.items() if plain_name(key) in ALIASES[target]), "")
 
 
 def _nearest(target: str, names: Sequence[str]) -> str | None:
-    """Return the name that is most like what a column is called elsewhere, None where none is."""
+    """Return the name that is most similar to the known names of a column, None if none is similar."""
     words = {kind: {word for alias in known for word in alias.split("_")} for kind, known in ALIASES.items()}
     every = set().union(*words.values())
-    telling = words.pop(target).difference(*words.values())
+    distinctive = words.pop(target).difference(*words.values())
 
     def likeness(name: str) -> float:
         plain = plain_name(name)
         parts = plain.split("_")
         close = [found for word in parts for found in get_close_matches(word, every, 1, 0.8)]
-        sure = bool((telling | _HINTS[target]).intersection(parts))
-        if not sure and not telling.intersection(close):
+        sure = bool((distinctive | _HINTS[target]).intersection(parts))
+        if not sure and not distinctive.intersection(close):
             return 0.0
         return sure + max(SequenceMatcher(None, plain, alias).ratio() for alias in ALIASES[target])
 
@@ -233,5 +232,5 @@ def _nearest(target: str, names: Sequence[str]) -> str | None:
 
 
 def _word(target: str) -> str:
-    """Return what a column is called in messages."""
+    """Return the name of a column in messages."""
     return next((word for word, column in SHORT.items() if column == target), target)

@@ -1,4 +1,4 @@
-"""Columns of Parquet files, read by PyArrow (extra ``parquet``); whatever it finds wrong is one error."""
+"""Read columns of Parquet files by PyArrow (extra ``parquet``); its errors become TraceFormatError."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def parquet_names(path: Path) -> tuple[str, ...]:
 
 
 def parquet_rows(path: Path, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows as Python's values by name, None where one is missing; errors as :func:`parquet_names`."""
+    """Return the rows as Python values by name, None if missing; errors as for :func:`parquet_names`."""
     with _reading(path) as pa:
         rows: list[dict[str, Any]] = _table(pa, path, names).to_pylist()
         return rows
 
 
 def parquet_first(path: Path, name: str) -> Any:
-    """Return the first value of a column, None where there is none; errors as :func:`parquet_names`."""
+    """Return the first value of a column, None if there is none; errors as for :func:`parquet_names`."""
     with _reading(path) as pa, pa.parquet.ParquetFile(path) as file:
         batch = next(file.iter_batches(batch_size=1, columns=[name]), None)
         return batch[name][0].as_py() if batch is not None and len(batch) else None
 
 
 def parquet_numbers(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
-    """Return the columns as arrays, masked where values are missing; errors as :func:`parquet_names`.
+    """Return the columns as arrays, masked where values are missing; errors as for :func:`parquet_names`.
 
-    Numbers are float64, times int64 nanoseconds since 1970, in UTC. None where a column holds anything else.
+    Numbers are float64, times int64 nanoseconds since 1970, in UTC. Returns None if a column has any other type.
     """
     found: dict[str, NDArray[Any]] = {}
     with _reading(path) as pa:
@@ -62,7 +62,7 @@ def parquet_numbers(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]
 
 
 def _table(pa: Any, path: Path, names: Sequence[str]) -> Any:
-    """Return some columns; damaged pages are told where the file has checksums of them."""
+    """Return some columns; damaged pages are detected if the file has checksums."""
     return pa.parquet.read_table(path, columns=list(names), page_checksum_verification=True)
 
 

@@ -1,4 +1,4 @@
-"""Formats of traces: what their files look like, and how they are told apart and read."""
+"""Trace formats, their detection, and the functions that read traces."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from kvgym.workloads.traces.trace import NO_TIMES, Trace
 from kvgym.workloads.traces.values import PER_SECOND, Column, Columns, to_seconds
 
 WRITTEN = "num_evictions"
-"""Column of the ``requests.csv`` of a run, and of no log: whose times are certain."""
+"""A column that only the ``requests.csv`` of a kvgym run has; its times are in seconds."""
 
 Tokenizer = Callable[[str], "int | Sized"]
-"""Text to a number of tokens, or to the tokens themselves."""
+"""Converts a text to its number of tokens or to the tokens."""
 
 
 def count_words(text: str) -> int:
-    """Return the number of words, the papers' stand-in for tokens (MC-SF, Section 5.2)."""
+    """Return the number of words, which the papers use in place of tokens (MC-SF, Section 5.2)."""
     return len(text.split())
 
 
@@ -41,8 +41,8 @@ class TableFormat:
     Attributes:
         name: its name.
         description: one line.
-        columns: its columns; detection asks for the required ones.
-        zero: what a row of length 0 is, for the note on dropped rows.
+        columns: its columns; detection checks the required ones.
+        zero: meaning of a length of 0, for the note on dropped rows.
         batched: whether arrivals are recorded in batches.
         own_clock: whether times are kept as written instead of counted from the first row.
     """
@@ -55,24 +55,24 @@ class TableFormat:
     own_clock: bool = False
 
     def matches(self, names: tuple[str, ...]) -> bool:
-        """Whether a file with these columns or keys is of this format."""
+        """Return whether a file with these columns or keys has this format."""
         return all(c.source in names for c in self.columns if c.required)
 
     def fits(self, source: SourceFile) -> bool:
-        """Whether the times of a file that matches may be this format's: its numbers are no dates, and no texts."""
+        """Return whether the times of a matching file fit this format: they are plain numbers, not dates."""
         clock = self._clock(source)
         return clock is None or dated_kind(source.first_value(clock.source)) is None
 
     def time_note(self, source: SourceFile) -> list[str]:
-        """Return the note on the unit of times in a file whose format was detected; none where it is certain."""
+        """Return the note on the unit of times in a file whose format was detected; empty if it is certain."""
         clock = self._clock(source)
         if clock is None:
             return []
-        known = f"in {clock.kind}, as format {self.name} has them (another unit: --time-unit s, ms, us or ns)"
+        known = f"in {clock.kind}, as in format {self.name} (another unit: --time-unit s, ms, us or ns)"
         return [f"Times are {AS_SECONDS if self.own_clock else known}."]
 
     def _clock(self, source: SourceFile) -> Column | None:
-        """Return the column of times that are numbers of an unsaid unit, None where there is none."""
+        """Return the column of times that are numbers without a stated unit, None if there is none."""
         if self.own_clock and WRITTEN in source.names:
             return None
         times = (c for c in self.columns if c.target == "arrival_time" and c.kind in PER_SECOND)
@@ -119,7 +119,7 @@ class ConversationFormat:
     zero: str = "no question with an answer, or an empty one,"
 
     def matches(self, names: tuple[str, ...]) -> bool:
-        """Whether a file with these columns or keys is of this format."""
+        """Return whether a file with these columns or keys has this format."""
         return self.turns in names
 
     def read(self, source: SourceFile, tokenizer: Tokenizer) -> tuple[Columns, list[str]]:
@@ -136,7 +136,7 @@ class ConversationFormat:
         return {"prompt_len": table[:, 0], "output_len": table[:, 1]}, []
 
     def _first_exchange(self, path: Path, place: str, turns: Any) -> tuple[str, str] | None:
-        """Return the texts of the first question and the first answer after it, None without."""
+        """Return the first question and the first answer after it, None if there is no such pair."""
         if not isinstance(turns, list):
             raise TraceFormatError(f"{path}, {place}, key {shown(self.turns)}: expected a list of turns")
         question = None
@@ -238,23 +238,23 @@ def load_trace(
     time_unit: str | None = None,
     tokenizer: Tokenizer = count_words,
 ) -> Trace:
-    """Read a trace file, or return the trace read last if it is this one and the file has not changed since.
+    """Read a trace file; the last trace is cached until its file changes.
 
-    A scenario makes its workload anew whenever it is asked, to be described and to be run; its file is read once.
-    The arrays are read-only. With a tokenizer of your own the file is always read.
+    So a file is read once, although a scenario builds its workload several times, to describe and to run it. The
+    arrays are read-only. With your own tokenizer the file is always read.
 
     Args:
         path: the file.
-        format: a name of :func:`trace_formats`, or ``"auto"`` to tell it by content and column names.
-        columns: the names that a table of your own has for ``"arrival"``, ``"prompt"`` and ``"output"``, and for
-            optional columns, see docs/traces.md.
-        time_unit: of its times where they are numbers: ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``.
-        tokenizer: for formats of texts; the default counts words.
+        format: a name of :func:`trace_formats`, or ``"auto"`` to detect it by content and column names.
+        columns: the names in your own table of ``"arrival"``, ``"prompt"``, ``"output"`` and optional columns, see
+            docs/traces.md.
+        time_unit: unit of times that are numbers: ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``.
+        tokenizer: for formats with texts; the default counts words.
 
     Raises:
-        TraceFormatError: the file is malformed, with line, column and what was expected.
+        TraceFormatError: the file is malformed; the message names line, column and what was expected.
         UnknownNameError: no format of this name.
-        ConfigError: no such column or unit, or names of columns for a format that has its own.
+        ConfigError: an unknown column or unit, or column names for a format with fixed names.
     """
     global _last
     key = _identity(path, format, columns or {}, time_unit) if tokenizer is count_words else None
@@ -269,39 +269,39 @@ def load_trace(
 
 
 def detected_format(path: str | Path) -> str:
-    """Return the name of the format that :func:`load_trace` tells a file to have, of which little is read.
+    """Return the name of the format that :func:`load_trace` detects; reads only the start of the file.
 
     Raises:
-        TraceFormatError: it has none.
+        TraceFormatError: unknown format.
     """
     return _detect(SourceFile.open(path)).name
 
 
-_last: tuple[tuple[Any, ...], Trace] | None = None  # one trace only: they may be large
+_last: tuple[tuple[Any, ...], Trace] | None = None  # only one trace, as traces may be large
 
 
 def _chosen(format: str, columns: Mapping[str, str], time_unit: str | None) -> Format | None:  # noqa: A002
-    """Return the format to read a file as, None where it is to be detected."""
+    """Return the format that the arguments select, None to detect it."""
     if not columns and time_unit is None:
         return FORMATS[format] if format != "auto" else None
     if format not in ("auto", "table"):
-        raise ConfigError(f"columns and time_unit are for tables of your own; format {format} has its own")
+        raise ConfigError(f"columns and time_unit are for your own tables; format {format} has fixed ones")
     return OwnTable(columns, time_unit)
 
 
-def _identity(path: str | Path, *way: Any) -> tuple[Any, ...] | None:
-    """Return what tells a file and the way to read it from all others, None if there is no such file."""
+def _identity(path: str | Path, *options: Any) -> tuple[Any, ...] | None:
+    """Return the cache key of a file and the options to read it with, None if there is no such file."""
     try:
         found = Path(path).stat()
     except (OSError, ValueError):
         return None
     state = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-    return str(path), repr(way), *state
+    return str(path), repr(options), *state
 
 
 def _read(path: str | Path, chosen: Format | None, tokenizer: Tokenizer) -> Trace:
     source = SourceFile.open(path)
-    how = "told" if chosen is not None else "detected"
+    how = "given" if chosen is not None else "detected"
     if chosen is None:
         chosen = _detect(source)
     data, notes = chosen.read(source, tokenizer)
@@ -362,24 +362,24 @@ def read_trace(
     limits: LengthLimits | None = None,
     seed: int = 0,
 ) -> RequestTable:
-    """Read a trace file to a request table; its notes say what was detected, dropped and changed.
+    """Read a trace file into a request table; its notes say what was detected, dropped and changed.
 
     Args:
         path: the file.
-        format: as of :func:`load_trace`, and so the next three.
+        format: as for :func:`load_trace`, like the next three.
         columns: names of columns.
-        time_unit: of times that are numbers.
-        tokenizer: for formats of texts.
-        rate_scale: factor on the arrival rate.
+        time_unit: unit of times that are numbers.
+        tokenizer: for formats with texts.
+        rate_scale: factor of the arrival rate.
         max_requests: keep at most this many requests of the window.
-        start: seconds of the trace at which the window opens; it becomes time 0.
-        end: seconds of the trace before which the window closes; None for the end.
-        debatch: spread tied times over the gap to the next; None does so for formats that record batches.
-        limits: bounds on the lengths, clipping or dropping.
-        seed: of the spreading.
+        start: start of the window, seconds; it becomes time 0.
+        end: end of the window, seconds, exclusive; None = the end of the trace.
+        debatch: spread equal times over the gap to the next; None = only for formats that record batches.
+        limits: bounds on the lengths, by clipping or dropping.
+        seed: seed of the spreading.
 
     Raises:
-        TraceFormatError: the file is malformed, with line, column and what was expected.
+        TraceFormatError: the file is malformed; the message names line, column and what was expected.
     """
     trace = load_trace(path, format, columns=columns, time_unit=time_unit, tokenizer=tokenizer)
     table = trace.to_table(
@@ -394,7 +394,7 @@ def read_trace(
 
 
 def _detect(source: SourceFile) -> Format:
-    """Return the first format whose columns the file has, and whose times; names alone do not tell a unit."""
+    """Return the first format whose columns and times match; names alone do not determine the unit of times."""
     matching = [FORMATS[name] for name in FORMATS if FORMATS[name].matches(source.names)]
     fitting = (f for f in matching if not isinstance(f, TableFormat) or f.fits(source))
     if matching:
@@ -403,7 +403,7 @@ def _detect(source: SourceFile) -> Format:
 
 
 def _to_int(name: str, column: NDArray[Any]) -> NDArray[Any]:
-    """Return lengths and ids as int64, SLOs as they are."""
+    """Convert lengths and ids to int64; SLOs stay float64."""
     return column if name.endswith("_slo") else column.astype(np.int64)
 
 

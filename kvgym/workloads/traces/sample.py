@@ -41,13 +41,13 @@ def write_sample_trace(
     """Write a synthetic trace as a file of a given format.
 
     Args:
-        path: the file; its ending should suit the format (``.csv``, ``.jsonl``, ``.json``, ``.parquet``).
+        path: the file; its suffix should match the format (``.csv``, ``.jsonl``, ``.json``, ``.parquet``).
         format: a name of :func:`kvgym.workloads.trace_formats`.
         num_requests: number of requests.
         seed: non-negative integer.
 
     Returns:
-        The requests that the file holds. Texts are made of words, one per token.
+        The requests in the file. Texts consist of words, one per token.
     """
     path = Path(path)
     table = sample_requests(num_requests, seed)
@@ -71,7 +71,7 @@ def write_sample_trace(
         with whole_file(path) as place:
             pa.parquet.write_table(pa.Table.from_pylist(rows), place)
     else:
-        raise ConfigError(f"{path}: unknown ending; valid: .csv, .jsonl, .json, .parquet")
+        raise ConfigError(f"{path}: unknown suffix; valid: .csv, .jsonl, .json, .parquet")
     return table
 
 

@@ -1,8 +1,7 @@
-"""The file under a trace: container, header, checksum, and columns read with exact error locations.
+"""Trace files: container, header, checksum, and columns read with exact error locations.
 
-CSV is read by NumPy, column-wise and fast. That way is only taken for plain files without quotes, and only where
-every value passes the checks. Any other CSV file is read line by line, which copes or names the line and column that
-are wrong.
+NumPy reads CSV columns fast, but only plain files without quotes in which every value passes the checks. Any other
+CSV file is read line by line; errors name line and column.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ from kvgym.workloads.traces.values import (
 _SNIFF = 1 << 16
 
 DELIMITERS = ",;\t|"
-"""What may stand between fields, the first one that a header has."""
+"""Possible delimiters; the first one in the header is used."""
 
-_TEXT_TYPES = {"datetime": "S40", None: "S1"}  # of columns that are not read, the first letter
+_TEXT_TYPES = {"datetime": "S40", None: "S1"}  # None: columns that are not read
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,10 @@ class SourceFile:
     """A file whose container and header are known.
 
     Attributes:
-        path: where it is.
+        path: its path.
         container: ``csv``, ``jsonl``, ``json`` (one list) or ``parquet``.
         names: columns of the table, or keys of the first record.
-        delimiter: what stands between the fields of a CSV file.
+        delimiter: delimiter of a CSV file.
     """
 
     path: Path
@@ -63,10 +62,10 @@ class SourceFile:
 
     @classmethod
     def open(cls, path: str | Path) -> SourceFile:
-        """Look at the start of a file.
+        """Read the start of a file to find its container and header.
 
         Raises:
-            TraceFormatError: missing, empty, compressed, binary or wrongly encoded file, or no header.
+            TraceFormatError: a missing, empty, compressed, binary or wrongly encoded file, or no header.
         """
         path = Path(path)
         try:
@@ -78,7 +77,7 @@ class SourceFile:
             raise TraceFormatError(f"{path}: no such file") from None
         except IsADirectoryError:
             raise TraceFormatError(f"{path}: a folder, not a trace file; {_traces_in(path)}") from None
-        except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
+        except (OSError, ValueError) as error:  # ValueError: an invalid file name
             raise TraceFormatError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
         if not head.strip():
             raise TraceFormatError(f"{path}: the file is empty; expected a trace with at least one request")
@@ -110,7 +109,7 @@ class SourceFile:
 
     @cached_property
     def contents(self) -> tuple[str, bool]:
-        """SHA-256 of the file, hexadecimal, and whether it is plain: ASCII, no quotes, usual line ends."""
+        """SHA-256 of the file, hexadecimal, and whether it is plain: ASCII, no quotes, LF or CRLF line ends."""
         digest = hashlib.sha256()
         plain, last = True, b""
         with self.path.open("rb") as file:
@@ -119,7 +118,9 @@ class SourceFile:
                 if not plain:
                     continue
                 text = last + (block.removeprefix(b"\xef\xbb\xbf") if file.tell() <= 1 << 20 else block)
-                returns = text.count(b"\r") - text.endswith(b"\r")  # one at the end may have its \n to come
+                returns = text.count(b"\r") - text.endswith(
+                    b"\r"
+                )  # the \n of a final \r may be in the next block
                 plain = text.isascii() and not (b'"' in text or b"\x00" in text)
                 plain = plain and returns == text.count(b"\r\n")
                 last = text[-1:] if text.endswith(b"\r") else b""
@@ -129,7 +130,7 @@ class SourceFile:
         """Read the wanted columns that are present, by target name, in file order.
 
         Raises:
-            TraceFormatError: a required column is missing or a value is wrong, with its place.
+            TraceFormatError: a required column is missing or a value is wrong; the message names its place.
         """
         present = [c for c in wanted if c.source in self.names]
         absent = {c.source for c in wanted if c.source not in self.names}
@@ -146,7 +147,7 @@ class SourceFile:
         return self._checked_columns(present, self._complete_records(absent))
 
     def first_value(self, name: str) -> Any:
-        """Return the value of a column, or key, in the first row; None where there is none."""
+        """Return the value of a column or key in the first row, None if there is none."""
         if self.container == "parquet":
             return parquet_first(self.path, name)
         rows: Iterator[tuple[str, Mapping[str, Any]]]
@@ -154,7 +155,7 @@ class SourceFile:
         return next(rows, ("", {}))[1].get(name)
 
     def records(self, *keys: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (place, record) for every record of a JSON, JSONL or Parquet file, of Parquet with these keys only."""
+        """Yield (place, record) for every record of a JSON, JSONL or Parquet file; Parquet records have only ``keys``."""
         if self.container == "json":
             return _list_records(self.path)
         if self.container == "jsonl":
@@ -164,7 +165,7 @@ class SourceFile:
         raise TraceFormatError(f"{self.path}: expected JSON, JSONL or Parquet, found {self.container}")
 
     def _complete_records(self, absent: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the records; a known key that the first record lacks is an error, not ignored."""
+        """Yield the records; raise an error for a known key that the first record does not have."""
         for place, record in self.records():
             if late := absent.intersection(record):
                 raise TraceFormatError(
@@ -174,7 +175,7 @@ class SourceFile:
             yield place, record
 
     def _fast_columns(self, columns: Sequence[Column]) -> Columns | None:
-        """Read a CSV file column-wise; None where any value needs a closer look."""
+        """Read a CSV file column by column; None if a value needs the slow reader."""
         kinds = {c.source: c.kind for c in columns}
         types: Any = [(name, _TEXT_TYPES.get(kinds.get(name), "f8")) for name in self.names]
         empty: Any = {
@@ -184,7 +185,7 @@ class SourceFile:
         }
         try:
             with warnings.catch_warnings(), self.path.open(encoding="utf-8-sig") as file:
-                warnings.simplefilter("error")  # of a file without rows
+                warnings.simplefilter("error")  # NumPy warns about a file without rows
                 data = np.loadtxt(
                     file, types, delimiter=self.delimiter, skiprows=1, comments=None, encoding="utf-8",
                     converters=empty, ndmin=1,
@@ -201,7 +202,7 @@ class SourceFile:
         return _validated(arrays, columns)
 
     def _parquet_columns(self, columns: Sequence[Column]) -> Columns:
-        """Read a Parquet file; a wrong value is named by its row."""
+        """Read a Parquet file; errors name the row of a wrong value."""
         names = [c.source for c in columns]
         arrays = parquet_numbers(self.path, names)
         fast = None if arrays is None else _validated(arrays, columns)
@@ -229,7 +230,7 @@ class SourceFile:
     def _checked_columns(
         self, columns: Sequence[Column], rows: Iterator[tuple[str, dict[str, Any]]]
     ) -> Columns:
-        """Read value by value; the first wrong one is an error that says where."""
+        """Read value by value; raise an error with the place of the first wrong one."""
         lists: dict[str, list[float | int]] = {c.target: [] for c in columns}
         for place, row in rows:
             for c in columns:
@@ -245,7 +246,7 @@ class SourceFile:
 
 
 def _traces_in(folder: Path) -> str:
-    """Return what a folder has that looks like traces, as advice."""
+    """Return the advice to name one of the trace files in a folder."""
     try:
         found = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in TRACE_SUFFIXES)
     except OSError:
@@ -254,13 +255,13 @@ def _traces_in(folder: Path) -> str:
 
 
 def _delimiter(header: str) -> str:
-    """Return what stands between the names of a header: a comma, or what it has where there is none."""
+    """Return the delimiter of a header: the first of :data:`DELIMITERS` in it, else a comma."""
     plain = re.sub(r'"[^"]*"', "", header)
     return next((sign for sign in DELIMITERS if sign in plain), ",")
 
 
 def _wrong(value: Any, column: Column) -> str:
-    """Return what is wrong with a value, and what would be right."""
+    """Return the message about a wrong value: the value and what is expected."""
     expected = f"expected {KINDS[column.kind].expected}"
     if isinstance(value, str) and not value.strip():
         zero = ", write 0, which drops the row with a note," if column.kind == "tokens" else ""
@@ -268,14 +269,14 @@ def _wrong(value: Any, column: Column) -> str:
     if isinstance(value, str) and re.fullmatch(DECIMAL_COMMA, value.strip()):
         expected += ", with a point before decimals"
     elif column.is_moment and column.kind in PER_SECOND and is_date(value):
-        expected += "; dates are read where every row has one and neither a format nor a unit is told"
+        expected += "; dates are accepted if every row has one and neither a format nor a unit is given"
     elif column.is_moment and column.kind in PER_SECOND and _is_text(value):
         expected += f", or {KINDS['datetime'].expected} in every row"
     return f"{'nothing' if value is None else repr(value)[:80]}; {expected}"
 
 
 def _is_text(value: Any) -> bool:
-    """Whether a value is a text that is no number."""
+    """Return whether a value is a string other than a number."""
     try:
         float(value)
     except (TypeError, ValueError, OverflowError):
@@ -284,7 +285,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _validated(arrays: Mapping[str, NDArray[Any]], columns: Sequence[Column]) -> Columns | None:
-    """Return the columns by target name, None where a value is missing or out of range."""
+    """Return the columns by target name, None if a value is missing or out of range."""
     found: Columns = {}
     for c in columns:
         values, rule = arrays[c.source], KINDS[c.kind]
@@ -309,7 +310,7 @@ def _check_text(path: Path, head: bytes) -> None:
     try:
         head.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        if error.start < len(head) - 4:  # a character cut by the end of the sample is no mistake
+        if error.start < len(head) - 4:  # the last character of the sample may be incomplete
             _not_utf8(path, head[: error.start].count(b"\n") + 1)
 
 
@@ -324,7 +325,7 @@ def _keys(path: Path, first: tuple[str, dict[str, Any]] | None) -> tuple[str, ..
 
 
 def _text_lines(path: Path, file: BinaryIO) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file; a line that is none is an error that names it."""
+    """Yield the lines of a UTF-8 file; errors name the line with invalid bytes."""
     for number, line in enumerate(file, start=1):
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")

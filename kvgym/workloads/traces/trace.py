@@ -1,4 +1,4 @@
-"""A trace in memory, and its way to a request table."""
+"""Traces in memory, and their conversion to request tables."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Trace:
         path: the file.
         format: name of its format.
         sha256: checksum of the file, hexadecimal.
-        num_rows: rows in the file, before any were dropped.
+        num_rows: rows in the file, including dropped ones.
         arrival_time: float64 (n,), seconds since the first row (kvgym's own format: as written).
         prompt_len: int64 (n,), tokens, ≥ 1.
         output_len: int64 (n,), tokens, ≥ 1.
         extra: further columns of a request table, by name.
         notes: what was read, ignored and dropped.
-        has_times: whether the file holds arrival times.
-        batched: whether the format records arrivals in batches, so that ties are an artefact.
+        has_times: whether the file has arrival times.
+        batched: whether the format records arrivals in batches, so that equal times are an artefact.
     """
 
     path: str
@@ -54,14 +54,14 @@ class Trace:
 
     @property
     def mean_rate(self) -> float:
-        """Gaps over the span of the times, per second; inf where all times are equal."""
+        """Number of gaps over the span of the times, per second; inf if all times are equal."""
         return mean_rate_of(self.arrival_time)
 
     def window(self, start: float = 0.0, end: float | None = None) -> NDArray[np.int64]:
         """Return the rows with start ≤ arrival time < end (seconds), int64.
 
         Raises:
-            WorkloadError: no row lies in the window.
+            WorkloadError: no row is in the window.
         """
         inside = self.arrival_time >= start
         if end is not None:
@@ -87,12 +87,12 @@ class Trace:
         """Return the requests of a window of the trace.
 
         Args:
-            rate_scale: factor on the rate; times are divided by it.
+            rate_scale: factor of the rate; times are divided by it.
             max_requests: keep at most this many requests of the window.
-            start: seconds of the trace at which the window opens; it becomes time 0.
-            end: seconds of the trace before which it closes; None for the end.
-            debatch: spread tied times over the gap to the next time; None where the format is batched.
-            rng: for the spreading; None seeds it with 0.
+            start: start of the window, seconds; it becomes time 0.
+            end: end of the window, seconds, exclusive; None = the end of the trace.
+            debatch: spread equal times over the gap to the next time; None = only if the format is batched.
+            rng: for the spreading; None = seed 0.
         """
         if not 0 < rate_scale < np.inf:
             raise ConfigError(f"rate_scale must be a number > 0, got {shown(rate_scale)}")
@@ -109,7 +109,7 @@ class Trace:
                 )
         rows = self.window(start, end)
         if len(rows) < len(self):
-            notes.append(f"{len(rows):,} of {len(self):,} requests lie in the chosen window.")
+            notes.append(f"{len(rows):,} of {len(self):,} requests are in the chosen window.")
         if max_requests is not None and max_requests < len(rows):
             notes.append(f"The first {max_requests:,} of {len(rows):,} requests are used.")
             rows = rows[:max_requests]
@@ -124,9 +124,9 @@ class Trace:
 
 
 def spread_ties(times: Times, rng: np.random.Generator) -> tuple[Times, int]:
-    """Spread tied times uniformly over the gap to the next distinct time, keeping the order of rows.
+    """Spread equal times uniformly over the gap to the next distinct time; the order of rows stays.
 
-    The last tie has no next time and spreads over the mean gap of the distinct times.
+    Equal times at the end have no next time and spread over the mean gap of the distinct times.
 
     Args:
         times: float64 (n,), seconds, non-decreasing.
@@ -141,6 +141,6 @@ def spread_ties(times: Times, rng: np.random.Generator) -> tuple[Times, int]:
     gaps = np.diff(distinct, append=distinct[-1] + (distinct[-1] - distinct[0]) / (len(distinct) - 1))
     tied = count[index] > 1
     shift = np.where(tied, rng.random(len(times)), 0.0)
-    shift = shift[np.lexsort((shift, index))]  # ascending within a tie, so that rows keep their order
+    shift = shift[np.lexsort((shift, index))]  # ascending within equal times, so that rows keep their order
     spread = np.minimum(times + shift * gaps[index], np.nextafter(distinct + gaps, 0)[index])
     return np.where(tied, spread, times), int(tied.sum())

@@ -1,4 +1,4 @@
-"""What a column of a trace may hold, and how one value of it is checked."""
+"""Kinds of values in trace columns, and how they are parsed and checked."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Columns = dict[str, NDArray[Any]]
 """Raw columns by target name: int64 nanoseconds for ``datetime``, else float64, in file order."""
 
 DATE = r"(?:19[7-9]\d|20\d\d|21\d\d)-\d{2}-\d{2}"
-"""Pattern of the dates that traces may hold, 1970 to 2199: nanoseconds since 1970 fit 64 bits."""
+"""Pattern of valid dates, 1970 to 2199: nanoseconds since 1970 fit 64 bits."""
 
 DECIMAL_COMMA = r"\d+,\d+"
-"""Pattern of numbers that are written with a comma before their decimals, which traces may not hold."""
+"""Pattern of numbers with a decimal comma, which are not valid."""
 
 _TIME = r"(\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?\s*(Z|UTC|[+-]\d{2}(?::?\d{2})?)?"
 _DATETIME = re.compile(rf"({DATE})[ T]{_TIME}")
@@ -32,7 +32,7 @@ PER_SECOND: Mapping[str, float] = {
     "microseconds": 1e6,
     "nanoseconds": 1e9,
 }
-"""Kinds of columns that hold times as numbers, and how many of their unit a second has."""
+"""Kinds of columns with times as numbers, and the number of their units in a second."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Column:
 
     @property
     def is_moment(self) -> bool:
-        """Whether its times are moments of a clock, which may be dates, and no spans."""
+        """Whether its times are points in time, which may be dates, rather than durations."""
         return self.target.endswith("_time")
 
 
@@ -62,9 +62,9 @@ class Kind:
     """A kind of value.
 
     Attributes:
-        expected: what is right, for messages.
-        valid: whether a number is right; also applied to whole float64 columns.
-        missing: what an empty value means; None makes it an error.
+        expected: description of valid values, for messages.
+        valid: returns whether a number is valid; also applied to whole float64 columns.
+        missing: meaning of an empty value; None = an error.
     """
 
     expected: str
@@ -91,12 +91,12 @@ KINDS: Mapping[str, Kind] = {
 
 
 def is_date(value: Any) -> bool:
-    """Whether a value is a date, or a text that begins with one."""
+    """Return whether a value is a date, or a text that begins with one."""
     return isinstance(value, datetime) or (isinstance(value, str) and bool(re.match(DATE, value.strip())))
 
 
 def to_seconds(times: NDArray[Any], kind: str) -> NDArray[np.float64]:
-    """Return a column of times in seconds, datetimes since the earliest of them.
+    """Convert a column of times to seconds; datetimes count from the earliest.
 
     Args:
         times: as read: int64 nanoseconds of kind ``datetime``, else float64; (n,).
@@ -108,7 +108,7 @@ def to_seconds(times: NDArray[Any], kind: str) -> NDArray[np.float64]:
 
 
 def parse_value(value: Any, kind: str) -> float | int:
-    """Return one value of a column as a number; datetimes as nanoseconds since 1970 (UTC if not said).
+    """Return one value of a column as a number; datetimes as nanoseconds since 1970 (UTC without a zone).
 
     Args:
         value: text of a CSV field, or a value of a JSON record.
@@ -126,7 +126,7 @@ def parse_value(value: Any, kind: str) -> float | int:
         return rule.missing
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError("not a number")
-    if isinstance(value, str) and "_" in value:  # float() would take 1_000
+    if isinstance(value, str) and "_" in value:  # float() would accept 1_000
         raise ValueError("not a number")
     try:
         number = float(value)
@@ -138,7 +138,7 @@ def parse_value(value: Any, kind: str) -> float | int:
 
 
 def _offset(zone: str) -> int:
-    """Return how many seconds a zone is ahead of UTC; "", "Z" and "UTC" are UTC."""
+    """Return the offset of a zone from UTC, seconds; "", "Z" and "UTC" are UTC."""
     if zone in ("", "Z", "UTC"):
         return 0
     digits = zone[1:].replace(":", "").ljust(4, "0")
@@ -148,7 +148,7 @@ def _offset(zone: str) -> int:
 
 def _nanoseconds(value: Any) -> int:
     """Parse a timestamp to nanoseconds since 1970."""
-    if isinstance(value, datetime):  # of a Parquet file
+    if isinstance(value, datetime):  # from a Parquet file
         since = value.replace(tzinfo=value.tzinfo or timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc)
         return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
     match = _DATETIME.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -161,16 +161,16 @@ def _nanoseconds(value: Any) -> int:
 
 
 _LAYOUT = np.frombuffer(b"0000-00-00 00:00:00.000000000", np.uint8)
-_SECONDS = 19  # what follows them may be missing
+_SECONDS = 19  # length up to the seconds; the fraction is optional
 
 
 def parse_times(texts: NDArray[np.bytes_]) -> NDArray[np.int64] | None:
-    """Return times of one zone as :func:`parse_value` does, all at once; None where one needs a closer look.
+    """Parse times of one zone like :func:`parse_value`, but all at once; None if one needs :func:`parse_value`.
 
     Args:
         texts: shape (n,), n > 0, padded to one length.
     """
-    whole = np.all(np.char.str_len(texts) < texts.itemsize)  # what is longer has lost its end
+    whole = np.all(np.char.str_len(texts) < texts.itemsize)  # longer texts have been cut
     texts = np.char.strip(texts)
     zone = _ZONE.search(texts[0].decode())
     suffix = zone.group().encode() if zone else b""
@@ -193,9 +193,9 @@ def parse_times(texts: NDArray[np.bytes_]) -> NDArray[np.int64] | None:
 
 
 def _since_1970(letters: NDArray[np.uint8]) -> NDArray[np.int64] | None:
-    """Return the nanoseconds since 1970 of times that are written as :data:`_LAYOUT`; None if one does not exist.
+    """Return the nanoseconds since 1970 of times in the form of :data:`_LAYOUT`; None if a date does not exist.
 
-    Not by NumPy's cast of texts, which in NumPy 1.26 ends the process where there are 13 months.
+    NumPy's own conversion of texts is not used, as in NumPy 1.26 it crashes on month 13.
 
     Args:
         letters: shape (n, len(_LAYOUT)), 0 where a fraction has fewer digits.

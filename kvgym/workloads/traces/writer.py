@@ -1,4 +1,4 @@
-"""Writes request tables in kvgym's own format."""
+"""Write request tables in kvgym's own format."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from kvgym.workloads.table import RequestTable
 def write_requests(table: RequestTable, path: str | Path) -> None:
     """Write a table so that :func:`read_trace` returns the same columns, bit for bit.
 
-    Times that count from 1970 are read from the first on unless ``format="kvgym"`` is told. Columns carry the names of
-    :class:`RequestTable`, absent ones are left out, and a service-level target of infinity is an empty value. Notes
-    are not written.
+    Times since 1970 are read relative to the first one unless ``format="kvgym"`` is given. Columns have the names of
+    :class:`RequestTable`, absent columns are omitted, and a target of infinity is an empty value. Notes are not
+    written.
 
     Args:
         table: the requests.
-        path: ends in ``.csv``, ``.jsonl`` or ``.parquet``, which decides the container.
+        path: its suffix, ``.csv``, ``.jsonl`` or ``.parquet``, determines the container.
 
     Raises:
-        ConfigError: another ending, no such folder, or Parquet without PyArrow.
+        ConfigError: another suffix, no such folder, or Parquet without PyArrow.
     """
     path = Path(path)
     columns = table.columns()
@@ -47,4 +47,4 @@ def write_requests(table: RequestTable, path: str | Path) -> None:
     elif suffix == ".jsonl":
         write_text(path, "".join(json.dumps(row) + "\n" for row in frame.rows()))
     else:
-        raise ConfigError(f"{path}: unknown ending {shown(suffix)}; valid: .csv, .jsonl, .parquet")
+        raise ConfigError(f"{path}: unknown suffix {shown(suffix)}; valid: .csv, .jsonl, .parquet")
