@@ -1,10 +1,10 @@
-"""Models of batch time: how long one iteration of a worker takes, from its load; hardware files and calibration.
+"""Batch-time models: the duration of an iteration as a function of its load; hardware files and calibration.
 
 >>> model = make_batch_time({"kind": "affine", "constant": 0.02, "per_context_token": 1e-6})
 >>> round(model(num_decodes=4, decode_context=3996), 6)
 0.024
 
-One module per model; the contract they fulfil is in :mod:`kvgym.simulator.batch_time`.
+One module per model; their contract is in :mod:`kvgym.simulator.batch_time`.
 May import :mod:`kvgym.simulator` and what is below it; may be imported from :mod:`kvgym.kernels` and above.
 """
 
@@ -148,7 +148,7 @@ def _profile(
     if isinstance(engine, str) and engine != NO_ENGINE:
         raise ConfigError(
             f"batch time 'profile' with tables: engine = {shown(engine)} names an engine of a hardware file; give its "
-            "figures, {base_ms: …, per_request_ms: …}, or 'none'"
+            "values, {base_ms: …, per_request_ms: …}, or 'none'"
         )
     return ProfileBatchTime(
         _validated(ProfileTables, "tables", tables or {}),
@@ -168,11 +168,11 @@ def _validated(kind: type[BaseModel], name: str, value: Mapping[str, Any]) -> An
 
 @explained
 def make_batch_time(spec: Mapping[str, Any]) -> BatchTimeModel:
-    """Build a batch-time model from a JSON-able specification.
+    """Build a batch-time model from a specification of plain values.
 
     Args:
-        spec: ``{"kind": <name in BATCH_TIMES>, **arguments}``; what :meth:`BatchTimeModel.spec` of a model
-            returns builds an equal model.
+        spec: ``{"kind": <name in BATCH_TIMES>, **arguments}``; the result of :meth:`BatchTimeModel.spec` builds an
+            equal model.
 
     Raises:
         ConfigError: ``kind`` is missing, or an argument is unknown, missing or wrong.

@@ -175,7 +175,9 @@ def test_a_fit_that_misses_is_refused(tmp_path):
         for k in range(32, 513, 32)
     ]
     write(tmp_path / "attention.csv", rows + [row for row in attention_rows() if row["is_prefill"]])
-    with pytest.raises(ConfigError, match=r"held-out rows of attention_decode by .*%.*; allowed are 25.0%"):
+    with pytest.raises(
+        ConfigError, match=r"held-out rows of attention_decode by .*%.*; at most 25.0% is allowed"
+    ):
         calibrate(tmp_path, recipe())
     content = calibrate(tmp_path, recipe(), max_error=5.0)
     write_hardware(content, tmp_path / "noisy.yaml")

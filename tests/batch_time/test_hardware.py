@@ -178,8 +178,8 @@ def test_kv_capacity_errors():
     with pytest.raises(ConfigError, match="Llama-2-70B does not fit on 1 x A100"):
         kv_capacity("a100-80gb", "llama2-70b")
     for dtype, ways in (
-        (None, "lower the reserve, or take smaller weights (fp8, int4)"),
-        ("fp8", "lower the reserve, or take smaller weights (int4)"),
+        (None, "lower the reserve, or use smaller weights (fp8, int4)"),
+        ("fp8", "lower the reserve, or use smaller weights (int4)"),
         ("int4", "raise memory_fraction, or lower the reserve"),
     ):
         model = MODELS["llama3.1-405b"].model_copy(update={"weight_dtype": dtype})

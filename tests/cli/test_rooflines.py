@@ -58,7 +58,7 @@ def test_options_change_a_roofline_of_the_scenario(kvgym, tmp_path):
     [
         (["--gpu", "h200"], "model missing"),
         (["--gpu", "h200", "--hardware", "x.yaml"], "--hardware and --gpu exclude each other"),
-        (["--model", "llama3-70b", "--gpu", "l4", "--tp", 2], "(--tp) = 8 is the least that fits"),
+        (["--model", "llama3-70b", "--gpu", "l4", "--tp", 2], "(--tp) = 8 is the smallest that fits"),
         (["--model", "llama4-70b", "--gpu", "l4"], "Did you mean 'llama"),
     ],
 )

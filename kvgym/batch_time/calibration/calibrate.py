@@ -1,6 +1,6 @@
-"""Calibration: fits operator tables to profiles and writes hardware files.
+"""Calibration: fit operator tables to profiles and write hardware files.
 
-It needs SciPy, which is slow to import, and is not imported by the core.
+It needs SciPy, which is slow to import, so the core does not import this module.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ WARN_BEYOND = {
     "attention_prefill_table": 0.04,
     "all_reduce": 0.03,
 }
-"""Median held-out error by operator group beyond which a calibration is worth a second look."""
+"""Median held-out error by operator group above which a warning is issued."""
 
 REFUSE_BEYOND = 0.25
-"""Median held-out error of any of these groups beyond which no file is written."""
+"""Median held-out error of any of these groups above which no file is written."""
 
 Rows = tuple[Floats, Floats, Floats]
 
-_REDUCE_STEP = 8  # tokens; the small sizes at which medians of all-reduce are kept
+_REDUCE_STEP = 8  # tokens between the small sizes at which medians of all-reduce are stored
 
 
 def fit_decode(points: Rows, candidates: tuple[float, ...], kv_capacity: int) -> tuple[Surface, Surface]:
@@ -62,8 +62,8 @@ def fit_decode(points: Rows, candidates: tuple[float, ...], kv_capacity: int) ->
 
     Args:
         points: decodes, context, milliseconds, each of shape (d,).
-        candidates: numbers of decodes to put nodes on where they were measured.
-        kv_capacity: KV tokens that the pooled table should reach to.
+        candidates: numbers of decodes to use as nodes if they were measured.
+        kv_capacity: KV tokens that the pooled table should cover.
     """
     rows, columns = grid(candidates, points[0]), grid(CONTEXTS, points[1])
     table = _thinned(fit_surface(rows, columns, points, DECODE_TERMS), points[2])
@@ -91,10 +91,10 @@ def fit_prefills(points: Rows) -> tuple[Surface, PooledPrefill]:
 
 
 def with_cached(points: Rows, pair_ms: float) -> Rows:
-    """Return rows of prefill attention; where no chunk followed cached tokens, with estimates of such rows.
+    """Return rows of prefill attention; if none has cached tokens, add estimated rows that do.
 
-    The pairs of new and cached tokens then cost an estimated time each. The tables interpolate linearly in these pairs,
-    so a single number of cached tokens is enough.
+    Each pair of a new and a cached token then costs an estimated time. The tables interpolate linearly in these pairs,
+    so one number of cached tokens is enough.
 
     Args:
         points: chunk, cached tokens, milliseconds, each of shape (p,).
@@ -109,10 +109,10 @@ def with_cached(points: Rows, pair_ms: float) -> Rows:
 
 
 def _check_spread(group: str, **columns: Floats) -> None:
-    """Check that each quantity varies: from a single value no table can be made.
+    """Check that each quantity has several values, which a table needs.
 
     Raises:
-        ConfigError: naming the quantity and its only value.
+        ConfigError: one has a single value; the message names both.
     """
     for name, values in columns.items():
         if values.min() == values.max():
@@ -122,7 +122,7 @@ def _check_spread(group: str, **columns: Floats) -> None:
 
 
 def _thinned(table: Surface, measured: Floats) -> Surface:
-    """Return the surface without rows and columns that straight lines between the others replace."""
+    """Return the surface without rows and columns that linear interpolation between the others replaces."""
     near = resolution(measured) / 2
     i = thin(table.rows, list(table.ms.T), absolute=near)
     j = thin(table.columns, list(table.ms[i]), absolute=near)
@@ -131,16 +131,16 @@ def _thinned(table: Surface, measured: Floats) -> Surface:
 
 
 def fit_all_reduce(size: Floats, low: Floats, median: Floats, small: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return nodes (bytes), the monotone lower envelope, and the medians as they are.
+    """Return nodes (bytes), the monotone lower envelope, and the medians.
 
-    Below some megabytes the measured kernel waits for the other GPU to start, at random and up to 0.06 ms:
-    the envelope is the transfer alone.
+    Below some megabytes the measured kernel waits for the other GPU to start, for a random time up to 0.06 ms; the
+    envelope is the transfer alone.
 
     Args:
         size: bytes, shape (a,).
         low: smallest times, shape (a,).
         median: median times, shape (a,).
-        small: sizes to have nodes at beside a geometric sequence.
+        small: sizes with nodes in addition to a geometric sequence.
     """
     envelope = np.minimum.accumulate(low[::-1])[::-1]
     wanted = np.geomspace(size[0], size[-1], min(48, len(size)))
@@ -151,10 +151,10 @@ def fit_all_reduce(size: Floats, low: Floats, median: Floats, small: Floats) -> 
 
 
 def _kept_tokens(tokens: Floats) -> NDArray[np.int64]:
-    """Return the places of tokens that are always fitted.
+    """Return the indices of token counts that are never held out.
 
-    Those are the few up to 64, which batches of decodes have, and those on either side of a step of the matrix
-    kernels, whose tiles are 64 or 128 tokens wide; beyond 4,096 tokens a step is within the other errors.
+    These are counts up to 64, which batches of decodes have, and counts on either side of a step of the matrix
+    kernels, whose tiles are 64 or 128 tokens wide. Beyond 4,096 tokens a step is smaller than the other errors.
     """
     tile = np.where(tokens <= 1024, 64, 128)
     last = np.flatnonzero((tokens % tile == 0) & (tokens <= 4096))
@@ -173,7 +173,7 @@ def _small_sizes(size: Floats, bytes_per_token: float) -> Floats:
 def _hold_out(
     group: str, count: int, rng: np.random.Generator, keep: NDArray[np.int64] | None = None
 ) -> NDArray[np.bool_]:
-    """Choose rows at random: not the outermost, and as far as enough others are left not those at ``keep``.
+    """Choose rows at random, except the outermost and, if enough others are left, those in ``keep``.
 
     Raises:
         ConfigError: there are fewer than four rows.
@@ -189,7 +189,7 @@ def _hold_out(
 
 
 def _split(columns: Rows, out: NDArray[np.bool_]) -> tuple[Rows, Rows]:
-    """Return the rows to fit and those held out."""
+    """Return the rows to fit and the held-out rows."""
     a, b, c = columns
     return (a[~out], b[~out], c[~out]), (a[out], b[out], c[out])
 
@@ -199,7 +199,7 @@ def _significant(value: float, digits: int = 5) -> float:
 
 
 def _resolved(value: float) -> float:
-    """Round milliseconds to 0.001, with more digits where there would be less than three."""
+    """Round milliseconds to 0.001, or to three digits if that is finer."""
     return round(value, 3) if value >= 0.1 else _significant(value, 3)
 
 
@@ -234,22 +234,20 @@ def _save_at(tokens: Floats, save: tuple[Floats, Floats]) -> Floats:
 def calibrate(
     folder: Path, recipe: Recipe, date: str | None = None, *, max_error: float = REFUSE_BEYOND
 ) -> dict[str, Any]:
-    """Return the content of a hardware file, with the errors of its tables on rows that were held out.
+    """Return the content of a hardware file, with the errors of its tables on held-out rows.
 
-    Of each operator group at most 200 random rows (20 % where there are fewer than 1,000) are held out and written
-    into the file; the tables are fitted to the others, and ``fit_error`` is what the written, rounded tables make of
-    the held-out rows.
+    20 % of the rows of each operator group, at most 200, are held out at random and written into the file. The tables
+    are fitted to the other rows. ``fit_error`` is the error of the written, rounded tables on the held-out rows.
 
     Args:
-        folder: what the paths of the profiles are relative to.
+        folder: folder of the profiles' paths.
         recipe: what to calibrate.
         date: ISO 8601 day; None = today.
         max_error: largest median error allowed in the groups of :data:`WARN_BEYOND`.
 
     Raises:
-        ConfigError: ``date`` is no day, something is wrong with a profile (see :func:`read_profiles`), it has too few
-            rows or a single value of a quantity, or a median error is beyond ``max_error``; the message names the
-            group.
+        ConfigError: an invalid ``date`` or profile (see :func:`read_profiles`), too few rows or a single value of a
+            quantity, or a median error above ``max_error``; the message names the group.
     """
     day = _day(date)
     gpu, model, parts = recipe.gpu, recipe.model, recipe.tensor_parallel
@@ -349,7 +347,7 @@ def calibrate(
 
 
 def _day(date: str | None) -> str:
-    """Return a day as ISO 8601 has it, today's if none is given."""
+    """Return a day in ISO 8601 form; today if none is given."""
     try:
         return (datetime.date.today() if date is None else datetime.date.fromisoformat(date)).isoformat()
     except ValueError:
@@ -375,24 +373,24 @@ def _refuse(name: str, errors: dict[str, FitError], max_error: float) -> None:
         if group in errors and errors[group].median > max_error:
             raise ConfigError(
                 f"recipe {name}: the tables miss held-out rows of {group} by {errors[group].median:.1%} (median of "
-                f"{errors[group].rows}); allowed are {max_error:.1%}: the profile is too sparse or too noisy"
+                f"{errors[group].rows}); at most {max_error:.1%} is allowed: the profile is too sparse or too noisy"
             )
 
 
 def warnings(hardware: CalibratedHardware) -> list[str]:
-    """Return a line for each operator group whose median error is worth a second look, or that is partly estimated."""
+    """Return a line for each operator group with a large median error or with estimated values."""
     estimated = [
         "attention_prefill: no chunk after cached tokens was measured; their attention is estimated from the data sheet"
     ]
     return (estimated if hardware.valid_range["prefill_cached_each"][1] == 0 else []) + [
-        f"{group}: median error {hardware.fit_error[group].median:.1%} is beyond {bound:.0%}"
+        f"{group}: median error {hardware.fit_error[group].median:.1%} is above {bound:.0%}"
         for group, bound in WARN_BEYOND.items()
         if group in hardware.fit_error and hardware.fit_error[group].median > bound
     ]
 
 
 def write_hardware(content: dict[str, Any], path: Path) -> None:
-    """Write the content of a hardware file as YAML, lists on as few lines as fit.
+    """Write the content of a hardware file as YAML, with lists on few lines.
 
     Args:
         content: from :func:`calibrate`.

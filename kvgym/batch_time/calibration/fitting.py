@@ -16,20 +16,20 @@ SMOOTHING = 0.05
 """Weight of the steps between neighbouring grid nodes, relative to a fitted row."""
 
 LEAST_RATIO = 0.02
-"""Least ratio of a node to the first guess."""
+"""Smallest ratio of a node to the first guess."""
 
 FAST_RATIO = 0.5
-"""Ratio to the first guess below which a node weighs no more for being faster."""
+"""Ratio to the first guess below which a faster node gets no more weight."""
 
 NO_DATA = 1e-6
-"""Weight of a node without measurements in making a surface monotone; one that a measurement hits has 1."""
+"""Weight of a node without measurements when a surface is made monotone; a node with one measurement has 1."""
 
 LONG_CONTEXT = 4096.0
-"""Context of each decode beyond which a batch counts less in pooling, with the square of the excess."""
+"""Context of each decode beyond which the weight of a batch in pooling falls with the square of the context."""
 
 
 class Change(NamedTuple):
-    """What making a table monotone did to it: relative change of its entries."""
+    """Relative change of a table's entries when it was made monotone."""
 
     median: float
     largest: float
@@ -57,12 +57,12 @@ def isotonic(values: Floats, weights: Floats | None = None) -> Floats:
 
 
 def isotonic_surface(values: Floats, weights: Floats, sweeps: int = 80) -> Floats:
-    """Return the surface nearest in weighted least squares that falls along neither axis (Dykstra).
+    """Return the surface nearest in weighted least squares that is non-decreasing along both axes (Dykstra).
 
     Args:
         values: shape (n, m).
         weights: positive, shape (n, m).
-        sweeps: projections on either axis; a running maximum removes what is left.
+        sweeps: projections on either axis; a running maximum removes the remaining violations.
     """
     table = values.copy()
     down, across = np.zeros_like(table), np.zeros_like(table)
@@ -83,9 +83,9 @@ class Surface(NamedTuple):
     Attributes:
         rows: first quantity, ascending, shape (n,).
         columns: second quantity, ascending, shape (m,).
-        ms: milliseconds, falling along neither axis, shape (n, m).
-        support: how many measurements stand behind each node, shape (n, m).
-        change: what making it monotone changed, where there are measurements.
+        ms: milliseconds, non-decreasing along both axes, shape (n, m).
+        support: number of measurements that determine each node, shape (n, m).
+        change: change by making it monotone, at nodes with measurements.
     """
 
     rows: Floats
@@ -110,16 +110,16 @@ def fit_surface(
 ) -> Surface:
     """Fit a monotone surface whose bilinear interpolation is nearest to scattered measurements.
 
-    Unknown is the ratio of each node to a first guess, a non-negative combination of simple terms; errors are
-    relative, and the steps of the ratio between neighbouring nodes are penalised, so nodes without
-    measurements take their neighbours' ratio. What then makes the surface monotone weighs every node by the
-    measurements around it: those without any give way.
+    The unknowns are the ratios of the nodes to a first guess, a non-negative combination of simple terms. Errors are
+    relative, and differences of the ratio between neighbouring nodes are penalised, so nodes without measurements
+    get their neighbours' ratio. Then the surface is made monotone with each node weighted by its measurements, so
+    that mainly nodes without measurements change.
 
     Args:
         rows: grid of the first quantity, ascending, shape (n,).
         columns: grid of the second quantity, ascending, shape (m,).
         points: first quantity, second quantity, measured time, each of shape (k,).
-        powers: of the two quantities in each term of the first guess.
+        powers: powers of the two quantities in each term of the first guess.
     """
     x, y, value = points
     terms = _terms(powers, x, y)
@@ -144,8 +144,8 @@ def fit_surface(
     steps_j = sparse.kron(sparse.eye(n), sparse.diags([-1.0, 1.0], [0, 1], shape=(m - 1, m)))
     normal = data.T @ data + SMOOTHING**2 * (steps_i.T @ steps_i + steps_j.T @ steps_j)
     ratio = spsolve(normal.tocsc(), data.T @ np.ones(len(k)))
-    # A node that hardly any measurement touches can be flung far away by their noise, even below zero; relative
-    # errors would then make it weigh more than all the others.
+    # Noise can move a node with hardly any measurements far away, even below zero; with relative errors it would then
+    # have more weight than all others.
     support = np.asarray(shares.sum(axis=0)).ravel()
     table = prior * np.maximum(ratio, LEAST_RATIO)
     weights = np.maximum(support, NO_DATA) / (prior * np.maximum(ratio, FAST_RATIO)) ** 2
@@ -165,14 +165,14 @@ def _change(fitted: Floats, table: Floats, where: NDArray[np.bool_]) -> Change:
 
 
 def pool_decodes(grid: Surface, totals: Floats) -> Surface:
-    """Turn decode attention by (decodes, context) into one by (decodes, KV tokens) that never falls.
+    """Convert decode attention by (decodes, context) to a non-decreasing surface by (decodes, KV tokens).
 
     Args:
         grid: decode attention, n decodes by m contexts.
         totals: KV tokens of all decodes, ascending from 0, shape (t,).
 
     Returns:
-        Surface of shape (n, t); its change is what the projection changed inside the measured range.
+        Surface of shape (n, t); its ``change`` is that of the projection inside the measured range.
     """
     rows, columns = grid.rows, grid.columns
     mean = totals[None, :] / rows[:, None]
@@ -184,7 +184,7 @@ def pool_decodes(grid: Surface, totals: Floats) -> Surface:
     usual = np.minimum(LONG_CONTEXT / np.maximum(mean, 1.0), 1.0) ** 2
     weights = np.maximum(support, 0.02) * usual / target**2
     pooled = isotonic_surface(target, weights)
-    for _ in range(3):  # towards least absolute error: the small batches of a split kernel are outliers
+    for _ in range(3):  # towards least absolute errors, as the small batches of a split kernel are outliers
         pooled = isotonic_surface(target, weights / np.maximum(np.abs(pooled / target - 1), 0.02))
     return Surface(rows, totals, pooled, support, _change(pooled, target, support > 0.5))
 
@@ -198,21 +198,21 @@ class PooledPrefill(NamedTuple):
     cached: Floats
 
     def continued(self, peak_ms: float, estimate_ms: float) -> PooledPrefill:
-        """Return the fit with what lies beyond the measured chunks kept possible.
+        """Return the fit, extended beyond the measured chunks so that it stays physically possible.
 
-        Short chunks leave a GPU partly idle, so longer ones seem to cost nothing more per token. Where the last
-        measured slope is below what the GPU can do at its peak, the slope of the estimate goes on from there.
+        Short chunks leave a GPU partly idle, so longer ones seem to cost nothing more per token. If the last measured
+        slope is faster than the GPU's peak allows, the estimated slope continues from there.
 
         Args:
             peak_ms: milliseconds per pair of query and key at the GPU's peak.
-            estimate_ms: the same as estimated.
+            estimate_ms: estimated milliseconds per pair.
         """
         last, far = float(self.chunk[-1]), 4.0 * float(self.chunk[-1])
         beyond, estimated = [], False
         for values, pairs in ((self.own, 0.5), (self.cached, 1.0)):
             slope = float(values[-1] - values[-2]) / (last - float(self.chunk[-2]))
             if slope < pairs * peak_ms:
-                # Per token no faster than in proportion to the chunk: the whole must not fall in the amount.
+                # At most proportional to the chunk, so that the total time never falls.
                 slope, estimated = min(pairs * estimate_ms, float(values[-1]) / last), True
             beyond.append(float(values[-1]) + slope * (far - last))
         if not estimated:

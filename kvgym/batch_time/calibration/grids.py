@@ -1,4 +1,4 @@
-"""Nodes of operator tables: which of the measured values they stand on, and which of those can go."""
+"""Choose the nodes of operator tables from the measured values, and drop redundant ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTEXTS: Candidates = (
     672, 1088, 1216, 1280, 1536, 1600, 1792, 1984, 2048, 2112, 2304, 2560, 2624, 2816, 3072, 3136, 3328, 3584, 3968,
     4032, 4096, 5120, 6144, 8192, 10240, 12288, 14336, 16128, 20480, 24576, 32768, 49152, 65536, 98304, 131072,
 )  # fmt: skip
-"""Contexts on either side of multiples of 128, where attention kernels take one more tile."""
+"""Contexts on either side of multiples of 128, where attention kernels need one more tile."""
 
 CHUNKS: Candidates = (
     32, 64, 80, 96, 128, 160, 192, 224, 256, 288, 352, 384, 416, 448, 512, 544, 608, 640, 768, 800, 992,
@@ -36,14 +36,14 @@ CACHED: Candidates = (
 _NEAR, _GAP = (
     0.03,
     1.6,
-)  # how near a candidate a measured value must be; the largest ratio of neighbouring nodes
+)  # largest distance of a measured value from a candidate; largest ratio of neighbouring nodes
 
 
 def batches(num_sms: int, heads: int, kv_heads: int) -> Candidates:
-    """Return numbers of decodes, with those on either side of each wave of blocks over the SMs.
+    """Return candidate numbers of decodes, including those on either side of each wave of blocks over the SMs.
 
-    A kernel without a split along the context starts one block per decode and KV head, or per query head where it
-    does not pack these; below 0.8 blocks per SM it may split, another step.
+    A kernel without a split along the context starts one block per decode and KV head, or per query head if it does
+    not pack these. Below 0.8 blocks per SM it may split, which is another step.
 
     Args:
         num_sms: SMs of the GPU.
@@ -56,10 +56,10 @@ def batches(num_sms: int, heads: int, kv_heads: int) -> Candidates:
 
 
 def grid(candidates: Candidates, measured: Floats) -> Floats:
-    """Return measured values to put nodes on.
+    """Return the measured values to use as nodes.
 
-    They are those nearest to the candidates (within 3 %), the outermost ones, and more where neighbouring nodes
-    would be more than a factor of 1.6 apart.
+    These are the values nearest to the candidates (within 3 %), the outermost ones, and others wherever neighbouring
+    nodes would be more than a factor of 1.6 apart.
 
     Args:
         candidates: wanted values.
@@ -82,7 +82,7 @@ def grid(candidates: Candidates, measured: Floats) -> Floats:
 
 
 def resolution(values: Floats) -> float:
-    """Return the step that values were rounded to: 0.001, as most profiles are, or 0.
+    """Return the step to which values were rounded: 0.001, as in most profiles, or 0.
 
     Args:
         values: milliseconds, any shape.
@@ -93,11 +93,11 @@ def resolution(values: Floats) -> float:
 def thin(
     x: Floats, columns: list[Floats], tolerance: float = 0.004, absolute: float = 5e-4
 ) -> NDArray[np.int64]:
-    """Return the indices of nodes to keep so that straight lines between them stay near all the others.
+    """Return the indices of nodes to keep so that linear interpolation stays close to the dropped ones.
 
     Args:
         x: abscissae, shape (n,).
-        columns: ordinates of shape (n,), each kept within ``tolerance`` of its value or ``absolute``.
+        columns: ordinates, each of shape (n,); allowed errors are ``tolerance`` of the value plus ``absolute``.
         tolerance: relative.
         absolute: in the unit of the ordinates.
     """

@@ -1,4 +1,4 @@
-"""Draws what a calibration amounts to: predicted against measured times of the held-out rows."""
+"""Plot the predicted against the measured times of the held-out rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 def check_plot(path: Path) -> None:
-    """Check, before a long calibration, that a picture can be drawn.
+    """Check, before a long calibration, that the plot can be drawn.
 
     Raises:
         ConfigError: matplotlib is not installed, or the format is unknown.
@@ -31,10 +31,10 @@ def draw(hardware: CalibratedHardware, path: Path) -> None:
 
     Args:
         hardware: the hardware file.
-        path: picture to write; its ending says the format.
+        path: file to write; its suffix determines the format.
 
     Raises:
-        ConfigError: matplotlib is not installed, the format is unknown, or the picture cannot be written.
+        ConfigError: matplotlib is not installed, the format is unknown, or the file cannot be written.
     """
     check_plot(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg

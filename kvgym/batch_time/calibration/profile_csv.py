@@ -1,7 +1,7 @@
-"""Reads operator profiles in the CSV layout of the Vidur simulator.
+"""Read operator profiles in the CSV layout of the Vidur simulator.
 
-One file of linear operators by tokens, one of attention, one of collectives; columns
-``time_stats.<operator>.median`` in milliseconds, or in a sampled attention file ``<operator>_median_ms``.
+There is one file of linear operators by tokens, one of attention, and one of collectives. Times are in columns
+``time_stats.<operator>.median``, milliseconds, or ``<operator>_median_ms`` in a sampled attention file.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ BLOCK_OPERATORS = (
     "mlp_act",
     "mlp_down_proj",
 )
-"""Token operators of one block, once each; two residual additions (``add``) come on top."""
+"""Token operators of one block, each once; a block also has two residual additions (``add``)."""
 
 RESHAPES = ("attn_input_reshape", "attn_output_reshape")
 """Columns of an attention file that may be missing or 0."""
 
 FASTEST_FACTOR = 4.0
-"""How many times faster than those next to it a smallest all-reduce time may be: all smaller sizes follow it."""
+"""How many times faster than its neighbours a minimum all-reduce time may be; it also bounds all smaller sizes."""
 
 DEGREE = "num_tensor_parallel_workers"
 
 
 @dataclass(frozen=True)
 class Profiles:
-    """Measurements of one model, milliseconds; keys ascend and repeated ones count as their median.
+    """Measurements of one model, milliseconds; keys ascend, and repeated measurements are replaced by their median.
 
     Attributes:
         tokens: tokens, shape (n,).
@@ -68,12 +68,12 @@ def read_profiles(folder: Path, recipe: Recipe) -> Profiles:
     """Read the profiles of one recipe.
 
     Args:
-        folder: what the paths in the recipe are relative to.
-        recipe: what to read.
+        folder: folder of the recipe's paths.
+        recipe: names the files and rows.
 
     Raises:
-        ConfigError: a file or column is missing, no rows fit the recipe, a cell is no time, times are not
-            milliseconds, or a row is far off its neighbours; the message names file, line and column.
+        ConfigError: a file or column is missing, no rows fit the recipe, a cell is not a time, times are not
+            milliseconds, or a row differs strongly from its neighbours; the message names file, line and column.
     """
     ideal = IdealTimes(recipe.gpu, recipe.model, recipe.tensor_parallel)
     tokens, *times = _linear(folder, recipe, ideal)
@@ -105,8 +105,8 @@ def _of_model(table: ProfileTable, recipe: Recipe, *, mlp: bool) -> ProfileTable
         if recipe.profiles.any_tensor_parallel:
             return table
         raise ConfigError(
-            f"profile {table.path}: no column {DEGREE} (or tp), so it may hold any degree; if all was measured at "
-            f"{recipe.tensor_parallel}, say so in the recipe: profiles: {{any_tensor_parallel: true}}"
+            f"profile {table.path}: no column {DEGREE} (or tp), so the degree is unknown; if all rows were measured at "
+            f"{recipe.tensor_parallel}, set in the recipe: profiles: {{any_tensor_parallel: true}}"
         )
     return table.where({DEGREE: recipe.tensor_parallel})
 
@@ -174,10 +174,10 @@ def _save(
     recipe: Recipe,
     ideal: IdealTimes,
 ) -> tuple[Floats, Floats]:
-    """Return tokens and milliseconds of reshapes plus KV writes that were measured on their own.
+    """Return tokens and milliseconds of reshapes plus separately measured KV writes.
 
-    KV writes come from decode rows; those of prefill rows are not credible, so beyond the decodes they go on at the
-    memory bandwidth.
+    KV writes come from decode rows, as those of prefill rows are implausible; beyond the decodes they are extrapolated
+    at the memory bandwidth.
     """
 
     def total(table: ProfileTable, names: tuple[str, ...], tokens: Floats, ideal_ms: Floats) -> Floats:

@@ -1,6 +1,6 @@
-"""One CSV file of a profile: columns under one name each, rows chosen by them, cells checked.
+"""Tables of a profile's CSV file: normalised column names, selection of rows, checks of cells.
 
-Errors name file, line and column. A line is that of the file, the heading being line 1.
+Errors name file, line and column. Lines are those of the file; the header is line 1.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from kvgym.batch_time.hardware.interpolation import Floats
 from kvgym.errors import ConfigError, shown
 
 ALIASES = {"tp": "num_tensor_parallel_workers", "n_head": "n_q_head", "backend": "attention_backend"}
-"""Other names of columns, as sampled files have them."""
+"""Names of columns in sampled files."""
 
 LAUNCH_MS = 0.005
-"""What a kernel takes at least besides its work, for bounds."""
+"""Minimum time of a kernel without its work, for bounds, milliseconds."""
 
 MEDIAN_BOUNDS = (1 / 50, 50.0)
-"""Bounds of the median of measured / ideal, over a column's rows; times in seconds or microseconds are outside."""
+"""Bounds of a column's median of measured / ideal time; they exclude times in seconds or microseconds."""
 
 ROW_FACTOR = 20.0
-"""A row may be so many times slower or faster than the rows next to it, relative to the ideal time."""
+"""Largest factor between a row and its neighbours, relative to the ideal time, in either direction."""
 
 NEIGHBOURS = 9
-"""Rows next to a row, itself included, whose median it is compared with."""
+"""Number of neighbours, including the row itself, whose median a row is compared with."""
 
 _LINE = "__line"
 
 
 class ProfileTable:
-    """Rows of a CSV file, all cells as text until they are asked for as numbers.
+    """Rows of a CSV file, with cells as text.
 
-    Columns have plain names: ``time_stats.X.median`` and ``X_median_ms`` are ``X``, ``time_stats.X.min`` is
-    ``X.min``, and :data:`ALIASES` hold.
+    Column names are normalised: ``time_stats.X.median`` and ``X_median_ms`` become ``X``, ``time_stats.X.min`` becomes
+    ``X.min``, and :data:`ALIASES` are replaced.
 
     Args:
         path: the file.
-        cells: the rows: the cells of each column, shape (rows,); None = read them.
+        cells: the cells of each column, shape (rows,); None = read them.
 
     Raises:
-        ConfigError: the file is missing or no CSV.
+        ConfigError: the file is missing or not CSV.
     """
 
     def __init__(self, path: Path, cells: Mapping[str, NDArray[Any]] | None = None) -> None:
@@ -66,7 +66,7 @@ class ProfileTable:
                 for row in reader:
                     if len(row) not in (0, len(heading)):
                         raise csv.Error(
-                            f"line {reader.line_num} has {len(row)} fields, the heading {len(heading)}"
+                            f"line {reader.line_num} has {len(row)} fields, the header {len(heading)}"
                         )
                     if row:
                         rows.append(row)
@@ -74,7 +74,7 @@ class ProfileTable:
         except (csv.Error, UnicodeDecodeError) as error:
             raise ConfigError(f"profile {self.path}: not a CSV file: {error}") from None
         if not heading:
-            raise ConfigError(f"profile {self.path}: not a CSV file: it has no heading")
+            raise ConfigError(f"profile {self.path}: not a CSV file: it has no header")
         cells: dict[str, NDArray[Any]] = {_LINE: np.array(lines, np.int64)}
         for i, column in enumerate(heading):
             plain = column.removeprefix("time_stats.").removesuffix(".median").removesuffix("_median_ms")
@@ -93,7 +93,7 @@ class ProfileTable:
         """Check that columns exist.
 
         Raises:
-            ConfigError: naming those that are missing and those that there are.
+            ConfigError: names the missing and the existing columns.
         """
         missing = [name for name in columns if name not in self.cells]
         if missing:
@@ -105,10 +105,10 @@ class ProfileTable:
 
         Args:
             wanted: value by column.
-            optional: pass over columns that the file lacks.
+            optional: ignore columns that the file does not have.
 
         Raises:
-            ConfigError: a column is missing, or no row is left; the message says which values there are.
+            ConfigError: a column is missing, or no row is left; the message names the existing values.
         """
         result = self
         for column, value in wanted.items():
@@ -134,10 +134,10 @@ class ProfileTable:
         return ProfileTable(self.path, {name: column[keep] for name, column in self.cells.items()})
 
     def one_value(self, columns: Iterable[str]) -> None:
-        """Check that all rows were measured in one way.
+        """Check that each column has a single value, as times of different settings must not be mixed.
 
         Raises:
-            ConfigError: a column has several values, whose times must not be mixed.
+            ConfigError: a column has several values.
         """
         for column in columns:
             if column in self.cells:
@@ -149,7 +149,7 @@ class ProfileTable:
                     )
 
     def texts(self, column: str) -> list[str]:
-        """Return a column as text, "" where empty."""
+        """Return a column as text, "" for empty cells."""
         return list(self.cells[column])
 
     def numbers(self, column: str, *, least: float | None = 0.0, above: bool = False) -> Floats:
@@ -183,17 +183,17 @@ class ProfileTable:
     def times(
         self, column: str, keys: Sequence[Floats], ideal_ms: Floats, *, faster: float = ROW_FACTOR
     ) -> Floats:
-        """Return measured milliseconds, checked against what the hardware can do and the rows next to them.
+        """Return measured milliseconds, checked against the hardware's peak and against neighbouring rows.
 
         Args:
             column: its name.
             keys: quantities that the time depends on, each of shape (rows,).
             ideal_ms: milliseconds at the hardware's peak, shape (rows,).
-            faster: how many times faster than the rows next to it a row may be.
+            faster: how many times faster than its neighbours a row may be.
 
         Raises:
-            ConfigError: a cell is no positive number; the unit is not milliseconds; or a row is far off those
-                next to it.
+            ConfigError: a cell is not a positive number, the unit is not milliseconds, or a row differs strongly from
+                its neighbours.
         """
         ms = self.numbers(column, above=True)
         ratio = ms / (ideal_ms + LAUNCH_MS)
@@ -223,7 +223,7 @@ class ProfileTable:
         return ms
 
     def small_times(self, column: str, key: Floats, ideal_ms: Floats) -> Floats:
-        """Return measured milliseconds that may be 0, the others checked as by :meth:`times`.
+        """Return measured milliseconds that may be 0; the others are checked as in :meth:`times`.
 
         Args:
             column: its name.
@@ -231,7 +231,7 @@ class ProfileTable:
             ideal_ms: milliseconds at the hardware's peak, shape (rows,).
 
         Raises:
-            ConfigError: as :meth:`times`, but for 0.
+            ConfigError: as for :meth:`times`, except for 0.
         """
         ms = self.numbers(column)
         some = ms > 0
@@ -241,7 +241,7 @@ class ProfileTable:
 
 
 def by_key(keys: Sequence[Floats], values: Sequence[Floats]) -> list[Floats]:
-    """Return keys, ascending and once each, and the medians of values over rows of equal keys.
+    """Return the distinct keys, ascending, and the medians of values over rows with equal keys.
 
     Args:
         keys: each of shape (rows,).
@@ -258,8 +258,8 @@ def by_key(keys: Sequence[Floats], values: Sequence[Floats]) -> list[Floats]:
 
 
 def _number(text: str) -> float:
-    """Return a cell as a number, NaN where it is none."""
+    """Return a cell as a number, NaN if it is not one."""
     try:
-        return math.nan if "_" in text else float(text)  # float() would take 1_000
+        return math.nan if "_" in text else float(text)  # float() would accept 1_000
     except ValueError:
         return math.nan

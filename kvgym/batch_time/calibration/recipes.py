@@ -1,4 +1,4 @@
-"""Recipes: what a hardware file is calibrated from, and the figures that profiles do not hold."""
+"""Recipes: the inputs of a calibration, including numbers that profiles do not contain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ProfileFile(_Section):
 
     Attributes:
         file: path, relative to the folder of the profiles.
-        where: value that rows must have, by column, beside what the recipe itself asks for.
+        where: required values by column, in addition to those that follow from the recipe.
     """
 
     file: str = Field(min_length=1, pattern=r"^[^\x00]+$")
@@ -34,16 +34,16 @@ class ProfileFile(_Section):
 
 
 class ProfileFiles(_Section):
-    """The profiles of a recipe; a file without conditions may be given as its path alone.
+    """The profiles of a recipe; a file without conditions may be given as a path.
 
     Attributes:
         linear: token operators.
         attention: prefill and decode attention.
         all_reduce: collectives; needed with more than one GPU.
         devices_per_node: GPUs of the collective in one machine; None = all of them.
-        kv_cache_size: what that column of the attention file counts: ``"cached"``, tokens cached before each
-            request, its new ones excluded; ``"batch"``, keys of all requests together, new ones included.
-        any_tensor_parallel: take files without a column of the degree as measured at the recipe's.
+        kv_cache_size: meaning of that column in the attention file: ``"cached"``, cached tokens of each request,
+            without its new ones; ``"batch"``, keys of all requests together, with new ones.
+        any_tensor_parallel: accept files without a column of the degree, as measured at the recipe's degree.
     """
 
     linear: ProfileFile
@@ -60,11 +60,11 @@ class ProfileFiles(_Section):
 
 
 class KVCapacity(_Section):
-    """Tokens of KV cache: a figure with its origin, or the arguments of :func:`kv_capacity`.
+    """Tokens of KV cache: a number with its origin, or the arguments of :func:`kv_capacity`.
 
     Attributes:
-        tokens: the figure; None = computed.
-        origin: where it comes from.
+        tokens: the number; None = computed.
+        origin: its source.
         memory_fraction: share of the device memory that the engine may use.
         activation_reserve_gib: GiB per GPU for activations, workspaces and the CUDA context.
         block_size: tokens per block.
@@ -87,16 +87,16 @@ class Recipe(_Section):
     """What to calibrate.
 
     Attributes:
-        name: of the hardware file.
+        name: name of the hardware file.
         description: one line.
-        source: of the profiles, with licence.
+        source: source of the profiles, with licence.
         profiles: the CSV files.
         model: shape; in the file a full shape or the name of a preset.
-        gpu: data-sheet figures; in the file in full or the name of a preset.
+        gpu: data-sheet values; in the file all values or the name of a preset.
         tensor_parallel: number of GPUs.
         kv_capacity: tokens of KV cache.
-        engine: name in ``engines`` of the one that is taken unless another is asked for.
-        engines: what engines add to a batch outside the GPU, by name.
+        engine: default engine, a name in ``engines``.
+        engines: overhead of engines outside the GPU, by name.
     """
 
     name: str = Field(pattern=r"^\w[\w.-]*$")
@@ -115,17 +115,19 @@ class Recipe(_Section):
         require_plain(self.model, "calibration")
         check_tensor_parallel(self.model, self.tensor_parallel)
         if self.gpu.num_sms is None:
-            raise ValueError("gpu.num_sms is needed: on how many multiprocessors kernels run in waves")
+            raise ValueError(
+                "gpu.num_sms is needed: the number of multiprocessors over which kernels run in waves"
+            )
         if (self.profiles.all_reduce is None) != (self.tensor_parallel == 1):
-            raise ValueError("profiles.all_reduce must name a file exactly where tensor_parallel > 1")
+            raise ValueError("profiles.all_reduce must name a file if and only if tensor_parallel > 1")
         check_engine(self.engine, self.engines)
         return self
 
     def capacity(self) -> tuple[int, str]:
-        """Return the tokens of KV cache and where that figure comes from.
+        """Return the tokens of KV cache and their origin.
 
         Raises:
-            ConfigError: the weights leave no room.
+            ConfigError: the weights leave no memory.
         """
         given = self.kv_capacity
         if given.tokens is not None:
@@ -145,7 +147,7 @@ class Recipe(_Section):
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the recipes that come with kvgym, one for each of its hardware files."""
+    """Return the names of kvgym's own recipes, one for each of its hardware files."""
     folder = resources.files("kvgym.configs").joinpath("recipe")
     return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
 
@@ -155,7 +157,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
 
     Args:
         name_or_path: one of :func:`recipe_names`, or the path of a YAML file (it ends in ``.yaml`` or ``.yml``, or
-            is a :class:`~pathlib.Path`). ``name`` in the file is the file's own unless given.
+            is a :class:`~pathlib.Path`). The default of ``name`` in the file is the name of the file.
 
     Raises:
         UnknownNameError: no such recipe, model preset or GPU preset.
@@ -176,11 +178,11 @@ def parse_recipe(text: str, origin: str, name: str) -> Recipe:
     Args:
         text: YAML.
         origin: name of the file, for messages.
-        name: of the recipe, where the text gives none.
+        name: default name of the recipe.
 
     Raises:
         UnknownNameError: an unknown model or GPU.
-        ConfigError: naming file and field.
+        ConfigError: a wrong field; the message names file and field.
     """
     origin = f"recipe {origin}"
     filled = {"name": name, **parse_fields(text, origin)}

@@ -1,4 +1,4 @@
-"""What a calibration amounts to, as Markdown: errors, comparison with Vidur, times of typical batches."""
+"""Report of calibrations as Markdown: errors, comparison with Vidur, times of typical batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Batch(NamedTuple):
     """A batch for the tables of the report.
 
     Attributes:
-        label: what it is.
+        label: description.
         decodes: number of decodes.
         context: tokens cached before each decode.
         chunks: (chunk length, tokens cached before it) of each prefill.
@@ -66,10 +66,10 @@ VIDUR_EXAMPLES: tuple[tuple[Batch, float], ...] = (
 CHECKED_BATCHES: tuple[Batch, ...] = tuple(
     Batch(f"{n} decodes at {k:,}", n, k) for n in (1, 4, 16, 64) for k in (256, 1024)
 ) + tuple(Batch(f"prefill of {c:,}", chunks=((c, 0),)) for c in (128, 512, 1024, 2048, 4096))
-"""Batches that the roofline is compared on."""
+"""Batches for the comparison with the roofline."""
 
 ROOFLINE_BOUNDS = (0.8, 1.6)
-"""Where the median ratio of a hardware file to the roofline must lie."""
+"""Allowed range of the median ratio of a hardware file to the roofline."""
 
 EFFECT = """\
 Kernels of whole batches of equal decodes over the measured grid, as far as the KV cache holds them, `kvgym` against
@@ -106,7 +106,7 @@ def batch_table(hardware: CalibratedHardware) -> str:
 
 
 def vidur_table(hardware: CalibratedHardware) -> str:
-    """Return the composition "vidur" beside what the Vidur simulator predicts."""
+    """Return the times of the composition "vidur" and those of the Vidur simulator."""
     model = hardware.batch_time(composition="vidur")
     rows = []
     for batch, expected in VIDUR_EXAMPLES:
@@ -116,10 +116,10 @@ def vidur_table(hardware: CalibratedHardware) -> str:
 
 
 def monotone_effect(hardware: CalibratedHardware) -> tuple[float, float]:
-    """Return what pooling the decodes does to the kernels of whole batches of equal decodes.
+    """Return the effect of pooling decodes on the kernels of batches of equal decodes.
 
-    Compares the compositions "kvgym" and "homogeneous" over the measured decode grid, as far as the KV cache
-    holds the batch.
+    Compares the compositions "kvgym" and "homogeneous" over the measured decode grid, for batches that fit into the
+    KV cache.
 
     Args:
         hardware: the hardware file.
@@ -151,7 +151,7 @@ def roofline_ratios(hardware: CalibratedHardware) -> dict[str, float]:
         hardware: the hardware file.
 
     Returns:
-        Ratio by label of the batches in :data:`CHECKED_BATCHES` that the KV cache holds; GPU time only.
+        Ratio by label for the batches of :data:`CHECKED_BATCHES` that fit into the KV cache; GPU time only.
     """
     model = hardware.batch_time(engine=NO_ENGINE)
     roofline = RooflineBatchTime(

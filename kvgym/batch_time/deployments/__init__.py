@@ -1,1 +1,1 @@
-"""Models on GPUs as they are served: from operator tables or data sheets, and the files that describe them."""
+"""Deployments: models served on GPUs, described by operator tables or data sheets."""

@@ -1,4 +1,4 @@
-"""What serves a model: the GPUs, its KV capacity, what engines add; with calibrated tables, or by a roofline."""
+"""Hardware that serves a model: GPUs, KV capacity and engine overhead, with calibrated tables or as a roofline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kvgym.utils.checks import check_text
 from kvgym.utils.reading import Description
 
 NOT_VALIDATED = "roofline, not validated"
-"""What stands wherever a roofline's figures do."""
+"""Label of all results from a roofline."""
 
 
 class Hardware(Description, ABC):
@@ -31,14 +31,14 @@ class Hardware(Description, ABC):
     Attributes:
         name: name of the file, or the description of a roofline.
         description: one line.
-        source: where the figures come from, with licence.
+        source: source of the figures, with licence.
         gpu: data-sheet figures.
-        tensor_parallel: GPUs that the model is split over.
+        tensor_parallel: number of GPUs that the model is split over.
         model: shape of the model.
         kv_capacity: tokens of KV cache.
-        kv_capacity_origin: where that figure comes from.
-        engine: name in ``engines`` of the one that is taken unless another is asked for.
-        engines: what engines add to a batch outside the GPU, by name; ``"none"`` is always one.
+        kv_capacity_origin: source of that number.
+        engine: default engine, a name in ``engines``.
+        engines: overhead of engines outside the GPU, by name; ``"none"`` always exists.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -62,18 +62,18 @@ class Hardware(Description, ABC):
     @property
     @abstractmethod
     def kind(self) -> str:
-        """How its batch times are known: ``"calibrated"``, or :data:`NOT_VALIDATED`."""
+        """Origin of its batch times: ``"calibrated"`` or :data:`NOT_VALIDATED`."""
 
     @property
     def all_engines(self) -> dict[str, EngineOverhead]:
-        """What engines add to a batch, by name, ``"none"`` included."""
+        """Overhead of engines by name, including ``"none"``."""
         return {**self.engines, NO_ENGINE: self.engines.get(NO_ENGINE, NONE)}
 
     def overhead(self, engine: str | None = None) -> EngineOverhead:
-        """Return what an engine adds to a batch.
+        """Return the overhead of an engine.
 
         Args:
-            engine: name; None = the file's own choice.
+            engine: name; None = the default engine.
 
         Raises:
             UnknownNameError: the file has no engine of that name.
@@ -85,17 +85,17 @@ class Hardware(Description, ABC):
 
     @abstractmethod
     def default_engine(self, composition: str = "kvgym") -> str:
-        """Return the engine that is taken where none is asked for.
+        """Return the default engine for a composition.
 
         Raises:
             UnknownNameError: an unknown composition.
-            ConfigError: a composition of a roofline, which has none.
+            ConfigError: a composition for a roofline, which has none.
         """
 
     def chosen_engine(
         self, engine: str | Mapping[str, Any] | None = None, composition: str = "kvgym"
     ) -> tuple[str | None, EngineOverhead]:
-        """Return an engine's name, None where it has none, and what it adds; arguments as of :meth:`batch_time`."""
+        """Return an engine's name (None if it has none) and its overhead; arguments as for :meth:`batch_time`."""
         default = self.default_engine(composition)
         if isinstance(engine, Mapping):
             return None, parse_overhead(engine)
@@ -114,13 +114,13 @@ class Hardware(Description, ABC):
 
         Args:
             composition: one of :data:`~kvgym.batch_time.models.calibrated.COMPOSITIONS`, how tables are summed.
-            engine: what the engine adds outside the GPU: a name in ``engines``, ``"none"``, or the fields of an
+            engine: engine overhead: a name in ``engines``, ``"none"``, or the fields of an
                 :class:`~kvgym.batch_time.hardware.overhead.EngineOverhead` (``{"base_ms": 5, "per_request_ms": 0.1}``).
-                None = the file's ``engine``; with composition ``"vidur"``, which counts none, ``"none"``.
+                None = the default engine; ``"none"`` with composition ``"vidur"``, which has no overhead.
 
         Raises:
             UnknownNameError: an unknown composition or engine.
-            ConfigError: ``engine`` is neither, or the fields of an overhead are wrong; a composition of a roofline.
+            ConfigError: ``engine`` has another type or wrong fields, or a composition for a roofline.
         """
 
 
@@ -135,18 +135,18 @@ _EXTREMES: dict[str, tuple[int, ...]] = {
     "num_decodes": (1, 0, 4096, 0, 4096),
     "decode_context": (1, 0, 2**31, 0, 2**31),
 }
-"""Small and large batches, whose durations must be numbers."""
+"""Small and large batches, whose durations must be finite."""
 
 
 def checked_hardware(hardware: H, where: str) -> H:
-    """Return hardware whose batches take a finite time.
+    """Return the hardware if its batches take a finite time.
 
     Args:
         hardware: the hardware.
-        where: what and which file describes it, for messages.
+        where: kind and name of the file that describes it, for messages.
 
     Raises:
-        ConfigError: they do not, as its numbers are too large or too small.
+        ConfigError: they do not, because its numbers are too large or too small.
     """
     try:
         with np.errstate(all="ignore"):
@@ -156,19 +156,19 @@ def checked_hardware(hardware: H, where: str) -> H:
     bad = ~(np.isfinite(seconds) & (seconds >= 0))
     if bad.any():
         raise ConfigError(
-            f"{where}: a batch would take {seconds[bad.argmax()]:g} s; look for numbers that are far too large or too "
+            f"{where}: a batch would take {seconds[bad.argmax()]:g} s; check for numbers that are far too large or too "
             "small, or in another unit"
         )
     return hardware
 
 
 class CalibratedHardware(Hardware):
-    """Hardware whose operators were measured: tables, and what they make of measurements held out.
+    """Hardware with measured operators: tables, and their errors on held-out measurements.
 
     Attributes:
         date: day of the calibration, ISO 8601.
         valid_range: measured (low, high) by quantity.
-        fit_error: by operator group, what the tables make of the held-out rows.
+        fit_error: errors of the tables on held-out rows, by operator group.
         tables: calibrated operator tables.
         held_out: measurements that the tables were not fitted to.
     """
@@ -186,16 +186,16 @@ class CalibratedHardware(Hardware):
                 f"tables.num_layers is {self.tables.num_layers}, model.num_layers {self.model.num_layers}"
             )
         if (self.tables.all_reduce is None) != (self.tensor_parallel == 1):
-            raise ValueError("tables.all_reduce must be given exactly where tensor_parallel > 1")
+            raise ValueError("tables.all_reduce must be given if and only if tensor_parallel > 1")
         return self
 
     @property
     def kind(self) -> str:
-        """How its batch times are known."""
+        """Origin of its batch times."""
         return "calibrated"
 
     def measured_errors(self) -> dict[str, FitError]:
-        """Return the errors of the tables on the held-out rows, by operator group; ``fit_error`` says the same."""
+        """Compute the errors of the tables on the held-out rows, by operator group; equal to ``fit_error``."""
         return fit_errors(self.tables, self.held_out)
 
     def comparisons(self) -> dict[str, Comparison]:
@@ -203,7 +203,7 @@ class CalibratedHardware(Hardware):
         return compare_held_out(self.tables, self.held_out)
 
     def default_engine(self, composition: str = "kvgym") -> str:
-        """Return the engine that is taken where none is asked for: with composition "vidur" ``"none"``.
+        """Return the default engine; ``"none"`` with composition "vidur".
 
         Raises:
             UnknownNameError: an unknown composition.
@@ -230,7 +230,7 @@ class CalibratedHardware(Hardware):
 
 
 class RooflineHardware(Hardware):
-    """Hardware of which only data sheets and the model's shape are known.
+    """Hardware described by data sheets and the model's shape only.
 
     See :mod:`kvgym.batch_time.deployments.roofline_spec`.
 
@@ -244,14 +244,14 @@ class RooflineHardware(Hardware):
 
     @property
     def kind(self) -> str:
-        """How its batch times are known."""
+        """Origin of its batch times."""
         return NOT_VALIDATED
 
     def default_engine(self, composition: str = "kvgym") -> str:
-        """Return the engine that is taken where none is asked for.
+        """Return the default engine.
 
         Raises:
-            ConfigError: a composition, which is of tables.
+            ConfigError: a composition other than the default, which only tables have.
         """
         if composition != "kvgym":
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Hardware by name, file or description: what comes with kvgym, YAML files, rooflines in a line of text."""
+"""Load hardware by name, from YAML files, or from one-line descriptions of rooflines."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _descriptions() -> dict[str, str]:
 
 
 def hardware_names() -> dict[str, str]:
-    """Return the names of the hardware files that come with kvgym, with a description each."""
+    """Return the names of kvgym's hardware files with their descriptions."""
     return dict(_descriptions())
 
 
 @explained
 def load_hardware(name_or_path: str | Path) -> Hardware:
-    """Read a hardware file, or describe a roofline.
+    """Load hardware from a file or from the description of a roofline.
 
     Args:
         name_or_path: one of :func:`hardware_names`, the path of a YAML file (it ends in ``.yaml`` or
@@ -36,13 +36,11 @@ def load_hardware(name_or_path: str | Path) -> Hardware:
             of a :class:`~kvgym.batch_time.deployments.roofline_spec.Roofline`.
 
     Raises:
-        UnknownNameError: no file of that name comes with kvgym, or no such model or GPU.
-        ConfigError: the file cannot be read or a field is wrong, the message names file and field; or the model does
+        UnknownNameError: an unknown hardware, model or GPU.
+        ConfigError: the file cannot be read, a field is wrong (the message names file and field), or the model does
             not fit into the memory.
     """
-    if is_roofline(
-        name_or_path
-    ):  # before the test for a file: its last option may be one, as in gpu=mine.yaml
+    if is_roofline(name_or_path):  # before the test for a file, as it may end like one: gpu=mine.yaml
         return describe_roofline(name_or_path)
     if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
@@ -51,22 +49,22 @@ def load_hardware(name_or_path: str | Path) -> Hardware:
 
 
 def hardware_label(name: str | None) -> str:
-    """Return hardware as tables and reports show it: its name, of a roofline what it is, and that it is one."""
+    """Return the label of hardware in tables and reports: its name; for a roofline its description and kind."""
     if not name or name in _descriptions():
         return name or ""
     try:
         hardware = load_hardware(name)
-    except ConfigError:  # a file that is gone since
+    except ConfigError:  # the file may have been removed
         return name
     return name if isinstance(hardware, CalibratedHardware) else f"{hardware.description} ({hardware.kind})"
 
 
 @explained
 def load_calibrated(name_or_path: str | Path) -> CalibratedHardware:
-    """Read a hardware file that has tables.
+    """Load a hardware file with tables.
 
     Raises:
-        UnknownNameError: no file of that name comes with kvgym.
+        UnknownNameError: an unknown hardware.
         ConfigError: it is a roofline, the file cannot be read, or a field is wrong.
     """
     hardware = load_hardware(name_or_path)
@@ -83,16 +81,16 @@ def _load_name(name: str) -> Hardware:
 
 
 def parse_hardware(text: str, origin: str, name: str | None = None) -> Hardware:
-    """Parse the text of a hardware file: calibrated tables, or with ``kind: roofline`` what that is made of.
+    """Parse the text of a hardware file: calibrated tables, or the fields of a roofline with ``kind: roofline``.
 
     Args:
         text: YAML.
         origin: name of the file, for messages.
-        name: of the hardware; None = as the text says, of a roofline ``origin``.
+        name: name of the hardware; None = that in the text, or ``origin`` for a roofline.
 
     Raises:
         UnknownNameError: a roofline of an unknown model or GPU.
-        ConfigError: naming file and field; or the model does not fit into the memory.
+        ConfigError: a wrong field (the message names file and field), or the model does not fit into the memory.
     """
     where = f"hardware file {origin}"
     fields = parse_fields(text, where)

@@ -1,4 +1,4 @@
-"""Rooflines in a few words: a model and a GPU by name, how many of it, types of numbers, shares of the data sheet.
+"""Descriptions of rooflines: a model, a GPU and their number, data types, and attainable shares of the data sheet.
 
 >>> roofline_text({"model": "Llama-3-70B", "gpu": "h200", "tp": 4})
 'roofline:model=llama3-70b,gpu=h200,tp=4'
@@ -21,27 +21,27 @@ from kvgym.utils.reading import Description, validate_fields
 from kvgym.utils.specs import parse_spec
 
 ROOFLINE = "roofline"
-"""Name of what is described here, where hardware is asked for, and ``kind`` of a file that holds it."""
+"""Name of such hardware in specs, and ``kind`` in files."""
 
 ASSUMED = EngineOverhead(base_ms=3.0, source="an assumption, of no engine")
 
 
 class Roofline(Description):
-    """What a roofline is made of.
+    """The fields of a roofline.
 
     Attributes:
         model: preset, YAML file or shape.
         gpu: preset, YAML file or data-sheet figures.
-        tp: GPUs that the model is split over.
-        weights: type of the weights; None = the model's own, usually 16-bit.
+        tp: number of GPUs that the model is split over.
+        weights: type of the weights; None = the model's, usually 16-bit.
         kv_dtype: type of the cache entries; None = 16-bit.
         memory_fraction: share of the device memory that the engine may use.
         reserve_gib: GiB per GPU for activations, workspaces and the driver's context.
         compute_efficiency: attainable share of the peak FLOP/s.
         memory_efficiency: attainable share of the memory bandwidth.
-        description: one line; None = made of the rest.
-        engine: name in ``engines`` of the one that is taken unless another is asked for.
-        engines: what engines add to a batch outside the GPU, by name.
+        description: one line; None = composed from the other fields.
+        engine: default engine, a name in ``engines``.
+        engines: overhead of engines outside the GPU, by name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -63,11 +63,11 @@ class Roofline(Description):
         """Return the hardware.
 
         Args:
-            name: of it.
+            name: its name.
 
         Raises:
-            UnknownNameError: no such model or GPU.
-            ConfigError: the model does not fit, or cannot be split so.
+            UnknownNameError: an unknown model or GPU.
+            ConfigError: the model does not fit, or cannot be split over this number of GPUs.
         """
         gpu, model = GPUS.find(self.gpu), MODELS.find(self.model)
         types = {"weight_dtype": self.weights, "kv_dtype": self.kv_dtype}
@@ -108,7 +108,7 @@ class Roofline(Description):
 
 
 OPTIONS = tuple(name for name in Roofline.model_fields if name not in ("description", "engine", "engines"))
-"""What a line of text may say of a roofline."""
+"""Options in one-line descriptions of rooflines."""
 
 
 def _source(presets: Presets[Any], given: str | BaseModel) -> str:
@@ -121,26 +121,26 @@ def is_roofline(hardware: object) -> TypeGuard[str]:
 
 
 def roofline_options(text: str) -> dict[str, Any]:
-    """Return what a line of text says of a roofline.
+    """Parse the one-line description of a roofline into options.
 
     Raises:
-        ConfigError: it is not of the form ``roofline:model=…,gpu=…``, or says anything else.
+        ConfigError: it does not have the form ``roofline:model=…,gpu=…``, or has other options.
     """
     return _checked(parse_spec(text, "hardware")[1])
 
 
 def roofline_text(options: Mapping[str, Any]) -> str:
-    """Return the line of text for options: those that are None left out, in one order and spelling.
+    """Return the one-line description for options, in canonical order and spelling; None values are omitted.
 
     Raises:
-        UnknownNameError: no such option, model or GPU.
+        UnknownNameError: an unknown option, model or GPU.
     """
     given = _checked(options)
     for name, presets in (("model", MODELS), ("gpu", GPUS)):
         if name in given:
             given[name] = presets.name(str(given[name]))
-    said = ",".join(f"{name}={given[name]}" for name in OPTIONS if given.get(name) is not None)
-    return f"{ROOFLINE}:{said}"
+    text = ",".join(f"{name}={given[name]}" for name in OPTIONS if given.get(name) is not None)
+    return f"{ROOFLINE}:{text}"
 
 
 def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,10 +155,10 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def completed(hardware: str, base: str | None) -> str:
-    """Return a roofline that says too little for one of its own with the rest from another; other hardware as it is.
+    """Fill in the options that a roofline lacks from another one; other hardware is returned unchanged.
 
     Raises:
-        ConfigError: it says too little, and the other is no roofline.
+        ConfigError: model or GPU is missing, and the other hardware is not a roofline.
     """
     if not is_roofline(hardware):
         return hardware
@@ -174,11 +174,11 @@ def completed(hardware: str, base: str | None) -> str:
 
 
 def describe_roofline(text: str) -> RooflineHardware:
-    """Return the hardware that a line of text describes.
+    """Return the hardware of a one-line description.
 
     Raises:
-        UnknownNameError: no such option, model or GPU.
-        ConfigError: it says too little or something wrong, or the model does not fit.
+        UnknownNameError: an unknown option, model or GPU.
+        ConfigError: options are missing or wrong, or the model does not fit.
     """
     name = completed(text, None)
     where = f"hardware {shown(text)}"

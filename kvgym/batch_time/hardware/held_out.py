@@ -1,4 +1,4 @@
-"""Rows held out from a calibration, and the errors that written tables make on them."""
+"""Rows held out from a calibration, and the errors of the written tables on them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kvgym.batch_time.hardware.operator_tables import PrefillTable, ProfileTable
 from kvgym.utils.reading import Description
 
 WAITING_BYTES = 7e6
-"""Size below which a measured all-reduce may have waited for a peer to be launched: the medians scatter."""
+"""Size below which a measured all-reduce may have waited for another GPU to start, so that medians scatter, bytes."""
 
 
 class _Rows(Description):
-    """Columns of equal length; the last one, ``ms``, is what was measured."""
+    """Columns of equal length; the last one, ``ms``, is the measured time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -33,7 +33,7 @@ class _Rows(Description):
 
 
 class LinearRows(_Rows):
-    """Token operators of one layer, two residual additions included.
+    """Token operators of one layer, including two residual additions.
 
     Attributes:
         tokens: tokens in the batch, shape (n,).
@@ -81,7 +81,7 @@ class AllReduceRows(_Rows):
 
 
 class HeldOut(Description):
-    """Measurements that no table was fitted to, by operator group."""
+    """Measurements that were not used to fit tables, by operator group."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -97,7 +97,7 @@ class FitError(Description):
     Attributes:
         median: median of |predicted / measured - 1|.
         p95: 95th percentile of the same.
-        rows: how many rows.
+        rows: number of rows.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -140,10 +140,10 @@ def _surface_ms(table: SurfaceTable, x: Floats, y: Floats) -> Floats:
 def compare_held_out(tables: ProfileTables, held_out: HeldOut) -> dict[str, Comparison]:
     """Predict the held-out rows from the tables, by operator group.
 
-    ``attention_decode`` and ``attention_prefill`` are what composition "kvgym" uses,
-    ``attention_decode_homogeneous`` and ``attention_prefill_table`` the grids of the other compositions.
-    ``all_reduce`` compares the envelope with the medians from :data:`WAITING_BYTES` up,
-    ``all_reduce_small`` the same below, and ``all_reduce_small_median`` the table of medians there.
+    ``attention_decode`` and ``attention_prefill`` are used by composition "kvgym", ``attention_decode_homogeneous``
+    and ``attention_prefill_table`` by the others. ``all_reduce`` compares the envelope with the medians from
+    :data:`WAITING_BYTES` on, ``all_reduce_small`` below that size, and ``all_reduce_small_median`` compares the table
+    of medians there.
 
     Args:
         tables: operator tables.

@@ -1,8 +1,8 @@
-"""Tables inside a kernel's parameter array: packing in Python, look-up in compiled code.
+"""Interpolation tables in a kernel's parameter array: packing in Python, look-up in compiled code.
 
-A curve is stored as abscissae followed by ordinates; a surface as row abscissae, column abscissae and the
-values row by row. Beyond its last abscissa a table goes on with a slope stated when it was packed, below its
-first it keeps its first value.
+A curve is stored as abscissae followed by ordinates; a surface as row abscissae, column abscissae and the values row
+by row. Beyond the last abscissa a table continues with a slope fixed when it was packed; below the first it is
+constant.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 from kvgym.compiling.kernel import jit
 
 FAR = float(2**40)
-"""Abscissa of the extra node that carries the extrapolation of a table."""
+"""Abscissa of the extra node for the extrapolation of a table."""
 
 Floats = NDArray[np.float64]
 
 
 @jit
 def locate(params: Any, start: int, count: int, x: float) -> Any:
-    """Return the largest i <= count - 2 with ``params[start + i] <= x``, or 0 where there is none."""
+    """Return the largest i <= count - 2 with ``params[start + i] <= x``, or 0 if there is none."""
     low = 0
     span = count - 1
     while span > 1:
@@ -78,8 +78,8 @@ def pack_curve(x: ArrayLike, y: ArrayLike, slope: float) -> Floats:
 def pack_surface(x: ArrayLike, y: ArrayLike, values: ArrayLike) -> Floats:
     """Return a surface as parameters, with a far node on either axis.
 
-    Beyond an axis the surface goes on with the slope of the outer half of that axis; where slopes differ
-    along the other axis, they are raised so far that the surface falls nowhere.
+    Beyond an axis the surface continues with the slope of the outer half of that axis. If slopes differ along the
+    other axis, they are raised so that the surface never falls.
 
     Args:
         x: ascending row abscissae, shape (n,).
@@ -94,14 +94,14 @@ def pack_surface(x: ArrayLike, y: ArrayLike, values: ArrayLike) -> Floats:
 
 
 def surface_values(x: ArrayLike, y: ArrayLike, values: ArrayLike, at_x: Floats, at_y: Floats) -> Floats:
-    """Read a surface outside compiled code as :func:`surface` does after :func:`pack_surface`.
+    """Interpolate a surface outside compiled code, equal to :func:`surface` after :func:`pack_surface`.
 
     Args:
         x: ascending row abscissae, shape (n,).
         y: ascending column abscissae, shape (m,).
         values: ordinates, shape (n, m).
-        at_x: row coordinates to read at, shape (k,).
-        at_y: column coordinates to read at, shape (k,).
+        at_x: row coordinates of the points, shape (k,).
+        at_y: column coordinates of the points, shape (k,).
 
     Returns:
         Ordinates, shape (k,).

@@ -15,10 +15,10 @@ _MOST_GPUS = 128
 
 
 def check_tensor_parallel(model: ModelShape, tensor_parallel: int) -> None:
-    """Check that a model can be split over so many GPUs.
+    """Check that a model can be split over a number of GPUs.
 
     Raises:
-        ConfigError: the heads cannot be divided over them.
+        ConfigError: the heads cannot be divided by it.
     """
     if not model.splits(tensor_parallel):
         heads = f"the {model.num_heads} heads"
@@ -41,26 +41,26 @@ def kv_capacity(
     activation_reserve: float = 2 * _GIB,
     block_size: int = 16,
 ) -> int:
-    """Return how many tokens the KV cache of a worker can hold.
+    """Return the number of tokens that fit into a worker's KV cache.
 
     Per GPU: ``(memory * memory_fraction - weights / tensor_parallel - activation_reserve) / (KV bytes per
-    token / tensor_parallel)``, rounded down to whole blocks. Where there are fewer KV heads than GPUs each
-    GPU stores one copy of a head; of latent attention every GPU stores all.
+    token / tensor_parallel)``, rounded down to whole blocks. With fewer KV heads than GPUs each GPU stores a copy of
+    one head; with latent attention every GPU stores the whole cache.
 
     Args:
         gpu: the GPU, its preset name or file.
         model: the model shape, its preset name or file.
-        tensor_parallel: GPUs that the model is split over.
+        tensor_parallel: number of GPUs that the model is split over.
         memory_fraction: share of the device memory that the engine may use, in (0, 1].
         activation_reserve: bytes per GPU for activations, workspaces and the CUDA context.
         block_size: tokens per block of the paged cache.
 
     Returns:
-        tokens, a multiple of ``block_size``.
+        Tokens, a multiple of ``block_size``.
 
     Raises:
-        ConfigError: an argument or the result is out of range, or the weights leave no room for a block; the message
-            then says how much memory is missing, and how many GPUs would do.
+        ConfigError: an argument or the result is out of range, or the weights leave no memory for a block; the message
+            then says how much memory is missing and how many GPUs are enough.
     """
     gpu, model = GPUS.find(gpu), MODELS.find(model)
     check_tensor_parallel(model, tensor_parallel)
@@ -81,13 +81,13 @@ def kv_capacity(
     if free(tensor_parallel) < block(tensor_parallel):
         enough = [n for n in range(1, _MOST_GPUS + 1) if model.splits(n) and free(n) >= block(n)]
         remedy = (
-            f"tensor_parallel (--tp) = {enough[0]} is the least that fits"
+            f"tensor_parallel (--tp) = {enough[0]} is the smallest that fits"
             if enough
-            else "no number of them would do"
+            else "no number of GPUs is enough"
         )
         types = [dtype for dtype in ("fp8", "int4") if BYTES[dtype] < model.bytes_per_weight]
         ways = ["raise memory_fraction", "lower the reserve"]
-        ways += [f"take smaller weights ({', '.join(types)})"] if types else []
+        ways += [f"use smaller weights ({', '.join(types)})"] if types else []
         raise ConfigError(
             f"{model.name} does not fit on {tensor_parallel} x {gpu.name}: each GPU lacks "
             f"{(block(tensor_parallel) - free(tensor_parallel)) / _GIB:.1f} GiB for "
@@ -99,6 +99,6 @@ def kv_capacity(
     if not 2 <= tokens <= MAX_CAPACITY:
         raise ConfigError(
             f"{model.name} on {tensor_parallel} x {gpu.name} has room for {tokens:.3g} tokens in blocks of "
-            f"{block_size}; expected 2 … 2^31-1: look at memory, widths, fraction, reserve and block size"
+            f"{block_size}; expected 2 … 2^31-1: check memory, widths, fraction, reserve and block size"
         )
     return int(tokens)

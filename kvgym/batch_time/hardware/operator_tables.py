@@ -1,4 +1,4 @@
-"""Calibrated operator tables, as they stand in a hardware file. Times in milliseconds per layer."""
+"""Calibrated operator tables in the form of a hardware file; times in milliseconds per layer."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _lengths(expected: int, **columns: tuple[float, ...]) -> None:
 
 
 class LinearTable(_Table):
-    """Operators that depend on the tokens of the batch only.
+    """Operators whose time depends only on the tokens of the batch.
 
     Attributes:
         tokens: tokens in the batch, ascending, shape (n,).
         block_ms: projections, MLP, norms, rotary embedding and activation of one layer, shape (n,).
         add_ms: one residual addition, shape (n,); a block of the Llama family has two.
-        save_ms: reshape of the attention output and, where it is not part of the attention times, writing
-            the new KV entries, of one layer, shape (n,).
+        save_ms: reshape of the attention output of one layer and, unless included in the attention times, the writes of
+            new KV entries, shape (n,).
         embedding_ms: the input embedding, once per batch, shape (n,).
     """
 
@@ -88,12 +88,12 @@ class SurfaceTable(_Table):
 class PrefillTable(_Table):
     """Prefill attention of one layer as a sum over requests.
 
-    A chunk of c tokens after k cached ones costs ``c * own(c) + k * cached(c)``; the batch pays ``launch_ms``
-    once. ``own`` and ``cached`` are given at chunk lengths and linear in between, concave and non-decreasing,
-    and go on along their last segment.
+    A chunk of c tokens after k cached ones costs ``c * own(c) + k * cached(c)``; ``launch_ms`` is added once per
+    batch. ``own`` and ``cached`` are piecewise linear between chunk lengths, concave and non-decreasing, and continue
+    along their last segment.
 
     Attributes:
-        launch_ms: milliseconds per layer of a batch with a prefill.
+        launch_ms: milliseconds per layer in a batch with a prefill.
         chunk: chunk lengths, ascending from 0, shape (n,).
         own_ns: nanoseconds per token of the chunk, shape (n,).
         cached_ns: nanoseconds per cached token, shape (n,).
@@ -122,9 +122,8 @@ class AllReduceTable(_Table):
 
     Attributes:
         size: bytes, ascending, shape (n,).
-        kernel_ms: lower envelope of the measurements: the transfer without waiting for a late peer,
-            shape (n,).
-        median_ms: the medians as measured, waiting included; they fall here and there, shape (n,).
+        kernel_ms: lower envelope of the measurements: the transfer without waiting for another GPU, shape (n,).
+        median_ms: the measured medians, with waiting; not always increasing, shape (n,).
     """
 
     size: tuple[float, ...]
@@ -139,7 +138,7 @@ class AllReduceTable(_Table):
 
 
 class HeadEstimate(_Table):
-    """LM head, not measured: the larger of reading its weights and of computing its rows.
+    """Estimate of the LM head, which is not measured: the maximum of reading its weights and computing its rows.
 
     Attributes:
         weights_ms: milliseconds to read the weights.
@@ -151,7 +150,7 @@ class HeadEstimate(_Table):
 
 
 class ProfileTables(_Table):
-    """All that the profile model needs.
+    """All tables of the profile model.
 
     Attributes:
         num_layers: transformer blocks.

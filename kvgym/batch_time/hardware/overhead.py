@@ -1,4 +1,4 @@
-"""What an engine adds to every batch outside the GPU kernels: scheduling, input preparation, sampling."""
+"""Engine overhead: the time of a batch outside the GPU kernels, for scheduling, input preparation and sampling."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ NO_ENGINE = "none"
 class EngineOverhead(Description):
     """Time of a batch outside the GPU kernels: ``base_ms + per_request_ms * requests in the batch``.
 
-    There is no term for prompt tokens: measured prompts of one request do not ask for one
-    (docs/validation.md).
+    There is no term for prompt tokens, as measured prompts of single requests do not need one (docs/validation.md).
 
     Attributes:
-        base_ms: milliseconds per batch, also of an empty one.
+        base_ms: milliseconds per batch, including empty ones.
         per_request_ms: milliseconds per request that the batch processes.
-        source: where the figures come from.
-        validated: what they were compared with, of which year, and how well they agreed; empty = nothing. Lists show
-            what stands before the first colon, as in "engine of 2023: 19 measured token times …".
+        source: source of the figures.
+        validated: measurements that they were compared with, the year and the agreement; empty = none. Lists show the
+            part before the first colon, as in "engine of 2023: 19 measured token times …".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -36,7 +35,7 @@ class EngineOverhead(Description):
     validated: str = ""
 
     def milliseconds(self, requests: int) -> float:
-        """Return what a batch of so many requests takes longer."""
+        """Return the overhead of a batch with this number of requests."""
         return self.base_ms + self.per_request_ms * requests
 
     def formula(self) -> str:
@@ -51,20 +50,20 @@ NONE = EngineOverhead(base_ms=0.0, source="GPU kernels only")
 
 
 def check_engine(engine: str, engines: Mapping[str, EngineOverhead]) -> None:
-    """Check that an engine is one of those named, or none.
+    """Check that an engine is one of the given ones, or ``"none"``.
 
     Raises:
-        ValueError: it is not; validators of fields raise these.
+        ValueError: it is not; Pydantic validators need this type.
     """
     if engine not in (*engines, NO_ENGINE):
         raise ValueError(f"engine is {shown(engine)}, engines holds: {', '.join(engines) or 'none'}")
 
 
 def parse_overhead(value: Mapping[str, Any]) -> EngineOverhead:
-    """Return the overhead that a mapping describes.
+    """Build the overhead from a mapping.
 
     Raises:
-        ConfigError: naming the field that is wrong.
+        ConfigError: a wrong field, which the message names.
     """
     try:
         return EngineOverhead.model_validate(dict(value))

@@ -1,4 +1,4 @@
-"""GPUs and models by name: those that come with kvgym, each figure with its source, and those of YAML files."""
+"""GPUs and models by name, from kvgym's files (each figure with its source) or users' YAML files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Preset(Generic[M]):
-    """What a file says.
+    """The content of a file.
 
     Attributes:
         figures: the GPU or model.
-        source: where they come from.
+        source: source of the figures.
     """
 
     figures: M
@@ -31,12 +31,12 @@ class Preset(Generic[M]):
 
 
 class Presets(Mapping[str, M]):
-    """What comes with kvgym of one kind, by name; a file is read when it is first asked for.
+    """kvgym's presets of one kind, by name; a file is read on first use.
 
     Args:
-        kind: of what the files describe.
-        folder: of ``configs`` that holds them.
-        what: what it is, for messages.
+        kind: class that the files describe.
+        folder: their folder in ``configs``.
+        what: name of the kind, for messages.
     """
 
     def __init__(self, kind: type[M], folder: str, what: str) -> None:
@@ -44,15 +44,15 @@ class Presets(Mapping[str, M]):
         self._found: dict[str, Preset[M]] = {}
 
     def __iter__(self) -> Iterator[str]:
-        """Go through the names, in order."""
+        """Iterate over the names, sorted."""
         return iter(sorted(shipped_texts(self._folder)))
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of presets."""
         return len(shipped_texts(self._folder))
 
     def __getitem__(self, name: str) -> M:
-        """Return what the preset of exactly that name is."""
+        """Return the preset of exactly that name."""
         return self._preset(name).figures
 
     def _preset(self, name: str) -> Preset[M]:
@@ -67,7 +67,7 @@ class Presets(Mapping[str, M]):
         return Preset(validate_fields(self._kind, fields, origin), source)
 
     def source(self, name_or_path: str) -> str:
-        """Return where the figures of a preset or a file come from; "" = it does not say.
+        """Return the source of the figures of a preset or a file; "" = not given.
 
         Raises:
             UnknownNameError: no such preset.
@@ -76,9 +76,9 @@ class Presets(Mapping[str, M]):
         return self._find(name_or_path).source
 
     def find(self, given: M | str) -> M:
-        """Return what is described by itself, by a preset's name or by the path of a YAML file.
+        """Return the object for a preset's name or the path of a YAML file; objects are returned unchanged.
 
-        Case, hyphens, underscores and dots of names do not count: ``Llama-3-70B`` is ``llama3-70b``.
+        Case, hyphens, underscores and dots of names are ignored: ``Llama-3-70B`` is ``llama3-70b``.
 
         Raises:
             UnknownNameError: no such preset.
@@ -87,9 +87,9 @@ class Presets(Mapping[str, M]):
         return self._find(given).figures if isinstance(given, str) else given
 
     def name(self, given: str) -> str:
-        """Return how a preset is spelt; the path of a file as it is.
+        """Return the canonical name of a preset; paths of files are returned unchanged.
 
-        The first words do where they are those of one preset only: ``h100`` is ``h100-80gb``, ``a100`` could be two.
+        The first words are enough if they are unique: ``h100`` is ``h100-80gb``, but ``a100`` is ambiguous.
 
         Raises:
             UnknownNameError: no such preset.
@@ -103,7 +103,7 @@ class Presets(Mapping[str, M]):
         return found[0]
 
     def name_of(self, figures: M) -> str | None:
-        """Return the name of the preset with these figures, None where there is none."""
+        """Return the name of the preset with these figures, None if there is none."""
         return next((name for name in self if self[name] == figures), None)
 
     def _find(self, given: str) -> Preset[M]:

@@ -1,4 +1,4 @@
-"""Figures of GPUs and shapes of models: what they weigh, what a token of cache takes, what work a token is."""
+"""Figures of GPUs and shapes of models: weights, cache size per token, and work per token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Dtype = Literal["bf16", "fp16", "fp8", "int8", "fp4", "int4"]
 """Types of stored numbers."""
 
 BYTES: Mapping[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5}
-"""Bytes by type; scales of groups of numbers, a few per cent, are not counted."""
+"""Bytes by type, without the scales of groups of numbers (a few per cent)."""
 
 
 class _Figures(Description):
@@ -28,7 +28,7 @@ class _Figures(Description):
 
     @model_serializer(mode="wrap")
     def _given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is not given."""
+        """Omit fields that are None."""
         return {name: value for name, value in handler(self).items() if value is not None}
 
 
@@ -38,7 +38,7 @@ class GPU(_Figures):
     Attributes:
         name: product name.
         peak_flops: dense 16-bit tensor FLOP/s.
-        fast_flops: dense FLOP/s of products of smaller numbers, by type, where the GPU has them.
+        fast_flops: dense FLOP/s of products of smaller types, for types that the GPU supports.
         memory_bandwidth: bytes/s of device memory.
         memory: bytes of device memory.
         num_sms: streaming multiprocessors, over which kernels run in waves; needed by the tile model and to calibrate.
@@ -56,7 +56,7 @@ class GPU(_Figures):
     link_latency: float = Field(default=10e-6, ge=0)
 
     def flops(self, dtype: Dtype | None) -> float:
-        """Return the dense FLOP/s with weights of a type: 16-bit ones where products of the type are not its own."""
+        """Return the dense FLOP/s with weights of a type: those of 16 bit if the GPU does not support the type."""
         fast: Mapping[Any, float] = self.fast_flops or {}
         return fast.get(dtype, self.peak_flops)
 
@@ -66,10 +66,10 @@ class Experts(_Figures):
 
     Attributes:
         count: routed experts in a block.
-        per_token: how many of them a token goes through.
-        ffn: width of one.
-        shared_ffn: width of those that every token goes through, together; 0 = none.
-        dense_layers: blocks that have an ordinary MLP instead.
+        per_token: experts per token.
+        ffn: width of one expert.
+        shared_ffn: total width of the experts that every token uses; 0 = none.
+        dense_layers: blocks with an ordinary MLP instead.
     """
 
     count: int = Field(gt=0)
@@ -92,9 +92,9 @@ class Latent(_Figures):
 
     Attributes:
         kv_rank: width of the compressed keys and values.
-        query_rank: width of the compressed queries; None = they are not compressed.
+        query_rank: width of the compressed queries; None = not compressed.
         nope_dim: width of a head's query and key without positions.
-        rope_dim: width of the part with positions, whose key all heads share.
+        rope_dim: width of the part with positions, with one key for all heads.
         value_dim: width of a head's value.
     """
 
@@ -113,14 +113,14 @@ class ModelShape(_Figures):
         num_layers: transformer blocks.
         hidden: embedding width.
         num_heads: query heads.
-        num_kv_heads: key/value heads; with ``latent`` they do not count.
+        num_kv_heads: key/value heads; ignored with ``latent``.
         ffn: width of the MLP.
         vocab: vocabulary size.
         head_dim: width of a head; 0 = ``hidden / num_heads``.
         experts: MLPs of a mixture of experts; None = one MLP in each block.
         latent: latent attention; None = keys and values are cached, multi-head or grouped.
         tied_embeddings: whether the LM head is the input embedding; None = no.
-        dtype_bytes: bytes per activation, and per weight and cache entry where no type is given for them.
+        dtype_bytes: bytes per activation, and per weight and cache entry without a type.
         weight_dtype: type of the weights of the blocks; embedding and LM head keep ``dtype_bytes``.
         kv_dtype: type of the cache entries.
     """
@@ -168,12 +168,12 @@ class ModelShape(_Figures):
 
     @property
     def kv_width(self) -> int:
-        """Entries of the key (or the value) of one token in one layer, where these are cached."""
+        """Entries of the key (or the value) of one token in one layer, without latent attention."""
         return self.num_kv_heads * self.head_dim
 
     @property
     def kv_entries(self) -> int:
-        """Entries that are cached of one token in one layer."""
+        """Cache entries of one token in one layer."""
         return 2 * self.kv_width if self.latent is None else self.latent.kv_rank + self.latent.rope_dim
 
     @property
@@ -191,7 +191,7 @@ class ModelShape(_Figures):
 
     @property
     def block_weights(self) -> int:
-        """Weights of all blocks that every token goes through: attention, MLPs or shared experts, routers, norms."""
+        """Weights of all blocks that every token uses: attention, MLPs or shared experts, routers, norms."""
         weights = self.num_layers * (self.attention_weights + 2 * self.hidden)
         if self.experts is None:
             return weights + self.num_layers * 3 * self.hidden * self.ffn
@@ -209,14 +209,14 @@ class ModelShape(_Figures):
 
     @property
     def token_weights(self) -> int:
-        """Weights of all blocks that one token goes through."""
+        """Weights of all blocks that one token uses."""
         if self.experts is None:
             return self.block_weights
         return self.block_weights + self.expert_weights // self.experts.count * self.experts.per_token
 
     @property
     def mlp_widths(self) -> int:
-        """Widths of the MLPs that one token goes through, all blocks together."""
+        """Total width of the MLPs that one token uses, over all blocks."""
         if self.experts is None:
             return self.num_layers * self.ffn
         mixed = self.experts.per_token * self.experts.ffn + self.experts.shared_ffn
@@ -235,7 +235,7 @@ class ModelShape(_Figures):
 
     @property
     def active_weights(self) -> int:
-        """Weights that one token is multiplied with, the LM head included."""
+        """Weights that one token is multiplied with, including the LM head."""
         return self.token_weights + self.vocab * self.hidden
 
     @property
@@ -256,11 +256,11 @@ class ModelShape(_Figures):
         return self.num_layers * self.kv_entries * size
 
     def kv_parts(self, tensor_parallel: int) -> int:
-        """Return over how many of the GPUs the cache of a token is divided; the others hold copies."""
+        """Return the number of GPUs over which the cache of a token is divided; the other GPUs store copies."""
         return 1 if self.latent is not None else min(tensor_parallel, self.num_kv_heads)
 
     def splits(self, tensor_parallel: int) -> bool:
-        """Return whether so many GPUs can share the heads: they are divided equally, KV heads divided or copied."""
+        """Return whether a number of GPUs can share the heads equally; KV heads are divided or copied."""
         if tensor_parallel < 1 or self.num_heads % tensor_parallel:
             return False
         kv = self.num_kv_heads
@@ -268,18 +268,18 @@ class ModelShape(_Figures):
 
 
 def require_plain(model: ModelShape, what: str) -> None:
-    """Check that a model is dense, with keys and values cached, and one type of numbers.
+    """Check that a model is dense, caches keys and values, and has one data type.
 
     Args:
         model: its shape.
-        what: who can do no other, for the message.
+        what: what requires this, for the message.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it does not.
     """
     for name in ("experts", "latent", "weight_dtype", "kv_dtype"):
         if getattr(model, name) is not None:
             raise ConfigError(
-                f"{what}: {model.name} has {name}; only dense models in one type of numbers, with keys and values "
-                "cached, are known here; take a roofline"
+                f"{what}: {model.name} has {name}; only dense models of one data type that cache keys and values are "
+                "supported here; use a roofline"
             )

@@ -1,4 +1,4 @@
-"""Checks of arguments that the models of this package share."""
+"""Checks of arguments for all batch-time models."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import math
 from kvgym.errors import ConfigError, shown
 
 LARGEST = 1e100
-"""Largest figure of a model: what it adds to a batch stays a number, however large the batch."""
+"""Largest parameter of a model, so that the time of any batch is finite."""
 
 
 def number(model: str, name: str, value: object) -> float:
     """Return ``value`` as a finite float.
 
     Raises:
-        ConfigError: it is not a finite number, or is beyond :data:`LARGEST`.
+        ConfigError: it is not a finite number, or exceeds :data:`LARGEST`.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         raise ConfigError(f"batch time {shown(model)}: {name} must be a finite number, got {shown(value)}")
     if abs(value) > LARGEST:
-        raise ConfigError(f"batch time {shown(model)}: {name} = {shown(value)}; expected {LARGEST:g} at most")
+        raise ConfigError(f"batch time {shown(model)}: {name} = {shown(value)}; expected at most {LARGEST:g}")
     return float(value)
 
 

@@ -26,18 +26,17 @@ def _affine(load: Any, params: Any) -> Any:
 class AffineBatchTime(BatchTimeModel):
     """``constant + a * prefill tokens + b * decode tokens + c * KV context tokens read``.
 
-    The context is what attention reads from the cache: the tokens cached before the batch, of prefills and
-    of decodes (``prefill_context + decode_context``), **and** the batch's own tokens, which each step writes
-    and then attends to, where ``include_new`` is true. With ``include_new=False`` only tokens cached before
-    the batch count.
+    The context is what attention reads from the cache: the tokens cached before the batch, of prefills and decodes
+    (``prefill_context + decode_context``), **and**, with ``include_new``, the batch's own tokens, which each step
+    writes and then attends to. With ``include_new=False`` only tokens cached before the batch count.
 
     Args:
-        constant: seconds per batch, an empty one included.
+        constant: seconds per batch, including empty ones.
         per_prefill_token: seconds per prompt token processed.
         per_decode_token: seconds per decode (each processes one token).
         per_context_token: seconds per KV token read.
         include_new: whether the batch's own tokens count as context as well.
-        source: where the figures come from.
+        source: source of the coefficients.
 
     Raises:
         ConfigError: a coefficient is negative or not finite.

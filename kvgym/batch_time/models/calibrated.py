@@ -33,9 +33,9 @@ _PER_REQUEST = _HEADER - 1
 
 @jit
 def _star(params: Any, start: int, count: int, amount: float, weighted: float) -> Any:
-    """Return ``amount * f(weighted / amount)`` for f piecewise linear, defined at amount 0 too.
+    """Return ``amount * f(weighted / amount)`` for a piecewise linear f, also defined for amount 0.
 
-    Packed are ``count`` nodes, then intercepts and slopes of the ``count - 1`` segments.
+    The parameters are ``count`` nodes, then intercepts and slopes of the ``count - 1`` segments.
     """
     x = weighted / amount if amount > 0.0 else 1.0e12
     i = start + count + locate(params, start, count, x)
@@ -105,44 +105,43 @@ class ProfileBatchTime(BatchTimeModel):
 
     Composition ``"kvgym"``:
 
-    - linear operators, two residual additions and two all-reduces per layer at the batch's T tokens, and the
+    - linear operators, two residual additions and two all-reduces per layer for the batch's T tokens, and the
       embedding once, linear between measured T (8 apart up to 1,024), so the tile staircase stays;
-    - decode attention from a table over (decodes n, KV tokens S of all decodes). A load gives n and S, not
-      the single contexts. The measurements have equal contexts; there, at the same S, time falls within a
-      wave of the SMs and jumps at its end, because all blocks end together. With unequal contexts they do
-      not, and a decode added to a batch takes no time off it; so the table is the closest one, in relative
-      error, that falls in neither n nor S;
+    - decode attention from a table over (decodes n, KV tokens S of all decodes). A load has n and S, not the single
+      contexts. The measurements have equal contexts: at the same S, time falls within a wave of the SMs and jumps at
+      its end, because all blocks end together. With unequal contexts they do not, and adding a decode never makes a
+      batch faster. So the table is the closest one, in relative error, that is non-decreasing in n and S;
     - prefill attention as a sum over requests: a chunk of c tokens after k cached ones costs
-      ``c own(c) + k cached(c)``, and the batch one launch. For several, own and cached are read at the mean
-      chunk weighted by chunk tokens (sum c² / sum c) and by cached tokens (sum c k / sum k): exact for equal
-      chunks, and for unequal ones where the two functions are linear;
+      ``c own(c) + k cached(c)``, plus one launch per batch. For several chunks, own and cached are evaluated at the
+      mean chunk weighted by chunk tokens (sum c² / sum c) and by cached tokens (sum c k / sum k): exact for equal
+      chunks, and for unequal ones if the two functions are linear;
     - the LM head by a roofline, one row per request of the batch;
-    - the engine's overhead, per batch (also an empty one) and per request in it.
+    - the engine's overhead, per batch (including empty ones) and per request.
 
     It is non-decreasing in every field of the load.
 
-    Composition ``"homogeneous"``: the same, with decode attention read at (n, S / n) from the measured grid.
-    It shows the steps at the waves of the SMs and is nearest to the measurements where all contexts are
-    equal; at fixed S it can fall in n.
+    Composition ``"homogeneous"``: the same, with decode attention at (n, S / n) from the measured grid. It has the
+    steps at the waves of the SMs and is closest to the measurements if all contexts are equal; at fixed S it can fall
+    in n.
 
     Composition ``"vidur"``, for comparison with results of the Vidur simulator: T rounded up to a multiple of
     8; one residual addition; two all-reduces per layer, median time plus 0.02 ms each; decode attention at
     (n, mean context rounded up to 64), prefill attention at (sum of k, root of the sum of c²), each times 1.1
-    for several requests; neither embedding nor LM head, and no overhead unless one is given. At a fixed sum
-    of contexts it can fall in ``num_decodes``, because the mean context falls; with tensor parallelism it can
-    fall in tokens, because the medians of all-reduce are taken as measured.
+    for several requests; neither embedding nor LM head, and no overhead by default. At a fixed sum of contexts it can
+    fall in ``num_decodes``, because the mean context falls; with tensor parallelism it can fall in tokens, because it
+    uses the measured medians of all-reduce.
 
-    Beyond the measured range every table goes on with its last measured slope: FLOPs for linear operators and
+    Beyond the measured range every table continues with its last measured slope: FLOPs for linear operators and
     for prefill (chunk times cached), bandwidth for decodes and all-reduce.
 
     Args:
         tables: the operator tables.
         composition: one of :data:`COMPOSITIONS`.
-        overhead: what the engine adds to a batch outside the GPU.
-        engine: name of that engine in the hardware file, to which :meth:`spec` then refers.
-        source: where the tables come from.
+        overhead: time of a batch outside the GPU.
+        engine: name of that engine in the hardware file, for :meth:`spec`.
+        source: source of the tables.
         valid_range: measured range by quantity.
-        hardware: name of the hardware file, to which :meth:`spec` then refers instead of holding the tables.
+        hardware: name of the hardware file, which :meth:`spec` then returns instead of the tables.
 
     Raises:
         UnknownNameError: an unknown composition.
@@ -179,9 +178,9 @@ class ProfileBatchTime(BatchTimeModel):
         return self._params.copy()
 
     def _linear(self, *, full: bool) -> Floats:
-        """Return the curve of all that depends on the tokens only; ``full`` is for all but "vidur".
+        """Return the curve of everything that depends only on tokens; ``full`` is for all compositions but "vidur".
 
-        That one has the medians of all-reduce as measured, falls included, at nodes of their own.
+        "vidur" has the measured medians of all-reduce, which may fall, at additional nodes.
         """
         tables, linear = self.tables, self.tables.linear
         tokens = np.array(linear.tokens)
@@ -239,9 +238,9 @@ class ProfileBatchTime(BatchTimeModel):
         return np.concatenate([header, linear, *surfaces])
 
     def spec(self) -> dict[str, Any]:
-        """Return a JSON-able dict that :func:`make_batch_time` accepts.
+        """Return a dict of plain values that :func:`make_batch_time` accepts.
 
-        It names the hardware file where the model came from one, and holds the tables otherwise.
+        It names the hardware file if the model came from one, and contains the tables otherwise.
         """
         engine = self.engine or self.overhead.model_dump(mode="json")
         result: dict[str, Any] = {"kind": "profile", "composition": self.composition, "engine": engine}
@@ -257,7 +256,7 @@ class ProfileBatchTime(BatchTimeModel):
 
 
 def all_reduce_ms(table: AllReduceTable, column: str, size: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return milliseconds of one all-reduce, beyond the table with the bandwidth of its outer half.
+    """Return milliseconds of one all-reduce, extrapolated with the bandwidth of the table's outer half.
 
     Args:
         table: the measurements.
@@ -277,9 +276,9 @@ def all_reduce_ms(table: AllReduceTable, column: str, size: NDArray[np.float64])
 
 
 def _pack_star(x: tuple[float, ...], y: Floats) -> Floats:
-    """Return nodes (with a far one), intercepts and slopes; the last segment goes on for ever."""
+    """Return nodes (with a far one), intercepts and slopes; the last segment has no end."""
     nodes, y = np.array(x), y.copy()
-    for i in range(1, len(y)):  # what rounding in the file may have upset
+    for i in range(1, len(y)):  # rounding in the file may have violated these bounds
         most = y[i - 1] * nodes[i] / nodes[i - 1] if i > 1 else y[i]
         y[i] = min(max(y[i], y[i - 1]), most)
     slopes = np.maximum(np.diff(y) / np.diff(nodes), 0.0)

@@ -1,6 +1,6 @@
-"""Ideal times of single operators: all FLOPs at the peak or all bytes at the full bandwidth, whichever is longer.
+"""Ideal times of single operators: the maximum of all FLOPs at the peak and all bytes at the full bandwidth.
 
-Measured times lie above these; by how much tells whether a profile can be true.
+Measured times are above these; the ratio shows whether a profile is plausible.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ class IdealTimes:
     Args:
         gpu: figures of the GPU.
         model: shape of the model.
-        tensor_parallel: GPUs that the model is split over.
+        tensor_parallel: number of GPUs that the model is split over.
     """
 
     def __init__(self, gpu: GPU, model: ModelShape, tensor_parallel: int) -> None:
         self.gpu, self.model, self.parts = gpu, model, tensor_parallel
         hidden, queries, kv, ffn = model.hidden, model.query_width, 2 * model.kv_width, model.ffn
-        # Weights, and activations read and written per token: by all GPUs together, and by every GPU.
+        # Weights, and activations read and written per token: by all GPUs in total, and by each GPU.
         self._operators: dict[str, tuple[float, float, float]] = {
             "attn_pre_proj": (hidden * (queries + kv), queries + kv, hidden),
             "attn_post_proj": (queries * hidden, queries, hidden),
@@ -47,7 +47,7 @@ class IdealTimes:
         """Return milliseconds of a token operator.
 
         Args:
-            operator: as the columns of a profile.
+            operator: name of its column in a profile.
             tokens: shape (n,).
         """
         weights, divided, whole = self._operators[operator]
@@ -76,12 +76,12 @@ class IdealTimes:
         return self._ms(4 * self.model.query_width / self.parts * pairs, entries)
 
     def reshape(self, tokens: Floats) -> Floats:
-        """Return milliseconds of a copy of queries, keys and values of so many tokens, shape (n,)."""
+        """Return milliseconds of a copy of the queries, keys and values of ``tokens``, shape (n,)."""
         width = (self.model.query_width + 2 * self.model.kv_width) / self.parts
         return self._ms(np.zeros_like(tokens), 2 * width * tokens)
 
     def kv_write(self, tokens: Floats) -> Floats:
-        """Return milliseconds of reading keys and values of so many tokens and writing them, shape (n,)."""
+        """Return milliseconds of reading and writing the keys and values of ``tokens``, shape (n,)."""
         return self._ms(np.zeros_like(tokens), 2 * self._keys() * tokens)
 
     def _keys(self) -> float:
@@ -89,5 +89,5 @@ class IdealTimes:
         return 2 * self.model.kv_width / self.model.kv_parts(self.parts)
 
     def all_reduce(self, size: Floats) -> Floats:
-        """Return milliseconds of an all-reduce of so many bytes, shape (n,)."""
+        """Return milliseconds of an all-reduce of ``size`` bytes, shape (n,)."""
         return 2e3 * (self.parts - 1) / self.parts * size / self.gpu.link_bandwidth

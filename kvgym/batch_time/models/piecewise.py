@@ -20,9 +20,9 @@ QUANTITIES: dict[str, tuple[float, float, float, float, float]] = {
     "kv_tokens": (0.0, 1.0, 1.0, 1.0, 1.0),
     "context": (0.0, 0.0, 1.0, 0.0, 1.0),
 }
-"""What time can depend on, as weights of (num_prefills, prefill_tokens, prefill_context, num_decodes,
-decode_context): requests in the batch; tokens processed; KV tokens of the batch's requests when the batch
-ends, as in eq. (1) of the WAIT paper; KV tokens cached before the batch."""
+"""Quantities that the time can depend on, as weights of (num_prefills, prefill_tokens, prefill_context, num_decodes,
+decode_context): requests in the batch; tokens processed; KV tokens of the batch's requests at its end, as in eq. (1)
+of the WAIT paper; KV tokens cached before the batch."""
 
 
 @batch_time_kernel
@@ -38,14 +38,14 @@ def _piecewise(load: Any, params: Any) -> Any:
 
 
 class PiecewiseBatchTime(BatchTimeModel):
-    """Seconds that rise linearly between breakpoints of a load quantity, and constantly before the first.
+    """Seconds that are linear between breakpoints of a load quantity, and constant before the first.
 
     Args:
-        quantity: what the time depends on, one of :data:`QUANTITIES`.
+        quantity: quantity that the time depends on, one of :data:`QUANTITIES`.
         breakpoints: ascending values of the quantity, at least one.
         times: seconds at the breakpoints, non-decreasing; below the first breakpoint the time is constant.
         slope: seconds per unit of the quantity beyond the last breakpoint.
-        source: where the figures come from.
+        source: source of the figures.
 
     Raises:
         ConfigError: an unknown quantity, lists of unequal length, or times that are negative or fall.
@@ -88,7 +88,7 @@ class PiecewiseBatchTime(BatchTimeModel):
             c: seconds up to the threshold.
             a: seconds per unit beyond it.
             b0: the threshold.
-            quantity: what b' counts; tokens in the batch by default.
+            quantity: the quantity b', by default tokens in the batch.
 
         Source: Section 2.3 of Ao et al. (WAIT), there after Li et al. (2025).
         """

@@ -1,4 +1,4 @@
-"""Batch time from data-sheet figures: per operator group the larger of compute time and memory time."""
+"""Batch time from data-sheet figures: the maximum of compute time and memory time for each operator group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _roofline(load: Any, params: Any) -> Any:
     # Linear operators: FLOPs per token against weights once and activations per token.
     weights = params[2]
     if params[10] > 0.0:
-        # Experts that no token of the batch was routed to are not read.
+        # Experts to which no token of the batch is routed are not read.
         weights += params[10] * (1.0 - params[11] ** tokens)
     linear = max(params[1] * tokens, weights + params[3] * tokens)
     # Attention of prefills: c * k products with the cache and c (c + 1) / 2 within the chunk.
@@ -44,28 +44,28 @@ class RooflineBatchTime(BatchTimeModel):
 
     Groups, each summed over layers and divided over the tensor-parallel GPUs:
 
-    - linear operators: 2 FLOPs per weight and token; all weights read once, activations per token. Of a mixture of
-      experts a token counts those it goes through; read is what the batch's tokens need at least one of, each
-      choosing ``k`` of ``n`` at random: ``1 - (1 - k / n)^tokens`` of all;
+    - linear operators: 2 FLOPs per weight and token; all weights are read once, activations per token. In a mixture of
+      experts, FLOPs count the experts that a token uses. Experts that at least one token uses are read; with ``k`` of
+      ``n`` chosen at random these are ``1 - (1 - k / n)^tokens`` of all;
     - prefill attention: 4 FLOPs per (query, key) pair and entry of the queries, c * k + c (c + 1) / 2 pairs per chunk
-      of c tokens after k cached ones; KV of context and chunk read once. Latent attention computes keys and values
-      of the chunk from the compressed ones, and for every chunk those of its context again;
-    - decode attention: one query per decode, context + 1 keys; 4 FLOPs per pair and entry, of latent attention those
+      of c tokens after k cached ones; KV of context and chunk is read once. Latent attention computes keys and values
+      of the chunk from the compressed ones, and those of its context again for every chunk;
+    - decode attention: one query per decode, context + 1 keys; 4 FLOPs per pair and entry; for latent attention those
       of its compressed form, ``2 heads (2 kv_rank + rope_dim)``;
     - LM head: one row of logits per request in the batch, 16-bit;
-    - two all-reduces per layer where ``tensor_parallel`` > 1: latency, and ``2 (p - 1) / p`` times the
-      activations over the link.
+    - two all-reduces per layer if ``tensor_parallel`` > 1: latency, and ``2 (p - 1) / p`` times the activations over
+      the link.
 
-    Weights of a type that the GPU multiplies itself count at its rate for that type, others at the 16-bit rate.
-    Experts are split over the GPUs like other weights, not placed on one each.
+    Weights of a type that the GPU supports count at its rate for that type, others at the 16-bit rate. Experts are
+    split over the GPUs like other weights, not placed on single GPUs.
 
     Args:
         gpu: figures of the GPU, a preset name or a file.
         model: shape of the model, a preset name or a file.
-        tensor_parallel: GPUs that the model is split over.
+        tensor_parallel: number of GPUs that the model is split over.
         compute_efficiency: attainable share of the peak FLOP/s, in (0, 1].
         memory_efficiency: attainable share of the memory bandwidth, in (0, 1].
-        overhead: seconds per batch outside the GPU, an empty batch included.
+        overhead: seconds per batch outside the GPU, including empty batches.
         overhead_per_request: seconds per request of the batch outside the GPU.
 
     Raises:

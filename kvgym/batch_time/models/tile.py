@@ -122,21 +122,21 @@ def _blocks(length: Any, tile: Any) -> Any:
 
 @jit
 def _prefill_blocks(load: Any, rows: Any, columns: Any) -> Any:
-    # Tiles of all chunks, ceil(a / rows) ceil(c / columns) each, where a = tokens cached before + chunk c.
+    # Tiles of all chunks, ceil(a / rows) ceil(c / columns) each, with a = tokens cached before + chunk c.
     length = load.prefill_context + load.prefill_tokens
     area = load.prefill_products + load.prefill_squares
     padding = (rows - 1) * load.prefill_tokens + (columns - 1) * length
     corners = load.num_prefills * (rows - 1) * (columns - 1)
     most = float(area + padding + corners) / float(rows * columns)
     if load.num_prefills == 1:
-        # The bound matters for sums that no single chunk has; there it keeps the time from falling.
+        # The bound matters for sums that no single chunk can have; there it prevents the time from falling.
         return min(float(_blocks(length, rows) * _blocks(load.prefill_tokens, columns)), most)
     return most
 
 
 @jit
 def _decode_blocks(load: Any, tile: Any) -> Any:
-    # Tiles of all decodes, ceil(i / tile) each, where i = tokens cached before + 1.
+    # Tiles of all decodes, ceil(i / tile) each, with i = tokens cached before + 1.
     length = load.decode_context + load.num_decodes
     if load.num_decodes == 1:
         return float(_blocks(length, tile))
@@ -161,24 +161,23 @@ def _tile(load: Any, params: Any) -> Any:
 class TileBatchTime(BatchTimeModel):
     """Equation (7): ``ceil(tokens / t_col)`` columns of weight tiles, per-token work, and attention by tiles.
 
-    The terms, as :func:`tile_batch_time` computes them from the single requests:
+    The terms, which :func:`tile_batch_time` computes from single requests:
 
     - linear operators and LM head, (4): all weight matrices tiled once per ``t_col`` tokens of the batch;
-    - non-linear operators: seconds per token, with a rate of their own (the text and (7) print that rate with
-      the name of the linear one; Theorem 1 has it right);
+    - non-linear operators: seconds per token, with a separate rate (the text and (7) print the name of the linear
+      rate; Theorem 1 is right);
     - attention of a prefill chunk, (6): matrix products in tiles of ``t_row`` x ``t_col`` x ``t_red``;
-    - attention of a decode, (5): two matrix-vector products in tiles of ``gemv_row`` x ``gemv_col``. As
-      printed (5) lacks the 1/s of (3) from which it follows: here all SMs share the work.
+    - attention of a decode, (5): two matrix-vector products in tiles of ``gemv_row`` x ``gemv_col``. Equation (5) as
+      printed lacks the 1/s of (3), from which it follows; here all SMs share the work.
 
-    What departs from the paper:
+    Deviations from the paper:
 
-    - A model is told sums over the batch, not its single chunks and contexts. The linear and the per-token
-      term are exact, and so is attention where a batch holds at most one chunk and at most one decode; a
-      batch of one chunk, the only prefills of the paper's RAD scheduler, is exact. With several chunks every
-      tile that rounding up can add is counted (an upper bound, at most one more row and column of tiles per
-      chunk): anything less would let the time fall when a chunk is added. With several decodes, whose
-      contexts have no reason to end at a tile's border, rounding up counts half a tile less half a token
-      each, its mean, and a decode never counts less than one tile.
+    - The load has sums over the batch, not single chunks and contexts. The linear and the per-token term are exact,
+      and so is attention in a batch with at most one chunk and at most one decode, which covers all prefills of the
+      paper's RAD scheduler. With several chunks every tile that rounding up can add is counted (an upper bound, at
+      most one more row and column of tiles per chunk); with less, adding a chunk could make the batch faster. With
+      several decodes, whose contexts end anywhere in a tile, rounding up counts its mean, half a tile less half a
+      token each, and a decode counts at least one tile.
     - The paper's transformer has one head, no output projection and an MLP of two matrices. Here the matrices
       are those of the model's shape (Q, K, V, O, the gated MLP, LM head). Heads are stacked: attention of
       chunks has the width of all query heads, that of decodes the width of the KV heads, which is what must
@@ -187,9 +186,9 @@ class TileBatchTime(BatchTimeModel):
       not modelled. With fewer KV heads than GPUs heads are copied.
     - ``overhead`` is added; 0 gives (7).
 
-    Where rates are not given, they follow from the data sheet: tiles of products at the attainable FLOP/s, tiles
-    of matrix-vector products and non-linear operators at the attainable bandwidth. The number of SMs then
-    cancels. Nothing is rounded to whole waves of SMs: (2) and (3) do not.
+    Rates that are not given follow from the data sheet: tiles of products at the attainable FLOP/s, tiles of
+    matrix-vector products and non-linear operators at the attainable bandwidth. The number of SMs then cancels.
+    As in (2) and (3), nothing is rounded to whole waves of SMs.
 
     Args:
         gpu: figures of the GPU, a preset name or a file.
@@ -199,15 +198,15 @@ class TileBatchTime(BatchTimeModel):
             Section 2.3, the one with at most 128 columns (Section 4.3: "typically as small as 64 or 128").
         t_col: columns (tokens) of an output tile: the width of a step of the staircase.
         t_red: reduction size of a tile.
-        gemv_row: rows of a tile of a matrix-vector product; the paper gives no figure.
-        gemv_col: columns of it.
+        gemv_row: rows of a tile of a matrix-vector product; not given in the paper.
+        gemv_col: columns of that tile.
         num_sms: SMs of one GPU; None = those of ``gpu``.
         tile_rate: tile-pairs per second and SM in matrix products, mu(t_row, t_col, t_red).
         gemv_rate: tiles per second and SM in matrix-vector products, mu(t_row, t_col).
         nonlinear_rate: tokens per second in non-linear operators, mu_nLin.
         compute_efficiency: attainable share of the peak FLOP/s, in (0, 1].
         memory_efficiency: attainable share of the memory bandwidth, in (0, 1].
-        overhead: seconds per batch outside the GPU, an empty batch included.
+        overhead: seconds per batch outside the GPU, including empty batches.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -245,7 +244,7 @@ class TileBatchTime(BatchTimeModel):
         sizes = {"t_row": t_row, "t_col": t_col, "t_red": t_red, "gemv_row": gemv_row, "gemv_col": gemv_col}
         sms = self.gpu.num_sms if num_sms is None else num_sms
         if sms is None:
-            raise ConfigError(f"batch time 'tile': GPU {self.gpu.name} has no num_sms; give it there or here")
+            raise ConfigError(f"batch time 'tile': GPU {self.gpu.name} has no num_sms; set it there or here")
         sizes["num_sms"] = sms
         self._arguments: dict[str, Any] = {
             "tensor_parallel": int(tensor_parallel),
@@ -274,7 +273,7 @@ class TileBatchTime(BatchTimeModel):
         overhead: float,
         **tiles: int,
     ) -> TiledNode:
-        """Return the figures of (2)-(7), with rates from the data sheet where none are given."""
+        """Return the figures of (2)-(7), with missing rates from the data sheet."""
         model = self.model
         flops = self.gpu.peak_flops * compute_efficiency
         bandwidth = self.gpu.memory_bandwidth * memory_efficiency

@@ -16,7 +16,7 @@ def _one_second(load: Any, params: Any) -> Any:
 
 
 class UnitBatchTime(BatchTimeModel):
-    """One second per batch whatever it holds, an empty one included: the slotted time of the theory papers.
+    """One second per batch of any size, including empty ones: the slotted time of the theory papers.
 
     With it the clock counts iterations, so rates are per iteration and latencies are in iterations.
     """

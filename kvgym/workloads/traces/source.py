@@ -155,7 +155,7 @@ class SourceFile:
         return next(rows, ("", {}))[1].get(name)
 
     def records(self, *keys: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (place, record) for every record of a JSON, JSONL or Parquet file; Parquet records have only ``keys``."""
+        """Yield (place, record) for every record of a JSON, JSONL or Parquet file; of Parquet only ``keys``."""
         if self.container == "json":
             return _list_records(self.path)
         if self.container == "jsonl":
