@@ -1,4 +1,4 @@
-"""Calibration from small synthetic profiles whose truth is known: what is fitted, written, held out and refused."""
+"""Calibration from small synthetic profiles with known times: fit, file, held-out rows and refusals."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_calibrating_recovers_the_truth(tmp_path, degree, sampled):
 
 
 def test_prefills_without_cached_tokens(tmp_path):
-    """As operator tables have them: what chunks after cached tokens cost is then estimated, and said to be."""
+    """As in operator tables: attention of chunks after cached tokens is estimated, and a warning says so."""
     write_profiles(tmp_path)
     rows = [row for row in attention_rows() if not row["is_prefill"]]
     rows += [attention_row(1, c, 0, prefill_ms(c, 0)) for c in range(32, 513, 32)]
@@ -115,7 +115,7 @@ def test_calibrating_twice_gives_the_same_file(tmp_path):
     assert (tmp_path / "a.yaml").read_bytes() == (tmp_path / "b.yaml").read_bytes()
 
 
-def test_the_errors_are_those_of_the_file_as_written(tmp_path):
+def test_errors_are_those_of_the_written_file(tmp_path):
     write_profiles(tmp_path, degree=2)
     write_hardware(calibrate(tmp_path, recipe(degree=2)), tmp_path / "made.yaml")
     hardware = load_hardware(tmp_path / "made.yaml")
@@ -130,7 +130,7 @@ def test_the_errors_are_those_of_the_file_as_written(tmp_path):
 
 
 def test_held_out_rows_are_not_fitted(tmp_path):
-    """Rows whose times are changed only where they are held out leave the tables as they are."""
+    """Changing the times of held-out rows does not change the tables."""
     write_profiles(tmp_path)
     first = calibrate(tmp_path, recipe(), "2026-01-02")
     out = set(
@@ -187,7 +187,7 @@ def test_a_fit_that_misses_is_refused(tmp_path):
 
 
 def test_a_sparse_far_node_leaves_the_rest_alone(tmp_path):
-    """One lonely far measurement of a faster kernel must not bend a dense table."""
+    """A single distant measurement of a faster kernel must not distort a dense table."""
     write_profiles(tmp_path)
     dense = [attention_row(n, 0, k, decode_ms(n, k)) for n in range(1, 65) for k in range(32, 1025, 32)]
     dense += [attention_row(n, 0, 16384, decode_ms(n, 16384)) for n in (1, 2, 3)]
@@ -201,8 +201,8 @@ def test_a_sparse_far_node_leaves_the_rest_alone(tmp_path):
         assert errors[1][group]["median"] < 0.02
 
 
-def test_what_the_column_of_keys_counts(tmp_path):
-    """The same measurements with the keys of the whole batch, new ones included, give the same file."""
+def test_both_meanings_of_the_column_of_keys(tmp_path):
+    """Keys of the whole batch, including new ones, give the same file for the same measurements."""
     write_profiles(tmp_path)
     want = calibrate(tmp_path, recipe(), "2026-01-02")
     rows = attention_rows()
@@ -227,7 +227,7 @@ def test_all_reduce_envelope_drops_the_wait_and_medians_stay():
     np.testing.assert_array_equal(median, [1, 9, 6, 3, 3, 3])
 
 
-def test_the_vidur_composition_has_the_medians_as_measured(tmp_path):
+def test_the_vidur_composition_has_the_measured_medians(tmp_path):
     write_profiles(tmp_path, degree=2)
     write_hardware(calibrate(tmp_path, recipe(degree=2)), tmp_path / "made.yaml")
     table = load_hardware(tmp_path / "made.yaml").tables.all_reduce

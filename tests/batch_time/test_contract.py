@@ -1,4 +1,4 @@
-"""What every batch-time model promises: compiled = uncompiled, non-negative, non-decreasing."""
+"""The contract of batch-time models: compiled = uncompiled, non-negative, non-decreasing."""
 
 import numba
 import numpy as np
@@ -67,7 +67,7 @@ def _compiled(model, loads):
 
 
 def _possible_loads(rng, size):
-    """Loads of batches that can occur: sums over requests of random chunks and contexts."""
+    """Draw loads of possible batches: sums over requests of random chunks and contexts."""
     loads = np.zeros(size, LOAD)
     for load in loads[1:]:
         chunks = rng.integers(1, 10 ** rng.uniform(0.5, 3.7), rng.integers(0, 6))
@@ -115,7 +115,7 @@ def test_never_negative_and_never_falls_in_any_field(name, load, field, more):
 
 
 @pytest.mark.parametrize("name", sorted(MEAN_CONTEXT - RAW_MEDIANS))
-def test_one_more_decode_of_the_mean_context_takes_no_time_off(name):
+def test_one_more_decode_of_the_mean_context_never_shortens_a_batch(name):
     number = np.arange(1, 600)
     for context in (64, 640, 4032, 40_000):
         times = MODELS[name](num_decodes=number, decode_context=number * context)
@@ -134,8 +134,8 @@ def test_fields_and_shapes(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_rough_figures_are_of_the_right_size(name):
-    """No slope is negative, and a batch within the span of the secants is met within 50 %."""
+def test_rough_times_have_the_right_magnitude(name):
+    """No slope is negative, and the error within the span of the secants is at most 50 %."""
     model = MODELS[name]
     rough = model.rough_figures(16_000)
     assert all(np.isfinite(x) and x >= 0 for x in rough)
@@ -144,7 +144,7 @@ def test_rough_figures_are_of_the_right_size(name):
 
 
 @pytest.mark.parametrize("memory", [2, 40, 16_000])
-def test_rough_figures_of_linear_models_are_exact(memory):
+def test_rough_times_of_linear_models_are_exact(memory):
     assert MODELS["unit"].rough_figures(memory) == (1.0, 0.0, 0.0, 0.0)
     # A decode and a prompt token are tokens of the same linear operators; the prompt's context is its own.
     rough = MODELS["affine"].rough_figures(memory)

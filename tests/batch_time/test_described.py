@@ -1,4 +1,4 @@
-"""Rooflines in a line of text, in files and in scenarios: capacity, times and errors, worked by hand."""
+"""Rooflines in one line, in files and in scenarios: capacity, times and errors, worked by hand."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_latent_attention_by_hand():
     np.testing.assert_allclose(two[[4, 12, 13]], params[[4, 12, 13]] / 2)
 
 
-def test_types_of_numbers_and_what_a_request_costs():
+def test_data_types_and_overhead_per_request():
     plain = RooflineBatchTime(GPU_100, ModelShape(**SHAPE), **FULL).params()
     eight = ModelShape(**SHAPE, weight_dtype="fp8", kv_dtype="fp8")
     fast = RooflineBatchTime(GPU_100, eight, overhead_per_request=0.25, **FULL).params()
@@ -130,7 +130,7 @@ def test_a_roofline_is_hardware():
         load_calibrated("roofline:model=mixtral-8x7b,gpu=h100,tp=2")
 
 
-def test_labels_say_what_is_not_validated(tmp_path):
+def test_labels_of_rooflines_say_not_validated(tmp_path):
     assert hardware_label("llama3-8b-a100-tp1") == "llama3-8b-a100-tp1"
     assert hardware_label("roofline:model=qwen3-8b,gpu=l4") == "Qwen3-8B on 1 x L4 (roofline, not validated)"
     path = tmp_path / "mine.yaml"
@@ -172,7 +172,7 @@ def test_a_roofline_may_end_with_a_file(tmp_path, last):
     assert hardware.model.name == ("Mine" if last == "model" else "Qwen3-8B")
 
 
-def test_texts_have_one_spelling():
+def test_descriptions_are_canonical():
     text = roofline_text({"tp": 2, "gpu": "H200", "model": "Llama-3-70B", "weights": None})
     assert text == "roofline:model=llama3-70b,gpu=h200,tp=2"
     assert is_roofline(text)
@@ -200,10 +200,10 @@ def test_texts_have_one_spelling():
         # 131.4 GiB of weights and 2 of reserve on 22.5 * 0.9; each of eight: 16.4 + 2 of 20.2.
         ("roofline:model=llama3-70b,gpu=l4", ["lacks 113.2 GiB", "(--tp) = 8 is the least"]),
         ("roofline:model=llama3.1-405b,gpu=a10g", ["(--tp) = 64 is the least"]),
-        ("roofline:model=llama3.1-405b,gpu=a10g,memory_fraction=0.1", ["no number of them"]),
+        ("roofline:model=llama3.1-405b,gpu=a10g,memory_fraction=0.1", ["no number of GPUs"]),
     ],
 )
-def test_errors_say_what_is_wrong_and_what_would_be_right(text, words):
+def test_errors_name_the_mistake_and_the_remedy(text, words):
     with pytest.raises(ConfigError) as caught:
         load_hardware(text)
     for word in words:

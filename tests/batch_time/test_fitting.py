@@ -48,7 +48,7 @@ def test_a_surface_fits_what_it_can_represent():
 
 
 def test_nodes_without_measurements_follow_the_others():
-    """Measured only where decodes times context is at most 64; the far corner goes on as the first guess does."""
+    """Measured only up to 64 decodes times context; the far corner follows the first guess."""
     x, y = (
         axis.ravel()
         for axis in np.meshgrid([1.0, 2, 4, 8, 16, 32, 64], [1.0, 2, 4, 8, 16, 32, 64], indexing="ij")
@@ -61,7 +61,7 @@ def test_nodes_without_measurements_follow_the_others():
     np.testing.assert_allclose(surface.ms.ravel(), truth, rtol=1e-3)
 
 
-def test_a_node_that_one_noisy_measurement_touches_does_not_bind():
+def test_a_node_with_one_noisy_measurement_has_little_weight():
     nodes = [1.0, 2, 4, 8, 1000]
     x, y = (axis.ravel() for axis in np.meshgrid(nodes[:-1], nodes[:-1], indexing="ij"))
     value = 1 + x * y
@@ -88,7 +88,7 @@ def test_prefill_fit_recovers_its_own_form():
 
 
 def test_long_prefills_are_never_faster_than_the_peak():
-    """Flat beyond a chunk of 100: at the peak a pair takes 1e-3 ms, so own rises by half of the estimated 2e-3."""
+    """Flat beyond a chunk of 100: a pair takes 1e-3 ms at the peak, so own rises by half of the estimated 2e-3."""
     chunk = np.array([0.0, 50, 100])
     fit = PooledPrefill(0.0, chunk, np.array([0.0, 1.0, 1.0]), np.array([0.0, 1.0, 3.0]))
     longer = fit.continued(1e-3, 2e-3)
@@ -110,7 +110,7 @@ def test_thin_keeps_the_steps():
     np.testing.assert_allclose(np.interp(x, x[kept], y[kept]), y)
 
 
-def test_nodes_stand_on_measured_values():
+def test_nodes_are_measured_values():
     np.testing.assert_array_equal(
         grid((10, 100, 1000), np.array([1, 9.9, 50, 103, 500])), [1, 9.9, 50, 103, 500]
     )

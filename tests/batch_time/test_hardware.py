@@ -82,7 +82,7 @@ def test_the_roofline_agrees_within_bounds(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_holds_what_its_recipe_says(name):
+def test_a_file_agrees_with_its_recipe(name):
     hardware, recipe = load_hardware(name), load_recipe(name)
     assert (hardware.kv_capacity, hardware.kv_capacity_origin) == recipe.capacity()
     for field in ("description", "source", "gpu", "model", "tensor_parallel", "engine", "engines"):
@@ -155,7 +155,7 @@ def test_malformed_files_name_file_and_field(tmp_path, change, field):
 
 
 @pytest.mark.parametrize(("text", "word"), [("a: [", "not valid YAML"), ("- 1", "must be a mapping")])
-def test_files_that_are_no_mapping(tmp_path, text, word):
+def test_files_without_a_mapping_are_refused(tmp_path, text, word):
     path = tmp_path / "broken.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=word):
@@ -199,13 +199,13 @@ def test_kv_capacity_errors():
 
 
 @pytest.mark.parametrize("memory", [float("nan"), float("inf"), 1e300])
-def test_a_memory_without_end(memory):
+def test_infinite_memory_is_refused(memory):
     gpu = {**load_hardware("llama2-7b-a100-tp1").gpu.model_dump(), "memory": memory}
     with pytest.raises(ValueError, match=r"2 … 2\^31-1|finite number"):
         kv_capacity(GPU(**gpu), "llama2-7b")
 
 
-def test_the_document_shows_the_committed_figures():
+def test_the_page_shows_the_numbers_of_the_files():
     text = (Path(__file__).parents[2] / "docs" / "calibration.md").read_text("utf-8")
     for line in report([load_hardware(name) for name in NAMES]).splitlines():
         if line.startswith("|"):

@@ -18,7 +18,7 @@ from kvgym.batch_time import (
 from kvgym.errors import ConfigError, UnknownNameError
 
 
-def test_unit_takes_one_second_even_empty():
+def test_a_unit_batch_takes_one_second_even_if_empty():
     model = UnitBatchTime()
     assert model() == 1.0
     assert model(num_decodes=7, decode_context=900) == 1.0
@@ -188,7 +188,7 @@ def test_every_kind_has_a_round_trip():
         ({"kind": "profile", "tables": {"num_layers": 0}}, ["tables.num_layers"]),
     ],
 )
-def test_errors_say_what_is_wrong_and_what_is_right(spec, words):
+def test_errors_name_the_mistake_and_the_valid_values(spec, words):
     with pytest.raises(ConfigError) as caught:
         make_batch_time(spec)
     for word in words:

@@ -1,4 +1,4 @@
-"""What engines add to a batch: by name from a hardware file, by figures, and how scenarios say which."""
+"""Engine overhead: by name from a hardware file, by values, and in scenarios."""
 
 import pytest
 
@@ -14,7 +14,7 @@ NAME = "llama2-70b-a100-tp2"
 
 
 @pytest.mark.parametrize("name", hardware_names())
-def test_every_engine_of_every_file_adds_what_it_says(name):
+def test_every_engine_adds_its_overhead(name):
     hardware = load_hardware(name)
     assert hardware.engine in hardware.engines
     assert hardware.engines["none"].base_ms == hardware.engines["none"].per_request_ms == 0
@@ -29,7 +29,7 @@ def test_every_engine_of_every_file_adds_what_it_says(name):
     assert hardware.batch_time(composition="vidur").spec()["engine"] == "none"
 
 
-def test_figures_instead_of_a_name():
+def test_values_instead_of_a_name():
     hardware = load_hardware(NAME)
     model = hardware.batch_time(engine={"base_ms": 2.0, "per_request_ms": 0.5})
     assert model(num_decodes=4, decode_context=400) == pytest.approx(
@@ -63,7 +63,7 @@ def test_tables_without_a_file_have_no_named_engines():
         make_batch_time({"kind": "profile", "tables": tables, "engine": "vllm-2023"})
 
 
-def test_the_shipped_scenarios_say_which_engine_they_have():
+def test_the_shipped_scenarios_name_their_engine():
     for name in scenario_names():
         scenario = load_scenario(name)
         assert (scenario.engine is None) == (scenario.hardware is None), name
@@ -95,7 +95,7 @@ def test_an_engine_needs_hardware():
         scenario.make_system()
 
 
-def test_groups_of_workers_have_engines_of_their_own():
+def test_each_group_of_workers_has_its_engine():
     scenario = load_scenario("a100-llama2-70b").override(
         workers=[{"count": 1}, {"engine": "none"}, {"hardware": "llama2-7b-a100-tp1"}]
     )
@@ -137,14 +137,14 @@ def test_an_empty_name_is_no_engine():
         make_batch_time({"kind": "profile", "hardware": "llama3-8b-a100-tp1", "engine": 3})
 
 
-def test_the_overhead_of_old_scenarios_has_a_field_of_its_own():
+def test_the_overhead_of_old_scenarios_is_refused_with_the_new_field():
     chosen = load_scenario("a100-llama3-8b").override(batch_time={"cpu_overhead": 0.003})
     for act in (chosen.make_system, chosen.resolved):
         with pytest.raises(ConfigError, match=r"takes composition, got cpu_overhead; .* the field engine"):
             act()
 
 
-def test_a_report_says_which_engine_each_group_runs():
+def test_a_report_names_the_engine_of_each_group():
     groups = [
         {"hardware": "llama3-8b-a100-tp1"},
         {"hardware": "llama2-7b-a100-tp1", "engine": {"base_ms": 2}},

@@ -121,7 +121,7 @@ def test_vidur_composition_by_hand():
     ) == pytest.approx(1e-3 * 2 * (10 + 1 + 2 * 2.02 + 1.1 * 3.0))
 
 
-def test_beyond_the_range_the_last_slope_goes_on():
+def test_the_last_slope_continues_beyond_the_range():
     model = _model("kvgym")
     tokens = model(num_prefills=0, prefill_tokens=np.array([16, 24, 48]))
     # Per token: block 10 / 8, all-reduces 2 * 1 / 8, per layer; twice.

@@ -1,4 +1,4 @@
-"""What happens to a calibration when something is wrong with a profile: a clear error, or nothing."""
+"""Calibration with faulty profiles: a clear error, or no effect."""
 
 import re
 
@@ -45,7 +45,7 @@ def _calibrate(folder, **changes):
     return calibrate(folder, recipe(degree=2, **changes), "2026-01-02")
 
 
-def test_rows_that_are_not_asked_for_change_nothing(folder, want):
+def test_rows_of_other_settings_are_ignored(folder, want):
     other = {"n_embd": 4096, "n_q_head": 32}
     slow = [
         {**row, "time_stats.attn_decode.median": 9.0, "num_tensor_parallel_workers": 1}
@@ -90,7 +90,7 @@ def test_reshapes_may_be_missing_or_zero(folder):
         assert not read_profiles(folder, recipe(degree=2)).save[1].any()
 
 
-def test_kv_writes_of_decodes_go_on_at_the_bandwidth(folder):
+def test_kv_writes_of_decodes_are_extrapolated_at_the_bandwidth(folder):
     for row in (rows := attention_rows(degree=2)):
         row["attn_kv_cache_save_median_ms"] = 5.0 if row["is_prefill"] else 0.003
     write(folder / "attention.csv", rows)
@@ -115,7 +115,7 @@ def test_missing_columns_are_named(folder, name, column, message):
         _calibrate(folder)
 
 
-def test_a_file_without_a_degree_is_taken_where_the_recipe_says_so(folder, want):
+def test_a_file_without_a_degree_needs_the_recipes_consent(folder, want):
     for name in ("linear.csv", "attention.csv"):
         rows = [row for row in read(folder / name) if row.pop("num_tensor_parallel_workers") == "2"]
         write(folder / name, rows)
@@ -135,7 +135,7 @@ def test_a_file_without_a_degree_is_taken_where_the_recipe_says_so(folder, want)
         ({"profiles": {"linear": {"file": "linear.csv", "where": {"gpu": "b"}}}}, "missing columns gpu"),
     ],
 )  # fmt: skip
-def test_nothing_left_says_what_there_is(folder, changes, message):
+def test_errors_about_missing_rows_name_the_existing_values(folder, changes, message):
     with pytest.raises(ConfigError, match=message):
         _calibrate(folder, **changes)
 
@@ -167,7 +167,7 @@ def test_other_units_are_refused(folder, name, operator, factor, unit):
     ("name", "column", "row"),
     [("linear.csv", "mlp_act", 11), ("attention.csv", "attn_decode", 5), ("attention.csv", "attn_prefill", 25), ("all_reduce.csv", "all_reduce", 3)],  # noqa: E501
 )  # fmt: skip
-def test_cells_that_are_no_times_are_named(folder, name, column, row, value, message):
+def test_invalid_times_are_named(folder, name, column, row, value, message):
     _change(folder, name, lambda rows: rows[row].update({MEDIAN.format(column): value}))
     with pytest.raises(
         ConfigError, match=rf"{re.escape(name)}: line {row + 2}, column {column}: .*{message}"
@@ -175,7 +175,7 @@ def test_cells_that_are_no_times_are_named(folder, name, column, row, value, mes
         _calibrate(folder)
 
 
-def test_such_a_cell_in_a_row_that_is_not_used_changes_nothing(folder, want):
+def test_invalid_times_in_unused_rows_are_ignored(folder, want):
     _change(folder, "linear.csv", lambda rows: rows[10].update({MEDIAN.format("mlp_act"): "nan"}))  # degree 1
     assert _calibrate(folder) == want
 
@@ -197,7 +197,7 @@ def test_one_absurd_row_is_named(folder, name, column, row, factor):
 
 
 def test_a_smallest_all_reduce_time_that_is_too_small_is_named(folder):
-    """All smaller sizes would follow it."""
+    """It would bound the times of all smaller sizes."""
 
     def change(rows):
         rows[15]["time_stats.all_reduce.min"] = 0.2 * float(rows[15]["time_stats.all_reduce.min"])
@@ -222,7 +222,7 @@ def test_keys_are_checked(folder, column, value, message):
         _calibrate(folder)
 
 
-def test_ways_of_measuring_are_not_mixed(folder, want):
+def test_different_methods_of_measurement_are_not_mixed(folder, want):
     rows = [{**row, "attention_backend": "A"} for row in attention_rows(degree=2)]
     rows += [{**row, "attention_backend": "B"} for row in attention_rows(degree=2)]
     write(folder / "attention.csv", rows)
@@ -244,7 +244,7 @@ def test_too_few_rows(folder):
         _calibrate(folder)
 
 
-def test_what_is_no_table(folder):
+def test_files_without_a_table_are_refused(folder):
     (folder / "linear.csv").write_bytes(b"\xff\xfe\x00a,b\n1")
     with pytest.raises(ConfigError, match=r"linear\.csv: not a CSV file|linear\.csv: missing columns"):
         _calibrate(folder)
@@ -253,7 +253,7 @@ def test_what_is_no_table(folder):
         _calibrate(folder)
 
 
-def test_all_reduce_has_its_smallest_times(folder):
+def test_all_reduce_uses_the_minimum_times(folder):
     size, low, median = read_profiles(folder, recipe(degree=2)).all_reduce
     assert list(size) == SIZES
     assert low[3] == pytest.approx(all_reduce_ms(SIZES[3]))
@@ -261,8 +261,8 @@ def test_all_reduce_has_its_smallest_times(folder):
 
 
 @pytest.mark.parametrize("column", ["attn_output_reshape", "attn_kv_cache_save"])
-def test_reshapes_and_writes_that_cannot_be_true_are_refused(folder, column):
-    """They go into no operator group that is held out, so that only this check sees them."""
+def test_implausible_reshapes_and_writes_are_refused(folder, column):
+    """They are in no held-out operator group, so only this check detects them."""
     rows = [{**row, MEDIAN.format(column): 0.001} for row in attention_rows(degree=2)]
     write(folder / "attention.csv", rows)
     read_profiles(folder, recipe(degree=2))

@@ -1,4 +1,4 @@
-"""Recipes: what they need, how they fail, and those that come with kvgym."""
+"""Recipes: their fields, errors, and the shipped ones."""
 
 import pytest
 import yaml
@@ -61,12 +61,12 @@ def test_a_recipe_in_full_and_by_preset(tmp_path):
         ({"speed": 3}, ConfigError, "field speed"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(tmp_path, changes, kind, message):
+def test_wrong_fields_are_named(tmp_path, changes, kind, message):
     with pytest.raises(kind, match=message):
         _load(tmp_path, **changes)
 
 
-def test_files_that_are_no_recipe(tmp_path):
+def test_files_without_a_recipe_are_refused(tmp_path):
     path = tmp_path / "x.yaml"
     for text, message in (("a: [", "not valid YAML"), ("- 1", "must be a mapping")):
         path.write_text(text)
@@ -83,7 +83,7 @@ def test_files_that_are_no_recipe(tmp_path):
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_the_shipped_ones(name):
+def test_the_shipped_recipes(name):
     recipe = load_recipe(name)
     assert recipe.name == name
     assert "none" in recipe.engines

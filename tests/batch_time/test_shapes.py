@@ -1,4 +1,4 @@
-"""Weights, cache and work of models, worked by hand and beside what their authors publish."""
+"""Weights, cache and work of models, worked by hand and compared with published numbers."""
 
 import json
 
@@ -109,13 +109,13 @@ def test_types_of_weights():
     ]
 
 
-def test_which_numbers_of_gpus_share_the_heads():
+def test_valid_numbers_of_gpus():
     qwen = MODELS["qwen2.5-7b"]  # 28 heads, 4 KV heads
     assert [n for n in range(30) if qwen.splits(n)] == [1, 2, 4, 28]
     assert [n for n in range(20) if MODELS["deepseek-v3"].splits(n)] == [1, 2, 4, 8, 16]
 
 
-def test_what_is_not_given_is_left_out():
+def test_fields_that_are_not_given_are_omitted():
     assert "experts" not in MODELS["llama3-8b"].model_dump()
     for model in (*MODELS.values(), ModelShape(**SMALL, experts=EXPERTS, latent=LATENT, kv_dtype="fp8")):
         assert ModelShape.model_validate(json.loads(json.dumps(model.model_dump()))) == model
@@ -131,12 +131,12 @@ def test_what_is_not_given_is_left_out():
         ({"weight_dtype": "fp7"}, "weight_dtype"),
     ],
 )
-def test_shapes_that_cannot_be(change, words):
+def test_impossible_shapes_are_refused(change, words):
     with pytest.raises(ValueError, match=words):
         ModelShape.model_validate({**SMALL, **change})
 
 
-def test_every_preset_says_where_it_comes_from():
+def test_every_preset_has_a_source():
     for presets in (MODELS, GPUS):
         assert all(presets.source(name) and presets[name].name for name in presets)
 
@@ -162,7 +162,7 @@ def test_names_of_presets(tmp_path):
 @pytest.mark.parametrize(
     "given", [{"experts": EXPERTS}, {"latent": LATENT}, {"weight_dtype": "fp8"}, {"kv_dtype": "fp8"}]
 )
-def test_who_knows_dense_models_only_says_so(given):
+def test_models_that_are_not_dense_are_refused_where_unsupported(given):
     require_plain(ModelShape(**SMALL), "this")
     with pytest.raises(ConfigError, match=f"this: small has {next(iter(given))}"):
         require_plain(ModelShape(**SMALL, **given), "this")

@@ -1,4 +1,4 @@
-"""Tiled batch times: hand-computed figures, (7) against loops over tiles, what the sums of a batch allow."""
+"""Tiled batch times: worked by hand, (7) against loops over tiles, bounds from the sums of a batch."""
 
 import json
 import math
@@ -28,7 +28,7 @@ def toy(**changes):
 
 
 def load_of(prefills=(), decodes=()):
-    """The sums that the engine reports, from (cached, chunk) of prefills and cached tokens of decodes."""
+    """Return the engine's sums for prefills (cached, chunk) and cached tokens of decodes."""
     cached, chunks = np.array(prefills, dtype=np.int64).reshape(-1, 2).T
     return {
         "num_prefills": len(chunks),
@@ -60,7 +60,7 @@ def test_linear_and_nonlinear_terms_by_hand():
 
 
 def test_staircase_in_the_tokens():
-    """With attention and per-token work made free the time only steps at multiples of t_col."""
+    """Without attention and per-token work the time steps only at multiples of t_col."""
     model = toy(gemv_rate=1e30, nonlinear_rate=1e30, overhead=0.0)
     times = model(num_decodes=np.arange(1, 31), decode_context=np.arange(1, 31) * 9)
     steps = np.flatnonzero(np.diff(times) > 1e-9) + 1
@@ -69,7 +69,7 @@ def test_staircase_in_the_tokens():
 
 
 def count_gemm(rows, columns, reduction, node):
-    """Walk over the tiles of a product, one by one."""
+    """Count the tiles of a product one by one."""
     tiles = 0
     for _ in range(0, rows, node.t_row):
         for _ in range(0, columns, node.t_col):
@@ -134,7 +134,7 @@ def test_bound_on_several_chunks_is_attained():
 
 
 def test_several_decodes_round_up_by_the_mean():
-    """Contexts spread evenly over a tile: exact; and on average over random contexts."""
+    """Exact for contexts spread evenly over a tile, and on average for random contexts."""
     model = TileBatchTime("a100-80gb", "llama2-7b", overhead=0.0)
     even = list(range(1000, 1000 + 64))
     assert model(**load_of(decodes=even)) == pytest.approx(exact(model, decodes=even), rel=1e-12)
@@ -173,7 +173,7 @@ squares = st.one_of(st.integers(0, 10_000), st.integers(0, 2**34))
     more=st.one_of(st.integers(1, 3), st.integers(1, 10_000)),
     big=st.booleans(),
 )
-def test_never_falls_in_any_field_and_compiled_equals_uncompiled(load, field, more, big):
+def test_non_decreasing_in_every_field_and_compiled_equals_uncompiled(load, field, more, big):
     model = BIG if big else toy()
     loads = records(LOAD, 2)
     for i, column in enumerate(LOAD_FIELDS):
