@@ -72,10 +72,10 @@ ROOFLINE_BOUNDS = (0.8, 1.6)
 """Allowed range of the median ratio of a hardware file to the roofline."""
 
 EFFECT = """\
-Kernels of whole batches of equal decodes over the measured grid, as far as the KV cache holds them, `kvgym` against
+Kernel times of batches of equal decodes over the measured grid that fit into the KV cache, `kvgym` against
 `homogeneous`."""
 
-KERNELS = "Milliseconds of GPU kernels by composition, without what an engine adds."
+KERNELS = "Milliseconds of GPU kernels by composition, without engine overhead."
 
 VIDUR_HARDWARE = "llama2-70b-a100-tp2"
 
