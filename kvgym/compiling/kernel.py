@@ -309,7 +309,7 @@ def jit_disabled() -> bool:
 
 
 def generated(typed: Callable[..., Any], in_python: Callable[..., Any]) -> Any:
-    """Return a function whose LLVM code is generated; its Python twin if compilation is switched off.
+    """Return a function with generated LLVM code; its Python twin if compilation is switched off.
 
     Args:
         typed: as ``numba.extending.intrinsic`` takes it: maps argument types to a signature and a code generator.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 def records(dtype: np.dtype[np.void], *shape: int) -> np.ndarray:
-    """Return a zeroed table whose fields are also attributes in plain Python."""
+    """Return a zeroed table; its fields are also attributes in plain Python."""
     return as_records(np.zeros(shape, dtype))
 
 

@@ -23,7 +23,7 @@ templates: Any = typed_templates
 
 
 class Reference(types.Type):
-    """Numba type of the address of a named tuple whose fields are read by name.
+    """Numba type of the address of a named tuple, with fields that are read by name.
 
     Args:
         whole: Numba type of the named tuple.

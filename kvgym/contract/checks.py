@@ -132,7 +132,7 @@ def _one() -> Iterator[Case]:
 
 
 def _short_prompts() -> Iterator[Case]:
-    """Yield cases of many short prompts whose outputs overflow the memory."""
+    """Yield cases of many short prompts with outputs that overflow the memory."""
     for k, progress in enumerate(PROGRESS_ON_EVICT):
         table = requests(k, 24, longest=12).replace(
             arrival_time=np.zeros(24), prompt_len=np.ones(24, dtype=int)

@@ -16,7 +16,7 @@ TaskIn = TypeVar("TaskIn", contravariant=True)
 ResultOut = TypeVar("ResultOut", covariant=True)
 
 MOST_ATTEMPTS = 3
-"""Attempts of a task whose process dies, before it is an error."""
+"""Attempts at a task that kills its process, before it is an error."""
 
 
 class Work(Protocol[TaskIn, ResultOut]):
@@ -88,7 +88,7 @@ def call(work: Work[Task, Result], task: Task) -> Result:
 
 
 def given_up(task: object, where: str) -> KVGymError:
-    """Return the error for a task whose processes keep dying.
+    """Return the error for a task that keeps killing its processes.
 
     Args:
         task: the task.

@@ -80,7 +80,7 @@ class Processes(Executor[Task, Result]):
                 future.cancel()
 
     def close(self) -> None:
-        """Stop the processes, even within tasks whose results have not been read."""
+        """Stop the processes, even within tasks that are still running."""
         if self._pool is not None:
             if self._lifeline is not None and not all(future.done() for future in self._submitted):
                 self._lifeline.close()

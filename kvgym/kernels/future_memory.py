@@ -30,7 +30,7 @@ def empty_profile(longest: int, kv_capacity: int, extra: int = 0) -> NDArray[np.
     """Return a profile without any use of memory, int32 (two horizons,).
 
     Args:
-        longest: longest predicted output, tokens. A request whose predicted memory exceeds the capacity is never
+        longest: longest predicted output, tokens. A request that exceeds the capacity by prediction is never
             admitted, so the capacity bounds the horizon as well.
         kv_capacity: KV memory, tokens.
         extra: iterations that a request may run in addition to one for each output token, for prefill chunks.
@@ -97,7 +97,7 @@ def profile_add(profile: Any, offset: int, first: int, rounds: int, sign: int, b
 def blocked_for(profile: Any, offset: int, first: int, rounds: int, limit: int, block_size: int) -> int:
     """Return for how many iterations a request certainly cannot be admitted; 0 = it fits now.
 
-    A request whose ramp exceeds ``limit`` by e in its k-th iteration (k = 1, 2, ...) stays blocked for min(e, k)
+    A request with a ramp that exceeds ``limit`` by e in its k-th iteration (k = 1, 2, ...) stays blocked for min(e, k)
     iterations: each iteration of waiting lowers its own use at that moment by one token, and admissions only raise
     the profile. Callers may skip checks until then, unless requests leave early.
 

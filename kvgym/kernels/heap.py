@@ -200,7 +200,7 @@ def ranked_forget(heap: Any, at: int, ranks: Any, base: int, item: int) -> bool:
     return True
 
 
-# A sorted list whose ranks move with the items: ``items[at + k]`` has rank ``ranks[base + k]``. Some functions need
+# A sorted list with ranks that move with the items: ``items[at + k]`` has rank ``ranks[base + k]``. Some functions need
 # buffers, which begin at ``items[aside]`` and ``ranks[ranks_aside]``.
 
 _RUN = 8

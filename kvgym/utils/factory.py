@@ -1,4 +1,4 @@
-"""What policies and routers share: recorded hyperparameters, and a factory that makes them from texts."""
+"""Base class and factory of policies and routers: recorded hyperparameters, instances from specs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ C = TypeVar("C", bound=type)
 
 
 class Configurable:
-    """Base class whose constructors record their arguments, for labels and saved configurations."""
+    """Base class with constructors that record their arguments, for labels and saved configurations."""
 
     _kind: ClassVar[str]
     """``"policy"`` or ``"router"``, for messages."""
@@ -31,11 +31,11 @@ class Configurable:
             cls.__init__ = recording(cls.__dict__["__init__"], cls._kind)  # type: ignore
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Return the constructor arguments of this instance, JSON-able."""
+        """Return the constructor arguments of this instance as plain values."""
         return dict(getattr(self, "_hyperparameters", {}))
 
     def content(self) -> dict[str, Any]:
-        """Return all hyperparameters, JSON-able: equal for instances of a class that do the same."""
+        """Return all hyperparameters as plain values; equal for equal instances of a class."""
         return {**policy_defaults(type(self)), **self.hyperparameters()}
 
     def __repr__(self) -> str:
@@ -45,12 +45,12 @@ class Configurable:
 
 
 class Factory(Generic[T]):
-    """Makes policies or routers from texts.
+    """Makes policies or routers from specs.
 
     Args:
-        base: class of all that it makes.
+        base: their base class.
         info: class of their ``info``.
-        form: what a text may be, for messages.
+        form: form of a spec, for messages.
         load: called once before the first look-up, to import the modules that register.
     """
 
@@ -65,10 +65,10 @@ class Factory(Generic[T]):
         return cls
 
     def make(self, spec: str | T, hyperparameters: Mapping[str, Any]) -> T:
-        """Return an instance as it is, or make one from a text; hyperparameters override those in the text.
+        """Return an instance unchanged, or make one from a spec; hyperparameters override those in the spec.
 
         Raises:
-            UnknownNameError: the name is not registered, and no other source knows the text.
+            UnknownNameError: the name is not registered, and no other source knows the spec.
             ConfigError: an unknown hyperparameter or a value out of range.
         """
         if isinstance(spec, self._base):

@@ -14,7 +14,7 @@ from typing import Any
 def lazy_names(
     package: str, homes: Mapping[str, str], modules: str = ""
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package whose ``__all__`` is imported on first use.
+    """Return ``__getattr__`` and ``__dir__`` of a package with an ``__all__`` that is imported on first use.
 
     Type checkers must see the imports under ``TYPE_CHECKING`` instead: with these functions they would accept any
     name in the package.

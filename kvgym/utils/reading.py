@@ -41,7 +41,7 @@ class _Described(ModelMetaclass):
 
 
 class Description(BaseModel, metaclass=_Described):
-    """A model whose constructor raises a :class:`~kvgym.errors.ConfigError` that names the wrong field."""
+    """A model with a constructor that raises a :class:`~kvgym.errors.ConfigError` that names the wrong field."""
 
 
 MAX_BYTES = 64 * 2**20

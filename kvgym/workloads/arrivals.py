@@ -187,7 +187,7 @@ class DeterministicArrivals(ArrivalProcess):
 
 
 class PiecewiseArrivals(ArrivalProcess):
-    """Poisson process whose rate is constant between breakpoints.
+    """Poisson process with a constant rate between breakpoints.
 
     Attributes:
         times: start of each piece, seconds; the first is 0, increasing.

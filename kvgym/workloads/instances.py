@@ -1,4 +1,4 @@
-"""Random instances from the literature whose memory is drawn too."""
+"""Random instances from the literature with random memory."""
 
 from __future__ import annotations
 

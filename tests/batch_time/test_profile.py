@@ -1,4 +1,4 @@
-"""The profile model on small tables whose sums can be done by hand."""
+"""The profile model on small tables with sums that can be done by hand."""
 
 import json
 

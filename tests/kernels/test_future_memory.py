@@ -30,13 +30,13 @@ HORIZON = 40
 
 
 def memory(tokens: Any, block_size: int) -> NDArray[np.int64]:
-    """Tokens of the blocks that hold so many tokens."""
+    """Return the allocated tokens of a number of tokens."""
     return np.ceil(np.asarray(tokens) / block_size).astype(np.int64) * block_size
 
 
 @pytest.mark.parametrize("block_size", BLOCKS)
 @pytest.mark.parametrize("compiled", [True, False])
-def test_a_request_grows_stair_by_stair(compiled: bool, block_size: int) -> None:
+def test_a_request_adds_a_staircase(compiled: bool, block_size: int) -> None:
     add = profile_add if compiled else uncompiled(profile_add)
     rng = np.random.default_rng(block_size)
     for _ in range(60):
@@ -44,7 +44,7 @@ def test_a_request_grows_stair_by_stair(compiled: bool, block_size: int) -> None
         profile = rng.integers(0, 100, HORIZON).astype(np.int32)
         expected = profile.copy()
         for k in range(rounds):
-            if offset + k < HORIZON:  # what lies behind the buffer is forgotten
+            if offset + k < HORIZON:  # beyond the buffer nothing is stored
                 expected[offset + k] += memory(first + k, block_size)
         before = profile.copy()
         add(profile, offset, first, rounds, 1, block_size)
@@ -65,7 +65,7 @@ def test_a_staircase_by_hand() -> None:
 @pytest.mark.parametrize("block_size", BLOCKS)
 @pytest.mark.parametrize("compiled", [True, False])
 def test_the_bound_on_waiting_is_exact(compiled: bool, block_size: int) -> None:
-    """With the profile as it is, at the moments that it has been checked for: no iteration too many or too few."""
+    """For a fixed profile, at the iterations that were checked, the bound is neither too large nor too small."""
     blocked = blocked_for if compiled else uncompiled(blocked_for)
     rng = np.random.default_rng(100 + block_size)
     seen = set()
@@ -78,7 +78,7 @@ def test_the_bound_on_waiting_is_exact(compiled: bool, block_size: int) -> None:
         use = profile[offset : offset + rounds]
 
         def fits(wait: int, use: NDArray[np.int32] = use, first: int = first, limit: int = limit) -> bool:
-            """Whether it would fit there from ``wait`` iterations on, one token less at each moment for each."""
+            """Return whether it would fit after ``wait`` iterations, with one token less at each moment for each."""
             own = memory(first + np.arange(len(use) - wait), block_size)
             return bool((use[wait:] + own <= limit).all())
 
@@ -140,7 +140,7 @@ def request(kv: int = 0, left: int = 0, made: int = 0, predicted: int = 1) -> An
     [(2, 3, 1, 6), (2, 3, 0, 5), (2, 1, 1, 4), (2, 1, 0, 3), (7, 0, 1, 8), (7, 0, 0, 8)],
 )
 def test_tokens_of_the_next_iteration(kv: int, left: int, emits: int, tokens: int) -> None:
-    """What is left of the prompt, and with the last of it an output token where a prefill emits one; or a decode."""
+    """The rest of the prompt, and an output token if the prefill emits one; or a decode."""
     settings = problem(prefill_emits=emits, block_size=4)
     assert uncompiled(first_tokens)(settings, request(kv, left)) == tokens
     assert uncompiled(first_use)(settings, request(kv, left)) == memory(tokens, 4)

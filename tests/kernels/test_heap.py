@@ -1,4 +1,4 @@
-"""Lists in order whose ranks stand side by side: items sink to their place, are sorted, or merged."""
+"""Sorted lists with ranks: insertion, sorting and merging."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WAYS = (sink, uncompiled(sink))
 
 
 def check(pairs, last, move):
-    """Let the last of some items, (rank, item), behind and before others, find its place; nothing else may change."""
+    """Insert the last of some items, (rank, item), into the sorted ones; values around the list must not change."""
     before = sorted(pairs)
     items = np.array([7, 8, *(item for _, item in before), last[1], 9, 10], np.int64)
     ranks = np.array([np.nan] * BASE + [rank for rank, _ in before] + [last[0], np.nan])
@@ -66,7 +66,7 @@ def test_every_place_in_lists_of_many_lengths(move):
 
 
 def check_ordered(pairs, known, expected, way):
-    """Bring some items, (rank, item), into order behind and before others; else only the room aside may change."""
+    """Sort some items, (rank, item), inside larger arrays; only they and the buffers may change."""
     new = len(pairs) - known
     items = np.array([7, 8, *(item for _, item in pairs), 9, 10, *[0] * new], np.int64)
     ranks = np.array([np.nan] * BASE + [rank for rank, _ in pairs] + [np.nan] + [0.0] * new)
@@ -97,7 +97,7 @@ def test_orders_of_many_lengths():
 
 
 def check_merged(pairs, known, way):
-    """Bring items, the first of which are in order and the others, too, into order."""
+    """Merge items: the first ``known`` are sorted, and so are the others."""
     check_ordered(sorted(pairs[:known]) + sorted(pairs[known:]), known, sorted(pairs), way)
 
 

@@ -166,8 +166,8 @@ def test_dates_are_dates_under_the_names_of_a_known_format(names, suffix, tmp_pa
         assert trace.format == "table"
         np.testing.assert_allclose(trace.arrival_time, [0, 1.5], atol=3e-7)
         assert any("since 1970" in note or "Times are dates" in note for note in trace.notes)
-        told = load_trace(path, columns=dict(zip(("arrival", "prompt", "output"), names, strict=True)))
-        assert told.arrival_time.tolist() == trace.arrival_time.tolist()
+        found = load_trace(path, columns=dict(zip(("arrival", "prompt", "output"), names, strict=True)))
+        assert found.arrival_time.tolist() == trace.arrival_time.tolist()
 
 
 def test_the_unit_of_small_numbers_is_noted(tmp_path):

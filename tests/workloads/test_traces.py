@@ -33,8 +33,8 @@ def test_every_format_is_detected_and_read(name: str, suffix: str, tmp_path):
         np.testing.assert_allclose(table.arrival_time, written.arrival_time, atol=1e-9)
     assert f"format {name} (detected)" in table.notes[0]
     assert "200 rows" in table.notes[0]
-    told = read_trace(path, name, debatch=False)
-    np.testing.assert_array_equal(told.arrival_time, table.arrival_time)
+    read_again = read_trace(path, name, debatch=False)
+    np.testing.assert_array_equal(read_again.arrival_time, table.arrival_time)
     assert load_trace(path).format == name
 
 

@@ -154,7 +154,7 @@ def _kept_tokens(tokens: Floats) -> NDArray[np.int64]:
     """Return the indices of token counts that are never held out.
 
     These are counts up to 64, which batches of decodes have, and counts on either side of a step of the matrix
-    kernels, whose tiles are 64 or 128 tokens wide. Beyond 4,096 tokens a step is smaller than the other errors.
+    kernels, which have tiles of 64 or 128 tokens. Beyond 4,096 tokens a step is smaller than the other errors.
     """
     tile = np.where(tokens <= 1024, 64, 128)
     last = np.flatnonzero((tokens % tile == 0) & (tokens <= 4096))

@@ -108,7 +108,7 @@ def fit_surface(
     points: tuple[Floats, Floats, Floats],
     powers: tuple[tuple[int, int], ...],
 ) -> Surface:
-    """Fit a monotone surface whose bilinear interpolation is nearest to scattered measurements.
+    """Fit a monotone surface, so that its bilinear interpolation is nearest to scattered measurements.
 
     The unknowns are the ratios of the nodes to a first guess, a non-negative combination of simple terms. Errors are
     relative, and differences of the ratio between neighbouring nodes are penalised, so nodes without measurements

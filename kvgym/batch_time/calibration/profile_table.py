@@ -31,7 +31,7 @@ ROW_FACTOR = 20.0
 """Largest factor between a row and its neighbours, relative to the ideal time, in either direction."""
 
 NEIGHBOURS = 9
-"""Number of neighbours, including the row itself, whose median a row is compared with."""
+"""Number of neighbours, including the row itself; a row is compared with their median."""
 
 _LINE = "__line"
 

@@ -135,7 +135,7 @@ _EXTREMES: dict[str, tuple[int, ...]] = {
     "num_decodes": (1, 0, 4096, 0, 4096),
     "decode_context": (1, 0, 2**31, 0, 2**31),
 }
-"""Small and large batches, whose durations must be finite."""
+"""Small and large batches; their durations must be finite."""
 
 
 def checked_hardware(hardware: H, where: str) -> H:

@@ -27,7 +27,7 @@ def _lengths(expected: int, **columns: tuple[float, ...]) -> None:
 
 
 class LinearTable(_Table):
-    """Operators whose time depends only on the tokens of the batch.
+    """Operators with times that depend only on the tokens of the batch.
 
     Attributes:
         tokens: tokens in the batch, ascending, shape (n,).

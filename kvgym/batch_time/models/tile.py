@@ -176,7 +176,7 @@ class TileBatchTime(BatchTimeModel):
       and so is attention in a batch with at most one chunk and at most one decode, which covers all prefills of the
       paper's RAD scheduler. With several chunks every tile that rounding up can add is counted (an upper bound, at
       most one more row and column of tiles per chunk); with less, adding a chunk could make the batch faster. With
-      several decodes, whose contexts end anywhere in a tile, rounding up counts its mean, half a tile less half a
+      several decodes, with contexts that end anywhere in a tile, rounding up counts its mean, half a tile less half a
       token each, and a decode counts at least one tile.
     - The paper's transformer has one head, no output projection and an MLP of two matrices. Here the matrices
       are those of the model's shape (Q, K, V, O, the gated MLP, LM head). Heads are stacked: attention of

@@ -64,7 +64,7 @@ class TableFormat:
         return clock is None or dated_kind(source.first_value(clock.source)) is None
 
     def time_note(self, source: SourceFile) -> list[str]:
-        """Return the note on the unit of times in a file whose format was detected; empty if it is certain."""
+        """Return the note on the unit of times in a file of a detected format; empty if it is certain."""
         clock = self._clock(source)
         if clock is None:
             return []
@@ -394,7 +394,7 @@ def read_trace(
 
 
 def _detect(source: SourceFile) -> Format:
-    """Return the first format whose columns and times match; names alone do not determine the unit of times."""
+    """Return the first format with matching columns and times; names alone do not determine the unit of times."""
     matching = [FORMATS[name] for name in FORMATS if FORMATS[name].matches(source.names)]
     fitting = (f for f in matching if not isinstance(f, TableFormat) or f.fits(source))
     if matching:

@@ -46,7 +46,7 @@ _TEXT_TYPES = {"datetime": "S40", None: "S1"}  # None: columns that are not read
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file whose container and header are known.
+    """A file with known container and header.
 
     Attributes:
         path: its path.
