@@ -22,7 +22,7 @@ def test_parse_spec():
     for bad in ("p:alpha", "p:=3", ":a=1", ""):
         with pytest.raises(ConfigError, match="key=value"):
             parse_spec(bad, "policy")
-    with pytest.raises(ConfigError, match=r"'Mine' is not key=value.*the name that it is registered under"):
+    with pytest.raises(ConfigError, match=r"'Mine' is not key=value.*the name under which it is registered"):
         parse_spec("my_rules:Mine", "policy")  # as check-policy takes it
 
 

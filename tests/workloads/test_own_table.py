@@ -131,7 +131,7 @@ def test_without_times(tmp_path):
          "number of seconds ≥ 0, or a time such as 2023-11-16 18:15:46.6805900 or 2024-05-10T00:00:00+00:00 (ISO"),
         (TABLE.replace("10,", "02/03/2026 09:00:00,"), {"columns": MAPPING, "time_unit": "s"}, "(ISO 8601) in every r"),
         (TABLE.replace("11.5", "2024-05-10 08:00:00Z"), {"columns": MAPPING},
-         "expected a number of seconds ≥ 0; dates are read where every row has one"),
+         "expected a number of seconds ≥ 0; dates are accepted if every row has one"),
         (TABLE.replace("10,", "2024-05-10 08:00:00Z,"), {"columns": MAPPING}, "line 3, column 'when': '11.5'; expect"),
     ],
 )  # fmt: skip

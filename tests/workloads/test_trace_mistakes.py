@@ -18,7 +18,7 @@ MALFORMED = {
     "header only": (AZURE, "no rows; expected at least one request"),
     "unknown header": (
         "a,b\n1,2\n",
-        r"unknown format; found columns a, b: none is",
+        r"unknown format; found columns a, b: no known name",
     ),
     "no header": ("0,1,2\n1,2,3\n", "unknown format"),
     "missing column": ("TIMESTAMP,ContextTokens\n2023-11-16 18:15:46,5\n", "unknown format"),
