@@ -1,25 +1,26 @@
 """The compiler toolkit: kernels of explicit signatures, their cache, and the Numba APIs they need.
 
-It compiles and runs faster than plain Numba by four tricks. All are optional: without any of them results are the same
-bits. ``python scripts/benchmark/compiler_tricks.py NAME`` measures each one, with and without, on the same machine.
+Four tricks make it faster than plain Numba; none of them changes results.
 
-| trick (NAME) | gain | Numba API it depends on | without it |
+| trick | gain | Numba API that it depends on | without it |
 |---|---|---|---|
-| helpers are compiled only into kernels, and kernels are optimised once (``helpers``): :mod:`kvgym.compiling.passes` |\
- first compile 2.5 times as fast | ``NativeLowering``, ``JITCodeLibrary``, ``DefaultPassBuilder``, ``register_pass`` |\
- nothing breaks: ``numba.njit`` compiles the same code, slower |
-| no check for negative indices in kvgym's own functions (``wraparound``):\
- :func:`~kvgym.compiling.numba_internals.no_index_wraparound` | 20-30 % of the time of ``slai`` and ``ranked`` |\
- ``arrayobj.fix_integer_index``, patched only while kvgym compiles | nothing breaks |
-| kernels get their named tuples by address (``references``): :mod:`kvgym.compiling.references` | 5-9 % of a run |\
- public (``numba.extending``) | tuples are passed by value: compiled kernels of other packages are compiled again |
-| tables of the next environments are prefetched (``prefetch``): ``prefetch`` in :mod:`kvgym.compiling.pointers` |\
- 1.2-1.7 times as fast with 1,024 environments, no gain below 512 | ``intrinsic``; LLVM's ``llvm.prefetch`` |\
- nothing breaks |
+| ``helpers``, :mod:`.passes` | first run 1.8 times as fast | lowering and code libraries, private | slower compiling |
+| ``wraparound``, :mod:`.numba_internals` | WRAP | ``fix_integer_index``, private | slower kernels |
+| ``prefetch``, :mod:`.pointers` | 512 environments 1.3 times as fast | ``intrinsic``, public | slower environments |
+| named tuples, :mod:`.references` | 5 to 9 % of a run | ``numba.extending``, public | other signatures |
 
-Not tricks but needed: reference counting is switched off (``_nrt``), as kernels allocate nothing; tables and functions
-are opened by address (``populate_array``, ``_get_wrapper_address``, ``_get_jit_address``); the cache is keyed by all
-sources (``_CacheLocator``). :mod:`kvgym.compiling.numba_internals` checks all of these APIs when kvgym is imported.
+- ``helpers``: helpers are compiled only into kernels, and each kernel is optimised once.
+- ``wraparound``: kvgym's own functions do not check for negative indices. Numba is patched only while kvgym compiles.
+- ``prefetch``: while one environment is stepped, the tables of the next ones are loaded into the processor's cache.
+- Named tuples are passed by address. This cannot be switched off, as signatures contain it; the gain is from its
+  introduction.
+
+``python scripts/benchmark/compiler_tricks.py NAME`` measures each of the first three: two processes, with and without
+it, take turns. Without these APIs kvgym would only be slower.
+
+Other private APIs are needed. Reference counting is switched off (``_nrt``), as kernels allocate nothing. Tables and
+functions are opened by address (``populate_array``, ``_get_wrapper_address``, ``_get_jit_address``). The cache key
+covers all sources (``_CacheLocator``). :mod:`kvgym.compiling.numba_internals` checks all private APIs at import.
 
 May import :mod:`kvgym.utils` and :mod:`kvgym.errors`; may be imported from anywhere above it.
 """

@@ -198,8 +198,8 @@ def test_descriptions_are_canonical():
         ("roofline:model=llama3-70b,gpu=h200,memory_fraction=2", ["memory_fraction", "(0, 1]"]),
         ("roofline:model=qwen2.5-7b,gpu=h200,tp=8", ["28 heads (4 KV heads)", "1, 2, 4, 28"]),
         # 131.4 GiB of weights and 2 of reserve on 22.5 * 0.9; each of eight: 16.4 + 2 of 20.2.
-        ("roofline:model=llama3-70b,gpu=l4", ["lacks 113.2 GiB", "(--tp) = 8 is the least"]),
-        ("roofline:model=llama3.1-405b,gpu=a10g", ["(--tp) = 64 is the least"]),
+        ("roofline:model=llama3-70b,gpu=l4", ["lacks 113.2 GiB", "(--tp) = 8 is the smallest"]),
+        ("roofline:model=llama3.1-405b,gpu=a10g", ["(--tp) = 64 is the smallest"]),
         ("roofline:model=llama3.1-405b,gpu=a10g,memory_fraction=0.1", ["no number of GPUs"]),
     ],
 )
