@@ -5,7 +5,7 @@ Four tricks make it faster than plain Numba; none of them changes results.
 | trick | gain | Numba API that it depends on | without it |
 |---|---|---|---|
 | ``helpers``, :mod:`.passes` | first run 1.8 times as fast | lowering and code libraries, private | slower compiling |
-| ``wraparound``, :mod:`.numba_internals` | WRAP | ``fix_integer_index``, private | slower kernels |
+| ``wraparound``, :mod:`.numba_internals` | ``slai`` and ``ranked`` take 20 to 30 % less | ``fix_integer_index``, private | slower kernels |
 | ``prefetch``, :mod:`.pointers` | 512 environments 1.3 times as fast | ``intrinsic``, public | slower environments |
 | named tuples, :mod:`.references` | 5 to 9 % of a run | ``numba.extending``, public | other signatures |
 
