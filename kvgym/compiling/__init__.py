@@ -5,12 +5,13 @@ Four tricks make it faster than plain Numba; none of them changes results.
 | trick | gain | Numba API that it depends on | without it |
 |---|---|---|---|
 | ``helpers``, :mod:`.passes` | first run 1.8 times as fast | lowering and code libraries, private | slower compiling |
-| ``wraparound``, :mod:`.numba_internals` | ``slai`` and ``ranked`` take 20 to 30 % less | ``fix_integer_index``, private | slower kernels |
+| ``wraparound``, :mod:`.numba_internals` | 20 to 30 % of ``slai`` and ``ranked`` | private | slower kernels |
 | ``prefetch``, :mod:`.pointers` | 512 environments 1.3 times as fast | ``intrinsic``, public | slower environments |
 | named tuples, :mod:`.references` | 5 to 9 % of a run | ``numba.extending``, public | other signatures |
 
 - ``helpers``: helpers are compiled only into kernels, and each kernel is optimised once.
-- ``wraparound``: kvgym's own functions do not check for negative indices. Numba is patched only while kvgym compiles.
+- ``wraparound``: kvgym's own functions do not check for negative indices. ``fix_integer_index`` is patched only while
+  kvgym compiles.
 - ``prefetch``: while one environment is stepped, the tables of the next ones are loaded into the processor's cache.
 - Named tuples are passed by address. This cannot be switched off, as signatures contain it; the gain is from its
   introduction.
