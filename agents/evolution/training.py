@@ -75,7 +75,7 @@ def resume(
     path = Path(folder)
     config = read_run_config(path, length)
     if not isinstance(config, EvolutionConfig):
-        raise ConfigError(f"{path} holds a run of {config.algorithm}; resume it with kvgym.agents.resume")
+        raise ConfigError(f"{path} has a run of {config.algorithm}; resume it with kvgym.agents.resume")
     checkpoint, state = resumable(path, length, "generations")
     if checkpoint is not None:
         state["strategy"] = read_part(checkpoint, "strategy.json")

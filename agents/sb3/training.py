@@ -72,7 +72,7 @@ def resume(
     path = Path(folder)
     config = read_run_config(path, length)
     if not isinstance(config, TrainConfig):
-        raise ConfigError(f"{path} holds a run of {config.algorithm}; resume it with kvgym.agents.resume")
+        raise ConfigError(f"{path} has a run of {config.algorithm}; resume it with kvgym.agents.resume")
     checkpoint, state = resumable(path, length, "steps")
     steps = int(state["steps"])
     with _threads(config.threads):

@@ -1,1 +1,1 @@
-"""Trained agents as files: their headers, and models that play without PyTorch."""
+"""Files of trained agents: headers, and models that act without PyTorch."""

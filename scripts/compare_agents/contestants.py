@@ -122,7 +122,7 @@ class FixedKnobs(Contestant):
         return {"kind": "knobs", "levels": {name: list(values) for name, values in self.levels.items()}}
 
     def play(self, benchmark: Benchmark) -> Outcome:
-        """Search, and play the best knobs on the benchmark's seeds."""
+        """Search, and run the best knobs on the benchmark's seeds."""
         try:
             orders = orders_for(benchmark.tables()[0])
             best = best_knobs(
