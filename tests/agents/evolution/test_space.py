@@ -78,7 +78,7 @@ def test_numbers_of_policies_that_declare_none():
     ("policy", "fixed", "chosen", "message"),
     [
         ("mc_sf", {}, {}, "declares no weights"),
-        ("mc_sf", {}, {"protection": {"step": 0.1}}, "give low, high as well"),
+        ("mc_sf", {}, {"protection": {"step": 0.1}}, "also give low, high"),
         ("mc_sf", {}, {"overrun": {"step": 0.1, "low": 0, "high": 1}}, "valid: protection"),
         ("weighted", {}, {"margn": {}}, "valid: margin, bias"),
         ("weighted", {"margin": 0.1}, {"margin": {}}, "either fixed or learned"),
