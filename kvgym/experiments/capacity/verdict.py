@@ -4,10 +4,10 @@ A run passes if
 
 1. every request finished exactly once: no livelock, no impossible decision, nothing left at a horizon;
 2. every target is met, over all requests of the run, including the first and the last;
-3. the backlog does not grow: between the second and the last quarter of the arrivals, the mean number of requests in
-   the system (waiting or running, as an arriving request finds it) rises by at most :data:`MOST_GROWTH` of the requests
-   that arrived between the centres of the two quarters, plus an allowance for chance, 2·√(N + 1) with N the mean of the
-   second quarter. The first quarter, in which the system fills, does not count.
+3. the backlog does not grow from the second to the last quarter of the arrivals. The backlog of a quarter is the mean
+   number of requests in the system, waiting or running, that its arrivals find. It may rise by :data:`MOST_GROWTH` of
+   the requests that arrived between the centres of the two quarters, plus an allowance for chance, 2·√(N + 1), with N
+   the backlog of the second quarter. The first quarter, in which the system fills, does not count.
 
 An overload by a share ε makes ε of all arrivals pile up, so the third rule detects overloads above
 MOST_GROWTH + 4·√(N + 1)/n; a smaller overload passes in a run of n requests unless a target detects it. A run
@@ -58,9 +58,8 @@ def backlog_growth(result: SimulationResult) -> dict[str, float]:
     """Return the growth of the backlog in a run, for :attr:`kvgym.experiments.runs.Run.measure`.
 
     Returns:
-        ``backlog_growth``: (N4 - N2) / (n/2) with N2 and N4 the mean numbers of requests in the system that the
-        arrivals of the second and of the last quarter find, and n the number of requests. ``backlog_allowed``: the
-        growth up to which there is no sign of an overload, see the module.
+        ``backlog_growth``: (N4 - N2) / (n/2) with N2 and N4 the backlogs of the second and the last quarter, and n the
+        number of requests. ``backlog_allowed``: the growth that is no sign of an overload, see the module.
     """
     arrival = result.table.arrival_time
     finish = result.requests["finish_time"]
