@@ -1,6 +1,6 @@
-"""Exceptions of kvgym. Every error a user can cause derives from :class:`KVGymError`.
+"""Exceptions of kvgym. Every error that a user can cause derives from :class:`KVGymError`.
 
-A message is one short line; what it leaves out, such as all names that would be valid, is in ``error.details``.
+A message is one short line; more, such as all valid names, is in ``error.details``.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ LIMIT = 300
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """Return a value as a message shows it: its ``repr``, cut in the middle where it is longer than ``limit``."""
+    """Return the ``repr`` of a value for a message, cut in the middle if it is longer than ``limit``."""
     try:
         text = repr(value)
-    except Exception:  # a whole number of thousands of digits refuses, and classes of others may do anything
+    except Exception:  # integers with thousands of digits raise, and users' classes may raise anything
         text = f"a value of type {type(value).__name__}"
     return cut(text, limit)
 
 
 def some(names: Iterable[object], limit: int = 120) -> str:
-    """Return names in a row, only the first of them where all would take more than ``limit`` characters."""
+    """Return names separated by commas; only the first ones if all would exceed ``limit`` characters."""
     known = [cut(str(name), 40) for name in names]
     if len(", ".join(known)) <= limit:
         return ", ".join(known)
@@ -56,7 +56,7 @@ def some(names: Iterable[object], limit: int = 120) -> str:
 
 
 def suggestion(name: object, known: Iterable[str]) -> str:
-    """Return the names that are much like one that is unknown, as a question; empty where none is."""
+    """Return known names that resemble an unknown one, as a question; empty if there are none."""
     name, known = str(name)[:100], list(known)
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     close = close or ([other for other in known if name in other][:3] if len(name) > 2 else [])
@@ -71,15 +71,15 @@ _CONTROLS = {
 
 
 def printable(text: str) -> str:
-    """Return a text without the control characters that a terminal obeys; line breaks and tabs stay.
+    """Return a text without control characters of terminals; line breaks and tabs stay.
 
-    Escape becomes the picture ␛, and so do the others where Unicode has one.
+    Escape becomes the symbol ␛, and likewise others that have a symbol in Unicode.
     """
     return text.translate(_CONTROLS)
 
 
 def cut(text: str, limit: int) -> str:
-    """Return a text of at most ``limit`` characters; what was wrong and what is expected stand at its ends."""
+    """Return a text of at most ``limit`` characters, cut in the middle, as mistake and expectation are at its ends."""
     tail = limit // 3
     return text if len(text) <= limit else f"{text[: limit - tail - 1]}…{text[len(text) - tail :]}"
 
@@ -88,12 +88,12 @@ class KVGymError(Exception):
     """Base of all errors raised by kvgym.
 
     Attributes:
-        details: what the message had no room for, in as many lines as it takes; empty where it says all.
+        details: what the message had no room for, on several lines; empty if the message is complete.
 
     Args:
-        message: what was wrong and what would be right; line breaks become blanks, and what is longer than
-            :data:`LIMIT` is cut in the middle, then the whole of it becomes the details. Control characters are
-            replaced in both, see :func:`printable`.
+        message: the mistake and the valid values. Line breaks become spaces; a message longer than :data:`LIMIT` is cut
+            in the middle and kept whole in the details. Control characters are replaced in both, see
+            :func:`printable`.
         details: the attribute.
     """
 
@@ -112,11 +112,11 @@ class ConfigError(KVGymError, ValueError):
 
 
 class ContractError(KVGymError, AssertionError):
-    """A policy does not do what every policy must, see :mod:`kvgym.contract`."""
+    """A policy fails a conformance check, see :mod:`kvgym.contract`."""
 
 
 class UnknownNameError(ConfigError):
-    """A registry was asked for a name it does not hold."""
+    """A name is not in a registry."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], others: str = "") -> None:
         """Build the message, with the closest names first; all valid ones are in the details.
@@ -125,7 +125,7 @@ class UnknownNameError(ConfigError):
             kind: what was looked up, e.g. ``"policy"``.
             name: the name that was not found.
             known: all valid names.
-            others: what else would be understood and is no name, e.g. ``"a YAML file"``.
+            others: what is accepted beside names, e.g. ``"a YAML file"``.
         """
         name, names = name if isinstance(name, str) else shown(name), sorted(known)
         hint = suggestion(name, names)
@@ -140,11 +140,11 @@ class UnknownNameError(ConfigError):
 
 
 class KernelError(KVGymError):
-    """A kernel uses what there is not, or what compiled code cannot do."""
+    """A kernel uses a field that does not exist, or Python that cannot be compiled."""
 
 
 class NumbaVersionError(KVGymError, ImportError):
-    """The installed Numba is none that kvgym runs with; the message names those that are."""
+    """kvgym does not run with the installed Numba; the message names the versions that work."""
 
 
 class WorkloadError(KVGymError, ValueError):
@@ -156,12 +156,12 @@ class TraceFormatError(WorkloadError):
 
 
 class RunError(KVGymError):
-    """A run had to be ended before its time.
+    """A run ended early.
 
     Attributes:
-        result: a :class:`~kvgym.runner.SimulationResult`, what had happened until then, with ``completed=False``,
-            as far as :func:`kvgym.simulate` knows it; else None. It is pickled with the error, and left behind where
-            it cannot be (a policy defined in a function, say).
+        result: from :func:`kvgym.simulate`, the :class:`~kvgym.runner.SimulationResult` up to the error, with
+            ``completed=False``; else None. It is pickled with the error, or dropped if it cannot be pickled (e.g. for a
+            policy defined in a function).
     """
 
     result: Any = None
@@ -170,7 +170,7 @@ class RunError(KVGymError):
         """Pickle, as process pools do with exceptions; a result that cannot be pickled must not hide the error."""
         try:
             packed = pickle.dumps(self.result)
-        except Exception:  # whatever a policy's own objects raise
+        except Exception:  # objects of policies may raise anything
             packed = pickle.dumps(None)
         return _unpickled, (type(self), (*self.args, self.details), packed)
 
@@ -183,7 +183,7 @@ def _unpickled(kind: type[RunError], arguments: tuple[Any, ...], packed: bytes) 
 
 
 class InvalidDecisionError(RunError):
-    """A policy returned a decision that the worker cannot carry out; see :class:`RunError` for the result so far."""
+    """A policy returned a decision that the worker cannot execute; see :class:`RunError` for the result so far."""
 
 
 class InformationError(KVGymError):
@@ -191,40 +191,40 @@ class InformationError(KVGymError):
 
 
 class LivelockError(RunError):
-    """A run cannot end: the policy makes no progress any more; see :class:`RunError` for the result so far."""
+    """A run cannot end because the policy makes no progress; see :class:`RunError` for the result so far."""
 
 
 class UserCodeError(RunError):
-    """A policy, router, observer, batch-time model or plugin that is no part of kvgym raised an exception.
+    """A policy, router, observer, batch-time model or plugin from outside kvgym raised an exception.
 
     The message names its function and line, ``error.details`` is the traceback.
     """
 
 
 class OutOfBoundsError(KVGymError):
-    """Compiled code read or wrote outside of an array; only the checked build (``KVGYM_DEBUG=1``) notices it."""
+    """Compiled code accessed an array out of bounds; only the checked build (``KVGYM_DEBUG=1``) detects it."""
 
 
 MOST_FIELDS = 200
-"""Mistakes of a description that are described, one or more for each wrong field."""
+"""Most mistakes of a description that are reported."""
 
 
 def field_errors(
     error: ValidationError, model: type[BaseModel], given: Mapping[str, Any], word: str = ""
 ) -> list[str]:
-    """Return what is wrong with the fields of a description, a sentence for each wrong field.
+    """Return the mistakes in the fields of a description, a sentence for each wrong field.
 
-    Where a field takes several forms, the sentence names them all. Of thousands of mistakes the first are described.
+    If a field takes several forms, the sentence names them all. At most :data:`MOST_FIELDS` mistakes are reported.
 
     Args:
-        error: what validation said.
-        model: what was described.
+        error: the validation error.
+        model: the class of the description.
         given: the description.
-        word: what stands before the name of a field.
+        word: prefix of field names.
 
     Returns:
-        ``field: what is wrong (got value)``, fields within others as ``outer.inner``; without a field where it is the
-        description as a whole.
+        ``field: what is wrong (got value)``, nested fields as ``outer.inner``; without a field for the description as a
+        whole.
     """
     by_place: dict[tuple[Any, ...], list[Any]] = {}
     items = error.errors(include_url=False)
@@ -242,7 +242,7 @@ def field_errors(
 
 
 def _place(item: Any, given: Any) -> tuple[Any, ...]:
-    """Return where an error lies, without the names that pydantic gives to the forms of a field."""
+    """Return the path of an error, without the names that pydantic gives to the forms of a field."""
     place = []
     for part in item["loc"]:
         inside = isinstance(given, Mapping) and part in given
@@ -255,15 +255,16 @@ def _place(item: Any, given: Any) -> tuple[Any, ...]:
 
 
 def _message(place: Sequence[Any], items: list[Any], model: type[BaseModel]) -> str:
-    """Return what is wrong with one field."""
+    """Return the mistake in one field."""
     own = [item for item in items if item["type"] == "value_error"]  # sentences of our own validators
     forms = [] if own else _forms(_type_at(place, model))
     if own:
         return str(own[0]["msg"]).removeprefix("Value error, ")
     first = items[0]
     if first["type"] == "union_tag_invalid":
-        told = first["ctx"]
-        return f"{told['discriminator']} is {shown(told['tag'])}, valid are: {told['expected_tags']}"
+        context = first["ctx"]
+        tag = shown(context["tag"])
+        return f"{context['discriminator']} is {tag}, valid are: {context['expected_tags']}"
     if first["type"] == "extra_forbidden":
         fields = [name for found in _models_in(_type_at(place[:-1], model)) for name in found.model_fields]
         hint = suggestion(place[-1], fields) if place else ""
@@ -274,21 +275,21 @@ def _message(place: Sequence[Any], items: list[Any], model: type[BaseModel]) -> 
 
 
 def _models_in(annotation: Any) -> list[Any]:
-    """Return the classes of descriptions that a type names."""
+    """Return the model classes in a type."""
     if hasattr(annotation, "model_fields"):
         return [annotation]
     return [found for inside in get_args(annotation) for found in _models_in(inside)]
 
 
 def _type_at(place: Sequence[Any], kind: Any) -> Any:
-    """Return the type of what stands at a place of a description, None where none is known."""
+    """Return the type at a path of a description, None if unknown."""
     for part in place:
         kind = _inside(kind, part)
     return kind
 
 
 def _inside(kind: Any, part: Any) -> Any:
-    """Return the type of a field of a description, or of an entry or element; of several forms all that have it."""
+    """Return the type of a field, entry or element; the union over all forms that have it."""
     if hasattr(kind, "model_fields"):
         field = kind.model_fields.get(part)
         if field is None:
@@ -304,7 +305,7 @@ def _inside(kind: Any, part: Any) -> Any:
 
 
 def _forms(kind: Any) -> list[str]:
-    """Return the forms that a type takes, in words."""
+    """Return descriptions of the forms that a type takes."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return [form for argument in arguments for form in _forms(argument)]

@@ -10,7 +10,7 @@ Latencies are over finished requests, each as mean, std (of the population), p50
 - ``ttft`` = f - a (time to first token)
 - ``queueing_delay`` = b - a (of all admitted requests)
 - ``tpot`` = (c - f) / (gaps between output tokens): o - 1, or o where prefill shows an uncounted first token;
-  requests with no gap are left out (time per output token)
+  requests with no gap are omitted (time per output token)
 - ``tbt`` = gaps between consecutive output tokens of a request, over all tokens (time between tokens). A
   token generated again after lost progress is not delivered twice: the user waits for the next new one.
   Mean and maximum are exact, percentiles and each gap in the std to a relative 0.1 %.
@@ -19,29 +19,28 @@ Rates, per second of span: ``request_throughput`` (finished), ``token_throughput
 requests, counted at completion), ``generated_token_throughput`` (output tokens as generated, repeats
 included), ``processed_token_throughput`` (prefill and output tokens as processed), ``goodput`` (requests
 that met all of their SLOs: f - a ≤ TTFT SLO and every gap ≤ TBT SLO). ``slo_attainment`` is the share of
-all requests that had arrived by t1 and did. A request without a target of a kind meets that one; where none has
-any, both are NaN.
+all requests that had arrived by t1 and did. A request without a target of a kind meets it; if no request has a
+target, both are NaN.
 
-Cost and use: ``evictions``, ``recomputed_tokens`` (KV tokens thrown away by evictions), ``put_back`` (requests
-that a policy picked without a look at memory and left in the queue at the same moment, because it does not suffice:
-policies report it whose rule is to pick first and look afterwards), ``overflows`` (decisions that evicted or put back
-anybody), ``moves`` (requests that the router of a cluster reassigned or migrated), ``kv_utilisation``
-(time average of memory in use / M, both in whole blocks), ``kv_peak`` (the largest), ``batch_size`` (requests per
-iteration), ``active_requests`` (time average), ``busy_fraction`` (share of span spent in batches),
+Cost and use: ``evictions``, ``recomputed_tokens`` (KV tokens lost by evictions), ``put_back`` (requests that a policy
+selected before the memory check and that then did not fit; only policies that select first report it), ``overflows``
+(decisions that evicted or put back a request), ``moves`` (requests that a cluster's router reassigned or migrated),
+``kv_utilisation`` (time average of memory in use / M, both in whole blocks), ``kv_peak`` (the largest), ``batch_size``
+(requests per iteration), ``active_requests`` (time average), ``busy_fraction`` (share of span spent in batches),
 ``iterations``, ``makespan`` = span, ``duration`` = t1, ``input_tokens`` and ``output_tokens`` (sums of s and of o
 over finished requests), ``jain_fairness`` = (Σx)² / (n Σx²) of the finished requests' token rates x = o / (c - a)
-(1 = equal), ``max_wait`` (longest b - a, counting requests not yet admitted as waiting until t1), ``finished``,
-``unfinished`` (arrived by t1 and not finished).
+(1 = equal), ``max_wait`` (longest b - a; requests not yet admitted wait until t1), ``finished``, ``unfinished``
+(arrived by t1 and not finished).
 
-Of a run with a window [w0, w1) (:class:`kvgym.window.Window`) latencies, ``slo_attainment``, ``jain_fairness`` and
-``max_wait`` are over the requests with w0 ≤ a < w1, however long they take; ``request_throughput``,
-``token_throughput`` and ``goodput`` over those with w0 ≤ c < w1, per second of w1 - w0. ``tbt`` and all other figures
-are of what the engine counted from the first decision at or after w0 to the first at or after w1, per second between
+In a run with a window [w0, w1) (:class:`kvgym.window.Window`) latencies, ``slo_attainment``, ``jain_fairness`` and
+``max_wait`` cover the requests with w0 ≤ a < w1, however long they take; ``request_throughput``,
+``token_throughput`` and ``goodput`` over those with w0 ≤ c < w1, per second of w1 - w0. ``tbt`` and all other metrics
+use the engine's counters from the first decision at or after w0 to the first at or after w1, per second between
 these two. ``finished``, ``unfinished``, ``input_tokens``, ``output_tokens``, ``makespan``, ``duration`` and ``kv_peak``
-stay those of the whole run.
+remain those of the whole run.
 
 In a cluster all of these are over all workers, ``busy_fraction`` their mean, ``kv_peak`` the largest;
-:func:`worker_metrics` has the figures of each worker.
+:func:`worker_metrics` returns metrics for each worker.
 """
 
 from __future__ import annotations
@@ -79,12 +78,12 @@ _SHARES = (0.50, 0.90, 0.95, 0.99)
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """What a metric is.
+    """Description of a metric.
 
     Attributes:
         unit: unit, "1" for ratios.
         summary: one line; the module's docstring has the definition.
-        lower_is_better: True, False, or None where neither is.
+        lower_is_better: True, False, or None if neither applies.
     """
 
     unit: str
@@ -108,10 +107,10 @@ SCALARS: dict[str, MetricInfo] = {
     "processed_token_throughput": MetricInfo("tokens/s", "prefill and output tokens processed", None),
     "goodput": MetricInfo("1/s", "requests per second that met all of their SLOs", False),
     "slo_attainment": MetricInfo("1", "share of requests that met all of their SLOs", False),
-    "evictions": MetricInfo("1", "requests sent back to the queue", True),
-    "recomputed_tokens": MetricInfo("tokens", "KV tokens thrown away by evictions", True),
-    "put_back": MetricInfo("1", "requests picked and put back at once, as memory does not suffice", True),
-    "overflows": MetricInfo("1", "decisions that evicted or put back anybody", True),
+    "evictions": MetricInfo("1", "requests evicted", True),
+    "recomputed_tokens": MetricInfo("tokens", "KV tokens lost by evictions", True),
+    "put_back": MetricInfo("1", "requests selected before the memory check that then did not fit", True),
+    "overflows": MetricInfo("1", "decisions that evicted or put back a request", True),
     "moves": MetricInfo("1", "requests that the router moved from one worker to another", None),
     "kv_utilisation": MetricInfo("1", "time average of KV memory in use / capacity, in whole blocks", None),
     "kv_peak": MetricInfo("1", "most KV memory in use / capacity, in whole blocks", None),
@@ -128,7 +127,7 @@ SCALARS: dict[str, MetricInfo] = {
     "finished": MetricInfo("1", "requests finished", False),
     "unfinished": MetricInfo("1", "requests not finished when the run stopped", True),
 }
-"""Metrics that are one figure per run."""
+"""Metrics with one value per run."""
 
 
 @explained
@@ -153,11 +152,11 @@ def metric_names() -> tuple[str, ...]:
 
 @explained
 def compute_metrics(result: SimulationResult, names: Collection[str] | None = None) -> dict[str, float]:
-    """Return metrics of a run by name, NaN where nothing was measured.
+    """Return metrics of a run by name, NaN if nothing was measured.
 
     Args:
         result: the run.
-        names: metrics to compute, which saves the time of the others; None = all.
+        names: metrics to compute; None = all.
 
     Raises:
         UnknownNameError: there is no metric of a name.
@@ -240,14 +239,14 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
 
 
 WORKER_METRICS: dict[str, MetricInfo] = {
-    "routed": MetricInfo("1", "requests that came, by arrival, by transfer or by a move", None),
+    "routed": MetricInfo("1", "requests that joined, by arrival, by transfer or by a move", None),
     "moved_here": MetricInfo("1", "those of them that the router moved here from another worker", None),
     "finished": MetricInfo("1", "requests that finished here", None),
     "e2e_latency_mean": MetricInfo("s", "of the requests that finished here", True),
     "ttft_mean": MetricInfo("s", "of the requests that finished here", True),
     "request_throughput": MetricInfo("1/s", "requests finished here per second", None),
     "generated_token_throughput": MetricInfo("tokens/s", "output tokens generated, repeats included", None),
-    "evictions": MetricInfo("1", "requests sent back to the queue", True),
+    "evictions": MetricInfo("1", "requests evicted", True),
     "kv_utilisation": MetricInfo("1", "time average of KV memory in use / capacity, in whole blocks", None),
     "kv_peak": MetricInfo("1", "most KV memory in use / capacity, in whole blocks", None),
     "batch_size": MetricInfo("1", "requests per iteration", None),
@@ -261,7 +260,7 @@ WORKER_METRICS: dict[str, MetricInfo] = {
 def worker_metrics(result: SimulationResult) -> list[dict[str, Any]]:
     """Return for each worker its role, its KV capacity and the metrics of :data:`WORKER_METRICS`.
 
-    Rates and shares are over the span of the whole run, or its window; NaN where nothing was measured.
+    Rates and shares are over the span of the whole run, or its window; NaN if nothing was measured.
     """
     r, scope = result.requests, scope_of(result)
     done = (r["status"] == FINISHED) & scope.counted
@@ -298,15 +297,15 @@ def worker_metrics(result: SimulationResult) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Scope:
-    """What metrics are of: a whole run, or its window.
+    """The data that metrics are computed from: a whole run, or its window.
 
     Attributes:
         worker: totals of the workers.
         span: seconds of the run, or of the window.
-        counting: seconds in which the totals were counted, the mean over the workers.
-        by_worker: the same of each worker.
-        counted: bool (n,), the requests whose latencies count, or True.
-        left: bool (n,), those that count as finished in the span if they have finished, or True.
+        counting: seconds during which the totals were counted, the mean over the workers.
+        by_worker: the same for each worker.
+        counted: bool (n,), requests with latencies that count, or True.
+        left: bool (n,), requests that count as finished in the span if they have finished, or True.
         gap_counts: token gaps by bin.
         gap_sums: their sums.
         longest_gap: seconds.
@@ -324,7 +323,7 @@ class Scope:
 
 
 def scope_of(result: SimulationResult) -> Scope:
-    """Return what metrics of a run are of."""
+    """Return the data that metrics of a run are computed from."""
     r, window = result.requests, result.window
     if window is None:
         span, longest = _span(result)[1], float(r["max_token_gap"].max(initial=0.0))
@@ -363,7 +362,7 @@ def _span(result: SimulationResult) -> tuple[float, float]:
 
 
 WITHIN_SLO = ("goodput", "slo_attainment")
-"""Metrics that count requests within SLOs of their own."""
+"""Metrics that count requests within their own SLOs."""
 
 
 def has_targets(table: RequestTable) -> bool:
@@ -372,7 +371,7 @@ def has_targets(table: RequestTable) -> bool:
 
 
 def check_targets(names: Iterable[str], table: RequestTable) -> None:
-    """Check that requests have SLOs where a metric counts those that met theirs.
+    """Check that requests have SLOs if a metric counts requests that met theirs.
 
     Raises:
         ConfigError: they have none.
@@ -380,9 +379,8 @@ def check_targets(names: Iterable[str], table: RequestTable) -> None:
     for name in WITHIN_SLO:
         if name in names and not has_targets(table):
             raise ConfigError(
-                f"{name} counts requests within SLOs of their own, and these have none; give them some, e.g. with "
-                "--ttft-slo 1 --tbt-slo 0.2, in files ttft_slo and tbt_slo of the workload, or take one whose classes "
-                "have them"
+                f"{name} counts requests within their own SLOs, and these have none; set them, e.g. with --ttft-slo 1 "
+                "--tbt-slo 0.2 (in files: ttft_slo and tbt_slo of the workload), or choose classes with SLOs"
             )
 
 
@@ -392,7 +390,7 @@ def gaps_of(result: SimulationResult) -> NDArray[np.int64]:
 
 
 def tpot_of(result: SimulationResult) -> NDArray[np.float64]:
-    """Return the time per output token of each request in seconds, shape (n,); NaN where it has none."""
+    """Return the time per output token of each request in seconds, shape (n,); NaN if it has none."""
     r, gaps = result.requests, gaps_of(result)
     return np.asarray((r["finish_time"] - r["first_token_time"]) / np.where(gaps > 0, gaps, np.nan))
 
@@ -416,7 +414,7 @@ def _ratio(numerator: Any, denominator: Any) -> float:
 def _statistics(name: str, values: NDArray[np.float64]) -> dict[str, float]:
     if not len(values):
         return {f"{name}_{s}": float("nan") for s in STATISTICS}
-    # As numpy's mean, std and percentile compute them, which take several times as long on one episode.
+    # The same as numpy's mean, std and percentile, which take several times as long on one episode.
     ordered, last = np.sort(values), len(values) - 1
     mean = np.add.reduce(values) / len(values)
     distances = values - mean

@@ -1,8 +1,8 @@
-"""The policy contract: what a scheduler is told, what it may know, and what it decides.
+"""The interface of policies: what a scheduler may observe, and what it decides.
 
-A policy is written in one of two ways. A plain :class:`Policy` has ``schedule(view) -> Decision`` and may use
-any Python. A :class:`CompiledPolicy` has the same rule as a compiled kernel and runs inside the compiled
-loop; it can be called through ``schedule`` as well, and gives the same schedule. Nothing else differs.
+A policy has one of two forms. A plain :class:`Policy` has ``schedule(view) -> Decision`` and may use any Python. A
+:class:`CompiledPolicy` has a compiled kernel and runs inside the compiled loop; its ``schedule`` runs the same kernel
+as plain Python and gives the same schedule.
 """
 
 from __future__ import annotations
@@ -52,31 +52,31 @@ __all__ = [
 ]
 
 NEEDS = ("predicted_length", "length_interval", "true_length", "class", "class_rates", "slo")
-"""What a policy may declare that it needs to know; everything else is hidden from it."""
+"""Information that a policy may declare it needs; everything else is hidden from it."""
 
 CLAIRVOYANT = frozenset({"true_length"})
-"""What of it no scheduler of a real server can know: who declares it is clairvoyant."""
+"""Information no real scheduler has; a policy that needs it is clairvoyant."""
 
-REFERENCE_ONLY = "clairvoyant: knows the true lengths, a reference and no scheduler that could be had"
-"""What is said of who is clairvoyant, wherever results stand beside each other."""
+REFERENCE_ONLY = "clairvoyant: knows the true lengths; a reference, not a deployable scheduler"
+"""The note on clairvoyant policies wherever results are compared."""
 
 
 @dataclass(frozen=True)
 class PolicyInfo:
-    """What a policy is and what it needs.
+    """Description of a policy and the information it needs.
 
     Attributes:
         name: registry id, snake_case.
         summary: one line for listings.
-        paper: authors and title, or "" where it comes from practice.
+        paper: authors and title, or "" if it comes from practice.
         algorithm: algorithm or section number in the paper.
         needs: subset of :data:`NEEDS`.
-        uses: subset of :data:`NEEDS` that it makes use of where requests carry it, and does without where not.
+        uses: subset of :data:`NEEDS` that it uses if the requests carry it, but does not need.
         chunks_prefill: whether prompts may be processed in several iterations.
         pauses: whether active requests may be left out of an iteration.
-        evicts: whether active requests may be sent back to the queue.
-        rules: pairs of a setting of :class:`~kvgym.simulator.system.System` and the value under which the policy does
-            what the engine does that it is taken from; runs under others say so.
+        evicts: whether active requests may be evicted.
+        rules: pairs of a setting of :class:`~kvgym.simulator.system.System` and its value in the engine that the policy
+            is taken from; runs with other values are marked.
     """
 
     name: str
@@ -92,14 +92,14 @@ class PolicyInfo:
 
     @property
     def origin(self) -> str:
-        """Where it comes from: the paper, with its algorithm or section where one is named, or practice."""
+        """The source: the paper, with its algorithm or section if named, or practice."""
         return ", ".join(filter(None, (self.paper or "practice", self.algorithm)))
 
     @property
     def clairvoyant(self) -> bool:
-        """Whether it knows what no scheduler can know: a reference, left out wherever the best scheduler is sought.
+        """Whether it has information that no real scheduler has; it is then a reference and never ranked as the best.
 
-        It is so if and only if it needs true lengths, as these are told to nobody else.
+        True if and only if it declares true lengths.
         """
         return bool(CLAIRVOYANT & (self.needs | self.uses))
 
@@ -107,7 +107,7 @@ class PolicyInfo:
         """Check the name, and make sets of ``needs`` and ``uses``.
 
         Raises:
-            ConfigError: the name is no text, or an unknown need.
+            ConfigError: the name is not a text, or a need is unknown.
         """
         check_name(self.name, "policy")
         for what in ("needs", "uses"):
@@ -130,14 +130,14 @@ class PolicyInfo:
 
 @dataclass(frozen=True)
 class SystemInfo:
-    """What a policy is told once, before a run.
+    """Information that a policy gets once, before a run.
 
     Attributes:
         kv_capacity: KV memory, tokens of whole blocks.
         prefill_emits: whether the last prefill iteration emits the first counted output token.
         max_requests: most requests the run can hold (sizes buffers; says nothing of arrivals).
-        max_predicted_len: longest output that is predicted, or known to who may know it, tokens; 0 where the policy
-            knows of neither.
+        max_predicted_len: longest predicted output, or true output if the policy may observe it, tokens; 0 if it may
+            observe neither.
         seed: seed sequence of the policy's own random stream.
         batch_time: the worker's batch-time model.
         first_token: see :class:`~kvgym.simulator.system.System`.
@@ -163,7 +163,7 @@ class Weight:
     Attributes:
         name: keyword of the policy's constructor.
         default: its default; where size > 1, of every entry.
-        step: what a typical change is, the initial standard deviation of a search.
+        step: size of a typical change, the initial standard deviation of a search.
         low: least value.
         high: greatest value.
         size: number of entries; with more than 1 the hyperparameter is a tuple of floats.
@@ -183,8 +183,8 @@ class Policy(Configurable, ABC):
     """A scheduler. Hyperparameters are keyword-only constructor arguments that default to the paper's.
 
     Attributes:
-        info: what it is and what it needs.
-        label: what results call it; "" = its name and the hyperparameters that were given.
+        info: its description and needs.
+        label: its name in results; "" = its name and the hyperparameters that were given.
     """
 
     info: ClassVar[PolicyInfo]
@@ -193,7 +193,7 @@ class Policy(Configurable, ABC):
 
     @classmethod
     def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
-        """Return the real hyperparameters that can be learned, none unless a policy says so.
+        """Return the real hyperparameters that can be learned; none by default.
 
         Args:
             **fixed: the other hyperparameters, which may decide sizes.
@@ -201,7 +201,7 @@ class Policy(Configurable, ABC):
         return ()
 
     def reset(self, system: SystemInfo) -> None:
-        """Forget everything and prepare for a run. Randomness may come from ``system.seed`` only."""
+        """Reset all state and prepare for a run. Randomness may come from ``system.seed`` only."""
         return None
 
     @abstractmethod
@@ -209,15 +209,15 @@ class Policy(Configurable, ABC):
         """Decide what the worker does until the next iteration boundary."""
 
     def blocking(self, view: SystemView) -> int | None:
-        """Return the waiting request that nobody may pass, so that it keeps the others out; None = not known.
+        """Return the waiting request that no other may overtake; None = not known.
 
-        Only messages ask: a run that ends because nobody is admitted names this request.
+        Only messages use it: a run that ends because no request is admitted names this request.
         """
         return None
 
 
 class CompiledPolicy(Policy):
-    """A policy whose rule is a compiled kernel, see :mod:`kvgym.kernels`."""
+    """A policy with a compiled kernel, see :mod:`kvgym.kernels`."""
 
     kernel: ClassVar[Kernel]
 
@@ -238,7 +238,7 @@ class CompiledPolicy(Policy):
 
     @property
     def room(self) -> MemoryRoom | None:
-        """What the memory that :meth:`reset` prepared has room for; None before the first reset."""
+        """Sizes of the run that :meth:`reset` prepared the memory for; None before the first reset."""
         return getattr(self, "_room", None)
 
     def arguments(self) -> RuleMemory:
@@ -246,7 +246,7 @@ class CompiledPolicy(Policy):
         return self._memory
 
     def schedule(self, view: SystemView) -> Decision:
-        """Decide through the uncompiled kernel, as from plain Python."""
+        """Decide by the kernel, run as plain Python."""
         return view.consult(self.kernel, self.arguments())
 
 
@@ -257,7 +257,7 @@ def head_of_queue(self: Policy, view: SystemView) -> int | None:
 
 @explained
 def fraction_of(capacity: int, fraction: float) -> int:
-    """Return floor((1 - fraction) * capacity), computed exactly on the decimal the user wrote."""
+    """Return floor((1 - fraction) * capacity), computed exactly from the decimal as written."""
     return int((1 - Exact(str(fraction))) * capacity)
 
 
@@ -286,7 +286,7 @@ def register_policy(cls: P) -> P:
 
 
 def clairvoyant_labels(labels: Iterable[str]) -> frozenset[str]:
-    """Return those labels of results that begin with the name of a policy that is clairvoyant."""
+    """Return the labels of results that begin with the name of a clairvoyant policy."""
     return frozenset(
         label
         for label in labels
@@ -301,11 +301,11 @@ PolicySource = Callable[[str], Policy | None]
 def register_policy_source(
     source: PolicySource, names: Callable[[], Iterable[str]] | None = None
 ) -> PolicySource:
-    """Register what else :func:`make_policy` understands than registered names; usable as a decorator.
+    """Register a source of policies for :func:`make_policy` beside registered names; usable as a decorator.
 
     Args:
         source: makes the policy that a text names, or returns None.
-        names: the names that it knows, which messages then list with the registered ones; None = it has none.
+        names: returns the names it knows, which messages list with the registered ones; None = none.
     """
     return _FACTORY.sources.add(source, names)
 
@@ -332,7 +332,7 @@ def require(name: str, value: Any, condition: bool, expected: str) -> None:
     """Check a hyperparameter.
 
     Raises:
-        ConfigError: ``condition`` does not hold; the message says what was expected.
+        ConfigError: ``condition`` does not hold; the message states the expected values.
     """
     if isinstance(value, bool) or not condition:
         raise ConfigError(f"{name} = {shown(value)}; expected {expected}")
@@ -349,7 +349,7 @@ def require_count(name: str, value: Any, least: int = 1) -> None:
 
 
 def require_fraction(name: str, value: Any) -> None:
-    """Check a hyperparameter that is a share of something and leaves some of it.
+    """Check a hyperparameter that is a fraction below 1.
 
     Raises:
         ConfigError: it is not a number in [0, 1).

@@ -1,15 +1,15 @@
-"""The router contract: which worker of a cluster serves a request.
+"""The interface of routers, which choose the worker of a cluster that serves a request.
 
-A router is asked when a request arrives and, with prefill and decode workers apart, again when its prefill has
-ended. Like a policy it is plain Python (:class:`Router`) or a compiled kernel (:class:`CompiledRouter`). It sees the
-cluster as it is at that moment: what runs has not finished yet.
+A router is called when a request arrives and, with separate prefill and decode workers, again when its prefill has
+ended. Like a policy it is plain Python (:class:`Router`) or a compiled kernel (:class:`CompiledRouter`). It observes
+the cluster at that moment: running batches have not finished yet.
 
-One that ``reassigns`` is asked again whenever a batch or a wait of a worker has ended, before anybody decides, and may
-*move* requests between workers of one role, one after the other: any that wait, and active ones of a worker that has no
-batch running. What has no KV is at the end of the other queue at once. KV is transferred first, which takes
-``System.transfer_latency`` and ``System.transfer_time`` for each token, during which the request is in no queue; it
-comes back when the other worker's policy admits the request. The policy that loses a request is told
-(:attr:`~kvgym.simulator.view.SystemView.left`).
+A router that ``reassigns`` is also called whenever a batch or a wait of a worker has ended, before any worker decides.
+It may *move* requests between workers of one role, one at a time: waiting ones, and active ones of a worker with no
+batch running. A request without KV joins the end of the other queue at once. KV is transferred first, which takes
+``System.transfer_latency`` and ``System.transfer_time`` for each token; meanwhile the request is in no queue. The KV is
+restored when the other worker's policy admits the request. The policy that loses a request finds it in
+:attr:`~kvgym.simulator.view.SystemView.left`.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RouterInfo:
-    """What a router is.
+    """Description of a router.
 
     Attributes:
         name: registry id, snake_case.
         summary: one line for listings.
-        paper: authors and title, or "" where it comes from practice.
+        paper: authors and title, or "" if it comes from practice.
     """
 
     name: str
@@ -66,7 +66,7 @@ class RouterInfo:
         """Check the name.
 
         Raises:
-            ConfigError: it is no text.
+            ConfigError: it is not a text.
         """
         check_name(self.name, "router")
 
@@ -75,9 +75,9 @@ class Router(Configurable, ABC):
     """Chooses workers for requests. Hyperparameters are keyword-only constructor arguments.
 
     Attributes:
-        info: what it is.
-        reassigns: whether it is asked at boundaries which requests to move.
-        label: what results call it; "" = its name and the hyperparameters that were given.
+        info: its description.
+        reassigns: whether :meth:`reassign` is called at boundaries.
+        label: its name in results; "" = its name and the hyperparameters that were given.
     """
 
     info: ClassVar[RouterInfo]
@@ -87,7 +87,7 @@ class Router(Configurable, ABC):
 
     @classmethod
     def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
-        """Return the real hyperparameters that can be learned, none unless a router says so.
+        """Return the real hyperparameters that can be learned; none by default.
 
         Args:
             **fixed: the other hyperparameters, which may decide sizes.
@@ -95,7 +95,7 @@ class Router(Configurable, ABC):
         return ()
 
     def reset(self, num_workers: int, seed: np.random.SeedSequence) -> None:
-        """Forget everything and prepare for a run. Randomness may come from ``seed`` only."""
+        """Reset all state and prepare for a run. Randomness may come from ``seed`` only."""
         return None
 
     @abstractmethod
@@ -103,25 +103,25 @@ class Router(Configurable, ABC):
         """Return the worker for request ``view.request_id``, one of ``view.candidates``."""
 
     def reassign(self, view: ClusterView) -> tuple[int, int] | None:
-        """Return a request and the worker it moves to, None if no more is to move.
+        """Return a request and the worker it moves to, None if none is left to move.
 
-        Asked if :attr:`reassigns`, about worker ``view.boundary``, and again after every move.
+        Called if :attr:`reassigns`, for worker ``view.boundary``, and again after every move.
         """
         return None
 
     def compiled_rule(self, num_workers: int) -> tuple[Kernel, Kernel | None, tuple[Any, Any]] | None:
-        """Return what runs inside the compiled core: both kernels, and parameters and state; else None.
+        """Return both kernels, parameters and state of a router that runs in the compiled core; else None.
 
-        The second kernel is that of a router which reassigns, else None.
+        The second kernel is that of a router that reassigns, else None.
 
         Args:
-            num_workers: workers of the cluster that is to run it.
+            num_workers: number of workers of the cluster.
         """
         return None
 
 
 class CompiledRouter(Router):
-    """A router whose rule is a compiled kernel, see :data:`~kvgym.simulator.cluster.tables.ROUTER_SIGNATURE`.
+    """A router with a compiled kernel, see :data:`~kvgym.simulator.cluster.tables.ROUTER_SIGNATURE`.
 
     One that reassigns has a second, see :data:`~kvgym.simulator.cluster.tables.REASSIGN_SIGNATURE`.
     """
@@ -151,7 +151,7 @@ class CompiledRouter(Router):
         """Return the kernels and their arguments, unless a subclass routes or reassigns in Python.
 
         Raises:
-            ConfigError: it was not reset for a cluster of this size; compiled code would read beyond its state.
+            ConfigError: it was not reset for a cluster of this size; compiled code would read out of bounds.
         """
         cls = type(self)
         if cls.route is not CompiledRouter.route or cls.reassign is not CompiledRouter.reassign:
@@ -163,7 +163,7 @@ class CompiledRouter(Router):
         return self.kernel, self.second_kernel, self.arguments()
 
     def route(self, view: ClusterView) -> int:
-        """Choose through the uncompiled kernel, as from plain Python."""
+        """Choose by the kernel, run as plain Python."""
         tables = view.simulation.python_tables()
         first, last = view.candidates.start, view.candidates.stop
         return int(
@@ -174,7 +174,7 @@ class CompiledRouter(Router):
         )  # fmt: skip
 
     def reassign(self, view: ClusterView) -> tuple[int, int] | None:
-        """Choose through the uncompiled second kernel, as from plain Python."""
+        """Choose by the second kernel, run as plain Python."""
         if self.second_kernel is None:
             return None
         tables = view.simulation.python_tables()
@@ -190,12 +190,12 @@ class CompiledRouter(Router):
 
 @explained
 def router_kernel(function: Callable[..., int]) -> Kernel:
-    """Make a router kernel of a function with the arguments of ``ROUTER_SIGNATURE``."""
+    """Return a router kernel from a function with the arguments of ``ROUTER_SIGNATURE``."""
     return kernel(ROUTER_SIGNATURE, "router")(function)
 
 
 def reassign_kernel(function: Callable[..., int]) -> Kernel:
-    """Make a router's second kernel of a function with the arguments of ``REASSIGN_SIGNATURE``."""
+    """Return a router's second kernel from a function with the arguments of ``REASSIGN_SIGNATURE``."""
     return kernel(REASSIGN_SIGNATURE)(function)
 
 
@@ -227,11 +227,11 @@ RouterSource = Callable[[str], Router | None]
 def register_router_source(
     source: RouterSource, names: Callable[[], Iterable[str]] | None = None
 ) -> RouterSource:
-    """Register what else :func:`make_router` understands than registered names; usable as a decorator.
+    """Register a source of routers for :func:`make_router` beside registered names; usable as a decorator.
 
     Args:
         source: makes the router that a text names, or returns None.
-        names: the names that it knows, which messages then list with the registered ones; None = it has none.
+        names: returns the names it knows, which messages list with the registered ones; None = none.
     """
     return _FACTORY.sources.add(source, names)
 

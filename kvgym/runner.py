@@ -1,4 +1,4 @@
-"""Run one policy over one request table: the function everything else is built on."""
+"""Run one policy on one request table; everything else is built on this."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvgym.policy import CompiledPolicy, Policy, SystemInfo, make_policy
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.observer import Follower, Observer
-from kvgym.simulator.progress import tell
+from kvgym.simulator.progress import report_progress
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
@@ -45,13 +45,13 @@ class SimulationResult:
         table: the requests, true lengths included.
         requests: their records, dtype REQUEST, shape (n,).
         worker: the worker's totals, dtype WORKER, shape (r,).
-        log: per-iteration rows, dtype ITERATION, shape (iterations,); None unless asked for.
-        gap_counts: int64, how many token gaps fell into each bin, in order, see :mod:`kvgym.simulator.gaps`;
-            environments leave out bins without any.
+        log: per-iteration rows, dtype ITERATION, shape (iterations,); None without a log.
+        gap_counts: int64, number of token gaps in each bin, in order, see :mod:`kvgym.simulator.gaps`; environments
+            omit empty bins.
         gap_sums: float64, their sums in seconds.
-        completed: whether every request finished; False when the horizon or an error came first.
-        moves: requests that the router moved, in order, dtype MOVE; None unless there is a log and it reassigns.
-        window: what is measured of it; None = all.
+        completed: whether all requests finished; False if the horizon or an error came first.
+        moves: requests that the router moved, in order, dtype MOVE; None without a log or a router that reassigns.
+        window: the measured part; None = all.
     """
 
     policy: Policy
@@ -68,7 +68,7 @@ class SimulationResult:
 
 
 def check_needs(policy: Policy, table: RequestTable) -> None:
-    """Check that the requests carry what the policy needs to know.
+    """Check that the requests carry the information that the policy needs.
 
     Raises:
         ConfigError: they do not.
@@ -87,7 +87,7 @@ def check_needs(policy: Policy, table: RequestTable) -> None:
 
 
 def known_to(policy: Policy, table: RequestTable) -> frozenset[str]:
-    """Return what a policy gets to know of the requests: what it needs, and what it uses of what they carry."""
+    """Return the information a policy observes: its needs, and what it uses of what the requests carry."""
     carried = {need for need, column in _REQUIRED.items() if getattr(table, column) is not None}
     carried |= {"slo", "true_length"} | ({"class_rates"} if table.classes else set())
     return policy.info.needs | (policy.info.uses & carried)
@@ -96,9 +96,9 @@ def known_to(policy: Policy, table: RequestTable) -> frozenset[str]:
 def system_info(
     system: System, table: RequestTable, seed: int, needs: Collection[str], worker: int = 0
 ) -> SystemInfo:
-    """Return what the policy of a worker with the given needs is told before a run.
+    """Return the information that the policy of a worker with the given needs gets before a run.
 
-    In a cluster the rates of the classes are the worker's share: an equal part of what arrives at its stage.
+    In a cluster the rates of the classes are the worker's share: an equal part of the arrivals at its stage.
     """
     described, first = system.all_workers[worker], stream_seed(seed, "policy")
     prefill = system.num_prefill_workers
@@ -138,7 +138,7 @@ def simulate(
     """Run ``policy`` on ``table`` until every request has finished or the horizon is reached.
 
     Args:
-        system: the worker, or the cluster, and its rules.
+        system: the worker or the cluster.
         table: the requests.
         policy: a policy or its name, e.g. ``"mc_sf"`` or ``"alpha_greedy:alpha=0.25"``; in a cluster every worker
             has its own copy.
@@ -146,9 +146,9 @@ def simulate(
         seed: seed of the policy's own randomness.
         log: keep a row per iteration.
         compiled: False runs the same engine as plain Python, for reading and debugging.
-        observer: is told what every request does, see :class:`~kvgym.simulator.observer.Observer`. The run is the
-            same, but takes longer.
-        window: the part of the run that metrics are of, see docs/metrics.md; None = all. The run is the same.
+        observer: called with every event, see :class:`~kvgym.simulator.observer.Observer`. The run is the same, but
+            takes longer.
+        window: the part of the run that metrics measure, see docs/metrics.md; None = all. The run is the same.
 
     Returns:
         Records and totals; equal arguments give equal bits.
@@ -156,9 +156,9 @@ def simulate(
     Raises:
         WorkloadError: a request can never be served.
         ConfigError: the requests lack what the policy needs, or the window is empty.
-        InvalidDecisionError: the policy decided something impossible.
+        InvalidDecisionError: the policy returned an impossible decision.
         LivelockError: the policy makes no progress.
-        UserCodeError: a policy, router, observer or batch-time model that is no part of kvgym raised an exception.
+        UserCodeError: a policy, router, observer or batch-time model from outside kvgym raised an exception.
             These three errors hold the result so far as ``error.result``, and so does a KeyboardInterrupt.
     """
     policy = make_policy(policy)
@@ -195,11 +195,11 @@ def _run_to_the_end(
     follower = None if observer is None else Follower(simulation, observer)
     try:
         for _ in pauses:
-            tell(simulation)
+            report_progress(simulation)
             if watch is not None:
-                watch.look()
+                watch.update()
             if follower is not None:
-                follower.look()
+                follower.update()
     except BaseException:
         if follower is not None:
             with contextlib.suppress(Exception):  # the first error counts
@@ -212,13 +212,13 @@ def _run_to_the_end(
 def steps_of(
     simulation: Simulation, policy: Policy, copies: list[Policy], pace: Callable[[], int | None] = lambda: 1
 ) -> Iterator[None]:
-    """Return a run that goes on, to its end, as it is iterated over, pausing before decisions.
+    """Return an iterator that runs a simulation to its end and pauses before decisions.
 
     Args:
         simulation: see :func:`prepare_run`, like ``copies``.
         policy: of the first worker.
         copies: the policy of each worker.
-        pace: after how many decisions of compiled policies the next pause is, asked at each; None = never.
+        pace: returns the number of compiled decisions until the next pause; None = no pause.
     """
     if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
         return _run_compiled(simulation, pace)
@@ -238,7 +238,7 @@ def _run_in_python(simulation: Simulation, copies: list[Policy]) -> Iterator[Non
 
 
 def _run_compiled(simulation: Simulation, pace: Callable[[], int | None]) -> Iterator[None]:
-    """Run compiled policies to the end, pausing before a decision after as many as ``pace`` says; None = never."""
+    """Run compiled policies to the end, pausing after the number of decisions that ``pace`` returns; None = never."""
     if isinstance(simulation, ClusterSimulation):
         ended = simulation.run(budget=None if pace() is None else 0)
         while not ended:
@@ -287,20 +287,20 @@ def prepare_run(
 
 
 def copy_of(table: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy of a table of records, made at once; ``copy()`` goes through the fields of each row."""
+    """Return a copy of a table of records in one block; ``copy()`` copies the fields of each row, which is slow."""
     return words(table).copy().view(table.dtype, type(table)).reshape(table.shape)
 
 
 def final_records(
     requests: NDArray[Any], active: NDArray[Any], num_active: NDArray[np.int64], *, copied: bool = True
 ) -> NDArray[Any]:
-    """Return request records in which those still active carry what their slots hold.
+    """Return request records, with the state of the slots copied to the rows of active requests.
 
     Args:
         requests: dtype REQUEST, (n,).
         active: dtype SLOT, (r, slots).
         num_active: slots in use of each worker, (r,).
-        copied: whether they go to a copy; else to ``requests``.
+        copied: whether to return a copy; else ``requests`` itself is changed.
     """
     records = copy_of(requests) if copied else requests
     if not num_active.any():
@@ -321,12 +321,12 @@ def final_records(
 
 
 def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False) -> SimulationResult:
-    """Return the outcome of a simulation, so far if it has not ended.
+    """Return the outcome of a simulation, up to now if it has not ended.
 
     Args:
         simulation: the simulation.
         policy: of its first worker.
-        given_up: whether it will not go on, nor be looked at: the result takes its records, which are not copied.
+        given_up: whether the simulation is finished with; its records are then moved, not copied.
     """
     active, num_active = simulation.active, simulation.workers["num_active"]
     tracker, kept = simulation.tracker[0], bool(simulation.problem[0]["keep_log"])

@@ -1,6 +1,6 @@
-"""The steady part of a run: from when to when it is measured, and what the engine had counted at both ends.
+"""The measured part of a run: when it starts and ends, and the engine's counters at both ends.
 
-docs/metrics.md defines what is measured in a window. May import :mod:`kvgym.simulator`, :mod:`kvgym.workloads` and
+docs/metrics.md defines the metrics of a window. May import :mod:`kvgym.simulator`, :mod:`kvgym.workloads` and
 :mod:`kvgym.errors`; may be imported from :mod:`kvgym.runner` and above.
 """
 
@@ -26,21 +26,21 @@ Extent = float | str
 _EXTENT = re.compile(r"([0-9.]+(?:e[+-]?\d+)?) *(s|seconds|ms|r|req|requests?|)", re.IGNORECASE)
 
 SHARE = 1 / 8
-"""Share of the decisions left until an end of the window, by the pace so far, after which to look again.
+"""Fraction of the estimated decisions until an end of the window after which the clock is checked again.
 
-Where batches become much longer between two looks, the next one comes some decisions late.
+If batches become much longer between two checks, the next check comes some decisions late.
 """
 
 
 def parse_extent(value: Extent, name: str) -> tuple[float, bool]:
-    """Return how much is left out at an end of a run, and whether that is requests.
+    """Return the amount omitted at an end of a run, and whether it counts requests.
 
     Args:
         value: see :data:`Extent`.
-        name: what it is, for messages.
+        name: its name in messages.
 
     Raises:
-        ConfigError: it is of another form, negative, or not a whole number of requests.
+        ConfigError: it has another form, is negative, or is not a whole number of requests.
     """
     match = _EXTENT.fullmatch(str(value).strip()) if not isinstance(value, bool) else None
     try:
@@ -58,11 +58,11 @@ def parse_extent(value: Extent, name: str) -> tuple[float, bool]:
 @explained_class
 @dataclass(frozen=True)
 class Window:
-    """What is left out at the ends of a run, counted from its first and its last arrival.
+    """The parts omitted at the ends of a run, measured from its first and last arrival.
 
     Attributes:
-        warm_up: the window opens so many seconds, or requests, after the first arrival.
-        cool_down: it closes so many seconds, or requests, before the last arrival.
+        warm_up: seconds, or requests, from the first arrival to the start of the window.
+        cool_down: seconds, or requests, from the end of the window to the last arrival.
 
     Raises:
         ConfigError: one of them is neither.
@@ -77,10 +77,10 @@ class Window:
         parse_extent(self.cool_down, "cool_down")
 
     def span(self, table: RequestTable) -> tuple[float, float]:
-        """Return from when to when a run of some requests is measured, seconds.
+        """Return the start and the end of the window for a request table, seconds.
 
         Raises:
-            ConfigError: nothing is left between the ends.
+            ConfigError: the window is empty.
         """
         times = table.arrival_time
         amount, requests = parse_extent(self.warm_up, "warm_up")
@@ -103,7 +103,7 @@ class Window:
         return start, end
 
     def note(self, table: RequestTable) -> str:
-        """Return a sentence on what is measured of some requests."""
+        """Return a sentence that describes the window for a request table."""
         start, end = self.span(table)
         inside = int(((table.arrival_time >= start) & (table.arrival_time < end)).sum())
         return (
@@ -114,11 +114,11 @@ class Window:
 
 @dataclass(frozen=True)
 class Counts:
-    """What the engine had counted at a moment of a run.
+    """The engine's counters at a moment of a run.
 
     Attributes:
         worker: totals of the workers, dtype WORKER, (r,).
-        clock: up to when each of them has counted, seconds, float64 (r,).
+        clock: time up to which each of them has counted, seconds, float64 (r,).
         gap_counts: int64, token gaps by bin.
         gap_sums: float64, their sums in seconds.
     """
@@ -130,12 +130,12 @@ class Counts:
 
     @classmethod
     def of(cls, simulation: Any, moment: float = math.inf) -> Counts:
-        """Return a copy of what a simulation has counted.
+        """Return a copy of the counters of a simulation.
 
         Args:
             simulation: at a decision, or at its end.
-            moment: what is wanted is up to here, seconds. A worker with nobody active counts nothing, and so has
-                counted up to any time since its last batch.
+            moment: time up to which counters are wanted, seconds. A worker with no active request counts nothing, so
+                its counters hold up to any time since its last batch.
         """
         worker = simulation.workers.copy()
         now = max(float(simulation.tracker[0]["clock"]), float(worker["clock"].max()))
@@ -151,8 +151,8 @@ class Measured:
     Attributes:
         start: when it opens, seconds.
         end: when it closes, at the latest when the run ends.
-        opening: counted by the first decision from ``start`` on.
-        closing: counted by the first decision from ``end`` on.
+        opening: counters at the first decision from ``start`` on.
+        closing: counters at the first decision from ``end`` on.
     """
 
     start: float
@@ -162,11 +162,11 @@ class Measured:
 
 
 class Watch:
-    """Looks at a simulation where its window opens and closes; the run is that of any other.
+    """Records the counters of a simulation when its window starts and ends; the run is the same as any other.
 
     Args:
-        simulation: not started.
-        window: of the run.
+        simulation: not started yet.
+        window: window of the run.
 
     Raises:
         ConfigError: the window is empty.
@@ -178,11 +178,11 @@ class Watch:
         self._since, self._due = (0, 0.0), 0
 
     def pace(self) -> int | None:
-        """Return how many decisions to make before the next look; None = all that are left."""
+        """Return the number of decisions until the next update; None = all remaining ones."""
         return None if len(self._taken) == 2 else max(1, self._due - self._decisions())
 
-    def look(self) -> None:
-        """Take what has been counted, if an end of the window has come; a look before its time is none."""
+    def update(self) -> None:
+        """Record the counters if an end of the window has passed; does nothing if called too early."""
         made = self._decisions()
         if made < self._due or len(self._taken) == 2:
             return
@@ -197,14 +197,14 @@ class Watch:
             self._since, self._due = (made, clock), made + max(1, int(likely))
 
     def measured(self) -> Measured:
-        """Return the window of the run, so far if it has not ended."""
+        """Return the window of the run, up to now if it has not ended."""
         start, end = self._ends
         taken = self._taken
         opening, closing = taken if len(taken) == 2 else [*taken, *[Counts.of(self._simulation)] * 2][:2]
         return Measured(start, min(end, max(self._now(), start)), opening, closing)
 
     def _before_idle(self) -> int:
-        """Return how many decisions it takes at least until nobody is active: a request makes one token in each."""
+        """Return the least number of decisions until no request is active: each makes one token per decision."""
         simulation, most = self._simulation, 0
         for slots, count in zip(simulation.active, simulation.workers["num_active"], strict=True):
             own = slots[:count]

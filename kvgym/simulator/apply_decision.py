@@ -1,6 +1,6 @@
 """Checking and applying a decision.
 
-The engine never repairs one: what does not fit is refused, with nothing changed.
+The engine never repairs a decision: an invalid one is refused, with nothing changed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.blocks import allocated, count_memory, kv_growth, written_tokens
-from kvgym.simulator.boundary import Run, announce
+from kvgym.simulator.boundary import Run, list_queued
 from kvgym.simulator.queue import queue_remove, queue_return
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -36,13 +36,13 @@ from kvgym.simulator.tables import (
 
 @jit_inline
 def full_tokens(prefill_left: int) -> int:
-    """Return the tokens a request processes when nothing else is said: all of its prefill, or one decode."""
+    """Return the tokens a request processes by default: all of its prefill, or one decode."""
     return prefill_left if prefill_left > 0 else 1
 
 
 @jit
-def take_marks_back(run: Run) -> None:
-    """Restore the status of the requests a refused decision names."""
+def restore_statuses(run: Run) -> None:
+    """Restore the status of the requests that a refused decision names."""
     d = run.decision
     for j in range(min(d.num_evict, run.evict.shape[0])):
         k = run.evict[j]
@@ -56,14 +56,14 @@ def take_marks_back(run: Run) -> None:
 
 @jit_inline
 def refuse(t: Any, code: int, request: int, needed: int, available: int) -> int:
-    """Note what is wrong with a decision."""
+    """Record what is wrong with a decision and return the code."""
     t.error_request, t.error_needed, t.error_available = request, needed, available
     return code
 
 
 @jit_inline
 def planned_tokens(d: Any, chosen: int, prefill_left: int) -> int:
-    """Return the tokens the decision gives a request that has ``prefill_left`` to go."""
+    """Return the tokens that the decision gives a request with ``prefill_left`` tokens to prefill."""
     if d.act == WAIT:
         return 0
     if d.explicit == 1 and chosen != UNKNOWN:
@@ -73,13 +73,13 @@ def planned_tokens(d: Any, chosen: int, prefill_left: int) -> int:
 
 @jit_inline
 def decoding_front(run: Run, known: int) -> int:
-    """Return the slot before which every active request decodes one token: in most batches, behind the last.
+    """Return a slot before which every active request decodes one token; in most batches that is all slots.
 
-    It need not be the first that does not: prefills come last as a rule, and what runs in full is found from there.
+    It need not be the largest such slot: prefills usually come last, so the search goes backwards from the end.
 
     Args:
         run: its tables.
-        known: a slot before which this is known.
+        known: a slot before which every request is known to decode.
     """
     d, w, front = run.decision, run.w, known
     if d.act == RUN and d.explicit == 0:
@@ -97,7 +97,7 @@ def decoding_front(run: Run, known: int) -> int:
 
 @jit_inline
 def inspect_decision(run: Run) -> int:
-    """Check a decision, marking the requests it evicts and admits on the way."""
+    """Check a decision, and mark the requests it evicts and admits."""
     d, w, limit = run.decision, run.w, run.problem.kv_capacity
     if d.num_evict > run.evict.shape[0]:
         return refuse(run.tracker, BAD_EVICT, UNKNOWN, d.num_evict - 1, w.num_active)
@@ -112,7 +112,7 @@ def inspect_decision(run: Run) -> int:
     count = w.num_active - d.num_evict + d.num_admit
     if count > run.active.shape[0] or d.num_admit > run.admit.shape[0]:
         return refuse(run.tracker, TOO_MANY, UNKNOWN, count, run.active.shape[0])
-    kv = w.kv_allocated + run.problem.block_size * w.num_full  # if everybody decodes one token
+    kv = w.kv_allocated + run.problem.block_size * w.num_full  # if all decode one token
     for j in range(d.num_evict):
         kv -= allocated(run.problem, run.active[run.evict[j]].num_kv_tokens + 1)
     d.front = decoding_front(run, 0)
@@ -149,16 +149,16 @@ def inspect_decision(run: Run) -> int:
 
 @jit_inline
 def check_decision(run: Run) -> int:
-    """Return OK if the worker can carry out the decision, with its requests marked, else the reason."""
+    """Return OK if the worker can execute the decision, with its requests marked, else the reason."""
     status = inspect_decision(run)
     if status != OK:
-        take_marks_back(run)
+        restore_statuses(run)
     return status
 
 
 @jit
 def detach(p: Any, w: Any, r: Any, slot: Any) -> None:
-    """Take a request off the worker's memory and note on its row all that the slot knows."""
+    """Free the memory of a request and copy the state of its slot to its row."""
     count_memory(p, w, slot.num_kv_tokens, -1)
     if slot.num_prefill_left > 0:
         w.num_prefilling -= 1
@@ -173,7 +173,7 @@ def detach(p: Any, w: Any, r: Any, slot: Any) -> None:
 
 @jit
 def release(run: Run, k: int) -> None:
-    """Send the request in slot ``k`` back to the queue, with what its progress setting lets it keep."""
+    """Return the request in slot ``k`` to the queue, with the progress that the settings let it keep."""
     w, slot, p = run.w, run.active[k], run.problem
     r = run.requests[slot.request_id]
     detach(p, w, r, slot)
@@ -188,13 +188,13 @@ def release(run: Run, k: int) -> None:
         r.num_output_tokens = 0 if p.progress_on_evict == PROGRESS_LOST else slot.num_output_tokens
         r.num_prefill_left = slot.prompt_len + r.num_output_tokens
     queue_return(w, run.requests, slot.request_id, p.requeue)
-    announce(w, run.requests, run.queued, slot.request_id)
+    list_queued(w, run.requests, run.queued, slot.request_id)
     w.total_evicted += 1
 
 
 @jit
 def apply_evictions(run: Run) -> None:
-    """Evict in the order of the decision (the order decides who ends up where in the queue)."""
+    """Evict in the order of the decision, which decides the places in the queue."""
     d, w = run.decision, run.w
     kept = w.num_active
     for j in range(d.num_evict):

@@ -23,10 +23,10 @@ from kvgym.simulator.tables import (
 )
 
 MAX_DURATION = 1e12
-"""Longest batch, seconds, beyond any use: totals of a run stay finite."""
+"""Longest batch, seconds, far beyond realistic ones, so that totals of a run stay finite."""
 
 CLOCK_ERROR = 0.01
-"""Largest share of a batch's duration that may be lost where it is added to the clock, whose digits are limited."""
+"""Largest relative error of a batch's duration when it is added to the clock, whose precision is limited."""
 
 
 @jit_inline
@@ -71,7 +71,7 @@ def measure_load(run: Run) -> None:
 
 @jit
 def deliver(requests: Any, gap_counts: Any, gap_sums: Any, slot: Any, end: float) -> None:
-    """Hand the user a first token, or one that comes after a pause or an eviction."""
+    """Deliver a first token, or one after a pause or an eviction."""
     since, slot.last_token_time = slot.last_token_time, end
     if math.isnan(since):
         requests[slot.request_id].first_token_time = end
@@ -102,7 +102,7 @@ def finish_chunk(p: Any, w: Any, requests: Any, slot: Any, tokens: int, end: flo
     """Account for a prefill chunk; True if it emits a counted output token."""
     slot.num_prefill_left -= tokens
     if slot.num_kv_tokens + tokens > slot.num_kv_best:
-        w.last_progress = w.decisions  # farther than ever: not a repetition after lost progress
+        w.last_progress = w.decisions  # further than ever before: no repetition after lost progress
     if slot.num_prefill_left > 0:
         return False
     w.num_prefilling -= 1
@@ -115,7 +115,7 @@ def finish_chunk(p: Any, w: Any, requests: Any, slot: Any, tokens: int, end: flo
 
 @jit_inline
 def take_blocks(run: Run) -> int:
-    """Allocate what the batch writes; returns the memory in use while it runs.
+    """Allocate memory for the tokens of the batch; return the memory in use while it runs.
 
     For blocks of more than one token. Those of one token are counted as they are written.
     """
@@ -137,28 +137,28 @@ def take_blocks(run: Run) -> int:
 def make_token(
     slot: Any, target: int, k: int, notes: Any, noted: int, last_batch_end: float, end: float
 ) -> tuple[int, int]:
-    """Count one more output token of a request, and note its slot if the token is the last one or comes late.
+    """Count one more output token of a request, and record its slot if the token is the last one or late.
 
     Args:
-        slot: of the request.
+        slot: slot of the request.
         target: its true output length, tokens.
         k: number of the slot.
-        notes: where it is noted: as it is, or as -1 less it if the token is late, that is the first of the request,
-            or the first that is new after a pause or an eviction.
-        noted: slots noted so far.
-        last_batch_end: when most of the batch had the token before, seconds.
-        end: when this one is there, seconds.
+        notes: recorded slots: ``k``, or ``-1 - k`` if the token is late, i.e. the first of the request, or the first
+            new one after a pause or an eviction.
+        noted: number of recorded slots.
+        last_batch_end: time of the previous token for most of the batch, seconds.
+        end: time of this token, seconds.
 
     Returns:
-        0 if the user gets the token after the gap that most of the batch shares, else 1; and the slots noted now.
+        0 if the token comes after the gap that most of the batch shares, else 1; and the number of recorded slots.
     """
     output = slot.num_output_tokens + np.int32(1)
     slot.num_output_tokens = output
     apart, late = 0, False
     if output > slot.num_delivered_tokens and slot.last_token_time == last_batch_end:
         slot.last_token_time = end
-        slot.max_token_gap = max(slot.max_token_gap, end - last_batch_end)  # a branch would be guessed wrong
-    else:  # if not late, it was made before progress was lost: the user has it already and waits
+        slot.max_token_gap = max(slot.max_token_gap, end - last_batch_end)  # a branch would be mispredicted
+    else:  # if not late, it is a repetition after lost progress: already delivered
         apart = 1
         late = output > slot.num_delivered_tokens
     if late or output == target:
@@ -171,7 +171,7 @@ def make_token(
 def decode_front(
     active: Any, targets: Any, notes: Any, front: int, last_batch_end: float, end: float
 ) -> tuple[int, int]:
-    """Give every request of the slots before ``front`` one token; arguments and result as of :func:`make_token`.
+    """Give every request in the slots before ``front`` one token; arguments and result as of :func:`make_token`.
 
     This is where a run spends most of its time.
     """
@@ -186,7 +186,7 @@ def decode_front(
 
 @jit_inline
 def close_up(active: Any, targets: Any, first: int, end: int, places: int) -> None:
-    """Move the slots from ``first`` to before ``end`` up by some places, which are free."""
+    """Move the slots ``first`` … ``end - 1`` up by ``places``, which are free."""
     if places > 0:
         for k in range(first, end):
             active[k - places] = active[k]
@@ -195,7 +195,7 @@ def close_up(active: Any, targets: Any, first: int, end: int, places: int) -> No
 
 @jit_inline
 def settle(run: Run, noted: int, end: float) -> int:
-    """Deliver late tokens and record finished requests, by the slots noted; returns how many tokens came late.
+    """Deliver late tokens and record finished requests of the recorded slots; return the number of late tokens.
 
     The active set stays compact and in order of activation.
     """
@@ -220,16 +220,16 @@ def settle(run: Run, noted: int, end: float) -> int:
 
 @jit_inline
 def process_tokens(run: Run, end: float) -> int:
-    """Advance every request of the batch to the end of the iteration; returns the output tokens made.
+    """Advance every request of the batch to the end of the iteration; return the number of output tokens.
 
-    Most only decode: for these there is a loop of their own, and what is rare is noted and done afterwards. Notes go
-    to the list of finished requests, which is empty while a batch runs.
+    Most requests only decode and have a separate loop; rare events are recorded and handled afterwards. The records use
+    the list of finished requests, which is empty while a batch runs.
     """
     w, d, active, targets, notes = run.w, run.decision, run.active, run.targets, run.finished
     last_batch_end, front = w.last_batch_end, d.front
     apart, noted = decode_front(active, targets, notes, front, last_batch_end, end)
     made = written = front
-    for k in range(front, w.num_active):  # prompts, chunks of them, what is paused, and decodes among these
+    for k in range(front, w.num_active):  # prompts, chunks, paused requests, and decodes between them
         slot = active[k]
         left = slot.num_prefill_left
         tokens = np.int32(planned_tokens(d, slot.planned, left))
@@ -294,7 +294,7 @@ def start_batch(run: Run, batch_time: Any, batch_params: Any) -> int:
 
 @jit_inline
 def finish_batch(run: Run) -> None:
-    """End the batch: its tokens are there, requests that are done leave."""
+    """End the batch: its tokens are delivered, and finished requests leave."""
     w, start, end = run.w, run.w.clock, run.w.until
     kv = take_blocks(run) if run.problem.block_size > 1 else 0
     made = process_tokens(run, end)

@@ -1,4 +1,4 @@
-"""The contract of batch-time models: seconds that one iteration of a worker takes, from its load."""
+"""The interface of batch-time models: seconds of one iteration of a worker, from its load."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def batch_time_kernel(function: Callable[..., float]) -> Kernel:
 
 
 class RoughFigures(NamedTuple):
-    """A batch-time model as a linear function, in seconds: what a router may know of a worker's speed.
+    """A batch-time model as a linear function, in seconds: a worker's speed, for routers.
 
     Attributes:
-        base: of any batch.
-        decode: for each request that decodes.
-        context: for each token in memory.
-        prefill: for each prompt token.
+        base: of every batch.
+        decode: per request that decodes.
+        context: per token in memory.
+        prefill: per prompt token.
     """
 
     base: float
@@ -46,11 +46,11 @@ class RoughFigures(NamedTuple):
 
 
 def params_of(model: BatchTimeModel) -> NDArray[np.float64]:
-    """Return the parameters of a model for a run, an array of its own, float64 (k,).
+    """Return a copy of the parameters of a model for a run, float64 (k,).
 
     Raises:
-        ConfigError: they are no such array, or the model has no kernel.
-        UserCodeError: a model that is no part of kvgym raised an exception.
+        ConfigError: they are not such an array, or the model has no kernel.
+        UserCodeError: a model from outside kvgym raised an exception.
     """
     name, found = type(model).__name__, getattr(model, "kernel", None)
     if not isinstance(found, Kernel) or found.signature != BATCH_TIME_SIGNATURE:
@@ -117,7 +117,7 @@ class BatchTimeModel(ABC):
         return out.reshape(shape) if shape else float(out[0])
 
     def rough_figures(self, kv_capacity: int) -> RoughFigures:
-        """Return a linear function that is about this model; it is exact where the model is linear.
+        """Return a linear approximation of this model; it is exact where the model is linear.
 
         Its slopes are those of secants: up to 64 more decodes, from little to all of the memory in use, and a prompt
         of up to 512 tokens.
@@ -147,7 +147,7 @@ def duration_error(status: int, worker: Any, load: Any, where: str) -> RunError 
         where: the run and its position, for the message.
 
     Returns:
-        The error; None where the status is another one.
+        The error; None for any other status.
     """
     duration, clock = float(worker["batch_duration"]), float(worker["clock"])
     if status == BAD_DURATION:

@@ -1,7 +1,7 @@
-"""Memory in blocks: what the KV tokens of a request take of it.
+"""Memory in blocks: the memory that the KV tokens of a request take.
 
-A worker hands out its memory in blocks of PROBLEM.block_size tokens, as engines with paged memory do, and a request
-takes whole ones. Memory is therefore measured in *allocated tokens*, the tokens of all blocks that are held. Those
+A worker allocates its memory in blocks of PROBLEM.block_size tokens, as engines with paged memory do, and a request
+takes whole blocks. Memory is therefore measured in *allocated tokens*, the tokens of all blocks that are held. Those
 of a request are a multiple of the block size, and so are sums of them and the capacity of a worker. With a block
 size of 1 tokens and allocated tokens are the same.
 """
@@ -23,7 +23,7 @@ def written_tokens(p: Any, prefill_left: int, tokens: int) -> int:
 
 @jit_inline
 def allocated(p: Any, tokens: int) -> int:
-    """Return the memory that a request with so many KV tokens holds: the tokens of its blocks."""
+    """Return the memory that a request with ``tokens`` KV tokens holds: the tokens of its blocks."""
     size = p.block_size
     if size & (size - 1) == 0:  # a power of two, 1 included: no division
         return (tokens + size - 1) & -size
@@ -32,7 +32,7 @@ def allocated(p: Any, tokens: int) -> int:
 
 @jit_inline
 def whole_blocks(size: int, tokens: int) -> int:
-    """Return the tokens of the whole blocks, of ``size`` tokens each, that so many tokens make."""
+    """Return the tokens of the whole blocks, of ``size`` tokens each, in ``tokens`` tokens."""
     if size & (size - 1) == 0:
         return tokens & -size
     return tokens // size * size
@@ -52,7 +52,7 @@ def kv_growth(p: Any, row: Any, tokens: int) -> int:
 
 @jit_inline
 def count_memory(p: Any, w: Any, tokens: int, sign: int) -> None:
-    """Count the memory of a request with so many KV tokens in (sign 1) or out (sign -1)."""
+    """Add (sign 1) or subtract (sign -1) the memory of a request with ``tokens`` KV tokens."""
     held = allocated(p, tokens)
     w.kv_tokens += sign * tokens
     w.kv_allocated += sign * held

@@ -1,4 +1,4 @@
-"""The tables of a run, arrivals, and the clock: how a worker gets to the next moment of decision."""
+"""The tables of a run, arrivals, and the clock: how a worker reaches its next decision."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ RUN_TABLES = declared(Run)
 
 @jit
 def reveal(p: Any, source: Any, r: Any) -> None:
-    """Copy a request from the hidden workload, as far as the policy may know it."""
+    """Copy the fields of a request that the policy may observe from the hidden workload."""
     r.arrival_time = source.arrival_time
     r.prompt_len = source.prompt_len
     r.num_prefill_left = source.prompt_len
@@ -79,21 +79,21 @@ def reveal(p: Any, source: Any, r: Any) -> None:
 
 @jit_inline
 def expected_tokens(r: Any) -> int:
-    """Return the prompt and predicted output tokens of a request; the prompt alone where none is revealed."""
+    """Return the prompt and predicted output tokens of a request; only the prompt if no prediction is revealed."""
     return int(np.int64(r.prompt_len) + max(r.predicted_len, 0))
 
 
 @jit
-def announce(w: Any, requests: Any, queued: Any, i: int) -> None:
-    """Note for the policy that request ``i`` has joined the queue."""
+def list_queued(w: Any, requests: Any, queued: Any, i: int) -> None:
+    """Add request ``i`` to the list of requests that joined the queue, for the policy."""
     requests[i].status = WAITING
     queued[w.num_queued] = i
     w.num_queued += 1
 
 
 @jit
-def belong(w: Any, r: Any) -> None:
-    """Count a request to this worker, which may not have it yet."""
+def assign(w: Any, r: Any) -> None:
+    """Count a request as one of this worker, before or when it joins the queue."""
     r.worker = w.index
     w.outstanding_requests += 1
     w.outstanding_tokens += expected_tokens(r)
@@ -102,15 +102,15 @@ def belong(w: Any, r: Any) -> None:
 
 @jit
 def join(w: Any, requests: Any, queued: Any, i: int) -> None:
-    """Add a request that has just come to this worker to the end of its queue."""
+    """Add a request to the end of the queue of this worker."""
     queue_insert(w, requests, i, UNKNOWN)
-    announce(w, requests, queued, i)
+    list_queued(w, requests, queued, i)
     w.last_progress = w.decisions
 
 
 @jit_inline
 def next_arrival_time(p: Any, tracker: Any, workload: Any) -> float:
-    """Return when the next request arrives, inf if none will before the horizon."""
+    """Return the time of the next arrival before the horizon, inf if there is none."""
     i = tracker.next_arrival
     if i < p.num_requests and workload[i].arrival_time < p.horizon:
         return workload[i].arrival_time
@@ -126,7 +126,7 @@ def effort(w: Any, p: Any) -> int:
 
 @jit_inline
 def stalled(w: Any, p: Any) -> bool:
-    """Whether the worker has decided too often without anything new; notes when that begins."""
+    """Return whether the worker has made too many decisions without progress; records when that begins."""
     fruitless = w.decisions - w.last_progress
     if fruitless == 1:
         w.effort_before, w.evicted_before = effort(w, p), w.total_evicted
@@ -134,8 +134,8 @@ def stalled(w: Any, p: Any) -> bool:
 
 
 @jit_inline
-def works_in_vain(w: Any, p: Any) -> bool:
-    """Whether too much has been done without anything new: a livelock if nothing more is to come."""
+def wastes_effort(w: Any, p: Any) -> bool:
+    """Return whether effort without progress exceeds its limit: a livelock if no request is still to come."""
     return bool(w.decisions - w.last_progress > 1 and effort(w, p) - w.effort_before > p.effort_limit)
 
 
@@ -145,14 +145,14 @@ def take_arrivals(run: Run) -> None:
     while next_arrival_time(run.problem, run.tracker, run.workload) <= run.w.clock:
         i = run.tracker.next_arrival
         reveal(run.problem, run.workload[i], run.requests[i])
-        belong(run.w, run.requests[i])
+        assign(run.w, run.requests[i])
         join(run.w, run.requests, run.queued, i)
         run.tracker.next_arrival += 1
 
 
 @jit_inline
 def advance_clock(w: Any, until: float) -> None:
-    """Move the clock, accounting for memory held meanwhile."""
+    """Advance the clock, and the integrals of memory and active requests over time."""
     w.kv_time += w.kv_allocated * (until - w.clock)
     w.active_time += w.num_active * (until - w.clock)
     w.clock = until
@@ -160,7 +160,7 @@ def advance_clock(w: Any, until: float) -> None:
 
 @jit_inline
 def next_boundary(run: Run) -> int:
-    """Go to the next moment at which something can be decided; an idle worker jumps to the next arrival."""
+    """Advance to the next decision; an idle worker jumps to the next arrival."""
     w = run.w
     take_arrivals(run)
     if w.num_active == 0 and w.num_waiting == 0:
@@ -178,6 +178,6 @@ def next_boundary(run: Run) -> int:
         return LOG_FULL
     if stalled(w, run.problem):
         return STALLED
-    if works_in_vain(w, run.problem) and run.tracker.next_arrival == run.problem.num_requests:
+    if wastes_effort(w, run.problem) and run.tracker.next_arrival == run.problem.num_requests:
         return STALLED
     return DECIDE

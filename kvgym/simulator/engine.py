@@ -27,7 +27,7 @@ from kvgym.simulator.tables import (
 
 @jit_inline
 def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
-    """Check and apply the decision and start the batch or the wait; the events of the last step are used up."""
+    """Check and apply the decision, then start the batch or the wait; clears the event lists of the last step."""
     w, d = run.w, run.decision
     status = check_decision(run)
     if status != OK:
@@ -53,7 +53,7 @@ def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
 
 @jit_inline
 def carry_out(run: Run, batch_time: Any, batch_params: Any) -> int:
-    """Carry out the decision to its end: run the batch, or wait; for a worker that is alone."""
+    """Execute the decision of a single worker: run the batch, or wait."""
     status = begin(run, batch_time, batch_params)
     if status != OK:
         return status
@@ -71,7 +71,7 @@ def carry_out(run: Run, batch_time: Any, batch_params: Any) -> int:
 
 @jit_inline
 def clear_decision(run: Run) -> None:
-    """Start from the decision to run everything that is active and admit nothing."""
+    """Reset the decision: run all active requests and admit none."""
     d = run.decision
     d.act, d.explicit, d.num_admit, d.num_evict, d.num_put_back = RUN, 0, 0, 0, 0
     d.wait_until = np.inf

@@ -32,13 +32,13 @@ _LEAST, _MOST = 1 << 10, 1 << 14
 
 
 def sparse_length(num_requests: int) -> int:
-    """Return the length of a sparse histogram for so many requests; their gaps take about half a bin each."""
+    """Return the length of a sparse histogram for ``num_requests`` requests; each takes about half a bin."""
     return min(max(1 << (3 * num_requests // 2 - 1).bit_length(), _LEAST), _MOST)
 
 
 @jit
 def gap_bin(gap: float, bins: int) -> int:
-    """Return the bin of a gap of so many seconds in a dense histogram of so many bins."""
+    """Return the bin of a gap of ``gap`` seconds in a dense histogram of ``bins`` bins."""
     per_octave, found = bins // GAP_OCTAVES, 0
     if gap > 0.0:
         bits = int(np.float64(gap).view(np.int64))  # of 2^octave (1 + fraction); a call of frexp takes longer
@@ -84,7 +84,7 @@ def count_gap(gap_counts: Any, gap_sums: Any, gap: float, count: int) -> None:
     """Add ``count`` token gaps of ``gap`` seconds to a histogram, dense or sparse."""
     size = gap_counts.shape[0]
     if size == 0:
-        return  # not wanted
+        return  # no histogram
     if size & (size - 1) == 0:
         at = sparse_place(gap_counts, gap)
         gap_counts[at] += count << _KEY_BITS

@@ -1,7 +1,4 @@
-"""Entry points of the compiled core: run to completion under a compiled policy, or one boundary at a time.
-
-Arrays carry a leading worker axis of length r; a policy sees the row of its own worker.
-"""
+"""Entry points of the compiled core for one worker: run under a compiled policy, or one boundary at a time."""
 
 from __future__ import annotations
 
@@ -39,17 +36,17 @@ first_worker: Callable[[Run], Run] = opener(
         for field, table in zip(Run._fields, RUN_TABLES.values(), strict=True)
     ],
 )
-"""Return the tables of the first worker, of those of all workers."""
+"""Return the tables of the first worker."""
 
 
 @kernel(
     types.int64(_TABLES, types.FunctionType(POLICY_SIGNATURE), MEMORY, *_BATCH_TIME, types.int64), "simulator"
 )
 def run_loop(tables: Run, policy: Any, memory: Any, batch_time: Any, batch_params: Any, budget: int) -> int:
-    """Run until all is done, something is wrong, or ``budget`` decisions have been made.
+    """Run until the run ends, an error occurs, or ``budget`` decisions have been made.
 
     Args:
-        tables: those of all workers, which are one; own tables have a leading axis of workers.
+        tables: those of the one worker, with a leading axis of length 1.
         policy: first-class function of :data:`~kvgym.simulator.policy_interface.POLICY_SIGNATURE`.
         memory: the policy's :class:`~kvgym.simulator.policy_interface.RuleMemory`.
         batch_time: first-class function of :data:`~kvgym.simulator.batch_time.BATCH_TIME_SIGNATURE`.
@@ -77,7 +74,7 @@ def run_loop(tables: Run, policy: Any, memory: Any, batch_time: Any, batch_param
 
 @kernel(types.int64(_TABLES, *_BATCH_TIME, types.int64), "simulator")
 def step_worker(tables: Run, batch_time: Any, batch_params: Any, act: int) -> int:
-    """Carry out the decision in the tables if ``act`` is 1, then go to the next boundary.
+    """Execute the decision in the tables if ``act`` is 1, then advance to the next boundary.
 
     Returns:
         DECIDE with the decision reset, or a reason to stop as in :func:`run_loop`.

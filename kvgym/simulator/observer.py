@@ -1,8 +1,8 @@
-"""Following a run from outside: what every request did in every batch, also where compiled code decides.
+"""Observers of a run: what every request did in every batch, under compiled policies too.
 
-The tables keep the state of a run, not its course: who was in a batch is gone when the next one begins. A
-:class:`Follower` that looks at every boundary finds it from what has changed, and tells an :class:`Observer`. It only
-reads, so that a followed run has the bits of any other.
+The tables hold the state of a run, not its history: the members of a batch are lost when the next one begins. A
+:class:`Follower` reads the tables at every boundary, reconstructs what happened from the changes, and notifies an
+:class:`Observer`. It never writes, so an observed run has the same bits as any other.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Transfer:
 
     Attributes:
         request_id: the request.
-        worker: the decode worker it goes to; None where the run ended before it was given one.
-        ready_time: when its KV is there, seconds; NaN without a worker.
+        worker: the decode worker it goes to; None if the run ended before one was chosen.
+        ready_time: when its KV arrives, seconds; NaN without a worker.
     """
 
     request_id: int
@@ -39,18 +39,18 @@ class Transfer:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One iteration of a worker, and who did what in it.
+    """One iteration of a worker, and what each request did in it.
 
     Attributes:
         row: its row of the per-iteration log, dtype ITERATION.
-        request_id: int64 (m,), the active requests, those of 0 tokens included.
+        request_id: int64 (m,), the active requests, including paused ones.
         prefill_tokens: int64 (m,), tokens of prompt (or lost output) processed.
         decode_tokens: int64 (m,), 1 for a decode step, else 0.
         finished: int64, the requests that finished.
-        transfers: the requests that leave for a decode worker; those that the router moves are told apart.
+        transfers: the requests that leave for a decode worker; not those that the router moves.
         kv_tokens: memory in use after it, tokens of whole blocks.
         num_active: active requests after it.
-        cut: whether the run ended with an error while it ran; its row then ends there.
+        cut: whether an error ended the run during the batch; its row then ends there.
     """
 
     row: Any
@@ -65,41 +65,40 @@ class Batch:
 
 
 class Observer:
-    """What is told of a run; override what is of interest.
+    """Callbacks for the events of a run; override those of interest.
 
-    Times are seconds. What happened is told in order, a batch when it has ended: whoever joined the queue meanwhile
-    has been named before. An exception ends the run: :func:`kvgym.simulate` raises a
+    Times are seconds. Events come in order. A batch is reported when it has ended, so requests that joined a queue
+    during the batch are reported before it. An exception ends the run: :func:`kvgym.simulate` raises a
     :class:`~kvgym.errors.UserCodeError`.
     """
 
     def joined(self, time: float, worker: int, request_id: int) -> None:
-        """Hear that a request has joined the queue of a worker: it has arrived, or been transferred or moved there."""
+        """Called when a request joins the queue of a worker: by arrival, by transfer or by a move."""
 
     def moved(self, time: float, source: int, target: int, request_id: int, was_active: bool) -> None:
-        """Hear that the router takes a request away from a worker; that it joins the other's queue is told then."""
+        """Called when the router takes a request from a worker; ``joined`` follows when it joins the other's queue."""
 
     def decided(self, time: float, worker: int, admitted: Ids, evicted: Ids) -> None:
-        """Hear whom a worker has evicted and admitted, before what it does then."""
+        """Called with the requests a worker has evicted and admitted, before its batch or wait."""
 
     def ran(self, batch: Batch) -> None:
-        """Hear of a batch that has ended."""
+        """Called with a batch that has ended."""
 
     def waited(self, time: float, worker: int, active: Ids, kv_tokens: int) -> None:
-        """Hear that a worker waits from ``time`` on, with these active requests and this memory in use."""
+        """Called when a worker waits from ``time`` on, with its active requests and the memory in use."""
 
     def ended(self, time: float) -> None:
-        """Hear that the run is over, at its end, its horizon or an error."""
+        """Called when the run is over: at its end, at its horizon or after an error."""
 
 
 class Follower:
-    """Looks at a simulation at every boundary and tells an observer what has happened since.
+    """Reads a simulation at every boundary and notifies an observer of what has happened since.
 
-    It notes that something has been told just before it is: where the observer raises an error, :meth:`end` goes on
-    from there.
+    An event counts as reported just before the call: if the observer raises an error, :meth:`end` continues after it.
 
     Args:
-        simulation: made with ``log=True``; between two looks it carries out one decision at most.
-        observer: who is told.
+        simulation: made with ``log=True``; between two updates it executes at most one decision.
+        observer: the observer.
     """
 
     def __init__(self, simulation: Any, observer: Observer) -> None:
@@ -108,27 +107,27 @@ class Follower:
         self._left = simulation.table.prompt_len.astype(np.int64)  # prefill of each request, as last seen
         self._made = np.zeros(len(self._left), np.int64)  # and its output tokens
         self._totals = [(0, 0, 0)] * len(simulation.workers)
-        self._running: dict[int, tuple[float, Ids]] = {}  # begin and members of the batch of a worker
+        self._running: dict[int, tuple[float, Ids]] = {}  # start and members of the batch of a worker
         self._deciding: tuple[int, float, Ids] | None = None
         self._rows = self._arrivals = self._moves = 0
         self._travelling: list[tuple[float, int, int]] = []
         self._order = itertools.count()  # of equal times the first to leave arrives first
 
-    def look(self) -> None:
-        """Tell what has happened; a worker is about to decide."""
+    def update(self) -> None:
+        """Report what has happened; a worker is about to decide."""
         self._catch_up()
         simulation = self._simulation
         k, time = simulation.current, float(simulation.worker["clock"])
-        self._tell_moved(np.nextafter(time, np.inf))
-        self._tell_joined(time)
+        self._report_moved(np.nextafter(time, np.inf))
+        self._report_joined(time)
         self._deciding = k, time, self._active(k)
 
     def end(self) -> None:
-        """Tell what has happened, and that the run is over."""
+        """Report what has happened, and that the run is over."""
         self._catch_up()
         clock = float(max(self._simulation.workers["clock"].max(), self._simulation.tracker[0]["clock"]))
-        self._tell_moved(np.inf)
-        self._tell_joined(clock)
+        self._report_moved(np.inf)
+        self._report_joined(clock)
         for k, (start, members) in sorted(self._running.items()):
             batch = self._cut(k, start, members, clock)
             with self._guard:
@@ -146,27 +145,27 @@ class Follower:
         rows = simulation.log[self._rows : int(simulation.tracker[0]["num_log"])]
         deciding, self._deciding = self._deciding, None
         if deciding is not None:
-            self._tell_decided(*deciding, rows)
+            self._report_decided(*deciding, rows)
         for row in rows:
-            self._tell_moved(float(row["end_time"]))
-            self._tell_joined(float(row["end_time"]))
+            self._report_moved(float(row["end_time"]))
+            self._report_joined(float(row["end_time"]))
             batch = self._batch(row)
             self._rows += 1
             with self._guard:
                 self._observer.ran(batch)
 
-    def _untold_moves(self) -> NDArray[Any]:
+    def _new_moves(self) -> NDArray[Any]:
         count = int(self._simulation.tracker[0]["num_moves"])
         moves: NDArray[Any] = self._simulation.moves[self._moves : count]
         return moves
 
-    def _tell_moved(self, before: float) -> None:
-        """Tell of moves before a moment, and of who joined a queue by then."""
-        for move in self._untold_moves():
+    def _report_moved(self, before: float) -> None:
+        """Report moves before a moment, and requests that joined a queue by then."""
+        for move in self._new_moves():
             time, i = float(move["time"]), int(move["request_id"])
             if time >= before:
                 return
-            self._tell_joined(time)
+            self._report_joined(time)
             self._moves += 1
             heapq.heappush(self._travelling, (float(move["ready_time"]), next(self._order), i))
             with self._guard:
@@ -175,14 +174,14 @@ class Follower:
                 )
 
     def _worker_of(self, i: int) -> int:
-        """Return the worker whose queue a request joins, as far as has been told."""
-        for move in self._untold_moves():
+        """Return the worker whose queue a request joins, before any move not yet reported."""
+        for move in self._new_moves():
             if move["request_id"] == i:
                 return int(move["source"])
         return int(self._simulation.requests["worker"][i])
 
-    def _tell_joined(self, until: float) -> None:
-        """Tell of arrivals and of the ends of transfers up to a moment, in order."""
+    def _report_joined(self, until: float) -> None:
+        """Report arrivals and the ends of transfers up to a moment, in order."""
         simulation, known = self._simulation, int(self._simulation.tracker[0]["next_arrival"])
         times = simulation.table.arrival_time
         while True:
@@ -198,8 +197,8 @@ class Follower:
             with self._guard:
                 self._observer.joined(float(min(arrival, ready)), worker, i)
 
-    def _tell_decided(self, k: int, time: float, before: Ids, rows: Any) -> None:
-        """Tell of the decision of worker ``k``, unless it was refused; ``rows`` are new in the log."""
+    def _report_decided(self, k: int, time: float, before: Ids, rows: Any) -> None:
+        """Report the decision of worker ``k``, unless it was refused; ``rows`` are new in the log."""
         simulation, w = self._simulation, self._simulation.workers[k]
         now = int(w["decisions"]), int(w["total_admitted"]), int(w["total_evicted"])
         then, self._totals[k] = self._totals[k], now
@@ -218,7 +217,7 @@ class Follower:
                 self._observer.waited(time, k, members, int(w["kv_allocated"]))
 
     def _batch(self, row: Any) -> Batch:
-        """Return what the members of a batch that has just ended did in it."""
+        """Return the batch of a log row, with what its members did in it."""
         simulation, k = self._simulation, int(row["worker"])
         _, members = self._running.pop(k)
         w = simulation.workers[k]
@@ -233,7 +232,7 @@ class Follower:
         left_after[~here] = np.where(finished, 0, simulation.requests["num_prefill_left"][gone])
         self._left[members], self._made[members] = left_after, made_after
         self._made[gone] = simulation.requests["num_output_tokens"][gone]
-        moves = self._untold_moves()
+        moves = self._new_moves()
         taken = moves["request_id"][moves["source"] == k]
         end = float(row["end_time"])
         transfers = tuple(self._transfer(i, end) for i in gone[~finished & ~np.isin(gone, taken)].tolist())
@@ -252,13 +251,13 @@ class Follower:
         r, p = self._simulation.requests[i], self._simulation.problem[0]
         if math.isnan(r["ready_time"]):
             return Transfer(i, None, math.nan)
-        # its own ready_time may be that of a move since
+        # its ready_time may have been overwritten by a move
         ready = start + float(p["transfer_latency"]) + float(p["transfer_time"]) * int(r["num_kv_tokens"])
         heapq.heappush(self._travelling, (ready, next(self._order), i))
         return Transfer(i, self._worker_of(i), ready)
 
     def _cut(self, k: int, start: float, members: Ids, end: float) -> Batch:
-        """Return a batch that was running when the run ended: what its members had been given to do."""
+        """Return a batch that was running when the run ended, with the tokens planned for its members."""
         simulation, w = self._simulation, self._simulation.workers[k]
         slots = simulation.active[k, : len(members)]
         given = np.maximum(slots["num_prefill_left"], 1).astype(np.int64)
@@ -272,6 +271,6 @@ class Follower:
         )  # fmt: skip
         for name in ("num_prefills", "prefill_tokens", "num_decodes"):
             row[name] = simulation.load[name][k]
-        nobody = np.zeros(0, np.int64)
+        none = np.zeros(0, np.int64)
         tokens = np.where(prefills, given, 0), np.where(prefills, 0, given)
-        return Batch(row[0], members, *tokens, nobody, (), int(w["kv_allocated"]), len(members), cut=True)
+        return Batch(row[0], members, *tokens, none, (), int(w["kv_allocated"]), len(members), cut=True)

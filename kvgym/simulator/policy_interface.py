@@ -1,14 +1,13 @@
-"""The contract of compiled policies: what a rule sees, what it decides, and what it remembers.
+"""The interface of compiled policies: view, decision and memory of a kernel.
 
-A rule is a function of three named tuples of tables, whose fields it reads by name; compiled, they come by their
+A kernel is a function of three named tuples of tables, whose fields it reads by name; compiled code passes them by
 address (:mod:`kvgym.compiling.references`)::
 
     @policy_kernel
-    def rule(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None: ...
+    def kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None: ...
 
-It is called at every iteration boundary of a worker with the decision to run everything that is active and to
-admit nobody. See :mod:`kvgym.kernels` for what rules are built of, and :mod:`kvgym.simulator.tables` for the
-fields of the records.
+It is called at every iteration boundary of a worker. By default the decision runs all active requests and admits none.
+See :mod:`kvgym.kernels` for building blocks and :mod:`kvgym.simulator.tables` for the fields of the records.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from kvgym.simulator.tables import DECISION, LOAD, PROBLEM, REQUEST, SLOT, WORKE
 
 
 class RuleView(NamedTuple):
-    """What a rule sees; n requests in the run, A active ones at most. To be read only, with one exception.
+    """The view of a kernel: n requests in the run, at most A active. Read-only, with one exception.
 
     Attributes:
         problem: PROBLEM record, the settings of the run (``kv_capacity`` in tokens, ``block_size``,
@@ -42,10 +41,10 @@ class RuleView(NamedTuple):
         active: SLOT (A,), the active set in order of activation; the first ``worker.num_active`` rows count.
             The exception: ``active[k].planned`` belongs to the decision, the tokens that slot ``k`` processes
             in the coming iteration, read where ``decision.record.explicit`` is 1; UNKNOWN = all. It is UNKNOWN
-            when the rule is called.
+            when the kernel is called.
         queued: int32 (2n,), ids of the requests that joined the queue since the last decision, by arrival or by
-            eviction, in order; the first ``worker.num_queued`` entries count. From its end come those that a router
-            has taken away, see :func:`kvgym.kernels.left_request`.
+            eviction, in order; the first ``worker.num_queued`` entries count. Backwards from its end come those that a
+            router has moved away, see :func:`kvgym.kernels.left_request`.
         finished: int32 (A,), ids of the requests that finished since the last decision; the first
             ``worker.num_finished`` entries count.
         load: LOAD record, empty space to describe a batch in, whose duration ``batch_time`` returns.
@@ -65,7 +64,7 @@ class RuleView(NamedTuple):
 
 
 class RuleDecision(NamedTuple):
-    """What a rule decides: evict, then admit, then run. To be written.
+    """The decision of a kernel, to be written: evict, then admit, then run.
 
     Attributes:
         record: DECISION record: ``act`` (RUN or WAIT), ``explicit`` (1: token counts are read), ``num_admit``,
@@ -84,10 +83,10 @@ class RuleDecision(NamedTuple):
 
 
 class RuleMemory(NamedTuple):
-    """What a rule knows beside its view: hyperparameters, and what it keeps between decisions of a run.
+    """The memory of a kernel: hyperparameters, and values kept between the decisions of a run.
 
     Attributes:
-        params: float64 (k,), hyperparameters; to be read only.
+        params: float64 (k,), hyperparameters; read-only.
         state: int64 (k,), whole numbers.
         reals: float64 (k,), real numbers.
         profile: int32 (k,), mostly the KV tokens in use at future iterations, :mod:`kvgym.kernels.future_memory`.
@@ -100,7 +99,7 @@ class RuleMemory(NamedTuple):
 
 
 class MemoryRoom(NamedTuple):
-    """The run that the memory of a policy was prepared for: kernels index it by what the run holds, unchecked.
+    """Sizes of the run that a policy's memory was prepared for; kernels index the memory unchecked.
 
     Attributes:
         kv_capacity: KV memory of the worker, tokens of whole blocks.
@@ -128,7 +127,7 @@ def rule_memory(
     reals: ArrayLike = (0.0,),
     profile: ArrayLike = (0, 0),
 ) -> RuleMemory:
-    """Return a memory of the given numbers, each as an array of the dtype that rules expect."""
+    """Return a memory of the given numbers, as arrays of the dtypes that kernels expect."""
     given = (params, state, reals, profile)
     return RuleMemory(
         *(guarded(np.ascontiguousarray(a, dtype)) for a, dtype in zip(given, MEMORY_DTYPES, strict=True))
@@ -137,7 +136,7 @@ def rule_memory(
 
 @jit_expand
 def view_of(run: Run, batch_time: Any, batch_params: Any) -> RuleView:
-    """Return what the rule of a worker sees of its tables, and of its batch-time model."""
+    """Return the view of a worker's kernel: its tables and its batch-time model."""
     return RuleView(
         run.problem,
         run.w,
@@ -153,7 +152,7 @@ def view_of(run: Run, batch_time: Any, batch_params: Any) -> RuleView:
 
 @jit_expand
 def decision_of(run: Run) -> RuleDecision:
-    """Return where the rule of a worker writes its decision."""
+    """Return the tables that the kernel of a worker writes its decision to."""
     return RuleDecision(run.decision, run.admit, run.admit_tokens, run.evict)
 
 
@@ -204,5 +203,5 @@ POLICY_SIGNATURE = types.void(
 
 
 def policy_kernel(function: Callable[[RuleView, RuleDecision, RuleMemory], None]) -> Kernel:
-    """Make the kernel of a compiled policy of a function ``(view, decision, memory)``."""
+    """Return the kernel of a compiled policy from a function ``(view, decision, memory)``."""
     return kernel(POLICY_SIGNATURE, "scheduler")(function)

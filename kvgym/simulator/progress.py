@@ -1,7 +1,7 @@
-"""Compiled runs in slices: between two of them Ctrl-C is heard, and whoever listens is told how far the run is.
+"""Compiled runs in slices: between slices, Ctrl-C is handled and progress is reported.
 
-A slice is a number of decisions, chosen so that it takes about :data:`SECONDS`; a run in slices has the bits of a run
-in one piece.
+A slice is a number of decisions that takes about :data:`SECONDS`; a run in slices has the same bits as a run in one
+piece.
 """
 
 from __future__ import annotations
@@ -16,62 +16,64 @@ from typing import Any
 from kvgym.simulator.tables import BUDGET
 
 SECONDS = 0.1
-"""What a slice should take: nobody waits longer for Ctrl-C."""
+"""Target duration of a slice, and so the longest delay of Ctrl-C."""
 
 FIRST = 16_384
-"""Decisions of the first slice of a call, about 10 ms; a call itself costs 0.1 ms. Where there are more requests than
-:data:`MANY` it is less by that, as a decision may look at all of them."""
+"""Decisions of the first slice of a call, about 10 ms; a call itself costs 0.1 ms.
+
+With more requests than :data:`MANY` it shrinks in proportion, as a decision may examine all of them.
+"""
 
 MANY = 10_000
 
 GROWTH = 16.0
-"""How many times as long as the one before a slice may be."""
+"""Largest ratio of the size of a slice to the one before."""
 
 Listener = Callable[[float], None]
 
 
-class _Ear:
-    """A listener, and when it was last told."""
+class _Subscription:
+    """A listener, and when it was last called."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener, self.last = listener, -math.inf
 
 
-_ear: ContextVar[_Ear | None] = ContextVar("listener", default=None)
+_subscription: ContextVar[_Subscription | None] = ContextVar("listener", default=None)
 
 
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Tell a listener, in the block, how far the simulations of this process are.
+    """Report the progress of simulations in this process to a listener, for the block.
 
     Args:
-        listener: called with the share of a run that is done, 0 to 1, every :data:`SECONDS` or less often.
+        listener: called with the share of a run that is done, 0 to 1, at most once every :data:`SECONDS`.
     """
-    token = _ear.set(_Ear(listener))
+    token = _subscription.set(_Subscription(listener))
     try:
         yield
     finally:
-        _ear.reset(token)
+        _subscription.reset(token)
 
 
-def tell(simulation: Any) -> None:
-    """Tell the listener, if there is one and it is time, how far a simulation is."""
-    ear = _ear.get()
-    if ear is None or (now := time.perf_counter()) - ear.last < SECONDS:
+def report_progress(simulation: Any) -> None:
+    """Call the listener, if there is one and it is due, with the progress of a simulation."""
+    subscription = _subscription.get()
+    if subscription is None or (now := time.perf_counter()) - subscription.last < SECONDS:
         return
-    ear.last = now
+    subscription.last = now
     share = float(simulation.workers["total_finished"].sum()) / max(len(simulation.requests), 1)
     clock, horizon = float(simulation.workers["clock"].min()), simulation.system.horizon
-    ear.listener(min(1.0, max(share, clock / horizon if horizon > 0 else 1.0)))
+    subscription.listener(min(1.0, max(share, clock / horizon if horizon > 0 else 1.0)))
 
 
 def in_slices(advance: Callable[[int], int], budget: int | None, simulation: Any) -> int:
-    """Call the compiled core until it stops for another reason than the end of a slice, or the budget is used up.
+    """Call the compiled core in slices until it stops, or until the budget is used up.
 
     Args:
-        advance: makes at most so many decisions, and returns why it stopped, ``BUDGET`` where they are made.
-        budget: decisions in all; None = as many as it takes.
-        simulation: what runs, for listeners.
+        advance: makes at most a given number of decisions, and returns why it stopped: ``BUDGET`` after that number.
+        budget: decisions in total; None = no limit.
+        simulation: the simulation, for listeners.
 
     Returns:
         The last status.
@@ -87,4 +89,4 @@ def in_slices(advance: Callable[[int], int], budget: int | None, simulation: Any
             return status
         spent = time.perf_counter() - started
         size = max(1, int(size * min(GROWTH, SECONDS / max(spent, 1e-9))))
-        tell(simulation)
+        report_progress(simulation)

@@ -1,9 +1,9 @@
 """The waiting queue of a worker: a doubly linked list through the request table.
 
-Every operation is O(1) but the sorted insertion, which looks for its place from three sides at once: from both
-ends of the queue, and among the requests that came next after the one that returns. One of them is near in all
-orders of admission: first come, first served leaves what came later waiting, at the head, and where others
-overtake, some that came next after any request still wait.
+Every operation is O(1) except the sorted insertion, which searches from three sides at once: from both ends of the
+queue, and among the requests that arrived next after the one that returns. One of these is near in every order of
+admission: first come, first served leaves later requests at the head of the queue; if others overtake, some requests
+that arrived soon after any request still wait.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def queue_insert(w: Record, requests: Table, i: int, before: int) -> None:
 
 @jit
 def waits_at(w: Record, r: Any) -> bool:
-    """Return whether a request stands in the queue of this worker, those that are about to be admitted included."""
+    """Return whether a request is in the queue of this worker; requests about to be admitted are."""
     return bool(r.worker == w.index and (r.status == WAITING or r.status == ADMITTING))
 
 
 @jit
 def queue_return(w: Record, requests: Table, i: int, requeue: int) -> None:
-    """Put an evicted request back: by (arrival, id), at the front, or at the back."""
+    """Requeue an evicted request: by (arrival, id), at the front, or at the back."""
     before = UNKNOWN
     if requeue == REQUEUE_FRONT:
         before = w.queue_head
     elif requeue != REQUEUE_BACK:  # request ids are in arrival order
         before, after, younger = w.queue_head, w.queue_tail, i + 1
-        # There requests queue as their KV comes, or as the router moves them.
+        # Else requests queue in the order their KV arrives, or the router moves them.
         in_order = w.role != ROLE_DECODE and w.total_received == 0
         while before != UNKNOWN and before < i:
             if in_order and after < i:  # reached from the tail: the first that is older
@@ -67,7 +67,7 @@ def queue_return(w: Record, requests: Table, i: int, requeue: int) -> None:
 
 @jit
 def queue_remove(w: Record, requests: Table, i: int) -> None:
-    """Take request ``i`` out of the queue."""
+    """Remove request ``i`` from the queue."""
     after, before = requests[i].queue_prev, requests[i].queue_next
     if after == UNKNOWN:
         w.queue_head = before

@@ -1,4 +1,4 @@
-"""A run, seen from Python: owns the tables, steps or runs to the end, explains failures."""
+"""Runs of one worker, for Python: own the tables, step or run to the end, explain failures."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ class Simulation:
     """One run of one worker over a request table; of several workers, :class:`ClusterSimulation`.
 
     Use :func:`kvgym.simulate` to run a policy to the end. Step by step: :meth:`start`, then
-    :meth:`step` with a :class:`~kvgym.simulator.decision.Decision` while they return True, looking at :attr:`view`.
+    :meth:`step` with a :class:`~kvgym.simulator.decision.Decision` chosen from :attr:`view`, while they return True.
 
     Args:
-        system: the worker and its rules.
+        system: the worker and its settings.
         table: the requests.
-        needs: what the policy may know, see :data:`kvgym.policy.NEEDS`.
-        policy_name: for messages.
+        needs: what the policy may observe, see :data:`kvgym.policy.NEEDS`.
+        policy_name: name of the policy in messages.
         log: keep a row per iteration.
         compiled: run compiled code; False runs the same functions as plain Python.
     """
@@ -169,11 +169,11 @@ class Simulation:
         }
 
     def _call(self, entry: Any, before: tuple[Any, ...], last: int) -> int:
-        """Call a compiled entry point, or its Python twin, with the tables and the batch-time model."""
+        """Call an entry point, compiled or as plain Python, with the tables and the batch-time model."""
         arguments = (*before, self.system.batch_time.kernel, self.batch_params)
         if self.compiled:
             arguments = tuple(getattr(a, "compiled", a) for a in arguments)
-            call = watched(entry.compiled, self._who, self.check_memory)
+            call = watched(entry.compiled, self._described_run, self.check_memory)
             return int(call(self.tables(), *arguments, last))
         arguments = tuple(
             named_errors(uncompiled(a), "kernel") if isinstance(a, Kernel) else a for a in arguments
@@ -196,7 +196,7 @@ class Simulation:
             policies: one for each worker.
 
         Raises:
-            ConfigError: another number of policies.
+            ConfigError: the number of policies is wrong.
         """
         if len(policies) != len(self.workers):
             raise ConfigError(
@@ -204,13 +204,13 @@ class Simulation:
             )
         self.policies, self._kernel = policies, None
 
-    def _take_kernel(self) -> None:
-        """Take the kernel of the policies, and the memory that their ``reset`` prepared, for the rest of the run.
+    def _load_kernel(self) -> None:
+        """Load the kernel of the policies and the memory that their ``reset`` prepared, for the rest of the run.
 
         Raises:
             KVGymError: no compiled policy has been set.
-            ConfigError: the kernels differ, or a memory was prepared for another run: compiled code would read and
-                write beyond it.
+            ConfigError: the kernels differ, or a memory was prepared for another run, so that compiled code would
+                access it out of bounds.
         """
         if self._kernel is not None:
             return
@@ -230,7 +230,7 @@ class Simulation:
         (self._kernel,) = kernels
 
     def _check_room(self, room: MemoryRoom | None, worker: int) -> None:
-        """Check that the memory of a policy was prepared for this run, or one at least as large."""
+        """Check that the memory of a policy was prepared for this run, or for one at least as large."""
         if room is None:
             raise ConfigError(
                 f"policy {shown(self.policy_name)} has not been reset for this run; reset it first"
@@ -259,10 +259,10 @@ class Simulation:
         Raises:
             KVGymError: no compiled policy has been set.
             ConfigError: a policy was not reset for this run.
-            InvalidDecisionError: the policy decided something the worker cannot do.
+            InvalidDecisionError: the worker cannot execute a decision of the policy.
             LivelockError: the run would never end.
         """
-        self._take_kernel()
+        self._load_kernel()
         arguments = (self._kernel, *self._memory)
         status = in_slices(lambda most: self._until_log_fits(run_loop, arguments, most), budget, self)
         if status == BUDGET:
@@ -271,14 +271,14 @@ class Simulation:
         return True
 
     def start(self) -> bool:
-        """Go to the first moment at which something can be decided; False if there is none."""
+        """Advance to the first decision; False if there is none."""
         return self._settle(self._until_log_fits(step_worker, (), 0))
 
     def step(self, decision: Decision) -> bool:
-        """Carry out a decision and go to the next boundary; False when the run has ended.
+        """Execute a decision and advance to the next boundary; False when the run has ended.
 
         Raises:
-            InvalidDecisionError: the worker cannot do it; nothing has changed.
+            InvalidDecisionError: the worker cannot execute it; nothing has changed.
             LivelockError: the run would never end.
             KVGymError: the run has ended already.
         """
@@ -330,37 +330,39 @@ class Simulation:
             where = f" on worker {int(self.requests['worker'][i])}"
         return STATUS_NAMES[status] + where
 
-    def check_memory(self, who: str) -> None:
-        """Look, in the checked build, whether compiled code wrote outside of the tables.
+    def check_memory(self, blamed: str) -> None:
+        """Check, in the checked build, that compiled code has not written outside the tables.
 
         Args:
-            who: who is to blame, for the message.
+            blamed: what may have written there, for the message.
 
         Raises:
             OutOfBoundsError: it has.
         """
-        check(who, {**dict(zip(RUN_TABLES, self.tables(), strict=True)), "batch_params": self.batch_params})
+        check(
+            blamed, {**dict(zip(RUN_TABLES, self.tables(), strict=True)), "batch_params": self.batch_params}
+        )
 
-    def _who(self) -> str:
+    def _described_run(self) -> str:
         return f"policy {self.policy_name!r}, {self._where()}"
 
     def _where(self) -> str:
         w = self.worker
-        who = f"worker {self.current}, " if len(self.workers) > 1 else ""
-        return f"{who}iteration {int(w['iteration'])}, t = {float(w['clock']):.6g} s"
+        worker = f"worker {self.current}, " if len(self.workers) > 1 else ""
+        return f"{worker}iteration {int(w['iteration'])}, t = {float(w['clock']):.6g} s"
 
     def _invalid(self, what: str) -> InvalidDecisionError:
         return InvalidDecisionError(f"policy {self.policy_name!r}, {self._where()}: the decision {what}")
 
     def _blocked(self) -> str:
-        """Say which request the policy keeps out, or, where it does not tell, which ones wait."""
+        """Name the request that the policy would admit next; if unknown, the first and the shortest that wait."""
         found = None
         if self.policies:
             policy = self.policies[self.current]
             with calling(policy, "policy", "blocking"):
                 found = policy.blocking(self.view)
         whole = isinstance(found, int | np.integer) and not isinstance(found, bool)
-        if found is not None and whole and 0 <= found < len(self.requests):  # anything else names no request
+        if found is not None and whole and 0 <= found < len(self.requests):  # anything else is not a request
             return f"Request {found}, which it would admit next, {self._described(found)}"
         waiting = self.view.waiting
         head, shortest = waiting.request_id[0], waiting.request_id[waiting.prompt_len.argmin()]
@@ -372,7 +374,7 @@ class Simulation:
         )
 
     def _described(self, i: int) -> str:
-        """Return the lengths of a request, as far as the policy knows them."""
+        """Return the lengths of a request that the policy may observe, as text."""
         r = self.requests[i]
         text = f"has a prompt of {int(r['prompt_len'])} tokens"
         if r["predicted_len"] != UNKNOWN:
@@ -382,17 +384,17 @@ class Simulation:
         return text
 
     def _raise_for(self, status: int) -> None:
-        """Raise the error that belongs to a status of the engine; return if it is a regular end."""
+        """Raise the error for a status of the engine; return if the run ended normally."""
         if status in (OK, DONE, HORIZON):
             return
         w, t = self.worker, self.tracker[0]
         request, needed, available = (int(t[n]) for n in ("error_request", "error_needed", "error_available"))
-        who = f"request {request}" if request != UNKNOWN else "its active requests"
+        which = f"request {request}" if request != UNKNOWN else "its active requests"
         counts = f"{int(w['num_active'])} active, {int(w['num_waiting'])} waiting"
         fruitless = int(w["decisions"]) - int(w["last_progress"]) - 1
         if status == STALLED and not int(w["num_active"]) and w["total_evicted"] == w["evicted_before"]:
             raise LivelockError(
-                f"policy {shown(self.policy_name)}, {self._where()}: it has admitted nobody for {fruitless} "
+                f"policy {shown(self.policy_name)}, {self._where()}: it has admitted no request for {fruitless} "
                 f"decisions with an empty worker ({int(w['num_waiting'])} waiting, kv_capacity {self.kv_capacity}). "
                 f"{self._blocked()}. Try less margin, tighter predictions or longer training"
             )
@@ -411,7 +413,7 @@ class Simulation:
         if status == NO_MEMORY:
             blocks = f" in blocks of {self.system.block_size}" if self.system.block_size > 1 else ""
             raise self._invalid(
-                f"does not fit: with {who} the coming iteration needs {needed} KV tokens{blocks}, kv_capacity is "
+                f"does not fit: with {which} the coming iteration needs {needed} KV tokens{blocks}, kv_capacity is "
                 f"{available} ({counts}, {int(w['kv_allocated'])} tokens in use; admits "
                 f"{self._listed(self.admit, 'num_admit')}, evicts {int(self.decision[self.current]['num_evict'])})"
             )
@@ -434,7 +436,7 @@ class Simulation:
         if status == BAD_WAIT:
             until = float(self.decision[self.current]["wait_until"])
             raise self._invalid(f"waits until {until:g} s, which is not later than now")
-        error = duration_error(status, w, self.load[self.current], self._who())
+        error = duration_error(status, w, self.load[self.current], self._described_run())
         if error is not None:
             raise error
         raise KVGymError(f"engine returned unknown status {status}")

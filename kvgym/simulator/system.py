@@ -1,4 +1,4 @@
-"""The system being simulated: its workers' memory and batch-time models, and the rules of the papers."""
+"""The simulated system: memory and batch-time models of its workers, and the settings of the papers."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ PROGRESS_ON_EVICT = {"lost": PROGRESS_LOST, "recompute": PROGRESS_RECOMPUTE, "ke
 ROLES = {"mixed": ROLE_MIXED, "prefill": ROLE_PREFILL, "decode": ROLE_DECODE}
 
 LEAST_EFFORT = 1_000_000_000
-"""Effort without anything new that is always allowed, in units of a request in a batch.
+"""Effort without progress that is always allowed, in units of a request in a batch.
 
-An eviction, and a batch run with nobody active, count 1,000 units and the longest request's tokens
-(which a policy may look ahead over); a step of a returning request through the queue counts 100. At least 10,000
-of either are allowed, and 10 evictions for each request, so that a policy may toss coins and turn its queue over.
-These are counts, not times: equal runs end alike everywhere.
+An eviction, and a batch with no active request, count 1,000 units plus the tokens of the longest request (the horizon
+of a policy that looks ahead); a step of a returning request through the queue counts 100. At least 10,000 of either are
+allowed, and 10 evictions per request, so that a policy may decide at random and reorder its queue. These are counts,
+not times, so equal runs end alike on all machines.
 """
 
 MAX_CAPACITY = 2**31 - 1
@@ -52,7 +52,7 @@ MAX_TIME = 1e15
 """Largest finite horizon, seconds: there the clock counts in eighths of a second."""
 
 MAX_SECONDS = 1e6
-"""Longest time that a swap or a transfer may take, for each token and each request: beyond any use."""
+"""Longest time of a swap or a transfer, per token and per request, seconds: far beyond realistic values."""
 
 REQUEUE = {"arrival": REQUEUE_ARRIVAL, "front": REQUEUE_FRONT, "back": REQUEUE_BACK}
 
@@ -76,12 +76,12 @@ def _check_model(batch_time: Any) -> None:
 
 
 def whole_blocks(kv_capacity: int, block_size: int) -> int:
-    """Return the tokens of the whole blocks that fit into a memory of so many tokens."""
+    """Return the tokens of the whole blocks that fit into a memory of ``kv_capacity`` tokens."""
     return kv_capacity // block_size * block_size
 
 
 def _smallest(workers: Sequence[Worker]) -> int:
-    """Return the memory of the smallest worker that whole requests must fit on."""
+    """Return the memory of the smallest worker on which whole requests must fit."""
     whole = [worker.kv_capacity for worker in workers if worker.role != "prefill"]
     return min(whole or (worker.kv_capacity for worker in workers))
 
@@ -116,10 +116,10 @@ class Worker:
 @explained_class
 @dataclass(frozen=True)
 class System:
-    """A worker, or a cluster of workers, and the rules it runs by.
+    """A worker, or a cluster of workers, with its settings.
 
     Attributes:
-        kv_capacity: KV memory, tokens; of a cluster, that of its smallest worker, prefill workers left out.
+        kv_capacity: KV memory, tokens; of a cluster, that of its smallest worker, without prefill workers.
         batch_time: duration of an iteration; of a cluster, that of its first worker.
         first_token: ``"counted"`` (Jaillet et al.; flow control): the last prefill iteration emits output
             token 1, so a request takes o iterations with a whole prefill. ``"uncounted"`` (SLAI; stability
@@ -205,7 +205,7 @@ class System:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle and copy the attributes, not what was made of them."""
+        """Pickle and copy the attributes, not the values derived from them."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _check_blocks(self) -> None:
@@ -250,7 +250,7 @@ class System:
 
     @cached_property
     def all_workers(self) -> tuple[Worker, ...]:
-        """The workers; one for a system that is no cluster."""
+        """The workers; one if the system is not a cluster."""
         return self.workers or (Worker(self.kv_capacity, self.batch_time),)
 
     @property
@@ -272,7 +272,7 @@ class System:
         return capacities
 
     def check_fits(self, table: RequestTable) -> None:
-        """Check that every request can be served alone, by whatever worker it may go to.
+        """Check that every request can be served alone on every worker it may go to.
 
         Raises:
             WorkloadError: a request whose KV at its last token there exceeds the capacity in whole blocks.

@@ -19,7 +19,7 @@ from kvgym.workloads.layout import WORKLOAD as WORKLOAD
 
 # Life cycle of a request (REQUEST.status).
 FUTURE, WAITING, ACTIVE, FINISHED = 0, 1, 2, 3
-# Marks while a decision is being checked, to find duplicates; never seen by a policy.
+# Marks during the check of a decision, to find duplicates; no policy sees them.
 EVICTING, ADMITTING = 4, 5
 # On its way from one worker to another.
 TRANSFERRING = 6
@@ -69,7 +69,7 @@ REQUEST = np.dtype(
         ("num_prefill_left", "i4"),  # prompt tokens (and output tokens to recompute) not yet in KV
         ("num_admissions", "i4"),
         ("num_evictions", "i4"),
-        ("num_recomputed_tokens", "i8"),  # KV tokens thrown away by evictions
+        ("num_recomputed_tokens", "i8"),  # KV tokens lost by evictions
         ("admit_iteration", "i8"),  # worker iteration of the latest admission
         # Record; NaN until it happens.
         ("start_time", "f8"),  # first admission
@@ -84,7 +84,7 @@ REQUEST = np.dtype(
     ],
     align=True,
 )
-"""One row per request: what a policy may know, its state, and its record."""
+"""One row per request: what a policy may observe, its state, and its record."""
 
 SLOT = np.dtype(
     [
@@ -122,11 +122,11 @@ WORKER = np.dtype(
         ("queue_head", "i8"),
         ("queue_tail", "i8"),
         ("num_queued", "i8"),  # entries of the `queued` event list
-        ("num_left", "i8"),  # entries at the end of that list: requests that the router took away
+        ("num_left", "i8"),  # entries at the end of that list: requests that the router moved away
         ("num_finished", "i8"),  # entries of the `finished` event list
         ("phase", "i8"),  # READY, BUSY or SLEEPING
         ("until", "f8"),  # when the batch ends, or the wait at the latest
-        ("at_boundary", "i8"),  # 1: a batch or a wait has ended, and the router has not looked at it yet
+        ("at_boundary", "i8"),  # 1: a batch or a wait has ended, and the router has not handled it yet
         ("batch_duration", "f8"),  # seconds
         ("batch_kv", "i8"),  # memory in use when the batch began, allocated tokens
         ("batch_active", "i8"),  # active requests when the batch began
@@ -145,12 +145,12 @@ WORKER = np.dtype(
         ("total_evicted", "i8"),
         ("total_put_back", "i8"),
         ("total_overflows", "i8"),  # decisions that evicted or put back
-        ("total_idle", "i8"),  # batches run with nobody active
+        ("total_idle", "i8"),  # batches with no active request
         ("total_queue_steps", "i8"),  # steps of returning requests through a sorted queue
         ("total_finished", "i8"),
         ("total_output_tokens", "i8"),  # as generated, repeats included
         ("total_delivered_tokens", "i8"),  # generated for the first time
-        ("total_recomputed_tokens", "i8"),  # KV tokens thrown away by evictions
+        ("total_recomputed_tokens", "i8"),  # KV tokens lost by evictions
         ("total_prefill_tokens", "i8"),  # as processed, repeats included
         ("total_swapped_tokens", "i8"),  # KV tokens moved to or from CPU memory
         ("total_batch_requests", "i8"),  # sum over iterations of requests in the batch
@@ -169,13 +169,13 @@ DECISION = np.dtype(
         ("explicit", "i8"),  # 0: all active run in full; 1: per-slot and per-admission token counts
         ("num_admit", "i8"),
         ("num_evict", "i8"),
-        ("num_put_back", "i8"),  # picked without a look at memory, which does not suffice
+        ("num_put_back", "i8"),  # selected before the memory check that then did not fit
         ("wait_until", "f8"),  # with WAIT: latest time of the next decision (inf = next arrival)
         ("front", "i8"),  # the engine's own: slot before which every active request decodes one token
     ],
     align=True,
 )
-"""What a policy decided; the lists themselves are separate arrays."""
+"""Decision of a policy; its lists are separate arrays."""
 
 LOAD = np.dtype(
     [
@@ -189,7 +189,7 @@ LOAD = np.dtype(
     ],
     align=True,
 )
-"""What a batch-time model is told about a batch: exact sums over its requests."""
+"""Load of a batch, the input of batch-time models: exact sums over its requests."""
 
 PROBLEM = np.dtype(
     [
@@ -204,7 +204,7 @@ PROBLEM = np.dtype(
         ("stall_limit", "i8"),  # decisions without a new token after which a run is a livelock
         ("effort_limit", "i8"),  # effort without a new token after which it is one if nothing is to come
         ("effort_weight", "i8"),  # effort of an eviction
-        ("idle_weight", "i8"),  # effort of a batch with nobody active
+        ("idle_weight", "i8"),  # effort of a batch with no active request
         ("keep_log", "i8"),
         ("horizon", "f8"),  # seconds; inf = until all have finished
         ("swap_time", "f8"),  # seconds per KV token moved to or from CPU memory
@@ -231,14 +231,14 @@ TRACKER = np.dtype(
         ("next_arrival", "i8"),
         ("num_log", "i8"),
         ("used", "i8"),  # decisions made of a budget
-        # A cluster's clock and what it asks for: a decision of this worker, or a worker for this request.
+        # A cluster's clock, and the decision that it needs: of this worker, or a worker for this request.
         ("clock", "f8"),
         ("worker", "i8"),
         ("request", "i8"),
         ("route", "i8"),  # the answer
         ("num_prefill_workers", "i8"),
-        ("reassigns", "i8"),  # 1: the router is asked at boundaries which requests to move
-        ("asking", "i8"),  # no worker before this one is at a boundary that the router has to look at
+        ("reassigns", "i8"),  # 1: the router may move requests at boundaries
+        ("asking", "i8"),  # no worker before this one is at a boundary that the router must handle
         ("num_asked", "i8"),  # moves at this boundary so far
         ("num_moves", "i8"),
         ("handoff_head", "i8"),  # prefilled requests that have no decode worker yet, in order

@@ -1,13 +1,12 @@
-"""The discrete model of Jaillet et al. in plain Python: the oracle of the tests, written to be read.
+"""The discrete model of Jaillet et al. in plain Python: an oracle for tests, written for clarity.
 
-Nothing here is shared with the compiled engine or the compiled policies; everything is recomputed at every
-epoch. Scope: one worker, whole-prompt prefill whose iteration emits the first output token, evicted requests
-lose all progress and return to their place in order of arrival.
+It shares no code with the compiled engine or the compiled policies, and recomputes everything at every epoch. Scope:
+one worker, whole-prompt prefill whose iteration emits the first output token, evicted requests that lose all progress
+and return to their place in order of arrival.
 
 Source: Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Constraints", Sections 2, 4 and
 5.2, Algorithms 1 and 2. Their M is ``capacity`` here, their õ ``predicted``. Beyond the paper, memory may be
-counted in blocks of several tokens, of which a request takes whole ones, and a margin does not hold for a request that
-would be alone unless ``strict``.
+allocated in blocks of several tokens, and unless ``strict`` a margin does not apply to a request that would run alone.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Job:
 
 @dataclass
 class Plan:
-    """What happens at one epoch: evictions, then admissions; ``stalled`` = nobody advances."""
+    """What happens at one epoch: evictions, then admissions; ``stalled`` = no request advances."""
 
     admit: list[Job] = field(default_factory=list)
     evict: list[Job] = field(default_factory=list)
@@ -133,7 +132,7 @@ def mc_benchmark(waiting: Jobs, active: Jobs, capacity: int, **margin: Any) -> P
 
 
 def fcfs(waiting: Jobs, active: Jobs, capacity: int, *, protection: float = 0.0) -> Plan:
-    """Greedy; on overflow the last activated go, one by one, until the round fits, and nobody comes."""
+    """Greedy; on overflow evict the last activated one by one until the rest fits, and admit none."""
     stay = len(active)
     while need(active[:stay]) > capacity:
         stay -= 1

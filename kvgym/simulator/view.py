@@ -1,4 +1,4 @@
-"""What a policy in plain Python sees of a worker: read-only columns, only those it declared to need."""
+"""Views for policies in plain Python: read-only columns of a worker, limited to the declared needs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ _IN_SLOTS = ("num_output_tokens", "num_prefill_left", "num_kv_tokens")
 
 
 def _waiting(simulation: Any, worker: int) -> RequestColumns:
-    """Return the requests that wait for a worker, in queue order."""
+    """Return the waiting requests of a worker, in queue order."""
     ids = np.empty(int(simulation.workers["num_waiting"][worker]), np.int64)
     following = simulation.requests["queue_next"]
     i = int(simulation.workers["queue_head"][worker])
@@ -127,7 +127,7 @@ class SystemView:
 
     @property
     def simulation(self) -> Any:
-        """The simulation behind the view. It holds what policies may not know: for tools, not for rules."""
+        """The simulation behind the view. It holds what policies may not observe: for tools, not for policies."""
         return self._simulation
 
     @property
@@ -157,14 +157,14 @@ class SystemView:
 
     @property
     def block_size(self) -> int:
-        """Tokens of a block: memory is handed out in whole blocks."""
+        """Tokens of a block: memory is allocated in whole blocks."""
         return int(self._simulation.problem[self._worker]["block_size"])
 
     def allocated(self, tokens: ArrayLike) -> NDArray[np.int64]:
         """Return the memory that requests take, in tokens of whole blocks.
 
-        What has to fit into :attr:`kv_capacity` is the sum of these, not of tokens. The memory that the active set
-        needs if everybody decodes is ``view.allocated(view.active.num_kv_tokens + 1).sum()``.
+        The sum of these, not of tokens, must fit into :attr:`kv_capacity`. The memory that the active set needs if
+        all decode is ``view.allocated(view.active.num_kv_tokens + 1).sum()``.
 
         Args:
             tokens: KV tokens of each request, whole numbers ≥ 0, of any shape.
@@ -216,12 +216,12 @@ class SystemView:
 
     @property
     def left(self) -> NDArray[np.int64]:
-        """Ids of the requests that a router has taken away since the last decision, see :mod:`kvgym.routing`."""
+        """Ids of the requests that a router has moved away since the last decision, see :mod:`kvgym.routing`."""
         count, queued = int(self._simulation.worker["num_left"]), self._simulation.queued[self._worker]
         return queued[::-1][:count].astype(np.int64)
 
     def rule_view(self, worker: int) -> RuleView:
-        """Return what the rule of a worker sees, for uncompiled code (:func:`kvgym.compiling.kernel.uncompiled`).
+        """Return the view of a worker's kernel, for uncompiled code (:func:`kvgym.compiling.kernel.uncompiled`).
 
         Args:
             worker: its index.
@@ -243,7 +243,7 @@ class SystemView:
         )
 
     def consult(self, kernel: Any, memory: RuleMemory) -> Decision:
-        """Ask a compiled policy, running its kernel as plain Python, and return what it decides.
+        """Run a compiled policy's kernel as plain Python and return its decision.
 
         Args:
             kernel: the policy's kernel.
@@ -256,7 +256,7 @@ class SystemView:
         d = made.record
         evicted, admitted = made.evict[: d.num_evict].tolist(), made.admit[: d.num_admit].tolist()
         tokens: dict[int, int] = {}
-        if d.explicit == 1:  # of those that stay or come: what is planned for an evicted slot means nothing
+        if d.explicit == 1:  # of requests that stay or are admitted; plans of evicted slots mean nothing
             staying = (view.active[k] for k in range(self.num_active) if k not in evicted)
             tokens = {int(slot.request_id): int(slot.planned) for slot in staying}
             tokens |= dict(zip(admitted, made.admit_tokens[: d.num_admit].tolist(), strict=True))
@@ -270,12 +270,12 @@ class SystemView:
 
 
 class ClusterView:
-    """A cluster at the moment a request must be routed, or a router may move others, read-only.
+    """A cluster when a request must be routed, or when requests may be moved; read-only.
 
     Attributes:
-        request_id: the request to route; UNKNOWN where requests may be moved.
+        request_id: the request to route; UNKNOWN when requests may be moved.
         candidates: workers it may go to.
-        boundary: the worker whose batch or wait has just ended, where requests may be moved; else None.
+        boundary: the worker whose batch or wait has just ended, when requests may be moved; else None.
     """
 
     def __init__(
@@ -288,11 +288,11 @@ class ClusterView:
         self.boundary = boundary
 
     def waiting(self, worker: int) -> RequestColumns:
-        """The requests that wait for a worker, in the order of its queue."""
+        """The waiting requests of a worker, in queue order."""
         return _waiting(self.simulation, worker)
 
     def active(self, worker: int) -> RequestColumns:
-        """The active requests of a worker, in order of activation, as before the batch that it may be running."""
+        """The active requests of a worker, in order of activation, as of before a running batch."""
         return _active(self.simulation, worker)
 
     @property
@@ -302,17 +302,17 @@ class ClusterView:
 
     @property
     def request(self) -> RequestColumns:
-        """The request, as one row of columns; what the policy does not need to know is hidden here too."""
+        """The request, as one row of columns, limited to the needs of the policy."""
         return RequestColumns(self.simulation, np.array([self.request_id], np.int64), None)
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a figure of every worker, shape (r,).
+        """Return a column of all workers, shape (r,).
 
         Args:
             name: ``num_waiting``, ``num_active``, ``kv_tokens``, ``kv_allocated`` (memory in use, tokens of whole
                 blocks), ``kv_capacity``, ``outstanding_requests`` or ``outstanding_tokens`` (prompt and predicted
                 output tokens of unfinished requests); ``batch_base``, ``batch_decode``, ``batch_context`` and
-                ``batch_prefill`` (seconds of its batches, about, see
+                ``batch_prefill`` (approximate seconds of its batches, see
                 :class:`~kvgym.simulator.batch_time.RoughFigures`).
 
         Raises:

@@ -380,7 +380,7 @@ def test_a_failed_run_writes_its_results_so_far(kvgym, tmp_path, as_json):
         "--no-report",
     )
     assert code == 1
-    assert "admitted nobody" in out
+    assert "admitted no request" in out
     assert pl.read_csv(tmp_path / "out" / "runs.csv")["finished"].is_nan().all()
 
 

@@ -116,7 +116,7 @@ def test_a_failed_run_keeps_its_trace(kvgym, tmp_path):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,18,1\n5,3,2\n")
     code, _, err = kvgym("run", "alpha_greedy:alpha=0.2,strict=True", *SLOTTED, "--trace-out", "run.json")
     assert code == 2
-    assert "admitted nobody" in err
+    assert "admitted no request" in err
     finished = [
         e["args"]["finished"] for e in load(tmp_path / "run.json")["traceEvents"]
         if e["ph"] == "X" and e["name"].startswith("request")

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from kvgym.cli import console, progress
 from kvgym.cli.console import number
-from kvgym.simulator.progress import _ear
+from kvgym.simulator.progress import _subscription
 
 
 def test_lines_show_progress_and_remaining_time(monkeypatch):
@@ -35,7 +35,7 @@ def test_long_runs_show_progress(monkeypatch, capsys, terminal):
     monkeypatch.setattr(console, "err", Console(stderr=True, force_terminal=terminal, width=100))
     with progress.run_progress(3, True) as advance:
         advance("[one]")
-        _ear.get().listener(0.25)
+        _subscription.get().listener(0.25)
         said, end = "", time.monotonic() + 20
         while "[one]" not in said and time.monotonic() < end:
             time.sleep(0.1)
@@ -43,7 +43,7 @@ def test_long_runs_show_progress(monkeypatch, capsys, terminal):
     said += capsys.readouterr().err
     assert bool(re.search(r"1\.25 of 3 done in 0:\d\d", said)) is not terminal
     assert "[one]" in said
-    assert _ear.get() is None
+    assert _subscription.get() is None
 
 
 def test_disabled_progress_shows_nothing(monkeypatch, capsys):

@@ -32,7 +32,7 @@ def test_a_policy_without_fault(check):
             "repeatable",
             "the same run after another one; reset() must clear all state: requests.start_time",
         ),
-        (faulty.Starves, "every request", "it has admitted nobody for"),
+        (faulty.Starves, "every request", "it has admitted no request for"),
         (faulty.Luck, "repeatable", ": requests.start_time has "),
         (faulty.Evicts, "powers", "info.evicts is False"),
         (

@@ -349,7 +349,7 @@ def test_compare_with_a_trained_agent(algorithm, small, tmp_path):
     for comparison in found:
         assert comparison.policies == ("mine", "fcfs")
         runs = [run for run in comparison.runs if run.policy == "mine"]
-        stuck = ("no progress", "admitted nobody")
+        stuck = ("no progress", "admitted no request")
         assert all(run.completed_once or any(why in run.error for why in stuck) for run in runs)
     again = [[(run.policy, run.seed, run.error, str(run.metrics)) for run in c.runs] for c in found]
     assert again[0] == again[1]

@@ -148,7 +148,7 @@ def test_targets_of_all_requests(folder: Path) -> None:
     with pytest.raises(ConfigError, match="ttft_slo = -1: expected seconds > 0"):
         build_scenario(base, ttft_slo=-1)
     with pytest.raises(
-        ConfigError, match="goodput counts requests within SLOs of their own, and these have none"
+        ConfigError, match="goodput counts requests within their own SLOs, and these have none"
     ):
         tune("alpha_greedy", base, metric="goodput", seeds=1)
 

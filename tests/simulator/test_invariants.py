@@ -34,7 +34,7 @@ def test_any_feasible_decisions(table: RequestTable, system: System, seed: int, 
 @pytest.mark.parametrize("name", POLICIES)
 def test_registered_policies(name: str, table: RequestTable, system: System, seed: int) -> None:
     checker = InvariantChecker(make_policy(name), system, table)
-    explained = rf"policy '{name}', iteration \d+, t = \S+ s: .*(no progress|never end|admitted nobody)"
+    explained = rf"policy '{name}', iteration \d+, t = \S+ s: .*(no progress|never end|admitted no request)"
     try:
         result = simulate(system, table, checker, seed=seed, log=True)
     except LivelockError:

@@ -232,7 +232,7 @@ def test_a_policy_that_never_admits_is_found_early_however_long_the_requests() -
     table = requests([100] * 50, [36_000] * 50, predicted_output_len=[35_901] * 50)
     error = error_of(System(40_000, UNIT), table, "mc_sf:protection=0.1,strict=True")
     allowed = LEAST_EFFORT // (1_000 + 36_100)
-    assert f"nobody for {allowed + 1} decisions" in str(error)
+    assert f"no request for {allowed + 1} decisions" in str(error)
 
 
 def test_a_cycle_of_evictions_in_a_long_queue_is_found_within_seconds() -> None:
@@ -255,13 +255,13 @@ def test_a_cycle_of_evictions_in_a_long_queue_is_found_within_seconds() -> None:
 
 def test_short_requests_keep_the_limit_by_decisions() -> None:
     error = error_of(System(20, UNIT), requests(PROMPTS, OUTPUTS), "alpha_greedy:alpha=0.8,strict=True")
-    assert f"nobody for {10_000 + 20 * 14} decisions" in str(error)
+    assert f"no request for {10_000 + 20 * 14} decisions" in str(error)
 
 
 def test_an_own_stall_limit_is_the_only_one() -> None:
     table = requests([100] * 5, [36_000] * 5, predicted_output_len=[35_901] * 5)
     error = error_of(System(40_000, UNIT, stall_limit=60_000), table, "mc_sf:protection=0.1,strict=True")
-    assert "nobody for 60000 decisions" in str(error)
+    assert "no request for 60000 decisions" in str(error)
 
 
 @policy_kernel
@@ -287,7 +287,7 @@ def test_waiting_for_an_arrival_or_a_horizon_is_bounded_by_decisions_only() -> N
     table = requests([100, 36_000], [36_000, 100])
     assert not simulate(System(40_000, UNIT, horizon=100_000), table, Late(iteration=200_000)).completed
     error = error_of(System(40_000, UNIT), table, Late(iteration=100_000))
-    assert "nobody for 269" in str(error)
+    assert "no request for 269" in str(error)
     later = requests([100, 36_000], [36_000, 100], [0, 150_000.0])
     assert simulate(System(40_000, UNIT), later, Late(iteration=100_000)).completed
 

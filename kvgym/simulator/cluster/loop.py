@@ -1,12 +1,15 @@
-"""Clusters: several workers behind a router, each with a clock of its own, in one order of events.
+"""The loop of a cluster: several workers behind a router, each with its own clock, in one order of events.
 
-At a moment t, first the batches that end at t are finished in the order of the workers, and requests whose
-prefill has just ended leave their prefill worker; then requests arrive that were handed over earlier; then new
-requests, each of which is routed on what the cluster looks like at t; then a router that reassigns is asked about
-every worker whose batch or wait has just ended, in order, until it moves no more; then every worker that is free
-decides, in order. One worker alone goes through exactly the states of :func:`~kvgym.simulator.loop.run_loop`.
+At a time t, events happen in this order, workers by index:
 
-The tables come by address, see :mod:`kvgym.simulator.cluster.tables`.
+1. Batches that end at t finish; requests whose prefill has just ended leave their prefill worker.
+2. Requests whose transfer ends arrive at their workers.
+3. New requests arrive and are routed by the state of the cluster at t.
+4. A router that reassigns is called for every worker whose batch or wait has just ended, until it moves no more.
+5. Every free worker decides.
+
+A cluster of one worker has exactly the states of :func:`~kvgym.simulator.loop.run_loop`. The tables are passed by
+address, see :mod:`kvgym.simulator.cluster.tables`.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ from kvgym.compiling.references import by_address
 from kvgym.simulator.batch import finish_batch
 from kvgym.simulator.boundary import (
     advance_clock,
-    belong,
+    assign,
     next_arrival_time,
     reveal,
     stalled,
-    works_in_vain,
+    wastes_effort,
 )
 from kvgym.simulator.cluster.event_queue import NOW, first_due
 from kvgym.simulator.cluster.tables import (
@@ -61,16 +64,16 @@ from kvgym.simulator.tables import (
     UNKNOWN,
 )
 
-# What is asked of the caller instead of a kernel.
+# Decisions that the caller makes instead of a kernel.
 ASK_POLICY, ASK_ROUTER = 1, 2
 
-# How a call goes on from the last one.
+# How a call continues after the last one.
 RESUME_NOTHING, RESUME_DECISION, RESUME_ROUTE, RESUME_REASSIGN = 0, 1, 2, 3
 
 
 @jit
 def settle_route(c: Cluster, k: int) -> int:
-    """Send the request in question to worker ``k``; BAD_ROUTE if that is none it may go to."""
+    """Send the request to route to worker ``k``; BAD_ROUTE if it may not go there."""
     t = c.tracker
     first, last = candidates(c)
     if not first <= k < last:
@@ -80,14 +83,14 @@ def settle_route(c: Cluster, k: int) -> int:
         send(c, k)
     else:
         t.next_arrival += 1
-        belong(c.workers[k], c.requests[t.request])
+        assign(c.workers[k], c.requests[t.request])
         place(c, k, t.request, True)
     return OK
 
 
 @jit
 def candidates(c: Cluster) -> tuple[int, int]:
-    """Return the first worker the request in question may go to, and the end (exclusive)."""
+    """Return the first worker that the request to route may go to, and the end (exclusive)."""
     prefill, total = c.tracker.num_prefill_workers, c.workers.shape[0]
     if prefill == 0:
         return 0, total
@@ -98,7 +101,7 @@ def candidates(c: Cluster) -> tuple[int, int]:
 
 @jit
 def request_to_route(c: Cluster) -> int:
-    """Return the request that needs a worker now, UNKNOWN if none does; from the horizon on, none does."""
+    """Return the request that needs a worker now, UNKNOWN if there is none; from the horizon on, there is none."""
     t = c.tracker
     if t.clock >= c.problems[0].horizon:
         return UNKNOWN
@@ -113,9 +116,9 @@ def request_to_route(c: Cluster) -> int:
 
 @jit
 def next_event(c: Cluster) -> float:
-    """Return when something happens next, where nobody can decide; inf = never.
+    """Return the time of the next event when no worker can decide; inf = never.
 
-    From the horizon on, only batches end.
+    From the horizon on, only ends of batches count.
     """
     time = c.events[1]
     if c.tracker.clock < c.problems[0].horizon:
@@ -136,7 +139,7 @@ def any_busy(c: Cluster) -> bool:
 
 @jit
 def wake(c: Cluster, time: float) -> None:
-    """Go to ``time``: finish batches and waits that end there."""
+    """Advance to ``time`` and finish the batches and waits that end there."""
     t = c.tracker
     t.clock = time
     t.asking = 0
@@ -158,7 +161,7 @@ def wake(c: Cluster, time: float) -> None:
 
 @jit
 def stop(c: Cluster) -> int:
-    """Return why the run is over, with no batch running and nothing to happen before the horizon."""
+    """Return why the run is over: no batch is running, and no event comes before the horizon."""
     horizon = c.problems[0].horizon
     t = c.tracker
     left = t.transfer_head != UNKNOWN or t.handoff_head != UNKNOWN or t.next_arrival < c.workload.shape[0]
@@ -181,7 +184,7 @@ def stop(c: Cluster) -> int:
 
 @jit
 def nothing_to_come(c: Cluster, w: Any) -> bool:
-    """Whether no request can join the queue of a worker any more; there is no horizon."""
+    """Return whether no request can join the queue of a worker any more; there is no horizon."""
     t = c.tracker
     if t.next_arrival < c.workload.shape[0]:
         return False
@@ -197,8 +200,8 @@ def nothing_to_come(c: Cluster, w: Any) -> bool:
 
 
 @jit
-def worker_to_ask_about(c: Cluster) -> int:
-    """Return the next worker at a boundary that the router has not looked at, UNKNOWN if there is none."""
+def worker_to_reassign(c: Cluster) -> int:
+    """Return the next worker at a boundary that the router has not yet handled, UNKNOWN if there is none."""
     t = c.tracker
     if t.clock < c.problems[0].horizon:
         for k in range(t.asking, c.workers.shape[0]):
@@ -211,7 +214,7 @@ def worker_to_ask_about(c: Cluster) -> int:
 
 @jit
 def settle_reassign(c: Cluster, answer: int) -> int:
-    """Carry out what the router says about worker ``tracker.asking``: a move, or UNKNOWN if there is no more."""
+    """Execute the router's answer for worker ``tracker.asking``: a move, or UNKNOWN if there is none left."""
     t, count = c.tracker, c.workers.shape[0]
     if answer == UNKNOWN:
         c.workers[t.asking].at_boundary = t.num_asked = 0
@@ -222,14 +225,14 @@ def settle_reassign(c: Cluster, answer: int) -> int:
 
 @jit_inline
 def next_question(c: Cluster) -> int:
-    """Go on until a worker can decide (DECIDE), the router is asked (ROUTE, REASSIGN), or the run is over."""
+    """Continue until a worker can decide (DECIDE), the router is needed (ROUTE, REASSIGN), or the run is over."""
     t = c.tracker
     while True:
         i = request_to_route(c)
         if i != UNKNOWN:
             t.request = i
             return ROUTE
-        if t.reassigns == 1 and worker_to_ask_about(c) != UNKNOWN:
+        if t.reassigns == 1 and worker_to_reassign(c) != UNKNOWN:
             if c.problems[0].keep_log == 1 and t.num_moves >= c.moves.shape[0]:
                 return LOG_FULL
             return REASSIGN
@@ -241,7 +244,7 @@ def next_question(c: Cluster) -> int:
                 return LOG_FULL
             if stalled(w, c.problems[k]):
                 return STALLED
-            return STALLED if works_in_vain(w, c.problems[k]) and nothing_to_come(c, w) else DECIDE
+            return STALLED if wastes_effort(w, c.problems[k]) and nothing_to_come(c, w) else DECIDE
         time = next_event(c)
         if time >= c.problems[0].horizon and not any_busy(c):
             return stop(c)
@@ -250,7 +253,7 @@ def next_question(c: Cluster) -> int:
 
 @jit_inline
 def choose_worker(c: Cluster, router: Any) -> int:
-    """Ask the router, unless there is only one worker to choose from."""
+    """Return the router's worker for the request; without a call if there is only one candidate."""
     first, last = candidates(c)
     if last - first == 1:
         return first
@@ -263,7 +266,7 @@ def choose_worker(c: Cluster, router: Any) -> int:
 
 @jit_inline
 def choose_move(c: Cluster, reassign: Any) -> int:
-    """Ask the router about the worker ``tracker.asking``."""
+    """Return the router's move for the worker ``tracker.asking``."""
     return int(
         reassign(
             c.problems,
@@ -300,7 +303,7 @@ def run_cluster(
     ask: int,
     budget: int,
 ) -> int:
-    """Run a cluster until the caller is asked, all is done, something is wrong, or the budget is used up.
+    """Run a cluster until the caller must decide, the run ends, an error occurs, or the budget is used up.
 
     Args:
         shared: int64 (len(SHARED),), addresses of the shared tables.
@@ -309,10 +312,9 @@ def run_cluster(
         sizes: int64, their lengths.
         handles: int64 (r, 8), where the functions of each worker are, two numbers each, at POLICY, BATCH_TIME, ROUTER
             and REASSIGNING.
-        resume: RESUME_DECISION carries out the decision of ``tracker.worker`` first; RESUME_ROUTE sends
+        resume: RESUME_DECISION executes the decision of ``tracker.worker`` first; RESUME_ROUTE sends
             ``tracker.request`` to worker ``tracker.route``; RESUME_REASSIGN makes the move ``tracker.route``.
-        ask: ASK_POLICY and ASK_ROUTER, added up: return DECIDE, or ROUTE and REASSIGN, instead of calling the
-            kernel.
+        ask: sum of ASK_POLICY and ASK_ROUTER: return DECIDE, or ROUTE and REASSIGN, instead of calling the kernel.
         budget: value of ``tracker.used``, which counts decisions, at which to return BUDGET.
 
     Returns:

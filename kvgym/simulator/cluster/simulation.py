@@ -1,4 +1,4 @@
-"""A run of several workers behind a router, seen from Python."""
+"""Runs of a cluster, for Python: the tables of several workers behind a router."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ from kvgym.workloads.table import RequestTable
 _FOREVER = 1_000_000_000
 
 
-class RouterRule(Protocol):
-    """What a cluster needs of its router; :class:`kvgym.routing.Router` has it."""
+class RouterLike(Protocol):
+    """The interface of routers that a cluster needs; :class:`kvgym.routing.Router` has it."""
 
     @property
     def info(self) -> Any:
-        """What the router is."""
+        """Name and description of the router."""
         ...
 
     def route(self, view: ClusterView) -> int:
@@ -75,15 +75,15 @@ class RouterRule(Protocol):
 
     @property
     def reassigns(self) -> bool:
-        """Whether it is asked at boundaries which requests to move."""
+        """Whether :meth:`reassign` is called at boundaries."""
         ...
 
     def reassign(self, view: ClusterView) -> tuple[int, int] | None:
-        """Return a request and the worker it moves to, None if no more is to move."""
+        """Return a request and the worker it moves to, None if none is left to move."""
         ...
 
     def compiled_rule(self, num_workers: int) -> tuple[Kernel, Kernel | None, tuple[Any, Any]] | None:
-        """Return both kernels, and parameters and state, of a router that runs inside the compiled core; else None."""
+        """Return both kernels, parameters and state of a router that runs in the compiled core; else None."""
         ...
 
 
@@ -95,10 +95,10 @@ class ClusterSimulation(Simulation):
     :meth:`run` it: it pauses whenever :attr:`pending` is a request that :meth:`assign` must give a worker.
 
     Args:
-        system: the workers and their rules.
+        system: the workers and their settings.
         table: the requests.
-        router: made ready for the run by its ``reset``; None to route from outside.
-        needs: what the policy may know.
+        router: already reset for the run; None to route from outside.
+        needs: what the policy may observe.
         policy_name: for messages.
         log: keep a row per iteration.
         compiled: run compiled code; False runs the same functions as plain Python.
@@ -108,7 +108,7 @@ class ClusterSimulation(Simulation):
         self,
         system: System,
         table: RequestTable,
-        router: RouterRule | None,
+        router: RouterLike | None,
         *,
         needs: frozenset[str] = frozenset(),
         policy_name: str = "decision",
@@ -130,7 +130,7 @@ class ClusterSimulation(Simulation):
         self.worker_params = [guarded(params_of(worker.batch_time)) for worker in system.all_workers]
         self._memory = [rule_memory()] * len(self.workers)
         self._router_memory: tuple[Any, Any] = (np.zeros(1), np.zeros(1, np.int64))
-        known: dict[tuple[int, int], RoughFigures] = {}  # equal workers mostly share a model
+        known: dict[tuple[int, int], RoughFigures] = {}  # equal workers usually share a model
         for k, worker in enumerate(system.all_workers):
             key = id(worker.batch_time), int(self.problem[k]["kv_capacity"])
             if key not in known:
@@ -139,16 +139,16 @@ class ClusterSimulation(Simulation):
             for name, value in known[key]._asdict().items():
                 self.problem[k][f"batch_{name}"] = value
         self._ask_router = ASK_ROUTER
-        self._router_kernels: list[Kernel | None] = [None, None]  # of a router, and of one that reassigns
+        self._router_kernels: list[Kernel | None] = [None, None]  # route, reassign
         with calling(router, "router", "compiled_rule"):
             rule = None if router is None else router.compiled_rule(len(self.workers))
         if rule is not None:
             self._ask_router = 0
             *self._router_kernels, self._router_memory = rule
-        self._addresses: tuple[Any, ...] | None = None  # of the tables, found when they are needed
+        self._addresses: tuple[Any, ...] | None = None  # of the tables, computed on demand
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave addresses out: a copy, or another process, finds its own."""
+        """Drop addresses: a copy, or another process, computes its own."""
         return {**vars(self), "_addresses": None}
 
     def batch_time_of(self, worker: int) -> tuple[Kernel, NDArray[np.float64]]:
@@ -156,9 +156,9 @@ class ClusterSimulation(Simulation):
         return self.system.all_workers[worker].batch_time.kernel, self.worker_params[worker]
 
     def changing(self) -> list[NDArray[Any]]:
-        """Return all arrays that a run under compiled policies changes, those of the policies included.
+        """Return all arrays that a run under compiled policies changes, including those of the policies.
 
-        With their contents, and with what routes from outside, a run without a log can be gone back to.
+        Their contents, and the state of a router outside, are enough to restore a run without a log.
         """
         names = (*(name for name in RUN_TABLES if name not in ("problem", "workload", "log")), "events")
         return [*(getattr(self, name) for name in names), *(part for own in self._memory for part in own)]
@@ -170,34 +170,34 @@ class ClusterSimulation(Simulation):
 
     @property
     def pending(self) -> int | None:
-        """The request that waits for a worker, None if none does."""
+        """The request that waits for a worker, None if there is none."""
         i = int(self.tracker[0]["request"])
         return None if i == UNKNOWN else i
 
     @property
     def cluster_view(self) -> ClusterView:
-        """The cluster as the pending request finds it."""
+        """The cluster as the router observes it now."""
         prefill, r = int(self.tracker[0]["num_prefill_workers"]), len(self.workers)
         handed_over = int(self.tracker[0]["handoff_head"]) != UNKNOWN
         candidates = range(prefill, r) if handed_over else range(prefill or r)
         request, boundary = int(self.tracker[0]["request"]), int(self.tracker[0]["asking"])
         return ClusterView(self, request, candidates, boundary if request == UNKNOWN else None)
 
-    def check_memory(self, who: str) -> None:
-        """Look at what workers, policies and router have of their own, too."""
-        super().check_memory(who)
+    def check_memory(self, blamed: str) -> None:
+        """Check the arrays of workers, policies and router as well."""
+        super().check_memory(blamed)
         for k, memory in enumerate(self._memory):
-            check(f"{who}, worker {k}", {**memory._asdict(), "batch_params": self.worker_params[k]})
+            check(f"{blamed}, worker {k}", {**memory._asdict(), "batch_params": self.worker_params[k]})
         params, state = self._router_memory
-        check(who, {"moves": self.moves, "router_params": params, "router_state": state})
+        check(blamed, {"moves": self.moves, "router_params": params, "router_state": state})
 
     def _handle_of(self, function: Any, signature: Any) -> tuple[int, int]:
-        """Return by which numbers the compiled core finds a kernel."""
+        """Return the two numbers by which the compiled core finds a kernel."""
         found = function.compiled if self.compiled else uncompiled(function)
         return function_handle(found, signature, compiled=self.compiled)
 
     def _find_tables(self) -> tuple[Any, ...]:
-        """Return addresses and lengths of all tables, and where the functions of every worker are."""
+        """Return addresses and lengths of all tables, and the handles of the functions of every worker."""
         array: Any
         for memory in self._memory:
             for name, array, kind in zip(memory._fields, memory, MEMORY_DTYPES, strict=True):
@@ -238,9 +238,9 @@ class ClusterSimulation(Simulation):
         )
 
     def _drive(self, resume: int, ask: int, budget: int) -> int:
-        """Call the core, giving it a longer log whenever it needs one."""
+        """Call the core, and extend the log when it is full."""
         entry = (
-            watched(run_cluster.compiled, self._who, self.check_memory)
+            watched(run_cluster.compiled, self._described_run, self.check_memory)
             if self.compiled
             else uncompiled(run_cluster)
         )
@@ -273,15 +273,15 @@ class ClusterSimulation(Simulation):
         Raises:
             KVGymError: no compiled policy has been set.
             ConfigError: a policy was not reset for this run.
-            InvalidDecisionError: the policy or the router decided something the cluster cannot do.
+            InvalidDecisionError: the cluster cannot execute a decision of the policy or the router.
             LivelockError: the run would never end.
         """
         if self._kernel is None:
-            self._take_kernel()
+            self._load_kernel()
             self._addresses = None
-        return self._go_on(RESUME_NOTHING, budget)
+        return self._continue(RESUME_NOTHING, budget)
 
-    def _go_on(self, resume: int, limit: int | None) -> bool:
+    def _continue(self, resume: int, limit: int | None) -> bool:
         def advance(most: int) -> int:
             nonlocal resume
             self.tracker[0]["used"] = 0
@@ -299,10 +299,10 @@ class ClusterSimulation(Simulation):
         return True
 
     def assign(self, worker: int, *, budget: int | None = None) -> bool:
-        """Give the pending request a worker and go on as in :meth:`run`.
+        """Assign a worker to the pending request and continue as in :meth:`run`.
 
         Raises:
-            InvalidDecisionError: there is no pending request, or it may not go there.
+            InvalidDecisionError: there is no pending request, or it may not go to this worker.
         """
         if self.pending is None:
             raise InvalidDecisionError("no request waits for a worker")
@@ -313,10 +313,10 @@ class ClusterSimulation(Simulation):
                 f"{candidates.stop - 1}"
             )
         self.tracker[0]["route"] = worker
-        return self._go_on(RESUME_ROUTE, budget)
+        return self._continue(RESUME_ROUTE, budget)
 
     def _choose(self, question: int) -> int:
-        """Ask the router for the pending request's worker, or for a move; returns how to go on."""
+        """Call the router for the pending request's worker or for a move; return how to resume."""
         assert self.router is not None
         view = self.cluster_view
         if question == REASSIGN:
@@ -326,15 +326,15 @@ class ClusterSimulation(Simulation):
             chosen = view.candidates[0] if len(view.candidates) == 1 else self.router.route(view)
         try:
             self.tracker[0]["route"] = operator.index(chosen)
-        except Exception:  # whatever objects of others raise
+        except Exception:  # objects of users may raise anything
             raise InvalidDecisionError(
                 f"router {shown(self.router.info.name)} returned {shown(chosen)} for request {view.request_id}; "
                 "expected the index of a worker"
             ) from None
         return RESUME_ROUTE
 
-    def _move(self, router: RouterRule, view: ClusterView) -> int:
-        """Ask a router about the worker at a boundary; returns a move as compiled routers do."""
+    def _move(self, router: RouterLike, view: ClusterView) -> int:
+        """Call a router for the worker at a boundary; return a move as compiled routers do."""
         count = len(self.workers)
         with calling(router, "router", "reassign"):
             chosen = router.reassign(view)
@@ -342,7 +342,7 @@ class ClusterSimulation(Simulation):
             return UNKNOWN
         try:
             request, worker = map(operator.index, chosen)
-        except Exception:  # whatever objects of others raise
+        except Exception:  # objects of users may raise anything
             raise InvalidDecisionError(
                 f"router {shown(router.info.name)} reassigns {shown(chosen)}; expected a request and a worker, or None"
             ) from None
@@ -350,8 +350,8 @@ class ClusterSimulation(Simulation):
             raise InvalidDecisionError(self._refused_move(router, request, worker))
         return request * count + worker
 
-    def _refused_move(self, router: RouterRule, request: int, worker: int) -> str:
-        """Say why a move cannot be made."""
+    def _refused_move(self, router: RouterLike, request: int, worker: int) -> str:
+        """Return why a move is not allowed."""
         roles, text = (
             self.workers["role"],
             f"router {shown(router.info.name)} moves request {shown(request)} to worker {shown(worker)}",
@@ -370,14 +370,14 @@ class ClusterSimulation(Simulation):
         return f"{text}, but worker {source} has a batch running with it"
 
     def start(self) -> bool:
-        """Go to the first moment at which a worker can decide; False if there is none."""
+        """Advance to the first decision of a worker; False if there is none."""
         return self._ask(RESUME_NOTHING)
 
     def step(self, decision: Decision) -> bool:
-        """Carry out a decision of worker :attr:`current` and go to the next; False when the run has ended.
+        """Execute a decision of worker :attr:`current` and advance to the next; False when the run has ended.
 
         Raises:
-            InvalidDecisionError: the worker cannot do it; nothing has changed.
+            InvalidDecisionError: the worker cannot execute it; nothing has changed.
             LivelockError: the run would never end.
             KVGymError: the run has ended already.
         """

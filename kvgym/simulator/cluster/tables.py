@@ -1,4 +1,4 @@
-"""The tables of a cluster: which there are, and how compiled code opens them by address.
+"""The tables of a cluster, and how compiled code opens them by address.
 
 A call costs the same for any number of workers, see :mod:`kvgym.compiling.pointers`.
 """
@@ -37,10 +37,10 @@ ROUTER_SIGNATURE = types.int64(
     types.float64[::1],  # params: hyperparameters
     types.int64[::1],  # state: whole numbers the router keeps
 )
-"""Signature of a compiled router: it returns the worker for a request.
+"""Signature of a compiled router, which returns the worker for a request.
 
 ``(problems, workers, requests, i, first, last, params, state) -> worker``. Called when request ``i`` arrives, and
-again when its prefill has ended on a prefill worker. It must change nothing but ``state``.
+again when its prefill has ended on a prefill worker. It may change only ``state``.
 """
 
 REASSIGN_SIGNATURE = types.int64(

@@ -1,7 +1,7 @@
 """Requests on their way between the workers of a cluster: hand-overs after the prefill, transfers, and moves.
 
-A *move* is a router's: of a waiting request to another queue, or of an active one, which leaves the batch and takes
-its KV along. What has KV travels, see :func:`travel`; what has none is in the other queue at once.
+A router *moves* a waiting request to another queue, or an active one, which leaves the batch with its KV. A request
+with KV is transferred, see :func:`travel`; one without joins the other queue at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from kvgym.compiling.kernel import jit
 from kvgym.simulator.apply_decision import detach
 from kvgym.simulator.batch import close_up
-from kvgym.simulator.boundary import Run, advance_clock, belong, expected_tokens, join
+from kvgym.simulator.boundary import Run, advance_clock, assign, expected_tokens, join
 from kvgym.simulator.cluster.event_queue import NEVER, NOW, set_time
 from kvgym.simulator.cluster.tables import Cluster, queued_of, run_of
 from kvgym.simulator.queue import queue_remove
@@ -31,7 +31,7 @@ from kvgym.simulator.tables import (
 
 @jit
 def plan(c: Cluster, k: int) -> None:
-    """Note when worker ``k`` has something to do next: after everything that may change it."""
+    """Update the event queue for worker ``k``; called after every change that may affect it."""
     w = c.workers[k]
     if w.phase != READY:
         set_time(c.events, k, w.until)
@@ -43,14 +43,14 @@ def plan(c: Cluster, k: int) -> None:
 
 @jit
 def depart(w: Any, r: Any) -> None:
-    """Count a request that leaves unfinished off a worker."""
+    """Remove a request that leaves unfinished from the counts of a worker."""
     w.outstanding_requests -= 1
     w.outstanding_tokens -= expected_tokens(r)
 
 
 @jit
 def hand_over(run: Run) -> None:
-    """Let requests whose prefill has ended leave a prefill worker, in order of activation."""
+    """Remove requests whose prefill has ended from a prefill worker, in order of activation."""
     w, t = run.w, run.tracker
     gone = stay = 0
     for k in range(w.num_active):
@@ -81,7 +81,7 @@ def travel(c: Cluster, k: int, i: int) -> None:
     t, requests, p = c.tracker, c.requests, c.problems[0]
     r = requests[i]
     r.status = TRANSFERRING
-    belong(c.workers[k], r)
+    assign(c.workers[k], r)
     r.ready_time = t.clock + p.transfer_latency + p.transfer_time * r.num_kv_tokens
     after = t.transfer_tail  # sorted by ready_time; equal times stay in order
     while after != UNKNOWN and requests[after].ready_time > r.ready_time:
@@ -108,9 +108,9 @@ def send(c: Cluster, k: int) -> None:
 
 @jit
 def place(c: Cluster, k: int, i: int, is_new: bool) -> None:
-    """Add request ``i`` to the queue of worker ``k`` now; a worker with no batch running is ready to decide.
+    """Add request ``i`` to the queue of worker ``k`` now; a worker with no batch running becomes ready to decide.
 
-    Only one that is new to the stage is progress: moves could go on for ever.
+    Only a request that is new to the stage counts as progress, as moves could go on for ever.
     """
     w = c.workers[k]
     if w.phase != BUSY:
@@ -141,7 +141,7 @@ def deliver_transfers(c: Cluster) -> None:
 
 @jit
 def withdraw(w: Any, queued: Any, i: int) -> None:
-    """Tell the policy that request ``i`` has left the worker, unless it does not know it yet."""
+    """List request ``i`` as gone for the policy, or unlist it if the policy has not seen it yet."""
     for j in range(w.num_queued):
         if queued[j] == i:
             for later in range(j + 1, w.num_queued):
@@ -154,7 +154,7 @@ def withdraw(w: Any, queued: Any, i: int) -> None:
 
 @jit
 def leave_batch(run: Run, i: int) -> None:
-    """Take an active request out of the active set, with what its slot knows."""
+    """Remove an active request from the active set, and copy the state of its slot to its row."""
     w, k = run.w, 0
     while run.active[k].request_id != i:
         k += 1
@@ -165,7 +165,7 @@ def leave_batch(run: Run, i: int) -> None:
 
 @jit
 def can_move(c: Cluster, i: int, k: int) -> bool:
-    """Return whether request ``i`` waits, or rests between two batches, on another worker of the role of ``k``."""
+    """Return whether request ``i`` waits, or is active between batches, on another worker with the role of ``k``."""
     if not (0 <= i < c.requests.shape[0] and 0 <= k < c.workers.shape[0]):
         return False
     r = c.requests[i]
@@ -179,7 +179,7 @@ def can_move(c: Cluster, i: int, k: int) -> bool:
 
 @jit
 def move(c: Cluster, i: int, k: int) -> int:
-    """Move request ``i`` to worker ``k``; BAD_MOVE if that cannot be, ENDLESS_MOVES if there are too many."""
+    """Move request ``i`` to worker ``k``; BAD_MOVE if that is not allowed, ENDLESS_MOVES if there are too many."""
     t = c.tracker
     t.num_asked += 1
     if not can_move(c, i, k):
@@ -203,7 +203,7 @@ def move(c: Cluster, i: int, k: int) -> int:
     if r.num_kv_tokens > 0:
         travel(c, k, i)
     else:
-        belong(c.workers[k], r)
+        assign(c.workers[k], r)
         place(c, k, i, False)
     if c.problems[0].keep_log == 1:
         made = c.moves[t.num_moves]

@@ -91,7 +91,7 @@ def family(**changes):
         ({"services": {"families": []}}, "services.families"),
         ({"metric": "batch_size"}, "batch_size has no better or worse"),
         ({"metric": "happiness"}, "unknown metric"),
-        ({"metric": "goodput"}, "training 'tiny': goodput counts requests within SLOs of their own"),
+        ({"metric": "goodput"}, "training 'tiny': goodput counts requests within their own SLOs"),
         ({"policy": "mc_fs"}, "training 'tiny': unknown policy 'mc_fs'"),
         ({"fixed": {"overun": "extend"}}, "training 'tiny': .*overun"),
         ({"reference": ["fcsf"]}, "training 'tiny': unknown policy 'fcsf'"),

@@ -140,7 +140,7 @@ def test_goodput_counts_requests_within_their_own_slos():
     (capacity,) = result.capacities
     assert capacity.held[0] > 0
     assert capacity.values["slo_attainment"] >= 0.9
-    with pytest.raises(ConfigError, match="SLOs of their own, and these have none"):
+    with pytest.raises(ConfigError, match="their own SLOs, and these have none"):
         find(LMSYS, "goodput>=0.9", ["fcfs"])
 
 

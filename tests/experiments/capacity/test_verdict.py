@@ -64,7 +64,7 @@ def table(n, **columns):
 def test_requests_that_cannot_be_judged_are_refused():
     with pytest.raises(ConfigError, match="19 requests are too few"):
         check_requests(table(19), ())
-    with pytest.raises(ConfigError, match="SLOs of their own, and these have none; give them some"):
+    with pytest.raises(ConfigError, match="their own SLOs, and these have none; set them"):
         check_requests(table(100), parse_targets("goodput>=0.9"))
     assert check_requests(table(100, ttft_slo=np.ones(100)), parse_targets("goodput>=0.9")) == ()
 

@@ -198,11 +198,11 @@ def test_livelock_and_deadlock_name_the_worker(worker: int) -> None:
     table = workload(0, n=12, rate=3.0)
     system = System(60, UNIT, stall_limit=25).replicate(3)
     for decision, message in (
-        (Decision(), rf"worker {worker}, .*admitted nobody for 25 decisions"),
+        (Decision(), rf"worker {worker}, .*admitted no request for 25 decisions"),
         (Decision(wait_until=math.inf), rf"worker {worker}, .*waits for the next arrival, but there is none"),
         (
             lambda view: Decision(wait_until=view.clock + 0.5),
-            rf"worker {worker}, .*admitted nobody for 25 decisions",
+            rf"worker {worker}, .*admitted no request for 25 decisions",
         ),
     ):
         with pytest.raises(LivelockError, match=message):
@@ -211,7 +211,7 @@ def test_livelock_and_deadlock_name_the_worker(worker: int) -> None:
 
 def test_livelock_on_a_decode_worker() -> None:
     system = apart(1, 2, stall_limit=25)
-    with pytest.raises(LivelockError, match=r"worker 2, .*admitted nobody"):
+    with pytest.raises(LivelockError, match=r"worker 2, .*admitted no request"):
         simulate(system, workload(0, n=12), PerWorker(worker=2, decision=Decision()))
 
 

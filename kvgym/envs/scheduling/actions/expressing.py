@@ -12,7 +12,7 @@ from kvgym.compiling.kernel import jit
 from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR, Env
 from kvgym.errors import KVGymError
 from kvgym.kernels.future_memory import first_use
-from kvgym.simulator.apply_decision import full_tokens, inspect_decision, planned_tokens, take_marks_back
+from kvgym.simulator.apply_decision import full_tokens, inspect_decision, planned_tokens, restore_statuses
 from kvgym.simulator.policy_interface import RuleDecision, deciding
 from kvgym.simulator.tables import (
     BAD_ADMIT,
@@ -66,7 +66,7 @@ def refused(e: Env, decision: RuleDecision) -> int:
     """Return 0 if the decision is valid, else REFUSED minus the engine's status."""
     tried = deciding(e.run, decision)
     status = inspect_decision(tried)
-    take_marks_back(tried)
+    restore_statuses(tried)
     return 0 if status == OK else REFUSED - status
 
 
