@@ -240,7 +240,7 @@ def test_every_metric_is_described():
         metric_info("tft_mean")
 
 
-def test_some_metrics_are_those_of_all():
+def test_selected_metrics_equal_all_metrics():
     table = RequestTable.from_columns(
         arrival_time=[0, 1], prompt_len=[4, 5], output_len=[3, 2], ttft_slo=[1, 0.5]
     )
@@ -254,7 +254,7 @@ def test_some_metrics_are_those_of_all():
             compute_metrics(result, [wrong])
 
 
-def test_percentiles_are_numpys():
+def test_percentiles_equal_numpy():
     rng = np.random.default_rng(2)
     for n in (1, 2, 3, 50, 501):
         table = RequestTable.from_columns(

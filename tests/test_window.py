@@ -47,7 +47,7 @@ def test_by_hand():
 
 
 def test_nothing_to_do_in_the_window_counts_as_time():
-    # One request at 0, one at 100; between them nobody is there.
+    # One request at 0, one at 100; between them the system is empty.
     table = table_of([0, 100, 200])
     system = System(kv_capacity=10, batch_time=UNIT)
     m = compute_metrics(simulate(system, table, "fcfs", window=Window(50, 50)))

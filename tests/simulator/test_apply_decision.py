@@ -187,7 +187,7 @@ def test_memory_by_hand(arguments: Any, planned: dict[int, int], needed: int, re
             assert statuses(run) == STATUSES
 
 
-def test_marks_of_a_decision_that_can_be_carried_out() -> None:
+def test_marks_of_a_valid_decision() -> None:
     run = scene()
     assert decide(run, evict=[1], admit=[3]) == OK
     assert statuses(run) == [ACTIVE, EVICTING, WAITING, ADMITTING, FINISHED, FUTURE]
@@ -261,7 +261,7 @@ KEPT = ("num_kv_best", "num_delivered_tokens", "last_token_time", "max_token_gap
         (PROGRESS_LOST, (0, 0, 3), 30 + 5, 2),
     ],
 )
-def test_what_an_evicted_request_takes_along(
+def test_state_of_an_evicted_request(
     progress: int, kept: tuple[int, int, int], recomputed: int, swapped: int
 ) -> None:
     """With 5 KV tokens (8 before), 2 output tokens (4 before), and one to prefill; others wait already."""
@@ -306,7 +306,7 @@ def test_an_evicted_request_has_its_best_values_from_now() -> None:
 @pytest.mark.parametrize(
     ("evict", "stay"), [([0], [1, 2]), ([1], [0, 2]), ([2], [0, 1]), ([2, 0], [1]), ([1, 2, 0], [])]
 )
-def test_those_who_stay_keep_their_order(evict: list[int], stay: list[int]) -> None:
+def test_remaining_requests_keep_their_order(evict: list[int], stay: list[int]) -> None:
     run = scene()
     for i in range(3):
         run.requests[i].status = EVICTING if i in evict else ACTIVE
@@ -324,7 +324,7 @@ def test_those_who_stay_keep_their_order(evict: list[int], stay: list[int]) -> N
     ("start", "ready", "left", "started", "swapped", "prefilling"),
     [(math.nan, math.nan, 3, 7.0, 2 + 4, 2), (5.0, 6.0, 0, 5.0, 2, 1)],
 )
-def test_an_admitted_request_is_as_it_was(
+def test_an_admitted_request_is_restored(
     start: float, ready: float, left: int, started: float, swapped: int, prefilling: int
 ) -> None:
     """It comes back with KV tokens, from CPU memory or, where there is a time, from another worker."""

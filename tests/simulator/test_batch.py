@@ -98,7 +98,7 @@ def tokens_of(member, explicit):
 
 
 def play(batch, explicit):
-    """Return who stays, who finishes, first tokens, largest gaps, and all gaps, one request after the other."""
+    """Return remaining and finished requests, first tokens, largest gaps and all gaps, one request at a time."""
     stay, finished, first, largest, gaps = [], [], {}, {}, []
     for k, member in enumerate(batch):
         kv, left, made, since = member.kv, member.left, member.made, member.since
@@ -178,7 +178,7 @@ batches = st.booleans().flatmap(
 
 @settings(max_examples=200, deadline=None)
 @given(batches)
-def test_a_batch_advances_everybody(drawn):
+def test_a_batch_advances_all_requests(drawn):
     explicit, batch = drawn
     run = tables_of(batch, explicit)
     made = uncompiled(process_tokens)(run, END)

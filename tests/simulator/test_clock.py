@@ -42,7 +42,7 @@ def table(n=6, arrival=0.0, prompt=2, output=8):
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "message"),
     [
         (1e308, "the batch-time model, with swaps, gives a batch 1e+308 s; expected 0 … 1e12"),
         (math.inf, "the batch-time model, with swaps, gives a batch inf s"),
@@ -50,10 +50,10 @@ def table(n=6, arrival=0.0, prompt=2, output=8):
         (-1.0, "the batch-time model, with swaps, gives a batch -1 s"),
     ],
 )
-def test_durations_of_a_model_of_ones_own(seconds, told, workers, compiled):
+def test_durations_of_a_custom_model(seconds, message, workers, compiled):
     system = System(12, Constant(seconds))
     system = system if workers == 1 else system.replicate(workers)
-    with pytest.raises(RunError, match=told.replace("+", r"\+")) as caught:
+    with pytest.raises(RunError, match=message.replace("+", r"\+")) as caught:
         simulate(system, table(), "fcfs", compiled=compiled)
     assert not caught.value.result.completed
 

@@ -35,7 +35,7 @@ def running(router, compiled=True):
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("router", ["round_robin", "join_shortest_queue"])
 @pytest.mark.parametrize("how", HOW)
-def test_a_copy_goes_on_by_itself(how, router, compiled):
+def test_a_copy_continues_independently(how, router, compiled):
     run, expected = running(router, compiled)
     before = run.requests.copy()
     twin = HOW[how](run)
@@ -57,7 +57,7 @@ def test_a_copy_outlives_the_run():
     assert len(kept) == 300
 
 
-def test_the_result_of_a_run_that_will_not_go_on_takes_its_records():
+def test_the_result_of_an_abandoned_run_moves_its_records():
     system = System(60, UNIT, horizon=9.0)
     policy = make_policy("fcfs")
     run, _ = prepare_run(system, TABLE, policy)
@@ -71,7 +71,7 @@ def test_the_result_of_a_run_that_will_not_go_on_takes_its_records():
     assert simulate(system, TABLE, "fcfs").requests.tobytes() == kept.requests.tobytes()
 
 
-def test_another_process_goes_on(tmp_path):
+def test_another_process_continues(tmp_path):
     run, expected = running("join_shortest_queue")
     (tmp_path / "run.pkl").write_bytes(pickle.dumps(run))
     code = (

@@ -131,7 +131,7 @@ def test_what_is_not_a_whole_number_is_refused_not_rounded(make: Make, decision:
     assert snapshot(simulation) == before
 
 
-def test_numpy_integers_are_as_good(make: Make) -> None:
+def test_numpy_integers_are_accepted(make: Make) -> None:
     simulation = scene(make)
     ids = np.array([3, 4])
     run(simulation, Decision(admit=ids[1:], evict=np.array([2]), tokens={np.int64(4): np.int32(2)}))  # type: ignore[arg-type]

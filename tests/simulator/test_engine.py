@@ -77,7 +77,7 @@ def test_whole_prompt_prefill_is_the_default(make: Make) -> None:
     assert simulation.view.finished.tolist() == [1]
 
 
-# ---------------------------------------------------------------- the load that a batch-time model is told
+# ---------------------------------------------------------------- the load that a batch-time model gets
 
 
 WEIGHTS = {

@@ -1,4 +1,4 @@
-"""What holds in every run, whoever decides: checked boundary by boundary on random workloads and systems."""
+"""Invariants of every run under any policy, checked at every boundary on random workloads and systems."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_margins_do_not_hold_for_an_empty_worker(policy: str, block_size: int) -
 
 
 class Refuses(Policy):
-    """Admits nobody, and does not say whom it would admit."""
+    """Admits no request, and does not name the one it would admit."""
 
     info = PolicyInfo(name="refuses", summary="")
 
@@ -147,7 +147,7 @@ class Refuses(Policy):
         return Decision()
 
 
-def test_a_policy_that_does_not_tell_is_described_by_who_waits() -> None:
+def test_without_a_named_request_the_message_describes_waiting_ones() -> None:
     error = error_of(System(20, UNIT, stall_limit=9), requests(PROMPTS, OUTPUTS), Refuses())
     assert (
         "(4 waiting, kv_capacity 20). Request 0, the first in the queue, has a prompt of 9 tokens, and 1, "
@@ -292,7 +292,7 @@ def test_waiting_for_an_arrival_or_a_horizon_is_bounded_by_decisions_only() -> N
     assert simulate(System(40_000, UNIT), later, Late(iteration=100_000)).completed
 
 
-def test_progress_starts_the_count_anew() -> None:
+def test_progress_resets_the_count() -> None:
     """Each request waits 20,000 rounds for its turn: 26,954 in a row would be too many."""
 
     class Rounds(Late):

@@ -88,7 +88,7 @@ def test_two_requests_by_hand():
 
 
 class Patient(Policy):
-    """Waits for a moment with everybody admitted, then pauses the first for one batch, then runs all."""
+    """Admits all and waits a moment, then pauses the first request for one batch, then runs all."""
 
     info = PolicyInfo(name="patient", summary="")
 
@@ -102,7 +102,7 @@ class Patient(Policy):
 def test_waits_pauses_and_chunks_by_hand():
     table = RequestTable.from_columns(arrival_time=[0, 0, 9], prompt_len=[2, 3, 4], output_len=[1, 1, 1])
     notes = Notes()
-    with pytest.raises(LivelockError):  # nobody admits request 2
+    with pytest.raises(LivelockError):  # request 2 is never admitted
         simulate(System(kv_capacity=20, batch_time=UNIT, stall_limit=3), table, Patient(), observer=notes)
     assert notes.heard[:9] == [
         ("joined", 0, 0, 0),
@@ -118,7 +118,7 @@ def test_waits_pauses_and_chunks_by_hand():
     assert notes.heard[-1][0] == "ended"
 
 
-def test_a_refused_decision_is_not_heard():
+def test_a_refused_decision_is_not_reported():
     class Wrong(Policy):
         info = PolicyInfo(name="wrong", summary="")
 
@@ -142,7 +142,7 @@ def test_a_transfer_by_hand():
     table = RequestTable.from_columns(arrival_time=[0], prompt_len=[3], output_len=[3])
     notes = Notes()
     simulate(system, table, "fcfs", observer=notes)
-    # The prefill writes 3 + 1 tokens, whose transfer takes 0.25 + 4 · 0.5 s.
+    # The prefill writes 3 + 1 tokens; their transfer takes 0.25 + 4 · 0.5 s.
     assert notes.heard == [
         ("joined", 0, 0, 0),
         ("decided", 0, 0, [0], []),
@@ -166,7 +166,7 @@ def test_the_end_of_a_transfer_that_comes_too_late():
     simulate(system, table, "fcfs", observer=notes)
     ready = [t.ready_time for batch in notes.batches for t in batch.transfers]
     assert ready[0] == 10
-    assert math.isnan(ready[1])  # its prefill ends after the horizon: nobody takes it
+    assert math.isnan(ready[1])  # its prefill ends after the horizon: no worker takes it
     assert notes.batches[1].transfers[0].worker is None
     assert notes.heard[-1] == ("ended", 5.5)
 
@@ -201,7 +201,7 @@ def check(heard, batches, result, table):
 
 @settings(deadline=None, max_examples=60)
 @given(tables(), systems(), st.integers(0, 2**16), st.sampled_from(["random", "sarathi", "vllm_v1", "fcfs"]))
-def test_what_is_heard_adds_up(table, system, seed, name):
+def test_reported_events_add_up(table, system, seed, name):
     policy = RandomPolicy(seed, table) if name == "random" else name
     if name == "random":
         system = replace(system, stall_limit=5000)
@@ -220,7 +220,7 @@ def test_what_is_heard_adds_up(table, system, seed, name):
 
 @settings(deadline=None, max_examples=40)
 @given(tables(), systems(), st.integers(0, 2**16), st.sampled_from(["mixed", "apart"]), st.booleans())
-def test_what_is_heard_of_a_cluster_adds_up(table, system, seed, roles, compiled):
+def test_reported_events_of_a_cluster_add_up(table, system, seed, roles, compiled):
     kinds = ["prefill", "decode", "decode"] if roles == "apart" else ["mixed"] * 2
     own = rules_of(system)
     workers = [Worker(system.kv_capacity, system.batch_time, kind) for kind in kinds]
@@ -238,7 +238,7 @@ def test_what_is_heard_of_a_cluster_adds_up(table, system, seed, roles, compiled
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_no_policy_notices(policy):
+def test_observers_do_not_affect_policies(policy):
     rng = np.random.default_rng(1)
     n = 25
     output = rng.integers(1, 9, n)

@@ -19,7 +19,7 @@ def table(n=60):
 
 @pytest.fixture
 def single_decisions(monkeypatch):
-    """Every slice is one decision, and listeners are told after each."""
+    """Every slice is one decision, and listeners are called after each."""
 
     class Ear(slices._Ear):
         @property

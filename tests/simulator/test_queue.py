@@ -1,4 +1,4 @@
-"""The waiting queue in order of arrival: who returns stands where a sorted list has it, and is soon there."""
+"""The waiting queue in order of arrival: a returning request has its place in a sorted list, found in few steps."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def put_back(w: Any, requests: Any, i: int) -> None:
     requests[i].status = WAITING
 
 
-def test_who_returns_stands_in_order_of_arrival() -> None:
+def test_requests_return_in_order_of_arrival() -> None:
     rng = np.random.default_rng(0)
     for _ in range(60):
         n = int(rng.integers(2, 40))
@@ -84,7 +84,7 @@ def test_who_returns_stands_in_order_of_arrival() -> None:
         (range(900), 950, 0),  # the youngest
     ],
 )
-def test_the_place_is_found_from_where_it_is_near(waiting: Any, i: int, steps: int) -> None:
+def test_insertion_searches_from_the_nearest_side(waiting: Any, i: int, steps: int) -> None:
     w, requests = queue_of(list(waiting), 1000)
     put_back(w, requests, i)
     assert listed(w, requests) == sorted([*waiting, i])

@@ -1,4 +1,4 @@
-"""What rules keep by slot follows the active set; a plan in which everybody runs in full is none."""
+"""Values that kernels keep by slot follow the active set; a plan that runs all requests in full is dropped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_values_follow_their_requests(make: Make) -> None:
     state, values = np.zeros(8, np.int64), np.full(9, np.nan)
 
     def look() -> int:
-        """Follow, look up who is new as ten times the id, and return the first slot that was new."""
+        """Follow the slots, with ten times the id as the value of new ones, and return the first new slot."""
         view = simulation.view.rule_view(0)
         new = uncompiled(follow_slots)(view, state, 0, values, 3)
         for k in range(new, view.worker.num_active):

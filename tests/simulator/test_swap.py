@@ -215,7 +215,7 @@ def test_durations_follow_the_definition(spec: str) -> None:
 
 
 def test_the_schedule_of_a_burst_does_not_depend_on_it() -> None:
-    """Who runs in which iteration is the same where no arrival falls into the longer iterations."""
+    """Iterations have the same members if no arrival falls into the longer iterations."""
     table = workload(7).replace(arrival_time=np.zeros(40))
     for spec in POLICIES:
         slow, free = (simulate(system(25, w), table, spec, log=True) for w in (0.375, 0.0))

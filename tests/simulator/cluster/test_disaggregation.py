@@ -106,7 +106,7 @@ def test_a_transfer_is_not_a_swap() -> None:
 
 
 @EACH
-def test_prefill_workers_go_on_when_requests_have_left(name: str) -> None:
+def test_prefill_workers_continue_when_requests_have_left(name: str) -> None:
     """Memory for one prompt at a time: the next begins when the last has left, not when it is over."""
     table = RequestTable.from_columns(
         arrival_time=[0, 1, 2, 3], prompt_len=[10] * 4, output_len=[30] * 4, predicted_output_len=[30] * 4,

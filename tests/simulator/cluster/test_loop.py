@@ -77,7 +77,7 @@ def test_one_worker_is_the_single_worker(name: str, time: str) -> None:
 
 
 class Waits(Policy):
-    """Waits or runs empty batches a while, then serves everybody it sees."""
+    """Waits or runs empty batches for a while, then serves all requests."""
 
     info = PolicyInfo(name="waits", summary="waits")
 
@@ -129,7 +129,7 @@ def test_an_empty_table() -> None:
 def alone(
     system: System, table: RequestTable, name: str, worker: int, ids: Any, seed: int
 ) -> SimulationResult:
-    """One worker of a cluster on its own requests, under a policy told what it is told in the cluster."""
+    """One worker of a cluster on its own requests, under a policy with the same information as in the cluster."""
     of = system.all_workers[worker]
     rules = {name: getattr(system, name) for name in ("first_token", "progress_on_evict", "requeue")}
     single = System(of.kv_capacity, of.batch_time, stall_limit=system.stall_limit, **rules)

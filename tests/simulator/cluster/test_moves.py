@@ -1,4 +1,4 @@
-"""Requests that a router moves between workers: what a move does, who is told, and what is refused."""
+"""Requests that a router moves between workers: effects, reports and refusals of moves."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_an_active_request_takes_its_kv_along() -> None:
     assert router.asked[0] == (0, 1.0)
 
 
-def test_a_worker_that_waits_decides_anew_when_its_active_request_goes() -> None:
+def test_a_waiting_worker_decides_again_when_its_active_request_leaves() -> None:
     """Nested WAIT holds request 0 at its first segment's end; without it the worker has only request 1."""
     table = workload(3, 8)
     quiet = simulate(two(60), table, "nested_wait:thresholds=2", router=Moving([0] * 8), log=True)
@@ -165,8 +165,8 @@ FORGETFUL = [
 
 @pytest.mark.parametrize("name", FORGETFUL)
 @pytest.mark.parametrize("requeue", ["arrival", "back"])
-def test_what_is_remembered_after_moves_is_what_there_is(name: str, requeue: str) -> None:
-    """A copy without a past, which is told of everybody who waits and makes its profile anew, decides alike."""
+def test_memory_after_moves_matches_the_tables(name: str, requeue: str) -> None:
+    """A fresh copy that gets all waiting requests and rebuilds its profile makes the same decisions."""
     compared = 0
     for seed in range(4):
         system = System.cluster([Worker(48, UNIT)] * 3, requeue=requeue, stall_limit=200)
@@ -286,7 +286,7 @@ def test_a_router_that_moves_nothing_changes_nothing() -> None:
 
 
 def test_rebalancing_levels_queues_and_relieves_memory() -> None:
-    """Three long requests fill worker 0; those behind them are for worker 1, whose requests are short."""
+    """Three long requests fill worker 0; those behind them move to worker 1, which has short requests."""
     table = RequestTable.from_columns(
         arrival_time=[0, 0, 0, 0, 0.5, 0.5, 0.5, 0.5],
         prompt_len=[10] * 8,
@@ -316,7 +316,7 @@ def test_rebalancing_levels_queues_and_relieves_memory() -> None:
         ((0, 1.0, "a", 0), "reassigns ('a', 0); expected a request and a worker, or None"),
     ],
 )
-def test_moves_that_cannot_be(move: Any, message: str) -> None:
+def test_invalid_moves(move: Any, message: str) -> None:
     table = RequestTable.from_columns(
         arrival_time=[0, 0, 0, 50], prompt_len=[5, 5, 4, 4], output_len=[3, 2, 5, 2]
     )
@@ -353,7 +353,7 @@ def test_the_routing_environment_has_no_moves() -> None:
         router_player(env, "rebalancing")
 
 
-# ---------------------------------------------------------------- who watches
+# ---------------------------------------------------------------- observers
 
 
 class Noting(Observer):
@@ -382,7 +382,7 @@ class Noting(Observer):
 
 
 @pytest.mark.parametrize("roles", ["mixed", "apart"])
-def test_observers_hear_of_moves(roles: str, tmp_path: Path) -> None:
+def test_observers_are_notified_of_moves(roles: str, tmp_path: Path) -> None:
     system = (
         apart(2, 2, transfer_latency=0.25) if roles == "apart" else System.cluster([Worker(48, UNIT)] * 3)
     )

@@ -79,7 +79,7 @@ Plan = tuple[list[Job], list[Job], list[Job]]  # evicted, admitted, and those in
 
 
 class Events:
-    """Workers, a router and transfers: who is where, and when something happens next."""
+    """Workers, a router and transfers: where each request is, and the time of the next event."""
 
     def __init__(self, system: System, table: RequestTable, rule: Any, router: Any) -> None:
         self.system, self.rule, self.router = system, rule, router
@@ -253,7 +253,7 @@ def vllm_rule(events: Events, node: Node) -> Plan:
 
 
 def dist_serve_rule(events: Events, node: Node) -> Plan:
-    """One whole prompt alone, if it and one token more fit; else everybody who is prefilled decodes."""
+    """One whole prompt alone, if it and one token more fit; else all prefilled requests decode."""
     M, admit = node.of.kv_capacity, []
     for job in node.queue:
         kv = sum(j.kv for j in [*node.active, *admit, job])

@@ -115,7 +115,7 @@ def test_a_long_log() -> None:
 
 
 class PerWorker(Policy):
-    """Serves everybody, but on one worker does what it is told."""
+    """Serves all requests, but returns given decisions on one worker."""
 
     info = PolicyInfo(name="per_worker", summary="goes wrong on one worker")
 
