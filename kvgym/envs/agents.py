@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,7 +23,6 @@ from kvgym.compiling.checked_build import watched
 from kvgym.compiling.kernel import uncompiled
 from kvgym.compiling.pointers import runs_compiled
 from kvgym.compiling.records import as_records
-from kvgym.envs.recordable import Act
 from kvgym.envs.scheduling.actions.expressing import (
     NUM_ACTIVE,
     NUM_ADMIT,
@@ -172,7 +171,7 @@ class Predictor(Protocol):
         ...
 
 
-def player_of(model: Predictor) -> Act:
+def player_of(model: Predictor) -> Callable[[Any, Any], Any]:
     """Return a function that returns the model's action, given the observation and the mask if it accepts masks."""
     masked = "action_masks" in inspect.signature(model.predict).parameters
     return partial(_predict_masked if masked else _predict, model)
