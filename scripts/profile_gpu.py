@@ -379,7 +379,7 @@ def profile(options: argparse.Namespace) -> None:
     workers = int(os.environ.get("WORLD_SIZE", "1"))
     if workers != parts:
         raise ConfigError(
-            f"tensor_parallel is {parts} but there are {workers} processes; start "
+            f"tensor_parallel is {parts} but the number of processes is {workers}; start "
             f"torchrun --nproc-per-node {parts} scripts/profile_gpu.py ..."
         )
     values = {name: tuple(sorted(getattr(options, name))) for name in LISTS}

@@ -162,7 +162,7 @@ def test_a_reason_explains_a_survivor(tmp_path):
     assert status == 0
     assert "3 to try" in output
     assert "  + return x / 2\n  All numbers are even.\n" in output
-    assert "outdated reason: toy.py, half has no longer this line\n  - return x >> 1\n" in output
+    assert "outdated reason: toy.py, half no longer has this line\n  - return x >> 1\n" in output
     assert "| toy.py | 4 | 3 | 0 | 1 |" in output
 
 

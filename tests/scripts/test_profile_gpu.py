@@ -67,7 +67,7 @@ def test_from_the_machine_to_a_batch_time(tmp_path, processes):
 
 def test_what_cannot_be_measured(tmp_path):
     for arguments, message in (
-        (["--tensor-parallel=2"], "processes are 1; start as many: torchrun --nproc-per-node 2"),
+        (["--tensor-parallel=2"], "processes is 1; start torchrun --nproc-per-node 2"),
         (["--tensor-parallel=3"], "divide the 4 heads"),
         (["--gpu=h300"], "unknown GPU 'h300'"),
     ):

@@ -58,5 +58,5 @@ def test_what_differs_is_named(benchmarks, floors, library, instance):
 
 def test_without_a_compiler_it_says_what_is_missing(floors, monkeypatch, tmp_path):
     monkeypatch.setenv("CC", "no-such-compiler")
-    with pytest.raises(SystemExit, match="needs a C compiler: there is no no-such-compiler"):
+    with pytest.raises(SystemExit, match="needs a C compiler, and there is no no-such-compiler"):
         floors.build(tmp_path)
