@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from kvgym.errors import ConfigError, KVGymError
-from kvgym.utils.files import new_beside
+from kvgym.utils.files import create_temporary
 
 ENDINGS = (".json", ".json.gz")
 """Allowed endings of a trace's name; the second is compressed."""
@@ -59,7 +59,7 @@ class TraceFile:
         if self.path.is_dir():
             raise ConfigError(f"trace file {self.path}: a folder; give the name of a file")
         try:
-            self._part = new_beside(self.path)
+            self._part = create_temporary(self.path)
             self._raw: IO[bytes] = self._part.open("wb")
         except OSError as error:
             raise ConfigError(f"trace file {self.path} cannot be written: {error.strerror}") from None

@@ -48,7 +48,7 @@ def check_one_of(value: Any, what: str, names: Sequence[str]) -> str:
 
 
 def real_number(value: Any, what: str, expected: str, valid: Callable[[float], bool]) -> float:
-    """Return a number, of Python or NumPy, as a float; arguments and errors as of :func:`whole_number`."""
+    """Return a number, of Python or NumPy, as a float; arguments and errors as for :func:`whole_number`."""
     try:
         number = math.nan if isinstance(value, str | bytes | bool | np.bool_) else float(value)
     except (TypeError, ValueError, OverflowError):

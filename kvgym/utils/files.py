@@ -79,7 +79,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         if owner is None and _is_device(final):
             yield final
             return
-        part = new_beside(final)
+        part = create_temporary(final)
         try:
             yield part
             flush(part)
@@ -114,7 +114,7 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
-def new_beside(path: Path) -> Path:
+def create_temporary(path: Path) -> Path:
     """Create an empty file with a temporary name in the folder of a path; return its path."""
     part = path.with_name(temporary_name(path.suffix))
     os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))

@@ -81,7 +81,7 @@ def test_a_full_disk(tmp_path, name, monkeypatch):
         path.with_name("part").symlink_to("/dev/full")
         return path.with_name("part")
 
-    monkeypatch.setattr(trace_file, "new_beside", full)
+    monkeypatch.setattr(trace_file, "create_temporary", full)
     with pytest.raises(KVGymError, match="cannot be written to its end: No space left"):
         write_and_fail(tmp_path / name, 100_000)
     assert not list(tmp_path.iterdir())

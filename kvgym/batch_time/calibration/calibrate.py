@@ -158,8 +158,8 @@ def _kept_tokens(tokens: Floats) -> NDArray[np.int64]:
     """
     tile = np.where(tokens <= 1024, 64, 128)
     last = np.flatnonzero((tokens % tile == 0) & (tokens <= 4096))
-    beside = np.union1d(last, np.minimum(last + 1, len(tokens) - 1))
-    return np.union1d(np.flatnonzero(tokens <= 64), beside)
+    neighbours = np.union1d(last, np.minimum(last + 1, len(tokens) - 1))
+    return np.union1d(np.flatnonzero(tokens <= 64), neighbours)
 
 
 def _small_sizes(size: Floats, bytes_per_token: float) -> Floats:
@@ -313,8 +313,10 @@ def calibrate(
         size = profiles.all_reduce[0]
         small = _small_sizes(size, per_token)
         right = np.searchsorted(size, small)
-        beside = np.concatenate([right, np.maximum(right - 1, 0)])
-        reduce_rows, (s, _, t) = _split(profiles.all_reduce, _hold_out("all-reduce", len(size), rng, beside))
+        neighbours = np.concatenate([right, np.maximum(right - 1, 0)])
+        reduce_rows, (s, _, t) = _split(
+            profiles.all_reduce, _hold_out("all-reduce", len(size), rng, neighbours)
+        )
         held["all_reduce"] = {"size": _exact(s), "ms": _exact(t)}
         size, low, median = reduce_rows
         nodes, envelope, median = fit_all_reduce(size, low, median, small)

@@ -1,1 +1,1 @@
-"""What batch times are made of: shapes of models and GPUs, KV capacity, operator tables and engine overhead."""
+"""Foundations of batch times: shapes of models and GPUs, KV capacity, operator tables and engine overhead."""

@@ -1,1 +1,1 @@
-"""Batch-time models, one a module."""
+"""Batch-time models, one per module."""

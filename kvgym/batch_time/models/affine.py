@@ -96,7 +96,7 @@ class AffineBatchTime(BatchTimeModel):
         )
 
     def spec(self) -> dict[str, Any]:
-        """Return the arguments as a JSON-able dict that :func:`make_batch_time` accepts."""
+        """Return the arguments as a dict of plain values that :func:`make_batch_time` accepts."""
         return {
             "kind": "affine",
             "constant": self.constant,

@@ -100,7 +100,7 @@ class PiecewiseBatchTime(BatchTimeModel):
         return np.concatenate([QUANTITIES[self.quantity], [len(nodes) // 2], nodes])
 
     def spec(self) -> dict[str, Any]:
-        """Return the arguments as a JSON-able dict that :func:`make_batch_time` accepts."""
+        """Return the arguments as a dict of plain values that :func:`make_batch_time` accepts."""
         return {
             "kind": "piecewise",
             "quantity": self.quantity,

@@ -153,7 +153,7 @@ class RooflineBatchTime(BatchTimeModel):
         return float(self.params()[4])
 
     def spec(self) -> dict[str, Any]:
-        """Return the arguments as a JSON-able dict that :func:`make_batch_time` accepts."""
+        """Return the arguments as a dict of plain values that :func:`make_batch_time` accepts."""
         return {
             "kind": "roofline",
             "gpu": GPUS.name_of(self.gpu) or self.gpu.model_dump(),

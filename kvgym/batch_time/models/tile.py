@@ -324,7 +324,7 @@ class TileBatchTime(BatchTimeModel):
         )
 
     def spec(self) -> dict[str, Any]:
-        """Return the arguments as a JSON-able dict that :func:`make_batch_time` accepts."""
+        """Return the arguments as a dict of plain values that :func:`make_batch_time` accepts."""
         return {
             "kind": "tile",
             "gpu": GPUS.name_of(self.gpu) or self.gpu.model_dump(),
