@@ -1,7 +1,7 @@
 """Tables declared by the fields of named tuples, and compiled functions that open them.
 
-A field declares its table by its annotation, ``active: Annotated[Any, Table(SLOT, "slots")]``. Order, sizes, types and
-openers of the tables are made of these fields at import, so a table is added in one place.
+A field declares its table by its annotation, ``active: Annotated[Any, Table(SLOT, "slots")]``. Order, sizes,
+types and openers are derived from these fields at import, so a new table is one new field.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from kvgym.compiling.kernel import jit_expand
 from kvgym.compiling.pointers import view_at
 
 WHOLE, FRONT, SPARSE = 0, 1, 2
-"""How much of a table an iteration touches: all of it, its first rows, or rows here and there."""
+"""How much of a table an iteration touches: all of it, its first rows, or scattered rows."""
 
 
 class Table(NamedTuple):
-    """How a table is stored.
+    """Declaration of a table.
 
     Attributes:
         dtype: of its elements.
         length: name of its length; "" for a single record, which opens as that record.
-        shared: whether all workers of a run have the same table, not one each.
-        touched: WHOLE, FRONT or SPARSE; tables in one block of memory are ordered by it.
-        name: outside compiled code; "" for the name of the field.
+        shared: whether all workers of a run share one table; else each has its own.
+        touched: WHOLE, FRONT or SPARSE; orders the tables in a block of memory.
+        name: its name outside compiled code; "" for the name of the field.
     """
 
     dtype: Any
@@ -37,12 +37,12 @@ class Table(NamedTuple):
     name: str = ""
 
     def opening(self, address: str, length: str) -> str:
-        """Return the expression that opens the table, given those of its address and its length."""
+        """Return the expression that opens the table, from the expressions of its address and its length."""
         view = _view_name(np.dtype(self.dtype), 1)
         return f"{view}({address}, {length})" if self.length else f"{view}({address}, 1)[0]"
 
     def opening_rows(self, address: str, count: str, length: str) -> str:
-        """Return the expression that opens ``count`` such tables, one after the other; of records, in one dimension."""
+        """Return the expression that opens ``count`` adjacent tables as rows; single records as one dimension."""
         view = _view_name(np.dtype(self.dtype), 2 if self.length else 1)
         return f"{view}({address}, {count}, {length})" if self.length else f"{view}({address}, {count})"
 
@@ -51,8 +51,8 @@ def declared(fields: Any, prefix: str = "") -> dict[str, Table]:
     """Return the tables that the fields of a named tuple declare, by name, in order.
 
     Args:
-        fields: the named tuple's class; fields without a declaration are skipped.
-        prefix: put before the names.
+        fields: class of the named tuple; fields without a declaration are skipped.
+        prefix: prefix of the names.
     """
     hints = get_type_hints(fields, include_extras=True)
     found = {name: getattr(hints[name], "__metadata__", (None,))[0] for name in fields._fields}
@@ -64,7 +64,7 @@ _VIEWS: dict[str, Any] = {}
 
 @functools.cache
 def _view_name(dtype: np.dtype[Any], dimensions: int) -> str:
-    """Return the name under which generated code finds the function that opens tables of a dtype."""
+    """Return the name, in generated code, of the function that opens tables of a dtype."""
     name = f"view_{len(_VIEWS)}"
     _VIEWS[name] = view_at(dtype, dimensions)
     return name
@@ -74,10 +74,10 @@ def opener(cls: Any, head: str, values: Sequence[str], names: Mapping[str, Any] 
     """Return a compiled function, expanded in its callers, that returns a named tuple of expressions.
 
     Args:
-        cls: the class of the named tuple.
-        head: its ``def`` line, and lines before the return, indented.
+        cls: class of the named tuple.
+        head: the ``def`` line, and indented lines before the return.
         values: an expression for each field.
-        names: names that the expressions use.
+        names: globals that the expressions use.
     """
     source = f"{head}\n    return {cls.__name__}({', '.join(values)})\n"
     namespace = {**_VIEWS, **(names or {}), cls.__name__: cls, "__name__": cls.__module__}

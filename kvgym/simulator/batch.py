@@ -26,7 +26,7 @@ MAX_DURATION = 1e12
 """Longest batch, seconds, far beyond realistic ones, so that totals of a run stay finite."""
 
 CLOCK_ERROR = 0.01
-"""Largest relative error of a batch's duration when it is added to the clock, whose precision is limited."""
+"""Largest relative error of a batch's duration when it is added to the clock, which has limited precision."""
 
 
 @jit_inline

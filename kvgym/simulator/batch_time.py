@@ -138,7 +138,7 @@ class BatchTimeModel(ABC):
 
 
 def duration_error(status: int, worker: Any, load: Any, where: str) -> RunError | None:
-    """Return the error for a batch whose duration the engine refuses.
+    """Return the error for a batch with a duration that the engine refuses.
 
     Args:
         status: what the engine returned.

@@ -4,7 +4,7 @@ A bin is a 1,024th of an octave wide, relative to its gaps at most 2^-10, and ho
 
 - A dense histogram has an entry for every bin, 16 bytes each: 1.3 MB. Its length is a multiple of :data:`GAP_OCTAVES`;
   with fewer bins these are coarser.
-- A sparse one has an entry for every bin with gaps in it, in a hash table whose length is a power of two. An entry of
+- A sparse one has an entry for every bin with gaps in it, in a hash table; its length is a power of two. An entry of
   its counts holds the key of the bin in the low bits and the number of gaps above them. Entry 0 counts the bins. Once
   three quarters of the table are in use, further bins are a 32nd of an octave wide, and whole octaves in its last
   eighth; so it is never full.

@@ -55,7 +55,7 @@ def run_loop(tables: Run, policy: Any, memory: Any, batch_time: Any, batch_param
 
     Returns:
         DONE, HORIZON, LOG_FULL (call again with a longer log), BUDGET, STALLED, DEADLOCK, or the code of a
-        refused decision, whose details are in ``tracker``.
+        refused decision, with details in ``tracker``.
     """
     run = first_worker(tables)
     view = by_address(view_of(run, batch_time, batch_params))

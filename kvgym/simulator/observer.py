@@ -174,7 +174,7 @@ class Follower:
                 )
 
     def _worker_of(self, i: int) -> int:
-        """Return the worker whose queue a request joins, before any move not yet reported."""
+        """Return the worker of the queue that a request joins, before any move not yet reported."""
         for move in self._new_moves():
             if move["request_id"] == i:
                 return int(move["source"])

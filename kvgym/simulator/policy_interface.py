@@ -1,6 +1,6 @@
 """The interface of compiled policies: view, decision and memory of a kernel.
 
-A kernel is a function of three named tuples of tables, whose fields it reads by name; compiled code passes them by
+A kernel is a function of three named tuples of tables and reads their fields by name; compiled code passes them by
 address (:mod:`kvgym.compiling.references`)::
 
     @policy_kernel
@@ -47,7 +47,7 @@ class RuleView(NamedTuple):
             router has moved away, see :func:`kvgym.kernels.left_request`.
         finished: int32 (A,), ids of the requests that finished since the last decision; the first
             ``worker.num_finished`` entries count.
-        load: LOAD record, empty space to describe a batch in, whose duration ``batch_time`` returns.
+        load: LOAD record, scratch space for the load of a batch, for which ``batch_time`` returns the duration.
         batch_time: the worker's batch-time kernel, ``(load, batch_params) -> seconds``.
         batch_params: float64 (k,), its parameters.
     """
@@ -105,7 +105,7 @@ class MemoryRoom(NamedTuple):
         kv_capacity: KV memory of the worker, tokens of whole blocks.
         max_requests: most requests.
         block_size: tokens of a block.
-        num_classes: classes whose rates are known.
+        num_classes: number of classes with known rates.
         needs: what the policy must observe.
     """
 
@@ -172,7 +172,7 @@ def table_type(dtype: Any, dimensions: int = 1) -> Any:
 
 
 def tuple_type(cls: type[Any], *members: Any) -> Any:
-    """Return the Numba type of a named tuple whose fields have the given types."""
+    """Return the Numba type of a named tuple with fields of the given types."""
     untyped: Any = types.NamedTuple
     return untyped(members, cls)
 

@@ -126,7 +126,7 @@ class Simulation:
         self.workers["index"] = np.arange(r)
         self.workers["role"] = [ROLES[worker.role] for worker in system.all_workers]
         self.workers["queue_head"] = self.workers["queue_tail"] = UNKNOWN
-        self.moves = guarded(np.zeros(0, MOVE))  # of a cluster whose router moves requests
+        self.moves = guarded(np.zeros(0, MOVE))  # of a cluster with a router that moves requests
         self.batch_params = guarded(params_of(system.batch_time))
         self.view = SystemView(self)
         self.policies: Sequence[Any] = ()  # of each worker, see set_policies

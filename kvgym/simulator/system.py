@@ -126,7 +126,7 @@ class System:
             framework): that iteration shows a first token, and o decode iterations follow. ``"decode"``
             (WAIT): prefill shows nothing, the first token comes from the first of o decode iterations.
         progress_on_evict: what an evicted request keeps. ``"lost"``: nothing, it returns as unprocessed.
-            ``"recompute"``: its output tokens, whose KV is prefilled again with the prompt (vLLM).
+            ``"recompute"``: its output tokens; their KV is prefilled again with the prompt (vLLM).
             ``"kept"``: everything; its KV comes back on admission (swap at no cost).
         requeue: where an evicted request re-enters the queue: by ``"arrival"``, at the ``"front"``, or at
             the ``"back"``; several evicted at once enter in the order of the decision. On a decode worker, where
@@ -222,7 +222,7 @@ class System:
 
         Args:
             workers: its workers, prefill workers first; they may differ in memory and in batch-time model.
-            **rules: the other attributes.
+            **rules: other attributes.
 
         Raises:
             ConfigError: no workers, or a value out of range.
@@ -275,7 +275,7 @@ class System:
         """Check that every request can be served alone on every worker it may go to.
 
         Raises:
-            WorkloadError: a request whose KV at its last token there exceeds the capacity in whole blocks.
+            WorkloadError: the KV of a request at its last token exceeds the capacity in whole blocks.
         """
         for worker, usable in zip(self.all_workers, self.usable_capacities.tolist(), strict=True):
             output_len = np.minimum(table.output_len, 1) if worker.role == "prefill" else table.output_len

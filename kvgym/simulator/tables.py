@@ -115,7 +115,7 @@ WORKER = np.dtype(
         ("iteration", "i8"),  # batches executed, stalled ones included
         ("kv_tokens", "i8"),  # at rest
         ("kv_allocated", "i8"),  # tokens of the blocks that hold them
-        ("num_full", "i8"),  # active requests whose next token needs a new block
+        ("num_full", "i8"),  # active requests that need a new block for their next token
         ("num_active", "i8"),
         ("num_prefilling", "i8"),
         ("num_waiting", "i8"),

@@ -1,8 +1,8 @@
 """The discrete model of Jaillet et al. in plain Python: an oracle for tests, written for clarity.
 
 It shares no code with the compiled engine or the compiled policies, and recomputes everything at every epoch. Scope:
-one worker, whole-prompt prefill whose iteration emits the first output token, evicted requests that lose all progress
-and return to their place in order of arrival.
+one worker, whole-prompt prefill in an iteration that emits the first output token, and evicted requests that lose all
+progress and return to their place in order of arrival.
 
 Source: Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Constraints", Sections 2, 4 and
 5.2, Algorithms 1 and 2. Their M is ``capacity`` here, their õ ``predicted``. Beyond the paper, memory may be

@@ -275,7 +275,7 @@ class ClusterView:
     Attributes:
         request_id: the request to route; UNKNOWN when requests may be moved.
         candidates: workers it may go to.
-        boundary: the worker whose batch or wait has just ended, when requests may be moved; else None.
+        boundary: the worker that has just ended a batch or a wait, when requests may be moved; else None.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ STEP, START, BEGIN, COMPOSE, OBSERVE = 1, 2, 3, 4, 5
 RUNNING, TERMINATED, TRUNCATED, FAILED = 0, 1, 2, 3
 
 MANY = 512
-"""Environments of a call whose tables no longer fit into a core's own cache between two steps."""
+"""Number of environments in a call from which on their tables no longer fit into a core's own cache."""
 
 
 @jit
@@ -275,8 +275,8 @@ def step_envs(order: Any) -> int:
             :class:`~kvgym.envs.scheduling.memory.Arrays`. Calls for different environments may run concurrently.
 
     Returns:
-        0; 1 + the index of the last environment whose decision the engine refused; or, with nothing changed, - 1 - the
-        index of an environment whose action is not in the space.
+        0; 1 + the index of the last environment with a decision that the engine refused; or, with nothing changed, - 1 -
+        the index of an environment with an action outside the space.
     """
     first, last = order[FIRST], order[LAST]
     call = open_call(order, last)

@@ -2,10 +2,10 @@
 
 At a time t, events happen in this order, workers by index:
 
-1. Batches that end at t finish; requests whose prefill has just ended leave their prefill worker.
-2. Requests whose transfer ends arrive at their workers.
+1. Batches that end at t finish; requests that have just completed their prefill leave their prefill worker.
+2. Requests that complete their transfer arrive at their workers.
 3. New requests arrive and are routed by the state of the cluster at t.
-4. A router that reassigns is called for every worker whose batch or wait has just ended, until it moves no more.
+4. A router that reassigns is called for every worker that has just ended a batch or a wait, until it moves no more.
 5. Every free worker decides.
 
 A cluster of one worker has exactly the states of :func:`~kvgym.simulator.loop.run_loop`. The tables are passed by

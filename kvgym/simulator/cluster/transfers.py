@@ -50,7 +50,7 @@ def depart(w: Any, r: Any) -> None:
 
 @jit
 def hand_over(run: Run) -> None:
-    """Remove requests whose prefill has ended from a prefill worker, in order of activation."""
+    """Remove requests that have completed their prefill from a prefill worker, in order of activation."""
     w, t = run.w, run.tracker
     gone = stay = 0
     for k in range(w.num_active):
@@ -126,7 +126,7 @@ def place(c: Cluster, k: int, i: int, is_new: bool) -> None:
 
 @jit
 def deliver_transfers(c: Cluster) -> None:
-    """Add the requests whose KV has arrived to the queues of their workers."""
+    """Add requests to the queues of their workers when their KV has arrived."""
     t, requests = c.tracker, c.requests
     while t.transfer_head != UNKNOWN and requests[t.transfer_head].ready_time <= t.clock:
         i = t.transfer_head

@@ -160,7 +160,7 @@ FORGETFUL = [
     "vllm_v1:policy=priority", "slai", "slai:paying_first=True", "work_conserving_sjf", "flow_control_classes",
     "clairvoyant:rule=look_ahead",
 ]  # fmt: skip
-"""Policies whose memory follows from the present: queues, heaps, profiles."""
+"""Policies with a memory that follows from the present state: queues, heaps, profiles."""
 
 
 @pytest.mark.parametrize("name", FORGETFUL)
