@@ -275,8 +275,8 @@ def step_envs(order: Any) -> int:
             :class:`~kvgym.envs.scheduling.memory.Arrays`. Calls for different environments may run concurrently.
 
     Returns:
-        0; 1 + the index of the last environment with a decision that the engine refused; or, with nothing changed, - 1 -
-        the index of an environment with an action outside the space.
+        0; 1 + the index of the last environment with a decision that the engine refused; or, with nothing changed,
+        - 1 - the index of an environment with an action outside the space.
     """
     first, last = order[FIRST], order[LAST]
     call = open_call(order, last)
