@@ -13,7 +13,7 @@ _DIRTY = "-dirty"
 def install_command(extra: str) -> str:
     """Return the command that installs the code that runs, with an extra.
 
-    What came from a package index is told by its version. Of a checkout, or of what pip installed from a repository,
+    The version identifies a package from an index. Of a checkout, or of what pip installed from a repository,
     the version says nothing, and the commit is named.
     """
     root = Path(__file__).resolve().parents[1]

@@ -46,15 +46,15 @@ def test_what_users_look_for_is_public() -> None:
 @pytest.mark.parametrize("module", [module for module in MODULES.values() if hasattr(module, "__path__")])
 def test_type_checkers_see_the_same_names(module: types.ModuleType) -> None:
     """Names that are imported on first use are written down for type checkers too."""
-    told: set[str] = set()
+    declared: set[str] = set()
     for node in ast.parse(inspect.getsource(module)).body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and node.orelse:
-            told |= {
+            declared |= {
                 alias.name for part in node.body if isinstance(part, ast.ImportFrom) for alias in part.names
             }
-    if told:
+    if declared:
         lazily = {name for name in module.__all__ if name not in bound_at_the_top(module)}
-        assert told == lazily
+        assert declared == lazily
 
 
 def bound_at_the_top(module: types.ModuleType) -> set[str]:

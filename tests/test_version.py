@@ -1,4 +1,4 @@
-"""What reports tell readers to install is the code that made them."""
+"""The installation command in a report names the code that made it."""
 
 import json
 import subprocess
@@ -7,12 +7,12 @@ import pytest
 
 from kvgym import version
 
-WHO = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+IDENTITY = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
 
 
 def git(folder, *arguments):
     return subprocess.run(
-        ["git", "-C", folder, *WHO, *arguments], capture_output=True, text=True, check=True
+        ["git", "-C", folder, *IDENTITY, *arguments], capture_output=True, text=True, check=True
     ).stdout.strip()
 
 

@@ -27,7 +27,7 @@ HUGE = 10**5000
 
 
 class Says(Policy):
-    info = PolicyInfo(name="says", summary="what it is told")
+    info = PolicyInfo(name="says", summary="what it is given")
 
     def __init__(self, decision) -> None:
         self.decision = decision
@@ -154,7 +154,7 @@ def test_environment_arguments_of_an_agent(tmp_path):
             load_agent(tmp_path / "agent.npz")
 
 
-def test_hardware_whose_batches_take_no_time_that_is_a_number():
+def test_hardware_with_batch_times_that_are_not_numbers():
     whole = yaml.load(shipped_texts("hardware")["llama2-70b-a100-tp2"], Loader=yaml.CSafeLoader)
     where = [path for path in paths(whole) if path[0] == "tables" and not isinstance(path[-1], int)]
     refused = 0

@@ -63,7 +63,7 @@ class RowNet(nn.Module):
 
     Args:
         num_features: F, features per row.
-        row_dim: d, size of what is computed per row.
+        row_dim: d, size of the features computed per row.
         context_dim: h, size of the context; None leaves :meth:`score` out.
     """
 

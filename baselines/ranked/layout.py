@@ -117,13 +117,13 @@ STANDING = RATIO_CENSORED + GROUPS * RATIO_BINS
 
 @jit_inline
 def outside_at(view: RuleView) -> Any:
-    """Return the place in ``memory.reals`` of what is added to the scores from outside, by request."""
+    """Return the place in ``memory.reals`` of the external additions to the scores, by request."""
     return SCORES + view.requests.shape[0]
 
 
 @jit_inline
 def notes_of(view: RuleView, i: int) -> Any:
-    """Return the place in ``memory.reals`` of what is noted of a request: DUE, BASE, GAP and OUTPUT."""
+    """Return the place in ``memory.reals`` of a request's notes: DUE, BASE, GAP and OUTPUT."""
     return SCORES + 2 * view.requests.shape[0] + NOTES * i
 
 

@@ -1,6 +1,6 @@
 """Policies in the environment, and agents as policies.
 
-:func:`play` runs a policy in an environment whose actions can express its decisions; ``kvgym/Tokens-v0`` can express
+:func:`play` runs a policy in an environment if its actions can express the decisions; ``kvgym/Tokens-v0`` can express
 all (:mod:`kvgym.envs.demonstrations.expressible` examines the others). :class:`AgentPolicy` is the reverse: it wraps
 any model with Stable-Baselines3's ``predict`` as a policy for ``kvgym compare``, with the environment's compiled
 functions for observations and actions.

@@ -50,7 +50,7 @@ class Recording(Protocol):
 
 
 class Recordable(ABC):
-    """Mixin of an environment whose episodes can be recorded and played by name."""
+    """Mixin of an environment with episodes that can be recorded and played by name."""
 
     action_space: Any
     metric_names: ClassVar[tuple[str, ...]]

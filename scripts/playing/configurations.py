@@ -28,7 +28,7 @@ def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
     def one(*options: Any) -> Any:
         return options[int(rng.integers(len(options)))]
 
-    # Adversarial requests are a fixed list, whose number and rate cannot be set.
+    # Adversarial requests are a fixed list; their number and rate cannot be set.
     names = (name for name in scenario_names() if name != "mc-sf-adversarial")
     scenario = one(*(name for name in names if load_scenario(name).workers == 1))
     arguments: dict[str, Any] = {

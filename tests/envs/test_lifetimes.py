@@ -109,7 +109,7 @@ def test_use_of_a_closed_vector(kind):
     assert len(play(other)) == 20
 
 
-def test_a_vector_whose_constructor_fails_can_be_freed():
+def test_a_vector_with_a_failed_constructor_can_be_freed():
     with pytest.raises(ConfigError, match="kv_capacity"):
         ServingVectorEnv(2, kv_capacity=-1)
     gc.collect()  # an exception in __del__ would be an error of this test

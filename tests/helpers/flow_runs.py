@@ -13,7 +13,7 @@ from kvgym.workloads.table import RequestTable
 
 
 def intervals(o: Sequence[int]) -> dict[str, Any]:
-    """Columns of requests of class 0 whose output may be anything from one token to its true length."""
+    """Columns of requests of class 0 with predictions from one token to the true length."""
     return {"predicted_low": [1] * len(o), "predicted_high": o, "class_id": [0] * len(o)}
 
 

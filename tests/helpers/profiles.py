@@ -1,4 +1,4 @@
-"""Small synthetic profiles whose truth is known, and recipes for them."""
+"""Small synthetic profiles with known truth, and recipes for them."""
 
 import csv
 

@@ -139,7 +139,7 @@ def one_second(load, params):
 
 
 class RaisingModel(BatchTimeModel):
-    """One second a batch, whose parameters cannot be had."""
+    """One second a batch; reading its parameters fails."""
 
     kernel = one_second
 

@@ -125,7 +125,7 @@ class RandomPolicy(Policy):
         return -(-int(tokens) // self.block) * self.block
 
     def share(self, left: int, kv: int, room: int, wild: float) -> tuple[int, int]:
-        """Tokens for a request with so many in memory: all that fits, or less; and the room that is left."""
+        """Return tokens for a request with the given number in memory: all that fits, or fewer; and the space left."""
         most, free = max(1, left), room + self.blocks(kv) - kv
         if most + self.emitted(left, most) > free:
             most = min(most - 1, max(0, free))

@@ -17,7 +17,7 @@ def run(simulation: Simulation, *decisions: Decision) -> None:
 
 
 def finish(simulation: Simulation) -> None:
-    """Run whatever is active in full until the end, admitting nobody."""
+    """Run all active requests in full until the end, without admissions."""
     while simulation.step(Decision()):
         pass
 

@@ -1,4 +1,4 @@
-"""A training run of two updates, for tests of what is around it."""
+"""A training run of two updates, for tests of the code around it."""
 
 TINY = {
     "name": "tiny",

@@ -88,7 +88,7 @@ def _check_event(event: Any) -> None:
         event[name] = _nanoseconds(event[name])
     assert isinstance(event.get("args", {}), dict)
     if phase == "X":
-        assert event["dur"] > 0, f"a slice nobody can see: {event}"
+        assert event["dur"] > 0, f"an invisible slice: {event}"
     elif phase == "i":
         assert event["s"] in ("g", "p", "t")
     elif phase == "C":

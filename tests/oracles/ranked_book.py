@@ -73,7 +73,7 @@ class RankedBook(Policy):
         return self.decide(stay, evict, batch, duration)
 
     def is_between(self, learned: bool, taken: int) -> bool:
-        """Say whether so many are active that they are not ranked at this boundary."""
+        """Return whether too many requests are active to rank them at this boundary."""
         many = len(self.running).bit_length() - 5  # from 128 on at every 8th, from 256 on at every 16th
         if many < 3:
             return False
@@ -184,7 +184,7 @@ class RankedBook(Policy):
                 self.add_deadline(job)
 
     def looked(self) -> None:
-        """Note that the queue's deadlines have been looked at, and how many of it press."""
+        """Record that the queue's deadlines were checked, and how many are pressing."""
         self.since_looked, self.pressing = 0, sum(map(self.presses, self.waiting))
 
     def spare(self, job: Job) -> float:
@@ -254,7 +254,7 @@ class RankedBook(Policy):
         return bool(queue)
 
     def ranking(self, active: list[Job], entering: list[Job], room: int, total: int) -> Iterator[Job]:
-        """Yield who may run after ``total`` tokens, in order, each only when it is asked for."""
+        """Yield the requests that may run after ``total`` tokens, in order and lazily."""
         w = self.weights
         bias = w["waiting"] + w["waiting_pressure"] * self.pressure
         active, queue = (sorted(jobs, key=in_order) for jobs in (active, entering))
@@ -312,7 +312,7 @@ class RankedBook(Policy):
         worths = {job.id: self.worth_of_decode for job in decodes}  # of a token
         most, best, judged = -INF, (Batch(), 0.0), 0
         for size in [len(decodes), *(size for size in SIZES if size > len(decodes))]:
-            # Nobody is looked for beyond the size at which the walk ends.
+            # The search stops at the size at which the walk ends.
             while total < size and (job := next(items, None)):
                 chosen.append((job, job.tokens))
                 worths[job.id] = math.exp(-w["value"] * job.score) * (prompt_value if job.left else 1)

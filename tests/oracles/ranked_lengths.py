@@ -93,7 +93,7 @@ class Counts:
 def hazards(
     grid: Grid, done: Counter[int], censored: Counter[int], k: int, prior: Callable[[int], float]
 ) -> list[float]:
-    """Return the chance to end in each bin of who gets there, as if ``k`` more had followed the prior."""
+    """Return the chance to end in each bin once it is reached, as if ``k`` more requests had followed the prior."""
     found, there = list[float](), 0
     for b in reversed(range(len(grid.ends))):
         there += done[b] + censored[b + 1]

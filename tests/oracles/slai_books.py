@@ -33,7 +33,7 @@ class Job:
 
 @dataclass
 class Plan:
-    """What to do: evict, admit, and tokens of the batch; whoever is not in it pauses."""
+    """Decision: evict, admit, and tokens of the batch; requests outside the batch pause."""
 
     admit: list[Job] = field(default_factory=list)
     evict: list[Job] = field(default_factory=list)
@@ -139,7 +139,7 @@ class Rad(Book):
 
 
 class RadBatched(Rad):
-    """Algorithm 2: prefill until n are done or nobody waits, then decode until all are done."""
+    """Algorithm 2: prefill until n are done or none waits, then decode until all are done."""
 
     def reset(self, system: SystemInfo) -> None:
         super().reset(system)
@@ -255,12 +255,12 @@ class Slai(Book):
             plan.batch[job.id] = 1
             budget, decodes, room = budget - 1, decodes - 1, room - 1
 
-        # ``spare`` is what newcomers may count on: those who prefill will need their whole prompts and a token.
+        # New requests may use ``spare``: prefilling requests will need their whole prompts and a token.
         spare = room - sum(j.left + 1 for j in prefilling())
         for job in prefilling():
             tokens = self.chunk(job, budget, room)
             if tokens == 0:
-                break  # and nobody new: the budget is used up or ``spare`` is negative
+                break  # and no new request: the budget is used up or ``spare`` is negative
             plan.batch[job.id] = tokens
             budget, room = budget - tokens, room - tokens - self.emits * (tokens == job.left)
         for job in self.sorted(waiting) if not evict else []:

@@ -1,4 +1,4 @@
-"""Two folders of scripts have a module ``harness``: whoever imports one leaves nothing behind that another finds."""
+"""Two folders of scripts have a module ``harness``: importing one leaves nothing behind for the other."""
 
 import sys
 from pathlib import Path

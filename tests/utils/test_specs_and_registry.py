@@ -143,7 +143,7 @@ def test_invalid_names_are_not_in_a_registry():
 def test_agents_are_valid_names(make, name):
     assert make(name).label == name or make(name).info.name == name
     with pytest.raises(UnknownNameError) as caught:
-        make("nobody_of_this_name")
+        make("no_such_name")
     assert name in caught.value.details.split(": ")[1].split(", ")
     with pytest.raises(UnknownNameError, match=f"Did you mean '{name}'"):
         make(f"{name}x")

@@ -116,7 +116,7 @@ def demonstrate_episode(
     apply = apply_at(s.apply_function[0], s.apply_function[1])
     d = record[0]
     decision, known = by_address(RuleDecision(d, admit, admit_tokens, evict)), by_address(memory)
-    outcome, pending = RUNNING, UNKNOWN  # pending: the row whose reward is incomplete
+    outcome, pending = RUNNING, UNKNOWN  # pending: the row with an incomplete reward
     first = True  # an episode begins with a step, even if there is nothing to decide
     while True:
         asked = outcome != RUNNING or first or s.skip == 0 or something_to_decide(e)

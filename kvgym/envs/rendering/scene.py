@@ -85,7 +85,7 @@ class Scene:
         kv_capacity: tokens.
         kv_tokens: memory in use between two batches, tokens of whole blocks.
         peak_kv_tokens: largest memory in use during a batch so far, tokens of whole blocks.
-        num_prefilling: active requests whose prompt is not in memory yet.
+        num_prefilling: active requests with part of the prompt not yet in memory.
         num_finished: requests finished so far.
         num_evictions: evictions so far.
         mean_latency: mean end-to-end latency of the finished requests, seconds; NaN without any.

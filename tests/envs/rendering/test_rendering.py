@@ -140,13 +140,13 @@ def test_hidden_lengths_and_future_requests_are_not_shown():
 
 
 def test_predictions_are_shown_only_if_revealed():
-    told, untold = after(25), after(25, information=())
-    assert (untold._recorder.scene().predicted_len == UNKNOWN).all()
-    assert (untold._recorder.scene().queue_predicted == UNKNOWN).all()
-    assert (told._recorder.scene().predicted_len > 0).all()
-    assert not np.array_equal(told.render(), untold.render())
-    assert not colored(untold.render(), LINE, frame.ACTIVE).any()
-    rows = [line.split() for line in untold._recorder.text().splitlines() if " ? " in line + " "]
+    informed, uninformed = after(25), after(25, information=())
+    assert (uninformed._recorder.scene().predicted_len == UNKNOWN).all()
+    assert (uninformed._recorder.scene().queue_predicted == UNKNOWN).all()
+    assert (informed._recorder.scene().predicted_len > 0).all()
+    assert not np.array_equal(informed.render(), uninformed.render())
+    assert not colored(uninformed.render(), LINE, frame.ACTIVE).any()
+    rows = [line.split() for line in uninformed._recorder.text().splitlines() if " ? " in line + " "]
     assert len(rows) >= 8
     assert all(row[3] == "?" for row in rows)
 

@@ -202,7 +202,7 @@ def test_an_episode_does_not_depend_on_the_previous_one():
 
 
 class Constant:
-    """An agent whose additions or weights depend on the observation."""
+    """An agent with additions or weights that depend on the observation."""
 
     def __init__(self, kind):
         self.kind = kind

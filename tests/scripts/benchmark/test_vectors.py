@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class Scripted:
-    """A player whose figures are known."""
+    """A player with known figures."""
 
     def __init__(self, *runs):
         self.runs = [[9.0, 9.0], *runs]  # the first is to compile

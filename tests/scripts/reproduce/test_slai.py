@@ -141,7 +141,7 @@ def test_stability_runs_meet_the_assumptions(reproduce):
         assert count[-1] * times.min() < work[-1] < min(count[-1] * times.max(), times.sum())
 
 
-def test_separate_nodes_are_told_apart(reproduce, quick):
+def test_separate_nodes_are_distinguished(reproduce, quick):
     principles = reproduce("papers.slai.principles")
     runner = principles.Principles(quick[1])
     table = runner.lengths("short prompts", 0)

@@ -63,7 +63,7 @@ def test_waiting_work_counts_what_has_arrived_and_not_started(reproduce, setting
     np.testing.assert_array_equal(waiting_work(result, times, work), [work[e].sum() for e in expected])
 
 
-def test_a_queue_above_the_rate_is_told_from_one_below(reproduce, setting):
+def test_queues_above_and_below_the_rate_are_distinguished(reproduce, setting):
     queues = reproduce("papers.stab.queues")
     low, high = (queues.play(queues.QueueRun("stab-1-1", rate, 1500, 0)) for rate in (1.0, 20.0))
     assert low.figures["max"] <= 3
@@ -106,7 +106,7 @@ def test_waits_of_an_idle_and_of_a_flooded_worker(reproduce, setting):
     assert 0 < flooded.bend <= 1
 
 
-def test_measured_rate_counts_who_finishes_between_the_margins(reproduce, setting):
+def test_measured_rate_counts_requests_that_finish_between_the_margins(reproduce, setting):
     measured = reproduce("papers.stab.measured")
     result = setting.run_at("stab-1-1", 2.0, 200, 0, engine="calibrated")
     arrival, finish = result.table.arrival_time, result.requests["finish_time"]
@@ -116,7 +116,7 @@ def test_measured_rate_counts_who_finishes_between_the_margins(reproduce, settin
     assert 0 < measured.kv_use(result) < 1
 
 
-def test_who_has_begun_goes_on_under_the_papers_rule(reproduce):
+def test_started_requests_continue_under_the_papers_rule(reproduce):
     theorems = reproduce("papers.stab.theorems")
     pauses = {
         rule: theorems.play_pause(theorems.PauseRun(policy, 3000, 0))

@@ -97,7 +97,7 @@ _AT = "kvgym.envs.scheduling.actions"
 
 
 def _with_saved_duration(id: str) -> tuple[Version, ...]:  # noqa: A002
-    """Return the second version of an environment whose actions evict."""
+    """Return the second version of an environment with evicting actions."""
     change = "observes how much time evicting each active request saves"
     return (Version(id, change, {"features": ("saved_duration",)}),)
 

@@ -2,7 +2,7 @@
 
 The settings are protection margin, admission cap, token budget and quantum. The rule runs decodes first, then prefill
 chunks within the budget, then admits in the order of the window. A quantum lets it evict for the first of the window
-if that does not fit: among the active requests whose place would suffice, the one with the most output tokens, if it
+if that does not fit: among the active requests with enough memory to free, the one with the most output tokens, if it
 has generated at least the quantum and twice what the first of the window once had. This is least attained service;
 doubling bounds the work lost.
 """
@@ -224,7 +224,7 @@ class Knobs(ActionKind):
             raise ConfigError("knobs: cap = [0] never admits a request; allow another level")
 
     def options(self, config: ActionConfig) -> tuple[float, ...]:
-        """Return a number for each knob, whose bit k is 1 if level k is allowed."""
+        """Return a number for each knob; its bit k is 1 if level k is allowed."""
         return tuple(
             float(sum(1 << level for level in set(config.knobs.get(name, range(len(levels))))))
             for name, levels in LEVELS.items()

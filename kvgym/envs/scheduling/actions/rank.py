@@ -5,8 +5,8 @@ their bounds. A changed weight recomputes all scores.
 
 ``rank_scores`` is Box(Q + W) in [-10, 10], float64: a number added to the score of the request at each position of
 the queue window, then of the active window (0 = the latest activated); lower scores are better. It stays with the
-request until the next action, even if the request moves; requests in neither window get 0. Requests whose addition
-changes are scored again, and any change ranks all active requests at that iteration. 0 everywhere is ``ranked`` with
+request until the next action, even if the request moves; requests in neither window get 0. Requests with a new addition
+are scored again, and any change ranks all active requests at that iteration. 0 everywhere is ``ranked`` with
 the environment's ``weights``.
 
 The rule decides at every iteration, however many an action spans. With equal weights, and with the scheduler's
