@@ -58,7 +58,7 @@ def test_the_limits_of_sizes_are_those_of_the_code() -> None:
     assert len(rows) == 13
     for number, module, name in rows:
         assert getattr(importlib.import_module(module), name) == int(number.replace(",", "")), name
-    assert f"draws {importlib.import_module('kvgym.workloads.base').MAX_REQUESTS:,} requests" in (
+    assert f"{importlib.import_module('kvgym.workloads.base').MAX_REQUESTS:,} requests" in (
         DOCS / "traces.md"
     ).read_text("utf-8")
 
