@@ -10,13 +10,14 @@ worker and its remaining time are not observed, because no front end has them.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numba import types
 
 from kvgym.compiling.kernel import jit_inline, kernel
-from kvgym.compiling.pointers import view_at
+from kvgym.compiling.tables import Table, declared, opener
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.simulator.tables import (
     FINISHED,
@@ -127,22 +128,28 @@ class Tables(NamedTuple):
     ``present`` int32 (n,) lists the requests in the system; ``loads`` float64 (r * LOADS,) is scratch.
     """
 
-    tracker: Any
-    problems: Any
-    workers: Any
-    workload: Any
-    requests: Any
-    settings: Any
-    episode: Any
-    present: Any
-    loads: Any
-    out: Any
-    mask: Any
+    tracker: Annotated[Any, Table(TRACKER)]
+    problems: Annotated[Any, Table(PROBLEM, "r", name="problem")]
+    workers: Annotated[Any, Table(WORKER, "r")]
+    workload: Annotated[Any, Table(WORKLOAD, "n")]
+    requests: Annotated[Any, Table(REQUEST, "n")]
+    settings: Annotated[Any, Table(ROUTING_SETTINGS)]
+    episode: Annotated[Any, Table(ROUTING_EPISODE)]
+    present: Annotated[Any, Table("i4", "n")]
+    loads: Annotated[Any, Table("f8", "LOADS * r")]
+    out: Annotated[Any, Table("f4", "OUT + PER_WORKER * r", name="flat")]
+    mask: Annotated[Any, Table("u1", "r")]
 
 
-_tracker_at, _problem_at, _worker_at, _workload_at = map(view_at, (TRACKER, PROBLEM, WORKER, WORKLOAD))
-_request_at, _settings_at, _episode_at = map(view_at, (REQUEST, ROUTING_SETTINGS, ROUTING_EPISODE))
-_i4_at, _f8_at, _f4_at, _u1_at = map(view_at, ("i4", "f8", "f4", "u1"))
+TABLES = declared(Tables)
+"""The tables by name, in the order of the addresses; lengths count ``n`` requests and ``r`` workers."""
+
+open_tables: Callable[[Any, int, int], Tables] = opener(
+    Tables,
+    "def open_tables(a, n, r):",
+    [table.opening(f"a[{j}]", table.length) for j, table in enumerate(TABLES.values())],
+    {"LOADS": LOADS, "OUT": _AT_WORKERS, "PER_WORKER": _PER_WORKER},
+)
 
 
 @jit_inline
@@ -311,7 +318,7 @@ def observe(addresses: Any, n: int, r: int, ended: int) -> int:
     """Compute the rewards since the last observation, and write observation and mask.
 
     Args:
-        addresses: int64 (11,), addresses of :class:`Tables`, in its order.
+        addresses: int64 (len(TABLES),), addresses of TABLES, in its order.
         n: requests of the episode.
         r: workers.
         ended: 1 when the run is over, 0 when a request is to be routed.
@@ -319,21 +326,7 @@ def observe(addresses: Any, n: int, r: int, ended: int) -> int:
     Returns:
         The request to be routed, UNKNOWN when the run is over.
     """
-    a = addresses
-    size = _AT_WORKERS + _PER_WORKER * r
-    x = Tables(
-        _tracker_at(a[0], 1)[0],
-        _problem_at(a[1], r),
-        _worker_at(a[2], r),
-        _workload_at(a[3], n),
-        _request_at(a[4], n),
-        _settings_at(a[5], 1)[0],
-        _episode_at(a[6], 1)[0],
-        _i4_at(a[7], n),
-        _f8_at(a[8], LOADS * r),
-        _f4_at(a[9], size),
-        _u1_at(a[10], r),
-    )
+    x = open_tables(addresses, n, r)
     t = x.tracker
     i, now = t.request, t.clock
     first, last = 0, r

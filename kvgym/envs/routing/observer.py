@@ -16,6 +16,7 @@ from kvgym.envs.routing.features import (
     REQUEST_FEATURES,
     ROUTING_EPISODE,
     SYSTEM_FEATURES,
+    TABLES,
     WORKER_FEATURES,
     observation_size,
     observe,
@@ -69,10 +70,9 @@ class Observer:
         self._simulation = simulation
         self._present = guarded(np.zeros(max(n, 1), np.int32))
         self.episode[:] = np.zeros(1, ROUTING_EPISODE)
-        tables = (
-            simulation.tracker, simulation.problem, simulation.workers, simulation.workload, simulation.requests,
-            self.settings, self.episode, self._present, self.loads, self.flat, self.mask,
-        )  # fmt: skip
+        own = {name: getattr(self, name) for name in ("settings", "episode", "loads", "flat", "mask")}
+        own["present"] = self._present
+        tables = [own[name] if name in own else getattr(simulation, name) for name in TABLES]
         self._addresses = np.array([table.ctypes.data for table in tables], np.int64)
         self._size = n
         self._entry = (
