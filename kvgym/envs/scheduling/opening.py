@@ -50,11 +50,10 @@ open_run: Callable[[Any], Run] = opener(Run, "def open_run(where):", _opened(RUN
 
 open_environment: Callable[[Any], Env] = opener(
     Env,
-    "def open_environment(where):",
+    'def open_environment(where):\n    """Open all tables of an environment."""',
     ["open_run(where)", f"settings_at(where[{_SETTINGS}], 1)[0]", *_opened(ENV_TABLES)],
     {"open_run": open_run, "settings_at": _settings_at},
 )
-"""Open all tables of an environment."""
 
 open_rule: Callable[[Any], RuleMemory] = opener(RuleMemory, "def open_rule(where):", _opened(RULE_TABLES))
 """Open the memory of the kind's rule; empty arrays if it has none."""
