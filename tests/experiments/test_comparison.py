@@ -98,7 +98,7 @@ def test_a_failing_policy_does_not_affect_the_others():
     # Threshold 0.99 M with long outputs: clearing everything repeats for ever.
     scenario = load_scenario("mc-sf-model-2").override(workload="mcsf-model-1")
     with pytest.warns(
-        RuntimeWarning, match=r"^1 of 2 runs failed .* first is alpha_greedy:alpha=0.01, seed 0: policy"
+        RuntimeWarning, match=r"^1 of 2 runs failed, .* first is alpha_greedy:alpha=0.01, seed 0: policy"
     ):
         result = compare(scenario, ["alpha_greedy:alpha=0.01", "mc_sf"], seeds=1)
     assert "nothing new has been computed" in result.errors()["alpha_greedy:alpha=0.01"]
