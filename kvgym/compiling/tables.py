@@ -70,12 +70,15 @@ def _view_name(dtype: np.dtype[Any], dimensions: int) -> str:
     return name
 
 
-def opener(cls: Any, head: str, values: Sequence[str], names: Mapping[str, Any] | None = None) -> Any:
+def opener(
+    cls: Any, head: str, summary: str, values: Sequence[str], names: Mapping[str, Any] | None = None
+) -> Any:
     """Return a compiled function, expanded in its callers, that returns a named tuple of expressions.
 
     Args:
         cls: class of the named tuple.
         head: the ``def`` line, and indented lines before the return.
+        summary: its docstring.
         values: an expression for each field.
         names: globals that the expressions use.
     """
@@ -83,4 +86,5 @@ def opener(cls: Any, head: str, values: Sequence[str], names: Mapping[str, Any] 
     namespace = {**_VIEWS, **(names or {}), cls.__name__: cls, "__name__": cls.__module__}
     exec(source, namespace)
     (made,) = (item for name, item in namespace.items() if head.startswith(f"def {name}("))
+    made.__doc__ = summary
     return jit_expand(made)

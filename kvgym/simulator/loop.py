@@ -31,12 +31,12 @@ _BATCH_TIME = (types.FunctionType(BATCH_TIME_SIGNATURE), types.float64[::1])
 first_worker: Callable[[Run], Run] = opener(
     Run,
     "def first_worker(tables):",
+    "Return the tables of the first worker.",
     [
         f"tables.{field}" + ("" if table.shared and table.length else "[0]")
         for field, table in zip(Run._fields, RUN_TABLES.values(), strict=True)
     ],
 )
-"""Return the tables of the first worker."""
 
 
 @kernel(

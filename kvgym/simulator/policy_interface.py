@@ -161,9 +161,9 @@ _DECIDED = {"decision": "record"} | {name: name for name in ("admit", "admit_tok
 deciding: Callable[[Run, RuleDecision], Run] = opener(
     Run,
     "def deciding(run, decision):",
+    "Return the tables of a run with another decision.",
     [f"decision.{_DECIDED[name]}" if name in _DECIDED else f"run.{name}" for name in Run._fields],
 )
-"""Return the tables of a run with another decision."""
 
 
 def table_type(dtype: Any, dimensions: int = 1) -> Any:

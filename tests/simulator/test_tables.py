@@ -104,11 +104,11 @@ def test_openers_are_made_of_declarations():
     assert list(tables) == ["my_one", "my_numbers"]
     one, many = tables.values()
     values = [one.opening("where[0]", "where[1]"), "free + 1", many.opening("where[2]", "where[3]")]
-    open_pair = uncompiled(opener(Pair, "def open_pair(where, free):", values))
+    open_pair = uncompiled(opener(Pair, "def open_pair(where, free):", "", values))
     number, numbers = np.array([7]), np.arange(3.0)
     pair = open_pair(np.array([number.ctypes.data, 9, numbers.ctypes.data, 2]), 4)
     assert (pair.one, pair.free, pair.many.tolist()) == (7, 5, [0, 1])
     rows = [table.opening_rows("where[0]", "2", "where[1]") for table in tables.values()]
-    open_rows = uncompiled(opener(Pair, "def open_rows(where):", [rows[0], "0", rows[1]]))
+    open_rows = uncompiled(opener(Pair, "def open_rows(where):", "", [rows[0], "0", rows[1]]))
     pair = open_rows(np.array([np.arange(4.0).ctypes.data, 2]))
     assert (pair.one.shape, pair.many.shape) == ((2,), (2, 2))

@@ -147,6 +147,7 @@ TABLES = declared(Tables)
 open_tables: Callable[[Any, int, int], Tables] = opener(
     Tables,
     "def open_tables(a, n, r):",
+    "Open the tables of the observer, of their addresses.",
     [table.opening(f"a[{j}]", table.length) for j, table in enumerate(TABLES.values())],
     {"LOADS": LOADS, "OUT": _AT_WORKERS, "PER_WORKER": _PER_WORKER},
 )

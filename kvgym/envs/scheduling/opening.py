@@ -45,18 +45,27 @@ def _opened(tables: Iterable[str]) -> list[str]:
     return [TABLES[t].opening(f"where[{PLACE[t]}]", f"where[{NUM_TABLES + PLACE[t]}]") for t in tables]
 
 
-open_run: Callable[[Any], Run] = opener(Run, "def open_run(where):", _opened(RUN_TABLES))
-"""Open the simulator's tables; unused tables cost nothing."""
+open_run: Callable[[Any], Run] = opener(
+    Run,
+    "def open_run(where):",
+    "Open the simulator's tables; unused tables cost nothing.",
+    _opened(RUN_TABLES),
+)
 
 open_environment: Callable[[Any], Env] = opener(
     Env,
-    'def open_environment(where):\n    """Open all tables of an environment."""',
+    "def open_environment(where):",
+    "Open all tables of an environment.",
     ["open_run(where)", f"settings_at(where[{_SETTINGS}], 1)[0]", *_opened(ENV_TABLES)],
     {"open_run": open_run, "settings_at": _settings_at},
 )
 
-open_rule: Callable[[Any], RuleMemory] = opener(RuleMemory, "def open_rule(where):", _opened(RULE_TABLES))
-"""Open the memory of the kind's rule; empty arrays if it has none."""
+open_rule: Callable[[Any], RuleMemory] = opener(
+    RuleMemory,
+    "def open_rule(where):",
+    "Open the memory of the kind's rule; empty arrays if it has none.",
+    _opened(RULE_TABLES),
+)
 
 
 _SLOT_BYTES, _REQUEST_BYTES, _WORKLOAD_BYTES = SLOT.itemsize, REQUEST.itemsize, WORKLOAD.itemsize

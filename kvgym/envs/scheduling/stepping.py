@@ -222,12 +222,12 @@ _i1_rows_at, _i8_rows_at, _f4_rows_at = view_at("i1", 2), view_at("i8", 2), view
 open_call: Callable[[Any, int], Call] = opener(
     Call,
     "def open_call(order, count):",
+    "Open the first ``count`` rows of the arrays of a call.",
     [
         table.opening_rows(f"order[{k}]", "count", f"order[{WIDTHS + k}]")
         for k, table in enumerate(CALL_ARRAYS.values())
     ],
 )
-"""Open the first ``count`` rows of the arrays of a call."""
 
 
 @jit_inline

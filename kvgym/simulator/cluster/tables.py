@@ -104,6 +104,7 @@ POLICY, BATCH_TIME, ROUTER, REASSIGNING = 0, 2, 4, 6
 open_cluster: Callable[[Any, Any, Any, Any, Any], Cluster] = opener(
     Cluster,
     "def open_cluster(shared, lengths, rows, sizes, handles):",
+    "Open the shared tables, of their addresses and lengths.",
     [
         *(t.opening(f"shared[{j}]", f"lengths[{j}]") for j, t in enumerate(declared(Cluster).values())),
         "rows",
@@ -111,11 +112,11 @@ open_cluster: Callable[[Any, Any, Any, Any, Any], Cluster] = opener(
         "handles",
     ],
 )
-"""Open the shared tables, of their addresses and lengths."""
 
 run_of: Callable[[Cluster, int], Run] = opener(
     Run,
     "def run_of(c, k):\n    a, n = c.rows[k], c.sizes[k]",
+    "Open the tables of worker ``k``.",
     [
         (f"c.{SHARED[name]}" if table.shared else f"c.{SHARED[name]}[k]")
         if name in SHARED
@@ -123,17 +124,16 @@ run_of: Callable[[Cluster, int], Run] = opener(
         for j, (name, table) in enumerate(RUN_TABLES.items())
     ],
 )
-"""Open the tables of worker ``k``."""
 
 memory_of: Callable[[Cluster, int], RuleMemory] = opener(
     RuleMemory,
     "def memory_of(c, k):\n    a, n = c.rows[k], c.sizes[k]",
+    "Open what the policy of worker ``k`` remembers.",
     [
         table.opening(f"a[{j}]", f"n[{j}]")
         for j, table in enumerate(MEMORY_TABLES.values(), start=len(RUN_TABLES))
     ],
 )
-"""Open what the policy of worker ``k`` remembers."""
 
 
 @jit_expand
