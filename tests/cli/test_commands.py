@@ -84,7 +84,7 @@ def test_your_own_trace(kvgym, tmp_path):
     )
     code, _, err = kvgym("run", "fcfs", "-n", 30, "--warm-up", 0.1, "--format", "vllm-bench")
     assert code == 2
-    assert "omit warm_up and cool_down" in err
+    assert "leave out warm_up and cool_down" in err
 
 
 def test_results_go_to_a_new_folder_each_time(kvgym, tmp_path):

@@ -21,9 +21,13 @@ def documented(
 ) -> Iterator[type[Policy]]:
     """Return the policy of a page's first example with one, unregistered and without the code that uses it."""
     page = ROOT / request.param
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    code = next(block for block in blocks if "register_policy\n" in block)
-    code = re.sub(r"@(kvgym\.)?register_policy\n", "", re.split(r"\n\n\n(?=\w+ = )", code)[0])
+    text = page.read_text("utf-8")
+    if example := re.search(r"<!-- from (scripts/examples/\S+) -->", text):
+        code = (ROOT / example[1]).read_text("utf-8")
+    else:
+        blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        code = re.split(r"\n\n\n(?=\w+ = )", next(block for block in blocks if "register_policy\n" in block))[0]
+    code = re.sub(r"@(kvgym\.)?register_policy\n", "", code)
     name = f"documented_{page.stem.replace('-', '_').lower()}"
     folder = tmp_path_factory.mktemp(name)
     (folder / f"{name}.py").write_text(code, "utf-8")

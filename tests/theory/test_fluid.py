@@ -209,7 +209,7 @@ def test_divergence_and_memory_limits_are_reported():
     assert is_unstable([HELLO], 0.1)
     with pytest.raises(ConfigError, match="no thresholds found") as error:
         wait_thresholds([HELLO], unstable)
-    assert float(str(error.value).split("batch holds ")[1].split()[0]) > MAX_TOKENS
+    assert float(str(error.value).split("of which holds ")[1].split()[0]) > MAX_TOKENS
     stable = AffineBatchTime.from_wait(0.5, 1 / 24)
     assert wait_thresholds([HELLO], stable, max_memory=12).tolist() == [4]
     with pytest.raises(ConfigError, match=r"12 KV tokens; max_memory is 11"):
