@@ -16,6 +16,7 @@ pytest.importorskip("sphinx")
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@pytest.mark.long  # continuous integration builds the site in a job of its own
 @pytest.mark.skipif(
     np.lib.NumpyVersion(np.__version__) < "2.0.0",
     reason="NumPy 1 calls a dtype bool_, which Sphinx reads as a link",

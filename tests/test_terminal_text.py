@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from helpers.selection import others_long
 from kvgym.cli.console import Terminal, mapping_table, markdown_table
 from kvgym.errors import ConfigError, UnknownNameError, printable
 
@@ -61,7 +62,9 @@ def kvgym_in(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed", others_long([">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"], {">&-", "<&- >&- 2>&-"})
+)
 def test_closed_streams(tmp_path, closed):
     for arguments, status in (
         ("list routers", 0),

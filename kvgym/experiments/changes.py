@@ -8,7 +8,7 @@ from typing import Any
 
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.describing import describe_scenario, name_of
-from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.experiments.scenario import Scenario, SystemSettings, load_scenario
 from kvgym.experiments.scenario_options import UNCHANGED, ScenarioOptions
 from kvgym.utils.specs import parse_spec
 from kvgym.workloads.workload import describe_workload
@@ -61,8 +61,8 @@ def _change_system(base: Scenario, options: ScenarioOptions) -> Scenario:
     }  # fmt: skip
     if engine is not None:
         changes["engine"] = parse_spec(f"engine:{engine}", "engine")[1] if "=" in engine else engine
-    rules = {"horizon": options.horizon, "block_size": options.block_size}
-    if given := {name: value for name, value in rules.items() if value is not None}:
+    settings = {name: getattr(options, name, None) for name in SystemSettings.model_fields}
+    if given := {name: value for name, value in settings.items() if value is not None}:
         changes["system"] = {**base.system.model_dump(), **given}
     if hardware is not None and "kind" in base.batch_time:
         changes["batch_time"] = {}

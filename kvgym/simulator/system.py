@@ -127,7 +127,7 @@ class System:
             (WAIT): prefill shows nothing, the first token comes from the first of o decode iterations.
         progress_on_evict: what an evicted request keeps. ``"lost"``: nothing, it returns as unprocessed.
             ``"recompute"``: its output tokens; their KV is prefilled again with the prompt (vLLM).
-            ``"kept"``: everything; its KV comes back on admission (swap at no cost).
+            ``"kept"``: everything; its KV comes back on admission, at ``swap_time`` per token.
         requeue: where an evicted request re-enters the queue: by ``"arrival"``, at the ``"front"``, or at
             the ``"back"``; several evicted at once enter in the order of the decision. On a decode worker, where
             requests queue in the order their KV comes, ``"arrival"`` is before the first that arrived later.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.selection import others_long
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.batch_time import AffineBatchTime, PiecewiseBatchTime, UnitBatchTime, load_hardware
 from kvgym.errors import LivelockError
@@ -282,7 +283,7 @@ def test_sizes_that_are_tried() -> None:
     assert {"hopeless size", "pressing beyond"} <= met.keys(), met
 
 
-@pytest.mark.parametrize("known", ["nothing", "objectives", "everything"])
+@pytest.mark.parametrize("known", others_long(["nothing", "objectives", "everything"], {"nothing"}))
 def test_many_active_requests(known: str) -> None:
     """They are ranked now and then, where lengths are learned, and where memory gets too tight for them."""
     met = Counter[str]()

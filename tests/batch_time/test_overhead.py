@@ -140,7 +140,9 @@ def test_an_empty_name_is_no_engine():
 def test_the_overhead_of_old_scenarios_is_refused_with_the_new_field():
     chosen = load_scenario("a100-llama3-8b").override(batch_time={"cpu_overhead": 0.003})
     for act in (chosen.make_system, chosen.resolved):
-        with pytest.raises(ConfigError, match=r"accepts only composition, got cpu_overhead; .* the field engine"):
+        with pytest.raises(
+            ConfigError, match=r"accepts only composition, got cpu_overhead; .* the field engine"
+        ):
             act()
 
 

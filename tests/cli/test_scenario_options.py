@@ -10,6 +10,8 @@ from kvgym.errors import KVGymError
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario_options import UNCHANGED, ScenarioOptions
 
+TEXTS = {"name", "summary"}
+
 GIVEN = {
     "trace": "requests.csv", "trace_format": "vidur", "columns": "arrival=when", "time_unit": "ms", "rate_scale": 2.0,
     "workload": "lmsys", "rate": 3.0, "num_requests": 7, "predictions": "none", "ttft_slo": 1.5, "tbt_slo": 0.25,
@@ -67,6 +69,25 @@ def test_options_reach_the_scenario(kvgym, monkeypatch, tmp_path, command, name,
     )  # None: the command uses the option itself
     untouched = set(ALL) - {name, "horizon"}  # an agent is evaluated with the horizon of its training
     assert all(getattr(options, other) == getattr(UNCHANGED, other) for other in untouched)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_option_changes_the_scenario(name, tmp_path, azure_trace):
+    times = tmp_path / "times.csv"
+    times.write_text("arrival_time,when,prompt_len,output_len\n0,0,9,3\n1,1,9,3\n")
+    given = {
+        **GIVEN,
+        "trace": times,
+        "trace_format": "azure",
+        "router": "uniform_random",
+        "engine": "base_ms=5",
+    }[name]
+    others = {"workers": 4} if name == "router" else {}
+    if name in ("trace_format", "columns", "time_unit", "rate_scale"):
+        others = {"trace": azure_trace if name == "trace_format" else times}
+    before = build_scenario("a100-llama2-70b", **others)
+    after = build_scenario("a100-llama2-70b", **others, **{name: given})
+    assert after.model_dump(exclude=TEXTS) != before.model_dump(exclude=TEXTS)
 
 
 @pytest.mark.parametrize("name", ROOFLINE_OPTIONS)

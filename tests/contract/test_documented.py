@@ -26,7 +26,9 @@ def documented(
         code = (ROOT / example[1]).read_text("utf-8")
     else:
         blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-        code = re.split(r"\n\n\n(?=\w+ = )", next(block for block in blocks if "register_policy\n" in block))[0]
+        code = re.split(r"\n\n\n(?=\w+ = )", next(block for block in blocks if "register_policy\n" in block))[
+            0
+        ]
     code = re.sub(r"@(kvgym\.)?register_policy\n", "", code)
     name = f"documented_{page.stem.replace('-', '_').lower()}"
     folder = tmp_path_factory.mktemp(name)

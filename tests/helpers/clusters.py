@@ -7,19 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 
 from kvgym.batch_time import AffineBatchTime, PiecewiseBatchTime, UnitBatchTime
-from kvgym.policy import POLICIES
 from kvgym.routing import Router
 from kvgym.runner import SimulationResult
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System, Worker
 from kvgym.simulator.view import ClusterView
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
-
-EACH = pytest.mark.parametrize("name", POLICIES)
-
 
 UNIT, AFFINE = UnitBatchTime(), AffineBatchTime(0.31, 0.017, 0.023, 0.0011)
 

@@ -105,6 +105,7 @@ def damaged_everywhere():
     from kvgym.envs.routing.observer import Observer
     from kvgym.envs.scheduling.environment import EnvConfig
     from kvgym.envs.scheduling.episodes import Episodes
+    from kvgym.simulator.boundary import RUN_TABLES
     from kvgym.simulator.cluster.simulation import ClusterSimulation
     from kvgym.simulator.simulation import Simulation
 
@@ -112,7 +113,7 @@ def damaged_everywhere():
     own = ("settings", "batch_params", "observations", "masks", "rewards", "outcomes", "actions")
     run = Simulation(one(), table(), log=True)
     found = {
-        "run": damaged(run, run.tables()._asdict()),
+        "run": damaged(run, dict(zip(RUN_TABLES, run.tables(), strict=True))),
         "environments": damaged(episodes, {name: getattr(episodes, name) for name in own}),
         "block": damaged(episodes, episodes.slots[1].block.tables),
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.selection import others_long
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.cli.app import app
 
@@ -31,7 +32,7 @@ def _run(folder, *arguments, processes=1):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", others_long([1, 2], {1}))
 def test_from_the_machine_to_a_batch_time(tmp_path, processes):
     from typer.testing import CliRunner
 

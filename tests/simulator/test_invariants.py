@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.random_runs import RandomPolicy, systems, tables
+from helpers.selection import EACH_FAMILY
 from kvgym.contract.invariants import InvariantChecker
 from kvgym.errors import LivelockError
-from kvgym.policy import POLICIES, make_policy
+from kvgym.policy import make_policy
 from kvgym.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
@@ -31,7 +32,7 @@ def test_any_feasible_decisions(table: RequestTable, system: System, seed: int, 
 
 @settings(COMMON, max_examples=25)
 @given(tables(), systems(), st.integers(0, 1000))
-@pytest.mark.parametrize("name", POLICIES)
+@EACH_FAMILY
 def test_registered_policies(name: str, table: RequestTable, system: System, seed: int) -> None:
     checker = InvariantChecker(make_policy(name), system, table)
     explained = rf"policy '{name}', iteration \d+, t = \S+ s: .*(no progress|never end|admitted no request)"

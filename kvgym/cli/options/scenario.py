@@ -1,7 +1,8 @@
 """Options that select and change a scenario, declared once for all commands.
 
 A new option is a line of :data:`SCENARIO_OPTIONS` and a field of
-:class:`~kvgym.experiments.scenario_options.ScenarioOptions`. Every command that takes its group then has it.
+:class:`~kvgym.experiments.scenario_options.ScenarioOptions`; every command that takes its group then has it. An option
+with the name of a setting of the engine needs no more; :mod:`kvgym.experiments.changes` applies the others.
 """
 
 from __future__ import annotations

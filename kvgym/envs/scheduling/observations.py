@@ -145,6 +145,8 @@ def predicted_left(predicted_len: int, num_output_tokens: int) -> int:
     return max(predicted_len - num_output_tokens, 1)
 
 
+_QUEUE_COLUMNS, _ACTIVE_COLUMNS = len(QUEUE_FEATURES), len(ACTIVE_FEATURES)
+
 _ENDS = 40  # a bin of the profile counts requests from this bit on, and their memory in the bits below
 _ONE_ENDS = 1 << _ENDS
 
@@ -257,7 +259,7 @@ def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_p
         row[6] = saturate(longer, s.duration_scale)
         row[7] = slack(r.arrival_time + r.slo - w.clock, s.time_scale)
         if s.show != 0:
-            write_columns(e, e.run.requests[i], r.num_output_tokens, row, 8)
+            write_columns(e, e.run.requests[i], r.num_output_tokens, row, _QUEUE_COLUMNS)
         at += s.queue_features
     clear(out[at:end])
     return end
@@ -290,7 +292,9 @@ def write_active(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_
         last = r.arrival_time if np.isnan(slot.last_token_time) else slot.last_token_time
         row[6] = slack(last + r.slo - w.clock, s.duration_scale)
         if s.show != 0:
-            after = write_columns(e, e.run.requests[slot.request_id], slot.num_output_tokens, row, 7)
+            after = write_columns(
+                e, e.run.requests[slot.request_id], slot.num_output_tokens, row, _ACTIVE_COLUMNS
+            )
             if shows_saved(e):
                 load_candidate(e.run.load, slot, -1)
                 shorter = max(base - batch_time(e.run.load, batch_params), 0.0)

@@ -231,6 +231,7 @@ def test_command(command, tmp_path):
         png.load()
 
 
+@pytest.mark.long
 def test_command_shows_policies_and_agents_side_by_side(command):
     result = command(
         "-n", 15, "--rate", 40, "--max-frames", 4, "-o", "b.gif", "-p", "mc_sf", "-p", "ppo_noisy"

@@ -43,7 +43,7 @@ def made_course(workers, samples=5):
 # ---------------------------------------------------------------- recordings
 
 
-@pytest.mark.parametrize("workers", [4, APART])
+@pytest.mark.parametrize("workers", [4, pytest.param(APART, marks=pytest.mark.long)])
 def test_recording(tmp_path, workers):
     files = [(tmp_path / f"{k}" / "a.gif", tmp_path / f"{k}.png") for k in range(2)]
     for path, png in files:

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import kvgym
+from helpers.selection import EACH_FAMILY
 from kvgym.envs.agents import AgentPolicy, NotExpressibleError, play
 from kvgym.envs.demonstrations.record import demonstrate
 from kvgym.envs.scheduling.actions.tokens import WAIT_UNIT
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, LivelockError
-from kvgym.policy import POLICIES, make_policy
+from kvgym.policy import make_policy
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE
 
 RECORDS = (
@@ -228,7 +229,7 @@ def rules(k):
     }
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@EACH_FAMILY
 def test_every_policy_acts_as_in_the_engine(name):
     """Schedules are equal bit for bit, with each decision in Python."""
     compared = 0
@@ -248,7 +249,7 @@ def test_every_policy_acts_as_in_the_engine(name):
     assert compared > 0
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@EACH_FAMILY
 def test_every_policy_can_be_demonstrated(name):
     """The same in the compiled loop, with all engine rules: the worker carries out the policy's decisions."""
     compared = 0

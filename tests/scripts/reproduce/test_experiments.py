@@ -40,7 +40,7 @@ def run(*arguments, folder):
     return done.stdout
 
 
-@pytest.mark.parametrize("name", papers("wait", "slai"))
+@pytest.mark.parametrize("name", papers("wait", "slai", "mc_sf", "stab"))
 def test_all_run_quick_and_draw(load_paper, name, tmp_path):
     pytest.importorskip("matplotlib")
     text = run(name, "--quick", "--jobs", "1", folder=tmp_path)

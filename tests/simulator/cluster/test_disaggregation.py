@@ -5,11 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers.clusters import (
-    EACH,
-    UNIT,
-    apart,
-)
+from helpers.clusters import UNIT, apart
+from helpers.selection import EACH_FAMILY
 from kvgym.runner import SimulationResult, simulate
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, System, Worker
 from kvgym.workloads.classes import ClassStatistics
@@ -105,7 +102,7 @@ def test_a_transfer_is_not_a_swap() -> None:
         assert (result.worker["total_swapped_tokens"] == 0).all()
 
 
-@EACH
+@EACH_FAMILY
 def test_prefill_workers_continue_when_requests_have_left(name: str) -> None:
     """Memory for one prompt at a time: the next begins when the last has left, not when it is over."""
     table = RequestTable.from_columns(

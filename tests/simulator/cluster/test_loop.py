@@ -11,7 +11,6 @@ import pytest
 
 from helpers.clusters import (
     AFFINE,
-    EACH,
     STAIRS,
     UNIT,
     PlainRouter,
@@ -21,6 +20,7 @@ from helpers.clusters import (
     rules_of,
     workload,
 )
+from helpers.selection import EACH_FAMILY
 from kvgym.batch_time import AffineBatchTime
 from kvgym.errors import LivelockError
 from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo, SystemInfo, make_policy
@@ -58,7 +58,7 @@ class ThroughView(Policy):
 # ---------------------------------------------------------------- a cluster of one worker is that worker
 
 
-@EACH
+@EACH_FAMILY
 @pytest.mark.parametrize("time", TIMES)
 def test_one_worker_is_the_single_worker(name: str, time: str) -> None:
     ended = 0
@@ -145,7 +145,7 @@ def alone(
     return result_of(simulation, policy)
 
 
-@EACH
+@EACH_FAMILY
 @pytest.mark.parametrize("router", ["round_robin", "uniform_random"])
 def test_workers_equal_single_workers_on_their_requests(name: str, router: str) -> None:
     unlike = [Worker(40, AFFINE), Worker(64, UNIT), Worker(48, STAIRS)]
@@ -179,7 +179,7 @@ def test_workers_equal_single_workers_on_their_requests(name: str, router: str) 
     assert compared >= 4
 
 
-@EACH
+@EACH_FAMILY
 def test_compiled_uncompiled_and_through_the_views_are_equal(name: str) -> None:
     workers = [Worker(32, AFFINE), Worker(48, UNIT), Worker(40, STAIRS)]
     stages = [Worker(48, UNIT, "prefill"), Worker(32, AFFINE, "decode"), Worker(48, STAIRS, "decode")]
@@ -215,7 +215,7 @@ def test_compiled_uncompiled_and_through_the_views_are_equal(name: str) -> None:
 @pytest.mark.parametrize(
     "router", ["round_robin", "uniform_random", "join_shortest_queue", "least_outstanding_work"]
 )
-@EACH
+@EACH_FAMILY
 def test_nothing_is_lost(name: str, router: str) -> None:
     stages = [Worker(48, UNIT, "prefill"), Worker(32, AFFINE, "prefill")]
     stages += [Worker(40, STAIRS, "decode"), Worker(40, UNIT, "decode"), Worker(60, AFFINE, "decode")]

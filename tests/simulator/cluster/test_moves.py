@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.clusters import AFFINE, EACH, UNIT, apart, assert_equal, equal_tables, rules_of, workload
+from helpers.clusters import AFFINE, UNIT, apart, assert_equal, equal_tables, rules_of, workload
+from helpers.selection import EACH_FAMILY
 from kvgym.batch_time import AffineBatchTime
 from kvgym.contract.cases import Shuffling
 from kvgym.errors import ConfigError, InvalidDecisionError, LivelockError
@@ -126,7 +127,7 @@ def contract(result: SimulationResult) -> None:
     assert (result.worker["peak_kv_tokens"] <= result.system.usable_capacities).all()
 
 
-@EACH
+@EACH_FAMILY
 def test_policies_keep_up_with_a_router_that_moves_anything(name: str) -> None:
     """Between prefill workers and between decode workers; among equal ones it is a check of kvgym.contract."""
     ended = moved = 0
