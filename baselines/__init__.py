@@ -1,6 +1,6 @@
-"""The schedulers and routers of the literature, a module or folder per family (import name ``kvgym.baselines``).
+"""Schedulers and routers from the literature, one module or folder per family; import ``kvgym.baselines``.
 
-:mod:`kvgym.policy` and :mod:`kvgym.routing` load them by name, where they register themselves.
+:mod:`kvgym.policy` and :mod:`kvgym.routing` load them, and they register themselves there by name.
 May import :mod:`kvgym.theory` and what is below it; may be imported from :mod:`kvgym.report` and above.
 """
 

@@ -2,13 +2,13 @@
 
 Sources: P. Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Constraints", Section 5.2
 (α-protection greedy; α-protection β-clearing). FCFS with LIFO eviction is vLLM's (Kwon et al.,
-"Efficient Memory Management for Large Language Model Serving with PagedAttention"); its blocks are ``block_size`` of
-the system.
+"Efficient Memory Management for Large Language Model Serving with PagedAttention"); its blocks are the
+system's ``block_size``.
 
-Readings: a prompt is admitted while the memory that the next iteration needs, requests admitted just before included,
-stays within the threshold. Admission stops at the first request that does not fit. (1 - α)M is compared exactly.
-Deviation: an empty worker admits the first prompt whatever the threshold, since a longer one would wait for ever. With
-``strict`` the threshold holds there too, as the paper prints it.
+Readings: a prompt is admitted while the memory that the next iteration needs stays within the threshold;
+requests admitted just before count. Admission stops at the first request that does not fit. (1 - α)M is
+compared exactly. Deviation: an empty worker admits the first prompt whatever the threshold, since one above
+it would wait for ever. With ``strict`` the threshold applies there too, as printed in the paper.
 """
 
 from __future__ import annotations

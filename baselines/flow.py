@@ -6,11 +6,11 @@ Algorithm 2 (unknown lengths) and Section 4.1.1 (A_min). A slot of the paper is 
 Readings of flow control: requests are picked without checking memory. If the next iteration does not fit,
 requests leave last in, first out until it does: the last picked first, then the latest activated. A request
 picked at this boundary was never active: it keeps its place in the queue and counts as put back, not
-as evicted. In Algorithm 1 a class yields while the queue still holds a request of that class. The paper evicts in
+as evicted. In Algorithm 1 requests of a class are picked while any of that class waits. The paper evicts in
 Algorithm 2 only; where condition (2) does not hold, Algorithm 1 overflows too and the same rule applies.
 
-The budgets and the conditions on them are the paper's, in which memory is tokens, whatever the block size of the
-system; whether an iteration fits is counted in blocks.
+The budgets and the conditions on them are the paper's, which count memory in tokens, whatever the system's
+block size. Whether an iteration fits is checked in blocks.
 
 Readings of A_min: admission follows Jaillet et al., "Online Scheduling for LLM Inference with KV Cache
 Constraints", Algorithm 1 and inequality (5), under the current predictions. An ongoing request that has
@@ -98,9 +98,9 @@ def draw_budget(u: float, most: int, share: float) -> int:
 
 @policy_kernel
 def flow_control_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Algorithm 2: pick up to B_t in queue order; what does not fit leaves, last in first out.
+    """Algorithm 2: pick up to B_t in queue order; on overflow, requests leave last in, first out.
 
-    Undoing picks from the last one on leaves the longest sequence of first picks that fits.
+    Undoing picks, last first, leaves the longest prefix of the picks that fits.
     """
     params, w = memory.params, view.worker
     if params[_RANDOM] == 1.0:
@@ -116,8 +116,8 @@ def flow_control_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemo
 
 
 # Layout of the state of flow_control_classes for n requests: the number of classes seen so far, then four
-# rows of n: their ids in ascending order, the head and the tail of the queue of each, and by request the next
-# of its class. The queues together are the waiting queue, in the same order.
+# rows of n: class ids in ascending order, the head and the tail of each class's queue, and by request the
+# next one of its class. The queues together are the waiting queue, in the same order.
 
 
 @jit
@@ -185,7 +185,7 @@ def put_back_classes(view: RuleView, decision: RuleDecision, memory: RuleMemory,
         decision: what it decides.
         memory: its memory, see above.
         row: the class at which the iteration no longer fits.
-        left: what is left of its budget.
+        left: the rest of its budget.
     """
     state, n, last = memory.state, int(memory.params[0]), memory.params.shape[0] - 2
     while row < state[0]:
@@ -201,7 +201,7 @@ def put_back_classes(view: RuleView, decision: RuleDecision, memory: RuleMemory,
 
 @policy_kernel
 def flow_control_classes_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Algorithm 1: pick up to b_k of each class; what does not fit leaves, last in first out."""
+    """Algorithm 1: pick up to b_k of each class; on overflow, requests leave last in, first out."""
     state, n, last = memory.state, int(memory.params[0]), memory.params.shape[0] - 2
     for j in range(view.worker.num_left):
         forget_of_class(view, state, n, left_request(view, j))
@@ -256,10 +256,10 @@ def evict_shortest(
 
 @policy_kernel
 def a_min_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """A_min: admit as MC-SF under the least output still possible; on overflow the shortest go.
+    """A_min: admit as MC-SF under the least output still possible; on overflow, evict the shortest.
 
     The state is that of MC-SF, then n current predictions by request, then a heap for the order of eviction.
-    The profile holds exactly what the next iteration needs: only the ongoing can overflow it.
+    The profile holds exactly what the next iteration needs: only ongoing requests can overflow it.
     """
     w, state, profile = view.worker, memory.state, memory.profile
     predictions = HEAP + 1 + int(memory.params[_REQUESTS])
@@ -291,7 +291,7 @@ def a_min_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> 
         slot = view.active[k]
         if slot.num_output_tokens >= state[predictions + slot.request_id]:
             overdue += need_of(view, slot)
-    profile_add(profile, offset, overdue, 1, 1, view.problem.block_size)  # a sum of blocks stays what it is
+    profile_add(profile, offset, overdue, 1, 1, view.problem.block_size)  # whole blocks: rounding keeps it
     while state[HEAP] > 0:
         first = heap_first(state, HEAP)
         rounds = rounds_for(view.problem, view.requests[first], state[predictions + first])
@@ -390,7 +390,7 @@ class FlowControlClasses(CompiledPolicy):
 
 @register_policy
 class AMin(CompiledPolicy):
-    """A_min: every output is as short as is still possible, until it turns out to be longer.
+    """A_min: takes every output to be as short as is still possible, until it turns out to be longer.
 
     Predictions start at the lower ends of the given intervals. Deviation: the look-ahead ends after 2^20
     iterations or the longest upper end of an interval, whichever is later, if the memory is larger than that.
@@ -410,7 +410,7 @@ class AMin(CompiledPolicy):
         """Take no hyperparameters."""
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the parameters of the look-ahead, its limit all of the memory, and the most requests of a run."""
+        """Return the look-ahead's parameters, limited by all memory, and the most requests of a run."""
         return np.array([system.kv_capacity, False, False, system.max_requests], dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:

@@ -3,16 +3,16 @@
 Sources: W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention",
 Section 4.5 (vLLM); A. Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve",
 in the form of A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and
-Practice", Algorithm 4 and Section 7 (shortest prefill first). Engines count memory in blocks of 16 tokens or so:
-``block_size`` of the system.
+Practice", Algorithm 4 and Section 7 (shortest prefill first). Engines count memory in blocks of about 16
+tokens: the system's ``block_size``.
 
 Algorithm 4 as printed is off by one in the length of the last chunk, and its inner loop must end when the
-chunk is 0; it knows no memory limit. Readings shared by both policies:
+chunk is 0; it has no memory limit. Readings shared by both policies:
 
 - Active requests are evicted LIFO, the latest activated first, until the running and paused requests fit, and an
   iteration that evicts admits no request. The oldest is never evicted, so that it always finishes.
 - Admission stops at the first request that does not fit, and leaves the watermark free. An empty worker
-  admits the first one all the same: nothing starves.
+  admits the first one regardless, so that none starves.
 - A request that comes back with its whole KV (swapped out, not recomputed) has no prompt left: it joins the
   decodes, and counts as one token.
 """
@@ -77,7 +77,7 @@ _SHORTEST_FIRST = 3  # of Sarathi: the shortest prefill goes first
 
 @jit_inline
 def admit_prompts(view: RuleView, decision: RuleDecision, params: Any) -> int:
-    """Admit whole prompts in queue order; returns how many of those admitted have a prompt to process.
+    """Admit whole prompts in queue order; return how many of those admitted have a prompt to process.
 
     Decodes pause while a prompt is processed, so memory has to hold the KV at rest and the new requests. While
     only swapped-out requests have been admitted, it has to hold all decodes as well.
@@ -131,7 +131,7 @@ def vllm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
 def make_room(view: RuleView, decision: RuleDecision) -> int:
     """Evict LIFO until the decodes of the others fit; return the memory these need, KV at rest included.
 
-    If no decode is left, the oldest prefill must be able to go on by at least one token.
+    If no decode is left, the oldest prefill must be able to advance by at least one token.
     """
     w, active = view.worker, view.active
     last, decodes = w.num_active, w.num_active - w.num_prefilling
@@ -271,9 +271,9 @@ class VLLM(CompiledPolicy):
 class Sarathi(CompiledPolicy):
     """Sarathi-Serve: every decode in every batch, the rest of a token budget for prompts in chunks.
 
-    A request is admitted only if its whole remaining prompt and one output token fit into the memory that
-    this iteration's decodes leave, beside the same for every ongoing prefill: Algorithm 4 knows no memory
-    limit, and without this condition, prompts that cannot be finished would fill it.
+    A request is admitted only if its whole remaining prompt and one output token fit into memory. This
+    iteration's decodes, and the same memory for every ongoing prefill, come first. Algorithm 4 has no memory
+    limit: without this condition, prompts that cannot be finished would fill the memory.
     """
 
     info = PolicyInfo(

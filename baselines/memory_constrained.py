@@ -7,11 +7,11 @@ outputs: flow control for LLM inference (stability by controlled activation), Se
 
 Readings: admission stops at the first request that does not fit. Ties go by arrival, then id. An ongoing
 request that outlives its prediction counts 0 in (5), as printed. If the next iteration needs more memory than the
-capacity, every active request is cleared, those admitted at that moment included, and the iteration is lost (a round
-of the paper is one iteration of the worker). Where memory comes in blocks of several tokens, (5) counts the blocks of
-each request at every moment; it still only grows between completions. Deviation: for a request that would be alone,
-(5) uses the whole capacity, since the margin would block a long one for ever, and others are admitted beside it while
-(5) holds until they end; with ``strict`` the margin holds there too, as printed.
+capacity, every active request is cleared, including those just admitted, and the iteration is lost. A round
+of the paper is one iteration of the worker. With blocks of several tokens, (5) counts the blocks of each
+request at every moment; memory still only grows between completions. Deviation: for a request that would be
+alone, (5) uses the whole capacity, since the margin would block a long one for ever. Others are admitted
+beside it while (5) holds until they end. With ``strict`` the margin applies there too, as printed.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ BLOCKED_UNTIL, BLOCKED_ID, HEAP = 1, 2, 3
 
 @jit_inline
 def update_profile(view: RuleView, memory: RuleMemory, longest: bool) -> int:
-    """Correct the profile where predictions were wrong; returns the offset of now.
+    """Correct the profile where predictions were wrong; return the offset of the present iteration.
 
     Requests that ended early are removed (on a prefill worker none does). After a router has moved any away, the
     profile is rebuilt from those that are left. If overruns extend predictions, each request
@@ -116,7 +116,7 @@ def try_admit(
 ) -> bool:
     """Admit request ``i``, predicted to run ``rounds`` iterations, if inequality (5) holds with it.
 
-    If it does not hold, store until when it cannot.
+    If it does not hold, store the iteration until which it cannot.
     """
     state, profile, iteration = memory.state, memory.profile, view.worker.iteration
     limit = int(memory.params[LIMIT])
@@ -137,7 +137,7 @@ def try_admit(
 
 @jit_inline
 def need_of_next_iteration(view: RuleView, decision: RuleDecision) -> int:
-    """Return the memory that the next iteration needs, those admitted at this moment included."""
+    """Return the memory that the next iteration needs, including that of requests just admitted."""
     need = need_of_active(view)
     for j in range(decision.record.num_admit):
         need += need_of(view, view.requests[decision.admit[j]])
@@ -146,7 +146,7 @@ def need_of_next_iteration(view: RuleView, decision: RuleDecision) -> int:
 
 @jit_inline
 def clear_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> bool:
-    """Clear everything if the next iteration needs more than the capacity; True if it did."""
+    """Clear all active requests if the next iteration exceeds the capacity; return whether it does."""
     if need_of_next_iteration(view, decision) <= view.problem.kv_capacity:
         return False
     clear_all(view, decision)

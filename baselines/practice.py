@@ -1,4 +1,4 @@
-"""Variants from practice, not from a paper: ageing for MC-SF, and eviction by the work that it loses."""
+"""Variants from practice, not from a paper: ageing for MC-SF, and eviction by the work that is lost."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from kvgym.policy import (
     require_fraction,
 )
 
-# Layout of the parameters, behind those of MC-SF; the real numbers are a key per request, the rank in the heap.
+# Layout of the parameters, behind those of MC-SF; the real numbers are each request's key in the heap.
 _RATE = OWN
 
 
@@ -109,8 +109,9 @@ def ageing_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
 def evict_cheapest(view: RuleView, decision: RuleDecision, memory: RuleMemory, need: int) -> None:
     """Evict the requests that lose the least KV until the next iteration of the others fits.
 
-    Ties: the newest goes. Evictions that later ones made unnecessary are undone, the largest first, of
-    equal ones the oldest first. ``need`` is what the whole active set needs; the state is room for a heap.
+    Ties: the newest is evicted. Evictions that later ones made unnecessary are undone, the largest first;
+    among equal ones, the oldest first. ``need`` is what the whole active set needs; the state has room for
+    a heap.
     """
     d, capacity, state = decision.record, view.problem.kv_capacity, memory.state
     last = view.worker.num_active - 1
@@ -146,12 +147,12 @@ def cost_aware_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory
 
 @register_policy
 class Ageing(LookAhead):
-    """MC-SF that gives credit for waiting, so that long requests are not passed for ever.
+    """MC-SF with credit for waiting, so that long requests are not overtaken for ever.
 
     Requests go in ascending order of predicted_len - rate · (now - arrival_time), ties by arrival, then id. A
     request can be passed only by those that arrive within predicted_len / rate seconds after it. Admission is
-    that of MC-SF: the longest sequence of first requests for which (5) holds. On overflow requests leave last
-    in, first out until the next iteration fits, those chosen at this boundary first; MC-SF would clear all.
+    that of MC-SF: the longest prefix for which (5) holds. On overflow requests leave last in,
+    first out until the next iteration fits, those chosen at this boundary first; MC-SF would clear all.
     """
 
     info = PolicyInfo(
@@ -194,8 +195,8 @@ class Ageing(LookAhead):
 class CostAware(CompiledPolicy):
     """First come, first served; on overflow, evicts the requests that lose the least KV.
 
-    The cost of an eviction is the KV at rest, which has to be built again; where evicted requests keep their
-    progress nothing is lost and the same order means least to swap.
+    The cost of an eviction is the KV at rest, which has to be recomputed. Where evicted requests keep their
+    progress, nothing is lost, and the same order swaps the least KV.
     """
 
     info = PolicyInfo(

@@ -9,29 +9,31 @@ output. In every iteration
 
 - the running requests come first, in order of activation. Each gets the tokens it lacks, at most
   ``long_prefill_token_threshold`` (if that is set) and what is left of the budget ``max_num_batched_tokens``. Those
-  that find the budget spent keep their KV and sit out;
+  that find the budget spent keep their KV and skip the iteration;
 - a running request with tokens that do not fit into memory preempts others, until they fit: the newest, or with
   priorities the least urgent, the latest arrived among equals. Tokens that a preempted request was given in this
-  iteration are free for those behind. If a request preempts itself, those behind sit out;
+  iteration are free for those behind. If a request preempts itself, those behind it also skip the iteration;
 - only if no request was preempted, waiting requests start, in order of the queue or of priority, while the budget,
-  ``max_num_seqs`` places and memory last. The first that does not fit ends it. Although a request then takes only the
-  memory of its first chunk, all that it has to compute must fit (``scheduler_reserve_full_isl``), and beside other
-  running requests the ``watermark`` must stay free.
+  ``max_num_seqs`` places and memory last. The first that does not fit ends admission. A request then takes
+  only the memory of its first chunk, but all that it has to compute must fit
+  (``scheduler_reserve_full_isl``). Beside other running requests, the ``watermark`` must stay free.
 
 A preempted request loses its KV, keeps its output tokens and returns to the front of the queue, or to its place by
 priority. In kvgym these are settings of the system: ``first_token="counted"``, ``progress_on_evict="recompute"``,
 ``requeue="front"`` reproduce the engine, as scenario ``vllm-v1`` has them; the order by priority is this policy's
 own and holds under any ``requeue``.
 
-Priority: in vLLM the lower value goes first, in kvgym the column ``priority`` is larger for what is more important. The
-policy follows kvgym's column: vLLM's value is its negative. Ties go by arrival, then by request id.
+Priority: in vLLM the lower value goes first, in kvgym a larger value of the column ``priority`` is more
+important. The policy follows kvgym's column: vLLM's value is its negative. Ties go by arrival, then by
+request id.
 
 Deviations and readings:
 
 - The KV of an output token is written here with the batch that makes it, by the engine with the next one: every
-  request takes one token of memory more, an iteration earlier. So does the whole of what must fit at a start.
+  request takes one token of memory more, an iteration earlier. The same holds for the memory that must fit at
+  a start.
 - If the first running request preempts itself, the engine runs an empty step, which takes next to no time, and
-  decides again. Here the requests behind it have their turn in the same iteration; none starts in it.
+  decides again. Here the requests behind it are scheduled in the same iteration, and no waiting one starts.
 - A request without a prompt left (handed over by a prefill worker, or swapped out and back) needs one token.
 - Left out: prefix caching, speculative decoding, encoders, adapters, asynchronous scheduling, pipeline parallelism,
   KV connectors. ``max_num_partial_prefills`` and ``max_long_partial_prefills`` are configured in the engine but not
@@ -92,13 +94,13 @@ _PREEMPTED = -2  # in place of the planned tokens of a slot, while the decision 
 
 @jit_inline
 def urgency(row: Any, i: int) -> int:
-    """Return a key that is smaller the sooner request ``i`` is due: by priority, then by arrival."""
-    return request_key(-1 - row.priority, i)  # not its negative, which for the least priority is too large
+    """Return a key that is smaller for more urgent requests: by priority, then by arrival."""
+    return request_key(-1 - row.priority, i)  # its negative would be too large for the lowest priority
 
 
 @jit_inline
 def tokens_lacking(params: Any, prefill_left: int) -> int:
-    """Return the tokens that a request asks of an iteration: all it lacks, unless it is a long prompt."""
+    """Return the tokens that a request needs in an iteration: all it lacks, unless it is a long prompt."""
     lacking, threshold = full_tokens(prefill_left), int(params[_THRESHOLD])
     return threshold if 0 < threshold < lacking else lacking
 

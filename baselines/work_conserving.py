@@ -11,18 +11,18 @@ Readings, where the paper leaves a choice:
 
 - It prescribes no order of swapping out: the latest activated requests go first (LIFO). The paper's swap at
   no cost is a system with ``progress_on_evict="kept"``; the other settings work as well. An iteration that swaps out
-  admits no request, which would only exchange one request for another.
+  admits no request: that would only exchange one request for another.
 - Admission stops at the first request that does not fit.
 - SJF orders by prompt plus predicted output. The paper names no measure of a job; its lifetime memory g(s, o)
-  grows with both lengths. Swapped-out requests are ongoing, so that they return before a new one starts, the
-  least work first (``resume="first"``); with ``"by_work"`` they queue among the others, and shorter new requests
-  overtake them: above the service rate, until no more arrive. The look-ahead swaps out only after a
-  prediction that was too short, and keeps the order by work. ``requeue``, which decides the place in the FCFS order,
-  does not matter here.
+  grows with both lengths. Swapped-out requests are ongoing: they return before a new one starts, the
+  least work first (``resume="first"``). With ``"by_work"`` they queue among the others, and shorter new
+  requests overtake them; above the service rate, this lasts until no more arrive. The look-ahead swaps out
+  only after a prediction that was too short, and keeps the order by work. ``requeue``, which decides the
+  place in the FCFS order, does not matter here.
 - The paper assumes that chunks divide prompts; here the last chunk of a prompt may be shorter.
-- The look-ahead knows predicted lengths. A request that has reached its prediction is expected to need one
+- The look-ahead uses predicted lengths. A request that has reached its prediction is expected to need one
   more token. One predicted to outgrow the memory is expected to end when it fills it, as every request fits
-  alone: an empty worker never refuses work.
+  alone. So an empty worker never refuses work.
 """
 
 from __future__ import annotations
@@ -185,8 +185,8 @@ def add_use(
 ) -> None:
     """Add (sign 1) or subtract (sign -1) what a slot or a waiting request uses over ``rounds`` iterations.
 
-    A chunk more per iteration while prompt remains, then, from the iteration that completes the prefill (or
-    at once, if that is over), one token more per iteration.
+    The use grows by one chunk per iteration while prompt remains. From the iteration that completes the
+    prefill, or at once if that is over, it grows by one token per iteration.
     """
     profile, partial = memory.profile, partial_chunks(row, chunk)
     for k in range(partial):
@@ -202,9 +202,10 @@ def chunks_blocked_for(
 ) -> int:
     """Return for how many iterations a request surely cannot be admitted; 0 = it fits now.
 
-    As :func:`~kvgym.kernels.future_memory.blocked_for`: each iteration of waiting lowers the use at a moment
-    before the prefill is complete by one chunk, and at a later one by one token, until it is that of the
-    completing iteration. Profile and capacity are whole blocks, so that tokens may stand for allocated tokens.
+    As :func:`~kvgym.kernels.future_memory.blocked_for`: each iteration of waiting lowers the use. At a moment
+    before the prefill is complete, it falls by one chunk; at a later one by one token, until it is that of
+    the completing iteration. Profile and capacity are whole blocks, so that tokens may stand for allocated
+    tokens.
     """
     profile, capacity = memory.profile, view.problem.kv_capacity
     bound, partial = 0, partial_chunks(r, chunk)
@@ -224,11 +225,11 @@ def end_of(state: Any, i: int) -> int:
 
 @jit_inline
 def update_use(view: RuleView, memory: RuleMemory, chunk: int) -> int:
-    """Correct the profile where predictions were wrong; returns the offset of now.
+    """Correct the profile where predictions were wrong; return the offset of the present iteration.
 
-    The rest of requests that ended early is removed. After a router has moved any away, the profile is rebuilt from
-    those that are left. Each request that has outlived its prediction is added for
-    the next iteration. Afterwards the profile of the coming iteration is what the active set needs.
+    What is left of requests that ended early is removed. After a router has moved any away, the profile is
+    rebuilt from those that are left. Each request that has outlived its prediction is added for the next
+    iteration. Afterwards the profile of the coming iteration is what the active set needs.
     """
     w, state, profile, block_size = view.worker, memory.state, memory.profile, view.problem.block_size
     offset = profile_offset(profile, state, w.iteration)
@@ -260,7 +261,7 @@ def update_use(view: RuleView, memory: RuleMemory, chunk: int) -> int:
 def admit_if_safe(
     view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int, i: int, chunk: int
 ) -> bool:
-    """Admit request ``i`` if memory is predicted never to overflow with it; else note until when it waits."""
+    """Admit request ``i`` if memory is predicted never to overflow with it; else store when to try again."""
     state, iteration, r = memory.state, view.worker.iteration, view.requests[i]
     if state[_BLOCKED_ID] == i and iteration < state[_BLOCKED_UNTIL]:
         return False

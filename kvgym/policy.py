@@ -75,8 +75,8 @@ class PolicyInfo:
         chunks_prefill: whether prompts may be processed in several iterations.
         pauses: whether active requests may be left out of an iteration.
         evicts: whether active requests may be evicted.
-        rules: pairs of a setting of :class:`~kvgym.simulator.system.System` and its value in the engine that the policy
-            is taken from; runs with other values are marked.
+        rules: pairs of a setting of :class:`~kvgym.simulator.system.System` and its value in the engine that
+            the policy comes from; runs with other values are marked.
     """
 
     name: str
@@ -97,17 +97,17 @@ class PolicyInfo:
 
     @property
     def clairvoyant(self) -> bool:
-        """Whether it has information that no real scheduler has; it is then a reference and never ranked as the best.
+        """Whether it observes information no real scheduler has; it is then a reference, never ranked best.
 
         True if and only if it declares true lengths.
         """
         return bool(CLAIRVOYANT & (self.needs | self.uses))
 
     def __post_init__(self) -> None:
-        """Check the name, and make sets of ``needs`` and ``uses``.
+        """Check the name, and convert ``needs`` and ``uses`` to sets.
 
         Raises:
-            ConfigError: the name is not a text, or a need is unknown.
+            ConfigError: the name is not a string, or a need is unknown.
         """
         check_name(self.name, "policy")
         for what in ("needs", "uses"):
@@ -135,7 +135,7 @@ class SystemInfo:
     Attributes:
         kv_capacity: KV memory, tokens of whole blocks.
         prefill_emits: whether the last prefill iteration emits the first counted output token.
-        max_requests: most requests the run can hold (sizes buffers; says nothing of arrivals).
+        max_requests: most requests the run can hold; it sizes buffers and reveals nothing about arrivals.
         max_predicted_len: longest predicted output, or true output if the policy may observe it, tokens; 0 if it may
             observe neither.
         seed: seed sequence of the policy's own random stream.
@@ -162,7 +162,7 @@ class Weight:
 
     Attributes:
         name: keyword of the policy's constructor.
-        default: its default; where size > 1, of every entry.
+        default: its default; if size > 1, the default of every entry.
         step: size of a typical change, the initial standard deviation of a search.
         low: least value.
         high: greatest value.
@@ -184,7 +184,7 @@ class Policy(Configurable, ABC):
 
     Attributes:
         info: its description and needs.
-        label: its name in results; "" = its name and the hyperparameters that were given.
+        label: its label in results; "" = its name with the given hyperparameters.
     """
 
     info: ClassVar[PolicyInfo]
@@ -262,7 +262,7 @@ def fraction_of(capacity: int, fraction: float) -> int:
 
 
 def _load_policies() -> None:
-    __import__("kvgym.baselines")  # first: no plugin takes the name of a built-in policy
+    __import__("kvgym.baselines")  # first, so that no plugin can take the name of a built-in policy
     load_plugins("kvgym.policies", "policies")
 
 
@@ -295,7 +295,7 @@ def clairvoyant_labels(labels: Iterable[str]) -> frozenset[str]:
 
 
 PolicySource = Callable[[str], Policy | None]
-"""Makes the policy that a text names; returns None for a text of another form."""
+"""Return the policy that a spec names, or None for a spec of another form."""
 
 
 def register_policy_source(
@@ -304,8 +304,8 @@ def register_policy_source(
     """Register a source of policies for :func:`make_policy` beside registered names; usable as a decorator.
 
     Args:
-        source: makes the policy that a text names, or returns None.
-        names: returns the names it knows, which messages list with the registered ones; None = none.
+        source: returns the policy that a spec names, or None for a spec of another form.
+        names: returns the names it supports, which messages list beside the registered ones; None = none.
     """
     return _FACTORY.sources.add(source, names)
 
@@ -316,8 +316,8 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
 
     Args:
         spec: a registered name, optionally with hyperparameters as in ``"alpha_greedy:alpha=0.3"`` or
-            ``"alpha_beta:alpha=0.2,beta=0.1"``; or a trained agent, see :func:`kvgym.agents.load_agent`, unless a
-            registered policy has its name; a policy instance is returned as it is.
+            ``"alpha_beta:alpha=0.2,beta=0.1"``. Or a trained agent, see :func:`kvgym.agents.load_agent`; a
+            registered policy of the same name takes precedence. A policy instance is returned unchanged.
         **hyperparameters: override those in ``spec``.
 
     Raises:
@@ -340,7 +340,7 @@ def require(name: str, value: Any, condition: bool, expected: str) -> None:
 
 @explained
 def require_count(name: str, value: Any, least: int = 1) -> None:
-    """Check a hyperparameter that counts something.
+    """Check a hyperparameter that is a whole number.
 
     Raises:
         ConfigError: it is not a whole number ≥ ``least``.
@@ -372,7 +372,7 @@ def numbers_of(name: str, value: Any, kind: type[int] | type[float] = int) -> tu
     """Return a hyperparameter that is a list of numbers.
 
     Args:
-        name: of the hyperparameter.
+        name: name of the hyperparameter.
         value: one number, a sequence of numbers, or text such as ``"4/4/4"`` (as on the command line, where
             commas separate hyperparameters).
         kind: ``int`` or ``float``.

@@ -71,7 +71,7 @@ def check_needs(policy: Policy, table: RequestTable) -> None:
     """Check that the requests carry the information that the policy needs.
 
     Raises:
-        ConfigError: they do not.
+        ConfigError: they lack some of it.
     """
     for need, column in _REQUIRED.items():
         if need in policy.info.needs and getattr(table, column) is None:
@@ -87,7 +87,7 @@ def check_needs(policy: Policy, table: RequestTable) -> None:
 
 
 def known_to(policy: Policy, table: RequestTable) -> frozenset[str]:
-    """Return the information a policy observes: its needs, and what it uses of what the requests carry."""
+    """Return the information a policy observes: its needs, and those of its uses that the requests carry."""
     carried = {need for need, column in _REQUIRED.items() if getattr(table, column) is not None}
     carried |= {"slo", "true_length"} | ({"class_rates"} if table.classes else set())
     return policy.info.needs | (policy.info.uses & carried)
@@ -96,7 +96,7 @@ def known_to(policy: Policy, table: RequestTable) -> frozenset[str]:
 def system_info(
     system: System, table: RequestTable, seed: int, needs: Collection[str], worker: int = 0
 ) -> SystemInfo:
-    """Return the information that the policy of a worker with the given needs gets before a run.
+    """Return the information that a worker's policy with the given needs receives before a run.
 
     In a cluster the rates of the classes are the worker's share: an equal part of the arrivals at its stage.
     """
@@ -142,7 +142,7 @@ def simulate(
         table: the requests.
         policy: a policy or its name, e.g. ``"mc_sf"`` or ``"alpha_greedy:alpha=0.25"``; in a cluster every worker
             has its own copy.
-        router: of a cluster: a router or its name, e.g. ``"join_shortest_queue"``; None = ``"round_robin"``.
+        router: in a cluster, a router or its name, e.g. ``"join_shortest_queue"``; None = ``"round_robin"``.
         seed: seed of the policy's own randomness.
         log: keep a row per iteration.
         compiled: False runs the same engine as plain Python, for reading and debugging.
@@ -159,7 +159,7 @@ def simulate(
         InvalidDecisionError: the policy returned an impossible decision.
         LivelockError: the policy makes no progress.
         UserCodeError: a policy, router, observer or batch-time model from outside kvgym raised an exception.
-            These three errors hold the result so far as ``error.result``, and so does a KeyboardInterrupt.
+            The last three errors, and a KeyboardInterrupt, hold the result so far as ``error.result``.
     """
     policy = make_policy(policy)
     check_needs(policy, table)
@@ -202,7 +202,7 @@ def _run_to_the_end(
                 follower.update()
     except BaseException:
         if follower is not None:
-            with contextlib.suppress(Exception):  # the first error counts
+            with contextlib.suppress(Exception):  # only the first error is reported
                 follower.end()
         raise
     if follower is not None:
@@ -215,8 +215,8 @@ def steps_of(
     """Return an iterator that runs a simulation to its end and pauses before decisions.
 
     Args:
-        simulation: see :func:`prepare_run`, like ``copies``.
-        policy: of the first worker.
+        simulation: from :func:`prepare_run`, as are ``copies``.
+        policy: the policy of the first worker.
         copies: the policy of each worker.
         pace: returns the number of compiled decisions until the next pause; None = no pause.
     """
@@ -287,7 +287,7 @@ def prepare_run(
 
 
 def copy_of(table: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy of a table of records in one block; ``copy()`` copies the fields of each row, which is slow."""
+    """Copy a table of records as one block; ``copy()`` copies each row field by field, which is slow."""
     return words(table).copy().view(table.dtype, type(table)).reshape(table.shape)
 
 
@@ -300,7 +300,7 @@ def final_records(
         requests: dtype REQUEST, (n,).
         active: dtype SLOT, (r, slots).
         num_active: slots in use of each worker, (r,).
-        copied: whether to return a copy; else ``requests`` itself is changed.
+        copied: whether to return a copy; otherwise ``requests`` is changed in place.
     """
     records = copy_of(requests) if copied else requests
     if not num_active.any():
@@ -321,11 +321,11 @@ def final_records(
 
 
 def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False) -> SimulationResult:
-    """Return the outcome of a simulation, up to now if it has not ended.
+    """Return the outcome of a simulation, or its outcome so far if it has not ended.
 
     Args:
         simulation: the simulation.
-        policy: of its first worker.
+        policy: the policy of its first worker.
         given_up: whether the simulation is finished with; its records are then moved, not copied.
     """
     active, num_active = simulation.active, simulation.workers["num_active"]

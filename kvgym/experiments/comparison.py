@@ -282,7 +282,7 @@ def compare(
             taken from there. None = not saved.
         jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. Unless
             it is 1, a script must call this under ``if __name__ == "__main__":``.
-        ray: run on a Ray cluster instead, see there.
+        ray: run on a Ray cluster instead, see the same function.
         progress: called with a line of text after each run.
 
     Returns:
@@ -351,7 +351,7 @@ def compare(
             f"{len(failed)} of {len(runs)} runs failed, see Comparison.errors(); the first is "
             f"{failed[0][0].label}, seed {failed[0][0].seed}: {failed[0][1]}",
             RuntimeWarning,
-            stacklevel=3,  # below it is the decorator
+            stacklevel=3,  # the decorator adds a frame
         )
     examples = {label: result for label in labels if (result := played[label, numbers[0]].result) is not None}
     return Comparison(

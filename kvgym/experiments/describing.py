@@ -30,7 +30,7 @@ def name_of(changed: Scenario, base: Scenario) -> str:
 
 
 def _served_name(scenario: Scenario) -> str:
-    """Return hardware, also a roofline, as ``llama3-8b-a100-tp1``; without hardware the kind of batch-time model."""
+    """Return the hardware or roofline as ``llama3-8b-a100-tp1``; without any, the kind of batch-time model."""
     hardware = scenario.hardware
     if hardware is None:
         return str(scenario.batch_time.get("kind", "?"))
@@ -104,7 +104,7 @@ def describe_scenario(scenario: Scenario, routers: Sequence[str] = ()) -> str:
 
 
 def hardware_of(scenario: Scenario) -> Hardware | None:
-    """Return the hardware of a scenario, None if it has none or its file has gone."""
+    """Return the hardware of a scenario, None if it has none or its file is missing."""
     if scenario.hardware is None:
         return None
     try:

@@ -89,7 +89,7 @@ def setting_key(scenario: Scenario) -> str:
 def code_digest() -> str:
     """Return the hash of the library's version and of all code that determines the results of runs.
 
-    Versions of NumPy and Numba count too: NumPy draws, Numba compiles.
+    Versions of NumPy and Numba count too: NumPy draws the random numbers, and Numba compiles the code.
     """
     versions = (__version__, version("numpy"), version("numba"))
     digest = hashlib.sha256(" ".join(versions).encode())
@@ -106,7 +106,7 @@ def _sources_in(folder: Path) -> list[Path]:
 
 
 def _made(made: Policy | Router | None) -> dict[str, Any] | None:
-    """Return class and content of a policy or router, and its code if that is not the library's."""
+    """Return the class and content of a policy or router, and its code if it is not the library's."""
     if made is None:
         return None
     cls = type(made)
@@ -143,5 +143,5 @@ def _digest(content: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that JSON supports for one that it does not; an array with all its numbers."""
+    """Convert a value that JSON does not support; an array becomes all of its numbers."""
     return value.tolist() if hasattr(value, "tolist") else str(value)

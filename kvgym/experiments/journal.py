@@ -32,7 +32,7 @@ Play = Callable[[Sequence[Run]], Iterator[tuple[int, Played]]]
 """Executes runs; yields the place and the result of each when it finishes, in any order."""
 
 _START = '{"key": "'
-"""The beginning of every line."""
+"""Prefix of every line."""
 
 
 class Journal:
@@ -45,7 +45,7 @@ class Journal:
         file: name of the file in it.
 
     Raises:
-        ConfigError: the folder cannot be written, another process has it open, or the file is something else.
+        ConfigError: the folder cannot be written, another process has it open, or the file is not a journal.
 
     Attributes:
         known: completed runs by key.
@@ -65,10 +65,10 @@ class Journal:
             self._opened = opened.pop_all()
 
     def add(self, key: str, played: Played) -> None:
-        """Write a run; it is kept however this process ends.
+        """Write a run, so that it is kept however this process ends.
 
         Raises:
-            KVGymError: it cannot be written, as on a full disk; earlier runs are kept.
+            KVGymError: it cannot be written, e.g. because the disk is full; earlier runs are kept.
         """
         self.known[key] = replace(played, result=None)
         try:
@@ -141,7 +141,7 @@ def play_kept(
     executor: Executor[Sequence[Run], list[Played]],
     journal: Journal | None,
 ) -> Iterator[tuple[int, Played]]:
-    """Execute runs as :func:`~kvgym.experiments.runs.play_runs` does, but take those in a journal from there.
+    """Execute runs as :func:`~kvgym.experiments.runs.play_runs` does, but reuse those in a journal.
 
     Args:
         runs: the runs; a run that keeps its result is always executed.
@@ -167,16 +167,16 @@ def play_kept(
 def kept_runs(
     player: Player, folder: str | Path | None, *, jobs: int | None = 1, ray: str | None = None
 ) -> Iterator[Play]:
-    """Yield a function that executes runs, for searches; runs of a stopped search are taken from its folder.
+    """Yield a function that executes runs, for searches; runs of a stopped search are reused from its folder.
 
     Args:
         player: executes the runs.
         folder: folder that saves each run, in ``unfinished.jsonl``; None = not saved.
         jobs: processes, see :func:`kvgym.execution.make_executor`.
-        ray: run on a Ray cluster instead, see there.
+        ray: run on a Ray cluster instead, see the same function.
 
     Raises:
-        ConfigError: the folder cannot be written, or another process works in it.
+        ConfigError: the folder cannot be written, or another process has it open.
     """
     settings: dict[str, str] = {}
 
@@ -210,7 +210,7 @@ def _line(key: str, played: Played) -> str:
 
 
 Figure = float | Literal["inf", "-inf"] | None
-"""A number as a line holds it: JSON has neither infinity nor NaN."""
+"""A number as stored in a line: JSON has neither infinity nor NaN."""
 
 
 def _number(value: float) -> Figure:

@@ -14,7 +14,7 @@ from kvgym.policy import PolicyInfo
 P = TypeVar("P", bound=Hashable)
 
 _RULES = {("progress_on_evict", "recompute"): "recomputes", ("requeue", "front"): "requeues at the front"}
-"""Rules of engines in words."""
+"""Descriptions of engine rules."""
 
 _FIGURE = re.compile(r"(?<![\w=.,:/-])\d[\d,]*(?:\.\d+)?(?![\w.]*\w)")
 """A number on its own, not part of a name, an option or a version."""

@@ -21,10 +21,10 @@ from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload
 
 KEPT_SCENARIOS = 4
-"""Number of latest scenarios for which a process caches system and workload."""
+"""Number of most recent scenarios for which a process caches system and workload."""
 
 KEPT_TABLES = 8
-"""Number of latest request tables that a process caches: all policies of a seed share one."""
+"""Number of most recent request tables that a process caches: all policies of a seed share one."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Player:
     """Executes batches of runs and caches what they share; work for an executor.
 
     A :class:`~kvgym.errors.KVGymError` raised by a run becomes the error of its record. If a scenario cannot be made,
-    for example because one of its files has gone, the error is raised.
+    for example because one of its files is missing, the error is raised.
 
     Args:
         tables: number of request tables to cache, at least :data:`KEPT_TABLES`.

@@ -172,7 +172,7 @@ class Scenario(Description):
     def of_seed(self, seed: int) -> Scenario:
         """Return the scenario of a seed: with a drawn memory if it is a range, else the scenario itself.
 
-        Lengths of kind ``fill``, which fill the memory, are made for the drawn memory.
+        Lengths of kind ``fill``, which fill the memory, are computed for the drawn memory.
         """
         if not isinstance(self.kv_capacity, IntRange):
             return self
@@ -303,7 +303,7 @@ class Scenario(Description):
         return spec.replays and spec.arrivals is None
 
     def sample(self, workload: Workload, seed: int, kv_capacity: int) -> RequestTable:
-        """Return the requests of a seed; those that can never be served are dropped or clipped if ``too_long`` says so.
+        """Return the requests of a seed; those that can never be served are treated as ``too_long`` says.
 
         Notes of the table mention this, and hardware that is not validated.
 
@@ -336,8 +336,8 @@ class Scenario(Description):
     def override(self, **changes: Any) -> Scenario:
         """Return the scenario with some fields replaced (None = keep).
 
-        Other hardware or another composition brings its own engine, unless one is given. A roofline without model or
-        GPU takes all missing options from the scenario's hardware, which must be a roofline too.
+        Other hardware or another composition uses its own engine, unless one is given. A roofline without
+        model or GPU takes all missing options from the scenario's hardware, which must be a roofline too.
 
         Raises:
             ConfigError: a field is wrong, or the roofline is incomplete.

@@ -21,18 +21,19 @@ class ScenarioOptions:
 
     Attributes:
         trace: trace file to replay instead of the scenario's workload.
-        trace_format: format of the trace, or of the scenario's own trace; so with the next three.
+        trace_format: format of the trace, or of the scenario's own trace; likewise the next three.
         columns: names of its columns, ``"arrival=ts,prompt=input_tokens,output=output_tokens"``; columns that are not
             named stay as the scenario has them.
         time_unit: unit of its times, for example ``"ms"``.
         rate_scale: factor on its arrival rate.
         workload: preset that replaces the scenario's workload.
         rate: requests per second.
-        num_requests: number of requests, of a trace the first ones.
+        num_requests: number of requests; from a trace, the first ones.
         predictions: spec of the output-length predictions, ``"noisy:epsilon=0.5"``.
         ttft_slo: target for the time to first token of every request, seconds.
         tbt_slo: target for the time between tokens of every request, seconds.
-        too_long: see :class:`~kvgym.experiments.scenario.Scenario`; ``"error"`` also where the scenario has another.
+        too_long: see :class:`~kvgym.experiments.scenario.Scenario`; ``"error"`` also replaces the scenario's
+            value.
         hardware: other hardware, which brings its own engine and KV capacity unless they are given too; or changes to
             the scenario's roofline, ``"roofline:tp=8"``.
         engine: name of an engine in the hardware file, ``"none"``, or figures as in ``"base_ms=5"``.
@@ -42,7 +43,7 @@ class ScenarioOptions:
         workers: number of equal workers.
         router: router of a cluster.
         horizon: seconds after which a run stops.
-        warm_up: part of a run that is not measured at its beginning: seconds, or requests as in ``"200r"``.
+        warm_up: part at the beginning of a run that is not measured: seconds, or requests as in ``"200r"``.
         cool_down: the same at its end.
     """
 

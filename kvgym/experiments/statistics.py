@@ -91,7 +91,7 @@ def improvement_interval(values: ArrayLike, reference: ArrayLike, *, lower_is_be
     Args:
         values: one value per seed, shape (n,).
         reference: values of the reference on the same seeds, shape (n,).
-        lower_is_better: 1 − the ratio of means, else the ratio − 1.
+        lower_is_better: True: 1 − the ratio of means; False: the ratio − 1.
     """
     r = ratio_interval(values, reference)
     if lower_is_better:

@@ -1,6 +1,6 @@
-"""Checking and applying a decision.
+"""Check and apply a decision.
 
-The engine never repairs a decision: an invalid one is refused, with nothing changed.
+The engine never repairs a decision: an invalid one is refused and changes nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def planned_tokens(d: Any, chosen: int, prefill_left: int) -> int:
 
 @jit_inline
 def decoding_front(run: Run, known: int) -> int:
-    """Return a slot before which every active request decodes one token; in most batches that is all slots.
+    """Return a slot before which every active request decodes one token; usually all slots are before it.
 
     It need not be the largest such slot: prefills usually come last, so the search goes backwards from the end.
 
@@ -211,7 +211,7 @@ def apply_evictions(run: Run) -> None:
 
 @jit_inline
 def activate(run: Run, i: int, tokens: int) -> None:
-    """Move a waiting request into the active set, restoring what it kept over an eviction."""
+    """Move a waiting request into the active set, restoring what it kept when it was evicted."""
     w, r, slot = run.w, run.requests[i], run.active[run.w.num_active]
     queue_remove(w, run.requests, i)
     r.status = ACTIVE

@@ -1,4 +1,4 @@
-"""Running a batch: its load and duration, tokens, completions, records."""
+"""Run a batch: its load and duration, tokens, completions and records."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def finish_chunk(p: Any, w: Any, requests: Any, slot: Any, tokens: int, end: flo
     """Account for a prefill chunk; True if it emits a counted output token."""
     slot.num_prefill_left -= tokens
     if slot.num_kv_tokens + tokens > slot.num_kv_best:
-        w.last_progress = w.decisions  # further than ever before: no repetition after lost progress
+        w.last_progress = w.decisions  # new progress, not a repeat of tokens that an eviction lost
     if slot.num_prefill_left > 0:
         return False
     w.num_prefilling -= 1
@@ -117,7 +117,7 @@ def finish_chunk(p: Any, w: Any, requests: Any, slot: Any, tokens: int, end: flo
 def take_blocks(run: Run) -> int:
     """Allocate memory for the tokens of the batch; return the memory in use while it runs.
 
-    For blocks of more than one token. Those of one token are counted as they are written.
+    Only for blocks of more than one token; one-token blocks are counted as they are written.
     """
     p, w, d = run.problem, run.w, run.decision
     kv = full = 0
@@ -158,7 +158,7 @@ def make_token(
     if output > slot.num_delivered_tokens and slot.last_token_time == last_batch_end:
         slot.last_token_time = end
         slot.max_token_gap = max(slot.max_token_gap, end - last_batch_end)  # a branch would be mispredicted
-    else:  # if not late, it is a repetition after lost progress: already delivered
+    else:  # if not late, it repeats a token that an eviction lost: already delivered
         apart = 1
         late = output > slot.num_delivered_tokens
     if late or output == target:
@@ -222,8 +222,8 @@ def settle(run: Run, noted: int, end: float) -> int:
 def process_tokens(run: Run, end: float) -> int:
     """Advance every request of the batch to the end of the iteration; return the number of output tokens.
 
-    Most requests only decode and have a separate loop; rare events are recorded and handled afterwards. The records use
-    the list of finished requests, which is empty while a batch runs.
+    Most requests only decode; they have a separate loop. Rare events are recorded and handled afterwards.
+    They are recorded in the list of finished requests, which is empty while a batch runs.
     """
     w, d, active, targets, notes = run.w, run.decision, run.active, run.targets, run.finished
     last_batch_end, front = w.last_batch_end, d.front
@@ -281,7 +281,7 @@ def start_batch(run: Run, batch_time: Any, batch_params: Any) -> int:
     duration = batch_time(run.load, batch_params) + run.problem.swap_time * w.swap_tokens
     end = w.clock + duration
     w.batch_duration = duration
-    if not 0.0 <= duration <= MAX_DURATION:  # nor NaN
+    if not 0.0 <= duration <= MAX_DURATION:  # also true for NaN
         return BAD_DURATION
     if abs(end - w.clock - duration) > CLOCK_ERROR * duration:
         return BAD_CLOCK
@@ -294,7 +294,7 @@ def start_batch(run: Run, batch_time: Any, batch_params: Any) -> int:
 
 @jit_inline
 def finish_batch(run: Run) -> None:
-    """End the batch: its tokens are delivered, and finished requests leave."""
+    """End the batch: deliver its tokens and remove finished requests."""
     w, start, end = run.w, run.w.clock, run.w.until
     kv = take_blocks(run) if run.problem.block_size > 1 else 0
     made = process_tokens(run, end)

@@ -30,11 +30,11 @@ def batch_time_kernel(function: Callable[..., float]) -> Kernel:
 
 
 class RoughFigures(NamedTuple):
-    """A batch-time model as a linear function, in seconds: a worker's speed, for routers.
+    """A worker's speed, for routers: its batch-time model as a linear function, in seconds.
 
     Attributes:
-        base: of every batch.
-        decode: per request that decodes.
+        base: per batch.
+        decode: per decoding request.
         context: per token in memory.
         prefill: per prompt token.
     """
@@ -119,14 +119,14 @@ class BatchTimeModel(ABC):
     def rough_figures(self, kv_capacity: int) -> RoughFigures:
         """Return a linear approximation of this model; it is exact where the model is linear.
 
-        Its slopes are those of secants: up to 64 more decodes, from little to all of the memory in use, and a prompt
-        of up to 512 tokens.
+        Its slopes are those of secants: over up to 64 more decodes, over memory use from little to full, and
+        over a prompt of up to 512 tokens.
 
         Args:
             kv_capacity: memory of the worker, tokens.
         """
         count, prompt = 64, min(512, kv_capacity)
-        least = count + 1  # a decode has a token of context at least
+        least = count + 1  # every decode has at least one token of context
         full = max(kv_capacity, 2 * least)
         one, many, last = self(
             num_decodes=np.array([1, least, least]), decode_context=np.array([least, least, full])
@@ -141,7 +141,7 @@ def duration_error(status: int, worker: Any, load: Any, where: str) -> RunError 
     """Return the error for a batch with a duration that the engine refuses.
 
     Args:
-        status: what the engine returned.
+        status: the engine's status.
         worker: WORKER record, for its clock and the duration.
         load: LOAD record of the batch.
         where: the run and its position, for the message.

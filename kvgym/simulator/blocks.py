@@ -1,9 +1,9 @@
-"""Memory in blocks: the memory that the KV tokens of a request take.
+"""Block memory: the memory that the KV tokens of a request take.
 
 A worker allocates its memory in blocks of PROBLEM.block_size tokens, as engines with paged memory do, and a request
-takes whole blocks. Memory is therefore measured in *allocated tokens*, the tokens of all blocks that are held. Those
-of a request are a multiple of the block size, and so are sums of them and the capacity of a worker. With a block
-size of 1 tokens and allocated tokens are the same.
+takes whole blocks. Memory is therefore measured in *allocated tokens*, the tokens of all allocated blocks. A
+request's allocated tokens are a multiple of the block size, and so are their sums and the capacity of a
+worker. With a block size of 1, tokens and allocated tokens are the same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def whole_blocks(size: int, tokens: int) -> int:
 def kv_growth(p: Any, row: Any, tokens: int) -> int:
     """Return the memory a slot or a waiting request gains by processing ``tokens``, in allocated tokens.
 
-    It is 0 as long as its last block has room for what is written.
+    It is 0 while the last block has room for the tokens written.
     """
     written = written_tokens(p, row.num_prefill_left, tokens)
     if p.block_size == 1:

@@ -30,7 +30,7 @@ from kvgym.simulator.tables import (
 
 
 class Run(NamedTuple):
-    """The tables of one worker's run, n requests, A active slots at most; tables of r workers have a leading axis.
+    """The tables of one worker's run: n requests, at most A active slots; r workers add a leading axis.
 
     A field added here is a table of every simulation, cluster and environment. ``targets`` are the true output lengths
     of the active requests, kept apart from what policies observe; ``queued`` and ``finished`` the requests that joined
@@ -93,7 +93,7 @@ def list_queued(w: Any, requests: Any, queued: Any, i: int) -> None:
 
 @jit
 def assign(w: Any, r: Any) -> None:
-    """Count a request as one of this worker, before or when it joins the queue."""
+    """Count a request as assigned to this worker, when it joins the queue or earlier."""
     r.worker = w.index
     w.outstanding_requests += 1
     w.outstanding_tokens += expected_tokens(r)

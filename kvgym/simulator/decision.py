@@ -75,7 +75,7 @@ def enter_decision(
     def whole(value: Any, what: str) -> int:
         try:
             number = operator.index(value)
-        except Exception:  # objects of users may raise anything
+        except Exception:  # user code may raise any exception
             number = None
         if number is None or not -(2**63) <= number < 2**63:
             raise refuse(f"{what} {shown(value)}; expected a whole number")
@@ -117,7 +117,7 @@ def enter_decision(
     until: Any = math.inf if decision.wait_until is None else decision.wait_until
     try:
         until = float(until) if isinstance(until, int | float | np.integer | np.floating) else None
-    except OverflowError:  # hundreds of digits
+    except OverflowError:  # a number with hundreds of digits
         until = None
     if until is None:
         raise refuse(f"waits until {shown(decision.wait_until)}; expected seconds, or None to run a batch")

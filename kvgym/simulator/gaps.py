@@ -1,9 +1,10 @@
 """Histograms of the gaps between output tokens, dense or sparse.
 
-A bin is a 1,024th of an octave wide, relative to its gaps at most 2^-10, and holds how many gaps it has and their sum.
+A bin is 1/1,024 of an octave wide, at most 2^-10 relative to its gaps. It holds the number of its gaps and
+their sum.
 
 - A dense histogram has an entry for every bin, 16 bytes each: 1.3 MB. Its length is a multiple of :data:`GAP_OCTAVES`;
-  with fewer bins these are coarser.
+  fewer bins are coarser.
 - A sparse one has an entry for every bin with gaps in it, in a hash table; its length is a power of two. An entry of
   its counts holds the key of the bin in the low bits and the number of gaps above them. Entry 0 counts the bins. Once
   three quarters of the table are in use, further bins are a 32nd of an octave wide, and whole octaves in its last
@@ -97,10 +98,10 @@ def count_gap(gap_counts: Any, gap_sums: Any, gap: float, count: int) -> None:
 def used_bins(
     gap_counts: NDArray[np.int64], gap_sums: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the bins of a sparse histogram that hold gaps, the shortest ones first.
+    """Return the bins of a sparse histogram that hold gaps, shortest gaps first.
 
     Returns:
-        How many gaps each holds, and their sums in seconds, both (b,).
+        The number of gaps in each, and their sums in seconds, both (b,).
     """
     (used,) = np.nonzero(gap_counts[1:])
     counts, sums = gap_counts[1 + used] >> _KEY_BITS, gap_sums[1 + used]

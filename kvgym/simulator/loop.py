@@ -46,7 +46,7 @@ def run_loop(tables: Run, policy: Any, memory: Any, batch_time: Any, batch_param
     """Run until the run ends, an error occurs, or ``budget`` decisions have been made.
 
     Args:
-        tables: those of the one worker, with a leading axis of length 1.
+        tables: the worker's tables, with a leading axis of length 1.
         policy: first-class function of :data:`~kvgym.simulator.policy_interface.POLICY_SIGNATURE`.
         memory: the policy's :class:`~kvgym.simulator.policy_interface.RuleMemory`.
         batch_time: first-class function of :data:`~kvgym.simulator.batch_time.BATCH_TIME_SIGNATURE`.

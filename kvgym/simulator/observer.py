@@ -111,7 +111,7 @@ class Follower:
         self._deciding: tuple[int, float, Ids] | None = None
         self._rows = self._arrivals = self._moves = 0
         self._travelling: list[tuple[float, int, int]] = []
-        self._order = itertools.count()  # of equal times the first to leave arrives first
+        self._order = itertools.count()  # breaks ties: the first to leave arrives first
 
     def update(self) -> None:
         """Report what has happened; a worker is about to decide."""

@@ -39,12 +39,12 @@ class RuleView(NamedTuple):
         requests: REQUEST (n,), by request id; rows of requests that have not arrived are blank, and so are the
             columns that the policy did not declare to need.
         active: SLOT (A,), the active set in order of activation; the first ``worker.num_active`` rows count.
-            The exception: ``active[k].planned`` belongs to the decision, the tokens that slot ``k`` processes
-            in the coming iteration, read where ``decision.record.explicit`` is 1; UNKNOWN = all. It is UNKNOWN
-            when the kernel is called.
+            The exception: ``active[k].planned`` belongs to the decision. It is the number of tokens that slot
+            ``k`` processes in the coming iteration, read where ``decision.record.explicit`` is 1. UNKNOWN =
+            all, which is its value when the kernel is called.
         queued: int32 (2n,), ids of the requests that joined the queue since the last decision, by arrival or by
-            eviction, in order; the first ``worker.num_queued`` entries count. Backwards from its end come those that a
-            router has moved away, see :func:`kvgym.kernels.left_request`.
+            eviction, in order; the first ``worker.num_queued`` entries count. Requests that a router has
+            moved away are listed backwards from its end, see :func:`kvgym.kernels.left_request`.
         finished: int32 (A,), ids of the requests that finished since the last decision; the first
             ``worker.num_finished`` entries count.
         load: LOAD record, scratch space for the load of a batch, for which ``batch_time`` returns the duration.
@@ -127,7 +127,7 @@ def rule_memory(
     reals: ArrayLike = (0.0,),
     profile: ArrayLike = (0, 0),
 ) -> RuleMemory:
-    """Return a memory of the given numbers, as arrays of the dtypes that kernels expect."""
+    """Return a memory with the given numbers, as arrays of the dtypes that kernels expect."""
     given = (params, state, reals, profile)
     return RuleMemory(
         *(guarded(np.ascontiguousarray(a, dtype)) for a, dtype in zip(given, MEMORY_DTYPES, strict=True))

@@ -27,7 +27,7 @@ With more requests than :data:`MANY` it shrinks in proportion, as a decision may
 MANY = 10_000
 
 GROWTH = 16.0
-"""Largest ratio of the size of a slice to the one before."""
+"""Largest ratio of the sizes of consecutive slices."""
 
 Listener = Callable[[float], None]
 
@@ -44,7 +44,7 @@ _subscription: ContextVar[_Subscription | None] = ContextVar("listener", default
 
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Report the progress of simulations in this process to a listener, for the block.
+    """Report the progress of simulations in this process to a listener, within a ``with`` block.
 
     Args:
         listener: called with the share of a run that is done, 0 to 1, at most once every :data:`SECONDS`.

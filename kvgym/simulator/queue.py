@@ -1,9 +1,9 @@
 """The waiting queue of a worker: a doubly linked list through the request table.
 
-Every operation is O(1) except the sorted insertion, which searches from three sides at once: from both ends of the
-queue, and among the requests that arrived next after the one that returns. One of these is near in every order of
-admission: first come, first served leaves later requests at the head of the queue; if others overtake, some requests
-that arrived soon after any request still wait.
+Every operation is O(1) except the sorted insertion. It searches from three places at once: from both ends of
+the queue, and among the requests that arrived next after the returning one. In every order of admission, one
+of these is near the right place. First come, first served leaves later requests at the head of the queue. If
+requests overtake others, some that arrived soon after any given request still wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs of one worker, for Python: own the tables, step or run to the end, explain failures."""
+"""Python interface to runs of one worker: owns the tables, steps or runs to the end, explains failures."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _unseen_request() -> NDArray[Any]:
 
 
 class Simulation:
-    """One run of one worker over a request table; of several workers, :class:`ClusterSimulation`.
+    """One run of one worker over a request table; for several workers see :class:`ClusterSimulation`.
 
     Use :func:`kvgym.simulate` to run a policy to the end. Step by step: :meth:`start`, then
     :meth:`step` with a :class:`~kvgym.simulator.decision.Decision` chosen from :attr:`view`, while they return True.
@@ -155,7 +155,7 @@ class Simulation:
         return Run(*_tables_of(self))
 
     def tables_of(self, worker: int) -> dict[str, NDArray[Any]]:
-        """Return the tables of a worker by name; those of its own have a leading axis of length 1."""
+        """Return the tables of a worker by name; its own tables have a leading axis of length 1."""
         return {
             name: array if table.shared else array[worker : worker + 1]
             for (name, table), array in zip(RUN_TABLES.items(), self.tables(), strict=True)
@@ -334,10 +334,10 @@ class Simulation:
         """Check, in the checked build, that compiled code has not written outside the tables.
 
         Args:
-            blamed: what may have written there, for the message.
+            blamed: the code that may have done so, for the message.
 
         Raises:
-            OutOfBoundsError: it has.
+            OutOfBoundsError: it has written outside them.
         """
         check(
             blamed, {**dict(zip(RUN_TABLES, self.tables(), strict=True)), "batch_params": self.batch_params}

@@ -119,8 +119,8 @@ class System:
     """A worker, or a cluster of workers, with its settings.
 
     Attributes:
-        kv_capacity: KV memory, tokens; of a cluster, that of its smallest worker, without prefill workers.
-        batch_time: duration of an iteration; of a cluster, that of its first worker.
+        kv_capacity: KV memory, tokens; for a cluster, that of its smallest worker, prefill workers excluded.
+        batch_time: duration of an iteration; for a cluster, that of its first worker.
         first_token: ``"counted"`` (Jaillet et al.; flow control): the last prefill iteration emits output
             token 1, so a request takes o iterations with a whole prefill. ``"uncounted"`` (SLAI; stability
             framework): that iteration shows a first token, and o decode iterations follow. ``"decode"``
@@ -135,19 +135,19 @@ class System:
             are done.
         stall_limit: decisions in a row without anything new after which the run is declared a livelock. New is
             an arrival, an output token, or a prompt token that its request had not reached before. None = 10,000
-            plus 20 times the longest request (prompt plus output). With None, where there is no horizon and no
-            request is still to come, effort without anything new is limited as well, so that a livelock is
-            found in seconds however long the queue: see :data:`LEAST_EFFORT`.
+            plus 20 times the longest request (prompt plus output). With None, effort without anything new
+            is limited as well if there is no horizon and no request is still to come. So a livelock is found
+            in seconds, however long the queue: see :data:`LEAST_EFFORT`.
         swap_time: seconds (0 to 1e6) per KV token moved to or from CPU memory, added to the iteration in which an
             evicted request leaves or comes back under progress ``"kept"``; 0 = swap at no cost.
         transfer_latency: seconds (0 to 1e6) per hand-over from a prefill to a decode worker.
         transfer_time: further seconds (0 to 1e6) per KV token handed over. The prefill worker's memory is free as soon
             as the hand-over begins.
         workers: the workers of a cluster; empty = one worker. Prefill workers come before decode workers.
-            Make one with :meth:`cluster` or :meth:`replicate`.
+            Create a cluster with :meth:`cluster` or :meth:`replicate`.
         block_size: tokens of a block, of every worker. Memory is handed out in whole blocks: a request with k KV
             tokens takes ⌈k / block_size⌉ of them, and what remains of the capacity beyond whole blocks cannot be
-            used. 1 counts tokens, as the papers' models do; engines with paged memory use 16 or so.
+            used. 1 counts tokens, as the papers' models do; engines with paged memory use about 16.
     """
 
     kv_capacity: int

@@ -4,7 +4,7 @@ Everything the compiled functions touch is one of these records or a plain array
 runs compiled (records) and uncompiled (``numpy.record`` views). Units: times in seconds, lengths and
 memory in tokens. Each dtype is built once: Numba is slow at recognising an equal but distinct dtype.
 
-Memory is handed out in blocks of PROBLEM.block_size tokens. Where it counts as memory, a request is counted with
+Memory is handed out in blocks of PROBLEM.block_size tokens. The memory of a request is
 its *allocated* tokens, those of whole blocks; with a block size of 1 these are its tokens.
 
 Names avoid attributes that ``numpy.record`` already has (``base``, ``size``, ``shape``, ...).
@@ -202,7 +202,7 @@ PROBLEM = np.dtype(
         ("progress_on_evict", "i8"),
         ("requeue", "i8"),
         ("stall_limit", "i8"),  # decisions without a new token after which a run is a livelock
-        ("effort_limit", "i8"),  # effort without a new token after which it is one if nothing is to come
+        ("effort_limit", "i8"),  # the same for effort, if no request is still to come
         ("effort_weight", "i8"),  # effort of an eviction
         ("idle_weight", "i8"),  # effort of a batch with no active request
         ("keep_log", "i8"),
@@ -210,11 +210,11 @@ PROBLEM = np.dtype(
         ("swap_time", "f8"),  # seconds per KV token moved to or from CPU memory
         ("transfer_latency", "f8"),  # seconds per transfer between workers
         ("transfer_time", "f8"),  # seconds per KV token transferred between workers
-        # In a cluster: about how long the worker's batches take, see `batch_time.rough_figures`; else 0.
-        ("batch_base", "f8"),  # seconds of any batch
-        ("batch_decode", "f8"),  # and for each request that decodes
-        ("batch_context", "f8"),  # and for each token in memory
-        ("batch_prefill", "f8"),  # and for each prompt token
+        # In a cluster: approximate duration of the worker's batches, see `batch_time.rough_figures`; else 0.
+        ("batch_base", "f8"),  # seconds per batch
+        ("batch_decode", "f8"),  # and per decoding request
+        ("batch_context", "f8"),  # and per token in memory
+        ("batch_prefill", "f8"),  # and per prompt token
         # What is revealed to the policy on arrival.
         ("reveal_output", "i8"),
         ("reveal_predicted", "i8"),
@@ -230,8 +230,8 @@ TRACKER = np.dtype(
     [
         ("next_arrival", "i8"),
         ("num_log", "i8"),
-        ("used", "i8"),  # decisions made of a budget
-        # A cluster's clock, and the decision that it needs: of this worker, or a worker for this request.
+        ("used", "i8"),  # decisions used of a budget
+        # A cluster's clock, and the decision it waits for: that of this worker, or a worker for this request.
         ("clock", "f8"),
         ("worker", "i8"),
         ("request", "i8"),

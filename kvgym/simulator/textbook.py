@@ -1,8 +1,8 @@
 """The discrete model of Jaillet et al. in plain Python: an oracle for tests, written for clarity.
 
 It shares no code with the compiled engine or the compiled policies, and recomputes everything at every epoch. Scope:
-one worker, whole-prompt prefill in an iteration that emits the first output token, and evicted requests that lose all
-progress and return to their place in order of arrival.
+one worker, and whole-prompt prefill in an iteration that emits the first output token. Evicted requests lose
+all progress and return to their place in order of arrival.
 
 Source: Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Constraints", Sections 2, 4 and
 5.2, Algorithms 1 and 2. Their M is ``capacity`` here, their õ ``predicted``. Beyond the paper, memory may be
@@ -26,7 +26,7 @@ from kvgym.workloads.table import RequestTable
 
 @dataclass(eq=False)
 class Job:
-    """A request. ``generated`` counts the output tokens of its present life, 0 while it waits."""
+    """A request. ``generated`` counts the output tokens since its latest admission, 0 while it waits."""
 
     request_id: int
     arrival: float
@@ -72,16 +72,16 @@ def need(jobs: Jobs) -> int:
 
 
 def share(capacity: int, alpha: float) -> Fraction:
-    """Return (1 - alpha) M exactly, alpha being the decimal that was written."""
+    """Return (1 - alpha) M exactly, with alpha as the decimal that was written."""
     return (1 - Fraction(str(alpha))) * capacity
 
 
 def satisfies_5(jobs: Jobs, limit: Fraction, overrun: str) -> bool:
-    """Whether (5) holds at every predicted completion time of ``jobs`` until the last of them is over.
+    """Return whether (5) holds at every predicted completion time of ``jobs``, up to the last.
 
-    What was admitted before has been held to its own limit; one that was alone may be beyond that of the others later.
+    Earlier admissions were checked against their own limit; a job admitted alone may exceed that of others.
     """
-    least = 1 if overrun == "extend" else 0  # rounds that one which outlived its prediction is taken to need
+    least = 1 if overrun == "extend" else 0  # rounds that a job past its prediction is taken to need
     ends = [max(least, job.predicted - job.generated) for job in jobs]
     held = [
         sum(j.memory(k) for j, end in zip(jobs, ends, strict=True) if end >= k)
@@ -185,7 +185,8 @@ def run_textbook(
         kv_capacity: M, tokens.
         batch_time: function giving seconds from keyword loads, see ``kvgym.simulator.batch_time.LOAD_FIELDS``.
         policy: a name in :data:`RULES`, or a function (waiting, active, capacity) -> Plan.
-        patience: epochs in a row without an arrival or a token never seen before: the run will not end.
+        patience: epochs in a row without an arrival or a new token, after which the run is taken to be
+            endless.
         block_size: tokens of a block of memory.
         **args: hyperparameters; ``alpha_beta`` needs ``uniform``, a function giving numbers in [0, 1).
 

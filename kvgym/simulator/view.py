@@ -247,7 +247,7 @@ class SystemView:
 
         Args:
             kernel: the policy's kernel.
-            memory: its parameters and what it remembers, which the call may change.
+            memory: its parameters and state; the call may change the state.
         """
         tables, n = self._simulation.python_tables(), self._worker
         view = self._rule_view(tables, n)
@@ -256,7 +256,7 @@ class SystemView:
         d = made.record
         evicted, admitted = made.evict[: d.num_evict].tolist(), made.admit[: d.num_admit].tolist()
         tokens: dict[int, int] = {}
-        if d.explicit == 1:  # of requests that stay or are admitted; plans of evicted slots mean nothing
+        if d.explicit == 1:  # for requests that stay or are admitted; plans of evicted slots have no meaning
             staying = (view.active[k] for k in range(self.num_active) if k not in evicted)
             tokens = {int(slot.request_id): int(slot.planned) for slot in staying}
             tokens |= dict(zip(admitted, made.admit_tokens[: d.num_admit].tolist(), strict=True))

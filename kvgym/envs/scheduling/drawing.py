@@ -21,7 +21,7 @@ def at_load(table: RequestTable, load: tuple[float, float], seed: int) -> Reques
     if load == (1.0, 1.0):
         return table
     drawn = np.exp(stream(seed, "load").uniform(*np.log(load)))
-    factor = float(np.clip(drawn, *load))  # exp(log(x)) may miss x by a rounding
+    factor = float(np.clip(drawn, *load))  # exp(log(x)) may differ from x by rounding
     return table.faster(factor)
 
 

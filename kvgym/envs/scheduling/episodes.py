@@ -173,7 +173,7 @@ class Episodes(Arrays):
         """Check that the workload has the information to be revealed.
 
         Raises:
-            ConfigError: it does not.
+            ConfigError: the workload lacks some of it.
         """
         for need, column in (
             ("predicted_length", "predicted_output_len"),
@@ -204,7 +204,7 @@ class Episodes(Arrays):
             culprit: the code to blame, for the message.
 
         Raises:
-            OutOfBoundsError: it has.
+            OutOfBoundsError: it has written outside them.
         """
         for index, slot in enumerate(self.slots):
             slot.block.check(f"{culprit}, environment {index}" if len(self.slots) > 1 else culprit)

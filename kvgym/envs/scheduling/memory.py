@@ -167,10 +167,10 @@ class Arrays:
         times: float64 (N,), written: clocks, seconds.
         given: (N, a) of the dtype of the actions' space: unconverted actions, which the call copies to ``actions``.
         orders: int64 (1 or 1 + T, 26), arguments of calls. An order has the addresses of the arrays in the order of
-            :data:`ARRAYS`, from WIDTHS on the lengths of their rows, then FIRST and LAST (exclusive) environment and
-            WORK (:data:`CHECK`, :data:`PLAY`); GIVEN is the dtype code of ``given``
-            (:data:`~kvgym.envs.scheduling.actions.reading.STORED`), or 0 if actions are in ``actions``. With T threads
-            the first order checks all actions, and the others divide the environments between them.
+            :data:`ARRAYS`, and from WIDTHS on the lengths of their rows. FIRST and LAST (exclusive)
+            environment follow, then WORK (:data:`CHECK`, :data:`PLAY`); GIVEN is the dtype code of ``given``
+            (:data:`~kvgym.envs.scheduling.actions.reading.STORED`), or 0 if actions are in ``actions``. With
+            T threads the first order checks all actions, and the others divide the environments between them.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class Block:
             culprit: the code to blame, for the message.
 
         Raises:
-            OutOfBoundsError: it has.
+            OutOfBoundsError: it has written outside it.
         """
         wrong = np.flatnonzero(self._guards & (self.memory != GUARD_BYTE))
         if len(wrong):

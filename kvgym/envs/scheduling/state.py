@@ -4,8 +4,8 @@ An episode is one block of memory (:class:`~kvgym.envs.scheduling.memory.Block`)
 copy each. The state includes the future: requests that have not arrived are in the block, and a copy continues with
 the same ones. A planner that simulates on copies is therefore clairvoyant.
 
-Compiled code trusts the content of the block. So the arrays of a state are read-only, a state is restored only with
-the arrays it was saved with, and a pickled state has a digest of them that reveals damage.
+Compiled code trusts the content of the block. So the arrays of a state are read-only, and a state is restored
+only with the arrays it was saved with. A pickled state has a digest of them that reveals damage.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ STEP, START, BEGIN, COMPOSE, OBSERVE = 1, 2, 3, 4, 5
 RUNNING, TERMINATED, TRUNCATED, FAILED = 0, 1, 2, 3
 
 MANY = 512
-"""Number of environments in a call from which on their tables no longer fit into a core's own cache."""
+"""Number of environments in a call at which their tables no longer fit into a core's own cache."""
 
 
 @jit
@@ -264,11 +264,11 @@ def convert_given(order: Any, actions: Any) -> None:
 def step_envs(order: Any) -> int:
     """Step or start environments.
 
-    ``todo`` of each environment is 0 to skip it; STEP; START for the episode prepared in its tables; OBSERVE to write
-    observation and mask again; or, for a simulation that runs elsewhere, BEGIN to prepare a decision or COMPOSE to add
-    one action to it, which has been in force for the iterations in EPISODE.held. ``outcomes`` are RUNNING, TERMINATED,
-    TRUNCATED or FAILED; for BEGIN 1 if there is something to decide; for COMPOSE 1 if the decision is complete. All
-    environments have the settings of the first one.
+    ``todo`` of each environment is 0 to skip it, or STEP. START starts the episode prepared in its tables,
+    and OBSERVE writes observation and mask again. For a simulation that runs elsewhere, BEGIN prepares a
+    decision and COMPOSE adds one action to it, which has been in force for EPISODE.held iterations.
+    ``outcomes`` are RUNNING, TERMINATED, TRUNCATED or FAILED; for BEGIN 1 if there is something to decide;
+    for COMPOSE 1 if the decision is complete. All environments have the settings of the first one.
 
     Args:
         order: int64, the addresses of the arrays and the range of environments, see

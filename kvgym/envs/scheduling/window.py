@@ -2,7 +2,7 @@
 
 In queue order, the window is updated from the queue at every boundary. A rule that ranks requests fills it itself
 (ORDER_RANK). In the other orders (shortest predicted output, shortest prompt, smallest predicted volume or least
-attained service first; ties by arrival) the first Q are kept sorted and the rest are in a heap, so that an arrival
+attained service first; ties by arrival) the first Q are kept sorted and the rest are in a heap. So an arrival
 costs O(Q + log n) instead of a sort.
 """
 
@@ -88,8 +88,8 @@ def window_refill(settings: Any, episode: Any, window: Any, heap: Any, requests:
 def window_update(e: Env) -> None:
     """Update the window at a boundary.
 
-    In queue order the window is only extended, if all changes of the queue since the last boundary are arrivals at its
-    end and requests that were taken out of the window.
+    In queue order the window is only extended if the queue has changed in two ways at most since the last
+    boundary: arrivals at its end, and requests that were taken out of the window.
     """
     settings, episode, window, requests, w = e.settings, e.episode, e.window, e.run.requests, e.run.w
     returned = w.total_evicted + w.total_received

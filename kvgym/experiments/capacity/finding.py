@@ -83,7 +83,7 @@ def find_capacity(
             are taken from there. None = not saved.
         jobs: processes, see :func:`kvgym.execution.make_executor`; any number gives the same result. Unless it
             is 1, a script must call this under ``if __name__ == "__main__":``.
-        ray: run on a Ray cluster instead, see there.
+        ray: run on a Ray cluster instead, see the same function.
         progress: called with a line of text after each run.
 
     Raises:

@@ -75,8 +75,8 @@ def provision(
     - Theory: ⌈λ/μ⌉ by every estimate of the batch time, with the measured rate of a saturated worker, see
       :mod:`kvgym.experiments.capacity.estimates`; and, with the trace compressed or stretched, the highest rates at
       which one worker's backlog does not grow and at which it meets the targets.
-    - Simulation: the whole load behind the router, and the smallest number of workers with which every request
-      finishes and the targets are met, by doubling or halving and bisection from the number by theory.
+    - Simulation: the smallest number of workers behind the router with which every request of the whole load
+      finishes and the targets are met. The search doubles or halves the number by theory, then bisects.
     - Both again for windows of time, if requested.
 
     Args:
@@ -93,9 +93,9 @@ def provision(
         seed: seed of the workload, policies and routers.
         request_slos: as in :func:`~kvgym.experiments.capacity.finding.find_capacity`.
         most_workers: largest number of workers to try.
-        folder: folder that saves runs, as there.
-        jobs: as there.
-        ray: as there.
+        folder: folder that saves runs, as in ``find_capacity``.
+        jobs: as in ``find_capacity``.
+        ray: as in ``find_capacity``.
         progress: called with a line of text after each run.
 
     Raises:

@@ -6,8 +6,9 @@ A run passes if
 2. every target is met, over all requests of the run, including the first and the last;
 3. the backlog does not grow from the second to the last quarter of the arrivals. The backlog of a quarter is the mean
    number of requests in the system, waiting or running, that its arrivals find. It may rise by :data:`MOST_GROWTH` of
-   the requests that arrived between the centres of the two quarters, plus an allowance for chance, 2·√(N + 1), with N
-   the backlog of the second quarter. The first quarter, in which the system fills, does not count.
+   the requests that arrived between the centres of the two quarters, plus an allowance for chance. The
+   allowance is 2·√(N + 1), with N the backlog of the second quarter. The first quarter, in which the
+   system fills, does not count.
 
 An overload by a share ε makes ε of all arrivals pile up, so the third rule detects overloads above
 MOST_GROWTH + 4·√(N + 1)/n; a smaller overload passes in a run of n requests unless a target detects it. A run

@@ -25,7 +25,7 @@ DIRECT = tuple(_TYPES)
 """Fields that are set by their name alone, see :class:`~kvgym.experiments.scenario_options.ScenarioOptions`."""
 
 TEXTS = tuple(name for name, kinds in _TYPES.items() if kinds <= {str, type(None)})
-"""Text fields; ``none`` among their values is a word."""
+"""Text fields, where the value ``none`` is an ordinary word."""
 
 PREFIXES = ("predictions", "workload", "system", "hardware")
 """Parts of a scenario with fields that are set by ``part.name``, in the workload also deeper."""
@@ -64,7 +64,7 @@ def parse_values(text: str, where: str = "") -> tuple[Any, ...]:
 
 
 def is_range(text: str) -> bool:
-    """Whether a text is three numbers separated by colons, the last perhaps a factor."""
+    """Whether a text is three numbers separated by colons; the last may be a factor."""
     ends = [end.strip() for end in text.split(":")]
     return len(ends) == 3 and all(_NUMBER.fullmatch(end.removeprefix("*")) for end in ends)
 
@@ -135,7 +135,7 @@ def set_fields(base: Scenario, point: Mapping[str, Any]) -> Scenario:
     direct = {name: _typed(name, value) for name, value in point.items() if name in DIRECT}
     direct.setdefault("too_long", base.too_long)
     if direct.get("workers") == 1:
-        direct.pop("router", None)  # it is for the points with several workers
+        direct.pop("router", None)  # it applies to the points with several workers
     parts = {name: name.partition(".") for name in point}
     roofline = {rest: point[name] for name, (part, _, rest) in parts.items() if rest and part == "hardware"}
     if roofline:
@@ -152,7 +152,7 @@ def set_fields(base: Scenario, point: Mapping[str, Any]) -> Scenario:
     whole = direct.pop("predictions", None) if inner else None
     chosen = build_scenario(base, **direct)
     changes: dict[str, Any] = {}
-    if whole is not None:  # may be complete only with the fields inside
+    if whole is not None:  # may be complete only together with the fields inside it
         kind, options = parse_spec(whole, "prediction")
         options |= {rest: value for rest, value in inner.items() if "." not in rest}
         changes["workload"] = {**describe_workload(chosen.workload), "predictions": {"kind": kind, **options}}
@@ -204,7 +204,7 @@ def _typed(name: str, value: Any) -> Any:
         return Path(str(value))
     if name in TEXTS:
         return "none" if value is None else str(value)
-    if str in kinds:  # a number or a text
+    if str in kinds:  # a number or text
         return value
     whole = float not in kinds
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):

@@ -176,7 +176,7 @@ def sweep(
         resume: continue in a folder with runs; with another plan, the runs that both plans share are kept.
         jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. Unless
             it is 1, a script must call this under ``if __name__ == "__main__":``.
-        ray: run on a Ray cluster instead, see there.
+        ray: run on a Ray cluster instead, see the same function.
         progress: called after each run, and once at the start, with the run, the completed runs and the total.
 
     Raises:

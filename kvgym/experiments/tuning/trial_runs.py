@@ -44,7 +44,7 @@ class TrialRunner:
         targets: bounds on other metrics.
         folder: folder that saves each run when it finishes; None = not saved.
         jobs: processes, see :func:`kvgym.execution.make_executor`.
-        ray: run on a Ray cluster instead, see there.
+        ray: run on a Ray cluster instead, see the same function.
         progress: called after each run with its configuration, the number of completed runs, and the maximum number.
     """
 

@@ -53,10 +53,10 @@ def tune(
     """Search the hyperparameters of a policy for the best mean of a metric over training seeds.
 
     The policy as given is always the first trial, so the best trial is never worse on these seeds. A trial that fails
-    on a seed (a livelock, an impossible decision, no value) is disqualified and keeps its error. For latencies and
-    other metrics that ignore unfinished requests (evictions, fairness), a trial is also disqualified if it finished
-    fewer requests by the horizon, over all seeds, than another trial: if runs end at a horizon, use a metric such as
-    ``goodput`` or ``token_throughput``.
+    on a seed (a livelock, an impossible decision, no value) is disqualified and keeps its error. Latencies
+    and some other metrics (evictions, fairness) ignore unfinished requests. For these, a trial is also
+    disqualified if it finished fewer requests by the horizon, over all seeds, than another trial. If runs end
+    at a horizon, use a metric such as ``goodput`` or ``token_throughput``.
 
     Args:
         policy: policy or spec; the hyperparameters that it gives stay fixed.
@@ -74,7 +74,7 @@ def tune(
         folder: folder that saves each run when it finishes, see :func:`kvgym.experiments.comparison.compare`.
         jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. Unless
             it is 1, a script must call this under ``if __name__ == "__main__":``.
-        ray: run on a Ray cluster instead, see there.
+        ray: run on a Ray cluster instead, see the same function.
         progress: called after each run with its configuration, the number of completed runs, and the maximum number.
 
     Raises:

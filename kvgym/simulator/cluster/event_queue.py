@@ -1,8 +1,9 @@
 """The event queue of a cluster: when each worker has something to do next.
 
-It is a tournament tree: its second half holds the time of each worker, in order, and every entry ``k`` before that,
-down to 1, holds the earlier time of the entries ``2 k`` and ``2 k + 1``. A change costs one step a level; so does
-finding the first worker, in the order of the workers, that is due. Entry 1 is the earliest time of all workers.
+It is a tournament tree. Its second half holds the time of each worker, in order. Every entry ``k`` before
+that, down to 1, holds the earlier time of the entries ``2 k`` and ``2 k + 1``. A change costs one step per
+level; so does finding the first worker, in the order of the workers, that is due. Entry 1 is the earliest
+time of all workers.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ RESUME_NOTHING, RESUME_DECISION, RESUME_ROUTE, RESUME_REASSIGN = 0, 1, 2, 3
 
 @jit
 def settle_route(c: Cluster, k: int) -> int:
-    """Send the request to route to worker ``k``; BAD_ROUTE if it may not go there."""
+    """Send the request that needs a worker to worker ``k``; BAD_ROUTE if it may not go there."""
     t = c.tracker
     first, last = candidates(c)
     if not first <= k < last:
@@ -90,7 +90,7 @@ def settle_route(c: Cluster, k: int) -> int:
 
 @jit
 def candidates(c: Cluster) -> tuple[int, int]:
-    """Return the first worker that the request to route may go to, and the end (exclusive)."""
+    """Return the range of workers that the request may go to: the first, and the end (exclusive)."""
     prefill, total = c.tracker.num_prefill_workers, c.workers.shape[0]
     if prefill == 0:
         return 0, total
@@ -310,8 +310,8 @@ def run_cluster(
         shared_sizes: int64, their lengths.
         rows: int64 (r, len(ROW)), addresses of each worker's tables.
         sizes: int64, their lengths.
-        handles: int64 (r, 8), where the functions of each worker are, two numbers each, at POLICY, BATCH_TIME, ROUTER
-            and REASSIGNING.
+        handles: int64 (r, 8), handles of each worker's functions, two numbers each, at POLICY, BATCH_TIME,
+            ROUTER and REASSIGNING.
         resume: RESUME_DECISION executes the decision of ``tracker.worker`` first; RESUME_ROUTE sends
             ``tracker.request`` to worker ``tracker.route``; RESUME_REASSIGN makes the move ``tracker.route``.
         ask: sum of ASK_POLICY and ASK_ROUTER: return DECIDE, or ROUTE and REASSIGN, instead of calling the kernel.

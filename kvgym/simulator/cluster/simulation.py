@@ -1,4 +1,4 @@
-"""Runs of a cluster, for Python: the tables of several workers behind a router."""
+"""Python interface to runs of a cluster: the tables of several workers behind a router."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ class ClusterSimulation(Simulation):
             chosen = view.candidates[0] if len(view.candidates) == 1 else self.router.route(view)
         try:
             self.tracker[0]["route"] = operator.index(chosen)
-        except Exception:  # objects of users may raise anything
+        except Exception:  # user code may raise any exception
             raise InvalidDecisionError(
                 f"router {shown(self.router.info.name)} returned {shown(chosen)} for request {view.request_id}; "
                 "expected the index of a worker"
@@ -342,7 +342,7 @@ class ClusterSimulation(Simulation):
             return UNKNOWN
         try:
             request, worker = map(operator.index, chosen)
-        except Exception:  # objects of users may raise anything
+        except Exception:  # user code may raise any exception
             raise InvalidDecisionError(
                 f"router {shown(router.info.name)} reassigns {shown(chosen)}; expected a request and a worker, or None"
             ) from None

@@ -55,8 +55,8 @@ REASSIGN_SIGNATURE = types.int64(
 """Signature of the second kernel of a compiled router that reassigns: it returns a move, or UNKNOWN for none.
 
 ``(problems, workers, requests, active, k, params, state) -> move``. Called when a batch or a wait of worker ``k`` has
-ended, before anybody decides, and again after every move that it returns. A move is request times the number of
-workers plus worker, see :func:`kvgym.kernels.move_to`. It must change nothing but ``state``.
+ended, before any worker decides, and again after every move that it returns. A move is request times the
+number of workers plus worker, see :func:`kvgym.kernels.move_to`. It must change nothing but ``state``.
 """
 
 _policy_at, _batch_time_at, _router_at, _reassign_at = map(
@@ -66,12 +66,12 @@ _i4_at, _f8_at, _slots_at = view_at("i4"), view_at("f8"), view_at(SLOT, 2)
 
 
 class Cluster(NamedTuple):
-    """The tables that all workers share, and where those of each worker lie; ``events`` is their event queue.
+    """The tables that all workers share, and addresses of each worker's own; ``events``: the event queue.
 
     Attributes:
         rows: int64 (r, len(ROW)), addresses of the tables of each worker.
         sizes: int64 (r, len(ROW)), their lengths.
-        handles: int64 (r, 8), where the functions of each worker are, see POLICY.
+        handles: int64 (r, 8), handles of each worker's functions, see POLICY.
     """
 
     tracker: Annotated[Any, Table(TRACKER)]
@@ -99,7 +99,7 @@ ROW = (*RUN_TABLES, *MEMORY_TABLES, "batch_params")
 _ACTIVE, _QUEUED, _BATCH_PARAMS = map(ROW.index, ("active", "queued", "batch_params"))
 
 POLICY, BATCH_TIME, ROUTER, REASSIGNING = 0, 2, 4, 6
-"""Columns of the handles, two for each function; ROUTER and REASSIGNING, which moves requests, count in row 0."""
+"""Columns of the handles, two for each function; ROUTER, and REASSIGNING for moves, are only in row 0."""
 
 open_cluster: Callable[[Any, Any, Any, Any, Any], Cluster] = opener(
     Cluster,
@@ -150,7 +150,7 @@ def queued_of(c: Cluster, k: int) -> Any:
 
 @jit_expand
 def active_sets(c: Cluster) -> Any:
-    """Open the active sets of all workers, SLOT (r, A): they lie in one block."""
+    """Open the active sets of all workers, SLOT (r, A), which are contiguous in memory."""
     return _slots_at(c.rows[0, _ACTIVE], c.workers.shape[0], c.sizes[0, _ACTIVE])
 
 

@@ -110,7 +110,7 @@ def send(c: Cluster, k: int) -> None:
 def place(c: Cluster, k: int, i: int, is_new: bool) -> None:
     """Add request ``i`` to the queue of worker ``k`` now; a worker with no batch running becomes ready to decide.
 
-    Only a request that is new to the stage counts as progress, as moves could go on for ever.
+    Only a request that is new to the stage counts as progress, because moves could go on for ever.
     """
     w = c.workers[k]
     if w.phase != BUSY:

@@ -1,10 +1,10 @@
 """``knobs``: settings of a rule that runs for the coming ``hold`` iterations; MultiDiscrete.
 
 The settings are protection margin, admission cap, token budget and quantum. The rule runs decodes first, then prefill
-chunks within the budget, then admits in the order of the window. A quantum lets it evict for the first of the window
-if that does not fit: among the active requests with enough memory to free, the one with the most output tokens, if it
-has generated at least the quantum and twice what the first of the window once had. This is least attained service;
-doubling bounds the work lost.
+chunks within the budget, then admits in the order of the window. If the first request of the window does not
+fit, a quantum lets the rule evict an active request for it. Of those with enough memory to free, it evicts
+the one with the most output tokens. That one must have generated at least the quantum, and twice what the
+first of the window once had. This is least attained service; doubling bounds the work lost.
 """
 
 from __future__ import annotations
