@@ -117,7 +117,7 @@ def test_the_first_seed(kvgym, tmp_path):
         (("--slo", "tfft_p99<1"), "Did you mean"),
         (
             ("--slo", "goodput>0.9"),
-            "these have none; give them some, e.g. with --ttft-slo 1 --tbt-slo 0.2",
+            "these have none; set them, e.g. with --ttft-slo 1 --tbt-slo 0.2",
         ),
         (("--ttft-slo", -1), "ttft=-1.0: expected ttft or tbt, and seconds > 0"),
         (("--workers", "1,x"), "expected whole numbers ≥ 1, e.g. 1,2,4,8"),
