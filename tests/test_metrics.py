@@ -194,7 +194,7 @@ def test_workers_by_hand():
 def test_metrics_within_slos_need_slos():
     table = RequestTable.from_columns(arrival_time=[0, 1], prompt_len=[3, 5], output_len=[2, 3])
     for name in ("goodput", "slo_attainment"):
-        with pytest.raises(ConfigError, match=f"{name} counts requests within SLOs"):
+        with pytest.raises(ConfigError, match=f"{name} counts requests within their own SLOs"):
             check_targets(["ttft_mean", name], table)
         for column in ("ttft_slo", "tbt_slo"):
             check_targets([name], table.replace(**{column: [np.inf, 1.0]}))

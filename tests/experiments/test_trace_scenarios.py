@@ -91,7 +91,7 @@ def test_trace_options_apply_to_the_trace_of_a_scenario(folder: Path) -> None:
     fields = yaml.safe_load(field)
     by_hand = load_scenario(written(folder, workload={"trace": "data/log.csv", **fields}))
     assert by_hand.make_workload().sample(0).arrival_time.tolist() == list(range(8))
-    with pytest.raises(ConfigError, match="format azure has its own"):
+    with pytest.raises(ConfigError, match="format azure has fixed ones"):
         build_scenario(str(untold), trace_format="azure")
     for other in (
         {"columns": "arrival=when"},
