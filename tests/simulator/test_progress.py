@@ -21,7 +21,7 @@ def table(n=60):
 def single_decisions(monkeypatch):
     """Every slice is one decision, and listeners are called after each."""
 
-    class Ear(slices._Ear):
+    class AlwaysDue(slices._Subscription):
         @property
         def last(self):
             return -1e9
@@ -30,7 +30,7 @@ def single_decisions(monkeypatch):
         def last(self, value):
             pass
 
-    monkeypatch.setattr(slices, "_Ear", Ear)
+    monkeypatch.setattr(slices, "_Subscription", AlwaysDue)
     monkeypatch.setattr(slices, "SECONDS", 1e-12)
 
 
