@@ -48,7 +48,7 @@ def test_every_slice_counts_with_its_fastest_repetition(benchmarks, monkeypatch)
 def test_checkouts_have_to_decide_alike(benchmarks):
     growth = benchmarks("growth")
     servers = [Fixed(answer(1)), Fixed(answer(1, decided=2.0))]
-    with pytest.raises(SystemExit, match="decide differently"):
+    with pytest.raises(SystemExit, match="make different decisions"):
         growth.measure(servers, "mc_sf", "waiting", 100, 25, True)
     assert (
         "livelock"
