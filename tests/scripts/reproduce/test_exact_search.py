@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from slotted_instances import brute_force, small, table_of
 
 from kvgym.errors import ConfigError
 from kvgym.theory.hindsight.slotted.instance import slotted_requests
@@ -13,6 +12,7 @@ from kvgym.theory.hindsight.slotted.replay import replay
 from kvgym.theory.hindsight.slotted.search import Goal, local_search
 from kvgym.theory.hindsight.slotted.volume import earliest_completions, lp_9
 from kvgym.workloads import mcsf_instance
+from oracles.slotted_instances import brute_force, small, table_of
 
 
 @pytest.fixture(scope="module")
