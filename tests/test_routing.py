@@ -135,7 +135,7 @@ def test_hyperparameters(name: str) -> None:
 @EACH
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_compiled_uncompiled_and_plain_are_equal(name: str, system: str) -> None:
-    for seed in range(2):
+    for seed in range(3):
         runs = [
             simulate(SYSTEMS[system], workload(seed), "vllm", router=router, seed=seed, log=True, compiled=c)
             for router in (name, Plain(make_router(name)))

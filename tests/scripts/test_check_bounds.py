@@ -25,11 +25,11 @@ def script():
 
 def test_no_bound_is_broken(script):
     reached = 0
-    for seed in range(60):
+    for seed in range(200):
         found = script.check_instance(seed, POLICIES)
         assert found.broken == [], seed
         reached += any(ratio < 1 + 1e-9 for ratio in found.ratios.values())
-    assert reached > 3  # bounds that some schedule meets: nothing above them would hold
+    assert reached > 10  # bounds that some schedule meets: nothing above them would hold
 
 
 def test_instances_have_everything(script):
