@@ -70,8 +70,7 @@ class Observer:
         self._simulation = simulation
         self._present = guarded(np.zeros(max(n, 1), np.int32))
         self.episode[:] = np.zeros(1, ROUTING_EPISODE)
-        own = {name: getattr(self, name) for name in ("settings", "episode", "loads", "flat", "mask")}
-        own["present"] = self._present
+        own = {"settings": self.settings, **self._changing()}
         tables = [own[name] if name in own else getattr(simulation, name) for name in TABLES]
         self._addresses = np.array([table.ctypes.data for table in tables], np.int64)
         self._size = n
@@ -83,7 +82,17 @@ class Observer:
 
     def changing(self) -> list[NDArray[Any]]:
         """Return all arrays that observations change."""
-        return [self.flat, self.mask, self.loads, self.episode, self._present]
+        return list(self._changing().values())
+
+    def _changing(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that observations change, by their names in TABLES."""
+        return {
+            "flat": self.flat,
+            "mask": self.mask,
+            "loads": self.loads,
+            "episode": self.episode,
+            "present": self._present,
+        }
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit the observed run and its addresses, which are valid in this process only."""
@@ -99,8 +108,7 @@ class Observer:
         Raises:
             OutOfBoundsError: it has.
         """
-        names = ("flat", "mask", "loads", "episode", "_present")
-        check(culprit, {name: getattr(self, name) for name in names})
+        check(culprit, self._changing())
 
     def update(self, ended: bool = False) -> int:
         """Update observation, mask and rewards; return the request to be routed, -1 at the end."""
