@@ -1,4 +1,4 @@
-"""Schedulers that never mix phases in a batch: one prefill alone, or decodes."""
+"""Schedulers whose batches never mix phases: one prefill alone, or only decodes."""
 
 from kvgym.baselines.phases import disaggregated, rad
 

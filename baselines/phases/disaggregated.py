@@ -8,9 +8,10 @@ Readings and deviations:
 
 - Memory is limited; see :mod:`kvgym.baselines.phases.steps`. A request evicted from a decode worker
   without its KV is prefilled there again, whole and alone, at its turn in the queue.
-- A worker for both phases, which the algorithm does not know, prefills while the head of the queue fits and
-  else decodes. This is what a decode worker does with requests that need a prefill.
-- The printed prefill may also be chunked; here it is whole.
+- A worker for both phases, which the algorithm does not have, prefills while the head of the queue fits and
+  decodes
+  otherwise. A decode worker treats requests that need a prefill in the same way.
+- The printed algorithm allows chunked prefill; here a prefill is whole.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy
 
 @policy_kernel
 def dist_serve_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Algorithm 5: prefill the first request of the queue alone; on workers that decode, else decode."""
+    """Algorithm 5: prefill the first request of the queue alone; if none fits, decode (on workers that decode)."""
     width = int(memory.params[0])
     take_next(view, decision, NO_LIMIT, NO_LIMIT, width)
     if decision.record.explicit == 0:
@@ -37,7 +38,7 @@ def dist_serve_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory
 
 @register_policy
 class DistServe(CompiledPolicy):
-    """DistServe: whole prompts one at a time where there is one to prefill, else decodes."""
+    """DistServe: whole prompts, one at a time, if a request needs a prefill; else decodes."""
 
     info = PolicyInfo(
         name="dist_serve",
@@ -53,8 +54,8 @@ class DistServe(CompiledPolicy):
         """Set the width of decode batches.
 
         Args:
-            decodes: requests in a decode iteration at most, t_col ≥ 1, the first activated first; the others
-                pause. None = all of them.
+            decodes: maximum number of requests in a decode iteration, t_col ≥ 1: the earliest activated run,
+                the others pause. None = no limit.
         """
         if decodes is not None:
             require(

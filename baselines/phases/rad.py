@@ -1,18 +1,21 @@
-"""RAD, the resource-aware dynamic scheduler, and its variant: throughput-optimal, prefills and decodes apart.
+"""RAD, the resource-aware dynamic scheduler, and its variant: throughput-optimal, with separate prefills and decodes.
 
 Source: A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and
 Practice", Algorithm 1 (RAD) and Appendix D, Algorithm 2.
 
 Readings and deviations:
 
-- The printed chunk min{t_lcm, L - i}, with i the next token from 1 on, never reaches the last token of a
-  prompt; it is L - i + 1, all that is left.
-- A cycle is over when D is empty. As printed only a decode iteration can end it; the two differ only
-  where a request finishes with its prefill (a first token that counts, and an output of one token).
+- The printed chunk min{t_lcm, L - i}, with i the next token counted from 1, never reaches the last token of a
+  prompt.
+  Here it is min{t_lcm, L - i + 1}.
+- A cycle ends when D is empty. As printed, only a decode iteration can end it. The two differ only if a
+  request
+  finishes with its prefill (a first token that counts, and an output of one token).
 - requests_in_cycle counts moves from P to D, as the algorithm does (the text counts first iterations). A
-  request evicted and prefilled again counts again.
-- Memory is limited; see :mod:`kvgym.baselines.phases.steps`. A prefill that does not fit waits while
-  D decodes.
+  request that
+  is evicted and prefilled again counts again.
+- Memory is limited; see :mod:`kvgym.baselines.phases.steps`. A prefill that does not fit waits while D
+  decodes.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ _IN_CYCLE, _DECODE_MODE = 0, 1
 
 @policy_kernel
 def rad_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Algorithm 1: prefill one by one while fewer than t_col decode, else decode."""
+    """Algorithm 1: prefill one by one while fewer than t_col requests decode; else decode."""
     w, state = view.worker, memory.state
     cycle, decodes, chunk = int(memory.params[0]), int(memory.params[1]), int(memory.params[2])
     if w.num_active == w.num_prefilling:
@@ -51,7 +54,8 @@ def rad_batched_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemor
     """Algorithm 2: prefill up to n requests, then decode them t_col at a time until all have finished.
 
     D_active is the first t_col requests in order of activation. Decode mode activates none, so the next
-    request in that order takes the place of one that has finished.
+    request in that
+    order replaces one that has finished.
     """
     w, state = view.worker, memory.state
     cycle, decodes, chunk = int(memory.params[0]), int(memory.params[1]), int(memory.params[2])
@@ -69,16 +73,18 @@ def rad_batched_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemor
 
 
 class _Cycles(CompiledPolicy):
-    """Base of both policies: hyperparameters and the state of a cycle."""
+    """Base class of both policies: hyperparameters and the state of a cycle."""
 
     def __init__(self, *, cycle: int = 1000, decodes: int = 128, chunk: int = 256) -> None:
         """Set the length of a cycle and the tile dimensions that are optimal for the GPU.
 
         Args:
-            cycle: prefills in a cycle at most, n ≥ 1. The paper asks for a large number and gives none.
-            decodes: requests in a decode iteration at most, t_col ≥ 1. "Typically as small as 64 or 128".
-            chunk: tokens of a prefill iteration at most, t_lcm ≥ 1: the least common multiple of t_row,
-                t_col and t_red. Typical for these tiles; the paper gives none.
+            cycle: maximum number of prefills in a cycle, n ≥ 1. The paper requires a large number but gives
+                none.
+            decodes: maximum number of requests in a decode iteration, t_col ≥ 1. "Typically as small as 64 or
+                128".
+            chunk: maximum number of tokens in a prefill iteration, t_lcm ≥ 1: the least common multiple of
+                t_row, t_col and t_red. The paper gives no value; the default is typical for such tiles.
         """
         for name, value in (("cycle", cycle), ("decodes", decodes), ("chunk", chunk)):
             require_count(name, value)
@@ -95,7 +101,7 @@ class _Cycles(CompiledPolicy):
 
 @register_policy
 class RAD(_Cycles):
-    """Resource-aware dynamic: fill up to t_col decoding requests by prefills run alone, then decode."""
+    """Resource-aware dynamic: run prefills alone until t_col requests decode, then decode."""
 
     info = PolicyInfo(
         name="rad",
@@ -111,7 +117,7 @@ class RAD(_Cycles):
 
 @register_policy
 class RADBatched(_Cycles):
-    """RAD's variant: prefill up to n requests first, then decode them all, t_col at a time."""
+    """Variant of RAD: prefill up to n requests, then decode them all, t_col at a time."""
 
     info = PolicyInfo(
         name="rad_batched",

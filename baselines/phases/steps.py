@@ -1,16 +1,18 @@
-"""Compiled building blocks of schedulers that never mix phases in a batch: one prefill alone, or decodes.
+"""Kernel helpers of schedulers whose batches never mix phases: one prefill alone, or only decodes.
 
 Source: A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and
-Practice", Algorithms 1, 2 and 5, which name the requests waiting for a prefill P and those decoding D.
+Practice", Algorithms 1, 2 and 5. They call the requests that wait for a prefill P, and those that decode D.
 
-The algorithms assume enough memory (Assumption 4). Where it is short:
+The algorithms assume enough memory (Assumption 4). If it is short:
 
-- A prefill begins only if all that is left of it, and one token more, fits beside the KV at rest of
-  all active requests, which are paused meanwhile. So a prefill that has begun is never stuck. A request alone on
-  the worker always fits.
-- A decode iteration that does not fit evicts the latest activated request, paused or not, until it does.
-- An evicted request that kept its progress has nothing left to prefill. At its turn in the queue it returns to
-  D at once, if the coming decode iteration fits with it: an empty prefill takes no iteration.
+- A prefill begins only if all that remains of it and one more token fit beside the KV at rest of all active
+  requests,
+  which pause meanwhile. So a prefill that has begun is never stuck. A request alone on the worker always
+  fits.
+- A decode iteration that does not fit evicts the latest activated requests, paused or not, until it does.
+- An evicted request that kept its progress has nothing left to prefill. At its turn in the queue it returns
+  to D at
+  once, if the next decode iteration fits with it: an empty prefill takes no iteration.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from kvgym.kernels import (
 
 @jit
 def go_on_with_prefill(view: RuleView, decision: RuleDecision, chunk: int) -> int:
-    """Give the prefill under way, in the last slot, its next chunk, alone; returns 1 if it is its last, else 0."""
+    """Give the ongoing prefill, in the last slot, its next chunk, alone; return 1 if it is its last, else 0."""
     pause_all(view, decision)
     slot = view.active[view.worker.num_active - 1]
     if slot.num_prefill_left > chunk:
@@ -48,7 +50,7 @@ def go_on_with_prefill(view: RuleView, decision: RuleDecision, chunk: int) -> in
 
 @jit_inline
 def growth_of_first(view: RuleView, count: int, width: int) -> int:
-    """Return the memory that a decode of the first ``width`` of the first ``count`` slots gains; none prefills."""
+    """Return the memory that decoding the first ``width`` of ``count`` slots adds; no prefill may be ongoing."""
     if view.problem.block_size == 1:
         return min(count, width)
     growth = 0
@@ -61,18 +63,20 @@ def growth_of_first(view: RuleView, count: int, width: int) -> int:
 def take_next(view: RuleView, decision: RuleDecision, chunk: int, places: int, width: int) -> int:
     """Begin the prefill of the first request of the queue, alone in the batch, if it fits.
 
-    No prefill may be under way. Requests before it with nothing left to prefill are admitted on the way. The
-    decision is explicit if a prefill has begun; else the batch is still to be decided.
+    No prefill may be ongoing. Requests before it with nothing left to prefill are admitted first. The
+    decision is explicit
+    if a prefill has begun; otherwise the caller decides the batch.
 
     Args:
         view: what the policy observes.
-        decision: what it decides.
-        chunk: tokens of a prefill iteration at most.
-        places: how many requests may still move from P to D.
-        width: requests in a decode iteration at most.
+        decision: the decision to fill in.
+        chunk: maximum number of tokens in a prefill iteration.
+        places: number of requests that may still move from P to D.
+        width: maximum number of requests in a decode iteration.
 
     Returns:
-        How many requests move from P to D: those with an empty prefill, and the one that begins if its first
+        The number of requests that move from P to D: those with an empty prefill, and the one that begins, if
+        its first
         chunk is its last.
     """
     w, d = view.worker, decision.record
@@ -104,9 +108,9 @@ def take_next(view: RuleView, decision: RuleDecision, chunk: int, places: int, w
 
 @jit
 def decode_first(view: RuleView, decision: RuleDecision, width: int) -> None:
-    """Decode the ``width`` requests activated first, those just admitted included; the others pause.
+    """Decode the ``width`` requests activated first, including those just admitted; the others pause.
 
-    Evicts while that does not fit, which never happens after :func:`take_next` has admitted a request.
+    Evicts requests until that fits. This is never necessary after :func:`take_next` has admitted a request.
     """
     d, active = decision.record, view.active
     keep, kv = view.worker.num_active, view.worker.kv_allocated

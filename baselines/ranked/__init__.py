@@ -1,4 +1,4 @@
-"""The scheduler ``ranked``: a score for every request, and the prefix of the ranking worth most for its duration.
+"""The scheduler ``ranked``: it scores every request and runs the prefix of the ranking with the best worth.
 
 :mod:`kvgym.baselines.ranked.clairvoyant` shows what the ranking reaches with known lengths.
 """

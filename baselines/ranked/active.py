@@ -1,7 +1,9 @@
-"""The active requests of a ranking: evictions where memory is too tight, and the list of the others, in order.
+"""The active requests of a ranking: evictions when memory is short, and the sorted list of those that remain.
 
-The list is kept from decision to decision with the scores beside it, as the order hardly changes. Where very many
-are active, they are ranked now and then; between two rankings decodes go on, and only prompts are listed.
+The list and its scores are kept between decisions, because the order hardly changes. With very many active
+requests,
+only some boundaries rank them all; in between, decodes continue and only requests with prompt left are
+listed.
 """
 
 from __future__ import annotations
@@ -44,18 +46,18 @@ from kvgym.kernels import (
 )
 
 MOST_MOVES = 4
-"""Places by which listed requests move on average, from which on sorting them all again is quicker."""
+"""Average number of places that listed requests move, above which a full sort is faster."""
 
 LEAVES = -2
-"""In SLOT.planned while a decision is made: this one is evicted."""
+"""Value of SLOT.planned that marks a request for eviction while a decision is made."""
 
 MANY, SPARSE = 128, 8
-"""Active requests from which on rankings are sparse, and batches from one to the next; both double together."""
+"""Number of active requests from which rankings are sparse, and batches between two of them; both double together."""
 
 
 @jit_inline
 def ranks_now(view: RuleView) -> bool:
-    """Return whether all active requests are ranked at this boundary: every 8th, 16th … of many."""
+    """Return whether this boundary ranks all active requests; with many, every 8th, 16th … boundary does."""
     w, number, period = view.worker, MANY, SPARSE
     if w.num_active < MANY:
         return True
@@ -66,9 +68,9 @@ def ranks_now(view: RuleView) -> bool:
 
 @jit_inline
 def none_gone(view: RuleView, memory: RuleMemory) -> bool:
-    """Return whether all listed requests are active still, and in the slots they had.
+    """Return whether all listed requests are still active, in the same slots.
 
-    Active requests are in order of activation: if the last one is where it was, none before it has left.
+    Slots are in order of activation: if the last listed request has not moved, none before it has left.
     """
     number = memory.state[list_at(view)]
     if number > view.worker.num_active:
@@ -78,9 +80,9 @@ def none_gone(view: RuleView, memory: RuleMemory) -> bool:
 
 @jit
 def claim_beyond(view: RuleView, slot: Any) -> Any:
-    """Return the memory that an active request will certainly take and does not hold, allocated tokens.
+    """Return the memory that an active request does not hold yet but will certainly take, allocated tokens.
 
-    What is left of its prompt and a token; of a decode, its next token.
+    For a prefill this is the rest of its prompt and one token; for a decode, its next token.
     """
     if slot.num_prefill_left > 0:
         return claim_of(view, slot) - held_by(view, slot)
@@ -89,7 +91,7 @@ def claim_beyond(view: RuleView, slot: Any) -> Any:
 
 @jit_inline
 def certain_memory(view: RuleView) -> Any:
-    """Return the memory that the active requests hold or will certainly take, allocated tokens."""
+    """Return the memory that active requests hold or will certainly take, allocated tokens."""
     p, w = view.problem, view.worker
     used = w.kv_allocated + p.block_size * w.num_full  # if all requests decode one token
     prefills, k = w.num_prefilling, w.num_active
@@ -104,7 +106,7 @@ def certain_memory(view: RuleView) -> Any:
 
 @jit
 def evict_worst(view: RuleView, decision: RuleDecision, memory: RuleMemory, used: int) -> int:
-    """Evict the worst until what the active set will certainly take fits; return the memory then used, tokens."""
+    """Evict the worst requests until the certain need of the others fits; return that need, allocated tokens."""
     w, active = view.worker, view.active
     while used > view.problem.kv_capacity:
         worst, at = -math.inf, 0
@@ -122,7 +124,7 @@ def evict_worst(view: RuleView, decision: RuleDecision, memory: RuleMemory, used
 
 @jit_inline
 def drop_gone(view: RuleView, memory: RuleMemory, leaving: int) -> int:
-    """Remove requests that have left or leave from the list, and store the slots; return how many are still active."""
+    """Remove requests that left or are leaving from the list, and store slots; return how many are still active."""
     state, reals, active, w = memory.state, memory.reals, view.active, view.worker
     first, slot_of, scores = list_at(view) + 1, slots_at(view), listed_scores_at(view)
     for k in range(w.num_active):
@@ -133,7 +135,7 @@ def drop_gone(view: RuleView, memory: RuleMemory, leaving: int) -> int:
         k = state[slot_of + i]
         here = k < w.num_active and active[k].request_id == i
         stays = here and (leaving == 0 or active[k].planned != LEAVES)
-        # A place that is free by now, taken for good if this one stays.
+        # Write into the next free place without a branch; only a request that stays advances it.
         state[first + count], reals[scores + count] = i, reals[scores + j]
         present += 1 if here else 0
         count += 1 if stays else 0
@@ -143,7 +145,7 @@ def drop_gone(view: RuleView, memory: RuleMemory, leaving: int) -> int:
 
 @jit
 def forget_active(view: RuleView, memory: RuleMemory) -> None:
-    """Remove requests that a router has moved away from the list, at once: they may be back before a ranking."""
+    """Remove requests that a router has moved away at once: they may return before the next ranking."""
     drop_gone(view, memory, 0)
     count = memory.state[list_at(view)]
     memory.state[LAST_LISTED] = view.active[count - 1].request_id if count > 0 else UNKNOWN
@@ -151,7 +153,7 @@ def forget_active(view: RuleView, memory: RuleMemory) -> None:
 
 @jit_inline
 def list_new(view: RuleView, memory: RuleMemory, present: int, leaving: int) -> None:
-    """Append new requests to the list: those from slot ``present`` on, unless they leave again."""
+    """Append the new requests, from slot ``present`` on, to the list, except those that are being evicted."""
     state, active, w = memory.state, view.active, view.worker
     first, slot_of = list_at(view) + 1, slots_at(view)
     count = state[first - 1]
@@ -162,13 +164,13 @@ def list_new(view: RuleView, memory: RuleMemory, present: int, leaving: int) -> 
             state[first + count] = i
             count += 1
     state[first - 1] = count
-    # An evicted request leaves its slot to others.
+    # An eviction shifts slots, so the last slot proves nothing then.
     state[LAST_LISTED] = active[w.num_active - 1].request_id if leaving == 0 and w.num_active > 0 else UNKNOWN
 
 
 @jit_inline
 def order_known(view: RuleView, memory: RuleMemory, known: int) -> None:
-    """Write the scores beside the listed requests, and sort these."""
+    """Store the current scores of the listed requests and sort the list."""
     state, reals, first, scores = memory.state, memory.reals, list_at(view) + 1, listed_scores_at(view)
     last, moves = -math.inf, 0
     for j in range(known):
@@ -183,7 +185,7 @@ def order_known(view: RuleView, memory: RuleMemory, known: int) -> None:
 
 @jit_inline
 def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Update and sort the list: most scores are what they were or hardly differ."""
+    """Update and sort the list; most scores have changed little or not at all."""
     state, reals, first, scores = memory.state, memory.reals, list_at(view) + 1, listed_scores_at(view)
     leaving, present = decision.record.num_evict, state[first - 1]
     if leaving > 0 or not none_gone(view, memory):
@@ -196,7 +198,10 @@ def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
     count = state[first - 1]
     for j in range(known, count):
         reals[scores + j] = reals[SCORES + state[first + j]]
-    aside, scores_aside = prompts_at(view), prompt_scores_at(view)  # a ranking needs no list of prompts
+    aside, scores_aside = (
+        prompts_at(view),
+        prompt_scores_at(view),
+    )  # unused by a ranking, so free as scratch space
     ranked_sort(state, first + known, count - known, reals, scores + known, aside, scores_aside)
     ranked_merge(state, first, reals, scores, known, count, aside, scores_aside)
     state[DUES_LISTED] = 0
@@ -204,7 +209,7 @@ def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
 
 @jit_inline
 def list_dues(view: RuleView, memory: RuleMemory) -> Any:
-    """Write beside the listed requests when their next tokens are due, once a decision; return the place."""
+    """Store when the next tokens of the listed requests are due, once per decision; return the index in ``reals``."""
     state, reals = memory.state, memory.reals
     listed, first = listed_dues_at(view), list_at(view) + 1
     if state[DUES_LISTED] == 0:
@@ -216,9 +221,9 @@ def list_dues(view: RuleView, memory: RuleMemory) -> Any:
 
 @jit_inline
 def list_gaps(view: RuleView, memory: RuleMemory) -> None:
-    """After a ranking, put the time that may pass between its tokens in the place of when the next one is due.
+    """After a ranking, replace each listed request's due time by the longest gap allowed between its tokens, s.
 
-    That is inf where there is no objective, or a deadline cannot be met, and NaN before the first token.
+    The gap is inf without an objective or if the deadline cannot be met, and NaN before the first token.
     """
     state, reals = memory.state, memory.reals
     listed, first = listed_dues_at(view), list_at(view) + 1
@@ -230,7 +235,7 @@ def list_gaps(view: RuleView, memory: RuleMemory) -> None:
 
 @jit_inline
 def list_prompts(view: RuleView, memory: RuleMemory) -> Any:
-    """List the active requests with prompt left, in order of their scores; returns the KV tokens that they hold."""
+    """List active requests with prompt left, in order of score; return the KV tokens that they hold."""
     state, reals, active, w = memory.state, memory.reals, view.active, view.worker
     first, slot_of, scores = prompts_at(view) + 1, slots_at(view), prompt_scores_at(view)
     k, count, held = w.num_active, 0, 0

@@ -1,4 +1,4 @@
-"""The batch of a ranking: evictions where memory is too tight, admissions, and the number of tokens worth most."""
+"""The batch of a ranking: evictions when memory is short, admissions, and the batch size with the best worth."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ from kvgym.kernels import (
 )
 
 MOST_TOKENS = 8192
-"""Tokens of a batch at most."""
+"""Maximum tokens per batch."""
 
 MOST_ASIDE = 8
-"""Most requests that are put aside at a decision, so that others may pass."""
+"""Maximum number of requests that a decision sets aside so that others may pass."""
 
 
 @jit
 def size_step(tokens: int) -> int:
-    """Return the step to the next batch size that is tried, a power of 2 that suits the tiles of matrix products."""
+    """Return the step to the next candidate batch size: a power of 2 that suits the tiles of matrix products."""
     if tokens < 64:
         return 32
     if tokens < 128:
@@ -81,7 +81,7 @@ def size_step(tokens: int) -> int:
 
 @jit_inline
 def size_above(tokens: int) -> int:
-    """Return the smallest batch size that is tried above a number of tokens."""
+    """Return the smallest candidate batch size above ``tokens``."""
     size = size_step(0)
     while size <= tokens:
         size += size_step(size)
@@ -90,9 +90,9 @@ def size_above(tokens: int) -> int:
 
 @jit_inline
 def spare_room(view: RuleView, memory: RuleMemory) -> int:
-    """Return the memory that admission leaves free, tokens: a share of all, and what outputs to come will take.
+    """Return the memory that admission leaves free, tokens: a share of the capacity, and room for expected outputs.
 
-    For decisions without evictions; the others admit no request.
+    Only decisions without evictions use it, because the others admit no request.
     """
     p, w, output = memory.params, view.worker, 0.0
     for k in range(w.num_active):
@@ -102,12 +102,13 @@ def spare_room(view: RuleView, memory: RuleMemory) -> int:
 
 @jit_inline
 def begin_batch(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, float]:
-    """Evict where memory is too tight, rank the active requests, and describe the first batch in ``view.load``.
+    """Evict if memory is short, rank the active requests, and describe the first batch in ``view.load``.
 
-    Between two rankings, that is the batch of all decodes, and only requests with prompt left are ranked.
+    Between two rankings, the first batch holds all decodes, and only requests with prompt left are ranked.
 
     Returns:
-        The memory that entering requests may take, tokens; and what a prompt token is worth, where there may be any.
+        The memory that entering requests may take, tokens; and the worth of a prompt token, 0 if there can be
+        none.
     """
     w, load, capacity = view.worker, view.load, view.problem.kv_capacity
     used, decodes, context = certain_memory(view), 0, 0
@@ -129,17 +130,18 @@ def begin_batch(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> t
 
 @jit_inline
 def next_entering(view: RuleView, memory: RuleMemory, present: int, aside: int, room: int) -> tuple[int, int]:
-    """Return the waiting request that may enter next, UNKNOWN if none may any more.
+    """Return the next waiting request that may enter, UNKNOWN if none may.
 
     Args:
         view: what the policy observes.
-        memory: what it remembers.
-        present: requests that are active or enter before it; without any, the first may enter whatever it needs.
-        aside: requests that have been put aside as they are too long to begin now.
+        memory: the policy's memory.
+        present: number of requests that are active or enter before it; if 0, the first may enter whatever its
+        size.
+        aside: number of requests set aside because they are too long to begin now.
         room: memory that it may take, tokens.
 
     Returns:
-        The request, and how many have been put aside then.
+        The request, and the number set aside so far.
     """
     places = view.active.shape[0]
     i = first_waiting(view, memory)
@@ -160,10 +162,10 @@ def next_entering(view: RuleView, memory: RuleMemory, present: int, aside: int, 
 def take_decodes(
     view: RuleView, memory: RuleMemory, taken: int, end: int, entering: int, limit: float, value: float
 ) -> tuple[int, float]:
-    """Take the decodes at the places ``taken`` to ``end`` of the ranking, up to a prompt or a score above ``limit``.
+    """Take decodes from places ``taken`` to ``end`` of the ranking; stop at a prompt or a score above ``limit``.
 
     Returns:
-        Their number, and the value of the batch, to which each adds 1.
+        The number of decodes taken, and the value of the batch, to which each decode adds 1.
     """
     state, reals, active, load = memory.state, memory.reals, view.active, view.load
     listed, slot_of, scores = list_at(view) + 1, slots_at(view), listed_scores_at(view)
@@ -183,7 +185,7 @@ def take_decodes(
 
 @jit_inline
 def take_active(view: RuleView, memory: RuleMemory, i: int, item: int) -> tuple[int, int]:
-    """Make an active request an item of the batch; return its prompt left and its KV, tokens."""
+    """Make an active request an item of the batch; return its remaining prompt and its KV, tokens."""
     k = memory.state[slots_at(view) + i]
     memory.state[items_at(view) + item] = k
     return begin_item(view, view.active[k])
@@ -191,7 +193,7 @@ def take_active(view: RuleView, memory: RuleMemory, i: int, item: int) -> tuple[
 
 @jit_inline
 def take_waiting(view: RuleView, memory: RuleMemory, i: int, item: int) -> tuple[int, int]:
-    """Make a waiting request an item of the batch; return its prompt left and its KV, tokens."""
+    """Make a waiting request an item of the batch; return its remaining prompt and its KV, tokens."""
     memory.state[items_at(view) + item] = ~i
     pass_first(view, memory, i)
     return begin_item(view, view.requests[i])
@@ -199,7 +201,7 @@ def take_waiting(view: RuleView, memory: RuleMemory, i: int, item: int) -> tuple
 
 @jit_inline
 def begin_item(view: RuleView, row: Any) -> tuple[int, int]:
-    """Add a request to ``view.load``, of a prompt no token yet; return its prompt left and its KV, tokens."""
+    """Add a request to ``view.load``, without prompt tokens so far; return its remaining prompt and its KV, tokens."""
     load, left, kv = view.load, row.num_prefill_left, row.num_kv_tokens
     if left == 0:
         load.num_decodes += 1
@@ -212,7 +214,7 @@ def begin_item(view: RuleView, row: Any) -> tuple[int, int]:
 
 @jit_inline
 def grow_prompt(view: RuleView, kv: int, done: int, step: int) -> None:
-    """Add tokens of a prompt to ``view.load``, behind ``done`` others and the request's KV."""
+    """Add ``step`` prompt tokens to ``view.load``, after ``done`` others and the request's KV."""
     load = view.load
     load.prefill_tokens += step
     load.prefill_squares += step * (2 * done + step)
@@ -221,10 +223,11 @@ def grow_prompt(view: RuleView, kv: int, done: int, step: int) -> None:
 
 @jit_inline
 def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Walk the ranking from the best, admit as memory allows, and find the number of tokens worth most.
+    """Walk the ranking from the best, admit as memory allows, and find the batch size with the best worth.
 
-    Writes the items of the batch to ``memory.state``: slots, and ``~id`` of requests that enter; and how many of them
-    run, with how many tokens of the last one. Between two rankings all decodes come first, and are no items.
+    Writes to ``memory.state`` the items of the batch (slots, and ``~id`` of requests that enter), how many of
+    them run,
+    and how many tokens the last one gets. Between two rankings all decodes come first and are not items.
     """
     state, reals, load, between = memory.state, memory.reals, view.load, memory.state[BETWEEN] == 1
     room, prompt_value = begin_batch(view, decision, memory)
@@ -248,7 +251,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
             if search:
                 i, aside = next_entering(view, memory, here + entering, aside, room)
                 search = False
-            # The waiting one comes before active ones with scores above this.
+            # The waiting request precedes active ones with scores above this.
             limit = reals[SCORES + i] + bias if i != UNKNOWN else math.inf
             if discount == 0.0 and not between:  # each decode is worth 1
                 end = min(staying, taken + size - 1 - tokens)
@@ -300,7 +303,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
 
 @jit_inline
 def carry_out(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Run the items of the best batch, the last one perhaps in part; what would enter behind them waits on."""
+    """Run the items of the best batch, the last one possibly in part; later entrants keep waiting."""
     state, active, d = memory.state, view.active, decision.record
     items, slot_of, last = items_at(view), slots_at(view), state[NUM_RUN] - 1
     listed = 1 + (prompts_at(view) if state[BETWEEN] == 1 else list_at(view))
@@ -321,9 +324,9 @@ def carry_out(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> Non
                 admit_tokens(decision, ~item, share)
             else:
                 admit(decision, ~item)
-            memory.reals[SCORES + ~item] = math.nan  # to be scored again, as an active one
+            memory.reals[SCORES + ~item] = math.nan  # it is scored again as an active request
     end_walk(view, memory)
-    for j in range(state[NUM_TAKEN], state[listed - 1]):  # no item of the batch
+    for j in range(state[NUM_TAKEN], state[listed - 1]):  # not an item of the batch
         pause(decision, active[state[slot_of + state[listed + j]]])
     if view.worker.num_active + d.num_admit == 0:
         d.act = WAIT

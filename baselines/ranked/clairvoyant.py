@@ -1,15 +1,21 @@
-"""``clairvoyant``: a reference that knows every output length, not a deployable scheduler.
+"""``clairvoyant``: a reference that knows output lengths; not a deployable scheduler.
 
-It knows the true lengths of the requests that have arrived, and nothing of those to come. It has two rules, for two
-kinds of batch times:
+It knows the true lengths of requests that have arrived, but nothing about later ones. It has two rules, for
+two kinds
+of batch time:
 
-- where batches take longer the more they hold: the ranking of :mod:`kvgym.baselines.ranked`, on what is really left to
-  do in time and memory, with its batches (the prefix worth most for its duration), chunks, pauses and evictions;
-- where every batch takes equally long, as in slotted time: nothing is gained by leaving a request out of a batch, and
-  memory is all that is scarce. Requests enter in ascending order of memory × time, Σ (s + j) over their iterations, as
-  far as the look-ahead of MC-SF allows (Jaillet et al., inequality (5)), which is exact here: nothing ever overflows.
-  A request that does not fit holds up the others; ``passed`` lets some pass, which helps throughput
-  and harms the mean latency.
+- If larger batches take longer, it uses the ranking of :mod:`kvgym.baselines.ranked` with the true remaining
+  work and
+  memory, and the same batches (the prefix with the best worth), chunks, pauses and evictions.
+- If all batches take equally long, as in slotted time, leaving a request out of a batch gains nothing, and
+  only memory
+  is scarce. Requests enter in ascending order of memory × time, Σ (s + j) over their iterations, while the
+  look-ahead
+  of MC-SF allows it (Jaillet et al., inequality (5)). The look-ahead is exact here, so memory never
+  overflows. A
+  request that does not fit holds up the others; ``passed`` lets some pass it, which raises throughput but
+  also the
+  mean latency.
 """
 
 from __future__ import annotations
@@ -47,18 +53,19 @@ from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy
 
 RULES = ("auto", "ranked", "look_ahead")
 
-# What state[CERTAIN] says: lengths are known to the ranking, or the look-ahead is in force.
+# Values of state[CERTAIN]: the ranking knows lengths, or the look-ahead is in force.
 RANKING, LOOKING_AHEAD = 1, 2
 
-# The look-ahead has requests that may be passed and its memory limit as parameters; its state is the origin of the
-# profile, then, behind CERTAIN, the heap of waiting requests and those set aside.
+# Parameters of the look-ahead: how many requests may be passed, and its memory limit. Its state: the origin
+# of the
+# profile, then, after CERTAIN, the heap of waiting requests and those set aside.
 PASSED, LIMIT = 0, 1
 HEAP = CERTAIN + 1
 
 
 @jit_inline
 def least_volume_first(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Admit in ascending order of memory × time while memory suffices at every moment to come."""
+    """Admit in ascending order of memory × time while memory suffices at every future moment."""
     state, profile, ranks, w = memory.state, memory.profile, memory.reals, view.worker
     block_size, limit = view.problem.block_size, int(memory.params[LIMIT])
     forget_ranked(view, state, HEAP, ranks, 0)
@@ -94,7 +101,7 @@ def least_volume_first(view: RuleView, decision: RuleDecision, memory: RuleMemor
 
 @policy_kernel
 def clairvoyant_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Admit by the look-ahead where that is the rule; else rank, and run the best prefix."""
+    """Admit by the look-ahead if that is the rule; else rank, and run the best prefix."""
     if memory.state[CERTAIN] == LOOKING_AHEAD:
         least_volume_first(view, decision, memory)
     else:
@@ -102,14 +109,14 @@ def clairvoyant_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemor
 
 
 def equally_long(system: SystemInfo) -> bool:
-    """Return whether every batch takes equally long, whatever is in it."""
+    """Return whether all batches take equally long."""
     rough = system.batch_time.rough_figures(system.kv_capacity)
     return max(rough.decode, rough.context, rough.prefill) <= 0.0
 
 
 @register_policy
 class Clairvoyant(CompiledPolicy):
-    """Knows the true lengths: a reference for what lengths are worth, not a deployable scheduler."""
+    """A scheduler that knows true lengths: a reference for the value of knowing them, not deployable."""
 
     info = PolicyInfo(
         name="clairvoyant",
@@ -127,11 +134,12 @@ class Clairvoyant(CompiledPolicy):
         """Choose the rule.
 
         Args:
-            rule: ``"ranked"``, ``"look_ahead"``, or ``"auto"``: the latter where every batch takes equally long.
-            passed: requests that do not fit and may be passed at a decision, under ``"look_ahead"``.
+            rule: ``"ranked"``, ``"look_ahead"``, or ``"auto"``: look-ahead if all batches take equally long,
+            else ranked.
+            passed: number of requests that do not fit and may be passed per decision, under ``"look_ahead"``.
 
         Raises:
-            ConfigError: another rule, or a number that is no whole number >= 0.
+            ConfigError: an unknown rule, or ``passed`` is not a whole number >= 0.
         """
         require("rule", rule, rule in RULES, f"one of {', '.join(RULES)}")
         require("passed", passed, isinstance(passed, int) and passed >= 0, "a whole number >= 0")
@@ -142,7 +150,7 @@ class Clairvoyant(CompiledPolicy):
         return self.rule == "look_ahead" or (self.rule == "auto" and equally_long(system))
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the weights of the ranking, or how many may be passed and the memory of the look-ahead."""
+        """Return the weights of the ranking, or the look-ahead's number of passed requests and memory limit."""
         if self._looks_ahead(system):
             return np.array([self.passed, system.kv_capacity], np.float64)
         return self._ranking.params(system)

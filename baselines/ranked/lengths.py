@@ -1,15 +1,24 @@
-"""Expected remaining output: hazards learned from served requests, and the Gittins costs that follow.
+"""Expected remaining output: hazards learned from finished requests, and the Gittins costs that follow.
 
-Nothing is assumed of a workload. Lengths are counted on a logarithmic grid as requests finish: the output itself
-and, where a length is predicted, its ratio to the prediction. Requests under way count as censored, their output
-is longer than what they have, and the hazard of a bin is that of Kaplan and Meier (1958): those that finished in it
-over those that came as far. A few pseudo-observations stand for what has not been seen: without a prediction, a
-Pareto tail of index 1, under which half of those that came far come twice as far, at any scale; with one, ratios
-spread evenly over the logarithm from 1/2 to 2 (one part in 25 beyond), and the same tail behind.
+The estimate assumes nothing about the workload. As requests finish, it counts their output lengths on a
+logarithmic
+grid and, if a length was predicted, the ratio of output to prediction. Unfinished requests count as censored:
+their
+output is longer than what they have. The hazard of a bin is that of Kaplan and Meier (1958): the requests
+that
+finished in it over those that reached it. A few pseudo-observations stand in for missing data. Without a
+prediction
+they form a Pareto tail of index 1, under which half of the requests that reach any length reach twice that
+length.
+With a prediction they spread ratios evenly over the logarithm from 1/2 to 2 (one part in 25 beyond), with the
+same
+tail after it.
 
-From hazards follows the cost of Gittins (Gittins, Glazebrook, Weber, "Multi-armed Bandit Allocation Indices", 2011,
-the reciprocal of his index): the least ratio, over all amounts of service, of the service spent to the
-probability that it completes the request. It is what shortest-remaining-time-first becomes where lengths are uncertain.
+Hazards give the Gittins cost (Gittins, Glazebrook, Weber, "Multi-armed Bandit Allocation Indices", 2011; the
+reciprocal
+of the Gittins index): the least ratio, over all amounts of service, of the service spent to the probability
+that it
+completes the request. It generalises shortest remaining time first to uncertain lengths.
 """
 
 from __future__ import annotations
@@ -50,10 +59,10 @@ from kvgym.baselines.ranked.layout import (
 from kvgym.kernels import WAITING, RuleMemory, RuleView, jit, jit_inline
 
 TOKEN_PRIOR, RATIO_PRIOR, CLASS_PRIOR = 2.0, 4.0, 8.0
-"""Pseudo-observations at every bin: of lengths, of ratios, and, for a class, of what all classes show together."""
+"""Pseudo-observations in each bin: of lengths, of ratios, and, for a class, of the hazards of all classes together."""
 
 LEARN_EVERY = 8
-"""Completions between two updates: 8, and an eighth of those seen once that is more."""
+"""Completions between two updates: 8, or an eighth of those seen if that is more."""
 
 
 def _bin_of(tokens: int) -> int:
@@ -62,7 +71,7 @@ def _bin_of(tokens: int) -> int:
 
 
 _BINS = np.array([_bin_of(tokens) for tokens in range(4096)])
-"""The bins of most output lengths: a logarithm less."""
+"""The bins of short output lengths, which saves a logarithm."""
 
 
 @jit_inline
@@ -83,22 +92,22 @@ def ratio_bin(ratio: float) -> int:
 
 @jit_inline
 def group_of(row: Any) -> int:
-    """Return the group of a request: 0 where its class is not known."""
+    """Return the group of a request: 0 if its class is unknown."""
     return 0 if row.class_id < 0 else 1 + min(row.class_id, GROUPS - 2)
 
 
 @jit
 def gittins_costs(reals: Any, hazards: int, costs: int, edges: int, bins: int) -> None:
-    """Write the Gittins cost at the start of every bin and at the end of the last, tokens or ratios.
+    """Write the Gittins cost, tokens or ratios, at the start of every bin and at the end of the last.
 
-    Each is a minimum over where to stop; the inner loop takes a step towards it for all starts at once, as vectors.
+    Each is a minimum over stopping points. The inner loop advances all starts at once, so that it vectorises.
     """
     surviving, spent, done, first = STEPS, STEPS + bins, STEPS + 2 * bins, 0
     for b in range(bins):
         reals[surviving + b], reals[spent + b], reals[done + b], reals[costs + b] = 1.0, 0.0, 0.0, math.inf
     for c in range(bins):
         hazard, width = reals[hazards + c], reals[edges + c + 1] - reals[edges + c]
-        while first < c and reals[surviving + first] < 1e-3:  # the earlier the start, the fewer are left
+        while first < c and reals[surviving + first] < 1e-3:  # the earlier the start, the fewer survive
             first += 1
         for b in range(first, c + 1):
             before = reals[surviving + b]
@@ -114,7 +123,7 @@ def gittins_costs(reals: Any, hazards: int, costs: int, edges: int, bins: int) -
 
 @jit
 def prior_hazard(b: int, per_octave: int, ratios: bool) -> Any:
-    """Return the hazard of a bin before anything has been seen."""
+    """Return the prior hazard of a bin."""
     tail = 1.0 - 2.0 ** (-1.0 / per_octave)
     if not ratios:
         return tail
@@ -128,7 +137,7 @@ def prior_hazard(b: int, per_octave: int, ratios: bool) -> Any:
 def learn_group(
     memory: RuleMemory, g: int, counts: int, censored: int, costs: int, edges: int, bins: int, per_octave: int
 ) -> None:
-    """Estimate the hazards of a group of requests, and the costs that follow; all requests' come first."""
+    """Estimate the hazards and costs of a group of requests; group 0, all requests, comes first."""
     state, reals, ratios = memory.state, memory.reals, costs == RATIO_COSTS
     counted, hidden, cost = counts + g * bins, censored + g * bins, costs + g * (bins + 1)
     at_risk = finished = 0
@@ -136,7 +145,7 @@ def learn_group(
         at_risk += state[counted + b] + state[hidden + b]
         finished += state[counted + b]
     if g == 0 and at_risk == 0 and state[NEXT] > 0:
-        return  # nothing is known still
+        return  # no request of the group has finished
     if g > 0 and finished == 0:
         for b in range(bins + 1):
             reals[cost + b] = reals[costs + b]
@@ -145,7 +154,7 @@ def learn_group(
     hazards = HAZARDS if g == 0 else GROUP_HAZARDS
     for b in range(bins):
         prior = prior_hazard(b, per_octave, ratios) if g == 0 else reals[HAZARDS + b]
-        at_risk -= state[hidden + b]  # unknown is only where in the bin, or behind it, these will end
+        at_risk -= state[hidden + b]  # these end in this bin or a later one
         reals[hazards + b] = (state[counted + b] + strength * prior) / (at_risk + strength)
         at_risk -= state[counted + b]
     gittins_costs(reals, hazards, cost, edges, bins)
@@ -153,7 +162,7 @@ def learn_group(
 
 @jit
 def count(state: Any, row: Any, tokens: int, lengths: int, ratios: int) -> None:
-    """Count a request with a number of output tokens among all and in its class."""
+    """Count a request with ``tokens`` output tokens in group 0 and in its class."""
     g, b = group_of(row), token_bin(tokens)
     state[lengths + b] += 1
     if g > 0:
@@ -167,13 +176,13 @@ def count(state: Any, row: Any, tokens: int, lengths: int, ratios: int) -> None:
 
 @jit_inline
 def generated(row: Any) -> Any:
-    """Return the most output tokens that a request has ever had: its output is longer."""
+    """Return the most output tokens that a request has ever had, a lower bound of its output."""
     return max(row.num_delivered_tokens, row.num_output_tokens)
 
 
 @jit
 def learn(view: RuleView, memory: RuleMemory) -> None:
-    """Learn hazards and costs of all that has been seen."""
+    """Learn hazards and costs of all groups from the counts."""
     state, w = memory.state, view.worker
     for place in range(TOKEN_CENSORED, STANDING):
         state[place] = 0
@@ -190,7 +199,8 @@ def learn(view: RuleView, memory: RuleMemory) -> None:
         learn_group(
             memory, g, TOKEN_COUNTS, TOKEN_CENSORED, TOKEN_COSTS, TOKEN_EDGES, TOKEN_BINS, TOKENS_PER_OCTAVE
         )
-    # A loop of its own: hazards of classes lean on those of all, which are kept in one place.
+    # A separate loop: the hazards of classes start from those of all requests, which share one place in
+    # memory.
     for g in range(GROUPS):
         learn_group(
             memory, g, RATIO_COUNTS, RATIO_CENSORED, RATIO_COSTS, RATIO_EDGES, RATIO_BINS, RATIOS_PER_OCTAVE
@@ -200,7 +210,7 @@ def learn(view: RuleView, memory: RuleMemory) -> None:
 
 @jit
 def notice_finished(view: RuleView, memory: RuleMemory) -> bool:
-    """Count the requests that finished since the last decision; returns whether it is time to learn."""
+    """Count the requests that finished since the last decision; return whether it is time to learn."""
     state, w = memory.state, view.worker
     for j in range(w.num_finished):
         row = view.requests[view.finished[j]]
@@ -219,10 +229,11 @@ def cost_at(reals: Any, costs: int, edges: int, b: int, x: float) -> Any:
 
 @jit_inline
 def output_to_come(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> Any:
-    """Return the estimate of the output still to come, tokens, at least 1.
+    """Return the estimate of the remaining output, tokens, at least 1.
 
-    The Gittins cost from the most tokens that the request has ever had, those lost by an eviction on top; within
-    the bounds of the length where these are revealed. Where lengths are known, what is left.
+    It is the Gittins cost at the most tokens that the request has ever had, plus tokens lost by an eviction,
+    within the
+    bounds of the length if these are observed. If lengths are known, it is the true remaining output.
     """
     reals, have, most, g = memory.reals, row.num_output_tokens, generated(row), group_of(row)
     if memory.state[CERTAIN] > 0:
@@ -243,7 +254,7 @@ def output_to_come(view: RuleView, memory: RuleMemory, row: Any, request_id: int
 
 @jit_inline
 def notice_arrival(memory: RuleMemory, row: Any, output: float) -> None:
-    """Add a request that has just arrived to the mean of the outputs expected on arrival."""
+    """Add a new arrival to the mean of the outputs expected on arrival."""
     if row.ttft_slo < math.inf or row.tbt_slo < math.inf:
         memory.state[DEADLINES] = 1
     if row.num_evictions == 0:
@@ -253,5 +264,5 @@ def notice_arrival(memory: RuleMemory, row: Any, output: float) -> None:
 
 @jit_inline
 def mean_log_output(memory: RuleMemory) -> Any:
-    """Return the mean, over arrivals, of the logarithm of the output expected then."""
+    """Return the mean, over arrivals, of the logarithm of the output expected on arrival."""
     return memory.reals[SUM_LOG_OUTPUT] / max(memory.state[ARRIVED], 1)

@@ -1,8 +1,10 @@
-"""Waiting requests by score: the front in order, as far as the last walks came, and a heap of those behind it.
+"""A queue of waiting requests by score: a sorted front, as far as recent walks came, and a heap for the rest.
 
-A walk visits the first ones and passes them; admitted requests leave when it is over. So no request is taken out of
-the heap and put back at every decision. In ``memory.state``, from ``at``: length and ids of the heap (1 + n), length
-and ids of the front (1 + n), and how many of the front have been passed (1).
+A walk visits the first requests and passes them; admitted requests leave at its end. So no decision has to
+remove
+requests from the heap only to put them back. In ``memory.state``, from ``at``: length and ids of the heap (1
++ n),
+length and ids of the front (1 + n), and how many of the front have been passed (1).
 """
 
 from __future__ import annotations
@@ -26,31 +28,31 @@ from kvgym.kernels import (
 )
 
 LONGEST = 128
-"""Requests at the front of a queue from which on, with the next one that is added to it, most go back to the heap."""
+"""Length of the front at which, when another request is added, most of it returns to the heap."""
 
 
 @jit_inline
 def passed_at(view: RuleView, at: int) -> Any:
-    """Return the place of the number of requests of the front that have been passed."""
+    """Return the index of the number of passed requests of the front."""
     return front_of(view, at) + 1 + view.requests.shape[0]
 
 
 @jit_inline
 def queue_length(view: RuleView, memory: RuleMemory, at: int) -> Any:
-    """Return how many are in a queue."""
+    """Return the number of requests in a queue."""
     return memory.state[at] + memory.state[front_of(view, at)]
 
 
 @jit
 def queue_add(view: RuleView, memory: RuleMemory, at: int, i: int) -> None:
-    """Add a request, which has a score; during a walk among those that it has not passed."""
+    """Add a scored request; during a walk it joins those not passed yet."""
     state, reals, front = memory.state, memory.reals, front_of(view, at)
     count, passed = state[front], state[passed_at(view, at)]
     if count == 0 or not ranked_before(reals, SCORES, i, state[front + count]):
         ranked_push(state, at, reals, SCORES, i)
         return
     k, span = passed, count - passed
-    while span > 0:  # look for its place
+    while span > 0:  # binary search for its place
         half = span >> 1
         if ranked_before(reals, SCORES, i, state[front + k + half + 1]):
             span = half
@@ -70,7 +72,7 @@ def queue_add(view: RuleView, memory: RuleMemory, at: int, i: int) -> None:
 
 @jit
 def front_remove(state: Any, front: int, k: int) -> None:
-    """Remove the k-th of the front, from 0."""
+    """Remove the k-th request of the front, counted from 0."""
     state[front] -= 1
     for j in range(k, state[front]):
         state[front + 1 + j] = state[front + 2 + j]
@@ -78,7 +80,7 @@ def front_remove(state: Any, front: int, k: int) -> None:
 
 @jit
 def queue_first(view: RuleView, memory: RuleMemory, at: int) -> Any:
-    """Return the best that has not been passed, UNKNOWN if there is none."""
+    """Return the best request not passed yet, UNKNOWN if there is none."""
     state, front, passed = memory.state, front_of(view, at), passed_at(view, at)
     while True:
         k = state[passed]
@@ -95,19 +97,19 @@ def queue_first(view: RuleView, memory: RuleMemory, at: int) -> Any:
 
 @jit_inline
 def queue_pass(view: RuleView, memory: RuleMemory, at: int) -> None:
-    """Pass the one that :func:`queue_first` has returned."""
+    """Pass the request that :func:`queue_first` has returned."""
     memory.state[passed_at(view, at)] += 1
 
 
 @jit
 def queue_remove(view: RuleView, memory: RuleMemory, at: int) -> None:
-    """Remove the one that :func:`queue_first` has returned."""
+    """Remove the request that :func:`queue_first` has returned."""
     front_remove(memory.state, front_of(view, at), memory.state[passed_at(view, at)])
 
 
 @jit
 def queue_end_walk(view: RuleView, memory: RuleMemory, at: int) -> None:
-    """Begin at the best again; of those passed, requests without a score (NaN) leave."""
+    """End the walk: remove passed requests without a score (NaN), and start at the best again."""
     state, reals, front = memory.state, memory.reals, front_of(view, at)
     passed, kept = state[passed_at(view, at)], 0
     if passed == 0:
@@ -126,7 +128,7 @@ def queue_end_walk(view: RuleView, memory: RuleMemory, at: int) -> None:
 
 @jit
 def queue_mix(view: RuleView, memory: RuleMemory, at: int) -> Any:
-    """Empty a queue; returns how many were in it: their ids follow ``at``, in no order, until others are added."""
+    """Empty a queue; return how many it held. Their ids follow ``at``, unordered, until others are added."""
     state, front = memory.state, front_of(view, at)
     count = state[at]
     for j in range(state[front]):

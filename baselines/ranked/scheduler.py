@@ -1,4 +1,4 @@
-"""``ranked``: all requests, active and waiting, in one ranking; the batch is the prefix worth most for its duration."""
+"""``ranked``: one ranking of all requests, active and waiting; the batch is the prefix with the best worth."""
 
 from __future__ import annotations
 
@@ -76,25 +76,25 @@ from kvgym.policy import (
 from kvgym.utils.hyperparameters import with_hyperparameters
 
 OFTEN, SELDOM = 4, 16
-"""Batches after which scores of active requests are renewed: of those early in their output, and of all."""
+"""Batches between updates of the scores of active requests: of those early in their output, and of all."""
 
 EARLY = 32
-"""Output tokens below which a request is early in its output."""
+"""A request with fewer output tokens than this is early in its output."""
 
 QUEUE_SHARE = 8
-"""Waiting requests per decision, on average, with deadlines computed again."""
+"""Average number of waiting requests per decision whose deadlines are updated."""
 
 
 @jit_inline
 def renew(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
-    """Update scores between :func:`rate_all` and the decision: something that they depend on has changed.
+    """Update scores between :func:`rate_all` and the decision, after something that they depend on has changed.
 
-    All requests are then ranked at this boundary, so that the change has an effect at once.
+    This boundary then ranks all requests, so that the change takes effect at once.
 
     Args:
         view: what the policy observes.
-        memory: what it remembers.
-        rescore: whether all are scored again; else only those without a score, which is NaN.
+        memory: the policy's memory.
+        rescore: whether to score all requests again; else only those without a score (NaN).
     """
     for k in range(view.worker.num_active):
         if rescore or math.isnan(memory.reals[SCORES + view.active[k].request_id]):
@@ -108,7 +108,7 @@ def renew(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
 
 @jit_inline
 def rate_new(view: RuleView, memory: RuleMemory) -> None:
-    """Score the active requests that the last decision admitted, which come last and have none: NaN."""
+    """Score the requests that the last decision admitted: they are in the last slots, and their scores are NaN."""
     k = view.worker.num_active - 1
     while k >= 0 and math.isnan(memory.reals[SCORES + view.active[k].request_id]):
         rate_slot(view, memory, k)
@@ -117,10 +117,11 @@ def rate_new(view: RuleView, memory: RuleMemory) -> None:
 
 @jit_inline
 def rate_active(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
-    """Bring the scores of the active requests up to date, and note when the first of their next tokens is due.
+    """Update the scores of the active requests, and store the earliest due time of their next tokens.
 
-    Most decodes had their last token at the same time, and there are few objectives, so what the last two deadlines add
-    is kept for the next request.
+    Most decodes had their last token at the same time, and few distinct objectives exist. So the parts of the
+    last two
+    deadlines are kept for the next request.
     """
     w, reals, timed = view.worker, memory.reals, memory.state[DEADLINES] == 1
     often, seldom = w.iteration % OFTEN == 0, w.iteration % SELDOM == 0
@@ -148,7 +149,7 @@ def rate_active(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
                 other_asked, other_added, other_due = asked, added, due
                 asked = wanted
                 added, due = added_until(view, memory, slot, wanted)
-            # No branches: which of the two comes next cannot be predicted.
+            # Without branches, because the processor could not predict them.
             same = wanted == asked
             gained, until = added if same else other_added, due if same else other_due
             soonest = until if until < soonest else soonest
@@ -159,11 +160,13 @@ def rate_active(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
 
 @jit_inline
 def rate_all(view: RuleView, memory: RuleMemory) -> None:
-    """Bring the scores up to date: of new requests, and of active ones after every 4 or 16 batches.
+    """Update the scores of new requests, and of active ones every 4 or 16 batches.
 
-    All are updated when lengths have been learned. Deadlines change scores with time: what they add is computed
-    at every ranking for active requests, and for 8 waiting ones per decision on average. Where very many are active,
-    all of them are ranked at some of the boundaries only, see :func:`~.active.ranks_now`, unless memory is too tight.
+    After lengths have been learned, all scores are updated. Deadlines change scores over time: their part is
+    updated at
+    every ranking for active requests, and for 8 waiting requests per decision on average. With very many
+    active requests,
+    only some boundaries rank all of them, see :func:`~.active.ranks_now`, unless memory is short.
     """
     state, w = memory.state, view.worker
     observe_moment(view, memory)
@@ -208,17 +211,23 @@ def ranked_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
 
 @register_policy
 class Ranked(CompiledPolicy):
-    """One ranking of all requests, active and waiting; the batch is the prefix worth most for its duration.
+    """One ranking of all requests, active and waiting; the batch is the prefix with the best worth.
 
-    A baseline of this project, of Gittins indices and of ideas of the papers: order by what is left in time and memory
-    (MC-SF and its relatives order by length), a share of memory kept free (MC-Benchmark), progress learned from
-    completions alone where lengths are unknown (A_min), pauses that keep the KV (WAIT), chunks of prompts beside
-    decodes (Sarathi-Serve), deadlines of tokens (SLAI). Derivation and ablation: docs/ranked.md.
+    A baseline of this project. It combines Gittins indices with ideas from the papers: order by remaining
+    time and memory
+    (MC-SF and its relatives order by length), a share of memory kept free (MC-Benchmark), learning from
+    completions if
+    lengths are unknown (A_min), pauses that keep the KV (WAIT), prompt chunks beside decodes (Sarathi-Serve),
+    and token
+    deadlines (SLAI). Derivation and ablation: docs/ranked.md.
 
-    It makes use of predicted lengths, intervals, classes and objectives where requests carry them, and of nothing
-    else; hazards are learned from completions, see :mod:`kvgym.baselines.ranked.lengths`. Scores of active
-    requests are renewed after some batches, see :func:`rate_all`, and from 128 active requests on only some boundaries
-    rank all of them, so that the time of a decision does not grow with their number.
+    It uses predicted lengths, intervals, classes and objectives if requests carry them, and nothing else. It
+    learns
+    hazards from completions, see :mod:`kvgym.baselines.ranked.lengths`. Scores of active requests are updated
+    every few
+    batches, see :func:`rate_all`. From 128 active requests on, only some boundaries rank all of them, so that
+    the time of
+    a decision does not grow with their number.
     """
 
     info = PolicyInfo(
@@ -242,16 +251,16 @@ class Ranked(CompiledPolicy):
         network: str | Sequence[float] = "",
         **weights: float,
     ) -> None:
-        """Set the weights; those without a scale of their own are logarithms.
+        """Set the weights; weights without a stated scale add to logarithms.
 
         Args:
-            hidden: units of a network that adds to the score, 0 for none.
-            network: its numbers, for each unit 12 weights of features, a bias, and the weight of its output, as in
-                0.1/-2/…; none = zeros.
-            **weights: those of :data:`~kvgym.baselines.ranked.weights.WEIGHTS`.
+            hidden: number of units of a network that adds to the score; 0 = no network.
+            network: the network's numbers, as in 0.1/-2/…: for each unit 12 feature weights, a bias, and an
+                output weight. Empty = zeros.
+            **weights: the weights in :data:`~kvgym.baselines.ranked.weights.WEIGHTS`.
 
         Raises:
-            ConfigError: a weight out of its range, or a network of another size.
+            ConfigError: a weight is out of its range, or the network has the wrong size.
         """
         given = {w.name: weights.get(w.name, w.default) for w in WEIGHTS}
         for weight in WEIGHTS:
@@ -269,31 +278,31 @@ class Ranked(CompiledPolicy):
 
     @classmethod
     def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
-        """Return the weights, and with ``hidden`` units also the numbers of the network."""
+        """Return the weights and, if ``hidden`` > 0, the numbers of the network."""
         hidden = int(fixed.get("hidden", 0))
         if hidden == 0:
             return WEIGHTS
         return (*WEIGHTS, Weight("network", 0.0, 0.3, -50.0, 50.0, hidden * (NETWORK_INPUTS + 2)))
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the weights, the units of the network, and its numbers."""
+        """Return the weights, the number of units of the network, and its numbers."""
         return np.array([*self.values, self.hidden, *self.network], np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return the weights and an empty memory: edges of the bins, and room for counts, scores and heaps."""
+        """Return the weights and an empty memory: edges of the bins, and space for counts, scores and heaps."""
         return empty_memory(self.params(system), system.max_requests)
 
     def lesson(self, view: RuleView, row: Any, request_id: int, length: int) -> tuple[Sequence[float], float]:
-        """Return what the network observes of a request now, and what it should add to the score.
+        """Return the network's input for a request now, and its target: what it should add to the score.
 
-        That is the score with the true output in place of the estimate, less the score itself; see
+        The target is the score with the true output in place of the estimate, minus the score itself; see
         :class:`kvgym.agents.evolution.imitation.Student`.
 
         Args:
             view: what the policy observes, for uncompiled code.
-            row: of an active request (its slot) or of a waiting one (its request).
-            request_id: its id.
-            length: its output in all, tokens.
+            row: the slot of an active request, or the row of a waiting one.
+            request_id: id of the request.
+            length: its total output, tokens.
         """
         waiting = bool(view.requests[request_id].status == WAITING)
         found: tuple[Sequence[float], float] = uncompiled(lesson_of)(
@@ -307,9 +316,9 @@ def empty_memory(params: NDArray[np.float64], max_requests: int) -> RuleMemory:
 
     Args:
         params: weights and network, float64 (k,).
-        max_requests: n, requests of the run at most.
+        max_requests: n, maximum number of requests in the run.
     """
-    # At most; in a cluster all workers have as many as the one with the most memory.
+    # An upper bound: in a cluster all workers have as many places as the one with the most memory.
     places = max(1, max_requests)
     reals = np.zeros(SCORES + 6 * max_requests + 3 * places)
     reals[FIRST_DUE] = np.inf

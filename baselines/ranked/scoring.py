@@ -1,4 +1,4 @@
-"""The score of a request, the lower the sooner: what is left to do in time and memory, what it holds, its deadlines."""
+"""The score of a request, lower is sooner: remaining work and memory, KV that it holds, and its deadlines."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from kvgym.baselines.ranked.lengths import mean_log_output, output_to_come
 from kvgym.kernels import RuleMemory, RuleView, jit, jit_inline
 
 MOST_SLACK = 8.0
-"""Slack, in logarithms of batches, from which a deadline does not press; also that of requests without one."""
+"""Slack, logarithm of batches, from which a deadline does not press; also the slack without a deadline."""
 
 SAMPLE_PROMPT, SAMPLE_DECODES = 512, 64
-"""Batches by which the time that prompt tokens and decodes add is compared."""
+"""Sizes of the two batches that compare the time added by a prompt token and by a decode."""
 
 NETWORK_INPUTS = 12
-"""Features that the network of a score observes, see :func:`network_score`."""
+"""Number of input features of the network, see :func:`network_score`."""
 
 
 _LOGS = np.array([math.log(1.0 + k) for k in range(4096)])
-"""log(1 + k) of most whole numbers that are met."""
+"""log(1 + k) of the most frequent whole numbers."""
 
 
 @jit_inline
@@ -59,7 +59,7 @@ def log_beyond(tokens: int) -> Any:
 
 @jit
 def prompt_seconds(view: RuleView, tokens: int) -> Any:
-    """Return the duration of a batch that is a prompt of ``tokens`` tokens, s."""
+    """Return the duration of a batch of one prompt of ``tokens`` tokens, s."""
     load = view.load
     load.prefill_context = load.prefill_products = load.num_decodes = load.decode_context = 0
     load.num_prefills, load.prefill_tokens, load.prefill_squares = 1, tokens, tokens * tokens
@@ -68,7 +68,7 @@ def prompt_seconds(view: RuleView, tokens: int) -> Any:
 
 @jit
 def decode_seconds(view: RuleView, number: int, context: int) -> Any:
-    """Return the duration of a batch of decodes with ``context`` tokens each, s."""
+    """Return the duration of a batch of ``number`` decodes with ``context`` tokens each, s."""
     load = view.load
     load.num_prefills = load.prefill_tokens = load.prefill_context = 0
     load.prefill_squares = load.prefill_products = 0
@@ -78,7 +78,7 @@ def decode_seconds(view: RuleView, number: int, context: int) -> Any:
 
 @jit
 def observe_moment(view: RuleView, memory: RuleMemory) -> None:
-    """Note what scores need of the worker: how many wait, how long batches take, and what a prompt token adds."""
+    """Store the worker's state that scores need: waiting requests, batch durations, and time per prompt token."""
     w, reals = view.worker, memory.reals
     if reals[SHORTEST] == 0.0:
         reals[SHORTEST] = max(decode_seconds(view, 1, 1), 1e-9)
@@ -90,7 +90,7 @@ def observe_moment(view: RuleView, memory: RuleMemory) -> None:
 
 @jit
 def prompt_ratio(view: RuleView, memory: RuleMemory) -> Any:
-    """Return what a prompt token adds to a batch over what a decode with their usual context does."""
+    """Return the time that a prompt token adds to a batch, relative to a decode with the usual context."""
     w, reals = view.worker, memory.reals
     context = w.kv_tokens // max(w.num_active, 1) + 1
     decode_time = (decode_seconds(view, SAMPLE_DECODES, context) - reals[SHORTEST]) / (SAMPLE_DECODES - 1)
@@ -99,7 +99,7 @@ def prompt_ratio(view: RuleView, memory: RuleMemory) -> Any:
 
 @jit
 def deadline_of(view: RuleView, row: Any, request: Any) -> Any:
-    """Return when the next token of a request is due, s; inf without an objective, -inf where one has been missed.
+    """Return when the next token of a request is due, s; inf without an objective, -inf if one has been missed.
 
     Args:
         view: what the policy observes.
@@ -122,26 +122,26 @@ def has_objective(request: Any) -> bool:
 
 @jit_inline
 def spare_until(view: RuleView, memory: RuleMemory, row: Any, due: float) -> Any:
-    """Return the time until a token of a request is due beyond what its prompt and the shortest batch take, s."""
+    """Return the time until ``due``, less the time for the request's prompt and the shortest batch, s."""
     needed = memory.reals[SHORTEST] + memory.reals[PROMPT_TIME] * row.num_prefill_left
     return due - view.worker.clock - needed
 
 
 @jit_inline
 def time_to_spare(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> Any:
-    """Return the time to the next deadline of a request beyond what its prompt and the shortest batch take, s."""
+    """Return the time until the next deadline of a request, less the time for its prompt and the shortest batch, s."""
     return spare_until(view, memory, row, deadline_of(view, row, request))
 
 
 @jit_inline
 def slack_of(memory: RuleMemory, spare: float) -> Any:
-    """Return a time to spare, not below 0, as a logarithm of batches, up to MOST_SLACK."""
+    """Return a spare time, at least 0, as a logarithm of batches, up to MOST_SLACK."""
     return min(math.log(1.0 + spare / memory.reals[LAST]), MOST_SLACK)
 
 
 @jit_inline
 def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple[float, float]:
-    """Return how near the next deadline of a request is.
+    """Return the slack of the next deadline of a request, and whether it is lost.
 
     Args:
         view: what the policy observes.
@@ -150,7 +150,7 @@ def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple
         request: its row among the requests.
 
     Returns:
-        Slack, logarithm of batches, up to MOST_SLACK; 1 if it is lost, else 0.
+        Slack, logarithm of batches, up to MOST_SLACK; 1 if the deadline cannot be met, else 0.
     """
     if not has_objective(request):
         return MOST_SLACK, 0.0
@@ -160,7 +160,7 @@ def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple
 
 @jit_inline
 def added_until(view: RuleView, memory: RuleMemory, row: Any, due: float) -> tuple[float, float]:
-    """Return what a deadline adds to the score of a request, and the moment: inf, if it cannot be met."""
+    """Return what a deadline adds to the score of a request, and the deadline, s: inf if it cannot be met."""
     reals, p = memory.reals, memory.params
     spare = spare_until(view, memory, row, due)
     if spare < 0.0:
@@ -172,9 +172,9 @@ def added_until(view: RuleView, memory: RuleMemory, row: Any, due: float) -> tup
 
 @jit_inline
 def press(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> None:
-    """Write the score of a request, by its base and what its deadline adds, and when its next token is due.
+    """Write the score of a request, base plus deadline, when its next token is due, and the gap allowed between tokens.
 
-    That is inf without a deadline, or if it cannot be met. Noted is also the time that may pass between its tokens.
+    The due time is inf without a deadline, or if it cannot be met.
     """
     reals, request, notes = memory.reals, view.requests[request_id], notes_of(view, request_id)
     score, gap = reals[notes + BASE], request.tbt_slo
@@ -192,11 +192,11 @@ def press(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> None
 
 @jit_inline
 def network_score(memory: RuleMemory, features: Any) -> Any:
-    """Return what the network adds to the score: one hidden layer of tanh units, shared by all requests.
+    """Return the output of the network: one hidden layer of tanh units, shared by all requests.
 
     Args:
-        memory: its parameters hold, for each unit, the weights of the features, a bias, and the weight of its output.
-        features: NETWORK_INPUTS numbers.
+        memory: its parameters hold, for each unit, the feature weights, a bias, and the output weight.
+        features: the NETWORK_INPUTS features.
     """
     p = memory.params
     total, at = 0.0, NETWORK
@@ -211,16 +211,16 @@ def network_score(memory: RuleMemory, features: Any) -> Any:
 
 @jit_inline
 def terms_of(memory: RuleMemory, row: Any, output: float, waiting: bool) -> Any:
-    """Return what the base of a score is made of.
+    """Return the terms of the base of a score.
 
     Args:
-        memory: what the policy remembers, the weights among it.
-        row: of an active request (its slot) or of a waiting one (its request).
-        output: the estimate of its output still to come, tokens.
-        waiting: whether it waits.
+        memory: the policy's memory, with the weights.
+        row: the slot of an active request, or the row of a waiting one.
+        output: the estimate of its remaining output, tokens.
+        waiting: whether the request waits.
 
     Returns:
-        Logarithms of its work, memory, output so far and KV held.
+        Logarithms of its remaining work, memory, output so far, and KV held.
     """
     left, kv = float(row.num_prefill_left), float(row.num_kv_tokens)
     log_work = math.log(output + memory.params[PROMPT] * left)
@@ -231,7 +231,7 @@ def terms_of(memory: RuleMemory, row: Any, output: float, waiting: bool) -> Any:
 
 @jit_inline
 def weighted(memory: RuleMemory, terms: Any) -> Any:
-    """Return what the weights make of the terms of a request, see :func:`terms_of`."""
+    """Return the weighted sum of the terms of a request, see :func:`terms_of`."""
     p = memory.params
     log_work, log_memory, log_attained, log_held = terms
     return log_work + (p[FOOTPRINT] * log_memory - p[ATTAINED] * log_attained - p[HELD] * log_held)
@@ -241,7 +241,7 @@ def weighted(memory: RuleMemory, terms: Any) -> Any:
 def features_of(
     view: RuleView, memory: RuleMemory, row: Any, request: Any, output: float, waiting: bool, terms: Any
 ) -> Any:
-    """Return what the network observes of a request, NETWORK_INPUTS numbers.
+    """Return the network's input for a request, NETWORK_INPUTS features.
 
     Args:
         view: what the policy observes.
@@ -250,7 +250,7 @@ def features_of(
         request: its row among the requests.
         output: the estimate of its output still to come, tokens.
         waiting: whether it waits.
-        terms: of :func:`terms_of`.
+        terms: the result of :func:`terms_of`.
     """
     reals, mean = memory.reals, mean_log_output(memory)
     _, log_memory, log_attained, log_held = terms
@@ -275,7 +275,7 @@ def features_of(
 def base_of(
     view: RuleView, memory: RuleMemory, row: Any, request_id: int, output: float, waiting: bool
 ) -> Any:
-    """Return the base of a score: what is added from outside, its weighted terms, and what the network adds."""
+    """Return the base of a score: external addition, weighted terms, and the network's output."""
     terms = terms_of(memory, row, output, waiting)
     base = memory.reals[outside_at(view) + request_id] + weighted(memory, terms)
     if memory.params[HIDDEN] > 0.0:
@@ -288,14 +288,14 @@ def base_of(
 def lesson_of(
     view: RuleView, memory: RuleMemory, row: Any, request_id: int, length: int, waiting: bool
 ) -> Any:
-    """Return what the network observes of a request, and what it should add: how the true length changes the score.
+    """Return the network's input for a request, and its target: the change of the score by the true length.
 
     Args:
         view: what the policy observes.
         memory: what it remembers.
         row: of an active request (its slot) or of a waiting one (its request).
         request_id: its id.
-        length: its output, tokens.
+        length: its total output, tokens.
         waiting: whether it waits.
     """
     output = output_to_come(view, memory, row, request_id)
@@ -314,14 +314,14 @@ def entry_bias(memory: RuleMemory) -> Any:
 
 @jit_inline
 def too_long(memory: RuleMemory, output: float) -> bool:
-    """Return whether a request with this output to come, tokens, is too long to begin while the worker is busy."""
+    """Return whether a request with this remaining output, tokens, is too long to begin while the worker is busy."""
     p = memory.params
     return bool(memory.reals[BUSY] > p[GATE_BUSY] and math.log(output) > mean_log_output(memory) + p[GATE])
 
 
 @jit_inline
 def _rebase(view: RuleView, memory: RuleMemory, row: Any, i: int, waiting: bool) -> None:
-    """Write output to come and base of a request."""
+    """Write the remaining output and the base of a request."""
     notes, output = notes_of(view, i), output_to_come(view, memory, row, i)
     memory.reals[notes + OUTPUT] = output
     memory.reals[notes + BASE] = base_of(view, memory, row, i, output, waiting)
@@ -329,7 +329,7 @@ def _rebase(view: RuleView, memory: RuleMemory, row: Any, i: int, waiting: bool)
 
 @jit
 def rate_request(view: RuleView, memory: RuleMemory, i: int) -> None:
-    """Write output to come, base and score of a waiting request."""
+    """Write the remaining output, base and score of a waiting request."""
     row = view.requests[i]
     _rebase(view, memory, row, i, True)
     press(view, memory, row, i)
@@ -337,12 +337,12 @@ def rate_request(view: RuleView, memory: RuleMemory, i: int) -> None:
 
 @jit
 def rebase_slot(view: RuleView, memory: RuleMemory, k: int) -> None:
-    """Write output to come and base of an active request."""
+    """Write the remaining output and the base of an active request."""
     _rebase(view, memory, view.active[k], view.active[k].request_id, False)
 
 
 @jit
 def rate_slot(view: RuleView, memory: RuleMemory, k: int) -> None:
-    """Write output to come, base and score of an active request."""
+    """Write the remaining output, base and score of an active request."""
     rebase_slot(view, memory, k)
     press(view, memory, view.active[k], view.active[k].request_id)

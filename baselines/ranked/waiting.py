@@ -1,8 +1,9 @@
-"""The waiting requests of a ranking, the best first.
+"""The waiting requests of a ranking, in two queues, best first.
 
-Two queues hold them. Requests that press, with deadlines that can still be met, have scores that change with time; the
-scores of all others stand. A request that is lost moves from the first to the second, at the latest when it is the
-best of both.
+Requests with a deadline that can still be met press: their scores change with time. The scores of all others
+stand. A
+request whose deadline is lost moves from the first queue to the second, at the latest when it is the best of
+both.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ from kvgym.kernels import UNKNOWN, WAITING, RuleMemory, RuleView, jit, jit_inlin
 
 @jit_inline
 def presses(view: RuleView, memory: RuleMemory, i: int) -> bool:
-    """Return whether a waiting request had a deadline that could be met when this was last computed."""
+    """Return whether a waiting request had a deadline that could be met at the last update."""
     return bool(memory.reals[notes_of(view, i) + DUE] < math.inf)
 
 
 @jit_inline
 def queue_of(view: RuleView, memory: RuleMemory, i: int) -> Any:
-    """Return the place of the queue that a waiting request is in, or belongs to."""
+    """Return the index of the queue that a waiting request is in or belongs to."""
     return pressing_at(view) if presses(view, memory, i) else STANDING
 
 
 @jit_inline
 def add_waiting(view: RuleView, memory: RuleMemory, i: int) -> None:
-    """Add a request, which has a score."""
+    """Add a scored request."""
     queue_add(view, memory, queue_of(view, memory, i), i)
 
 
@@ -61,7 +62,7 @@ def forget_waiting(view: RuleView, memory: RuleMemory) -> None:
 
 @jit
 def best_waiting(view: RuleView, memory: RuleMemory) -> Any:
-    """Return the waiting request with the best score that has not been passed, by scores as they are; or UNKNOWN."""
+    """Return the waiting request with the best stored score that has not been passed, or UNKNOWN."""
     i, other = queue_first(view, memory, pressing_at(view)), queue_first(view, memory, STANDING)
     if i == UNKNOWN or (other != UNKNOWN and ranked_before(memory.reals, SCORES, other, i)):
         return other
@@ -70,16 +71,16 @@ def best_waiting(view: RuleView, memory: RuleMemory) -> Any:
 
 @jit_inline
 def pass_first(view: RuleView, memory: RuleMemory, i: int) -> None:
-    """Pass the one that :func:`first_waiting` or :func:`best_waiting` has just returned."""
+    """Pass the request that :func:`first_waiting` or :func:`best_waiting` has just returned."""
     queue_pass(view, memory, queue_of(view, memory, i))
 
 
 @jit
 def end_walk(view: RuleView, memory: RuleMemory) -> None:
-    """Begin at the best again: admitted requests, which have no score any more, leave."""
+    """End the walk: remove admitted requests, which no longer have a score, and start at the best again."""
     queue_end_walk(view, memory, STANDING)
     queue_end_walk(view, memory, pressing_at(view))
-    if memory.state[OUT_OF_ORDER] == 1:  # a request was lost during the walk, and came before others for it
+    if memory.state[OUT_OF_ORDER] == 1:  # a deadline was lost during the walk, and its request fell back
         memory.state[OUT_OF_ORDER] = 0
         rate_queue(view, memory, False)
 
@@ -88,7 +89,7 @@ def end_walk(view: RuleView, memory: RuleMemory) -> None:
 def first_waiting(view: RuleView, memory: RuleMemory) -> Any:
     """Return the waiting request with the best score that has not been passed, UNKNOWN if there is none.
 
-    If it is lost by now it is scored again, and the best is found again.
+    If its deadline has been lost meanwhile, it is scored again and the search is repeated.
     """
     i = best_waiting(view, memory)
     while i != UNKNOWN and presses(view, memory, i):
@@ -104,13 +105,13 @@ def first_waiting(view: RuleView, memory: RuleMemory) -> Any:
 
 @jit
 def rate_waiting(view: RuleView, memory: RuleMemory, at: int, rescore: bool) -> None:
-    """Score the requests of a queue again, and sort them.
+    """Score the requests of a queue again, and sort it.
 
     Args:
         view: what the policy observes.
-        memory: what it remembers.
-        at: place of the queue.
-        rescore: whether all are scored again; else only those without a score, which is NaN.
+        memory: the policy's memory.
+        at: index of the queue.
+        rescore: whether to score all requests again; else only those without a score (NaN).
     """
     for j in range(queue_mix(view, memory, at)):
         i = memory.state[at + 1 + j]
@@ -122,20 +123,20 @@ def rate_waiting(view: RuleView, memory: RuleMemory, at: int, rescore: bool) -> 
 
 @jit_inline
 def rate_queue(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
-    """Score waiting requests again: all, or those without a score, which is NaN."""
+    """Score waiting requests again: all of them, or only those without a score (NaN)."""
     rate_waiting(view, memory, STANDING, rescore)
     rate_waiting(view, memory, pressing_at(view), rescore)
 
 
 @jit_inline
 def note_pressing(view: RuleView, memory: RuleMemory) -> None:
-    """Note how many press, after all have been scored."""
+    """Store how many requests press, after all have been scored."""
     memory.state[UNSEEN], memory.state[PRESSED] = 0, queue_length(view, memory, pressing_at(view))
 
 
 @jit
 def press_queue(view: RuleView, memory: RuleMemory) -> None:
-    """Compute again what deadlines add to the scores of those that press."""
+    """Update the deadline's part of the scores of requests that press."""
     at = pressing_at(view)
     for j in range(queue_mix(view, memory, at)):
         i = memory.state[at + 1 + j]

@@ -1,4 +1,4 @@
-"""What a batch is worth: the value of its tokens, less for late ones, over a power of its duration."""
+"""The worth of a batch: the value of its tokens, reduced for late ones, over a power of its duration."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from kvgym.baselines.ranked.scoring import prompt_ratio
 from kvgym.kernels import RuleMemory, RuleView, jit, jit_inline
 
 HOPELESS = 0.7
-"""Share of the worth of the best batch below which no larger ones are tried."""
+"""Larger batches are not tried once the worth falls below this share of the best."""
 
 HALF_ROOM = 2048.0
-"""Tokens for which there is memory where ``cost_room`` counts half: a few batches of prompts."""
+"""Free memory, tokens, at which ``cost_room`` counts half: a few batches of prompts."""
 
 
 class Worth(NamedTuple):
-    """What a batch is worth, and its duration, s."""
+    """The value of a batch, and its duration, s."""
 
     value: float
     seconds: float
@@ -45,9 +45,9 @@ class Worth(NamedTuple):
 
 @jit_inline
 def prompt_worth(view: RuleView, memory: RuleMemory) -> Any:
-    """Return what a prompt token is worth, decode tokens: by their times, and more while many wait and could enter.
+    """Return the worth of a prompt token, in decodes: by its time, and more while requests wait and memory is free.
 
-    It describes a batch of its own in ``view.load``.
+    Overwrites ``view.load``.
     """
     p, reals = memory.params, memory.reals
     free = 1.0 - view.worker.kv_allocated / view.problem.kv_capacity
@@ -57,7 +57,7 @@ def prompt_worth(view: RuleView, memory: RuleMemory) -> Any:
 
 @jit
 def number_below(reals: Any, start: int, end: int, limit: float) -> int:
-    """Return how many of some real numbers are below a limit."""
+    """Return how many of ``reals[start:end]`` are below a limit."""
     below = 0
     for j in range(start, end):
         below += 1 if reals[j] < limit else 0
@@ -66,11 +66,13 @@ def number_below(reals: Any, start: int, end: int, limit: float) -> int:
 
 @jit_inline
 def number_late(view: RuleView, memory: RuleMemory, seconds: float, taken: int) -> int:
-    """Return how many active requests would get their next token too late by a batch of this duration.
+    """Return how many active requests would get their next token late because of a batch of this duration.
 
-    The first ``taken`` of their list, which are in the batch, if it outlasts their deadline, the others if it leaves
-    less than the shortest batch. Deadlines that cannot be met anyway do not count. Between two rankings those listed in
-    the last one are late if it takes longer than may pass between their tokens.
+    The first ``taken`` listed requests, which are in the batch, are late if it ends after their deadline; the
+    others, if
+    it leaves less time than the shortest batch. Deadlines that cannot be met do not count. Between two
+    rankings, requests
+    listed in the last one are late if the batch takes longer than the gap allowed between their tokens.
     """
     reals, end = memory.reals, view.worker.clock + seconds
     if memory.state[BETWEEN] == 1:
@@ -86,7 +88,7 @@ def number_late(view: RuleView, memory: RuleMemory, seconds: float, taken: int) 
 
 @jit_inline
 def cost_power(view: RuleView, memory: RuleMemory) -> Any:
-    """Return the power of the duration that a batch's worth is divided by, from queue, active requests and memory."""
+    """Return the power of the duration that divides a batch's value, from queue, active requests and memory."""
     p, w = memory.params, view.worker
     free = view.problem.kv_capacity - w.kv_allocated
     waiting = w.num_waiting / (1 + w.num_active + w.num_waiting)
@@ -99,9 +101,9 @@ def cost_power(view: RuleView, memory: RuleMemory) -> Any:
 
 @jit_inline
 def bounds_of_power(times: float, power: float) -> tuple[float, float]:
-    """Return what ``times`` to this power is at least and at most, for times ≥ 1 and powers from 1 to 2.
+    """Return a lower and an upper bound of ``times ** power``, for times ≥ 1 and powers from 1 to 2.
 
-    The series of x^p at 1 is too large up to the second term, and too small up to the third.
+    The series of x^p at 1 is an upper bound up to its second term, and a lower bound up to its third.
     """
     longer = times - 1.0
     second = 0.5 * power * (power - 1.0) * longer * longer
@@ -112,9 +114,10 @@ def bounds_of_power(times: float, power: float) -> tuple[float, float]:
 
 @jit_inline
 def pays(memory: RuleMemory, batch: Worth, best: Worth, power: float) -> bool:
-    """Return whether a batch is worth more than the best before it: its value over its duration to this power.
+    """Return whether a batch has a higher worth than the best so far: value over duration to this power.
 
-    Two bounds of the power usually decide without computing it. The value of the best is -inf where there is none.
+    Two bounds on the power usually decide without computing it. The value of the best is -inf if there is
+    none.
     """
     if best.value == -math.inf:
         return True
@@ -146,9 +149,9 @@ def hopeless(batch: Worth, best: Worth, power: float) -> bool:
 
 @jit_inline
 def judge(view: RuleView, memory: RuleMemory, value: float, taken: int) -> Worth:
-    """Return what the batch described in ``view.load`` is worth: less for every next token that it makes late.
+    """Return the worth of the batch in ``view.load``, reduced for every next token that it makes late.
 
-    The first ``taken`` of the ranked active requests are in it.
+    The batch contains the first ``taken`` of the ranked active requests.
     """
     seconds = max(view.batch_time(view.load, view.batch_params), 1e-9)
     late = number_late(view, memory, seconds, taken) if memory.state[DEADLINES] == 1 else 0
@@ -159,7 +162,7 @@ def judge(view: RuleView, memory: RuleMemory, value: float, taken: int) -> Worth
 
 @jit
 def no_deadline_behind(view: RuleView, memory: RuleMemory, taken: int) -> bool:
-    """Return whether no ranked request behind the first ``taken`` has a deadline that a larger batch could meet."""
+    """Return whether no ranked request after the first ``taken`` has a deadline that a larger batch could meet."""
     if memory.reals[FIRST_DUE] == math.inf:
         return True
     dues = list_dues(view, memory)

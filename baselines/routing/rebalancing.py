@@ -1,11 +1,16 @@
 """A resource planner that reassigns waiting requests and migrates active ones.
 
-A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice", Section 3: the
-planner watches queues and memory of the nodes, risks of overflow included, and "may choose to reassign waiting requests
-or even migrate partially processed requests", and then has to transfer their KV cache. The paper names no algorithm;
-this one is the simplest that does both. Moving a request that no longer fits to another worker, instead of evicting it,
-is the idea of B. Sun et al., "Llumnix: Dynamic Scheduling for Large Language Model Serving" (2024), which also knows
-priorities and the load of every instance in tokens.
+Source: A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and
+Practice",
+Section 3. The planner watches the nodes' queues and memory, including risks of overflow. It "may choose to
+reassign
+waiting requests or even migrate partially processed requests", and then has to transfer their KV cache. The
+paper
+gives no algorithm; this one is the simplest that does both. The idea of moving a request that no longer fits,
+instead
+of evicting it, is from B. Sun et al., "Llumnix: Dynamic Scheduling for Large Language Model Serving" (2024),
+which
+also uses priorities and the load of every instance in tokens.
 """
 
 from __future__ import annotations
@@ -26,15 +31,17 @@ _DIFFERENCE, _MIGRATE = 0, 1
 
 @jit
 def not_active(w: Any) -> int:
-    """Return how many requests wait for a worker, those on their way to it included."""
+    """Return how many requests wait for a worker, including those on their way to it."""
     return int(w.outstanding_requests - w.num_active)
 
 
 @jit
 def place_for(problems: Any, workers: Any, k: int, slot: Any) -> int:
-    """Return the worker with the most free memory, no waiting request, and room for a request of ``k``; else UNKNOWN.
+    """Return a worker to which a request of worker ``k`` can move, UNKNOWN if there is none.
 
-    Room is for its KV, what is left of its prompt and a token, beside a token of each that is active there.
+    It has no waiting request, and space for the request's KV, the rest of its prompt and one token, beside
+    one token of
+    each of its active requests. Of several, the one with the most free memory is returned.
     """
     best, most = UNKNOWN, -1
     for j in range(workers.shape[0]):
@@ -49,7 +56,7 @@ def place_for(problems: Any, workers: Any, k: int, slot: Any) -> int:
 
 @jit
 def extreme(workers: Any, k: int, sign: int) -> int:
-    """Return the worker of the role of ``k`` with the most (sign 1) or fewest (-1) waiting; of equal ones ``k``."""
+    """Return the worker with the role of ``k`` and most (sign 1) or fewest (-1) waiting requests; ties go to ``k``."""
     best = k
     for j in range(workers.shape[0]):
         more = sign * (not_active(workers[j]) - not_active(workers[best]))
@@ -62,7 +69,7 @@ def extreme(workers: Any, k: int, sign: int) -> int:
 def rebalancing_kernel(
     problems: Any, workers: Any, requests: Any, active: Any, k: int, params: Any, state: Any
 ) -> int:
-    """Move the latest activated request off a full memory, then the last of the longest queue to the shortest."""
+    """Move the latest activated request away from full memory, then the last of the longest queue to the shortest."""
     w = workers[k]
     full = w.kv_allocated + problems[k].block_size * w.num_full > problems[k].kv_capacity
     if params[_MIGRATE] == 1.0 and full and w.num_active > 1:
@@ -81,12 +88,15 @@ def rebalancing_kernel(
 
 @register_router
 class Rebalancing(CompiledRouter):
-    """The fewest unfinished requests on arrival; afterwards queues are levelled, and full memories relieved.
+    """Routes to the fewest unfinished requests; later it levels queues and relieves full memory.
 
-    Whenever a batch or a wait of a worker has ended: while the next token of its active requests does not fit into
-    its memory, the latest activated goes to the worker with the most free memory that has room and no waiting request;
-    and while the longest and the shortest queue, one of them its own, differ by ``difference``, the last of the
-    longest goes to the shortest. Queues are counted in requests, whatever a worker's speed.
+    It acts whenever a batch or a wait of a worker ends. While the next tokens of its active requests do not
+    fit into its
+    memory, the latest activated one moves to the worker with the most free memory that has space and no
+    waiting request.
+    While the longest and the shortest queue, one of them its own, differ by at least ``difference``, the last
+    request of
+    the longest moves to the shortest. Queues are counted in requests, regardless of a worker's speed.
     """
 
     info = RouterInfo(
@@ -101,11 +111,13 @@ class Rebalancing(CompiledRouter):
         """Set what is moved.
 
         Args:
-            difference: by how many requests two queues differ at least before one is reassigned; 0 = none is.
-            migrate: whether active requests are moved.
+            difference: minimum difference between two queues, requests, for a reassignment; 0 = no
+            reassignment.
+            migrate: whether active requests may be moved.
 
         Raises:
-            ConfigError: a difference of 1, which would move a request for ever, or no whole number >= 0.
+            ConfigError: ``difference`` is 1, which would move a request for ever, or is not a whole number >=
+            0.
         """
         fine = isinstance(difference, int) and difference >= 0 and difference != 1
         require("difference", difference, fine, "a whole number >= 2, or 0")
@@ -114,7 +126,7 @@ class Rebalancing(CompiledRouter):
 
     @property
     def reassigns(self) -> bool:  # type: ignore[override]
-        """Whether anything is moved at all."""
+        """Whether the router moves requests at all."""
         return bool(self.difference or self.migrate)
 
     def params(self) -> NDArray[np.float64]:

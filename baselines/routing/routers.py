@@ -1,4 +1,4 @@
-"""Routers of a cluster: which worker serves a request.
+"""Routers that choose the worker of an arriving request.
 
 Uniform random routing is the resource planner of A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms
 for LLM Inference: Theory and Practice", Section 4.1; round robin is what "A Queueing-Theoretic Framework for
@@ -21,7 +21,7 @@ from kvgym.routing import CompiledRouter, RouterInfo, register_router, router_ke
 def uniform_random_kernel(
     problems: Any, workers: Any, requests: Any, i: int, first: int, last: int, params: Any, state: Any
 ) -> int:
-    """Draw a worker."""
+    """Draw a worker uniformly at random."""
     return first + int(next_uniform(state, 0) * (last - first))
 
 
@@ -29,7 +29,7 @@ def uniform_random_kernel(
 def round_robin_kernel(
     problems: Any, workers: Any, requests: Any, i: int, first: int, last: int, params: Any, state: Any
 ) -> int:
-    """Take the workers in turn; new requests and hand-overs have a turn each."""
+    """Take the workers in turn, with separate turns for new requests and for hand-overs."""
     stage = 1 if first > 0 else 0
     k = first + state[stage] % (last - first)
     state[stage] += 1
@@ -65,7 +65,7 @@ def join_shortest_queue_kernel(
 
 @register_router
 class UniformRandom(CompiledRouter):
-    """Each request goes to a worker drawn uniformly, independently of everything."""
+    """Each request goes to a worker drawn uniformly and independently."""
 
     info = RouterInfo(
         name="uniform_random",
@@ -97,10 +97,11 @@ class RoundRobin(CompiledRouter):
 
 @register_router
 class LeastOutstandingWork(CompiledRouter):
-    """The worker with the least work, in prompt and predicted output tokens of its unfinished requests.
+    """The worker with the least work: prompt and predicted output tokens of its unfinished requests.
 
-    The tokens are those of whole requests, those already processed included, relative to the worker's memory.
-    Output tokens count where the policy observes predictions, else prompts alone.
+    Requests count in full, including tokens already processed, relative to the worker's memory. Output tokens
+    count only
+    if the policy observes predictions.
     """
 
     info = RouterInfo(

@@ -1,23 +1,29 @@
-"""A router by weighted seconds: the time a request would wait at a worker, and the time it would cost others there.
+"""A router that weighs two times: a request's wait at a worker, and the delay that it causes for others there.
 
-Not from a paper. The two classical routers, fewest requests and least work, are sums of two of its terms; the others
-add what these leave out when workers differ in memory and speed. The weights are hyperparameters; their defaults were
-set by hand, and evolution can learn others (docs/routing.md).
+Not from a paper. The two classical routers, fewest requests and least work, are sums of two of its terms. The
+other
+terms cover what these ignore when workers differ in memory and speed. The weights are hyperparameters with
+defaults
+set by hand; evolution can learn others (docs/routing.md).
 
-What is known of a worker k: its memory M, in tokens; the tokens W of its unfinished requests (prompts, and outputs
-where predictions are revealed) and their number n, of which q wait; m tokens of memory in use; and its batch times as a
+The router observes of a worker k: its memory M, tokens; the tokens W of its unfinished requests (prompts, and
+outputs
+if predictions are revealed) and their number n, of which q wait; m tokens of memory in use; and its batch
+time as a
 linear function, ``base + decode · requests + context · tokens + prefill · prompt tokens``
-(:class:`~kvgym.simulator.batch_time.RoughFigures`). With w tokens a request on average over the workers to choose
-from, the new one included, a batch of k takes
+(:class:`~kvgym.simulator.batch_time.RoughFigures`). Let w be the mean tokens per request over the candidate
+workers,
+including the new request. Then a batch of k takes
 
 - ``full = base + decode · M / w + context · M`` with all of its memory in use, and
 - ``now = base + decode · min(n, M / w) + context · min(W, M)`` with the requests it has.
 
-Of the request: s prompt tokens, and z of prompt and predicted output. ``size = z / (z + w)`` says how long it is
-compared with the others: 0 very short, 1/2 as the others, 1 very long.
+The request has s prompt tokens, and z tokens of prompt and predicted output. ``size = z / (z + w)`` compares
+its length
+with the others: 0 very short, 1/2 average, 1 very long.
 
-The terms, each in seconds, so that weights have no unit and suit any hardware and any lengths, are those of
-:data:`WEIGHTS`.
+:data:`WEIGHTS` lists the terms. All are in seconds, so weights have no unit and suit any hardware and any
+lengths.
 """
 
 from __future__ import annotations
@@ -36,36 +42,36 @@ from kvgym.utils.hyperparameters import with_hyperparameters
 
 WEIGHTS: tuple[Weight, ...] = (
     Weight("work", 0.3, 0.3, -5.0, 10.0, meaning=
-        "full · W / M, as much as it takes to go once through the memory for every M tokens of work"),
+        "full · W / M: one full batch for every M tokens of work"),
     Weight("long_work", 0.0, 0.5, -10.0, 10.0, meaning=
-        "size times that"),
+        "size times the term work"),
     Weight("requests", 0.7, 0.3, -5.0, 10.0, meaning=
-        "full · n w / M, the same if all requests were equally long"),
+        "full · n w / M: the same if all requests were equally long"),
     Weight("waiting", 0.0, 0.3, -5.0, 10.0, meaning=
-        "full · q w / M, of those that wait"),
+        "full · q w / M: the same for waiting requests"),
     Weight("held", 0.0, 0.3, -5.0, 10.0, meaning=
         "full · m / M"),
     Weight("lacking", 0.0, 0.5, -5.0, 20.0, meaning=
-        "full · max(0, m + z - M) / M, what the request lacks of free memory"),
+        "full · max(0, m + z - M) / M: free memory that the request lacks"),
     Weight("pace", 1.0, 0.3, -5.0, 10.0, meaning=
-        "now, the time of a token of its own"),
+        "now: the time per token of the request"),
     Weight("long_pace", 0.0, 0.5, -10.0, 10.0, meaning=
-        "size times that"),
+        "size times the term pace"),
     Weight("prompt", 0.0, 0.1, -2.0, 5.0, meaning=
         "prefill · s"),
     Weight("prompt_delay", 0.0, 0.01, -0.2, 0.5, meaning=
-        "prefill · s · (n - q), by which its prompt delays those that are active"),
+        "prefill · s · (n - q): the delay of active requests by its prompt"),
     Weight("token_delay", 0.0, 0.3, -5.0, 10.0, meaning=
-        "(decode + context · z) · (n - q), by which every token of it does"),
+        "(decode + context · z) · (n - q): the delay of active requests by each of its tokens"),
     Weight("batch", 0.0, 0.3, -5.0, 5.0, meaning=
-        "what is left of the batch that runs"),
+        "the remaining time of the batch that runs"),
 )  # fmt: skip
 """The weights of the terms, in the order in which the kernel reads them."""
 
 
 @jit_inline
 def mean_tokens(workers: Any, first: int, last: int, size: int) -> float:
-    """Return the tokens of an unfinished request, mean over workers; one of ``size`` tokens counts as well."""
+    """Return the mean tokens per unfinished request over workers, including one of ``size`` tokens."""
     tokens, count = size, 1
     for k in range(first, last):
         tokens += workers[k].outstanding_tokens
@@ -75,7 +81,7 @@ def mean_tokens(workers: Any, first: int, last: int, size: int) -> float:
 
 @jit_inline
 def present(workers: Any, first: int, last: int, r: Any) -> float:
-    """Return the time: the request has just come, or a batch has just ended with its prefill."""
+    """Return the present time: the request's arrival, or the end of the batch that completed its prefill."""
     clock = r.arrival_time
     for k in range(workers.shape[0]):
         clock = max(clock, workers[k].clock)
@@ -125,9 +131,9 @@ def weighted_kernel(
 
 @register_router
 class Weighted(CompiledRouter):
-    """The worker with the least weighted sum of seconds, see the module's docstring.
+    """The worker with the least weighted sum of times, see the module's docstring.
 
-    Ties go to the lowest index. Requests that are on their way from a prefill worker count as active.
+    Ties go to the lowest index. Requests in transfer from a prefill worker count as active.
     """
 
     info = RouterInfo(
@@ -138,13 +144,13 @@ class Weighted(CompiledRouter):
 
     @with_hyperparameters({w.name: (w.default, w.meaning) for w in WEIGHTS})
     def __init__(self, **weights: float) -> None:
-        """Set the weights of the terms, without unit.
+        """Set the weights of the terms, which have no unit.
 
         Args:
-            **weights: those of :data:`WEIGHTS`.
+            **weights: the weights in :data:`WEIGHTS`.
 
         Raises:
-            ConfigError: a weight out of its range.
+            ConfigError: a weight is out of its range.
         """
         given = [weights.get(w.name, w.default) for w in WEIGHTS]
         for weight, value in zip(WEIGHTS, given, strict=True):
@@ -154,7 +160,7 @@ class Weighted(CompiledRouter):
 
     @classmethod
     def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
-        """Return all hyperparameters: each is a weight."""
+        """Return all hyperparameters; each is a weight."""
         return WEIGHTS
 
     def params(self) -> NDArray[np.float64]:

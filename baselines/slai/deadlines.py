@@ -1,4 +1,4 @@
-"""The decodes of SLAI: their last schedulable times, which of them are critical, and which of them run."""
+"""The decodes of SLAI: last schedulable times, critical decodes, and which decodes run."""
 
 from __future__ import annotations
 
@@ -22,26 +22,29 @@ from kvgym.kernels import (
 # Layout of the parameters.
 SHORTEST, PAYING, OFFSET, LOW_OFFSET, HIGH_MEMORY, BUDGET, MAX_ACTIVE, MAX_DECODES, LIMIT = range(9)
 
-# Layout of the state array: where the heap and the four lists begin, how many requests have joined the queue in front
-# of those that wait and behind them, then ranks by request id, the heap of waiting requests, the slots of critical
-# decodes and of the others, room for such a list, and the request that was in each slot. The real numbers are a
-# deadline and a TBT objective per slot.
+# Layout of the state array: start of the heap and of the four lists; how many requests have joined the queue
+# at its
+# front and at its back; ranks by request id; the heap of waiting requests; slots of critical decodes, slots
+# of the
+# others, scratch space for such a list; and the request last seen in each slot. The real numbers are a
+# deadline and a
+# TBT objective per slot.
 WAITING_AT, CRITICAL_AT, OTHERS_AT, ROOM_AT, FOLLOWED_AT, FRONT, BACK, RANKS = range(8)
 
 
 @jit
 def put(state: Any, at: int, k: int) -> None:
-    """Add a slot to the list that begins at a place of the state."""
+    """Append slot ``k`` to the list that begins at ``state[at]``."""
     state[at] += 1
     state[at + state[at]] = k
 
 
 @jit_inline
 def find_deadlines(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
-    """Write the last schedulable time (8) of every decode to ``reals``, list the decodes, and plan no tokens yet.
+    """Write the last schedulable time (8) of every decode to ``reals``, list the decodes, and plan no tokens so far.
 
     Returns:
-        How many decodes are critical.
+        The number of critical decodes.
     """
     w, params, state, deadlines = view.worker, memory.params, memory.state, memory.reals
     offset = params[LOW_OFFSET] if w.kv_allocated < params[HIGH_MEMORY] else params[OFFSET]
@@ -65,7 +68,7 @@ def find_deadlines(view: RuleView, decision: RuleDecision, memory: RuleMemory) -
 
 @jit_inline
 def count_full(view: RuleView, memory: RuleMemory, decoding: int, critical: int) -> tuple[int, int]:
-    """Return how many decodes, and how many critical ones, need a new block for their next token."""
+    """Return how many of all decodes, and of the critical ones, need a new block for their next token."""
     if view.problem.block_size == 1:
         return decoding, critical
     full = full_of(view, memory.state, memory.state[CRITICAL_AT])
@@ -85,7 +88,7 @@ def full_of(view: RuleView, state: Any, at: int) -> int:
 
 @jit_inline
 def copy_decodes(view: RuleView, state: Any, at: int, to: int, full: bool) -> None:
-    """Add the decodes of a list to another one: those that need a new block, or those that do not."""
+    """Append to list ``to`` the decodes of list ``at`` that need a new block (``full``), or those that do not."""
     for j in range(at + 1, at + 1 + state[at]):
         if needs_block(view, view.active[state[j]]) == full:
             put(state, to, state[j])
@@ -95,13 +98,14 @@ def copy_decodes(view: RuleView, state: Any, at: int, to: int, full: bool) -> No
 def run_decodes(
     view: RuleView, memory: RuleMemory, at: int, keep: int, limit: int, free: int
 ) -> tuple[int, int]:
-    """Run up to ``limit`` decodes of a list, which is used up by that, by last schedulable time.
+    """Run up to ``limit`` decodes of a list, in order of last schedulable time; the list is consumed.
 
-    A decode that needs a new block where none is ``free`` is passed over: of those that need one, as many of the first
-    stay in the running as there are free blocks. Slots from ``keep`` on are evicted.
+    Decodes that need a new block are limited to the ``free`` memory: the first of them run as long as it has
+    blocks, and
+    the rest are skipped. Slots from ``keep`` on are evicted.
 
     Returns:
-        How many run, and the memory they gain.
+        The number of decodes that run, and the memory that they add.
     """
     state, deadlines, block_size = memory.state, memory.reals, view.problem.block_size
     if limit == 0:

@@ -6,27 +6,35 @@ the dynamic offset and for paying requests first.
 
 Readings, where the paper is silent:
 
-- The running average of batch times is over all iterations of the worker so far, 0 before the first.
-- A decode iteration before any token has reached the user has no last token to count from: it is critical. One
-  without a TBT objective is never critical.
-- The token budget and the decode limit bind critical decodes too; those with the earliest last schedulable
-  time go first, ties in order of activation.
-- Shortest prefill first goes by the tokens left to prefill, ties by arrival. First come, first served is the
-  order of the queue.
-- A waiting request with nothing left to prefill (evicted, progress kept) takes its turn among new prefills, and
-  decodes one token: it counts towards both the budget and the decode limit.
+- The average of batch times covers all iterations of the worker so far; before the first it is 0.
+- Before the first token reaches the user, a decode has no last token to count from: it is critical. A decode
+  without
+  a TBT objective is never critical.
+- The token budget and the decode limit also bind critical decodes. Those with the earliest last schedulable
+  time go
+  first; ties go by order of activation.
+- Shortest prefill first orders by remaining prefill tokens; ties go by arrival. First come, first served is
+  the order
+  of the queue.
+- A waiting request with nothing left to prefill (evicted, progress kept) takes its turn among new prefills
+  and
+  decodes one token. It counts towards both the budget and the decode limit.
 
 Memory (the paper relies on the cap on active requests):
 
-- A new request is admitted only if the whole of what it has left to prefill, and one token more, fits beside
-  the KV at rest, the critical decodes of this iteration, and the same for every prefill under way, and leaves
-  the watermark free. Admission stops at the first that does not fit. Into an empty worker the first one is
-  admitted all the same.
-- A chunk is cut to the memory that is free. An ongoing prefill without a chunk ends the prefills of the batch.
-- With blocks of several tokens, decodes that need a new block where none is left are passed over. Critical ones
-  never are: where more are critical than may run, the blocks kept free are as many as any choice could need.
-- If critical decodes do not fit, or if no request could run, the latest activated requests are evicted until they do
-  or one can; none is admitted then. The first of the active set is never evicted, so that a run always ends.
+- A new request is admitted only if all its remaining prefill and one more token fit. They must fit beside the
+  KV at
+  rest, this iteration's critical decodes, and the same need of every ongoing prefill, and must leave the
+  watermark
+  free. Admission stops at the first request that does not fit. An empty worker admits its first request
+  regardless.
+- A chunk is cut to the free memory. An ongoing prefill that gets no chunk ends the prefills of the batch.
+- With blocks of several tokens, decodes that need a new block are skipped when none is left. Critical decodes
+  never
+  are: if more are critical than may run, as many blocks are kept free as any choice of them could need.
+- If critical decodes do not fit, or if no request could run, the latest activated requests are evicted until
+  they do
+  or one can; no request is admitted then. The first active request is never evicted, so that every run ends.
 """
 
 from __future__ import annotations
@@ -101,16 +109,17 @@ from kvgym.policy import (
 
 @jit
 def ranked(params: Any) -> bool:
-    """Return whether the order of admission is another than that of the queue."""
+    """Return whether the order of admission differs from the order of the queue."""
     return params[SHORTEST] == 1.0 or params[PAYING] == 1.0
 
 
 @jit_inline
 def rank_waiting(view: RuleView, memory: RuleMemory) -> None:
-    """Put requests that joined the queue into the order of admission.
+    """Insert requests that joined the queue into the order of admission.
 
-    Their rank is their priority if paying requests go first, then the tokens to prefill or the place in the
-    queue: the low 32 bits.
+    If paying requests go first, the high bits of a rank are the priority. The low 32 bits are the tokens to
+    prefill, or
+    the place in the queue.
     """
     state, requeue = memory.state, view.problem.requeue
     forget_ranked(view, state, state[WAITING_AT], state, RANKS)
@@ -148,7 +157,7 @@ def first_in_order(view: RuleView, memory: RuleMemory) -> int:
 
 @jit_inline
 def next_in_order(view: RuleView, memory: RuleMemory, i: int) -> int:
-    """Return the request to admit after ``i``, the first so far, which has just been admitted."""
+    """Return the request to admit after ``i``, which was first and has just been admitted."""
     if ranked(memory.params):
         ranked_pop(memory.state, memory.state[WAITING_AT], memory.state, RANKS)
         return first_ranked(memory.state)
@@ -166,11 +175,13 @@ def has_batch(
     critical: int,
     full: int,
 ) -> bool:
-    """Return whether critical decodes fit and there is a batch, if the first ``keep`` slots stay.
+    """Return whether critical decodes fit and a batch can run, if the first ``keep`` slots stay.
 
-    ``prefilling`` is the first slot with a prefill under way; ``critical`` counts critical decodes among those that
-    stay, ``full`` those of them that need a new block, and ``decoding`` the decodes that can run with the memory
-    that is ``free``.
+    ``prefilling`` is the first slot with an ongoing prefill. Among the slots that stay, ``critical`` counts
+    the critical
+    decodes and ``full`` those of them that need a new block. ``decoding`` counts the decodes that can run
+    with the
+    ``free`` memory.
     """
     budget = int(params[BUDGET])
     if critical > 0:
@@ -184,10 +195,10 @@ def has_batch(
 
 @jit_inline
 def evict_until_batch(view: RuleView, decision: RuleDecision, memory: RuleMemory, critical: int) -> int:
-    """Evict the latest activated until critical decodes fit and there is a batch; the first slots stay.
+    """Evict the latest activated requests until critical decodes fit and a batch can run; the first slots stay.
 
     Returns:
-        How many slots stay: at least one, if any is active.
+        The number of slots that stay: at least one, if any is active.
     """
     w, active = view.worker, view.active
     keep, free = w.num_active, view.problem.kv_capacity - w.kv_allocated
@@ -224,8 +235,9 @@ def run_prefills(view: RuleView, keep: int, tokens: int, free: int) -> tuple[int
     """Give ongoing prefills their chunks, in order of activation.
 
     Returns:
-        What is left of the budget; what is left of the memory; and the memory that new requests may claim:
-        what is left once these prefills have been completed with one token each, or 0 if one got no chunk.
+        The remaining budget, the remaining memory, and the memory that new requests may claim. The last is
+        what remains
+        after these prefills complete with one token each, or 0 if one of them got no chunk.
     """
     room, blocked = free, False
     for k in range(keep if view.worker.num_prefilling > 0 else 0):
@@ -254,10 +266,10 @@ def admit_prefills(
 ) -> tuple[int, int, int]:
     """Admit new requests, each with a chunk of its prefill, while budget, cap and memory allow.
 
-    ``room`` is the memory they may claim for their whole prefill and one token more.
+    ``room`` is the memory that they may claim for their whole prefill and one more token.
 
     Returns:
-        What is left of the budget, of the decode limit, and of the memory.
+        The remaining budget, decode limit and memory.
     """
     d, places = decision.record, int(memory.params[MAX_ACTIVE]) - view.worker.num_active
     limit, used = int(memory.params[LIMIT]), view.problem.kv_capacity - room
@@ -283,7 +295,7 @@ def admit_prefills(
 
 @policy_kernel
 def slai_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Section 6: critical decodes, then prefills, ongoing ones first, then the other decodes."""
+    """Section 6: critical decodes, then prefills (ongoing ones first), then the other decodes."""
     w, params = view.worker, memory.params
     if ranked(params):
         rank_waiting(view, memory)
@@ -305,7 +317,7 @@ def slai_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
 
 @register_policy
 class SLAI(CompiledPolicy):
-    """SLO-aware LLM inference: decodes run when they must to meet their TBT objectives, prefills before."""
+    """SLO-aware LLM inference: decodes run just in time for their TBT objectives, and prefills run before them."""
 
     info = PolicyInfo(
         name="slai",
@@ -335,15 +347,17 @@ class SLAI(CompiledPolicy):
         """Set the order of prefills, the safety margin of deadlines, the caps, and the watermark.
 
         Args:
-            order: which new request is prefilled first: ``"spf"``, the shortest prefill, or ``"fcfs"``.
-            offset: margin δ ≥ 0 of the last schedulable time, in average batch times. The paper uses 5 and 10.
-            low_offset: the margin while memory use is below the threshold (the paper's dynamic offset: 5);
-                None = ``offset`` throughout (its fixed offset).
-            memory_threshold: fraction of memory in use from which ``offset`` holds, in [0, 1].
-            paying_first: prefill new requests of higher priority first, whatever their length (Appendix F.2).
-            token_budget: tokens in a batch at most, τ_budget ≥ 1.
-            max_active: active requests at most, α ≥ 1.
-            max_decodes: decodes in a batch at most, β ≥ 1.
+            order: order of new prefills: ``"spf"``, shortest prefill first, or ``"fcfs"``.
+            offset: safety margin δ ≥ 0 of the last schedulable time, in average batch times. The paper uses 5
+                and 10.
+            low_offset: margin while memory use is below the threshold (the paper's dynamic offset: 5); None =
+                always ``offset`` (its fixed offset).
+            memory_threshold: fraction of memory in use, in [0, 1], from which ``offset`` applies.
+            paying_first: whether new requests of higher priority are prefilled first, regardless of length
+                (Appendix F.2).
+            token_budget: maximum tokens per batch, τ_budget ≥ 1.
+            max_active: maximum number of active requests, α ≥ 1.
+            max_decodes: maximum number of decodes per batch, β ≥ 1.
             watermark: fraction of the capacity that admission leaves free, in [0, 1).
         """
         require("order", order, order in ("spf", "fcfs"), "spf or fcfs")
@@ -364,7 +378,7 @@ class SLAI(CompiledPolicy):
         self.watermark = watermark
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the hyperparameters, fractions of the memory as the tokens where they begin to count."""
+        """Return the hyperparameters, with fractions of the memory converted to tokens."""
         low_offset = self.offset if self.low_offset is None else self.low_offset
         high_memory = system.kv_capacity - fraction_of(system.kv_capacity, self.memory_threshold)
         values = (
@@ -374,7 +388,7 @@ class SLAI(CompiledPolicy):
         return np.array(values, dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return an empty heap and lists, and room for a deadline and an objective per slot."""
+        """Return an empty heap and empty lists, and space for a deadline and an objective per slot."""
         slots = max(min(system.max_requests, system.kv_capacity), 1)
         waiting_at = RANKS + system.max_requests
         lists_at = waiting_at + 1 + system.max_requests + np.arange(5) * (1 + slots)

@@ -1,4 +1,4 @@
-"""WAIT and Nested WAIT, which wait until enough requests are there."""
+"""WAIT and Nested WAIT, which let requests accumulate to thresholds before they run."""
 
 from kvgym.baselines.thresholds import nested_wait, wait
 

@@ -1,7 +1,8 @@
-"""Helpers of the kernels of WAIT and Nested WAIT: queues, overflow, the drain rule, and adjusted thresholds.
+"""Kernel helpers of WAIT and Nested WAIT: queues, overflow, the drain rule, and adjusted thresholds.
 
 Requests wait in queues, one for each class (WAIT) or group of prompt lengths (Nested WAIT). A queue has one
-threshold or several, those of its segments, the first of which its length must reach.
+threshold,
+or one for each of its segments. Its length must reach the first of them.
 """
 
 from __future__ import annotations
@@ -27,81 +28,90 @@ from kvgym.kernels import (
     unlink,
 )
 
-# Layout of the parameters: these numbers, then m thresholds to begin with; of each what a request per stage adds to
-# a full batch (five sums, kvgym.theory.groups.segment_loads); of each the share of the threshold before that reaches
-# it; and of each queue the index of its first threshold, ended by m. What follows (from `rest`) is the policy's own.
+# Layout of the parameters: these numbers, then m initial thresholds; for each, the load that a request per
+# stage adds
+# to a full batch (five sums, kvgym.theory.groups.segment_loads); for each, the share of the previous
+# threshold's
+# requests that reaches it; for each queue the index of its first threshold, then m. The policy's own
+# parameters follow
+# (from `rest`).
 NUM_THRESHOLDS, DRAIN, PATIENCE, NUM_QUEUES, ADJUST, SLACK, STRICT, THRESHOLDS = range(8)
 _SUMS = 5
 
-# Layout of the state: whether the last decision was to wait, whether the drain rule is in force, from where on counters
-# count next, the thresholds in force; heads, tails and lengths of the queues, how far they run; for every request the
-# next one.
+# Layout of the state: whether the last decision was to wait; whether the drain rule is active; the base of
+# the next
+# count; the thresholds in force; heads, tails and lengths of the queues, and how far they run; for each
+# request the
+# next one in its queue.
 HOLDING, DRAINING, NEXT_COUNT, IN_FORCE = range(4)
 
-# Layout of the real numbers: the end of the patience; when rates were last brought up to date, and when thresholds
-# were; for each queue a count of arrivals that fades; room for thresholds.
+# Layout of the real numbers: when patience ends; when rates were last updated; when thresholds were last
+# solved; for
+# each queue a decaying count of arrivals; scratch space for thresholds.
 UNTIL, COUNTED, SOLVED, COUNTS = range(4)
 
 _ROUNDS = 200
-"""Steps after which a search for adjusted thresholds keeps what it has."""
+"""Maximum number of steps of a search for adjusted thresholds; it then keeps its current result."""
 
 _ROUNDING = 1e-12
 
 _HIGHEST = 2**31 - 1
-"""Of a counter in the profile."""
+"""Highest value of a counter in the profile."""
 
 
 @jit_inline
 def queues_at(memory: RuleMemory) -> int:
-    """Return where in the state the heads of the queues are."""
+    """Return the index in the state of the heads of the queues."""
     return IN_FORCE + int(memory.params[NUM_THRESHOLDS])
 
 
 @jit_inline
 def length_of(memory: RuleMemory, q: int) -> int:
-    """Return how many requests wait in queue ``q``."""
+    """Return the number of requests in queue ``q``."""
     return int(memory.state[queues_at(memory) + 2 * int(memory.params[NUM_QUEUES]) + q])
 
 
 @jit_inline
 def run_to(memory: RuleMemory, q: int) -> int:
-    """Return where in the state the extent to which queue ``q`` runs is kept.
+    """Return the index in the state of how far queue ``q`` runs.
 
-    WAIT: how many requests of the class at each stage. Nested WAIT: up to which threshold the segments of the group.
+    For WAIT this is the number of requests of the class that run at each stage; for Nested WAIT, the
+    threshold up to which
+    the group's segments run.
     """
     return queues_at(memory) + 3 * int(memory.params[NUM_QUEUES]) + q
 
 
 @jit_inline
 def first_of(memory: RuleMemory, q: int) -> int:
-    """Return the index of the first threshold of queue ``q``; of the number of queues, that of thresholds."""
+    """Return the index of the first threshold of queue ``q``; m if ``q`` is the number of queues."""
     return int(memory.params[THRESHOLDS + (2 + _SUMS) * int(memory.params[NUM_THRESHOLDS]) + q])
 
 
 @jit_inline
 def rest(memory: RuleMemory) -> int:
-    """Return where in the parameters the policy's own begin."""
+    """Return the index of the policy's own parameters."""
     m, queues = int(memory.params[NUM_THRESHOLDS]), int(memory.params[NUM_QUEUES])
     return THRESHOLDS + (2 + _SUMS) * m + queues + 1
 
 
 @jit_inline
 def reached(memory: RuleMemory, q: int) -> bool:
-    """Return whether as many wait in queue ``q`` as its first threshold asks for."""
+    """Return whether the length of queue ``q`` has reached its first threshold."""
     return length_of(memory, q) >= int(memory.state[IN_FORCE + first_of(memory, q)])
 
 
 @jit
 def num_stages(view: RuleView) -> Any:
-    """Return a number above every stage that a request can reach."""
+    """Return an upper bound, exclusive, of the stages that a request can reach."""
     return view.problem.kv_capacity + 2
 
 
 @jit_inline
 def begin_count(view: RuleView, memory: RuleMemory, counters: int) -> int:
-    """Return from where on the first ``counters`` numbers of the profile count active requests now.
+    """Return the base from which the first ``counters`` numbers of the profile count active requests now.
 
-    That is at least what any of them has been counted up to, so none has to be set back to 0 between two counts.
+    No counter exceeds the base, so counters need no reset to 0 between two counts.
     """
     state, base = memory.state, memory.state[NEXT_COUNT]
     if base > _HIGHEST - view.worker.num_active:
@@ -113,7 +123,7 @@ def begin_count(view: RuleView, memory: RuleMemory, counters: int) -> int:
 
 @jit_inline
 def counted(profile: Any, at: int, base: int, most: int) -> bool:
-    """Count one more, unless ``most`` have been counted since the count began; returns whether it has been."""
+    """Count a request, unless ``most`` have been counted since the count began; return whether it was counted."""
     count = max(profile[at], base)
     if count - base >= most:
         return False
@@ -123,7 +133,7 @@ def counted(profile: Any, at: int, base: int, most: int) -> bool:
 
 @jit
 def evict_newest(view: RuleView, decision: RuleDecision, need: int, running: int) -> int:
-    """Evict LIFO until the planned batch fits; returns how many of the ``running`` requests are left."""
+    """Evict LIFO until the planned batch fits; return how many of the ``running`` requests remain."""
     k = view.worker.num_active - 1
     while need > view.problem.kv_capacity and k >= 0:
         slot = view.active[k]
@@ -140,7 +150,7 @@ def evict_newest(view: RuleView, decision: RuleDecision, need: int, running: int
 
 @jit
 def plan_all(view: RuleView, decision: RuleDecision) -> None:
-    """Cancel a plan: everything active runs in full, nothing is evicted or admitted."""
+    """Cancel a plan: all active requests run in full, and none is evicted or admitted."""
     d = decision.record
     if d.explicit == 1:
         for k in range(view.worker.num_active):
@@ -150,19 +160,19 @@ def plan_all(view: RuleView, decision: RuleDecision) -> None:
 
 @jit_inline
 def start_batch(memory: RuleMemory) -> None:
-    """Note that a batch runs."""
+    """Record that a batch runs."""
     memory.state[HOLDING] = 0
 
 
 @jit_inline
 def stop_draining(memory: RuleMemory) -> None:
-    """Go back to thresholds."""
+    """End the drain rule and return to thresholds."""
     memory.state[DRAINING] = 0
 
 
 @jit
 def drain_or_wait(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> bool:
-    """Return True if everything is to be drained now; else decide to wait for the next arrival."""
+    """Return True if the drain rule applies now; else decide to wait for the next arrival."""
     w, state, reals = view.worker, memory.state, memory.reals
     if memory.params[DRAIN] == 1.0:
         if w.num_active == 0:
@@ -181,7 +191,7 @@ def drain_or_wait(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
 
 @jit_inline
 def join_queue(view: RuleView, memory: RuleMemory, q: int, i: int) -> None:
-    """Add request ``i`` to queue ``q`` in the order of the waiting queue, and count it if it is new."""
+    """Add request ``i`` to queue ``q`` in the order of the waiting queue; a new request counts as an arrival."""
     state, queues = memory.state, int(memory.params[NUM_QUEUES])
     r, requeue = view.requests[i], view.problem.requeue
     heads = queues_at(memory)
@@ -232,9 +242,9 @@ def forget_of_queue(memory: RuleMemory, q: int, i: int) -> None:
 def admit_by_queue(
     view: RuleView, decision: RuleDecision, memory: RuleMemory, need: int, below: bool
 ) -> None:
-    """Admit up to the first threshold of each queue in queue order while they fit, queue by queue.
+    """Admit requests while they fit, queue by queue in queue order, up to each queue's first threshold.
 
-    With ``below``, queues that have not reached their threshold take part as well.
+    With ``below``, this includes queues that have not reached their threshold.
     """
     state, queues, heads = memory.state, int(memory.params[NUM_QUEUES]), queues_at(memory)
     for q in range(queues):
@@ -253,7 +263,7 @@ def admit_by_queue(
 
 @jit
 def fade_counts(view: RuleView, memory: RuleMemory) -> None:
-    """Let the counts of arrivals fade to the present moment, before new ones join."""
+    """Decay the counts of arrivals to the present time, before new arrivals are added."""
     params, reals = memory.params, memory.reals
     faded = math.exp(-(view.worker.clock - reals[COUNTED]) / params[ADJUST])
     reals[COUNTED] = view.worker.clock
@@ -263,10 +273,11 @@ def fade_counts(view: RuleView, memory: RuleMemory) -> None:
 
 @jit
 def adjust_thresholds(view: RuleView, memory: RuleMemory) -> None:
-    """Solve the paper's condition again, from time to time, for the rates that the counts estimate.
+    """Solve the paper's condition again, at intervals, for the rates estimated from the counts.
 
-    The search rises from the least thresholds there are. What is kept is the solution, or, where that has a full
-    batch beyond the memory or none exists, the last thresholds on the way with a full batch that fits.
+    The search rises from the smallest possible thresholds. If the solution's full batch exceeds the memory,
+    or there is no
+    solution, the last thresholds on the way whose full batch fits are kept.
     """
     params, state, reals = memory.params, memory.state, memory.reals
     if view.worker.clock < reals[SOLVED]:
@@ -305,7 +316,7 @@ def adjust_thresholds(view: RuleView, memory: RuleMemory) -> None:
 
 @jit
 def full_batch(view: RuleView, memory: RuleMemory, m: int) -> float:
-    """Return the seconds of a batch that is full at the thresholds in force; -1 if the memory does not hold it."""
+    """Return the duration of a full batch at the thresholds in force, s; -1 if it does not fit into the memory."""
     params, load = memory.params, view.load
     prefills = tokens = squares = decodes = context = 0.0
     smallest = True

@@ -1,23 +1,33 @@
-"""Nested WAIT: requests sort themselves into segments of output length as they decode.
+"""Nested WAIT: requests move through segments of output length as they decode.
 
 Source: R. Ao, G. Luo, D. Simchi-Levi, X. Wang, "Optimizing LLM Inference: Fluid-Guided Online Scheduling with
 Memory Constraints", Algorithm 2, thresholds (12) and the practical rule of Section 6.2.
 
-Readings, beside those of :mod:`kvgym.baselines.thresholds.wait`: segment k holds stages l'_{k-1} + 1 … l'_k as in the
-text (Algorithm 2's sets are one short), and the waiting queue, stage 0, belongs to segment 1. The entry of a
-later segment is its first stage, l'_{k-1} + 1. A request leaves whenever it finishes, not only at the end of the
-last segment; one that outlives the last boundary stays in the last segment. All classes are taken to have one
-prompt length, the mean over arrivals, unless there are groups: Section 5.1 says that prompts of other lengths are
-handled as types are by Algorithm 1, with a group of segments for each length (``groups``). Read here: every group has
-a queue, segments and thresholds of its own, meets (12) with its own arrivals and the time of a batch that is full in
-all groups, and takes part in a batch if its first segment has reached its threshold.
+Readings, in addition to those of :mod:`kvgym.baselines.thresholds.wait`: segment k holds stages l'_{k-1} + 1
+… l'_k as
+in the text (the sets of Algorithm 2 are one short). The waiting queue, stage 0, belongs to segment 1. The
+entry of a
+later segment is its first stage, l'_{k-1} + 1. A request leaves whenever it finishes, not only at the end of
+the last
+segment; one that outlives the last boundary stays in the last segment. All classes share one prompt length,
+the mean
+over arrivals, unless there are groups. Section 5.1 says that other prompt lengths are handled as Algorithm 1
+handles
+types, with a group of segments for each length (``groups``). As read here, every group has its own queue,
+segments and
+thresholds. It meets (12) with its own arrivals and the time of a batch that is full in all groups, and takes
+part in a
+batch if its first segment has reached its threshold.
 
-Where rates change, ``peak`` takes thresholds from (15) with the worst shares p*_k, and ``overflow`` chooses their drift
-so that the memory bound (14), with theta of (20) or (21), is least. ``adjust`` estimates the rate of each group from
-its arrivals; the shares that go on from segment to segment remain those of the mean rates.
+For changing rates, ``peak`` takes thresholds from (15) with the worst shares p*_k. ``overflow`` chooses their
+drift so
+that the memory bound (14), with theta of (20) or (21), is least. ``adjust`` estimates the rate of each group
+from its
+arrivals; the shares that continue from segment to segment stay those of the mean rates.
 
-Below the memory that Theorem 2 asks for, paused requests can fill the worker: nothing moves until the drain rule
-sets in, and without it the run ends in the engine's livelock error.
+With less memory than Theorem 2 requires, paused requests can fill the worker. Nothing moves then until the
+drain rule
+starts; without it the run ends in the engine's livelock error.
 """
 
 from __future__ import annotations
@@ -74,15 +84,16 @@ if TYPE_CHECKING:
     from kvgym.theory.groups import SegmentGroup
 
 BATCHES = 1_000_000
-"""Batches over which ``overflow`` is meant; the bound grows with their logarithm."""
+"""Number of batches that ``overflow`` refers to; the bound grows with its logarithm."""
 
-# The policy's own parameters: of each group the longest prompt, then of each threshold the end of its segment. The
-# profile holds, by group and output tokens made: how many active requests are there, and their threshold.
+# The policy's own parameters: for each group the longest prompt, then for each threshold the end of its
+# segment. The
+# profile holds, by group and number of output tokens, a count of active requests and their threshold.
 
 
 @jit_inline
 def group_of(memory: RuleMemory, prompt_len: int) -> int:
-    """Return the group of a prompt: the first that is for prompts so long."""
+    """Return the group of a prompt: the first one with a limit of at least this length."""
     q, own = 0, rest(memory)
     while q < int(memory.params[NUM_QUEUES]) - 1 and prompt_len > memory.params[own + q]:
         q += 1
@@ -91,20 +102,21 @@ def group_of(memory: RuleMemory, prompt_len: int) -> int:
 
 @jit_inline
 def leave_queues(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Remove the admitted requests, which came first, from the queues of their groups."""
+    """Remove the admitted requests, which are first, from the queues of their groups."""
     for j in range(decision.record.num_admit):
         leave_queue(memory, group_of(memory, view.requests[decision.admit[j]].prompt_len))
 
 
 @jit_inline
 def plan_segments(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, int]:
-    """Plan min(n_k, count) requests at each stage of the segments that run, and pause all others.
+    """Plan min(n_k, count) requests at each stage of the running segments, and pause all others.
 
-    Segments of a group run up to the largest k such that every segment up to it has reached its threshold at its
-    entry, in one group at least, or this is not called.
+    The segments of a group run up to the largest k such that all segments up to k have reached their
+    thresholds at their
+    entries. The caller ensures that at least one group has such a segment.
 
     Returns:
-        How many active requests run, and the memory needed.
+        The number of active requests that run, and the memory needed.
     """
     state, profile, num_active = memory.state, memory.profile, view.worker.num_active
     queues, stages = int(memory.params[NUM_QUEUES]), num_stages(view)
@@ -180,7 +192,7 @@ def nested_wait_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemor
 
 @register_policy
 class NestedWait(ThresholdPolicy):
-    """Nested WAIT: thresholds by segment of output length, without knowing any length in advance."""
+    """Nested WAIT: thresholds for segments of output length, without knowing lengths in advance."""
 
     info = PolicyInfo(
         name="nested_wait",
@@ -207,12 +219,14 @@ class NestedWait(ThresholdPolicy):
 
         Args:
             segments: ascending output lengths l'_1 < l'_2 < … at which segments end, as in
-                ``"20/40/80/160"``, the same in all groups; None = the mean output lengths of the classes, rounded.
-            groups: ascending prompt lengths up to which each group of segments but the last is for, as in ``"64"``
+                ``"20/40/80/160"``, the same in all groups; None = the rounded mean output lengths of the
+                classes.
+            groups: ascending maximum prompt lengths of all groups of segments but the last, as in ``"64"``
                 for two groups; None = one group for all prompts.
-            overflow: delta, the probability that memory may run over within a million batches. ``slack`` is then
-                chosen, from none to 2, so that bound (14) is least, and must fit the memory. None = ``slack``.
-            **shared: those of ``wait``.
+            overflow: delta, the allowed probability that memory overflows within a million batches. ``slack``
+                is then chosen between 0 and 2 so that bound (14) is least; the bound must fit the memory.
+                None = use ``slack``.
+            **shared: hyperparameters of ``wait``.
         """
         super().__init__(**shared)
         self.segments = None if segments is None else numbers_of("segments", segments)
@@ -248,11 +262,11 @@ class NestedWait(ThresholdPolicy):
         return np.unique([max(1, round(c.output_len)) for c in classes] or [1]).astype(np.int64)
 
     def segment_groups(self, system: SystemInfo) -> list[SegmentGroup]:
-        """Return the groups with the requests that end in each of their segments.
+        """Return the groups, with the requests that end in each of their segments.
 
         Raises:
-            ConfigError: no class is in some group, or none ends in some segment, so that thresholds cannot be
-                computed.
+            ConfigError: a group has no class, or no class ends in a segment, so that thresholds cannot be
+            computed.
         """
         from kvgym.theory.groups import SegmentGroup, merged
 
@@ -277,12 +291,14 @@ class NestedWait(ThresholdPolicy):
         return made
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the shared parameters with the threshold of each segment, then groups and the segments' ends.
+        """Return the shared parameters with the threshold of each segment, then the groups and the ends of segments.
 
         Raises:
-            ConfigError: no thresholds satisfy (12), or (15), because more requests arrive than the worker can
-                serve, their number is not that of the segments, they cannot be computed because no class ends in
-                some segment, or no memory as large as this is safe.
+            ConfigError: no thresholds satisfy (12) or (15), because more requests arrive than the worker can
+            serve; or their
+            =        number differs from the number of segments; or they cannot be computed, because no class
+            ends in a
+            =        segment; or the memory is too small for ``overflow``.
         """
         from kvgym.theory.groups import segment_loads  # SciPy is slow to load
 
@@ -304,10 +320,10 @@ class NestedWait(ThresholdPolicy):
         return np.concatenate([shared, bounds, *ends])
 
     def thresholds_for(self, groups: list[SegmentGroup], system: SystemInfo) -> NDArray[np.int64]:
-        """Return thresholds by hyperparameter ``rule``, int64, group by group.
+        """Return the thresholds that hyperparameter ``rule`` gives, int64, group by group.
 
         Raises:
-            ConfigError: there are none.
+            ConfigError: no thresholds satisfy the rule.
         """
         from kvgym.theory.groups import group_thresholds, safest_thresholds
         from kvgym.theory.nested import practical_nested_thresholds
@@ -336,7 +352,7 @@ class NestedWait(ThresholdPolicy):
         return np.array([sum(c.rate for c in classes) for classes in self.classes_of(system)], dtype=float)
 
     def profile(self, system: SystemInfo) -> NDArray[np.int32]:
-        """Return for each group a counter and the threshold for each number of output tokens."""
+        """Return, for each group and number of output tokens, a counter and the threshold."""
         stages = system.kv_capacity + 2
         thresholds, first = [], 0
         for classes in self.classes_of(system):
@@ -353,7 +369,7 @@ def _tails(rates: Sequence[float]) -> NDArray[np.float64]:
 
 
 def _reaching(classes: Sequence[ClassStatistics], ends: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the arrivals per second that reach each segment, where some may have none."""
+    """Return the arrivals per second that reach each segment, 0 if none do."""
     ending = np.zeros(len(ends))
     for c in classes:
         ending[min(int(np.searchsorted(ends, max(1, round(c.output_len)))), len(ends) - 1)] += c.rate

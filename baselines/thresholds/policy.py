@@ -1,4 +1,4 @@
-"""Base of WAIT and Nested WAIT: where thresholds come from, and the drain rule."""
+"""Base class of WAIT and Nested WAIT: the source of thresholds, and the drain rule."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ RULES = ("fluid", "peak", "practical")
 
 
 class ThresholdPolicy(CompiledPolicy):
-    """Base of WAIT and Nested WAIT: where thresholds come from, and the drain rule."""
+    """Base class of WAIT and Nested WAIT: the source of thresholds, and the drain rule."""
 
     strict = False
-    """Whether thresholds must exceed the arrivals of a full batch, as (12) asks, or reach them, as (11) does."""
+    """Whether thresholds must exceed the arrivals of a full batch, as in (12), or only reach them, as in (11)."""
 
     def __init__(
         self,
@@ -58,22 +58,24 @@ class ThresholdPolicy(CompiledPolicy):
         """Set thresholds and drain rule.
 
         Args:
-            thresholds: requests per stage, whole numbers ≥ 1, one for each class as in ``"20/10/5"`` (``nested_wait``:
-                for each segment, group by group), or one for all. None = computed by ``rule``.
-            rule: ``"fluid"``, the least thresholds that satisfy the paper's condition ((11), or (12) of Nested WAIT)
-                under the run's batch-time model at mean rates; ``"peak"``, those that satisfy (15), which holds at
-                all times where rates are known to change; or ``"practical"``, those of its experiments, which share
-                out ``batch_limit`` (Nested WAIT: in proportion to the arrivals that reach each segment, Section 6.2).
-            batch_limit: B of the practical rule, requests; over all stages, and over the groups by their rates.
-            drain: whether requests that reach no threshold are served after ``patience`` seconds. Without
-                it the end of a finite trace is a deadlock.
-            patience: seconds without arrival or batch after which the drain rule begins; None = ten times
-                the mean time that arrivals (of Nested WAIT those that reach the segment) take to reach a threshold,
-                the slowest one's, at least 1 s.
-            slack: how much larger than what arrives thresholds of the rules ``fluid`` and ``peak`` must be, as a
-                share; > 0 gives the drift with which Theorem 1 bounds latency.
-            adjust: seconds over which rates are estimated from arrivals, for thresholds of the rule ``fluid``
-                that follow them in the run; None = they stay as they are.
+            thresholds: requests per stage, whole numbers ≥ 1: one for each class, as in ``"20/10/5"``
+                (``nested_wait``: for each segment, group by group), or one for all. None = computed by
+                ``rule``.
+            rule: ``"fluid"``: the smallest thresholds that satisfy the paper's condition ((11), or (12) for
+                Nested WAIT) under the run's batch-time model at mean rates. ``"peak"``: those that satisfy
+                (15) at all times, for known changing rates. ``"practical"``: those of the paper's
+                experiments, which divide ``batch_limit`` (Nested WAIT: in proportion to the arrivals that
+                reach each segment, Section 6.2).
+            batch_limit: B of the practical rule, requests, over all stages; groups share it by their rates.
+            drain: whether requests that reach no threshold are served after ``patience`` seconds. Without it,
+                the end of a finite trace is a deadlock.
+            patience: seconds without arrival or batch before the drain rule starts. None = ten times the mean
+                time in which arrivals (Nested WAIT: those that reach the segment) fill the slowest threshold,
+                at least 1 s.
+            slack: fraction by which thresholds of the rules ``fluid`` and ``peak`` must exceed the arrivals;
+                > 0 gives the drift with which Theorem 1 bounds latency.
+            adjust: time in seconds over which rates are estimated from arrivals, so that thresholds of the
+                rule ``fluid`` follow them during the run; None = fixed thresholds.
         """
         self.thresholds = None if thresholds is None else numbers_of("thresholds", thresholds)
         require("thresholds", thresholds, min(self.thresholds or (1,)) >= 1, "whole numbers >= 1, or None")
@@ -97,7 +99,7 @@ class ThresholdPolicy(CompiledPolicy):
         self.slack, self.adjust = slack, adjust
 
     def given_thresholds(self, count: int, what: str) -> NDArray[np.int64] | None:
-        """Return the thresholds of the constructor, int64 (count,), or None if they are to be computed.
+        """Return the thresholds given to the constructor, int64 (count,), or None if they must be computed.
 
         Raises:
             ConfigError: their number is neither 1 nor ``count``.
@@ -112,7 +114,7 @@ class ThresholdPolicy(CompiledPolicy):
         return np.broadcast_to(np.array(self.thresholds, dtype=np.int64), (count,))
 
     def computed_thresholds(self, compute: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
-        """Return what ``compute`` returns, thresholds of shape (m,).
+        """Return the thresholds that ``compute`` returns, shape (m,); its error gains the policy's name and a remedy.
 
         Raises:
             ConfigError: no thresholds satisfy the paper's condition.
@@ -133,14 +135,15 @@ class ThresholdPolicy(CompiledPolicy):
         firsts: NDArray[np.int64],
         survival: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
-        """Return the parameters that the kernels share.
+        """Return the parameters that both kernels share.
 
         Args:
-            thresholds: of each class or segment, shape (m,).
-            rates: arrivals per second that count towards each, shape (m,); 0 = none.
-            loads: what a request per stage adds to a full batch, shape (m, 5).
-            firsts: of each queue the index of its first threshold, then m, shape (queues + 1,).
-            survival: of each threshold the share of the one before that reaches it, shape (m,); 0 for firsts.
+            thresholds: threshold of each class or segment, shape (m,).
+            rates: arrivals per second that count towards each threshold, shape (m,); 0 = none.
+            loads: load that a request per stage adds to a full batch, shape (m, 5).
+            firsts: index of the first threshold of each queue, then m, shape (queues + 1,).
+            survival: for each threshold, the share of the previous one's requests that reaches it, shape
+                (m,); 0 for the first of a queue.
         """
         some = rates > 0
         slowest = float((thresholds[some] / rates[some]).max()) if some.any() else 0.0
@@ -151,7 +154,7 @@ class ThresholdPolicy(CompiledPolicy):
         return np.array([*counts, *adjusting, *thresholds, *loads.ravel(), *p, *firsts], dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return thresholds, empty queues, rates to begin with, and the policy's counters."""
+        """Return thresholds, empty queues, initial rates, and the policy's counters."""
         params = self.params(system)
         m, queues = int(params[NUM_THRESHOLDS]), int(params[NUM_QUEUES])
         state = np.full(IN_FORCE + m + 4 * queues + system.max_requests, UNKNOWN, dtype=np.int64)
@@ -169,11 +172,11 @@ class ThresholdPolicy(CompiledPolicy):
 
     @abstractmethod
     def profile(self, system: SystemInfo) -> NDArray[np.int32]:
-        """Return the counters of the policy, and the threshold of each stage where it needs one."""
+        """Return the counters of the policy, and the threshold of each stage if it needs them."""
 
 
 SHARED = {
     name: (default, meanings(ThresholdPolicy.__init__).get(name, ""))
     for name, default in policy_defaults(ThresholdPolicy).items()
 }
-"""Default and meaning of the hyperparameters of both policies."""
+"""Defaults and meanings of the hyperparameters of both policies."""

@@ -1,4 +1,4 @@
-"""WAIT: a type of request runs only when enough of its requests have accumulated in the queue.
+"""WAIT: a class of requests runs only after enough of them have accumulated in the queue.
 
 Source: R. Ao, G. Luo, D. Simchi-Levi, X. Wang, "Optimizing LLM Inference: Fluid-Guided Online Scheduling with
 Memory Constraints", Algorithm 1, thresholds (11) and the practical rule of Section 6.1. The paper's model is
@@ -6,25 +6,41 @@ Memory Constraints", Algorithm 1, thresholds (11) and the practical rule of Sect
 
 Readings, shared with Nested WAIT (:mod:`kvgym.baselines.thresholds.nested_wait`):
 
-- A request is at stage 0 while it waits in the queue, whatever it kept over an eviction, and at stage s + 1 when
-  it is active with s output tokens. At every stage the requests activated first run.
-- What does not fit is evicted LIFO: those picked last at this moment are not admitted, then the latest
-  activated go, paused ones included, until the batch and what is paused beside it fit. If nothing of the batch
-  would be left, nothing is evicted, and the policy goes on as if no type had reached its threshold. So the oldest
-  active request is never evicted, and with the drain rule every run ends. With the paper's first-token rule no
-  stage of Algorithm 1 ever holds more than n_j requests: nothing is evicted where the capacity is at least M^π.
-- Thresholds count requests and follow from the paper's conditions, in which memory is tokens, whatever the block size
-  of the system; admission and eviction count blocks. M^π is then to be read as the blocks of its requests.
+- The paper's types are the workload's classes. A request is at stage 0 while it waits in the queue, even if
+  it kept
+  progress over an eviction, and at stage s + 1 while it is active with s output tokens. At every stage the
+  requests
+  activated first run.
+- Overflow is evicted LIFO: requests picked last at this boundary are not admitted, then the latest activated
+  are
+  evicted, paused ones included, until the batch and the paused requests fit. If no request of the batch would
+  remain,
+  none is evicted, and the policy continues as if no type had reached its threshold. So the oldest active
+  request is
+  never evicted, and with the drain rule every run ends. With the paper's first-token rule, no stage of
+  Algorithm 1
+  ever holds more than n_j requests: none is evicted if the capacity is at least M^π.
+- Thresholds count requests and follow from the paper's conditions, in which memory is tokens regardless of
+  the
+  system's block size. Admission and eviction count blocks; read M^π as the blocks of its requests.
 - The last requests of a finite trace never reach a threshold. The drain rule, which the paper does not have,
-  serves them: once ``patience`` seconds have passed with neither an arrival nor a batch, everything active runs
-  in full and up to a threshold of each type is admitted, iteration by iteration, until a type has reached its
-  threshold again or nothing is active.
-- Rates that change over time. The rule ``peak`` takes thresholds from (15), which the paper states for Nested WAIT:
-  no full batch may be shorter than the arrivals of any interval of its length. It knows the rates as functions of
-  time (what the workload says of its classes) and no request. Section 2.2 also speaks of thresholds that are adjusted
-  dynamically and leaves open how. Here (``adjust``) a rate is estimated from the requests that have arrived, each
-  counting e^(-age / adjust), begun at the mean rate, and the condition is solved again every sixteenth of ``adjust``
-  seconds; thresholds with a full batch beyond the memory are not taken.
+  serves
+  them. It starts after ``patience`` seconds without an arrival or a batch. Then, in every iteration, all
+  active
+  requests run in full and up to a threshold of each type is admitted, until a type has reached its threshold
+  again
+  or no request is active.
+- Rates may change over time. The rule ``peak`` takes thresholds from (15), which the paper states for Nested
+  WAIT: no
+  full batch may be smaller than the arrivals of any interval of its duration. It knows the rates as functions
+  of time
+  (from the workload's classes) but no request. Section 2.2 also mentions dynamically adjusted thresholds,
+  without a
+  method. Here (``adjust``) a rate is estimated from past arrivals, each weighted by e^(-age / adjust),
+  starting at the
+  mean rate. The condition is solved again every sixteenth of ``adjust`` seconds; thresholds whose full batch
+  exceeds
+  the memory are not used.
 """
 
 from __future__ import annotations
@@ -72,19 +88,19 @@ from kvgym.policy import PolicyInfo, SystemInfo, register_policy
 
 @jit_inline
 def leave_queues(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Remove the admitted requests, which came first, from the queues of their classes."""
+    """Remove the admitted requests, which are first, from the queues of their classes."""
     for j in range(decision.record.num_admit):
         leave_queue(memory, view.requests[decision.admit[j]].class_id)
 
 
 @jit_inline
 def plan_thresholds(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, int]:
-    """Plan min(n_j, n_js) requests of each class that has reached its threshold, at each stage; pause others.
+    """Plan min(n_j, n_js) requests at each stage of every class that has reached its threshold; pause the others.
 
     The profile counts the planned requests by class and stage.
 
     Returns:
-        How many active requests run, and the memory needed.
+        The number of active requests that run, and the memory needed.
     """
     profile, state, stages = memory.profile, memory.state, num_stages(view)
     running, need, quotas = 0, view.worker.kv_allocated, run_to(memory, 0)
@@ -144,11 +160,11 @@ def wait_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
 
 @register_policy
 class Wait(ThresholdPolicy):
-    """Waiting for Accumulated Inference Threshold: types run together, each with a threshold of its own."""
+    """Waiting for Accumulated Inference Threshold: classes run together, each with its own threshold."""
 
     info = PolicyInfo(
         name="wait",
-        summary="a class runs when enough of it wait, and a threshold of it at every stage",
+        summary="a class runs when its threshold of requests waits, with up to that many at every stage",
         paper=PAPER,
         algorithm="Algorithm 1",
         needs=frozenset({"class", "class_rates"}),
@@ -161,8 +177,9 @@ class Wait(ThresholdPolicy):
         """Return the shared parameters with the threshold of each class.
 
         Raises:
-            ConfigError: no thresholds satisfy (11), or (15), because more requests arrive than the worker can
-                serve, or their number is not that of the classes.
+            ConfigError: no thresholds satisfy (11) or (15), because more requests arrive than the worker can
+            serve; or
+            =        their number differs from the number of classes.
         """
         # SciPy is slow to load
         from kvgym.theory.fluid import practical_thresholds, wait_thresholds
@@ -187,5 +204,5 @@ class Wait(ThresholdPolicy):
         )
 
     def profile(self, system: SystemInfo) -> NDArray[np.int32]:
-        """Return a counter for each class and stage."""
+        """Return zeroed counters, one for each class and stage."""
         return np.zeros(len(system.classes) * (system.kv_capacity + 2), np.int32)
