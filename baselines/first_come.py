@@ -1,14 +1,14 @@
-"""First come, first served without length predictions: greedy admission, and three ways to handle overflow.
+"""First come, first served without length predictions: greedy admission, with three ways to handle overflow.
 
 Sources: P. Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Constraints", Section 5.2
 (α-protection greedy; α-protection β-clearing). FCFS with LIFO eviction is vLLM's (Kwon et al.,
 "Efficient Memory Management for Large Language Model Serving with PagedAttention"); its blocks are the
 system's ``block_size``.
 
-Readings: a prompt is admitted while the memory that the next iteration needs stays within the threshold;
-requests admitted just before count. Admission stops at the first request that does not fit. (1 - α)M is
-compared exactly. Deviation: an empty worker admits the first prompt whatever the threshold, since one above
-it would wait for ever. With ``strict`` the threshold applies there too, as printed in the paper.
+Readings: a prompt is admitted while the memory that the next iteration needs, including requests admitted just
+before, stays within the threshold. Admission stops at the first request that does not fit. (1 - α)M is compared
+exactly. Deviation: an empty worker admits its first prompt regardless of the threshold, since a longer one would wait
+for ever. With ``strict`` the threshold applies there too, as printed in the paper.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Const
 
 @policy_kernel
 def fcfs_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Evict the newest while the next iteration does not fit; admit only if nothing was evicted."""
+    """Evict the newest requests until the next iteration fits; admit only if none was evicted."""
     need = need_of_active(view)
     if need > view.problem.kv_capacity:
         evict_latest(view, decision, need)
@@ -69,9 +69,10 @@ def alpha_greedy_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemo
 
 @policy_kernel
 def alpha_beta_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """α-protection β-clearing: on overflow toss a coin per active request, in order of activation.
+    """α-protection β-clearing: on overflow toss a coin for each active request, in order of activation.
 
-    If the survivors still do not fit, all of them pause for this iteration, and the next one tosses the coins again.
+    If the survivors still do not fit, all of them pause for this iteration, and the next iteration tosses
+    again.
     """
     need = need_of_active(view)
     if need <= view.problem.kv_capacity:
@@ -87,7 +88,7 @@ def alpha_beta_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory
 
 @register_policy
 class FCFS(CompiledPolicy):
-    """First come, first served; on overflow the latest activated requests go back to the queue."""
+    """First come, first served; on overflow the latest activated requests return to the queue."""
 
     info = PolicyInfo(
         name="fcfs",
@@ -103,8 +104,8 @@ class FCFS(CompiledPolicy):
         """Set the watermark.
 
         Args:
-            protection: fraction of the capacity that admission leaves free, in [0, 1); an empty worker
-                admits the first request all the same.
+            protection: fraction of the capacity that admission leaves free, in [0, 1); an empty worker admits
+                its first request regardless.
         """
         require_fraction("protection", protection)
         self.protection = protection
@@ -116,11 +117,11 @@ class FCFS(CompiledPolicy):
 
 @register_policy
 class AlphaGreedy(CompiledPolicy):
-    """α-protection greedy: first come, first served below (1 - α)M; overflow clears everything."""
+    """α-protection greedy: first come, first served below (1 - α)M; overflow evicts all active requests."""
 
     info = PolicyInfo(
         name="alpha_greedy",
-        summary="first come, first served below (1-alpha) of memory; clears everything on overflow",
+        summary="first come, first served below (1-alpha) of memory; evicts all requests on overflow",
         paper=PAPER,
         algorithm="Section 5.2, α-protection greedy",
         evicts=True,
@@ -133,7 +134,7 @@ class AlphaGreedy(CompiledPolicy):
 
         Args:
             alpha: protected fraction of memory, in (0, 1). The paper reports 0.3 and 0.25.
-            strict: True: a prompt longer than (1 - α)M is never admitted, as printed; False: an empty worker
+            strict: True: a prompt longer than (1 - α)M is never admitted, as printed. False: an empty worker
                 admits it.
         """
         require("alpha", alpha, 0 < alpha < 1, "a fraction in (0, 1)")
@@ -147,11 +148,11 @@ class AlphaGreedy(CompiledPolicy):
 
 @register_policy
 class AlphaBeta(CompiledPolicy):
-    """α-protection β-clearing: as α-protection, but overflow clears each request with probability β."""
+    """α-protection β-clearing: like α-protection, but overflow evicts each request with probability β."""
 
     info = PolicyInfo(
         name="alpha_beta",
-        summary="first come, first served below (1-alpha) of memory; clears each with probability beta",
+        summary="first come, first served below (1-alpha) of memory; on overflow evicts each with probability beta",
         paper=PAPER,
         algorithm="Section 5.2, α-protection β-clearing",
         evicts=True,
@@ -161,11 +162,11 @@ class AlphaBeta(CompiledPolicy):
     blocking = head_of_queue
 
     def __init__(self, *, alpha: float = 0.2, beta: float = 0.1, strict: bool = False) -> None:
-        """Set protection level and clearing probability.
+        """Set the protection level and the clearing probability.
 
         Args:
             alpha: protected fraction of memory, in (0, 1). The paper reports 0.2 and 0.1.
-            beta: probability that a request is cleared on overflow, in (0, 1]. The paper reports 0.2, 0.1.
+            beta: probability that overflow evicts a request, in (0, 1]. The paper reports 0.2 and 0.1.
             strict: as in α-protection greedy.
         """
         require("alpha", alpha, 0 < alpha < 1, "a fraction in (0, 1)")
@@ -174,7 +175,7 @@ class AlphaBeta(CompiledPolicy):
         self.alpha, self.beta, self.strict = alpha, beta, strict
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the admission threshold in tokens, whether it is strict, and the clearing probability."""
+        """Return the admission threshold in tokens, whether it is strict, and the probability of eviction."""
         return np.array([fraction_of(system.kv_capacity, self.alpha), self.strict, self.beta])
 
     def memory(self, system: SystemInfo) -> RuleMemory:

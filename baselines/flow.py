@@ -1,16 +1,16 @@
-"""Flow control, which bounds the activations per iteration, and A_min, the policy its authors compare it with.
+"""Flow control, which bounds activations per iteration, and A_min, the policy that its authors compare it with.
 
 Source: flow control for LLM inference (stability by controlled activation), Algorithm 1 (known classes),
 Algorithm 2 (unknown lengths) and Section 4.1.1 (A_min). A slot of the paper is one iteration of the worker.
 
-Readings of flow control: requests are picked without checking memory. If the next iteration does not fit,
-requests leave last in, first out until it does: the last picked first, then the latest activated. A request
-picked at this boundary was never active: it keeps its place in the queue and counts as put back, not
-as evicted. In Algorithm 1 requests of a class are picked while any of that class waits. The paper evicts in
-Algorithm 2 only; where condition (2) does not hold, Algorithm 1 overflows too and the same rule applies.
+Readings of flow control: requests are picked without checking memory. If the next iteration does not fit, requests
+leave last in, first out until it does: the last picked first, then the latest activated. A request picked at this
+boundary was never active, so it keeps its place in the queue and does not count as evicted. In Algorithm 1, requests
+of a class are picked while any of that class waits. The paper evicts in Algorithm 2 only; if condition (2) does not
+hold, Algorithm 1 overflows too and follows the same rule.
 
-The budgets and the conditions on them are the paper's, which count memory in tokens, whatever the system's
-block size. Whether an iteration fits is checked in blocks.
+Budgets and the conditions on them are the paper's, which count memory in tokens regardless of the system's block
+size. Whether an iteration fits is checked in blocks.
 
 Readings of A_min: admission follows Jaillet et al., "Online Scheduling for LLM Inference with KV Cache
 Constraints", Algorithm 1 and inequality (5), under the current predictions. An ongoing request that has
@@ -79,16 +79,17 @@ PAPER = "flow control for LLM inference (stability by controlled activation)"
 
 _RANDOM, _MOST, _SHARE, _BUDGETS = 0, 1, 2, 3  # flow control's parameters; the last ones are B_1, B_2, …
 
-_REQUESTS = OWN  # A_min's parameters: those of the look-ahead, then the most requests of a run
+_REQUESTS = OWN  # A_min's parameters: those of the look-ahead, then the maximum number of requests in a run
 
-_LONGEST_HORIZON = 1 << 20  # tokens; predictions that grow beyond the longest one are followed this far
+_LONGEST_HORIZON = 1 << 20  # tokens; the look-ahead follows growing predictions at least this far
 
 
 @jit
 def draw_budget(u: float, most: int, share: float) -> int:
-    """Return a whole number from a uniform number in (0, 1), with mean ``(most + share) / 2``.
+    """Convert a uniform number in (0, 1) to a random whole number with mean ``(most + share) / 2``.
 
-    Uniform on 0 … ``most`` with probability ``1 - share``, on 0 … ``most + 1`` with probability ``share``.
+    It is uniform on 0 … ``most`` with probability ``1 - share``, and on 0 … ``most + 1`` with probability
+    ``share``.
     """
     rest = 1.0 - share
     if u < rest:
@@ -98,9 +99,9 @@ def draw_budget(u: float, most: int, share: float) -> int:
 
 @policy_kernel
 def flow_control_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Algorithm 2: pick up to B_t in queue order; on overflow, requests leave last in, first out.
+    """Algorithm 2: pick up to B_t requests in queue order; on overflow, requests leave last in, first out.
 
-    Undoing picks, last first, leaves the longest prefix of the picks that fits.
+    Undoing picks from the last one leaves the longest prefix that fits.
     """
     params, w = memory.params, view.worker
     if params[_RANDOM] == 1.0:
@@ -122,7 +123,7 @@ def flow_control_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemo
 
 @jit
 def class_row(state: Any, n: int, class_id: int) -> int:
-    """Return the place of a class among those seen so far, making room for a new one."""
+    """Return the row of a class among those seen so far; insert a row for a new class."""
     low, high = 0, state[0]
     while low < high:
         middle = (low + high) // 2
@@ -141,7 +142,7 @@ def class_row(state: Any, n: int, class_id: int) -> int:
 
 @jit
 def join_class(view: RuleView, state: Any, n: int, i: int) -> None:
-    """Add request ``i`` to the queue of its class, in the order of the waiting queue."""
+    """Insert request ``i`` into the queue of its class, in the order of the waiting queue."""
     r, requeue = view.requests[i], view.problem.requeue
     row = class_row(state, n, r.class_id)
     head, tail, following = 1 + n + row, 1 + 2 * n + row, 1 + 3 * n
@@ -183,9 +184,9 @@ def put_back_classes(view: RuleView, decision: RuleDecision, memory: RuleMemory,
     Args:
         view: what the policy observes.
         decision: what it decides.
-        memory: its memory, see above.
-        row: the class at which the iteration no longer fits.
-        left: the rest of its budget.
+        memory: the policy's memory, see above.
+        row: row of the class at which the iteration no longer fits.
+        left: remaining budget of that class.
     """
     state, n, last = memory.state, int(memory.params[0]), memory.params.shape[0] - 2
     while row < state[0]:
@@ -231,8 +232,8 @@ def evict_shortest(
 ) -> None:
     """Evict in ascending order of max(prediction, generated), newest first, until the next iteration fits.
 
-    The prediction of an evicted request grows to one token more than it has generated. ``need`` is what the whole
-    active set needs; for the state see :func:`a_min_kernel`.
+    The prediction of an evicted request becomes one token more than it has generated. ``need`` is the need of the
+    whole active set; for the state see :func:`a_min_kernel`.
     """
     state, n, last = memory.state, int(memory.params[_REQUESTS]), view.worker.num_active - 1
     predictions, ranks = HEAP + 1 + n, HEAP + 1 + 2 * n
@@ -256,10 +257,10 @@ def evict_shortest(
 
 @policy_kernel
 def a_min_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """A_min: admit as MC-SF under the least output still possible; on overflow, evict the shortest.
+    """A_min: admit like MC-SF, assuming the least output still possible; on overflow, evict the shortest.
 
-    The state is that of MC-SF, then n current predictions by request, then a heap for the order of eviction.
-    The profile holds exactly what the next iteration needs: only ongoing requests can overflow it.
+    The state is that of MC-SF, then n current predictions by request, then a heap for the order of eviction. The
+    profile of the next iteration is exact, so only ongoing requests can overflow it.
     """
     w, state, profile = view.worker, memory.state, memory.profile
     predictions = HEAP + 1 + int(memory.params[_REQUESTS])
@@ -317,19 +318,19 @@ class FlowControl(CompiledPolicy):
         """Set the activation budgets.
 
         Args:
-            budget: B_t of iterations t = 1, 2, …, whole numbers ≥ 0, not all of them 0, in one of the forms
-                ``4``, ``"1/2/1"`` or ``[1, 2, 1]``. A sequence repeats, so that one number
-                holds for every iteration, and ``"1/2"`` has a mean of 1.5 without randomness. Iterations are batches
-                of the worker: none pass while it has nothing to do. With ``random`` the mean of B_t, one number
-                > 0, not necessarily whole. The paper bounds the mean from below by the arrival rate and from
-                above by (4), and finds it by a grid search in practice; 4 is its budget per class in Section 4.1.
-            random: True: B_t is drawn for every iteration, also where no request waits, uniformly from
-                0 … 2 · ``budget``. If 2 · ``budget`` = n + f is not whole, n is replaced by n + 1 with
-                probability f, which keeps the mean. The paper asks for independent, bounded whole numbers and
-                leaves their distribution open.
+            budget: B_t of iterations t = 1, 2, …: whole numbers ≥ 0, not all 0, in one of the forms ``4``,
+                ``"1/2/1"`` or ``[1, 2, 1]``. A sequence repeats: one number applies to every iteration, and
+                ``"1/2"`` has a mean of 1.5 without randomness. Iterations are batches of the worker, so none
+                pass while it is idle. With ``random``, the mean of B_t: one number > 0, not necessarily
+                whole. The paper bounds the mean below by the arrival rate and above by (4), and finds it by
+                grid search in practice; 4 is its budget per class in Section 4.1.
+            random: True: B_t is drawn for every iteration, even if no request waits, uniformly from 0 … 2 ·
+                ``budget``. If 2 · ``budget`` = n + f is not whole, n is replaced by n + 1 with probability f,
+                which keeps the mean. The paper requires independent, bounded whole numbers and leaves their
+                distribution open.
 
         Raises:
-            ConfigError: budgets out of range, or fractions or a sequence that do not go with ``random``.
+            ConfigError: a budget is out of range; a fraction without ``random``, or a sequence with it.
         """
         require_flag("random", random)
         self.budgets = numbers_of("budget", budget, float if random else int)
@@ -342,7 +343,7 @@ class FlowControl(CompiledPolicy):
         self.random = random
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return whether B_t is random, the whole and the fractional part of twice the first, and all of them."""
+        """Return whether B_t is random, whole and fractional part of twice the first budget, and all budgets."""
         twice = 2 * self.budgets[0]
         most = math.floor(twice)
         return np.array([self.random, most, twice - most, *self.budgets], dtype=np.float64)
@@ -371,16 +372,16 @@ class FlowControlClasses(CompiledPolicy):
 
         Args:
             budgets: b_k of classes 0, 1, …, whole numbers ≥ 1, in one of the forms ``"4/4/4"``, ``[4, 4, 4]``
-                or ``4``. The last one also holds for all classes beyond. Default: Section 4.1.
+                or ``4``. The last one also applies to all higher classes. Default: Section 4.1.
 
         Raises:
-            ConfigError: not such a list.
+            ConfigError: a budget is not a whole number ≥ 1.
         """
         self.budgets = numbers_of("budgets", budgets)
         require("budgets", budgets, 1 <= min(self.budgets) <= max(self.budgets) < 2**31, "whole numbers ≥ 1")
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the most requests of a run, then the budgets."""
+        """Return the maximum number of requests in a run, then the budgets."""
         return np.array([system.max_requests, *self.budgets], dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
@@ -390,10 +391,10 @@ class FlowControlClasses(CompiledPolicy):
 
 @register_policy
 class AMin(CompiledPolicy):
-    """A_min: takes every output to be as short as is still possible, until it turns out to be longer.
+    """A_min: assumes that every output is as short as still possible, until it turns out to be longer.
 
-    Predictions start at the lower ends of the given intervals. Deviation: the look-ahead ends after 2^20
-    iterations or the longest upper end of an interval, whichever is later, if the memory is larger than that.
+    Predictions start at the lower bounds of the given intervals. Deviation: the look-ahead ends after 2^20 iterations
+    or the largest upper bound of an interval, whichever is later, if the memory is larger than that.
     """
 
     info = PolicyInfo(
@@ -407,14 +408,14 @@ class AMin(CompiledPolicy):
     kernel = a_min_kernel
 
     def __init__(self) -> None:
-        """Take no hyperparameters."""
+        """Create the policy; it has no hyperparameters."""
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the look-ahead's parameters, limited by all memory, and the most requests of a run."""
+        """Return the look-ahead's parameters, limited by all memory, and the maximum number of requests in a run."""
         return np.array([system.kv_capacity, False, False, system.max_requests], dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return the profile, with two heaps and the predictions behind the scalars."""
+        """Return the profile, and a state of scalars, two heaps and the predictions."""
         state = np.zeros(HEAP + 2 + 3 * system.max_requests, np.int64)
         state[BLOCKED_ID] = UNKNOWN
         profile = empty_profile(max(system.max_predicted_len, _LONGEST_HORIZON), system.kv_capacity)

@@ -6,15 +6,15 @@ in the form of A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms 
 Practice", Algorithm 4 and Section 7 (shortest prefill first). Engines count memory in blocks of about 16
 tokens: the system's ``block_size``.
 
-Algorithm 4 as printed is off by one in the length of the last chunk, and its inner loop must end when the
-chunk is 0; it has no memory limit. Readings shared by both policies:
+As printed, Algorithm 4 is off by one in the length of the last chunk, its inner loop does not end when the chunk is
+0, and it has no memory limit. Readings shared by both policies:
 
-- Active requests are evicted LIFO, the latest activated first, until the running and paused requests fit, and an
-  iteration that evicts admits no request. The oldest is never evicted, so that it always finishes.
-- Admission stops at the first request that does not fit, and leaves the watermark free. An empty worker
-  admits the first one regardless, so that none starves.
-- A request that comes back with its whole KV (swapped out, not recomputed) has no prompt left: it joins the
-  decodes, and counts as one token.
+- Active requests are evicted LIFO, the latest activated first, until the running and paused requests fit. An
+  iteration that evicts admits no request. The oldest request is never evicted, so it always finishes.
+- Admission stops at the first request that does not fit, and leaves the watermark free. An empty worker admits its
+  first request regardless, so that none starves.
+- A request that returns with its whole KV (swapped out, not recomputed) has no prompt left: it joins the decodes and
+  counts as one token.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ from kvgym.policy import (
 VLLM_RULES = (("first_token", "counted"), ("progress_on_evict", "recompute"), ("requeue", "front"))
 """Rules of vLLM: an evicted request returns to the front of the queue and prefills its output tokens again."""
 
-# Layout of the parameters: memory that admission may fill, tokens of an iteration, active requests, and a switch.
+# Layout of the parameters: memory that admission may fill, tokens per iteration, active requests, and a
+# switch.
 _LIMIT, _MAX_TOKENS, _MAX_REQUESTS = range(3)
 _PADDED = 3  # of vLLM: every prompt counts as long as the longest
 _SHORTEST_FIRST = 3  # of Sarathi: the shortest prefill goes first
@@ -77,10 +78,10 @@ _SHORTEST_FIRST = 3  # of Sarathi: the shortest prefill goes first
 
 @jit_inline
 def admit_prompts(view: RuleView, decision: RuleDecision, params: Any) -> int:
-    """Admit whole prompts in queue order; return how many of those admitted have a prompt to process.
+    """Admit whole prompts in queue order; return how many admitted requests have a prompt to process.
 
-    Decodes pause while a prompt is processed, so memory has to hold the KV at rest and the new requests. While
-    only swapped-out requests have been admitted, it has to hold all decodes as well.
+    Decodes pause while a prompt is processed, so memory must hold the KV at rest and the new requests. If only
+    swapped-out requests have been admitted, it must hold all decodes as well.
     """
     w, d = view.worker, decision.record
     limit, max_tokens, max_requests = (
@@ -112,7 +113,7 @@ def admit_prompts(view: RuleView, decision: RuleDecision, params: Any) -> int:
 
 @policy_kernel
 def vllm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Process prompts, and only prompts, as soon as one can be admitted; else decode all requests."""
+    """Process only prompts if one can be admitted; else decode all requests."""
     w, d = view.worker, decision.record
     prefills = admit_prompts(view, decision, memory.params)
     if prefills == 0:
@@ -129,7 +130,7 @@ def vllm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
 
 @jit_inline
 def make_room(view: RuleView, decision: RuleDecision) -> int:
-    """Evict LIFO until the decodes of the others fit; return the memory these need, KV at rest included.
+    """Evict LIFO until the decodes of the others fit; return the memory that they need, including KV at rest.
 
     If no decode is left, the oldest prefill must be able to advance by at least one token.
     """
@@ -154,18 +155,18 @@ def make_room(view: RuleView, decision: RuleDecision) -> int:
 def continue_prefills(
     view: RuleView, decision: RuleDecision, staying: int, budget: int, room: int
 ) -> tuple[int, int]:
-    """Plan the next chunks of ongoing prefills in order of activation; pause those that get none.
+    """Plan the next chunks of ongoing prefills in order of activation; pause prefills that get none.
 
     Args:
         view: what the policy observes.
-        decision: what it decides.
-        staying: slots that are not evicted; they come first.
-        budget: tokens the batch may still take.
-        room: memory left beside the decodes.
+        decision: the decision to fill in.
+        staying: number of slots that are not evicted; they come first.
+        budget: tokens that the batch may still take.
+        room: free memory beside the decodes.
 
     Returns:
-        The budget left, and the memory reserved: what these requests still lack for their prompts, and one token
-        each for their first output. The budget is 0 if a request was left without a chunk.
+        The remaining budget, and the reserved memory: the rest of these requests' prompts and one token each for
+        their first output. The budget is 0 if a request got no chunk.
     """
     reserved = 0
     for k in range(staying):
@@ -185,7 +186,7 @@ def continue_prefills(
 
 @policy_kernel
 def sarathi_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Algorithm 4: every decode, then ongoing prefills, then new ones, within the token budget."""
+    """Algorithm 4: all decodes, then ongoing prefills, then new ones, within the token budget."""
     w, d, params = view.worker, decision.record, memory.params
     shortest_first = params[_SHORTEST_FIRST] == 1.0
     forget_left(view, memory.state, 0)
@@ -246,11 +247,12 @@ class VLLM(CompiledPolicy):
         """Set the limits.
 
         Args:
-            max_batch_tokens: most prompt tokens in an iteration; a longer prompt is processed alone.
-            max_batch_requests: most active requests.
+            max_batch_tokens: maximum number of prompt tokens in an iteration; a longer prompt is processed
+                alone.
+            max_batch_requests: maximum number of active requests.
             watermark: fraction of the capacity that admission leaves free, in [0, 1).
-            padded: whether every prompt of an iteration counts as long as the longest of them, as in the
-                engine at the time of the papers, which padded prompts to one length; else prompts are summed.
+            padded: whether every prompt of an iteration counts as long as the longest, as in the engine at
+                the time of the papers, which padded prompts to one length; otherwise lengths are summed.
         """
         require_flag("padded", padded)
         require_count("max_batch_tokens", max_batch_tokens)
@@ -260,7 +262,7 @@ class VLLM(CompiledPolicy):
         self.watermark, self.padded = watermark, padded
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the admission limit in tokens, the prompt tokens per iteration, the active requests, and padding."""
+        """Return the admission limit in tokens, the limits of prompt tokens and active requests, and padding."""
         limit = fraction_of(system.kv_capacity, self.watermark)
         return np.array(
             [limit, self.max_batch_tokens, self.max_batch_requests, self.padded], dtype=np.float64
@@ -269,16 +271,16 @@ class VLLM(CompiledPolicy):
 
 @register_policy
 class Sarathi(CompiledPolicy):
-    """Sarathi-Serve: every decode in every batch, the rest of a token budget for prompts in chunks.
+    """Sarathi-Serve: every batch has all decodes, and chunks of prompts fill the rest of a token budget.
 
-    A request is admitted only if its whole remaining prompt and one output token fit into memory. This
-    iteration's decodes, and the same memory for every ongoing prefill, come first. Algorithm 4 has no memory
-    limit: without this condition, prompts that cannot be finished would fill the memory.
+    A request is admitted only if its whole remaining prompt and one output token fit beside this iteration's decodes
+    and the same need of every ongoing prefill. Algorithm 4 has no memory limit; without this condition, prompts that
+    cannot be finished would fill the memory.
     """
 
     info = PolicyInfo(
         name="sarathi",
-        summary="every decode in every batch, prompts in chunks within a token budget",
+        summary="all decodes in every batch; chunks of prompts fill the rest of a token budget",
         paper="Bari, Hegde, de Veciana, Optimal Scheduling Algorithms for LLM Inference: Theory and Practice",
         algorithm="Algorithm 4 (Sarathi-Serve, Agrawal et al.)",
         chunks_prefill=True,
@@ -295,12 +297,12 @@ class Sarathi(CompiledPolicy):
         order: str = "fcfs",
         watermark: float = 0.0,
     ) -> None:
-        """Set budget, limits and order.
+        """Set the budget, the limits and the order.
 
         Args:
-            token_budget: tokens per iteration, a decode being one; decodes run even if they exceed it.
-            max_batch_requests: most active requests.
-            order: of admissions: ``"fcfs"``, or ``"spf"``, shortest remaining prefill first (ties by arrival).
+            token_budget: tokens per iteration; a decode is one. Decodes run even if they exceed it.
+            max_batch_requests: maximum number of active requests.
+            order: order of admission: ``"fcfs"``, or ``"spf"``, shortest remaining prefill first (ties by arrival).
             watermark: fraction of the capacity that admission leaves free, in [0, 1).
         """
         require_count("token_budget", token_budget)
@@ -311,7 +313,7 @@ class Sarathi(CompiledPolicy):
         self.order, self.watermark = order, watermark
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the admission limit in tokens, the budget, the active requests, and whether SPF."""
+        """Return the admission limit in tokens, the budget, the limit of active requests, and whether it is SPF."""
         limit = fraction_of(system.kv_capacity, self.watermark)
         return np.array(
             [limit, self.token_budget, self.max_batch_requests, self.order == "spf"], dtype=np.float64

@@ -1,4 +1,4 @@
-"""Variants from practice, not from a paper: ageing for MC-SF, and eviction by the work that is lost."""
+"""Variants from practice, not from a paper: MC-SF with ageing, and eviction by the work lost."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ from kvgym.policy import (
     require_fraction,
 )
 
-# Layout of the parameters, behind those of MC-SF; the real numbers are each request's key in the heap.
+# Layout of the parameters, after those of MC-SF; the real numbers are the heap keys of the requests.
 _RATE = OWN
 
 
 @jit_inline
 def leave_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int) -> None:
-    """Last in, first out until the next iteration fits: undo admissions, then evict the latest activated."""
+    """Undo admissions, last first, then evict the latest activated requests, until the next iteration fits."""
     d, problem = decision.record, view.problem
     need = need_of_next_iteration(view, decision)
     if need <= problem.kv_capacity:
@@ -83,9 +83,9 @@ def leave_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory
 
 @policy_kernel
 def ageing_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Admit in ascending order of predicted length less credit for waiting, while (5) of MC-SF holds.
+    """Admit in ascending order of predicted length minus waiting credit, while (5) of MC-SF holds.
 
-    All waiting requests gain credit at one rate, so their order never changes: it goes by the predicted
+    All waiting requests gain credit at the same rate, so their order never changes: it is that of the predicted
     length plus the rate times the arrival time.
     """
     state, keys = memory.state, memory.reals
@@ -107,11 +107,11 @@ def ageing_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
 
 @jit
 def evict_cheapest(view: RuleView, decision: RuleDecision, memory: RuleMemory, need: int) -> None:
-    """Evict the requests that lose the least KV until the next iteration of the others fits.
+    """Evict the requests with the least KV until the next iteration of the others fits.
 
-    Ties: the newest is evicted. Evictions that later ones made unnecessary are undone, the largest first;
-    among equal ones, the oldest first. ``need`` is what the whole active set needs; the state has room for
-    a heap.
+    Of equal requests, the newest is evicted. Evictions that later ones made unnecessary are undone, the largest
+    first, and of equal ones the oldest first. ``need`` is the need of the whole active set; the state has space for a
+    heap.
     """
     d, capacity, state = decision.record, view.problem.kv_capacity, memory.state
     last = view.worker.num_active - 1
@@ -137,7 +137,7 @@ def evict_cheapest(view: RuleView, decision: RuleDecision, memory: RuleMemory, n
 
 @policy_kernel
 def cost_aware_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Evict the cheapest while the next iteration does not fit; admit only if nothing was evicted."""
+    """Evict the cheapest requests until the next iteration fits; admit only if none was evicted."""
     need = need_of_active(view)
     if need > view.problem.kv_capacity:
         evict_cheapest(view, decision, memory, need)
@@ -147,17 +147,17 @@ def cost_aware_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory
 
 @register_policy
 class Ageing(LookAhead):
-    """MC-SF with credit for waiting, so that long requests are not overtaken for ever.
+    """MC-SF with credit for waiting, so that long requests do not starve.
 
-    Requests go in ascending order of predicted_len - rate · (now - arrival_time), ties by arrival, then id. A
-    request can be passed only by those that arrive within predicted_len / rate seconds after it. Admission is
-    that of MC-SF: the longest prefix for which (5) holds. On overflow requests leave last in,
-    first out until the next iteration fits, those chosen at this boundary first; MC-SF would clear all.
+    The order is ascending predicted_len - rate · (now - arrival_time); ties go by arrival, then id. A request can be
+    passed only by requests that arrive within predicted_len / rate seconds after it. Admission is that of MC-SF: the
+    longest prefix for which (5) holds. On overflow, requests leave last in, first out until the next iteration fits,
+    starting with those chosen at this boundary; MC-SF would evict all.
     """
 
     info = PolicyInfo(
         name="ageing",
-        summary="MC-SF with credit for waiting, so that no request is passed for ever; LIFO eviction",
+        summary="MC-SF with credit for waiting, so that no request starves; LIFO eviction",
         needs=frozenset({"predicted_length"}),
         evicts=True,
     )
@@ -168,14 +168,14 @@ class Ageing(LookAhead):
 
         Args:
             rate: credit for waiting, predicted output tokens per second, ≥ 0. 0 is the order of MC-SF; the
-                larger it is, the nearer to first come, first served.
+                larger, the closer to first come, first served.
             protection: fraction of the capacity kept free in the look-ahead, in [0, 1); a request that would be
                 alone may use it.
             overrun: what an ongoing request counts once it has outlived its prediction: ``"ignore"`` 0,
                 ``"extend"`` the memory it needs in the coming iteration.
 
         Raises:
-            ConfigError: a value out of range.
+            ConfigError: a value is out of range.
         """
         super().__init__(protection=protection, overrun=overrun)
         number = isinstance(rate, int | float | np.integer | np.floating)
@@ -187,7 +187,7 @@ class Ageing(LookAhead):
         return np.append(super().params(system), self.rate)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return the memory of MC-SF, and a key per request."""
+        """Return the memory of MC-SF, with a heap key per request."""
         return super().memory(system)._replace(reals=np.zeros(max(1, system.max_requests)))
 
 
@@ -195,13 +195,13 @@ class Ageing(LookAhead):
 class CostAware(CompiledPolicy):
     """First come, first served; on overflow, evicts the requests that lose the least KV.
 
-    The cost of an eviction is the KV at rest, which has to be recomputed. Where evicted requests keep their
-    progress, nothing is lost, and the same order swaps the least KV.
+    The cost of an eviction is the KV at rest, which must be recomputed. If evicted requests keep their progress,
+    nothing is lost, and the same order swaps the least KV.
     """
 
     info = PolicyInfo(
         name="cost_aware",
-        summary="first come, first served, greedy; evicts those with the least KV on overflow",
+        summary="first come, first served, greedy; evicts the requests with the least KV on overflow",
         evicts=True,
     )
     kernel = cost_aware_kernel
@@ -211,11 +211,11 @@ class CostAware(CompiledPolicy):
         """Set the watermark.
 
         Args:
-            protection: fraction of the capacity that admission leaves free, in [0, 1); an empty worker
-                admits the first request all the same.
+            protection: fraction of the capacity that admission leaves free, in [0, 1); an empty worker admits
+                its first request regardless.
 
         Raises:
-            ConfigError: not such a fraction.
+            ConfigError: not a fraction in [0, 1).
         """
         require_fraction("protection", protection)
         self.protection = protection
@@ -225,5 +225,5 @@ class CostAware(CompiledPolicy):
         return np.array([fraction_of(system.kv_capacity, self.protection)], dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return room for a heap of the active requests."""
+        """Return space for a heap of the active requests."""
         return rule_memory(self.params(system), state=np.zeros(1 + max(1, system.max_requests)))

@@ -1,16 +1,16 @@
-"""Request-level batching: a batch of requests is served to the end before the next one begins.
+"""Request-level batching: a batch of requests runs to completion before the next one begins.
 
 Source: A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and
 Practice", Appendix E.1, Algorithm 3, after NVIDIA FasterTransformer.
 
 Readings and deviations:
 
-- The printed algorithm has its two modes swapped; the text's are used: prefill up to b requests, decode until
-  all of them have finished, and again.
+- The two modes of the printed algorithm are swapped; the text's order is used: prefill up to b requests, decode until
+  all of them have finished, and repeat.
 - The prefills of a batch run in one iteration.
-- Memory is limited: a batch takes requests in queue order while their coming iteration fits,
-  and stops at the first that does not. A decode iteration that does not fit evicts the latest activated;
-  they return with a later batch. One that kept its progress then decodes while the others prefill.
+- Memory is limited: a batch takes requests in queue order while their next iteration fits, and stops at the first
+  that does not. A decode iteration that does not fit evicts the latest activated requests; they return with a later
+  batch. A request that kept its progress then decodes while the others prefill.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy
 
 @policy_kernel
 def request_level_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Algorithm 3: decode all requests, or begin the next batch if none is left."""
+    """Algorithm 3: decode all active requests; if there are none, begin the next batch."""
     if view.worker.num_active > 0:
         evict_latest(view, decision, need_of_active(view))
     else:
@@ -41,11 +41,11 @@ def request_level_kernel(view: RuleView, decision: RuleDecision, memory: RuleMem
 
 @register_policy
 class RequestLevel(CompiledPolicy):
-    """Request-level batching: b requests at a time, from first prompt to last token."""
+    """Request-level batching: b requests at a time, from the first prompt to the last token."""
 
     info = PolicyInfo(
         name="request_level",
-        summary="b requests at a time; the next ones begin when all of these have finished",
+        summary="b requests at a time; the next batch begins when all of them have finished",
         paper="Bari, Hegde, de Veciana, Optimal Scheduling Algorithms for LLM Inference: Theory and Practice",
         algorithm="Algorithm 3",
         evicts=True,
@@ -56,7 +56,7 @@ class RequestLevel(CompiledPolicy):
         """Set the size of a batch.
 
         Args:
-            batch: requests in a batch at most, b ≥ 1. The paper gives none.
+            batch: maximum number of requests per batch, b ≥ 1. The paper gives no value.
         """
         require_count("batch", batch)
         self.batch = batch

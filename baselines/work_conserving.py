@@ -1,27 +1,25 @@
 """Work-conserving scheduling with chunked prefill and mixed batches, with and without look-ahead.
 
-Source: "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory
-Constraints" (anonymous authors, under review), Section 3: prompts are processed in chunks; ongoing requests
-come first, then new ones in the order of a priority rule (FCFS or SJF) as long as memory permits; what
-outgrows the memory later is swapped out. The proof of Theorem 2 assumes a look-ahead instead: no request is
-admitted that would ever make memory overflow. In each iteration every prefilling request processes one chunk
-and every decoding request one token; nothing is paused.
+Source: "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory Constraints"
+(anonymous authors, under review), Section 3. Prompts are processed in chunks. Ongoing requests come first, then new
+ones by priority (FCFS or SJF) while memory permits. Requests that later outgrow the memory are swapped out. The proof
+of Theorem 2 assumes a look-ahead instead: no request is admitted that would ever make memory overflow. In each
+iteration every prefilling request processes one chunk and every decoding request one token; none pauses.
 
-Readings, where the paper leaves a choice:
+Readings where the paper leaves a choice:
 
-- It prescribes no order of swapping out: the latest activated requests go first (LIFO). The paper's swap at
-  no cost is a system with ``progress_on_evict="kept"``; the other settings work as well. An iteration that swaps out
-  admits no request: that would only exchange one request for another.
+- It prescribes no order of swapping out: here the latest activated requests go first (LIFO). The paper's free swap is
+  a system with ``progress_on_evict="kept"``; the other settings work as well. An iteration that swaps out admits no
+  request, because that would only exchange one request for another.
 - Admission stops at the first request that does not fit.
-- SJF orders by prompt plus predicted output. The paper names no measure of a job; its lifetime memory g(s, o)
-  grows with both lengths. Swapped-out requests are ongoing: they return before a new one starts, the
-  least work first (``resume="first"``). With ``"by_work"`` they queue among the others, and shorter new
-  requests overtake them; above the service rate, this lasts until no more arrive. The look-ahead swaps out
-  only after a prediction that was too short, and keeps the order by work. ``requeue``, which decides the
-  place in the FCFS order, does not matter here.
-- The paper assumes that chunks divide prompts; here the last chunk of a prompt may be shorter.
-- The look-ahead uses predicted lengths. A request that has reached its prediction is expected to need one
-  more token. One predicted to outgrow the memory is expected to end when it fills it, as every request fits
+- SJF orders by prompt plus predicted output. The paper does not define the size of a job; its lifetime memory g(s, o)
+  grows with both lengths. Swapped-out requests are ongoing: they return before a new one starts, least work first
+  (``resume="first"``). With ``"by_work"`` they queue among the others and shorter new requests overtake them; above
+  the service rate, this lasts until no more arrive. The look-ahead swaps out only after too short a prediction, and
+  keeps the order by work. ``requeue``, which sets the place in the FCFS order, has no effect here.
+- The paper assumes that chunks divide prompts evenly; here the last chunk of a prompt may be shorter.
+- The look-ahead uses predicted lengths. A request that has reached its prediction is expected to need one more token.
+  A request predicted to outgrow the memory is expected to end when it fills the memory, since every request fits
   alone. So an empty worker never refuses work.
 """
 
@@ -68,29 +66,30 @@ PAPER = (
 )
 
 RESUME = ("first", "by_work")
-"""When SJF resumes swapped-out requests: before any new one, or by work among them."""
+"""When SJF resumes swapped-out requests: before any new request, or among them by work."""
 
-# Layout of the parameters: tokens of a chunk, whether the order is SJF, whether the swapped-out go first there.
+# Layout of the parameters: tokens per chunk, whether the order is SJF, whether swapped-out requests go first
+# there.
 _CHUNK, _BY_WORK, _RESUME = 0, 1, 2
 
-_BEFORE_ALL = np.int64(1) << 31  # more tokens than any work; keys of requests hold 32 bits and a sign
+_BEFORE_ALL = np.int64(1) << 31  # exceeds the tokens of any work; keys of requests hold 32 bits and a sign
 
-# Layout of the state array: origin of the profile, iteration until which the head is known to be blocked, the
-# head it was computed for, then the heap of SJF; from the back, by request id, the iteration after the last
-# one for which the profile counts the request.
+# Layout of the state array: origin of the profile, iteration until which the head is known to be blocked, the head
+# that this was computed for, then the heap of SJF. From the end, by request id: the iteration after the last one for
+# which the profile counts the request.
 _BLOCKED_UNTIL, _BLOCKED_ID, _HEAP = 1, 2, 3
 
 
 @jit_inline
 def chunk_growth(view: RuleView, row: Any, chunk: int) -> int:
-    """Return the memory that a slot or a waiting request gains in its next iteration."""
+    """Return the memory that a slot or a waiting request adds in its next iteration."""
     left = row.num_prefill_left
     return kv_growth(view.problem, row, min(left, chunk) if left > 0 else 1)
 
 
 @jit_inline
 def need_of_chunks(view: RuleView, chunk: int) -> int:
-    """Return the memory that the active set needs in the coming iteration."""
+    """Return the memory that the active set needs in the next iteration."""
     w = view.worker
     if w.num_prefilling == 0:
         return need_of_active(view)
@@ -102,9 +101,9 @@ def need_of_chunks(view: RuleView, chunk: int) -> int:
 
 @jit
 def swap_out(view: RuleView, decision: RuleDecision, need: int, chunk: int) -> None:
-    """Evict the latest activated requests until the coming iteration of the others fits.
+    """Evict the latest activated requests until the next iteration of the others fits.
 
-    ``need`` is what the whole active set needs. The oldest stays: every request fits alone.
+    ``need`` is the need of the whole active set. The oldest request stays, because every request fits alone.
     """
     k = view.worker.num_active
     while need > view.problem.kv_capacity:
@@ -115,9 +114,9 @@ def swap_out(view: RuleView, decision: RuleDecision, need: int, chunk: int) -> N
 
 @jit_inline
 def plan_chunks(view: RuleView, decision: RuleDecision, chunk: int) -> None:
-    """Give one chunk to each request with more than that to prefill; all others run in full.
+    """Give one chunk to each request with more than a chunk to prefill; all others run in full.
 
-    Those evicted are the last slots.
+    Evicted requests are in the last slots.
     """
     d = decision.record
     if view.worker.num_prefilling > 0:
@@ -147,13 +146,13 @@ def note_queued(view: RuleView, memory: RuleMemory) -> None:
 
 @jit_inline
 def first_in_order(view: RuleView, memory: RuleMemory) -> int:
-    """Return the waiting request to consider first; UNKNOWN if none waits."""
+    """Return the waiting request to consider first, UNKNOWN if none waits."""
     return heap_first(memory.state, _HEAP) if memory.params[_BY_WORK] == 1.0 else first_waiting(view)
 
 
 @jit_inline
 def next_in_order(view: RuleView, memory: RuleMemory, i: int) -> int:
-    """Return the request to consider after ``i``, which has been admitted; UNKNOWN if there is none."""
+    """Return the request to consider after ``i``, which has been admitted, UNKNOWN if there is none."""
     if memory.params[_BY_WORK] == 1.0:
         heap_pop(memory.state, _HEAP)
         return heap_first(memory.state, _HEAP)
@@ -183,10 +182,10 @@ def expected_iterations(view: RuleView, r: Any, chunk: int) -> int:
 def add_use(
     view: RuleView, memory: RuleMemory, offset: int, row: Any, chunk: int, rounds: int, sign: int
 ) -> None:
-    """Add (sign 1) or subtract (sign -1) what a slot or a waiting request uses over ``rounds`` iterations.
+    """Add (sign 1) or subtract (sign -1) the memory use of a slot or a waiting request over ``rounds`` iterations.
 
-    The use grows by one chunk per iteration while prompt remains. From the iteration that completes the
-    prefill, or at once if that is over, it grows by one token per iteration.
+    The use grows by one chunk per iteration while prompt remains. From the iteration that completes the prefill, or
+    at once if the prefill is over, it grows by one token per iteration.
     """
     profile, partial = memory.profile, partial_chunks(row, chunk)
     for k in range(partial):
@@ -200,12 +199,11 @@ def add_use(
 def chunks_blocked_for(
     view: RuleView, memory: RuleMemory, offset: int, r: Any, chunk: int, rounds: int
 ) -> int:
-    """Return for how many iterations a request surely cannot be admitted; 0 = it fits now.
+    """Return a number of iterations for which a request certainly cannot be admitted; 0 = it fits now.
 
-    As :func:`~kvgym.kernels.future_memory.blocked_for`: each iteration of waiting lowers the use. At a moment
-    before the prefill is complete, it falls by one chunk; at a later one by one token, until it is that of
-    the completing iteration. Profile and capacity are whole blocks, so that tokens may stand for allocated
-    tokens.
+    As in :func:`~kvgym.kernels.future_memory.blocked_for`, each iteration of waiting lowers the use. At a moment
+    before the prefill completes, it falls by one chunk; at a later one by one token, until it is the use of the
+    completing iteration. Profile and capacity are whole blocks, so tokens may stand for allocated tokens.
     """
     profile, capacity = memory.profile, view.problem.kv_capacity
     bound, partial = 0, partial_chunks(r, chunk)
@@ -219,17 +217,17 @@ def chunks_blocked_for(
 
 @jit
 def end_of(state: Any, i: int) -> int:
-    """Return where the state holds the iteration after the last one that the profile counts for ``i``."""
+    """Return the index in the state of the iteration after the last one that the profile counts for ``i``."""
     return state.shape[0] - 1 - i
 
 
 @jit_inline
 def update_use(view: RuleView, memory: RuleMemory, chunk: int) -> int:
-    """Correct the profile where predictions were wrong; return the offset of the present iteration.
+    """Correct the profile for wrong predictions; return the offset of the present iteration.
 
-    What is left of requests that ended early is removed. After a router has moved any away, the profile is
-    rebuilt from those that are left. Each request that has outlived its prediction is added for the next
-    iteration. Afterwards the profile of the coming iteration is what the active set needs.
+    The rest of requests that ended early is removed. After a router has moved requests away, the profile is rebuilt
+    from those that remain. Each request that has outlived its prediction is added for the next iteration. Afterwards
+    the profile of the next iteration is the need of the active set.
     """
     w, state, profile, block_size = view.worker, memory.state, memory.profile, view.problem.block_size
     offset = profile_offset(profile, state, w.iteration)
@@ -261,7 +259,7 @@ def update_use(view: RuleView, memory: RuleMemory, chunk: int) -> int:
 def admit_if_safe(
     view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int, i: int, chunk: int
 ) -> bool:
-    """Admit request ``i`` if memory is predicted never to overflow with it; else store when to try again."""
+    """Admit request ``i`` if memory is predicted never to overflow with it; otherwise store when to try again."""
     state, iteration, r = memory.state, view.worker.iteration, view.requests[i]
     if state[_BLOCKED_ID] == i and iteration < state[_BLOCKED_UNTIL]:
         return False
@@ -279,7 +277,7 @@ def admit_if_safe(
 
 @policy_kernel
 def work_conserving_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Ongoing requests first, swapping out the latest on overflow; else admit while the next iteration fits."""
+    """Run ongoing requests, and swap out the latest on overflow; otherwise admit while the next iteration fits."""
     capacity, chunk = view.problem.kv_capacity, int(memory.params[_CHUNK])
     note_queued(view, memory)
     need = need_of_chunks(view, chunk)
@@ -298,9 +296,9 @@ def work_conserving_kernel(view: RuleView, decision: RuleDecision, memory: RuleM
 
 @policy_kernel
 def lookahead_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Ongoing requests first; admit while predicted memory never exceeds the capacity.
+    """Run ongoing requests, and admit while predicted memory never exceeds the capacity.
 
-    Only a prediction that was too short makes the ongoing requests overflow.
+    Ongoing requests overflow only after too short a prediction.
     """
     state, chunk = memory.state, int(memory.params[_CHUNK])
     note_queued(view, memory)
@@ -321,7 +319,7 @@ def lookahead_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory)
 
 
 class _WorkConserving(CompiledPolicy):
-    """Base of the four policies: the chunk, and the heap of SJF."""
+    """Base class of the four policies: the chunk, and the heap of SJF."""
 
     by_work = False
     resume = "by_work"
@@ -330,32 +328,32 @@ class _WorkConserving(CompiledPolicy):
         """Set the chunk.
 
         Args:
-            chunk: most prompt tokens a request processes per iteration (ŝ), at least 1. The paper names no
-                value; the processing rates it reports follow from its formula with any from 128 on.
+            chunk: maximum number of prompt tokens that a request processes per iteration (ŝ), at least 1. The
+                paper gives no value; its processing rates follow from its formula with any value from 128 on.
         """
         require("chunk", chunk, isinstance(chunk, int) and chunk >= 1, "a whole number of tokens, at least 1")
         self.chunk = chunk
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the scalar parameters; no prompt exceeds the capacity."""
+        """Return the scalar parameters; the chunk is capped at the capacity, which no prompt exceeds."""
         return np.array(
             [min(self.chunk, system.kv_capacity), float(self.by_work), float(self.resume == "first")]
         )
 
     def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return the heap behind the scalars."""
+        """Return a state of the scalars, followed by the heap."""
         state = np.zeros(_HEAP + 1 + self.by_work * system.max_requests, np.int64)
         return rule_memory(self.params(system), state=state)
 
 
 class _WithLookAhead(_WorkConserving):
-    """Base of both policies with look-ahead: the profile of future memory."""
+    """Base class of both policies with look-ahead: the profile of future memory."""
 
     def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return heap and ends behind the scalars, and a profile two horizons long.
+        """Return a state of scalars, heap and ends, and a profile two horizons long.
 
-        No request is expected to run longer than the chunks of a prompt that fills the memory and the
-        longest predicted output take together.
+        No request is expected to run longer than the chunks of a prompt that fills the memory, plus the longest
+        predicted output.
         """
         state = np.zeros(_HEAP + 1 + 2 * system.max_requests, np.int64)
         state[_BLOCKED_ID] = UNKNOWN
@@ -399,9 +397,9 @@ class WorkConservingSJF(_WorkConserving):
         """Set the chunk and the place of swapped-out requests.
 
         Args:
-            chunk: as above.
+            chunk: maximum number of prompt tokens that a request processes per iteration, at least 1.
             resume: ``"first"``: swapped-out requests return before any new one starts, as in Section 3;
-                ``"by_work"``: by work among the new ones.
+                ``"by_work"``: they queue among the new requests by work.
         """
         super().__init__(chunk=chunk)
         require("resume", resume, resume in RESUME, f"one of {', '.join(RESUME)}")

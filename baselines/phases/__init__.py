@@ -1,4 +1,4 @@
-"""Schedulers whose batches never mix phases: one prefill alone, or only decodes."""
+"""Schedulers that never mix phases in a batch: it is one prefill alone, or only decodes."""
 
 from kvgym.baselines.phases import disaggregated, rad
 

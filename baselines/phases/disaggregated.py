@@ -8,8 +8,7 @@ Readings and deviations:
 
 - Memory is limited; see :mod:`kvgym.baselines.phases.steps`. A request evicted from a decode worker
   without its KV is prefilled there again, whole and alone, at its turn in the queue.
-- A worker for both phases, which the algorithm does not have, prefills while the head of the queue fits and
-  decodes
+- A worker for both phases, which the algorithm does not have, prefills while the head of the queue fits and decodes
   otherwise. A decode worker treats requests that need a prefill in the same way.
 - The printed algorithm allows chunked prefill; here a prefill is whole.
 """

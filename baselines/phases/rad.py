@@ -5,14 +5,11 @@ Practice", Algorithm 1 (RAD) and Appendix D, Algorithm 2.
 
 Readings and deviations:
 
-- The printed chunk min{t_lcm, L - i}, with i the next token counted from 1, never reaches the last token of a
-  prompt.
+- The printed chunk min{t_lcm, L - i}, with i the next token counted from 1, never reaches the last token of a prompt.
   Here it is min{t_lcm, L - i + 1}.
-- A cycle ends when D is empty. As printed, only a decode iteration can end it. The two differ only if a
-  request
+- A cycle ends when D is empty. As printed, only a decode iteration can end it. The two differ only if a request
   finishes with its prefill (a first token that counts, and an output of one token).
-- requests_in_cycle counts moves from P to D, as the algorithm does (the text counts first iterations). A
-  request that
+- requests_in_cycle counts moves from P to D, as the algorithm does (the text counts first iterations). A request that
   is evicted and prefilled again counts again.
 - Memory is limited; see :mod:`kvgym.baselines.phases.steps`. A prefill that does not fit waits while D
   decodes.
@@ -53,9 +50,8 @@ def rad_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> No
 def rad_batched_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 2: prefill up to n requests, then decode them t_col at a time until all have finished.
 
-    D_active is the first t_col requests in order of activation. Decode mode activates none, so the next
-    request in that
-    order replaces one that has finished.
+    D_active is the first t_col requests in order of activation. Decode mode activates none, so the next request in
+    that order replaces one that has finished.
     """
     w, state = view.worker, memory.state
     cycle, decodes, chunk = int(memory.params[0]), int(memory.params[1]), int(memory.params[2])

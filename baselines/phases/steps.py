@@ -1,17 +1,14 @@
-"""Kernel helpers of schedulers whose batches never mix phases: one prefill alone, or only decodes.
+"""Kernel helpers of schedulers that never mix phases in a batch: it is one prefill alone, or only decodes.
 
 Source: A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and
 Practice", Algorithms 1, 2 and 5. They call the requests that wait for a prefill P, and those that decode D.
 
 The algorithms assume enough memory (Assumption 4). If it is short:
 
-- A prefill begins only if all that remains of it and one more token fit beside the KV at rest of all active
-  requests,
-  which pause meanwhile. So a prefill that has begun is never stuck. A request alone on the worker always
-  fits.
+- A prefill begins only if all that remains of it and one more token fit beside the KV at rest of all active requests,
+  which pause meanwhile. So a prefill that has begun is never stuck. A request alone on the worker always fits.
 - A decode iteration that does not fit evicts the latest activated requests, paused or not, until it does.
-- An evicted request that kept its progress has nothing left to prefill. At its turn in the queue it returns
-  to D at
+- An evicted request that kept its progress has nothing left to prefill. At its turn in the queue it returns to D at
   once, if the next decode iteration fits with it: an empty prefill takes no iteration.
 """
 
@@ -63,9 +60,8 @@ def growth_of_first(view: RuleView, count: int, width: int) -> int:
 def take_next(view: RuleView, decision: RuleDecision, chunk: int, places: int, width: int) -> int:
     """Begin the prefill of the first request of the queue, alone in the batch, if it fits.
 
-    No prefill may be ongoing. Requests before it with nothing left to prefill are admitted first. The
-    decision is explicit
-    if a prefill has begun; otherwise the caller decides the batch.
+    No prefill may be ongoing. Requests before it with nothing left to prefill are admitted first. The decision is
+    explicit if a prefill has begun; otherwise the caller decides the batch.
 
     Args:
         view: what the policy observes.
@@ -75,9 +71,8 @@ def take_next(view: RuleView, decision: RuleDecision, chunk: int, places: int, w
         width: maximum number of requests in a decode iteration.
 
     Returns:
-        The number of requests that move from P to D: those with an empty prefill, and the one that begins, if
-        its first
-        chunk is its last.
+        The number of requests that move from P to D: those with an empty prefill, and the one that begins, if its
+        first chunk is its last.
     """
     w, d = view.worker, decision.record
     moved, kv, growth = 0, w.kv_allocated, growth_of_first(view, w.num_active, width)

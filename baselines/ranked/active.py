@@ -1,9 +1,7 @@
 """The active requests of a ranking: evictions when memory is short, and the sorted list of those that remain.
 
-The list and its scores are kept between decisions, because the order hardly changes. With very many active
-requests,
-only some boundaries rank them all; in between, decodes continue and only requests with prompt left are
-listed.
+The list and its scores are kept between decisions, because the order hardly changes. With very many active requests,
+only some boundaries rank them all; in between, decodes continue and only requests with prompt left are listed.
 """
 
 from __future__ import annotations

@@ -135,8 +135,7 @@ def next_entering(view: RuleView, memory: RuleMemory, present: int, aside: int, 
     Args:
         view: what the policy observes.
         memory: the policy's memory.
-        present: number of requests that are active or enter before it; if 0, the first may enter whatever its
-        size.
+        present: number of requests that are active or enter before it; if 0, the first may enter whatever its size.
         aside: number of requests set aside because they are too long to begin now.
         room: memory that it may take, tokens.
 
@@ -225,9 +224,8 @@ def grow_prompt(view: RuleView, kv: int, done: int, step: int) -> None:
 def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Walk the ranking from the best, admit as memory allows, and find the batch size with the best worth.
 
-    Writes to ``memory.state`` the items of the batch (slots, and ``~id`` of requests that enter), how many of
-    them run,
-    and how many tokens the last one gets. Between two rankings all decodes come first and are not items.
+    Writes to ``memory.state`` the items of the batch (slots, and ``~id`` of requests that enter), how many of them
+    run, and how many tokens the last one gets. Between two rankings all decodes come first and are not items.
     """
     state, reals, load, between = memory.state, memory.reals, view.load, memory.state[BETWEEN] == 1
     room, prompt_value = begin_batch(view, decision, memory)
@@ -303,7 +301,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
 
 @jit_inline
 def carry_out(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Run the items of the best batch, the last one possibly in part; later entrants keep waiting."""
+    """Run the items of the best batch, the last one possibly in part; requests after them keep waiting."""
     state, active, d = memory.state, view.active, decision.record
     items, slot_of, last = items_at(view), slots_at(view), state[NUM_RUN] - 1
     listed = 1 + (prompts_at(view) if state[BETWEEN] == 1 else list_at(view))

@@ -1,21 +1,15 @@
 """``clairvoyant``: a reference that knows output lengths; not a deployable scheduler.
 
-It knows the true lengths of requests that have arrived, but nothing about later ones. It has two rules, for
-two kinds
+It knows the true lengths of requests that have arrived, but nothing about later ones. It has two rules, for two kinds
 of batch time:
 
-- If larger batches take longer, it uses the ranking of :mod:`kvgym.baselines.ranked` with the true remaining
-  work and
+- If larger batches take longer, it uses the ranking of :mod:`kvgym.baselines.ranked` with the true remaining work and
   memory, and the same batches (the prefix with the best worth), chunks, pauses and evictions.
-- If all batches take equally long, as in slotted time, leaving a request out of a batch gains nothing, and
-  only memory
-  is scarce. Requests enter in ascending order of memory × time, Σ (s + j) over their iterations, while the
-  look-ahead
-  of MC-SF allows it (Jaillet et al., inequality (5)). The look-ahead is exact here, so memory never
-  overflows. A
-  request that does not fit holds up the others; ``passed`` lets some pass it, which raises throughput but
-  also the
-  mean latency.
+- If all batches take equally long, as in slotted time, leaving a request out of a batch gains nothing, and only
+  memory is scarce. Requests enter in ascending order of memory × time, Σ (s + j) over their iterations, while the
+  look-ahead of MC-SF allows it (Jaillet et al., inequality (5)). The look-ahead is exact here, so memory never
+  overflows. A request that does not fit holds up the others; ``passed`` lets some pass it, which raises throughput
+  but also the mean latency.
 """
 
 from __future__ import annotations
@@ -56,8 +50,7 @@ RULES = ("auto", "ranked", "look_ahead")
 # Values of state[CERTAIN]: the ranking knows lengths, or the look-ahead is in force.
 RANKING, LOOKING_AHEAD = 1, 2
 
-# Parameters of the look-ahead: how many requests may be passed, and its memory limit. Its state: the origin
-# of the
+# Parameters of the look-ahead: how many requests may be passed, and its memory limit. Its state: the origin of the
 # profile, then, after CERTAIN, the heap of waiting requests and those set aside.
 PASSED, LIMIT = 0, 1
 HEAP = CERTAIN + 1
@@ -134,8 +127,8 @@ class Clairvoyant(CompiledPolicy):
         """Choose the rule.
 
         Args:
-            rule: ``"ranked"``, ``"look_ahead"``, or ``"auto"``: look-ahead if all batches take equally long,
-            else ranked.
+            rule: ``"ranked"``, ``"look_ahead"``, or ``"auto"``: look-ahead if all batches take equally long, else
+                ranked.
             passed: number of requests that do not fit and may be passed per decision, under ``"look_ahead"``.
 
         Raises:

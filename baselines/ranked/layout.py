@@ -69,28 +69,22 @@ PROMPT_TIME = SUM_LOG_OUTPUT + 1  # time that a prompt token adds to the shortes
 FIRST_DUE = PROMPT_TIME + 1  # earliest due time of the active requests' next tokens, s
 DECODE_WORTH = FIRST_DUE + 1  # mean worth of a decode at the last ranking
 SCORES = DECODE_WORTH + 1
-# By request: scores and external additions to them, n numbers each; then four notes for each request, side by
-# side
-# because they are needed together. Then, A numbers each: scores of the list of active requests; their next
-# due times,
-# replaced after a ranking by the gaps allowed between tokens; scores of the list of prompts, also used to
-# merge lists.
+# By request: scores and external additions to them, n numbers each; then four notes for each request, side by side
+# because they are needed together. Then, A numbers each: scores of the list of active requests; their next due times,
+# replaced after a ranking by the gaps allowed between tokens; scores of the list of prompts, also used to merge
+# lists.
 
 DUE, BASE, GAP, OUTPUT, NOTES = range(5)
 """Notes about a request: when its next token is due (inf: no deadline, or it cannot be met); the score without the
-deadline's part; the longest gap allowed between tokens (-inf: an objective has been missed, NaN: no token
-existed when
-this was computed); and the remaining output."""
+deadline's part; the longest gap allowed between tokens (-inf: an objective has been missed, NaN: no token existed
+when this was computed); and the remaining output."""
 
 # Whole numbers: finished requests; when to learn next; arrived requests; whether any of them has a deadline;
-# decisions
-# since the queue's deadlines were computed, and how many pressed then; whether lengths are known. Of the list
-# of active
-# requests: the one in the last slot, whether due times are stored, the number of gaps, and whether scores
-# have been
-# renewed since the last sort. Whether the front of a queue is out of order; whether this boundary is between
-# rankings.
-# Of the batch: listed requests in it, entering requests, items, items that run, and tokens of the last one.
+# decisions since the queue's deadlines were computed, and how many pressed then; whether lengths are known. Of the
+# list of active requests: the one in the last slot, whether due times are stored, the number of gaps, and whether
+# scores have been renewed since the last sort. Whether the front of a queue is out of order; whether this boundary is
+# between rankings. Of the batch: listed requests in it, entering requests, items, items that run, and tokens of the
+# last one.
 (
     SEEN,
     NEXT,
@@ -117,9 +111,8 @@ RATIO_COUNTS = TOKEN_COUNTS + GROUPS * TOKEN_BINS
 TOKEN_CENSORED = RATIO_COUNTS + GROUPS * RATIO_BINS
 RATIO_CENSORED = TOKEN_CENSORED + GROUPS * TOKEN_BINS
 STANDING = RATIO_CENSORED + GROUPS * RATIO_BINS
-# After the queue of waiting requests that do not press (2 n + 3): the queue of those that do (2 n + 3), the
-# sorted list
-# of active requests (1 + A), the list of those with prompt left (1 + A), items of the batch (A), slots by
+# After the queue of waiting requests that do not press (2 n + 3): the queue of those that do (2 n + 3), the sorted
+# list of active requests (1 + A), the list of those with prompt left (1 + A), items of the batch (A), slots by
 # request (n).
 
 

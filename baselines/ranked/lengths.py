@@ -1,24 +1,16 @@
 """Expected remaining output: hazards learned from finished requests, and the Gittins costs that follow.
 
-The estimate assumes nothing about the workload. As requests finish, it counts their output lengths on a
-logarithmic
-grid and, if a length was predicted, the ratio of output to prediction. Unfinished requests count as censored:
-their
-output is longer than what they have. The hazard of a bin is that of Kaplan and Meier (1958): the requests
-that
-finished in it over those that reached it. A few pseudo-observations stand in for missing data. Without a
-prediction
-they form a Pareto tail of index 1, under which half of the requests that reach any length reach twice that
-length.
-With a prediction they spread ratios evenly over the logarithm from 1/2 to 2 (one part in 25 beyond), with the
-same
+The estimate assumes nothing about the workload. As requests finish, it counts their output lengths on a logarithmic
+grid and, if a length was predicted, the ratio of output to prediction. Unfinished requests count as censored: their
+output is longer than what they have. The hazard of a bin is that of Kaplan and Meier (1958): the requests that
+finished in it over those that reached it. A few pseudo-observations stand in for missing data. Without a prediction
+they form a Pareto tail of index 1, under which half of the requests that reach any length reach twice that length.
+With a prediction they spread ratios evenly over the logarithm from 1/2 to 2 (one part in 25 beyond), with the same
 tail after it.
 
 Hazards give the Gittins cost (Gittins, Glazebrook, Weber, "Multi-armed Bandit Allocation Indices", 2011; the
-reciprocal
-of the Gittins index): the least ratio, over all amounts of service, of the service spent to the probability
-that it
-completes the request. It generalises shortest remaining time first to uncertain lengths.
+reciprocal of the Gittins index): the least ratio, over all amounts of service, of the service spent to the
+probability that it completes the request. It generalises shortest remaining time first to uncertain lengths.
 """
 
 from __future__ import annotations
@@ -231,9 +223,8 @@ def cost_at(reals: Any, costs: int, edges: int, b: int, x: float) -> Any:
 def output_to_come(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> Any:
     """Return the estimate of the remaining output, tokens, at least 1.
 
-    It is the Gittins cost at the most tokens that the request has ever had, plus tokens lost by an eviction,
-    within the
-    bounds of the length if these are observed. If lengths are known, it is the true remaining output.
+    It is the Gittins cost at the most tokens that the request has ever had, plus tokens lost by an eviction, within
+    the bounds of the length if these are observed. If lengths are known, it is the true remaining output.
     """
     reals, have, most, g = memory.reals, row.num_output_tokens, generated(row), group_of(row)
     if memory.state[CERTAIN] > 0:

@@ -1,9 +1,7 @@
 """A queue of waiting requests by score: a sorted front, as far as recent walks came, and a heap for the rest.
 
-A walk visits the first requests and passes them; admitted requests leave at its end. So no decision has to
-remove
-requests from the heap only to put them back. In ``memory.state``, from ``at``: length and ids of the heap (1
-+ n),
+A walk visits the first requests and passes them; admitted requests leave at its end. So no decision has to remove
+requests from the heap only to put them back. In ``memory.state``, from ``at``: length and ids of the heap (1 + n),
 length and ids of the front (1 + n), and how many of the front have been passed (1).
 """
 

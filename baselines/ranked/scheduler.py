@@ -82,7 +82,7 @@ EARLY = 32
 """A request with fewer output tokens than this is early in its output."""
 
 QUEUE_SHARE = 8
-"""Average number of waiting requests per decision whose deadlines are updated."""
+"""Average number of waiting requests per decision for which deadlines are updated."""
 
 
 @jit_inline
@@ -119,9 +119,8 @@ def rate_new(view: RuleView, memory: RuleMemory) -> None:
 def rate_active(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
     """Update the scores of the active requests, and store the earliest due time of their next tokens.
 
-    Most decodes had their last token at the same time, and few distinct objectives exist. So the parts of the
-    last two
-    deadlines are kept for the next request.
+    Most decodes had their last token at the same time, and few distinct objectives exist. So the parts of the last
+    two deadlines are kept for the next request.
     """
     w, reals, timed = view.worker, memory.reals, memory.state[DEADLINES] == 1
     often, seldom = w.iteration % OFTEN == 0, w.iteration % SELDOM == 0
@@ -162,11 +161,9 @@ def rate_active(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
 def rate_all(view: RuleView, memory: RuleMemory) -> None:
     """Update the scores of new requests, and of active ones every 4 or 16 batches.
 
-    After lengths have been learned, all scores are updated. Deadlines change scores over time: their part is
-    updated at
-    every ranking for active requests, and for 8 waiting requests per decision on average. With very many
-    active requests,
-    only some boundaries rank all of them, see :func:`~.active.ranks_now`, unless memory is short.
+    After lengths have been learned, all scores are updated. Deadlines change scores over time: their part is updated
+    at every ranking for active requests, and for 8 waiting requests per decision on average. With very many active
+    requests, only some boundaries rank all of them, see :func:`~.active.ranks_now`, unless memory is short.
     """
     state, w = memory.state, view.worker
     observe_moment(view, memory)
@@ -213,21 +210,15 @@ def ranked_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
 class Ranked(CompiledPolicy):
     """One ranking of all requests, active and waiting; the batch is the prefix with the best worth.
 
-    A baseline of this project. It combines Gittins indices with ideas from the papers: order by remaining
-    time and memory
-    (MC-SF and its relatives order by length), a share of memory kept free (MC-Benchmark), learning from
-    completions if
-    lengths are unknown (A_min), pauses that keep the KV (WAIT), prompt chunks beside decodes (Sarathi-Serve),
-    and token
-    deadlines (SLAI). Derivation and ablation: docs/ranked.md.
+    A baseline of this project. It combines Gittins indices with ideas from the papers: order by remaining time and
+    memory (MC-SF and its relatives order by length), a share of memory kept free (MC-Benchmark), learning from
+    completions if lengths are unknown (A_min), pauses that keep the KV (WAIT), prompt chunks beside decodes
+    (Sarathi-Serve), and token deadlines (SLAI). Derivation and ablation: docs/ranked.md.
 
-    It uses predicted lengths, intervals, classes and objectives if requests carry them, and nothing else. It
-    learns
-    hazards from completions, see :mod:`kvgym.baselines.ranked.lengths`. Scores of active requests are updated
-    every few
-    batches, see :func:`rate_all`. From 128 active requests on, only some boundaries rank all of them, so that
-    the time of
-    a decision does not grow with their number.
+    It uses predicted lengths, intervals, classes and objectives if requests carry them, and nothing else. It learns
+    hazards from completions, see :mod:`kvgym.baselines.ranked.lengths`. Scores of active requests are updated every
+    few batches, see :func:`rate_all`. From 128 active requests on, only some boundaries rank all of them, so that the
+    time of a decision does not grow with their number.
     """
 
     info = PolicyInfo(

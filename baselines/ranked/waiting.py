@@ -1,9 +1,7 @@
 """The waiting requests of a ranking, in two queues, best first.
 
-Requests with a deadline that can still be met press: their scores change with time. The scores of all others
-stand. A
-request whose deadline is lost moves from the first queue to the second, at the latest when it is the best of
-both.
+Requests with a deadline that can still be met press: their scores change with time. The scores of all others stand. A
+request that loses its deadline moves from the first queue to the second, at the latest when it is the best of both.
 """
 
 from __future__ import annotations

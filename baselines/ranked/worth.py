@@ -68,11 +68,9 @@ def number_below(reals: Any, start: int, end: int, limit: float) -> int:
 def number_late(view: RuleView, memory: RuleMemory, seconds: float, taken: int) -> int:
     """Return how many active requests would get their next token late because of a batch of this duration.
 
-    The first ``taken`` listed requests, which are in the batch, are late if it ends after their deadline; the
-    others, if
-    it leaves less time than the shortest batch. Deadlines that cannot be met do not count. Between two
-    rankings, requests
-    listed in the last one are late if the batch takes longer than the gap allowed between their tokens.
+    The first ``taken`` listed requests, which are in the batch, are late if it ends after their deadline; the others,
+    if it leaves less time than the shortest batch. Deadlines that cannot be met do not count. Between two rankings,
+    requests listed in the last one are late if the batch takes longer than the gap allowed between their tokens.
     """
     reals, end = memory.reals, view.worker.clock + seconds
     if memory.state[BETWEEN] == 1:

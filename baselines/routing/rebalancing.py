@@ -1,15 +1,10 @@
 """A resource planner that reassigns waiting requests and migrates active ones.
 
-Source: A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and
-Practice",
-Section 3. The planner watches the nodes' queues and memory, including risks of overflow. It "may choose to
-reassign
-waiting requests or even migrate partially processed requests", and then has to transfer their KV cache. The
-paper
-gives no algorithm; this one is the simplest that does both. The idea of moving a request that no longer fits,
-instead
-of evicting it, is from B. Sun et al., "Llumnix: Dynamic Scheduling for Large Language Model Serving" (2024),
-which
+Source: A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice",
+Section 3. The planner watches the nodes' queues and memory, including risks of overflow. It "may choose to reassign
+waiting requests or even migrate partially processed requests", and then has to transfer their KV cache. The paper
+gives no algorithm; this one is the simplest that does both. The idea of moving a request that no longer fits, instead
+of evicting it, is from B. Sun et al., "Llumnix: Dynamic Scheduling for Large Language Model Serving" (2024), which
 also uses priorities and the load of every instance in tokens.
 """
 
@@ -39,9 +34,8 @@ def not_active(w: Any) -> int:
 def place_for(problems: Any, workers: Any, k: int, slot: Any) -> int:
     """Return a worker to which a request of worker ``k`` can move, UNKNOWN if there is none.
 
-    It has no waiting request, and space for the request's KV, the rest of its prompt and one token, beside
-    one token of
-    each of its active requests. Of several, the one with the most free memory is returned.
+    It has no waiting request, and space for the request's KV, the rest of its prompt and one token, beside one token
+    of each of its active requests. Of several, the one with the most free memory is returned.
     """
     best, most = UNKNOWN, -1
     for j in range(workers.shape[0]):
@@ -90,13 +84,10 @@ def rebalancing_kernel(
 class Rebalancing(CompiledRouter):
     """Routes to the fewest unfinished requests; later it levels queues and relieves full memory.
 
-    It acts whenever a batch or a wait of a worker ends. While the next tokens of its active requests do not
-    fit into its
-    memory, the latest activated one moves to the worker with the most free memory that has space and no
-    waiting request.
-    While the longest and the shortest queue, one of them its own, differ by at least ``difference``, the last
-    request of
-    the longest moves to the shortest. Queues are counted in requests, regardless of a worker's speed.
+    It acts whenever a batch or a wait of a worker ends. While the next tokens of its active requests do not fit into
+    its memory, the latest activated one moves to the worker with the most free memory that has space and no waiting
+    request. While the longest and the shortest queue, one of them its own, differ by at least ``difference``, the
+    last request of the longest moves to the shortest. Queues are counted in requests, regardless of a worker's speed.
     """
 
     info = RouterInfo(
@@ -111,8 +102,7 @@ class Rebalancing(CompiledRouter):
         """Set what is moved.
 
         Args:
-            difference: minimum difference between two queues, requests, for a reassignment; 0 = no
-            reassignment.
+            difference: minimum difference between two queues, requests, for a reassignment; 0 = no reassignment.
             migrate: whether active requests may be moved.
 
         Raises:

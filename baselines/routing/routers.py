@@ -99,9 +99,8 @@ class RoundRobin(CompiledRouter):
 class LeastOutstandingWork(CompiledRouter):
     """The worker with the least work: prompt and predicted output tokens of its unfinished requests.
 
-    Requests count in full, including tokens already processed, relative to the worker's memory. Output tokens
-    count only
-    if the policy observes predictions.
+    Requests count in full, including tokens already processed, relative to the worker's memory. Output tokens count
+    only if the policy observes predictions.
     """
 
     info = RouterInfo(

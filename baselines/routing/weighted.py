@@ -1,26 +1,20 @@
 """A router that weighs two times: a request's wait at a worker, and the delay that it causes for others there.
 
-Not from a paper. The two classical routers, fewest requests and least work, are sums of two of its terms. The
-other
-terms cover what these ignore when workers differ in memory and speed. The weights are hyperparameters with
-defaults
+Not from a paper. The two classical routers, fewest requests and least work, are sums of two of its terms. The other
+terms cover what these ignore when workers differ in memory and speed. The weights are hyperparameters with defaults
 set by hand; evolution can learn others (docs/routing.md).
 
-The router observes of a worker k: its memory M, tokens; the tokens W of its unfinished requests (prompts, and
-outputs
-if predictions are revealed) and their number n, of which q wait; m tokens of memory in use; and its batch
-time as a
+The router observes of a worker k: its memory M, tokens; the tokens W of its unfinished requests (prompts, and outputs
+if predictions are revealed) and their number n, of which q wait; m tokens of memory in use; and its batch time as a
 linear function, ``base + decode · requests + context · tokens + prefill · prompt tokens``
-(:class:`~kvgym.simulator.batch_time.RoughFigures`). Let w be the mean tokens per request over the candidate
-workers,
+(:class:`~kvgym.simulator.batch_time.RoughFigures`). Let w be the mean tokens per request over the candidate workers,
 including the new request. Then a batch of k takes
 
 - ``full = base + decode · M / w + context · M`` with all of its memory in use, and
 - ``now = base + decode · min(n, M / w) + context · min(W, M)`` with the requests it has.
 
-The request has s prompt tokens, and z tokens of prompt and predicted output. ``size = z / (z + w)`` compares
-its length
-with the others: 0 very short, 1/2 average, 1 very long.
+The request has s prompt tokens, and z tokens of prompt and predicted output. ``size = z / (z + w)`` compares its
+length with the others: 0 very short, 1/2 average, 1 very long.
 
 :data:`WEIGHTS` lists the terms. All are in seconds, so weights have no unit and suit any hardware and any
 lengths.

@@ -22,12 +22,9 @@ from kvgym.kernels import (
 # Layout of the parameters.
 SHORTEST, PAYING, OFFSET, LOW_OFFSET, HIGH_MEMORY, BUDGET, MAX_ACTIVE, MAX_DECODES, LIMIT = range(9)
 
-# Layout of the state array: start of the heap and of the four lists; how many requests have joined the queue
-# at its
-# front and at its back; ranks by request id; the heap of waiting requests; slots of critical decodes, slots
-# of the
-# others, scratch space for such a list; and the request last seen in each slot. The real numbers are a
-# deadline and a
+# Layout of the state array: start of the heap and of the four lists; how many requests have joined the queue at its
+# front and at its back; ranks by request id; the heap of waiting requests; slots of critical decodes, slots of the
+# others, scratch space for such a list; and the request last seen in each slot. The real numbers are a deadline and a
 # TBT objective per slot.
 WAITING_AT, CRITICAL_AT, OTHERS_AT, ROOM_AT, FOLLOWED_AT, FRONT, BACK, RANKS = range(8)
 
@@ -100,9 +97,8 @@ def run_decodes(
 ) -> tuple[int, int]:
     """Run up to ``limit`` decodes of a list, in order of last schedulable time; the list is consumed.
 
-    Decodes that need a new block are limited to the ``free`` memory: the first of them run as long as it has
-    blocks, and
-    the rest are skipped. Slots from ``keep`` on are evicted.
+    Decodes that need a new block are limited to the ``free`` memory: the first of them run as long as it has blocks,
+    and the rest are skipped. Slots from ``keep`` on are evicted.
 
     Returns:
         The number of decodes that run, and the memory that they add.

@@ -7,33 +7,24 @@ the dynamic offset and for paying requests first.
 Readings, where the paper is silent:
 
 - The average of batch times covers all iterations of the worker so far; before the first it is 0.
-- Before the first token reaches the user, a decode has no last token to count from: it is critical. A decode
-  without
+- Before the first token reaches the user, a decode has no last token to count from: it is critical. A decode without
   a TBT objective is never critical.
-- The token budget and the decode limit also bind critical decodes. Those with the earliest last schedulable
-  time go
+- The token budget and the decode limit also bind critical decodes. Those with the earliest last schedulable time go
   first; ties go by order of activation.
-- Shortest prefill first orders by remaining prefill tokens; ties go by arrival. First come, first served is
-  the order
+- Shortest prefill first orders by remaining prefill tokens; ties go by arrival. First come, first served is the order
   of the queue.
-- A waiting request with nothing left to prefill (evicted, progress kept) takes its turn among new prefills
-  and
+- A waiting request with nothing left to prefill (evicted, progress kept) takes its turn among new prefills and
   decodes one token. It counts towards both the budget and the decode limit.
 
 Memory (the paper relies on the cap on active requests):
 
-- A new request is admitted only if all its remaining prefill and one more token fit. They must fit beside the
-  KV at
-  rest, this iteration's critical decodes, and the same need of every ongoing prefill, and must leave the
-  watermark
-  free. Admission stops at the first request that does not fit. An empty worker admits its first request
-  regardless.
+- A new request is admitted only if all its remaining prefill and one more token fit. They must fit beside the KV at
+  rest, this iteration's critical decodes, and the same need of every ongoing prefill, and must leave the watermark
+  free. Admission stops at the first request that does not fit. An empty worker admits its first request regardless.
 - A chunk is cut to the free memory. An ongoing prefill that gets no chunk ends the prefills of the batch.
-- With blocks of several tokens, decodes that need a new block are skipped when none is left. Critical decodes
-  never
+- With blocks of several tokens, decodes that need a new block are skipped when none is left. Critical decodes never
   are: if more are critical than may run, as many blocks are kept free as any choice of them could need.
-- If critical decodes do not fit, or if no request could run, the latest activated requests are evicted until
-  they do
+- If critical decodes do not fit, or if no request could run, the latest activated requests are evicted until they do
   or one can; no request is admitted then. The first active request is never evicted, so that every run ends.
 """
 
@@ -117,9 +108,8 @@ def ranked(params: Any) -> bool:
 def rank_waiting(view: RuleView, memory: RuleMemory) -> None:
     """Insert requests that joined the queue into the order of admission.
 
-    If paying requests go first, the high bits of a rank are the priority. The low 32 bits are the tokens to
-    prefill, or
-    the place in the queue.
+    If paying requests go first, the high bits of a rank are the priority. The low 32 bits are the tokens to prefill,
+    or the place in the queue.
     """
     state, requeue = memory.state, view.problem.requeue
     forget_ranked(view, state, state[WAITING_AT], state, RANKS)
@@ -177,11 +167,9 @@ def has_batch(
 ) -> bool:
     """Return whether critical decodes fit and a batch can run, if the first ``keep`` slots stay.
 
-    ``prefilling`` is the first slot with an ongoing prefill. Among the slots that stay, ``critical`` counts
-    the critical
-    decodes and ``full`` those of them that need a new block. ``decoding`` counts the decodes that can run
-    with the
-    ``free`` memory.
+    ``prefilling`` is the first slot with an ongoing prefill. Among the slots that stay, ``critical`` counts the
+    critical decodes and ``full`` those of them that need a new block. ``decoding`` counts the decodes that can run
+    with the ``free`` memory.
     """
     budget = int(params[BUDGET])
     if critical > 0:
@@ -235,9 +223,8 @@ def run_prefills(view: RuleView, keep: int, tokens: int, free: int) -> tuple[int
     """Give ongoing prefills their chunks, in order of activation.
 
     Returns:
-        The remaining budget, the remaining memory, and the memory that new requests may claim. The last is
-        what remains
-        after these prefills complete with one token each, or 0 if one of them got no chunk.
+        The remaining budget, the remaining memory, and the memory that new requests may claim. The last is what
+        remains after these prefills complete with one token each, or 0 if one of them got no chunk.
     """
     room, blocked = free, False
     for k in range(keep if view.worker.num_prefilling > 0 else 0):

@@ -1,8 +1,7 @@
 """Kernel helpers of WAIT and Nested WAIT: queues, overflow, the drain rule, and adjusted thresholds.
 
 Requests wait in queues, one for each class (WAIT) or group of prompt lengths (Nested WAIT). A queue has one
-threshold,
-or one for each of its segments. Its length must reach the first of them.
+threshold, or one for each of its segments. Its length must reach the first of them.
 """
 
 from __future__ import annotations
@@ -28,25 +27,19 @@ from kvgym.kernels import (
     unlink,
 )
 
-# Layout of the parameters: these numbers, then m initial thresholds; for each, the load that a request per
-# stage adds
-# to a full batch (five sums, kvgym.theory.groups.segment_loads); for each, the share of the previous
-# threshold's
-# requests that reaches it; for each queue the index of its first threshold, then m. The policy's own
-# parameters follow
-# (from `rest`).
+# Layout of the parameters: these numbers, then m initial thresholds; for each, the load that a request per stage adds
+# to a full batch (five sums, kvgym.theory.groups.segment_loads); for each, the share of the previous threshold's
+# requests that reaches it; for each queue the index of its first threshold, then m. The policy's own parameters
+# follow (from `rest`).
 NUM_THRESHOLDS, DRAIN, PATIENCE, NUM_QUEUES, ADJUST, SLACK, STRICT, THRESHOLDS = range(8)
 _SUMS = 5
 
-# Layout of the state: whether the last decision was to wait; whether the drain rule is active; the base of
-# the next
-# count; the thresholds in force; heads, tails and lengths of the queues, and how far they run; for each
-# request the
+# Layout of the state: whether the last decision was to wait; whether the drain rule is active; the base of the next
+# count; the thresholds in force; heads, tails and lengths of the queues, and how far they run; for each request the
 # next one in its queue.
 HOLDING, DRAINING, NEXT_COUNT, IN_FORCE = range(4)
 
-# Layout of the real numbers: when patience ends; when rates were last updated; when thresholds were last
-# solved; for
+# Layout of the real numbers: when patience ends; when rates were last updated; when thresholds were last solved; for
 # each queue a decaying count of arrivals; scratch space for thresholds.
 UNTIL, COUNTED, SOLVED, COUNTS = range(4)
 
@@ -75,9 +68,8 @@ def length_of(memory: RuleMemory, q: int) -> int:
 def run_to(memory: RuleMemory, q: int) -> int:
     """Return the index in the state of how far queue ``q`` runs.
 
-    For WAIT this is the number of requests of the class that run at each stage; for Nested WAIT, the
-    threshold up to which
-    the group's segments run.
+    For WAIT this is the number of requests of the class that run at each stage; for Nested WAIT, the threshold up to
+    which the group's segments run.
     """
     return queues_at(memory) + 3 * int(memory.params[NUM_QUEUES]) + q
 
@@ -275,9 +267,8 @@ def fade_counts(view: RuleView, memory: RuleMemory) -> None:
 def adjust_thresholds(view: RuleView, memory: RuleMemory) -> None:
     """Solve the paper's condition again, at intervals, for the rates estimated from the counts.
 
-    The search rises from the smallest possible thresholds. If the solution's full batch exceeds the memory,
-    or there is no
-    solution, the last thresholds on the way whose full batch fits are kept.
+    The search rises from the smallest possible thresholds. If there is no solution, or if its full batch exceeds the
+    memory, it keeps the last thresholds on the way with a full batch that fits.
     """
     params, state, reals = memory.params, memory.state, memory.reals
     if view.worker.clock < reals[SOLVED]:

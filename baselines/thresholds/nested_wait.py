@@ -3,30 +3,20 @@
 Source: R. Ao, G. Luo, D. Simchi-Levi, X. Wang, "Optimizing LLM Inference: Fluid-Guided Online Scheduling with
 Memory Constraints", Algorithm 2, thresholds (12) and the practical rule of Section 6.2.
 
-Readings, in addition to those of :mod:`kvgym.baselines.thresholds.wait`: segment k holds stages l'_{k-1} + 1
-… l'_k as
-in the text (the sets of Algorithm 2 are one short). The waiting queue, stage 0, belongs to segment 1. The
-entry of a
-later segment is its first stage, l'_{k-1} + 1. A request leaves whenever it finishes, not only at the end of
-the last
-segment; one that outlives the last boundary stays in the last segment. All classes share one prompt length,
-the mean
-over arrivals, unless there are groups. Section 5.1 says that other prompt lengths are handled as Algorithm 1
-handles
-types, with a group of segments for each length (``groups``). As read here, every group has its own queue,
-segments and
-thresholds. It meets (12) with its own arrivals and the time of a batch that is full in all groups, and takes
-part in a
-batch if its first segment has reached its threshold.
+Readings, in addition to those of :mod:`kvgym.baselines.thresholds.wait`: segment k holds stages l'_{k-1} + 1 … l'_k
+as in the text (the sets of Algorithm 2 are one short). The waiting queue, stage 0, belongs to segment 1. The entry of
+a later segment is its first stage, l'_{k-1} + 1. A request leaves whenever it finishes, not only at the end of the
+last segment; one that outlives the last boundary stays in the last segment. All classes share one prompt length, the
+mean over arrivals, unless there are groups. Section 5.1 says that other prompt lengths are handled as Algorithm 1
+handles types, with a group of segments for each length (``groups``). As read here, every group has its own queue,
+segments and thresholds. It meets (12) with its own arrivals and the time of a batch that is full in all groups, and
+takes part in a batch if its first segment has reached its threshold.
 
-For changing rates, ``peak`` takes thresholds from (15) with the worst shares p*_k. ``overflow`` chooses their
-drift so
-that the memory bound (14), with theta of (20) or (21), is least. ``adjust`` estimates the rate of each group
-from its
-arrivals; the shares that continue from segment to segment stay those of the mean rates.
+For changing rates, ``peak`` takes thresholds from (15) with the worst shares p*_k. ``overflow`` chooses their drift
+so that the memory bound (14), with theta of (20) or (21), is least. ``adjust`` estimates the rate of each group from
+its arrivals; the shares that continue from segment to segment stay those of the mean rates.
 
-With less memory than Theorem 2 requires, paused requests can fill the worker. Nothing moves then until the
-drain rule
+With less memory than Theorem 2 requires, paused requests can fill the worker. Nothing moves then until the drain rule
 starts; without it the run ends in the engine's livelock error.
 """
 
@@ -86,8 +76,7 @@ if TYPE_CHECKING:
 BATCHES = 1_000_000
 """Number of batches that ``overflow`` refers to; the bound grows with its logarithm."""
 
-# The policy's own parameters: for each group the longest prompt, then for each threshold the end of its
-# segment. The
+# The policy's own parameters: for each group the longest prompt, then for each threshold the end of its segment. The
 # profile holds, by group and number of output tokens, a count of active requests and their threshold.
 
 
@@ -111,9 +100,8 @@ def leave_queues(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> 
 def plan_segments(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, int]:
     """Plan min(n_k, count) requests at each stage of the running segments, and pause all others.
 
-    The segments of a group run up to the largest k such that all segments up to k have reached their
-    thresholds at their
-    entries. The caller ensures that at least one group has such a segment.
+    The segments of a group run up to the largest k such that all segments up to k have reached their thresholds at
+    their entries. The caller ensures that at least one group has such a segment.
 
     Returns:
         The number of active requests that run, and the memory needed.
@@ -294,11 +282,9 @@ class NestedWait(ThresholdPolicy):
         """Return the shared parameters with the threshold of each segment, then the groups and the ends of segments.
 
         Raises:
-            ConfigError: no thresholds satisfy (12) or (15), because more requests arrive than the worker can
-            serve; or their
-            =        number differs from the number of segments; or they cannot be computed, because no class
-            ends in a
-            =        segment; or the memory is too small for ``overflow``.
+            ConfigError: no thresholds satisfy (12) or (15), because more requests arrive than the worker can serve;
+                their number differs from the number of segments; they cannot be computed, because no class ends in a
+                segment; or the memory is too small for ``overflow``.
         """
         from kvgym.theory.groups import segment_loads  # SciPy is slow to load
 

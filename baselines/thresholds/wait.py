@@ -6,41 +6,26 @@ Memory Constraints", Algorithm 1, thresholds (11) and the practical rule of Sect
 
 Readings, shared with Nested WAIT (:mod:`kvgym.baselines.thresholds.nested_wait`):
 
-- The paper's types are the workload's classes. A request is at stage 0 while it waits in the queue, even if
-  it kept
-  progress over an eviction, and at stage s + 1 while it is active with s output tokens. At every stage the
-  requests
+- The paper's types are the workload's classes. A request is at stage 0 while it waits in the queue, even if it kept
+  progress over an eviction, and at stage s + 1 while it is active with s output tokens. At every stage the requests
   activated first run.
-- Overflow is evicted LIFO: requests picked last at this boundary are not admitted, then the latest activated
-  are
-  evicted, paused ones included, until the batch and the paused requests fit. If no request of the batch would
-  remain,
-  none is evicted, and the policy continues as if no type had reached its threshold. So the oldest active
-  request is
-  never evicted, and with the drain rule every run ends. With the paper's first-token rule, no stage of
-  Algorithm 1
+- Overflow is evicted LIFO: requests picked last at this boundary are not admitted, then the latest activated are
+  evicted, paused ones included, until the batch and the paused requests fit. If no request of the batch would remain,
+  none is evicted, and the policy continues as if no type had reached its threshold. So the oldest active request is
+  never evicted, and with the drain rule every run ends. With the paper's first-token rule, no stage of Algorithm 1
   ever holds more than n_j requests: none is evicted if the capacity is at least M^π.
-- Thresholds count requests and follow from the paper's conditions, in which memory is tokens regardless of
-  the
+- Thresholds count requests and follow from the paper's conditions, in which memory is tokens regardless of the
   system's block size. Admission and eviction count blocks; read M^π as the blocks of its requests.
-- The last requests of a finite trace never reach a threshold. The drain rule, which the paper does not have,
-  serves
-  them. It starts after ``patience`` seconds without an arrival or a batch. Then, in every iteration, all
-  active
-  requests run in full and up to a threshold of each type is admitted, until a type has reached its threshold
-  again
-  or no request is active.
-- Rates may change over time. The rule ``peak`` takes thresholds from (15), which the paper states for Nested
-  WAIT: no
-  full batch may be smaller than the arrivals of any interval of its duration. It knows the rates as functions
-  of time
-  (from the workload's classes) but no request. Section 2.2 also mentions dynamically adjusted thresholds,
-  without a
-  method. Here (``adjust``) a rate is estimated from past arrivals, each weighted by e^(-age / adjust),
-  starting at the
-  mean rate. The condition is solved again every sixteenth of ``adjust`` seconds; thresholds whose full batch
-  exceeds
-  the memory are not used.
+- The last requests of a finite trace never reach a threshold. The drain rule, which the paper does not have, serves
+  them. It starts after ``patience`` seconds without an arrival or a batch. Then, in every iteration, all active
+  requests run in full and up to a threshold of each type is admitted, until a type has reached its threshold again or
+  no request is active.
+- Rates may change over time. The rule ``peak`` takes thresholds from (15), which the paper states for Nested WAIT: no
+  full batch may be smaller than the arrivals of any interval of its duration. It knows the rates as functions of time
+  (from the workload's classes) but no request. Section 2.2 also mentions dynamically adjusted thresholds, without a
+  method. Here (``adjust``) a rate is estimated from past arrivals, each weighted by e^(-age / adjust), starting at
+  the mean rate. The condition is solved again every sixteenth of ``adjust`` seconds; thresholds with a full batch
+  larger than the memory are not used.
 """
 
 from __future__ import annotations
@@ -177,9 +162,8 @@ class Wait(ThresholdPolicy):
         """Return the shared parameters with the threshold of each class.
 
         Raises:
-            ConfigError: no thresholds satisfy (11) or (15), because more requests arrive than the worker can
-            serve; or
-            =        their number differs from the number of classes.
+            ConfigError: no thresholds satisfy (11) or (15), because more requests arrive than the worker can serve;
+                or their number differs from the number of classes.
         """
         # SciPy is slow to load
         from kvgym.theory.fluid import practical_thresholds, wait_thresholds
