@@ -34,30 +34,32 @@ class Column:
     """A column of the main table.
 
     Attributes:
-        title: heading.
-        metrics: one metric, or several of one unit shown as ``a / b``.
+        title: heading, short enough that a screen 390 pixels wide holds three columns beside the policies.
+        metric: the metric.
         with_interval: whether the interval is shown below.
     """
 
     title: str
-    metrics: tuple[str, ...]
+    metric: str
     with_interval: bool = False
 
 
 COLUMNS = (
-    Column("Mean E2E latency", ("e2e_latency_mean",), with_interval=True),
-    Column("TTFT p50 / p99", ("ttft_p50", "ttft_p99")),
-    Column("TBT p50 / p99", ("tbt_p50", "tbt_p99")),
-    Column("Requests finished", ("request_throughput",)),
-    Column("Output tokens", ("token_throughput",)),
-    Column("Evictions", ("evictions",)),
-    Column("Recomputed tokens", ("recomputed_tokens",)),
-    Column("KV utilisation", ("kv_utilisation",)),
-    Column("Longest wait", ("max_wait",)),
-    Column("Fairness (Jain)", ("jain_fairness",)),
+    Column("E2E mean", "e2e_latency_mean", with_interval=True),
+    Column("TTFT p50", "ttft_p50"),
+    Column("TTFT p99", "ttft_p99"),
+    Column("TBT p50", "tbt_p50"),
+    Column("TBT p99", "tbt_p99"),
+    Column("Finished", "request_throughput"),
+    Column("Output", "token_throughput"),
+    Column("Evictions", "evictions"),
+    Column("Recomputed", "recomputed_tokens"),
+    Column("KV use", "kv_utilisation"),
+    Column("Longest wait", "max_wait"),
+    Column("Fairness", "jain_fairness"),
 )
-UNFINISHED = Column("Unfinished requests", ("unfinished",))
-ATTAINED = Column("Within their SLOs", ("slo_attainment",))
+UNFINISHED = Column("Unfinished", "unfinished")
+ATTAINED = Column("Within SLOs", "slo_attainment")
 
 
 def unit_of(info: MetricInfo) -> str:
@@ -122,40 +124,37 @@ def _mean(estimate: Estimate) -> str:
 
 
 def main_table(comparison: Comparison, reference: str) -> dict[str, Any]:
-    """Return the main table: ``columns`` (title, unit) and ``rows`` (policy, cells)."""
+    """Return the main table: ``columns`` (title, unit) and ``rows`` (policy, marks, cells)."""
     columns = list(COLUMNS)
     if unfinished_policies(comparison):
         columns.append(UNFINISHED)
     if comparison.has_targets:
         columns.insert(1, ATTAINED)
-    best = [_best(comparison, column.metrics[0]) for column in columns]
+    best = [_best(comparison, column.metric) for column in columns]
+    marked = marks(comparison)
     rows = []
     for policy in comparison.policies:
         cells = []
         for column, leaders in zip(columns, best, strict=True):
-            estimates = [comparison.estimate(policy, m) for m in column.metrics]
-            cells.append(
-                {
-                    "text": " / ".join(figures(e.value) for e in estimates),
-                    "interval": interval(estimates[0]) if column.with_interval else "",
-                    "best": policy in leaders,
-                }
-            )
+            estimate = comparison.estimate(policy, column.metric)
+            span = interval(estimate) if column.with_interval else ""
+            cells.append({"text": figures(estimate.value), "interval": span, "best": policy in leaders})
         ratio = comparison.ratio(policy, reference, REFERENCE_METRIC)
-        ratio_cell = {"text": figures(ratio.value), "interval": interval(ratio), "best": False}
-        if policy == reference:
-            ratio_cell["interval"] = "reference"
-        extra = [ratio_cell]
+        span = "reference" if policy == reference else interval(ratio)
+        extra = [{"text": figures(ratio.value), "interval": span, "best": False}]
         if comparison.bounds:
             extra.append({"text": f"≤ {figures(comparison.at_most(policy))}", "interval": "", "best": False})
-        if policy in comparison.clairvoyant:
-            cells[0]["interval"] = f"{cells[0]['interval']} clairvoyant".strip()
-        rows.append({"policy": policy, "cells": [cells[0], *extra, *cells[1:]]})
-    heads = [{"title": c.title, "unit": unit_of(metric_info(c.metrics[0]))} for c in columns]
-    heads.insert(1, {"title": f"E2E ratio to {reference}", "unit": ""})
+        rows.append({"policy": policy, "marks": marked[policy], "cells": [cells[0], *extra, *cells[1:]]})
+    heads = [{"title": c.title, "unit": unit_of(metric_info(c.metric))} for c in columns]
+    heads.insert(1, {"title": "E2E ratio", "unit": ""})
     if comparison.bounds:
-        heads.insert(2, {"title": "times the optimum", "unit": ""})
+        heads.insert(2, {"title": "× optimum", "unit": ""})
     return {"columns": heads, "rows": rows}
+
+
+def marks(comparison: Comparison) -> dict[str, tuple[str, ...]]:
+    """Return what a reader must know of each policy, in a word or two each, shown below its name."""
+    return {p: ("clairvoyant",) if p in comparison.clairvoyant else () for p in comparison.policies}
 
 
 def full_table(comparison: Comparison) -> list[dict[str, Any]]:

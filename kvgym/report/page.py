@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -129,12 +130,10 @@ class Page:
     def key(self, policy: str) -> Markup:
         """Return a policy's name with its line style; a click on it hides and shows the policy."""
         number = self.policies.index(policy)
-        line = self._line(policy)
+        shown = self._line(policy) + Markup(re.sub("([:,])", r"\1<wbr>", escape(policy)))
         if len(self.policies) == 1:
-            return Markup('<span class="key">{}{}</span>').format(line, policy)
-        return Markup('<label class="key k{}" for="show-{}">{}{}</label>').format(
-            number, number, line, policy
-        )
+            return Markup('<span class="key">{}</span>').format(shown)
+        return Markup('<label class="key k{}" for="show-{}">{}</label>').format(number, number, shown)
 
     def _line(self, policy: str) -> Markup:
         style = self.styles[policy]

@@ -98,7 +98,7 @@ def test_the_report_shows_the_setup(text, comparison):
 
 def test_main_table_holds_the_estimates(comparison):
     table = content.main_table(comparison, "fcfs")
-    assert [c["title"] for c in table["columns"][:2]] == ["Mean E2E latency", "E2E ratio to fcfs"]
+    assert [c["title"] for c in table["columns"][:2]] == ["E2E mean", "E2E ratio"]
     for row in table["rows"]:
         mean = comparison.estimate(row["policy"], "e2e_latency_mean")
         ratio = comparison.ratio(row["policy"], "fcfs", "e2e_latency_mean")
@@ -114,10 +114,23 @@ def test_main_table_holds_the_estimates(comparison):
 
 def test_units_match_the_table_of_the_command_line(comparison):
     units = {c["title"]: c["unit"] for c in content.main_table(comparison, "fcfs")["columns"]}
-    assert (units["TBT p50 / p99"], units["KV utilisation"], units["Output tokens"]) == ("s", "", "tokens/s")
+    assert (units["TBT p50"], units["KV use"], units["Output"]) == ("s", "", "tokens/s")
     row = content.main_table(comparison, "fcfs")["rows"][0]
-    place = list(units).index("KV utilisation")
+    place = list(units).index("KV use")
     assert row["cells"][place]["text"] == figures(comparison.estimate("fcfs", "kv_utilisation").value)
+
+
+def test_the_result_comes_first_and_the_setting_is_folded(text):
+    places = [text.index(f'id="{name}"') for name in ("results", "plots", "policies", "details", "repeat")]
+    assert places == sorted(places)
+    setting = text.index('<details class="setting"><summary>What was compared')
+    assert text.index("</table>") < setting < text.index('id="plots"')
+
+
+def test_a_clairvoyant_policy_is_marked_below_its_name():
+    made = compare(scenario(), ["clairvoyant", "fcfs"], seeds=1)
+    assert content.marks(made) == {"clairvoyant": ("clairvoyant",), "fcfs": ()}
+    assert render(made).count('<span class="mark">clairvoyant</span>') == 1
 
 
 def test_a_reference_is_not_a_winner():
@@ -130,7 +143,7 @@ def test_a_reference_is_not_a_winner():
 
 
 def test_reference_can_be_chosen(comparison):
-    assert "E2E ratio to mc_sf" in render(comparison, reference="mc_sf")
+    assert "its ratio is to mc_sf." in render(comparison, reference="mc_sf")
     with pytest.raises(UnknownNameError, match="mc_sf"):
         render(comparison, reference="mc_sv")
 
@@ -196,7 +209,7 @@ def test_unfinished_requests_are_reported():
     result = compare(scenario(system={"horizon": 12.0}), keep_examples=True)
     text = render(result)
     assert "Latencies cover finished requests only" in text
-    assert "Unfinished requests" in [c["title"] for c in content.main_table(result, "fcfs")["columns"]]
+    assert "Unfinished" in [c["title"] for c in content.main_table(result, "fcfs")["columns"]]
 
 
 def test_a_comparison_without_examples_has_bars_only():
