@@ -233,6 +233,7 @@ class VLLM(CompiledPolicy):
         pauses=True,
         evicts=True,
         rules=VLLM_RULES,
+        budget="max_batch_tokens",
     )
     kernel = vllm_kernel
 
@@ -286,6 +287,7 @@ class Sarathi(CompiledPolicy):
         chunks_prefill=True,
         pauses=True,
         evicts=True,
+        budget="token_budget",
     )
     kernel = sarathi_kernel
 

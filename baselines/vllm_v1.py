@@ -75,6 +75,7 @@ from kvgym.kernels import (
     rule_memory,
 )
 from kvgym.policy import (
+    AUTO,
     CompiledPolicy,
     PolicyInfo,
     SystemInfo,
@@ -84,12 +85,35 @@ from kvgym.policy import (
     require_flag,
     require_fraction,
 )
+from kvgym.simulator.batch_time import Device
 from kvgym.simulator.view import SystemView
 
 # Layout of the parameters; the state is the heap of waiting requests by priority.
 _MAX_TOKENS, _MAX_SEQS, _THRESHOLD, _BY_PRIORITY, _CHUNKED, _WHOLE_INPUT, _WATERMARK = range(7)
 
+USUAL = (2048, 256)
+"""The engine's token budget and most running requests on a small or unknown GPU, and on an A100."""
+
+_GIB = 2**30
+
 _PREEMPTED = -2  # in place of the planned tokens of a slot, while the decision is being made
+
+
+def engine_defaults(device: Device | None) -> tuple[int, int]:
+    """Return the token budget and the most running requests that the engine chooses for a GPU, as an API server.
+
+    Source: ``vllm/engine/arg_utils.py``, ``EngineArgs.get_batch_defaults``, as of version 0.28.0 (August 2026): by
+    device memory, with an exception for the A100, on which larger batches were measured to be slower. Memory of
+    an unknown device counts as 0.
+
+    Args:
+        device: the GPU; None = unknown.
+    """
+    if device is not None and device.memory >= 160 * _GIB:
+        return 16384, 1024
+    if device is not None and device.memory >= 70 * _GIB and "a100" not in device.name.lower():
+        return 8192, 1024
+    return USUAL
 
 
 @jit_inline
@@ -205,6 +229,15 @@ def vllm_v1_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -
         start_waiting(view, decision, memory, budget, used)
 
 
+def _check_budget(budget: int | str, seqs: int | str) -> None:
+    """Raise an error if a budget is below the number of running requests, which the engine refuses as well."""
+    if isinstance(budget, int) and isinstance(seqs, int) and budget < seqs:
+        raise ConfigError(
+            f"max_num_batched_tokens = {budget} is below max_num_seqs = {seqs}; expected a token for every running "
+            "request at least"
+        )
+
+
 @register_policy
 class VLLMV1(CompiledPolicy):
     """vLLM's V1 engine: a token budget for running and then waiting requests, preemption by recomputation."""
@@ -218,14 +251,16 @@ class VLLMV1(CompiledPolicy):
         pauses=True,
         evicts=True,
         rules=VLLM_RULES,
+        auto=tuple(zip(("max_num_batched_tokens", "max_num_seqs"), USUAL, strict=True)),
+        budget="max_num_batched_tokens",
     )
     kernel = vllm_v1_kernel
 
     def __init__(
         self,
         *,
-        max_num_batched_tokens: int = 2048,
-        max_num_seqs: int = 256,
+        max_num_batched_tokens: int | str = AUTO,
+        max_num_seqs: int | str = AUTO,
         long_prefill_token_threshold: int = 0,
         policy: str = "fcfs",
         enable_chunked_prefill: bool = True,
@@ -235,11 +270,11 @@ class VLLMV1(CompiledPolicy):
         """Set the budget, the limits and the order; names and defaults are the engine's.
 
         Args:
-            max_num_batched_tokens: tokens per iteration, a decode being one. The engine's default depends on use and
-                GPU (``EngineArgs.get_batch_defaults``): as an API server 2048 on an A100 or a GPU of less than
-                70 GiB, 8192 on others such as an H100. The default here is that of the A100, the GPU of most of
-                kvgym's hardware.
-            max_num_seqs: most running requests. The engine's default by the same table: 256, and 1024.
+            max_num_batched_tokens: tokens per iteration, a decode being one. ``"auto"``: the engine's default for the
+                GPU as an API server: 16,384 from 160 GiB of memory on, 8,192 from 70 GiB on except on an A100, else
+                (also on unknown hardware) 2,048.
+            max_num_seqs: most running requests. ``"auto"``: the engine's default by the same table, 1,024, 1,024 and
+                256, and at most ``max_num_batched_tokens``.
             long_prefill_token_threshold: most tokens of one prompt in an iteration; 0 = no such limit.
             policy: ``"fcfs"``, or ``"priority"``: waiting requests start, and running ones are preempted, by
                 priority, then by arrival.
@@ -254,29 +289,47 @@ class VLLMV1(CompiledPolicy):
         Raises:
             ConfigError: a value out of range, or a budget below ``max_num_seqs``, which the engine refuses as well.
         """
-        require_count("max_num_batched_tokens", max_num_batched_tokens)
-        require_count("max_num_seqs", max_num_seqs)
+        for name, value in (
+            ("max_num_batched_tokens", max_num_batched_tokens),
+            ("max_num_seqs", max_num_seqs),
+        ):
+            if value != AUTO:
+                require(name, value, isinstance(value, int) and value >= 1, f"a whole number ≥ 1, or {AUTO}")
         require_count("long_prefill_token_threshold", long_prefill_token_threshold, least=0)
         require("policy", policy, policy in ("fcfs", "priority"), "fcfs or priority")
         require_flag("enable_chunked_prefill", enable_chunked_prefill)
         require_flag("scheduler_reserve_full_isl", scheduler_reserve_full_isl)
         require_fraction("watermark", watermark)
-        if max_num_batched_tokens < max_num_seqs:
-            raise ConfigError(
-                f"max_num_batched_tokens = {max_num_batched_tokens} is below max_num_seqs = {max_num_seqs}; expected "
-                "a token for every running request at least"
-            )
+        _check_budget(max_num_batched_tokens, max_num_seqs)
         self.max_num_batched_tokens, self.max_num_seqs = max_num_batched_tokens, max_num_seqs
         self.long_prefill_token_threshold, self.policy = long_prefill_token_threshold, policy
         self.enable_chunked_prefill = enable_chunked_prefill
         self.scheduler_reserve_full_isl, self.watermark = scheduler_reserve_full_isl, watermark
 
+    def resolve(self, system: SystemInfo) -> dict[str, Any]:
+        """Return budget and running requests as the engine chooses them for the GPU, where they are not given.
+
+        Raises:
+            ConfigError: the engine's budget is below the given ``max_num_seqs``.
+        """
+        budget, seqs = engine_defaults(system.batch_time.device)
+        found: dict[str, Any] = {}
+        if self.max_num_batched_tokens == AUTO:
+            found["max_num_batched_tokens"] = budget
+            _check_budget(budget, self.max_num_seqs)
+        else:
+            budget = int(self.max_num_batched_tokens)
+        if self.max_num_seqs == AUTO:
+            found["max_num_seqs"] = min(seqs, budget)
+        return found
+
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
         """Return the hyperparameters, the watermark in tokens of whole blocks, rounded down as the engine does."""
         blocks = int(Decimal(str(self.watermark)) * (system.kv_capacity // system.block_size))
         watermark = blocks * system.block_size
+        limits = {"max_num_batched_tokens": self.max_num_batched_tokens, "max_num_seqs": self.max_num_seqs}
         return np.array([
-            self.max_num_batched_tokens, self.max_num_seqs, self.long_prefill_token_threshold,
+            *(limits | self.resolve(system)).values(), self.long_prefill_token_threshold,
             self.policy == "priority", self.enable_chunked_prefill, self.scheduler_reserve_full_isl, watermark,
         ], dtype=np.float64)  # fmt: skip
 

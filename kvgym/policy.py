@@ -31,6 +31,7 @@ from kvgym.utils.registry import load_plugins
 from kvgym.workloads.classes import ClassStatistics
 
 __all__ = [
+    "AUTO",
     "NEEDS",
     "POLICIES",
     "CompiledPolicy",
@@ -57,6 +58,9 @@ NEEDS = ("predicted_length", "length_interval", "true_length", "class", "class_r
 CLAIRVOYANT = frozenset({"true_length"})
 """Information no real scheduler has; a policy that needs it is clairvoyant."""
 
+AUTO = "auto"
+"""Value of a hyperparameter that is set before a run by what the system is, see :meth:`Policy.resolve`."""
+
 REFERENCE_ONLY = "clairvoyant: knows the true lengths; a reference, not a deployable scheduler"
 """The note on clairvoyant policies wherever results are compared."""
 
@@ -77,6 +81,9 @@ class PolicyInfo:
         evicts: whether active requests may be evicted.
         rules: pairs of a setting of :class:`~kvgym.simulator.system.System` and its value in the engine that
             the policy comes from; runs with other values are marked.
+        auto: pairs of a hyperparameter that may be :data:`AUTO`, and the value that it then usually has. Labels of
+            results name it only where it has another value.
+        budget: the hyperparameter that limits the tokens of an iteration, "" for none.
     """
 
     name: str
@@ -89,6 +96,8 @@ class PolicyInfo:
     pauses: bool = False
     evicts: bool = False
     rules: tuple[tuple[str, str], ...] = ()
+    auto: tuple[tuple[str, Any], ...] = ()
+    budget: str = ""
 
     @property
     def origin(self) -> str:
@@ -199,6 +208,14 @@ class Policy(Configurable, ABC):
             **fixed: the other hyperparameters, which may decide sizes.
         """
         return ()
+
+    def resolve(self, system: SystemInfo) -> dict[str, Any]:
+        """Return the values that hyperparameters with the value :data:`AUTO` have on a system, by name.
+
+        Raises:
+            ConfigError: a value does not fit to the other hyperparameters.
+        """
+        return {}
 
     def reset(self, system: SystemInfo) -> None:
         """Reset all state and prepare for a run. Randomness may come from ``system.seed`` only."""

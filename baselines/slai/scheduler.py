@@ -315,6 +315,7 @@ class SLAI(CompiledPolicy):
         chunks_prefill=True,
         pauses=True,
         evicts=True,
+        budget="token_budget",
     )
     kernel = slai_kernel
 

@@ -17,6 +17,7 @@ from kvgym.execution import make_executor
 from kvgym.experiments.identity import run_keys, setting_key
 from kvgym.experiments.journal import UNFINISHED, Journal, play_kept
 from kvgym.experiments.notes import merge_notes, rule_notes
+from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.runs import Played, Player, Run, RunRecord
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
@@ -36,6 +37,7 @@ from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_seeds
 from kvgym.utils.frame import Frame
 from kvgym.utils.hyperparameters import all_hyperparameters, given_hyperparameters
+from kvgym.utils.specs import spec_text
 
 if TYPE_CHECKING:
     from kvgym.theory.hindsight.calibrated.bounds import Bound
@@ -250,8 +252,7 @@ def label_of(policy: Policy | Router) -> str:
     """Return the label of a policy or router; by default its name and given hyperparameters, as in ``make_policy``."""
     if policy.label:
         return str(policy.label)
-    given = ",".join(f"{k}={v}" for k, v in given_hyperparameters(policy).items())
-    return f"{policy.info.name}:{given}" if given else policy.info.name
+    return spec_text(policy.info.name, given_hyperparameters(policy))
 
 
 @explained
@@ -305,10 +306,11 @@ def compare(
 
         if all(policy.info.name != REFERENCE for policy in made):
             made.append(make_policy(REFERENCE))
-    pairs = _pairs_by_label(chosen, made, routers)
-    labels = list(pairs)
     numbers = check_seeds(chosen.seeds if seeds is None else seeds)
     player = Player()
+    made = [resolve_policy(policy, *player.requests(chosen, numbers[0])) for policy in made]
+    pairs = _pairs_by_label(chosen, made, routers)
+    labels = list(pairs)
     sizes: list[int] = []
     bounds: list[Bound] = []
     notes: list[tuple[int, str]] = []

@@ -29,6 +29,18 @@ def batch_time_kernel(function: Callable[..., float]) -> Kernel:
     return kernel(BATCH_TIME_SIGNATURE, "batch times")(function)
 
 
+class Device(NamedTuple):
+    """The GPU of a worker, for defaults that depend on it.
+
+    Attributes:
+        name: product name.
+        memory: bytes of device memory.
+    """
+
+    name: str
+    memory: float
+
+
 class RoughFigures(NamedTuple):
     """A worker's speed, for routers: its batch-time model as a linear function, in seconds.
 
@@ -76,10 +88,12 @@ class BatchTimeModel(ABC):
         kernel: the compiled function of this class, see :data:`BATCH_TIME_SIGNATURE`.
         source: where the figures come from, one line.
         valid_range: for each load quantity it was fitted on, the (low, high) range; empty = everywhere.
+        device: the GPU that it describes; None = unknown.
     """
 
     kernel: Kernel
     source: str = ""
+    device: Device | None = None
     valid_range: Mapping[str, tuple[float, float]] = {}
 
     @abstractmethod

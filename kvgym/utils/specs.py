@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from kvgym.errors import ConfigError, shown
@@ -44,6 +45,12 @@ def parse_value(text: str) -> Any:
         except ValueError:
             continue
     return {"true": True, "false": False, "none": None}.get(text.lower(), text)
+
+
+def spec_text(name: str, options: Mapping[str, Any]) -> str:
+    """Return ``name:key=value,...``, the name alone without options."""
+    given = ",".join(f"{key}={value}" for key, value in options.items())
+    return f"{name}:{given}" if given else name
 
 
 def parse_spec(text: str, what: str) -> tuple[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
+from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, block_ratio_intervals
 from kvgym.policy import Policy, make_policy
@@ -202,7 +203,7 @@ def replay_log(log: ServedLog, scenario: Scenario, policy: str | Policy, *, seed
     made = make_policy(policy)
     known = bool({"predicted_length", "length_interval"} & set(made.info.needs))
     endless = scenario.model_copy(update={"system": scenario.system.model_copy(update={"horizon": None})})
-    result = simulate(
-        endless.make_system(), log.requests(known=known), made, router=endless.make_router(), seed=seed
-    )
+    system, table = endless.make_system(), log.requests(known=known)
+    made = resolve_policy(made, system, table)
+    result = simulate(system, table, made, router=endless.make_router(), seed=seed)
     return Replay(log, endless, result)

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from helpers.schedules import Step, check, play
-from kvgym.batch_time import UnitBatchTime
+from kvgym.baselines.vllm_v1 import engine_defaults
+from kvgym.batch_time import UnitBatchTime, load_hardware
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.policy import make_policy
 from kvgym.runner import simulate
+from kvgym.simulator.batch_time import Device
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 
@@ -245,8 +247,12 @@ def test_a_turn_goes_on_if_all_that_had_tokens_were_preempted() -> None:
     ("given", "message"),
     [
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens = 0; expected a whole number ≥ 1"),
-        ({"max_num_seqs": 2.5}, "max_num_seqs = 2.5; expected a whole number ≥ 1"),
-        ({"max_num_batched_tokens": 255}, "max_num_batched_tokens = 255 is below max_num_seqs = 256"),
+        ({"max_num_seqs": 2.5}, "max_num_seqs = 2.5; expected a whole number ≥ 1, or auto"),
+        ({"max_num_batched_tokens": True}, "max_num_batched_tokens = True; expected a whole number ≥ 1, or auto"),
+        (
+            {"max_num_batched_tokens": 255, "max_num_seqs": 256},
+            "max_num_batched_tokens = 255 is below max_num_seqs = 256",
+        ),
         ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold = -1; expected a whole number ≥ 0"),
         ({"policy": "sjf"}, "policy = 'sjf'; expected fcfs or priority"),
         ({"enable_chunked_prefill": 0}, "enable_chunked_prefill = 0; expected True or False"),
@@ -257,3 +263,50 @@ def test_a_turn_goes_on_if_all_that_had_tokens_were_preempted() -> None:
 def test_wrong_settings_are_explained(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_policy("vllm_v1", **given)
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        (None, (2048, 256)),
+        (("L4", 22.5), (2048, 256)),
+        (("H20", 69.9), (2048, 256)),
+        (("NVIDIA H100 80GB HBM3", 79.6), (8192, 1024)),
+        (("A100 80GB", 80), (2048, 256)),
+        (("NVIDIA A100-SXM4-80GB", 79.2), (2048, 256)),
+        (("H200", 140.4), (8192, 1024)),
+        (("B200", 179), (16384, 1024)),
+        (("a100 of 160", 160), (16384, 1024)),
+    ],
+)
+def test_defaults_are_those_of_the_engine_for_the_gpu(
+    device: tuple[str, float] | None, expected: tuple[int, int]
+) -> None:
+    found = None if device is None else Device(device[0], device[1] * 2**30)
+    assert engine_defaults(found) == expected
+
+
+def test_running_requests_by_default_are_at_most_the_budget() -> None:
+    # 300 prompts of one token at once: the default budget of a roofline of an H100 takes all of them, a budget of 100
+    # lowers the default number of requests to 100.
+    h100 = load_hardware("roofline:model=llama3-8b,gpu=h100")
+    table = RequestTable.from_columns(arrival_time=[0] * 300, prompt_len=[1] * 300, output_len=[3] * 300)
+    batches = {}
+    for spec, batch_time in (
+        ("vllm_v1", h100.batch_time()),
+        ("vllm_v1", UnitBatchTime()),
+        ("vllm_v1:max_num_batched_tokens=100", h100.batch_time()),
+        ("vllm_v1:max_num_seqs=30", h100.batch_time()),
+    ):
+        system = System(kv_capacity=10_000, batch_time=batch_time, **ENGINE)
+        log = simulate(system, table, spec, log=True).log
+        assert log is not None
+        batches[spec, batch_time.device is None] = int(log["num_prefills"][0])
+    assert list(batches.values()) == [300, 256, 100, 30]
+
+
+def test_a_given_number_of_requests_above_the_default_budget_is_an_error() -> None:
+    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[1], output_len=[3])
+    system = System(kv_capacity=100, batch_time=UnitBatchTime())
+    with pytest.raises(ConfigError, match="max_num_batched_tokens = 2048 is below max_num_seqs = 4096"):
+        simulate(system, table, "vllm_v1:max_num_seqs=4096")

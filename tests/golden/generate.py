@@ -54,7 +54,8 @@ def _ids(ids: Iterable[int]) -> str:
 
 def header(policy: str) -> list[str]:
     """Return the lines that describe the instance."""
-    defaults = ", ".join(f"{key}={value!r}" for key, value in policy_defaults(POLICIES[policy]).items())
+    values = policy_defaults(POLICIES[policy]) | dict(POLICIES[policy].info.auto)
+    defaults = ", ".join(f"{key}={value!r}" for key, value in values.items())
     lines = [
         f"policy    {policy}({defaults}), seed {SEED}",
         f"system    M = {CAPACITY} tokens, one second per iteration, the prefill iteration emits token 1,",

@@ -226,6 +226,7 @@ class CalibratedHardware(Hardware):
             source=self.source,
             valid_range=self.valid_range,
             hardware=self.name,
+            device=self.gpu.device,
         )
 
 

@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from kvgym.errors import ConfigError
+from kvgym.simulator.batch_time import Device
 from kvgym.utils.reading import Description
 
 Dtype = Literal["bf16", "fp16", "fp8", "int8", "fp4", "int4"]
@@ -54,6 +55,11 @@ class GPU(_Figures):
     num_sms: int | None = Field(default=None, gt=0)
     link_bandwidth: float = Field(default=300e9, gt=0)
     link_latency: float = Field(default=10e-6, ge=0)
+
+    @property
+    def device(self) -> Device:
+        """Its name and memory."""
+        return Device(self.name, self.memory)
 
     def flops(self, dtype: Dtype | None) -> float:
         """Return the dense FLOP/s with weights of a type: those of 16 bit if the GPU does not support the type."""

@@ -21,7 +21,7 @@ from kvgym.batch_time.hardware.operator_tables import AllReduceTable, ProfileTab
 from kvgym.batch_time.hardware.overhead import NONE, EngineOverhead
 from kvgym.compiling.kernel import Kernel, jit
 from kvgym.errors import ConfigError, UnknownNameError, shown
-from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
+from kvgym.simulator.batch_time import BatchTimeModel, Device, batch_time_kernel
 from kvgym.utils.arguments import explained
 
 _HEADER = 16
@@ -142,6 +142,7 @@ class ProfileBatchTime(BatchTimeModel):
         source: source of the tables.
         valid_range: measured range by quantity.
         hardware: name of the hardware file, which :meth:`spec` then returns instead of the tables.
+        device: the GPU of that file.
 
     Raises:
         UnknownNameError: an unknown composition.
@@ -158,6 +159,7 @@ class ProfileBatchTime(BatchTimeModel):
         source: str = "",
         valid_range: Mapping[str, tuple[float, float]] | None = None,
         hardware: str | None = None,
+        device: Device | None = None,
     ) -> None:
         if composition not in COMPOSITIONS:
             raise UnknownNameError("composition", composition, COMPOSITIONS)
@@ -169,6 +171,7 @@ class ProfileBatchTime(BatchTimeModel):
         self.source = source
         self.valid_range = dict(valid_range or {})
         self.hardware = hardware
+        self.device = device
         self._params = self._pack_vidur() if composition == "vidur" else self._pack_kvgym()
         self._params[0] = overhead.base_ms * 1e-3
         self._params[_PER_REQUEST] = overhead.per_request_ms * 1e-3

@@ -88,6 +88,7 @@ class RooflineBatchTime(BatchTimeModel):
         overhead_per_request: float = 0.0,
     ) -> None:
         self.gpu, self.model = GPUS.find(gpu), MODELS.find(model)
+        self.device = self.gpu.device
         check_tensor_parallel(self.model, tensor_parallel)
         self.tensor_parallel = int(tensor_parallel)
         self.compute_efficiency = share("roofline", "compute_efficiency", compute_efficiency)

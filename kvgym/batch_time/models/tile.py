@@ -239,6 +239,7 @@ class TileBatchTime(BatchTimeModel):
         overhead: float = 0.003,
     ) -> None:
         self.gpu, self.model = GPUS.find(gpu), MODELS.find(model)
+        self.device = self.gpu.device
         require_plain(self.model, "batch time 'tile'")
         check_tensor_parallel(self.model, tensor_parallel)
         sizes = {"t_row": t_row, "t_col": t_col, "t_red": t_red, "gemv_row": gemv_row, "gemv_col": gemv_col}

@@ -69,6 +69,7 @@ def run(
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import label_of
     from kvgym.experiments.notes import rule_notes
+    from kvgym.experiments.resolving import resolve_policy
     from kvgym.export import vllm_bench
     from kvgym.export.records import check_format
     from kvgym.export.run_folder import save_run
@@ -92,6 +93,7 @@ def run(
     try:
         with progress_bar(1, progress):
             table = chosen.sample(source, seed, system.usable_capacity)
+            made = resolve_policy(made, system, table)
             result = _simulate(
                 system,
                 table,

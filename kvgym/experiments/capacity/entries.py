@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.comparison import label_of
+from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import Scenario
 from kvgym.policy import POLICIES, REFERENCE_ONLY, Policy, make_policy
@@ -60,12 +61,12 @@ def find_policies(
         KVGymError: the workload cannot be sampled or served.
     """
     named = list(scenario.policies if policies is None else policies)
-    made = [make_policy(p) for p in named if p != ALL]
+    system, table = Player().requests(scenario, seed)
+    made = [resolve_policy(make_policy(p), system, table) for p in named if p != ALL]
     labels = [label_of(policy) for policy in made]
     for label in labels:
         if labels.count(label) > 1:
             raise ConfigError(f"policy {label} is listed twice; results need different labels")
-    system, table = Player().requests(scenario, seed)
     system.check_fits(table)
     first = table.select(slice(0, 100), "")
 
@@ -84,7 +85,7 @@ def find_policies(
                 notes.append(f"{name} is excluded, as it is clairvoyant; name it to include it")
                 continue
             try:
-                policy = make_policy(name)
+                policy = resolve_policy(make_policy(name), system, table)
                 prepare(policy)
             except KVGymError as error:
                 notes.append(f"{name} is excluded: {error}")

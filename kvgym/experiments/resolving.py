@@ -1,0 +1,46 @@
+"""Policies with the defaults of a system, which labels and records of results then name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvgym.policy import AUTO, Policy
+from kvgym.runner import known_to, system_info
+from kvgym.simulator.system import System
+from kvgym.utils.hyperparameters import all_hyperparameters, construct, given_hyperparameters
+from kvgym.utils.specs import spec_text
+from kvgym.utils.user_code import calling
+from kvgym.workloads.table import RequestTable
+
+
+def resolve_policy(policy: Policy, system: System, table: RequestTable) -> Policy:
+    """Return a policy with the values of a system in place of :data:`~kvgym.policy.AUTO`.
+
+    It makes the same decisions, and its label has the values that are not the usual ones. On a cluster of workers that
+    differ in them, the policy is returned unchanged: every worker then takes its own.
+
+    Args:
+        policy: the policy.
+        system: the system.
+        table: the requests.
+
+    Raises:
+        ConfigError: a value does not fit to the other hyperparameters.
+    """
+    values = all_hyperparameters(policy)
+    if not any(values.get(name) == AUTO for name, _ in policy.info.auto):
+        return policy
+    needs, workers = known_to(policy, table), system.all_workers
+    kinds = {(id(worker.batch_time), worker.kv_capacity): k for k, worker in enumerate(workers)}
+    found: list[dict[str, Any]] = []
+    for k in kinds.values():
+        with calling(policy, "policy", "resolve"):
+            found.append(policy.resolve(system_info(system, table, 0, needs, k)))
+    if not found[0] or any(other != found[0] for other in found):
+        return policy
+    given = given_hyperparameters(policy) | found[0]
+    made = construct(type(policy), given, f"policy {policy.info.name!r}")
+    usual = dict(policy.info.auto)
+    named = {k: v for k, v in given.items() if k not in found[0] or v != usual.get(k)}
+    made.label = policy.label or spec_text(policy.info.name, named)
+    return made
