@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -130,7 +129,7 @@ class Page:
     def key(self, policy: str) -> Markup:
         """Return a policy's name with its line style; a click on it hides and shows the policy."""
         number = self.policies.index(policy)
-        shown = self._line(policy) + Markup(re.sub("([:,])", r"\1<wbr>", escape(policy)))
+        shown = self._line(policy) + _breakable(policy)
         if len(self.policies) == 1:
             return Markup('<span class="key">{}</span>').format(shown)
         return Markup('<label class="key k{}" for="show-{}">{}</label>').format(number, number, shown)
@@ -172,6 +171,14 @@ def write_text(text: str, path: str | Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, text)
     return target
+
+
+def _breakable(label: str) -> Markup:
+    """Return a label that may be broken after the name of the policy and between its options."""
+    text = escape(label)
+    for sign in ":,":
+        text = text.replace(sign, Markup(f"{sign}<wbr>"))
+    return text
 
 
 def _asset(name: str) -> str:
