@@ -6,12 +6,19 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from kvgym.errors import ConfigError, shown
+from kvgym.batch_time.deployments.roofline_spec import is_roofline
+from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.experiments.describing import describe_scenario, name_of
 from kvgym.experiments.scenario import Scenario, SystemSettings, load_scenario
 from kvgym.experiments.scenario_options import UNCHANGED, ScenarioOptions
 from kvgym.utils.specs import parse_spec
 from kvgym.workloads.workload import describe_workload
+
+RULES: dict[str, dict[str, Any]] = {
+    "engine": {"progress_on_evict": "recompute", "requeue": "front", "block_size": 16},
+    "paper": {"progress_on_evict": "lost", "requeue": "arrival", "block_size": 1},
+}
+"""Rules by name: ``engine``, as servers have them today, and ``paper``, of the MC-SF paper and its successors."""
 
 
 def build_scenario(
@@ -62,7 +69,8 @@ def _change_system(base: Scenario, options: ScenarioOptions) -> Scenario:
     if engine is not None:
         changes["engine"] = parse_spec(f"engine:{engine}", "engine")[1] if "=" in engine else engine
     settings = {name: getattr(options, name, None) for name in SystemSettings.model_fields}
-    if given := {name: value for name, value in settings.items() if value is not None}:
+    given = {name: value for name, value in settings.items() if value is not None}
+    if given := {**_rules(base, options), **given}:
         changes["system"] = {**base.system.model_dump(), **given}
     if hardware is not None and "kind" in base.batch_time:
         changes["batch_time"] = {}
@@ -76,6 +84,20 @@ def _change_system(base: Scenario, options: ScenarioOptions) -> Scenario:
     if hardware is not None and kv_capacity is None:
         return updated.model_copy(update={"kv_capacity": None})
     return updated
+
+
+def _rules(base: Scenario, options: ScenarioOptions) -> dict[str, Any]:
+    """Return the rules that the options choose: by name, or for a roofline in a scenario that does not state any."""
+    if options.rules is not None:
+        if options.rules not in RULES:
+            raise UnknownNameError("rules", options.rules, RULES)
+        return RULES[options.rules]
+    if not is_roofline(options.hardware) or is_roofline(base.hardware):
+        return {}
+    stated = base.system.model_fields_set if "system" in base.model_fields_set else set()
+    if stated & {"first_token", "progress_on_evict", "requeue"}:
+        return {}
+    return {name: value for name, value in RULES["engine"].items() if name not in stated}
 
 
 def _change_workload(base: Scenario, options: ScenarioOptions) -> Scenario:

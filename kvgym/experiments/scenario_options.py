@@ -40,6 +40,8 @@ class ScenarioOptions:
         batch_time: spec of a batch-time model that replaces the hardware's, ``"affine:constant=0.02"``.
         kv_capacity: KV memory, tokens.
         block_size: tokens per block of KV memory.
+        rules: name of the engine's rules, see :data:`~kvgym.experiments.changes.RULES`; None = those of the scenario. A
+            roofline in place of other hardware has ``"engine"`` unless the scenario states its rules.
         workers: number of equal workers.
         router: router of a cluster.
         horizon: seconds after which a run stops.
@@ -64,6 +66,7 @@ class ScenarioOptions:
     batch_time: str | None = None
     kv_capacity: int | None = None
     block_size: int | None = None
+    rules: str | None = None
     workers: int | None = None
     router: str | None = None
     horizon: float | None = None

@@ -1,10 +1,15 @@
 """Scenario files: shipped ones and the user's."""
 
+from typing import Any
+
 import pytest
 
 from kvgym.errors import ConfigError, KVGymError, UnknownNameError
+from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario, scenario_names
 from kvgym.policy import make_policy
+
+ROOFLINE = "roofline:model=qwen3-8b,gpu=l4"
 
 
 @pytest.mark.parametrize("name", list(scenario_names()))
@@ -95,3 +100,33 @@ def test_a_mistake_in_a_worker_group_is_named() -> None:
         scenario.override(workers=[{"role": "prefill"}, {"role": "prefil"}])
     with pytest.raises(ConfigError, match="group 0: number"):
         scenario.override(workers=[{"number": 2}])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("a100-llama2-70b", {}, ("lost", "arrival", 1)),
+        ("a100-llama2-70b", {"hardware": "llama3-8b-a100-tp1"}, ("lost", "arrival", 1)),
+        ("a100-llama2-70b", {"hardware": ROOFLINE}, ("recompute", "front", 16)),
+        ("a100-llama2-70b", {"hardware": ROOFLINE, "rules": "paper"}, ("lost", "arrival", 1)),
+        ("a100-llama2-70b", {"hardware": ROOFLINE, "block_size": 8}, ("recompute", "front", 8)),
+        ("a100-llama2-70b", {"rules": "engine"}, ("recompute", "front", 16)),
+        ("vllm-v1", {"rules": "paper"}, ("lost", "arrival", 1)),
+        ("stab-1-1", {"hardware": ROOFLINE}, ("kept", "arrival", 1)),  # it states its rules
+    ],
+)
+def test_rules(name: str, options: dict[str, Any], expected: tuple[str, str, int]) -> None:
+    system = build_scenario(name, **options).system
+    assert (system.progress_on_evict, system.requeue, system.block_size) == expected
+
+
+def test_a_scenario_with_a_roofline_keeps_its_rules() -> None:
+    own = load_scenario("a100-llama2-70b").override(hardware=ROOFLINE)
+    assert build_scenario(own, hardware="roofline:gpu=h200").system == own.system
+    stated = load_scenario("a100-llama2-70b").override(system={"requeue": "back"})
+    assert build_scenario(stated, hardware=ROOFLINE).system == stated.system
+
+
+def test_unknown_rules_are_explained() -> None:
+    with pytest.raises(UnknownNameError, match="Valid names: engine, paper"):
+        build_scenario("vllm-v1", rules="papers")

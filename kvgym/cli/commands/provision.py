@@ -71,6 +71,7 @@ def provision(
     the extra parquet also probes.parquet) and config.json. docs/capacity.md has the definitions.
     """
     from kvgym.batch_time.deployments.load import hardware_label
+    from kvgym.batch_time.deployments.roofline_spec import is_roofline
     from kvgym.experiments.capacity.provisioning import provision as plan_workers
     from kvgym.experiments.capacity.targets import parse_targets
     from kvgym.experiments.changes import build_scenario
@@ -78,9 +79,8 @@ def provision(
     targets = parse_targets(slo)
     prices = parse_prices(price, "--price") if price else None
     kinds = split_specs(options.hardware) if options.hardware else None
-    chosen = build_scenario(
-        scenario, options, hardware=kinds[0] if kinds else None, router=None, ttft_slo=None, tbt_slo=None
-    )
+    first = next(filter(is_roofline, kinds), kinds[0]) if kinds else None  # rules do not depend on the order
+    chosen = build_scenario(scenario, options, hardware=first, router=None, ttft_slo=None, tbt_slo=None)
     if kinds and len(kinds) > 1:  # the name is that of the first
         chosen = chosen.model_copy(update={"name": chosen.make_workload().spec.name})
     folder = make_folder(out or default_folder("provision", chosen.name))

@@ -99,6 +99,11 @@ SCENARIO_OPTIONS: dict[str, Declared] = {
     ),
     "kv_capacity": _option("hardware", "Replace the KV capacity, tokens."),
     "block_size": _option("hardware", "Replace the block size, the number of tokens per block of KV memory."),
+    "rules": _option(
+        "hardware",
+        "Rules of the engine: engine, as in servers today (an evicted request keeps its output, recomputes its KV and "
+        "goes to the front; blocks of 16), or paper. Default: the scenario's; with --model and --gpu engine.",
+    ),
     "workers": _option("cluster", "Run a cluster with this number of equal workers."),
     "router": _option(
         "cluster",
