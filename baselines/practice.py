@@ -172,7 +172,7 @@ class Ageing(LookAhead):
             protection: fraction of the capacity kept free in the look-ahead, in [0, 1); a request that would be
                 alone may use it.
             overrun: what an ongoing request counts once it has outlived its prediction: ``"ignore"`` 0,
-                ``"extend"`` the memory it needs in the coming iteration.
+                ``"extend"`` the memory it needs in the next iteration.
 
         Raises:
             ConfigError: a value is out of range.

@@ -23,7 +23,7 @@ class Decision:
     Attributes:
         admit: ids of waiting requests to activate, in order.
         evict: ids of active requests to evict, in order.
-        tokens: tokens to process in the coming iteration by request id: a prefill chunk, 1 or 0 for a decode
+        tokens: tokens to process in the next iteration by request id: a prefill chunk, 1 or 0 for a decode
             step, 0 = paused. Requests not named run in full: the whole prefill, or one decode step.
         wait_until: do not run a batch, but wait for the next arrival, at the latest until this time
             (seconds; ``math.inf`` = the next arrival). None = run a batch; an empty one stalls the worker
@@ -110,7 +110,7 @@ def enter_decision(
     running = (slots.keys() - evict) | set(admit)
     for i, count in tokens.items():
         if i not in running:
-            raise refuse(f"gives tokens to request {i}, which is not in the coming batch")
+            raise refuse(f"gives tokens to request {i}, which is not in the next batch")
         tokens[i] = whole(count, f"to request {i} gives tokens:")
         if not 0 <= tokens[i] < 2**31:
             raise refuse(f"gives request {i} {tokens[i]} tokens; leave it out to run it in full")

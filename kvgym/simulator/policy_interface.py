@@ -40,7 +40,7 @@ class RuleView(NamedTuple):
             columns that the policy did not declare to need.
         active: SLOT (A,), the active set in order of activation; the first ``worker.num_active`` rows count.
             The exception: ``active[k].planned`` belongs to the decision. It is the number of tokens that slot
-            ``k`` processes in the coming iteration, read where ``decision.record.explicit`` is 1. UNKNOWN =
+            ``k`` processes in the next iteration, read where ``decision.record.explicit`` is 1. UNKNOWN =
             all, which is its value when the kernel is called.
         queued: int32 (2n,), ids of the requests that joined the queue since the last decision, by arrival or by
             eviction, in order; the first ``worker.num_queued`` entries count. Requests that a router has
@@ -71,7 +71,7 @@ class RuleDecision(NamedTuple):
             ``num_evict``, ``num_put_back`` (a count for the metrics), and ``wait_until`` (with WAIT: seconds,
             inf = the next arrival).
         admit: int32 (A,), ids of the waiting requests to admit, in order; ``num_admit`` entries count.
-        admit_tokens: int32 (A,), tokens that each of them processes in the coming iteration, read where
+        admit_tokens: int32 (A,), tokens that each of them processes in the next iteration, read where
             ``explicit`` is 1; UNKNOWN = all.
         evict: int32 (A,), slots to evict, in order; ``num_evict`` entries count.
     """

@@ -413,7 +413,7 @@ class Simulation:
         if status == NO_MEMORY:
             blocks = f" in blocks of {self.system.block_size}" if self.system.block_size > 1 else ""
             raise self._invalid(
-                f"does not fit: with {which} the coming iteration needs {needed} KV tokens{blocks}, kv_capacity is "
+                f"does not fit: with {which} the next iteration needs {needed} KV tokens{blocks}, kv_capacity is "
                 f"{available} ({counts}, {int(w['kv_allocated'])} tokens in use; admits "
                 f"{self._listed(self.admit, 'num_admit')}, evicts {int(self.decision[self.current]['num_evict'])})"
             )

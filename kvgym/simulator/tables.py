@@ -97,7 +97,7 @@ SLOT = np.dtype(
         ("num_delivered_tokens", "i4"),  # as of admission
         ("num_prefill_left", "i4"),  # 0 = decoding
         ("num_kv_best", "i4"),  # as of admission
-        ("planned", "i4"),  # tokens of the coming iteration, read where DECISION.explicit is 1
+        ("planned", "i4"),  # tokens of the next iteration, read where DECISION.explicit is 1
         ("admit_iteration", "i8"),
         ("last_token_time", "f8"),
         ("max_token_gap", "f8"),

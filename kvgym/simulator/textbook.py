@@ -67,7 +67,7 @@ class Times(NamedTuple):
 
 
 def need(jobs: Jobs) -> int:
-    """Return the memory that the coming round takes if all of ``jobs`` advance."""
+    """Return the memory that the next round takes if all of ``jobs`` advance."""
     return sum(job.memory(1) for job in jobs)
 
 
@@ -99,7 +99,7 @@ def limit_for(jobs: Jobs, capacity: int, alpha: float, strict: bool) -> Fraction
 def look_ahead(
     order: Jobs, active: Jobs, capacity: int, protection: float = 0, overrun: str = "", strict: bool = False
 ) -> Plan:
-    """Admit the largest prefix of ``order`` that satisfies (5); if the coming round overflows, clear all."""
+    """Admit the largest prefix of ``order`` that satisfies (5); if the next round overflows, clear all."""
     chosen = list[Job]()
     for job in order:
         jobs = [*active, *chosen, job]
@@ -110,7 +110,7 @@ def look_ahead(
 
 
 def greedy(waiting: Jobs, active: Jobs, capacity: int, alpha: float, strict: bool = False) -> Plan:
-    """Admit in order of arrival while the coming round stays within (1 - alpha) M."""
+    """Admit in order of arrival while the next round stays within (1 - alpha) M."""
     chosen = list[Job]()
     for job in waiting:
         jobs = [*active, *chosen, job]

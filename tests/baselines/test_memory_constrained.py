@@ -33,7 +33,7 @@ def test_mc_sf_takes_the_shortest_and_charges_s_plus_1_in_the_first_round() -> N
 
 def test_mc_benchmark_goes_by_arrival_and_looks_ahead() -> None:
     # The same requests. t=0: 0: k=4 6. 1: k=1 3+3 = 6. 2: k=1 9 > 8, stop. t=1: 2 beside 0 (g 1): the
-    # coming round would fit (4+3 = 7), but k=2 is 5+4 = 9. t=2: k=2 6+4 = 10. t=3: k=1 6+3 = 9. t=4: alone.
+    # next round would fit (4+3 = 7), but k=2 is 5+4 = 9. t=2: k=2 6+4 = 10. t=3: k=1 6+3 = 9. t=4: alone.
     check(run("mc_benchmark", 8, [0, 0, 0], [2, 2, 2], [4, 1, 2]), start=[0, 0, 4], finish=[4, 1, 6])
 
 

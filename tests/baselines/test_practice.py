@@ -1,7 +1,7 @@
 """Ageing and cost-aware eviction on schedules worked out by hand.
 
-Notation of the comments: s prompt, o output, p predicted output, M memory, g tokens generated. In the coming
-round a request takes s + g + 1, in the k-th round from now s + g + k. Sums list requests in order of activation.
+Notation in comments: s prompt, o output, p predicted output, M memory, g generated tokens. In the next round a request
+takes s + g + 1, in the k-th round from now s + g + k. Sums list requests in order of activation.
 """
 
 from __future__ import annotations

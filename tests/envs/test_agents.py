@@ -76,7 +76,7 @@ def test_inexpressible_decisions_are_refused():
     env.reset(seed=0)
     with pytest.raises(NotExpressibleError, match="pauses"):
         next(action_of(env, Decision(admit=[0], tokens={0: 1})))
-    with pytest.raises(InvalidDecisionError, match="gives tokens to request 0, which is not in the coming"):
+    with pytest.raises(InvalidDecisionError, match="gives tokens to request 0, which is not in the next"):
         next(action_of(env, Decision(tokens={0: 1})))
     with pytest.raises(InvalidDecisionError, match="evicts request 3, which is not here yet, not active"):
         next(action_of(env, Decision(evict=[3])))
@@ -97,7 +97,7 @@ REFUSED = {
     "-5 tokens": Decision(tokens={0: -5}),
     "evicts request 0 twice": Decision(evict=[0, 0]),
     "not later than now": Decision(wait_until=-1.0),
-    "tokens to request 0, which is not in the coming batch": Decision(evict=[0], tokens={0: 1}),
+    "tokens to request 0, which is not in the next batch": Decision(evict=[0], tokens={0: 1}),
     "0.5; expected a whole number": Decision(tokens={0: 0.5}),
     "admits request 1000000000000": Decision(admit=[10**12]),
     "admits request 0": Decision(admit=[0]),

@@ -47,7 +47,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     Description:
         Requests arrive over time. Each is sent to a worker at once and stays there; with separate prefill and decode
-        workers it is routed again at the end of its prefill. The agent chooses the worker; on every worker a built-in
+        workers it is routed again after its prefill. The agent chooses the worker; on every worker a built-in
         scheduler (``policy``) decides which requests to admit and which to evict. The dynamics are those of
         :func:`kvgym.simulate` with a router.
 
@@ -68,12 +68,11 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     Rewards:
         The terms of :class:`~kvgym.envs.scheduling.environment.ServingEnv`, weighted and divided by ``reward_scale``
-        (default: requests per episode), for the time from one choice to the next: ``latency`` = - time
-        integral of the requests in the system, ``ttft`` = - TTFT of requests that finish, ``tokens`` delivered,
-        ``goodput`` = finished requests that met their SLOs, ``evictions`` = - KV tokens discarded. The
-        undiscounted return of the latency term is minus the mean end-to-end latency. After the last choice the
-        cluster runs to its end, and the last reward covers all of it; the first reward includes the time before
-        the first choice.
+        (default: requests per episode), from one choice to the next: ``latency`` = - time integral of the requests in
+        the system, ``ttft`` = - TTFT of requests that finish, ``tokens`` delivered, ``goodput`` = finished requests
+        that met their SLOs, ``evictions`` = - KV tokens discarded. The undiscounted return of the latency term is
+        minus the mean end-to-end latency. After the last choice the cluster runs to its end, which the last reward
+        covers; the first reward includes the time before the first choice.
 
     Starting State:
         Empty workers at the first arrival. ``reset(seed=s)`` seeds the generator that draws the workload seed of

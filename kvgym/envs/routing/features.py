@@ -47,8 +47,8 @@ REQUEST_FEATURES: tuple[tuple[str, str], ...] = (
     ("prompt", "prompt tokens / capacity of the smallest worker"),
     ("kv", "KV tokens to be transferred / capacity of the smallest worker"),
     ("predicted", "predicted output tokens / capacity of the smallest worker"),
-    ("predicted_low", "lower end of the predicted interval / capacity of the smallest worker"),
-    ("predicted_high", "upper end of the predicted interval / capacity of the smallest worker"),
+    ("predicted_low", "lower bound of the predicted interval / capacity of the smallest worker"),
+    ("predicted_high", "upper bound of the predicted interval / capacity of the smallest worker"),
     ("output", "true output tokens / capacity of the smallest worker"),
     ("class", "(k + 1) / (k + 2) for class k"),
     ("priority", "its priority p as 1/2 + p / (2 (|p| + 1))"),
@@ -97,7 +97,7 @@ ROUTING_EPISODE = np.dtype(
         ("num_seen", "i8"),  # requests that have ever been in it
         ("num_finished", "i8"),
         ("delivered", "i8"),  # totals over all workers at the last observation
-        ("thrown_away", "i8"),
+        ("discarded", "i8"),
         ("terms", "f8", (len(REWARD_TERMS),)),  # since the last observation, divided by the scale
         ("reward", "f8"),  # their weighted sum
     ],
@@ -226,13 +226,13 @@ def account(x: Tables, now: float) -> None:
         terms[0] -= max(end - max(r.arrival_time, e.since), 0.0)
     e.num_present = kept
     e.since = now
-    delivered = thrown_away = 0
+    delivered = discarded = 0
     for k in range(x.workers.shape[0]):
         delivered += x.workers[k].total_delivered_tokens
-        thrown_away += x.workers[k].total_recomputed_tokens
+        discarded += x.workers[k].total_recomputed_tokens
     terms[2] = delivered - e.delivered
-    terms[4] = e.thrown_away - thrown_away
-    e.delivered, e.thrown_away = delivered, thrown_away
+    terms[4] = e.discarded - discarded
+    e.delivered, e.discarded = delivered, discarded
     e.reward = 0.0
     for k in range(5):
         terms[k] /= s.reward_scale

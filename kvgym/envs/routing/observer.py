@@ -65,7 +65,7 @@ class Observer:
         self._parts = parts(num_workers)
 
     def attach(self, simulation: ClusterSimulation) -> None:
-        """Observe another run from its beginning."""
+        """Start observing another run, from its beginning."""
         n = len(simulation.table)
         self._simulation = simulation
         self._present = guarded(np.zeros(max(n, 1), np.int32))

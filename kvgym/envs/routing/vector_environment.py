@@ -32,7 +32,7 @@ class RoutingEpisodes:
         compiled: whether they run compiled code.
         lock: held while the environment steps, is reset or closed.
         todo: uint8 (N,): START, STEP or 0, for :meth:`run`.
-        actions: float64 (N, 1), for the coming step.
+        actions: float64 (N, 1), for the next step.
         observations: float32 (N, D), from the latest step.
         masks: uint8 (N, r).
         rewards: float64 (N,).

@@ -167,10 +167,11 @@ class EnvConfig(Description):
             shortest prompt; ``"rank"``, by the rule's score, only for rank and rank_scores.
         epochs: ``"iteration"``, one step per iteration; ``"decision"`` skips iterations that fit and in which no
             request can be admitted.
-        overflow: how to evict when the coming iteration does not fit: ``"lifo"`` or ``"clear"``.
-        information: what is revealed of requests, subset of :data:`kvgym.policy.NEEDS`; all of it is observed.
+        overflow: how to evict when the next iteration does not fit: ``"lifo"`` or ``"clear"``.
+        information: information about requests that is revealed, subset of :data:`kvgym.policy.NEEDS`; observations
+            contain all of it.
         features: further features, subset of :data:`kvgym.envs.scheduling.revealed.FEATURES`: ``"priority"``;
-            ``"saved_duration"``, how much evicting an active request shortens the coming batch; ``"rank"``, the
+            ``"saved_duration"``, how much evicting an active request shortens the next batch; ``"rank"``, the
             rule's view of each request, only for rank and rank_scores. Registered parts come last, see
             :data:`kvgym.envs.scheduling.components.OBSERVATIONS`.
         reward: weight of each reward term, see :data:`kvgym.envs.scheduling.tables.REWARD_TERMS` and the registered
@@ -180,10 +181,9 @@ class EnvConfig(Description):
         reward_reference: built-in policy; its rewards on the same requests are subtracted, and the return is the
             relative improvement over it, see :mod:`kvgym.envs.scheduling.reward_reference`.
         hold: iterations for which an action stays in force, for kinds that steer a rule (knobs, rank, rank_scores).
-        knobs: allowed levels of each knob, e.g. ``{"quantum": [0]}``; all levels for knobs left out. See
+        knobs: allowed levels of each knob, e.g. ``{"quantum": [0]}``; omitted knobs allow all levels. See
             :data:`kvgym.envs.scheduling.actions.knobs.LEVELS`.
-        weights: weights of the rule that rank_scores adds to; those left out have the defaults of the scheduler
-            ``ranked``.
+        weights: weights of the scheduler ``ranked`` under rank_scores; omitted ones have its defaults.
         horizon: seconds after which an episode is truncated; None = the scenario's, else ten times the nominal
             arrival span plus 600 s.
         stall_limit: consecutive decisions without a new token after which an episode is truncated.

@@ -33,7 +33,7 @@ from kvgym.utils.checks import check_one_of, check_seed
 
 
 def greedy_action(config: EnvConfig, mask: NDArray[np.bool_]) -> Any:
-    """Return the action that admits as much as fits into the coming iteration and evicts nothing.
+    """Return the action that admits as much as fits into the next iteration and evicts nothing.
 
     Args:
         config: the environment's configuration.
@@ -59,7 +59,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     Observation Space:
         float32 with finite bounds; :mod:`kvgym.envs.scheduling.observations` describes every feature:
 
-        - ``system`` (14,): memory, counts, coming batch, arrival rate, time
+        - ``system`` (14,): memory, counts, next batch, arrival rate, time
         - ``profile`` (16,): future memory, 1 to 2^15 iterations ahead
         - ``queue`` (8 Q,): 8 features of each position of the queue window
         - ``active`` (7 W,), or (8 W,) with ``saved_duration``: features of each position of the active window
@@ -102,7 +102,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     Version History:
         - v1, where actions evict (AdmitEvict, Flags, Tokens): the default observation has ``saved_duration``, how much
-          shorter the coming batch gets without an active request; ``features=()`` omits it.
+          shorter the next batch gets without an active request; ``features=()`` omits it.
         - v0: first version.
     """
 

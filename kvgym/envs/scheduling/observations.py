@@ -38,13 +38,13 @@ SYSTEM_FEATURES: tuple[tuple[str, str], ...] = (
     ("kv_free", "free memory / capacity"),
     (
         "kv_need",
-        "memory of the coming iteration as decided so far / (2 capacity); above 0.5 it does not fit",
+        "memory of the next iteration as decided so far / (2 capacity); above 0.5 it does not fit",
     ),
     ("num_active", "active requests (scale: 64)"),
     ("num_prefilling", "active requests with prompt left to process / active requests"),
     ("num_waiting", "waiting requests (scale: 64)"),
     ("oldest_wait", "waiting time of the first request of the window (scale: time_scale)"),
-    ("batch_duration", "duration of the coming batch as decided so far (scale: smallest batch duration)"),
+    ("batch_duration", "duration of the next batch as decided so far (scale: smallest batch duration)"),
     ("arrival_rate", "estimate of the arrival rate (scale: mean arrival rate)"),
     ("time", "clock (scale: 10 time_scale)"),
     ("num_evictions", "evictions so far (scale: 64)"),
@@ -60,8 +60,8 @@ QUEUE_FEATURES: tuple[tuple[str, str], ...] = (
     ("predicted", "predicted output tokens left / capacity"),
     ("waiting", "time since arrival (scale: time_scale)"),
     ("peak", "memory it holds at its predicted last token / capacity"),
-    ("fits", "1 if it fits into the coming iteration as decided so far"),
-    ("marginal_duration", "how much longer the coming batch takes with it (scale: smallest batch duration)"),
+    ("fits", "1 if it fits into the next iteration as decided so far"),
+    ("marginal_duration", "how much longer the next batch takes with it (scale: smallest batch duration)"),
     ("ttft_slack", "time left to its TTFT target (scale: time_scale), in (-1, 1)"),
 )
 """Features of each position of the queue window (key ``queue``); in [0, 1] but for the slack."""
@@ -218,7 +218,7 @@ def load_candidate(load: Any, r: Any, sign: int) -> None:
 
 @jit_inline
 def load_as_decided(e: Env) -> None:
-    """Set the load of the coming batch as decided so far, with every request in full."""
+    """Set the load of the next batch as decided so far, with every request in full."""
     load, w = e.run.load, e.run.w
     clear_load(load)
     if w.num_prefilling == 0 and e.run.decision.num_evict == 0:

@@ -42,14 +42,14 @@ _OUTPUT, _INTERVAL, _CLASS, _PRIORITY, _SAVED, _RATES, _RANK = SHOW.values()
 RULE_FEATURES: Features = (
     (
         "rank_score",
-        "its score by the rule, without the action's addition, less (1 + footprint) times the mean logarithm of the "
+        "its score by the rule, without the action's addition, minus (1 + footprint) times the mean logarithm of the "
         "outputs expected on arrival (scale: 4), in (-1, 1)",
     ),
     (
         "relative_output",
-        "logarithm of its estimated output still to come, less that mean (scale: 1), in (-1, 1)",
+        "logarithm of its estimated remaining output, minus that mean (scale: 1), in (-1, 1)",
     ),
-    ("share_to_come", "output still to come / (output still to come + output generated)"),
+    ("share_to_come", "remaining output / (remaining output + output generated)"),
     ("urgency", "1 - slack / 8, the slack in logarithms of batches; 0 without an objective"),
     ("lost", "1 if it has missed an objective or is bound to"),
 )
@@ -59,7 +59,7 @@ MOMENT_FEATURES: Features = (
     ("pressure", "log(1 + waiting / (1 + active)) (scale: 1)"),
     ("busy", "1 - duration of the smallest batch / duration of the last one"),
     ("usual_output", "mean logarithm of the outputs expected on arrival (scale: 5)"),
-    ("learned", "requests that hazards have been learned from (scale: 64)"),
+    ("learned", "requests from which hazards have been learned (scale: 64)"),
 )
 """Features of the whole worker that ``rank`` adds (key ``rule``)."""
 _MOMENT = len(MOMENT_FEATURES)
@@ -67,8 +67,8 @@ _MOMENT = len(MOMENT_FEATURES)
 _ROW_COLUMNS: dict[str, Features] = {
     "true_length": (("output_left", "true output tokens left (scale: 64)"),),
     "length_interval": (
-        ("low_left", "output tokens left at least (scale: 64)"),
-        ("high_left", "output tokens left at most (scale: 64)"),
+        ("low_left", "lower bound of the output tokens left (scale: 64)"),
+        ("high_left", "upper bound of the output tokens left (scale: 64)"),
     ),
     "class": (("class", "class + 1 (scale: 4); 0 where it has none"),),
     "priority": (("priority", "its priority (scale: 1), in (-1, 1)"),),
@@ -79,7 +79,7 @@ _ACTIVE_COLUMNS: dict[str, Features] = {
     "saved_duration": (
         (
             "saved_duration",
-            "how much shorter the coming batch gets without it (scale: smallest batch duration)",
+            "how much shorter the next batch gets without it (scale: smallest batch duration)",
         ),
     ),
     "rank": RULE_FEATURES,

@@ -76,19 +76,19 @@ def earn(e: Env, i: int) -> None:
 
 @jit_inline
 def account(
-    e: Env, before: float, after: float, present: int, arrived: int, delivered: int, thrown_away: int
+    e: Env, before: float, after: float, present: int, arrived: int, delivered: int, discarded: int
 ) -> None:
     """Add the reward terms of an iteration from ``before`` to ``after``.
 
-    ``present`` requests were in the system all the time; new arrivals count from their arrival. The system
-    was empty during any time after ``after``.
+    ``present`` requests were in the system all the time; new arrivals count from their arrival. After ``after`` the
+    system was empty.
     """
     w, episode = e.run.w, e.episode
     episode.latency -= present * (after - before)
     for i in range(arrived, e.run.tracker.next_arrival):
         episode.latency -= w.clock - e.run.workload[i].arrival_time
     episode.tokens += w.total_delivered_tokens - delivered
-    episode.evictions -= w.total_recomputed_tokens - thrown_away
+    episode.evictions -= w.total_recomputed_tokens - discarded
     for j in range(w.num_finished):
         earn(e, e.run.finished[j])
 
@@ -138,7 +138,7 @@ def advance(e: Env, where: Any) -> int:
     """Carry out the decision and advance to the next boundary; return the environment's outcome."""
     run, w, tracker = e.run, e.run.w, e.run.tracker
     before, present, arrived = w.clock, tracker.next_arrival - w.total_finished, tracker.next_arrival
-    delivered, thrown_away = w.total_delivered_tokens, w.total_recomputed_tokens
+    delivered, discarded = w.total_delivered_tokens, w.total_recomputed_tokens
     view = open_view(e)
     status = carry_out(run, view.batch_time, view.batch_params)
     e.episode.status = status
@@ -146,7 +146,7 @@ def advance(e: Env, where: Any) -> int:
         return FAILED
     after = w.clock
     boundary = next_boundary(run)
-    account(e, before, after, present, arrived, delivered, thrown_away)
+    account(e, before, after, present, arrived, delivered, discarded)
     earn_terms(e, where, before)
     begin(e, where)
     if boundary == DONE:
@@ -240,7 +240,7 @@ def process_one(e: Env, where: Any, what: int, action: Any, apply: Any) -> int:
         boundary = next_boundary(e.run)
         episode.over = RUNNING if boundary == DECIDE else TERMINATED if boundary == DONE else TRUNCATED
         begin(e, where)
-        return RUNNING  # an episode that is over ends with its first step
+        return RUNNING  # an episode that is over at its start ends with its first step
     if what == BEGIN:
         begin(e, where)
         return 1 if something_to_decide(e) else 0

@@ -12,7 +12,7 @@ from kvgym.simulator.boundary import Run
 # Order of the queue window (SETTINGS.order).
 ORDER_QUEUE, ORDER_PREDICTED, ORDER_PROMPT, ORDER_VOLUME, ORDER_ATTAINED, ORDER_RANK = 0, 1, 2, 3, 4, 5
 
-# How to evict when the coming iteration does not fit (SETTINGS.overflow).
+# How to evict when the next iteration does not fit (SETTINGS.overflow).
 OVERFLOW_LIFO, OVERFLOW_CLEAR = 0, 1
 
 MARKED = -2
@@ -72,7 +72,7 @@ SETTINGS = np.dtype(
 
 EPISODE = np.dtype(
     [
-        ("need", "i8"),  # memory of the coming iteration as decided so far, allocated tokens
+        ("need", "i8"),  # memory of the next iteration as decided so far, allocated tokens
         ("num_window", "i8"),
         ("cursor", "i8"),  # first waiting request behind the window, when the window follows the queue
         ("num_ignored", "i8"),  # parts of the last action that were not possible
@@ -94,7 +94,7 @@ EPISODE = np.dtype(
         (
             "returned",
             "i8",
-        ),  # requests that had come back to the queue at the last boundary, see `window_update`
+        ),  # requests that had returned to the queue by the last boundary, see `window_update`
         ("admitted", "i8"),  # requests that had been admitted by then
         ("taken", "i8"),  # requests taken out of the window since
     ],

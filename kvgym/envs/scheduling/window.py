@@ -123,7 +123,7 @@ def window_take(settings: Any, episode: Any, window: Any, heap: Any, requests: A
 
 @jit
 def window_remove(settings: Any, episode: Any, window: Any, heap: Any, requests: Any, i: int) -> None:
-    """Remove request ``i`` from the window, or from behind it."""
+    """Remove request ``i`` from the window, or from the requests after it."""
     for q in range(episode.num_window):
         if window[q] == i:
             window_take(settings, episode, window, heap, requests, q)

@@ -230,7 +230,7 @@ def test_admit_evict_by_hand(requests_of):
     *_, info = env.step(0)  # does not fit: a no-op, the batch runs as decided so far
     assert info["ignored"] == 1
     assert info["time"] == 1
-    # Both hold 5 of 10 tokens and need 6 each: the coming iteration does not fit, nothing can be admitted.
+    # Both hold 5 of 10 tokens and need 6 each: the next iteration does not fit, nothing can be admitted.
     assert info["action_mask"].tolist() == [0, 0, 1, 1, 1]
     *_, info = env.step(2)  # evict the latest, request 2
     assert info["action_mask"].tolist() == [0, 0, 1, 0, 1]

@@ -220,7 +220,7 @@ def lifo(events: Events, node: Node, width: int = 10**9) -> list[Job]:
 
 
 def fcfs_rule(events: Events, node: Node) -> Plan:
-    """Evict the newest while the coming round does not fit; else admit in queue order while it does."""
+    """Evict the newest while the next round does not fit; else admit in queue order while it does."""
     evict, admit = lifo(events, node), []
     if not evict:
         need = sum(j.kv + events.growth(j) for j in node.active)

@@ -1,9 +1,9 @@
-"""Compiled helpers with which kinds of action compose a decision for the coming iteration.
+"""Compiled helpers that compose a decision for the next iteration from actions.
 
-A decision grows in the worker's tables action by action. ``e.episode.need`` is the KV memory of the coming iteration
-under the decision so far, in whole blocks, with all requests in full. The iteration always fits: :func:`settle` evicts
-by the overflow rule if the active requests alone do not. Admission requires room in the coming iteration only;
-planning ahead is the agent's task.
+A decision grows in the worker's tables, one action at a time. ``e.episode.need`` is the KV memory that the next
+iteration needs under the decision so far, in whole blocks, with all requests in full. The iteration always fits: if
+the active requests alone do not, :func:`settle` evicts by the overflow rule. Admission requires only that the next
+iteration fits; planning further ahead is the agent's task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def room_left(e: Env) -> int:
 
 @jit_inline
 def can_admit(e: Env, i: int) -> bool:
-    """Whether request ``i`` fits into the coming iteration as decided so far."""
+    """Whether request ``i`` fits into the next iteration as decided so far."""
     use = first_use(e.run.problem, e.run.requests[i])
     return bool(room_left(e) > 0 and e.episode.need + use <= e.run.problem.kv_capacity)
 
@@ -62,7 +62,7 @@ def active_position(e: Env, position: int) -> int:
 
 @jit_inline
 def number_fitting(e: Env) -> int:
-    """Return how many requests from the front of the window fit together into the coming iteration."""
+    """Return how many requests from the front of the window fit together into the next iteration."""
     need, room = e.episode.need, e.run.admit.shape[0] - e.run.w.num_active
     count = 0
     while count < e.episode.num_window and count < room:
@@ -81,7 +81,7 @@ def must_admit(e: Env) -> bool:
 
 @jit
 def evict_overflow(e: Env) -> None:
-    """Evict by the overflow rule until the coming iteration fits."""
+    """Evict by the overflow rule until the next iteration fits."""
     for k in range(e.run.w.num_active - 1, -1, -1):
         if e.run.active[k].planned != MARKED and (
             e.settings.overflow == OVERFLOW_CLEAR or e.episode.need > e.run.problem.kv_capacity
@@ -91,7 +91,7 @@ def evict_overflow(e: Env) -> None:
 
 @jit_inline
 def settle_overflow(e: Env) -> None:
-    """Evict by the overflow rule if the coming iteration does not fit."""
+    """Evict by the overflow rule if the next iteration does not fit."""
     if e.episode.need > e.run.problem.kv_capacity:
         evict_overflow(e)
 
@@ -100,8 +100,8 @@ def settle_overflow(e: Env) -> None:
 def settle(e: Env) -> None:
     """Complete the composed decision: evict on overflow, and wait if there is nothing to run.
 
-    An empty batch after evictions is a lost iteration, as for the policies that clear. Otherwise the worker waits
-    for the next arrival, ``idle_time`` at the longest.
+    An empty batch after evictions is a lost iteration, as for policies that evict all requests. Otherwise the worker
+    waits for the next arrival, at most ``idle_time``.
     """
     settle_overflow(e)
     d, w = e.run.decision, e.run.w
@@ -119,7 +119,7 @@ def start_decision(e: Env) -> None:
 
 @jit_inline
 def something_to_decide(e: Env) -> bool:
-    """Whether a request could be admitted now, or the coming iteration does not fit."""
+    """Whether a request could be admitted now, or the next iteration does not fit."""
     if e.episode.need > e.run.problem.kv_capacity:
         return True
     for q in range(e.episode.num_window):  # noqa: SIM110 (Numba has no generator expressions)

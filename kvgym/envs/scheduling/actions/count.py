@@ -1,6 +1,6 @@
 """``admit_count``: the number of requests to admit; Discrete(Q + 1).
 
-Admit the first k of the queue window, all of them if they fit together and none otherwise; then run.
+Admit the first k requests of the queue window if they fit together, otherwise none; then run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def write_mask(where: Any, mask: Any) -> None:
 
 @apply_kernel
 def apply(where: Any, action: Any) -> int:
-    """Admit the first of the window, or none if they do not all fit."""
+    """Admit the first requests of the window, or none if they do not all fit."""
     e = open_environment(where)
     count = int(action[0])
     if 0 <= count <= number_fitting(e):
@@ -61,7 +61,7 @@ def apply(where: Any, action: Any) -> int:
 
 @encode_kernel
 def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
-    """Write the number of admissions, if they are the first of the window and evictions follow the overflow rule."""
+    """Write the number of admissions, if these are the first of the window and evictions follow the overflow rule."""
     e = open_environment(where)
     d = decision.record
     reason = in_full(e, decision)

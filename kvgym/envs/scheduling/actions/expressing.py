@@ -81,7 +81,7 @@ def in_full(e: Env, decision: RuleDecision) -> int:
         if reason == 0 and planned_tokens(d, decision.admit_tokens[j], left) != full_tokens(left):
             reason = CHUNKS
     for j in range(d.num_evict):
-        e.run.active[evict[j]].planned = UNKNOWN  # not in the batch, so that its plan has no meaning
+        e.run.active[evict[j]].planned = UNKNOWN  # it is not in the batch, so its plan has no meaning
     for k in range(e.run.w.num_active):
         slot = e.run.active[k]
         left = slot.num_prefill_left
@@ -169,7 +169,7 @@ def explain(reason: int, config: Any, report: Any) -> str:
         return "runs an empty batch on an empty worker; the environment waits there instead"
     if reason == UNASKED:
         return "evicts or admits in an iteration that the environment skips; use epochs='iteration'"
-    return f"admits {int(report[NUM_ADMIT])} requests that do not fit into the coming iteration"
+    return f"admits {int(report[NUM_ADMIT])} requests that do not fit into the next iteration"
 
 
 def explain_refusal(status: int, tracker: Any) -> str:

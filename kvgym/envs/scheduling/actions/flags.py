@@ -38,7 +38,7 @@ from kvgym.simulator.tables import REQUEUE_ARRIVAL, UNKNOWN
 
 @mask_kernel
 def write_mask(where: Any, mask: Any) -> None:
-    """Write whether 0 and whether 1 is possible for every flag."""
+    """Write, for every flag, whether 0 and whether 1 is possible."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
     left = e.run.w.num_active - e.run.decision.num_evict
@@ -62,7 +62,7 @@ def apply(where: Any, action: Any) -> int:
                 add_eviction(e, num_active - 1 - a)
             else:
                 e.episode.num_ignored += 1
-    taken = 0  # positions move up as requests are taken
+    taken = 0  # positions move up as requests leave the window
     present = e.episode.num_window
     for q in range(queue):
         if action[q] == 1:

@@ -1,17 +1,19 @@
 """The protocol of action kinds.
 
-A kind is a class with a space and three compiled functions, which get an environment's tables by
+A kind is a class with a space and three compiled functions, which open an environment's tables with
 ``e = open_environment(where)``:
 
 - ``write_mask(where, mask)`` writes which choices are possible now;
 - ``apply(where, action)`` adds an action to the decision being composed and returns MORE, or COMPLETE if the worker
   can carry it out; no time passes before that;
-- ``encode(where, decision, done, action, report)`` translates a decision to actions, see :mod:`~.expressing`; optional.
+- ``encode(where, decision, done, action, report)``, optional, translates a decision to actions, see
+  :mod:`~.expressing`.
 
-A kind that steers a rule with memory has :meth:`ActionKind.rule_memory`, which its functions open by
-``open_rule(where)``, and ``at_boundary(where)``, called once at every iteration boundary before the decision. So the
-rule observes every boundary, even if a step of the environment spans several. ``write_features(where, observation)``
-writes the rule's features, see :data:`kvgym.envs.scheduling.revealed.RULE_FEATURES`.
+A kind that steers a rule with memory has :meth:`ActionKind.rule_memory`; its functions open that memory with
+``open_rule(where)``. It also has ``at_boundary(where)``, called once at every iteration boundary before the decision.
+So the rule observes every boundary, even if a step of the environment spans several.
+``write_features(where, observation)`` writes the rule's features, see
+:data:`kvgym.envs.scheduling.revealed.RULE_FEATURES`.
 
 A choice outside the mask adds nothing to the decision and is counted in ``e.episode.num_ignored``. Every action must
 lead to a valid decision: the engine repairs nothing and ends with an error.

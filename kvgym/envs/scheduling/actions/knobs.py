@@ -1,10 +1,10 @@
-"""``knobs``: settings of a rule that runs for the coming ``hold`` iterations; MultiDiscrete.
+"""``knobs``: settings of a rule that runs for the next ``hold`` iterations; MultiDiscrete.
 
 The settings are protection margin, admission cap, token budget and quantum. The rule runs decodes first, then prefill
-chunks within the budget, then admits in the order of the window. If the first request of the window does not
-fit, a quantum lets the rule evict an active request for it. Of those with enough memory to free, it evicts
-the one with the most output tokens. That one must have generated at least the quantum, and twice what the
-first of the window once had. This is least attained service; doubling bounds the work lost.
+chunks within the budget, then admits in the order of the window. If the first request of the window does not fit, a
+quantum lets the rule evict an active request to make room for it. The rule chooses the one with the most output
+tokens, among those that would free enough memory. It must have generated at least the quantum, and at least twice the
+most that the first request of the window ever had. This is least attained service; doubling bounds the work lost.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ PROTECTION_LEVELS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 """Levels of the first knob: protected fraction of memory."""
 
 ADMISSION_CAPS = (0, 1, 2, 4, 8, 16, 64, 2**31 - 1)
-"""Levels of the second knob: maximal admissions per iteration."""
+"""Levels of the second knob: maximum admissions per iteration."""
 
 TOKEN_BUDGETS = (64, 128, 192, 256, 320, 384, 448, 512, 1024, 2**31 - 1)
 """Levels of the third knob: tokens per iteration; decodes come first, prefill chunks get the rest."""
 
 QUANTA = (2**31 - 1, 1024, 512, 256, 128)
-"""Levels of the fourth knob: output tokens after which a request may be evicted; the first means never."""
+"""Levels of the fourth knob: output tokens from which a request may be evicted; the first means never."""
 
 LEVELS = {
     "protection": PROTECTION_LEVELS,
@@ -90,10 +90,10 @@ def write_mask(where: Any, mask: Any) -> None:
 
 @jit
 def evict_longest(e: Env, limit: int, quantum: int) -> int:
-    """Evict the active request with the most output tokens for the first of the window, if the quantum allows it.
+    """Evict the active request with the most output tokens to admit the first of the window, if the quantum allows it.
 
-    Its eviction must make enough room: otherwise it would be admitted again at once, its work lost.
-    Returns the tokens it would have processed in the coming iteration.
+    The eviction must free enough memory. Otherwise the evicted request would be admitted again at once, and its work
+    would be lost. Return the tokens that it would have processed in the next iteration.
     """
     if e.episode.num_window == 0:
         return 0
@@ -117,7 +117,7 @@ def evict_longest(e: Env, limit: int, quantum: int) -> int:
 
 @apply_kernel
 def apply(where: Any, action: Any) -> int:
-    """Follow the rule of the given knobs for one iteration."""
+    """Apply the rule with these knobs for one iteration."""
     e = open_environment(where)
     run, d = e.run, e.run.decision
     if e.episode.held == 0:
@@ -157,7 +157,7 @@ def apply(where: Any, action: Any) -> int:
         r = run.requests[e.window[0]]
         beyond = e.episode.need + first_use(run.problem, r) > limit
         if not can_admit(e, e.window[0]) or (beyond and e.episode.need > 0):
-            break  # an empty worker admits the first despite the margin, or it could wait for ever
+            break  # an empty worker admits the first despite the margin, so that it does not wait for ever
         tokens = min(budget, max(r.num_prefill_left, 1))
         run.admit_tokens[d.num_admit] = tokens
         budget -= tokens
@@ -167,7 +167,7 @@ def apply(where: Any, action: Any) -> int:
 
 
 class Knobs(ActionKind):
-    """Protection margin, admission cap, token budget and quantum of a rule for the coming iterations."""
+    """Protection margin, admission cap, token budget and quantum of a rule for the next iterations."""
 
     name = "knobs"
     holds = True
@@ -183,9 +183,9 @@ class Knobs(ActionKind):
         """Return the meaning and the levels of each knob."""
         explained = {
             "protection": ("memory kept free of new requests", "share of memory"),
-            "cap": ("maximal admissions per iteration", "requests"),
-            "budget": ("maximal tokens per iteration, decodes first", "tokens"),
-            "quantum": ("output after which a request may be evicted for another", "tokens"),
+            "cap": ("maximum admissions per iteration", "requests"),
+            "budget": ("maximum tokens per iteration, decodes first", "tokens"),
+            "quantum": ("output from which a request may be evicted for another", "tokens"),
         }
         listed = {
             name: ", ".join("no limit" if level == 2**31 - 1 else f"{level:,}" for level in levels)
@@ -231,7 +231,7 @@ class Knobs(ActionKind):
         )
 
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Choose the lowest protection, the highest cap and budget, and no quantum, as far as they are allowed."""
+        """Choose the lowest protection, the highest cap and budget, and no quantum, if allowed."""
         knobs = [np.flatnonzero(part) for part in np.split(mask, np.cumsum(knob_levels())[:-1])]
         return np.array([knobs[0][0], knobs[1][-1], knobs[2][-1], knobs[3][0]], np.int64)
 

@@ -1,8 +1,8 @@
 """``admit_evict``: one choice per action; Discrete(Q + W + 1).
 
 Admit the request at a window position, evict the request at an active position (0 = the latest activated), or run
-the batch. Positions behind a chosen request move up, so that any number can be admitted or evicted. Time passes
-only when the batch runs; a choice outside the mask runs it as decided so far.
+the batch. Positions after a chosen request move up, so that any number can be admitted or evicted. Time passes only
+when the batch runs; a choice outside the mask runs the batch as decided so far.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def apply(where: Any, action: Any) -> int:
 
 @encode_kernel
 def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
-    """Write evictions, then admissions, then run, one per call; positions take earlier choices into account."""
+    """Write evictions, then admissions, then run, one per call; positions allow for earlier choices."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
     d = decision.record

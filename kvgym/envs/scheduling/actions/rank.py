@@ -1,16 +1,16 @@
-"""``rank`` and ``rank_scores``: steer the scheduler ``ranked`` for the coming ``hold`` iterations.
+"""``rank`` and ``rank_scores``: steer the scheduler ``ranked`` for the next ``hold`` iterations.
 
 ``rank`` is a Box, float64: the weights of :data:`kvgym.baselines.ranked.weights.WEIGHTS`, in that order, between
 their bounds. A changed weight recomputes all scores.
 
 ``rank_scores`` is Box(Q + W) in [-10, 10], float64: a number added to the score of the request at each position of
 the queue window, then of the active window (0 = the latest activated); lower scores are better. It stays with the
-request until the next action, even if the request moves; requests in neither window get 0. Requests with a new addition
-are scored again, and any change ranks all active requests at that iteration. 0 everywhere is ``ranked`` with
-the environment's ``weights``.
+request until the next action, even if the request moves; requests in neither window get 0. Requests with a changed
+addition are scored again, and any change ranks all active requests at that iteration. Additions of 0 are ``ranked``
+with the environment's ``weights``.
 
-The rule decides at every iteration, however many an action spans. With equal weights, and with the scheduler's
-``information``, the schedule is that of :func:`kvgym.simulate`, bit for bit.
+The rule decides at every iteration, even if an action spans several. With equal weights and the scheduler's
+``information``, the schedule equals that of :func:`kvgym.simulate`, bit for bit.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def apply_weights(where: Any, action: Any) -> int:
 
 @jit_inline
 def add_to_score(memory: RuleMemory, n: int, i: int, added: float) -> None:
-    """Set the addition to the score of a request, and reset its score so that it is computed again."""
+    """Set the addition to the score of a request, and mark the score for recomputation."""
     memory.reals[SCORES + n + i] = added
     memory.reals[SCORES + i] = math.nan
 
@@ -146,7 +146,7 @@ class _Ranking(ActionKind):
 
 
 class Rank(_Ranking):
-    """Weights of the scheduler ``ranked`` for the coming iterations."""
+    """Weights of the scheduler ``ranked`` for the next iterations."""
 
     name = "rank"
     defaults = {"queue_order": "rank", "features": ("rank",)}  # noqa: RUF012
@@ -178,7 +178,7 @@ class Rank(_Ranking):
 
 
 class RankScores(_Ranking):
-    """Additions to the scores that ``ranked`` gives the requests of both windows, for the coming iterations."""
+    """Additions to the scores that ``ranked`` gives the requests of both windows, for the next iterations."""
 
     name = "rank_scores"
     defaults = {"queue_order": "rank", "features": ("rank",), "hold": 1}  # noqa: RUF012

@@ -10,7 +10,7 @@ activated), then one for the worker:
 - ``wait``, in units of 2^30 seconds: up to the current time, the batch runs; a later time makes the worker wait for
   the next arrival, at most until then. 1 sets no limit.
 
-Active requests behind the window run in full. A request that does not fit is not admitted, and is counted in
+Active requests beyond the window run in full. A request that does not fit is not admitted, and is counted in
 ``info["ignored"]``. If the active requests do not fit as planned, the overflow rule evicts and nothing is admitted.
 This expresses every decision of a policy exactly if the windows are long enough.
 """
@@ -93,7 +93,7 @@ def insert_by_order(rows: Any, count: int, action: Any, row: int, shift: int) ->
 
 @jit
 def use_as_planned(e: Env, k: int) -> int:
-    """Return the memory that slot ``k`` needs in the coming iteration as planned."""
+    """Return the memory that slot ``k`` needs in the next iteration as planned."""
     slot = e.run.active[k]
     tokens = planned_tokens(e.run.decision, slot.planned, slot.num_prefill_left)
     return allocated(e.run.problem, slot.num_kv_tokens) + kv_growth(e.run.problem, slot, tokens)
@@ -136,7 +136,7 @@ def plan_active(e: Env, action: Any) -> int:
 
 @jit
 def admit_chosen(e: Env, action: Any, need: int) -> int:
-    """Admit the chosen requests that fit; return the memory that the coming iteration needs."""
+    """Admit the chosen requests that fit; return the memory that the next iteration needs."""
     run, d = e.run, e.run.decision
     chosen = 0
     for q in range(min(e.settings.queue_window, e.episode.num_window)):
