@@ -75,7 +75,7 @@ def test_the_look_ahead_of_mc_sf_waits_no_longer_than_it_must() -> None:
 
 @pytest.mark.parametrize(("block_size", "start"), [(1, [0, 0]), (4, [0, 2])])
 def test_vllm_admits_by_blocks(block_size: int, start: list[float]) -> None:
-    """5 and 2 tokens of 8; in blocks of 4 the first takes all, until it is over at 2."""
+    """5 and 2 tokens of 8; in blocks of 4 the first takes all, until it is done at 2."""
     result = run("vllm:watermark=0", [(0.0, 4, 2), (0.0, 1, 1)], 8, block_size)
     check(result, start, [2, 3] if block_size == 4 else [2, 1])
 
@@ -86,7 +86,7 @@ def test_vllm_decodes_inside_full_memory() -> None:
     check(result, [0, 0], [5, 10], first=[1, 1], evictions=[0, 1])
 
 
-def test_sarathi_goes_on_with_a_prompt_inside_its_block() -> None:
+def test_sarathi_continues_a_prompt_inside_its_block() -> None:
     """Two blocks of 4, one for each, and two tokens per iteration: a decode and a token of request 1's prompt."""
     result = run("sarathi:token_budget=2", [(0.0, 1, 3), (0.0, 3, 1)], 8, 4)
     check(result, [0, 0], [3, 3], first=[1, 3])
@@ -106,15 +106,15 @@ def test_sarathi_reserves_the_blocks_of_ongoing_prompts(block_size: int, start: 
         assert result.requests["start_time"][1] < result.requests["finish_time"][0]
 
 
-def test_slai_passes_over_a_decode_without_a_block() -> None:
-    """At 1 request 1 has filled its block and no other is free; request 0 writes into its own until it is over."""
+def test_slai_skips_a_decode_without_a_block() -> None:
+    """At 1 request 1 has filled its block and no other is free; request 0 writes into its own until it is done."""
     result = run("slai", [(0.0, 1, 3), (0.0, 3, 2)], 8, 4)
     check(result, [0, 0], [3, 4], first=[1, 1])
 
 
 @pytest.mark.parametrize("policy", ["rad", "dist_serve"])
 def test_prefills_alone_count_blocks(policy: str) -> None:
-    """Request 1 claims 2 of 3 blocks and waits until request 0, with 2 from its second token on, is over."""
+    """Request 1 claims 2 of 3 blocks and waits until request 0, with 2 from its second token on, is done."""
     check(run(policy, [(0.0, 4, 3), (0.0, 4, 1)], 12, 4), [0, 3], [3, 4])
     check(run(policy, [(0.0, 4, 3), (0.0, 4, 1)], 12, 1), [0, 1], [4, 2])
 

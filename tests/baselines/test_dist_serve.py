@@ -4,7 +4,7 @@ Source: Bari et al., "Optimal Scheduling Algorithms for LLM Inference: Theory an
 al., "DistServe"). What a cluster does between workers, taking prefilled requests to a decode worker, is done here by
 hand in the tables of a simulation.
 
-Notation of the comments: s prompt, o output, M memory, kv = tokens at rest; "P 0" is the whole prompt of request 0,
+Notation in comments: s prompt, o output, M memory, kv = tokens at rest; "P 0" is the whole prompt of request 0,
 "D 0 1" a decode of requests 0 and 1. An iteration takes a second; first tokens are "uncounted".
 """
 
@@ -51,7 +51,7 @@ def worker(
 
 
 def test_mixed_prefills_one_prompt_at_a_time_before_it_decodes() -> None:
-    # P 0, P 1, D 0 1: 1 is over at 3, when 2 comes: P 2, and then D 0 2.
+    # P 0, P 1, D 0 1: 1 is done at 3, when 2 comes: P 2, and then D 0 2.
     result = simulate(settings(100), requests([0, 0, 3], [3, 4, 1], [2, 1, 1]), "dist_serve", log=True)
     check(result, start=[0, 1, 3], finish=[5, 3, 5], first=[1, 2, 4])
     assert result.log is not None
@@ -72,7 +72,7 @@ def test_mixed_decodes_while_the_next_prompt_does_not_fit() -> None:
 
 
 def test_mixed_evicts_the_newest() -> None:
-    # M = 10. P 0 (4), P 1 (5): kv 9. D 0 1 would take 11: 1 goes; D 0 until 5. P 1, D 1 twice.
+    # M = 10. P 0 (4), P 1 (5): kv 9. D 0 1 would take 11: 1 is evicted; D 0 until 5. P 1, D 1 twice.
     result = simulate(settings(10), requests([0, 0], [4, 5], [3, 2]), "dist_serve")
     check(result, start=[0, 1], finish=[5, 8], first=[1, 2], evictions=[0, 1])
 
@@ -82,7 +82,7 @@ def test_a_request_may_fill_the_memory() -> None:
     check(result, start=[0], finish=[4])
     assert result.log is not None
     assert result.log["kv_tokens"].tolist() == [7, 8, 9, 10]
-    # One-token outputs: counted, they are over with the prefill.
+    # One-token outputs: counted, they are done with the prefill.
     counted = System(kv_capacity=10, batch_time=UnitBatchTime())
     result = simulate(counted, requests([0, 0, 1], [9, 3, 3], [1, 1, 1]), "dist_serve")
     check(result, start=[0, 1, 2], finish=[1, 2, 3])
@@ -163,7 +163,7 @@ def test_a_decode_worker_takes_all_that_fit_and_decodes_at_once() -> None:
     log = simulation.log[: int(simulation.tracker[0]["num_log"])]
     assert log["num_decodes"].tolist() == [1, 2, 2, 1]
     assert log["prefill_tokens"].sum() == 0
-    # M = 10: 0 and 1 hold 7 and write 2; 2 (1 + 1) does not fit until 1 is over.
+    # M = 10: 0 and 1 hold 7 and write 2; 2 (1 + 1) does not fit until 1 is done.
     simulation = run_decode_worker(10, [0, 0, 0], [3, 4, 1], [2, 1, 1])
     check(simulation, start=[0, 0, 1], finish=[2, 1, 2])
 
@@ -178,15 +178,15 @@ def test_a_decode_worker_decodes_up_to_t_col() -> None:
 
 
 def test_a_decode_worker_prefills_what_it_evicted() -> None:
-    # M = 10. 3 + 4, with 2 decodes 9; 2 would make 11. t=1: 11: 1 goes and loses all, D 0: kv 5. t=2: P 1: 5 + 4 + 1
-    # fits, alone: kv 9. t=3: 11 again: 1 goes, D 0, over at 4. t=4: P 1. t=5: 2 comes: D 1 2; D 1.
+    # M = 10. 3 + 4, with 2 decodes 9; 2 would make 11. t=1: 11: 1 is evicted and loses all, D 0: kv 5. t=2: P 1: 5 +
+    # 4 + 1 fits, alone: kv 9. t=3: 11 again: 1 is evicted, D 0, done at 4. t=4: P 1. t=5: 2 comes: D 1 2; D 1.
     args: tuple[Any, ...] = (10, [0, 0, 0], [3, 4, 1], [3, 2, 1])
     simulation = run_decode_worker(*args)
     check(simulation, start=[0, 0, 5], finish=[4, 7, 6], evictions=[0, 2, 0])
     log = simulation.log[: int(simulation.tracker[0]["num_log"])]
     assert log["prefill_tokens"].tolist() == [0, 0, 4, 0, 4, 0, 0]
     assert log["num_decodes"].tolist() == [2, 1, 0, 1, 0, 2, 1]
-    # With progress kept 1 comes back with 5 tokens: beside kv 5 and 2 decodes too much. At 3: D 1 2.
+    # With progress kept 1 returns with 5 tokens: beside kv 5 and 2 decodes too much. At 3: D 1 2.
     simulation = run_decode_worker(*args, progress_on_evict="kept")
     check(simulation, start=[0, 0, 3], finish=[3, 4, 4], evictions=[0, 1, 0])
 

@@ -1,6 +1,6 @@
 """Greedy FCFS, α-protection and β-clearing on schedules worked out by hand.
 
-Notation of the comments: s prompt, o output, M memory. In the next iteration a request with g tokens generated
+Notation in comments: s prompt, o output, M memory. In the next iteration a request with g tokens generated
 takes s + g + 1. A plain sum such as 3+4 lists the requests in order of activation.
 """
 
@@ -34,14 +34,14 @@ ALL = pytest.mark.parametrize(
 @ALL
 def test_a_head_that_does_not_fit_blocks_the_rest(policy: str) -> None:
     # Limit 10 of M = 20. t=0: 0 (s 4, o 3): 5. t=1: 1 (s 5): 6+6 = 12, stop; 2 (s 1) would fit: 6+2.
-    # t=2: 7+6 = 13. t=3: 0 is over, 6+2 = 8.
+    # t=2: 7+6 = 13. t=3: 0 is done, 6+2 = 8.
     result = run(policy.format("0.5"), 20, [0, 1, 1], [4, 5, 1], [3, 1, 1])
     check(result, start=[0, 3, 3], finish=[3, 4, 4])
 
 
 @ALL
 def test_arrivals_at_completion_between_rounds_and_after_idleness(policy: str) -> None:
-    # Limit 4 of M = 8: s 3 fills it, so one at a time until the token phase is over (growth may pass the limit).
+    # Limit 4 of M = 8: s 3 fills it, so one at a time until its decodes are done (growth may pass the limit).
     # 1 arrives as 0 finishes; 2 within a round; 3 finds the worker idle.
     result = run(policy.format("0.5"), 8, [0, 2, 2.5, 9.5], [3, 3, 3, 1], [2, 2, 2, 1])
     check(result, start=[0, 2, 4, 9.5], finish=[2, 4, 6, 10.5])
@@ -61,7 +61,7 @@ def test_thresholds_are_exact_decimals(policy: str, alpha: str, M: int) -> None:
 
 
 @ALL
-def test_an_empty_worker_takes_the_first_whatever_the_margin(policy: str) -> None:
+def test_an_empty_worker_admits_its_first_request_despite_the_margin(policy: str) -> None:
     # Limit 2 of M = 10: each needs more, so one after another.
     args: Any = (10, [0, 0, 0], [6, 1, 9], [2, 1, 1])
     check(run(policy.format("0.8"), *args), start=[0, 2, 3], finish=[2, 3, 4])
@@ -86,8 +86,8 @@ def test_fcfs_fills_the_memory() -> None:
 
 
 def test_fcfs_evicts_the_last_activated() -> None:
-    # M = 8, all at 0. t=0: 3+3, third 9 > 8. t=1: 1 is over; 4+3 = 7: 2 starts. t=2: 5+4 = 9 > 8: 2 goes, 0 runs.
-    # t=3: 6+3 = 9. t=4: 0 is over, 2 starts again.
+    # M = 8, all at 0. t=0: 3+3, third 9 > 8. t=1: 1 is done; 4+3 = 7: 2 starts. t=2: 5+4 = 9 > 8: 2 is evicted, 0 runs.
+    # t=3: 6+3 = 9. t=4: 0 is done, 2 starts again.
     result = run("fcfs", 8, [0, 0, 0], [2, 2, 2], [4, 1, 2])
     check(result, start=[0, 0, 1], finish=[4, 1, 6], first=[1, 1, 2], evictions=[0, 0, 1])
     assert result.log is not None
@@ -95,15 +95,15 @@ def test_fcfs_evicts_the_last_activated() -> None:
     np.testing.assert_array_equal(result.log["num_evicted"], [0, 0, 1, 0, 0, 0])
 
 
-def test_fcfs_within_one_slot_the_last_picked_goes_first() -> None:
-    # M = 9, three of s 2, o 3. t=0: 3+3+3 = 9. t=1: 12 > 9: 2 goes, 8. t=2: 10 > 9: 1 goes, 5; none is admitted.
-    # t=3: 0 is over; 3+3. t=4: 8. t=5: 10 > 9: 2 goes. t=6: 1 is over; 2 starts.
+def test_fcfs_evicts_the_last_picked_of_an_iteration_first() -> None:
+    # M = 9, three of s 2, o 3. t=0: 3+3+3 = 9. t=1: 12 > 9: 2 is evicted, 8. t=2: 10 > 9: 1 is evicted, 5; none is
+    # admitted. t=3: 0 is done; 3+3. t=4: 8. t=5: 10 > 9: 2 is evicted. t=6: 1 is done; 2 starts.
     result = run("fcfs", 9, [0, 0, 0], [2, 2, 2], [3, 3, 3])
     check(result, start=[0, 0, 0], finish=[3, 6, 9], first=[1, 1, 1], evictions=[0, 1, 2])
 
 
 def test_fcfs_evicts_until_the_round_fits_newest_first() -> None:
-    # M = 18, six of s 2. t=0: 18. t=1: 24 > 18: 5 goes (20), 4 goes (16).
+    # M = 18, six of s 2. t=0: 18. t=1: 24 > 18: 5 is evicted (20), 4 is evicted (16).
     table = RequestTable.from_columns(arrival_time=[0] * 6, prompt_len=[2] * 6, output_len=[3] * 6)
     system = System(kv_capacity=18, batch_time=UnitBatchTime())
     policy = make_policy("fcfs")
@@ -117,15 +117,15 @@ def test_fcfs_evicts_until_the_round_fits_newest_first() -> None:
     assert (list(decision.evict), list(decision.admit)) == ([5, 4], [])
 
 
-def test_fcfs_an_iteration_that_evicts_admits_none_and_the_evicted_keep_their_place() -> None:
-    # M = 6. t=0: 2+3 = 5. t=1: 3+4 = 7 > 6: 1 goes; 2 (3+2 = 5) would fit, but not at this epoch.
-    # t=2: 1 is first again: 4+3 = 7, stop. t=3: 5+3. t=4: 0 is over; 3+2. t=5: 2 is over; 4.
+def test_fcfs_admits_none_when_it_evicts_and_evicted_requests_keep_their_place() -> None:
+    # M = 6. t=0: 2+3 = 5. t=1: 3+4 = 7 > 6: 1 is evicted; 2 (3+2 = 5) would fit, but not at this epoch.
+    # t=2: 1 is first again: 4+3 = 7, stop. t=3: 5+3. t=4: 0 is done; 3+2. t=5: 2 is done; 4.
     result = run("fcfs", 6, [0, 0, 1], [1, 2, 1], [4, 2, 1])
     check(result, start=[0, 0, 4], finish=[4, 6, 5], evictions=[0, 1, 0])
 
 
 def test_fcfs_watermark_bounds_admission_only() -> None:
-    # M = 10, limit 8. t=0: 4+4 = 8, exactly. t=1: 10. t=2: 12 > 10: 1 goes. t=3: 0 is over; 1 again.
+    # M = 10, limit 8. t=0: 4+4 = 8, exactly. t=1: 10. t=2: 12 > 10: 1 is evicted. t=3: 0 is done; 1 again.
     result = run("fcfs:protection=0.2", 10, [0, 0], [3, 3], [3, 3])
     check(result, start=[0, 0], finish=[3, 6], evictions=[0, 1])
 
@@ -134,7 +134,7 @@ def test_fcfs_watermark_bounds_admission_only() -> None:
 
 
 def test_alpha_greedy_admits_up_to_the_threshold() -> None:
-    # M = 10, limit 7. t=0: 3+4 = 7; 2: 9, stop. t=1: 1 is over; 4+2.
+    # M = 10, limit 7. t=0: 3+4 = 7; 2: 9, stop. t=1: 1 is done; 4+2.
     check(
         run("alpha_greedy:alpha=0.3", 10, [0, 0, 0], [2, 3, 1], [2, 1, 1]), start=[0, 0, 1], finish=[2, 1, 2]
     )
@@ -146,8 +146,8 @@ OVERFLOW = (10, [0, 2, 4], [1, 2, 1], [5, 3, 1])
 
 
 def test_alpha_greedy_clears_all_and_the_round_is_lost() -> None:
-    # t=4: 0 and 1 are cleared, 2, arrived now, does not start. t=5: 2+3+2 = 7. t=6: 2 is over, 3+4. t=7: 4+5.
-    # t=8: 1 is over, 5. t=9: 6. t=10.
+    # t=4: 0 and 1 are cleared, 2, arrived now, does not start. t=5: 2+3+2 = 7. t=6: 2 is done, 3+4. t=7: 4+5.
+    # t=8: 1 is done, 5. t=9: 6. t=10.
     result = run("alpha_greedy:alpha=0.3", *OVERFLOW)
     check(result, start=[0, 2, 5], finish=[10, 8, 6], first=[1, 3, 6], evictions=[1, 1, 0])
     log = result.log

@@ -2,7 +2,7 @@
 
 Source: "flow control for LLM inference": Algorithms 1 and 2, conditions (2) and (4), Section 4.1, Appendix A.2.
 
-Notation of the comments: s prompt, o output, M memory, g tokens generated. In the next iteration a request takes
+Notation in comments: s prompt, o output, M memory, g tokens generated. In the next iteration a request takes
 s + g + 1, in the k-th round from now s + g + k. A sum such as 4+3 lists requests in order of activation.
 """
 
@@ -51,7 +51,7 @@ def test_ties_by_arrival_then_id_and_one_token_requests(policy: str) -> None:
 
 
 @ALL
-def test_iterations_of_other_lengths(policy: str) -> None:
+def test_iterations_of_other_durations(policy: str) -> None:
     # M = 5: one at a time. Prefill 0.5 + 3 * 0.25 = 1.25, decode 0.5 + 0.125 = 0.625.
     time = AffineBatchTime(0.5, per_prefill_token=0.25, per_decode_token=0.125)
     result = run(policy, 5, [0, 0.7], [3, 3], [2, 2], batch_time=time)
@@ -132,15 +132,15 @@ def test_activates_no_more_than_the_budget() -> None:
     check(result, start=[0, 0, 1, 1, 2], finish=[3, 1, 3, 2, 3], kv=[4, 7, 9])
 
 
-def test_budget_that_was_not_used_is_lost() -> None:
+def test_unused_budget_is_lost() -> None:
     # None waits at t=1 and t=2 (0 runs on); at 3 there is one activation as ever.
     result = run("flow_control:budget=1", 99, [0, 3, 3, 3], [1] * 4, [9, 1, 1, 1])
     check(result, start=[0, 3, 4, 5], finish=[9, 4, 5, 6])
 
 
-def test_picks_that_overflow_are_undone_and_are_no_evictions() -> None:
-    # M = 8, budget 3. t=0: 3+3+3 = 9: 2, picked last, stays. t=1: 1 is over: 4+3 = 7. t=2: 5+4 = 9: 2 is evicted,
-    # and may come back at t=3: 6+3 = 9, undone. t=4: 0 is over.
+def test_picks_that_overflow_are_undone_and_do_not_count_as_evictions() -> None:
+    # M = 8, budget 3. t=0: 3+3+3 = 9: 2, picked last, stays. t=1: 1 is done: 4+3 = 7. t=2: 5+4 = 9: 2 is evicted,
+    # and may return at t=3: 6+3 = 9, undone. t=4: 0 is done.
     result = run("flow_control:budget=3", 8, [0, 0, 0], [2, 2, 2], [4, 1, 2])
     check(result, [0, 0, 1], [4, 1, 6], first=[1, 1, 2], evictions=[0, 0, 1], kv=[6, 7, 5, 6, 3, 4])
     assert result.log is not None
@@ -156,13 +156,13 @@ ONE_AT_A_TIME = ("flow_control:budget=1", 10, [0, 0, 2], [3, 3, 1], [4, 3, 1])
 
 def test_evicted_requests_keep_their_place_and_block() -> None:
     # t=0: 4. t=1: 5+4. t=2: 6+5, and 2, picked: +2 = 13 > 10: 2 is undone (11), 1 evicted (6). t=3: FIFO gives
-    # 1: 7+4 = 11, undone; 2 would fit (7+2) but is not first. t=4: 0 is over; 1. t=5: 5+2. t=6: 6.
+    # 1: 7+4 = 11, undone; 2 would fit (7+2) but is not first. t=4: 0 is done; 1. t=5: 5+2. t=6: 6.
     result = run(*ONE_AT_A_TIME)
     check(result, [0, 1, 5], [4, 7, 6], evictions=[0, 1, 0], kv=[4, 9, 6, 7, 4, 7, 6])
 
 
 def test_evicted_requests_may_re_enter_at_the_back() -> None:
-    # As before, but at t=3 request 2 comes first: 7+2 = 9. t=4: 0 and 2 are over.
+    # As before, but at t=3 request 2 comes first: 7+2 = 9. t=4: 0 and 2 are done.
     result = run(*ONE_AT_A_TIME, requeue="back")
     check(result, [0, 1, 3], [4, 7, 4], evictions=[0, 1, 0], kv=[4, 9, 6, 9, 4, 5, 6])
 
@@ -206,7 +206,7 @@ def test_a_sequence_of_budgets_in_a_scenario() -> None:
     assert result.log["num_admitted"][:8].tolist() == [1, 2] * 4
 
 
-def test_what_is_put_back_is_what_would_have_been_picked() -> None:
+def test_put_back_requests_are_those_that_would_have_been_picked() -> None:
     # M = 8, B = 3. t=0: 3+3 fit, 2 of four is put back. t=1: 4+4, and 2, 3 are put back. t=2: 5+5 = 10: 1 is evicted,
     # and 2, 3 are put back. A policy in Python says so by its decision.
     table = requests([0] * 4, [2] * 4, [3, 3, 1, 1])
@@ -225,7 +225,7 @@ def test_what_is_put_back_is_what_would_have_been_picked() -> None:
         simulation.step(Decision(put_back=-1))
 
 
-def test_random_budgets_are_uniform_with_the_mean_given() -> None:
+def test_random_budgets_are_uniform_with_the_given_mean() -> None:
     """B_t is uniform on 0 … 2b, one draw per iteration from the policy's own stream."""
     for budget, seed in ((0.5, 1), (2, 1), (2.5, 2), (4, 3)):
         n = int(300 * budget)
@@ -254,7 +254,7 @@ def test_random_budgets_of_any_mean() -> None:
     assert abs((admitted == 3).mean() - 1 / 8) < 4 * np.sqrt(7 / 64 / len(admitted))
 
 
-def test_random_budgets_are_drawn_also_with_an_empty_queue() -> None:
+def test_random_budgets_are_also_drawn_with_an_empty_queue() -> None:
     # 0 keeps the worker busy from its start on; the others arrive at 30 and get the draw of iteration 30.
     seen = set()
     for seed in range(12):
@@ -300,12 +300,12 @@ def test_a_class_does_not_wait_for_another() -> None:
     check(result, start=[0, 1, 2, 0, 1], finish=[1, 2, 3, 1, 2])
 
 
-def test_overflow_evicts_the_last_activated_whatever_its_class() -> None:
-    # M = 9. t=0: 3. t=1: 4+3. t=2: 5+4. t=3: 6+5 = 11: 1 goes, although its class is served first. t=4: 1 again.
+def test_overflow_evicts_the_last_activated_of_any_class() -> None:
+    # M = 9. t=0: 3. t=1: 4+3. t=2: 5+4. t=3: 6+5 = 11: 1 is evicted, although its class is served first. t=4: 1 again.
     result = run("flow_control_classes:budgets=1/1", 9, [0, 1], [2, 2], [4, 3], class_id=[1, 0])
     check(result, [0, 1], [4, 7], evictions=[0, 1], kv=[3, 7, 9, 6, 3, 4, 5])
     # Four more of class 0 (and 3, of class 2) at t=3, where 1 is evicted: one of each is picked and put back, and again
-    # at t=4, with 1 in front of its class: 0 is over, 3+3 of the two classes in front fit, 3+3+3 do, too.
+    # at t=4, with 1 in front of its class: 0 is done, 3+3 of the two classes in front fit, 3+3+3 do, too.
     crowd = run(
         "flow_control_classes:budgets=1/1",
         9,

@@ -1,6 +1,6 @@
 """Flow control, A_min, MC-Benchmark with the longest length, ageing and cost-aware eviction against plain Python.
 
-Each rule is written once more from its description, over lists of requests, recomputing everything at every
+Each rule is written again from its description, over lists of requests, recomputing everything at every
 boundary, and run through ``schedule``. Its whole record must equal that of the compiled policy, under every rule
 of the engine.
 """

@@ -2,7 +2,7 @@
 
 Sources: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention"; Agrawal et
 al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", as the WAIT paper (Section 6) and the
-SLAI paper (Algorithm 4) use them. Notation of the comments: s prompt, o output, M memory; unit batch time. Unless
+SLAI paper (Algorithm 4) use them. Notation in comments: s prompt, o output, M memory; unit batch time. Unless
 said otherwise the prefill emits token 1, so that a whole prefill takes s + 1. A plain sum such as 3+4 is the memory
 of the next iteration in order of activation.
 """
@@ -120,8 +120,8 @@ def test_vllm_keeps_the_watermark_free() -> None:
 
 
 def test_vllm_preempts_the_newest() -> None:
-    # M = 9. t=0: 3+3. t=1: 4+4. t=2: 5+5 > 9: 1 goes, 0 alone. t=3: 1 fits beside the 5 at rest: 5+3, 0 pauses.
-    # t=4: 6+4 > 9: 1 goes. t=5: 6+3 = 9. t=6: 7+4 > 9: 1 goes, 0 is done. t=7: 1 from the beginning, alone.
+    # M = 9. t=0: 3+3. t=1: 4+4. t=2: 5+5 > 9: 1 is evicted, 0 alone. t=3: 1 fits beside the 5 at rest: 5+3, 0 pauses.
+    # t=4: 6+4 > 9: 1 is evicted. t=5: 6+3 = 9. t=6: 7+4 > 9: 1 is evicted, 0 is done. t=7: 1 from the beginning, alone.
     result = run("vllm:watermark=0", 9, [0, 0], [2, 2], [5, 5])
     check(result, start=[0, 0], finish=[7, 12], first=[1, 1], evictions=[0, 3])
     assert rows(result, "num_evicted", "num_admitted", "kv_tokens")[:7] == [
@@ -144,8 +144,8 @@ def test_vllm_preempts_the_newest() -> None:
 
 def test_vllm_does_not_admit_where_it_preempts() -> None:
     # M = 12, 0: s 4, o 4; 1: s 4, o 8; 2: s 1, o 1, arrives at 2. t=0: 5+5. t=1: 6+6. t=2: 2 does not fit
-    # beside 12; 7+7: 1 goes, and 2 is not considered although 7+2 fits. t=3: by arrival 1 is first: 7+5 = 12, 2
-    # does not fit. t=4: 8+6 > 12: 1 goes, 0 is done. t=5: 5+2.
+    # beside 12; 7+7: 1 is evicted, and 2 is not considered although 7+2 fits. t=3: by arrival 1 is first: 7+5 = 12, 2
+    # does not fit. t=4: 8+6 > 12: 1 is evicted, 0 is done. t=5: 5+2.
     result = run("vllm:watermark=0", 12, [0, 0, 2], [4, 4, 1], [4, 8, 1])
     check(result, start=[0, 0, 5], finish=[5, 13, 6], evictions=[0, 2, 0])
 
@@ -189,9 +189,9 @@ def test_sarathi_mixes_decodes_with_chunks() -> None:
 def test_sarathi_spends_the_budget_on_decodes_first() -> None:
     # Budget 2. t=0: 0 and 1 (s 1). t=1: both decode, nothing is left for 2. t=3: 2.
     check(run("sarathi:token_budget=2", 100, [0] * 3, [1] * 3, [3, 3, 1]), start=[0, 0, 3], finish=[3, 3, 4])
-    # A decode that comes back with its KV takes one token of it. M = 12, thrice s 1, o 7: 2+2+2, 3+3+3, 4+4+4.
-    # t=3: 5+5+5 > 12: 2 goes. t=4: 6+6. t=5: 7+7: 1 goes. t=6: 0 is done. t=7: 1 (6 of KV) and 2 (4) come back:
-    # 7+5. t=8: 8+6: 2 goes, 1 is done. t=9: 2: 6, 7, 8. With budget 1: one by one.
+    # A decode that returns with its KV takes one token of it. M = 12, three times s 1, o 7: 2+2+2, 3+3+3, 4+4+4. t=3:
+    # 5+5+5 > 12: 2 is evicted. t=4: 6+6. t=5: 7+7: 1 is evicted. t=6: 0 is done. t=7: 1 (6 of KV) and 2 (4) return:
+    # 7+5. t=8: 8+6: 2 is evicted, 1 is done. t=9: 2: 6, 7, 8. With budget 1: one by one.
     args = (12, [0] * 3, [1] * 3, [7] * 3)
     result = run("sarathi:token_budget=3", *args, progress_on_evict="kept")
     check(result, start=[0] * 3, finish=[7, 9, 12], evictions=[0, 1, 2])
@@ -228,11 +228,12 @@ def test_sarathi_begins_only_what_it_can_complete() -> None:
 
 
 def test_sarathi_evicts_the_newest() -> None:
-    # M = 10. 3+3, 4+4, 5+5. t=3: 6+6: 1 goes. t=4: 7+3 = 10, 1 again. t=5: 8+4: 1 goes, 0 is done. t=6: 1, alone.
+    # M = 10. 3+3, 4+4, 5+5. t=3: 6+6: 1 is evicted. t=4: 7+3 = 10, 1 again. t=5: 8+4: 1 is evicted,
+    # 0 is done. t=6: 1, alone.
     result = run("sarathi", 10, [0, 0], [2, 2], [6, 6])
     check(result, start=[0, 0], finish=[6, 12], first=[1, 1], evictions=[0, 2])
     # A prompt in progress goes as well. M = 9, budget 2. 0: s 1, o 6; 1: s 6, o 1. t=0: 0 writes 2; 7 are left,
-    # 1 needs 7: chunk 1. t=1: 3+2. t=2: 4+3. t=3: 5+4. t=4: 6+4 > 9: 1 goes. t=5: 0 takes 7, 1 needs 7. t=6: 1:
+    # 1 needs 7: chunk 1. t=1: 3+2. t=2: 4+3. t=3: 5+4. t=4: 6+4 > 9: 1 is evicted. t=5: 0 takes 7, 1 needs 7. t=6: 1:
     # 2, 2, 2.
     result = run("sarathi:token_budget=2", 9, [0, 0], [1, 6], [6, 1])
     check(result, start=[0, 0], finish=[6, 9], evictions=[0, 1])
@@ -289,5 +290,5 @@ def test_hyperparameters_out_of_range(policy: str, arguments: dict[str, Any]) ->
 
 
 @BOTH
-def test_nothing_needs_to_be_known(policy: str) -> None:
+def test_no_information_is_needed(policy: str) -> None:
     assert make_policy(policy).info.needs == frozenset()

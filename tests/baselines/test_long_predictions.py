@@ -51,7 +51,7 @@ def test_all_predictions_that_can_never_fit_mean_the_same(name, compiled):
     assert np.isfinite(runs[0][:5]).all()
 
 
-def test_what_takes_too_much_is_refused_with_the_figure():
+def test_excessive_memory_is_refused_with_its_size():
     assert empty_profile(100, 24).shape == (52,)
     assert empty_profile(7, 24, extra=3).shape == (24,)
     with pytest.raises(

@@ -1,6 +1,6 @@
 """MC-SF and MC-Benchmark on schedules worked out by hand from Jaillet et al., inequality (5).
 
-Notation of the comments: s prompt, o output, p predicted output, M memory; k = rounds from now. A request
+Notation in comments: s prompt, o output, p predicted output, M memory; k = rounds from now. A request
 with g tokens generated takes s + g + k in the k-th round from now, and counts in (5) while g + k <= p.
 """
 
@@ -22,7 +22,7 @@ from kvgym.workloads.table import RequestTable
 BOTH = pytest.mark.parametrize("policy", ["mc_sf", "mc_benchmark"])
 
 
-def test_mc_sf_takes_the_shortest_and_charges_s_plus_1_in_the_first_round() -> None:
+def test_mc_sf_admits_the_shortest_and_charges_s_plus_1_in_the_first_round() -> None:
     # M = 8, all at 0. t=0: request 1 (o 1): 3. Request 2 (o 2): k=1 3+3 = 6, k=2 4. Request 0 (o 4):
     # k=1 3+3+3 = 9 > 8, stop. t=1: 1 is gone; 0 beside 2 (g 1): k=1 3+4 = 7, k=4 6, in.
     result = run("mc_sf", 8, [0, 0, 0], [2, 2, 2], [4, 1, 2])
@@ -37,10 +37,10 @@ def test_mc_benchmark_goes_by_arrival_and_looks_ahead() -> None:
     check(run("mc_benchmark", 8, [0, 0, 0], [2, 2, 2], [4, 1, 2]), start=[0, 0, 4], finish=[4, 1, 6])
 
 
-def test_look_ahead_lets_in_what_peaks_after_the_other_has_gone() -> None:
-    # M = 8. t=0: request 0 (s 2, o 4). t=3: 1 (s 2, o 5): k=1 6+3 = 9 > 8 for MC-SF and MC-Benchmark alike.
-    # With o = 3 for request 0 it is over at 3 and 1 starts: peaks at 7.
-    # Request 1 arriving at 2 beside request 0 (o 3, g 2): k=1 5+3 = 8 fits exactly, k=5 7 alone: in.
+def test_the_look_ahead_admits_a_request_that_peaks_after_the_other_has_finished() -> None:
+    # M = 8. t=0: request 0 (s 2, o 4). t=3: 1 (s 2, o 5): k=1 6+3 = 9 > 8 for MC-SF and MC-Benchmark alike. With o =
+    # 3 for request 0 it is done at 3 and 1 starts: peaks at 7. Request 1 arriving at 2 beside request 0 (o 3, g 2):
+    # k=1 5+3 = 8 fits exactly, k=5 7 alone: in.
     for policy in ("mc_sf", "mc_benchmark"):
         check(run(policy, 8, [0, 2], [2, 2], [3, 5]), start=[0, 2], finish=[3, 7])
         check(run(policy, 8, [0, 3], [2, 2], [4, 5]), start=[0, 4], finish=[4, 9])
@@ -88,7 +88,7 @@ def test_mc_sf_lets_a_shorter_request_pass() -> None:
 @BOTH
 def test_early_completion_frees_memory_at_once(policy: str) -> None:
     # M = 10. 0 (s 3, o 2, p 7) is expected to reach 10 in round 7; 1 (s 3, o 3, p 3) at t=0: k=3 6+6 = 12, no.
-    # t=1: k=3 0 (g 1) 7 + 6. t=2: 0 is over: 1 starts.
+    # t=1: k=3 0 (g 1) 7 + 6. t=2: 0 is done: 1 starts.
     check(run(policy, 10, [0, 0], [3, 3], [2, 3], p=[7, 7]), start=[0, 2], finish=[2, 5])
 
 
@@ -118,11 +118,11 @@ def test_overflow_clears_all_and_the_round_is_lost() -> None:
 
 @BOTH
 def test_an_admission_that_overflows_clears_the_ongoing(policy: str) -> None:
-    # M = 14. 0: s 3, o 4, p 2 at 0; 1: s 3, o 5, p 5 at 1; 2: s 4, o 1, p 1 at 3.
-    # t=0: 0. t=1: 1 beside 0 (g 1): k=1 5+4 = 9, k=5 8. t=2: needs 6+5 = 11. t=3: 0 (g 3) outlived, needs 7+6 =
-    # 13. 2: k=1 1: 6, + 5 = 11 <= 14 in (5); really 18: cleared. (3,4] lost. t=4: MC-SF: 2 (p 1): 5; 0 (p 2):
-    # k=1 5+4 = 9, k=2 5; 1 (p 5): k=1 5+4+4 = 13, k=2 5+5 = 10, k=5 8, all in. MC-Benchmark: the same three.
-    # t=5: 2 is over. 5+5 = 10. t=6: 6+6 = 12. t=7: 7+7 = 14. t=8: 0 is over, 1: 8. t=9.
+    # M = 14. 0: s 3, o 4, p 2 at 0; 1: s 3, o 5, p 5 at 1; 2: s 4, o 1, p 1 at 3. t=0: 0. t=1: 1 beside 0 (g 1): k=1
+    # 5+4 = 9, k=5 8. t=2: needs 6+5 = 11. t=3: 0 (g 3) outlived, needs 7+6 = 13. 2: k=1 1: 6, + 5 = 11 <= 14 in (5);
+    # really 18: cleared. (3,4] lost. t=4: MC-SF: 2 (p 1): 5; 0 (p 2): k=1 5+4 = 9, k=2 5; 1 (p 5): k=1 5+4+4 = 13,
+    # k=2 5+5 = 10, k=5 8, all in. MC-Benchmark: the same three. t=5: 2 is done. 5+5 = 10. t=6: 6+6 = 12. t=7: 7+7 =
+    # 14. t=8: 0 is done, 1: 8. t=9.
     check(
         run(policy, 14, [0, 1, 3], [3, 3, 4], [4, 5, 1], p=[2, 5, 1]),
         start=[0, 1, 4],
@@ -180,8 +180,8 @@ def test_thresholds_are_exact_decimals(policy: str, protection: str, M: int) -> 
 
 
 @BOTH
-def test_an_empty_worker_takes_the_first_whatever_the_margin(policy: str) -> None:
-    # Limit 5 of M = 10; 1 (s 6, o 4) needs all of it. MC-Benchmark, t=1: it is blocked for four rounds; t=3: 0 is over,
+def test_an_empty_worker_admits_its_first_request_despite_the_margin(policy: str) -> None:
+    # Limit 5 of M = 10; 1 (s 6, o 4) needs all of it. MC-Benchmark, t=1: it is blocked for four rounds; t=3: 0 is done,
     # and it goes alone all the same; t=7: 2+3. MC-SF, t=1: 3+2 with 2; 3 waits (3+3). t=3: 3; t=4: 1.
     columns: Any = ([0, 0.5, 0.5, 0.5], [1, 6, 1, 2], [3, 4, 1, 1])
     order = [0, 4, 1, 3] if policy == "mc_sf" else [0, 3, 7, 7]
@@ -192,7 +192,7 @@ def test_an_empty_worker_takes_the_first_whatever_the_margin(policy: str) -> Non
 
 
 @BOTH
-def test_iterations_of_other_lengths(policy: str) -> None:
+def test_iterations_of_other_durations(policy: str) -> None:
     # Half a second each; look-ahead is in iterations. M = 5: one at a time. 1 arrives at 0.7, within (0.5, 1.0].
     half = AffineBatchTime(0.5)
     check(

@@ -1,8 +1,8 @@
 """Nested WAIT on schedules worked out by hand.
 
 Source: Ao et al., "Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory Constraints", Algorithm 2,
-Example 3, inequality (12), Section 6.2. Notation of the comments: l prompt, l' output, n_k threshold of segment k, e_k
-its last stage, C memory. Rules of the paper unless said otherwise: a prefill takes l and shows nothing, l' decodes
+Example 3, inequality (12), Section 6.2. Notation in comments: l prompt, l' output, n_k threshold of segment k, e_k
+its last stage, C memory. Rules of the paper unless stated otherwise: a prefill takes l and shows nothing, l' decodes
 follow, the s-th with l + s; eviction loses everything and leads to the back of the queue. Unit batch time. A request
 with e_{k-1} tokens is at the entry of segment k; "timeout" is the end of the patience, where a drain batch runs.
 """
@@ -69,7 +69,7 @@ def test_later_segments_wait_at_their_entry() -> None:
     assert column(result, "num_decodes") == [0, 3, 3, 5, 4]
 
 
-def test_the_last_pick_is_undone_where_memory_lacks() -> None:
+def test_the_last_pick_is_undone_if_memory_is_short() -> None:
     # C = 16: 11 stays behind at t=16, alone. Timeout at 37: it is admitted beside 5, 9, 10. t=38: still draining.
     result = run("nested_wait:thresholds=3/2,segments=1/2,patience=20", 16, ARRIVALS, [1] * 12, OUTPUTS)
     check(
@@ -176,7 +176,7 @@ def test_paused_prompts_fill_a_memory_that_is_too_small() -> None:
     assert column(result, "kv_tokens") == [1, 3, 5, 7, 8]
     assert result.worker["num_active"][0] == 4
     assert result.worker["total_finished"][0] == 0
-    # Patience 3 after the last arrival: t=10: 4 * 3 > 8: 3, then 2 go, 0 and 1 are done. t=11: queue 4..7, 3,
+    # Patience 3 after the last arrival: t=10: 4 * 3 > 8: 3, then 2 are evicted, 0 and 1 are done. t=11: queue 4..7, 3,
     # 2: one by one until four pause again.
     result = run(f"{spec},patience=3", *args)
     assert result.completed
@@ -189,7 +189,7 @@ def test_paused_prompts_fill_a_memory_that_is_too_small() -> None:
 
 def test_overflow_evicts_the_newest() -> None:
     # C = 7, n = (2, 1), e = (1, 2), l = 1, l' = 2. t=0: 0, 1: 2. t=1: 2+2, 2 and 3: 6. t=2: k = 2: entry {0,
-    # 1}: 0 (3), 1 pauses (2), 2, 3 decode (2+2): 9 > 7: no picks; 3 goes: 7. t=3: entry {1, 2}; 4, 5, 3 wait:
+    # 1}: 0 (3), 1 pauses (2), 2, 3 decode (2+2): 9 > 7: no picks; 3 is evicted: 7. t=3: entry {1, 2}; 4, 5, 3 wait:
     # 1: 3, 2 pauses with 2, 4 and 5: 7. t=4: entry {2}: 3; 4, 5: 2+2 = 7; 3 alone waits, below n. So nothing;
     # timeout at 6: all: 3+2+2 = 7, no room for 3. t=7: 4, 5 go on, 3+3, and 3 is admitted, 1: 7. t=8: 3: 2.
     # t=9: 3.
@@ -258,7 +258,7 @@ def test_least_thresholds_by_12() -> None:
     assert not np.array_equal(own, outcome("nested_wait:thresholds=3/2,patience=3", classes, batch_time=time))
 
 
-def test_practical_thresholds_are_proportional_to_what_reaches_a_segment() -> None:
+def test_practical_thresholds_are_proportional_to_the_requests_that_reach_a_segment() -> None:
     # Rates (1, 1): 2 reach segment 1 with stages 0, 1, 2; 1 reaches segment 2 with stages 3, 4: 2 * 3 + 1 * 2 =
     # 8 of a batch of 16: (4, 2).
     classes = _classes(1.0, 1.0, (2, 4))
@@ -294,8 +294,8 @@ def test_an_arrival_at_the_timeout_is_an_arrival() -> None:
 
 
 def test_a_drain_batch_admits_up_to_the_first_threshold() -> None:
-    # C = 6, n = (4, 1), patience 1: 0 (l = 4) and 1, 2 (l = 1), three below four. t=1: 4+1+1 = 6. t=2: l' = 1:
-    # 5+2+2 = 9 > 6: 2 goes, then 1: 5. t=3: 2, 1 in this order are below four; none is active: patience begins again.
+    # C = 6, n = (4, 1), patience 1: 0 (l = 4) and 1, 2 (l = 1), three below four. t=1: 4+1+1 = 6. t=2: l' = 1: 5+2+2
+    # = 9 > 6: 2 is evicted, then 1: 5. t=3: 2, 1 in this order are below four; none is active: patience begins again.
     # t=4: both. t=5.
     result = run("nested_wait:thresholds=4/1,patience=1", 6, [0] * 3, [4, 1, 1], [1] * 3)
     check(result, start=[1, 1, 1], finish=[3, 6, 6], evictions=[0, 1, 1])
@@ -326,7 +326,7 @@ def test_hyperparameters_out_of_range(arguments: dict[str, Any]) -> None:
         make_policy("nested_wait", **arguments)
 
 
-def test_what_does_not_go_together() -> None:
+def test_incompatible_options() -> None:
     with pytest.raises(ConfigError, match="thresholds"):
         run("nested_wait:thresholds=3/2/1,segments=1/2", 99, [0], [1], [1])
     with pytest.raises(ConfigError, match="segment"):  # no type ends in 3..9: nothing to derive n_2 from

@@ -55,7 +55,7 @@ def test_ties_by_id_and_one_token_requests(policy: str) -> None:
 
 
 @BOTH
-def test_iterations_of_other_lengths(policy: str) -> None:
+def test_iterations_of_other_durations(policy: str) -> None:
     # One at a time; prefill 0.5 + 3 * 0.25 = 1.25, decode 0.5 + 0.125 = 0.625.
     time = AffineBatchTime(0.5, per_prefill_token=0.25, per_decode_token=0.125)
     check(run(policy, 5, [0, 0.7], [3, 3], [2, 2], batch_time=time), start=[0, 1.875], finish=[1.875, 3.75])
@@ -122,8 +122,8 @@ def test_ageing_undoes_admissions_that_overflow() -> None:
 
 
 def test_ageing_evicts_the_newest_on_overflow() -> None:
-    # M = 10, twice s 3, o 4, p 1: 4+4, 5+5, 6+6 = 12: 1 goes (MC-SF clears both, for ever). t=3: 0 counts 0 in (5), but
-    # 7+4 = 11: 1 is undone. t=4: 1.
+    # M = 10, twice s 3, o 4, p 1: 4+4, 5+5, 6+6 = 12: 1 is evicted (MC-SF clears both, for ever). t=3: 0 counts 0 in
+    # (5), but 7+4 = 11: 1 is undone. t=4: 1.
     args = (10, [0, 0], [3, 3], [4, 4], [1, 1])
     result = run("ageing", *args)
     check(result, start=[0, 0], finish=[4, 8], evictions=[0, 1], kv=[8, 10, 6, 7, 4, 5, 6, 7])
@@ -142,7 +142,7 @@ def test_ageing_at_the_ends_of_the_scale() -> None:
         assert_same_schedule(aged, benchmark)
 
 
-def test_ageing_bounds_how_late_a_request_may_arrive_and_pass() -> None:
+def test_ageing_bounds_how_late_a_passing_request_may_arrive() -> None:
     """A request that arrives p_i / rate or more after i does not start before i, also where predictions are wrong."""
     overtaken = {"mc_sf": 0, "ageing": 0}
     for seed in range(30):
@@ -165,8 +165,9 @@ def test_ageing_bounds_how_late_a_request_may_arrive_and_pass() -> None:
 # ---------------------------------------------------------------- cost-aware eviction
 
 
-def test_cost_aware_evicts_where_least_is_lost() -> None:
-    # M = 20. 3+9 ... 7+13 = 20 at t=4; t=5: 8+14 = 22: 0, the older, holds 7 tokens, 1 holds 13: 0 goes. t=6: 0 again.
+def test_cost_aware_evicts_the_request_that_loses_least() -> None:
+    # M = 20. 3+9 ... 7+13 = 20 at t=4; t=5: 8+14 = 22: 0, the older, holds 7 tokens, 1 holds 13: 0 is
+    # evicted. t=6: 0 again.
     args = (20, [0, 0], [2, 8], [9, 6])
     result = run("cost_aware", *args)
     kv = [12, 14, 16, 18, 20, 14, 3, 4, 5, 6, 7, 8, 9, 10, 11]
@@ -178,28 +179,28 @@ def test_cost_aware_evicts_where_least_is_lost() -> None:
 
 def test_cost_aware_spares_victims_that_are_not_needed() -> None:
     # M = 18. t=0: 2+3+6+7 = 18. t=1: 3+4+7+8 = 22, 4 too many. 0 frees 3, with 1 it is 7; 1 alone frees 4: 0 stays.
-    # t=2: 0 and 2 are over: 9+3. t=3: 3 is over.
+    # t=2: 0 and 2 are done: 9+3. t=3: 3 is done.
     result = run("cost_aware", 18, [0] * 4, [1, 2, 5, 6], [2, 3, 2, 3])
     check(result, [0] * 4, [2, 5, 2, 3], evictions=[0, 1, 0, 0], kv=[18, 18, 12, 4, 5])
     assert result.requests["num_recomputed_tokens"].tolist() == [0, 3, 0, 0]
 
 
 def test_cost_aware_ties_go_to_the_newest() -> None:
-    # M = 8. 3+3, 4+4, 5+5 = 10, both hold 4: 1 goes. M = 9, three: 3+3+3; 12: 2 goes, 8; 10: 1 goes. t=3: 3+3, 4+4,
-    # 10: 2 goes. t=6: 2.
+    # M = 8. 3+3, 4+4, 5+5 = 10, both hold 4: 1 is evicted. M = 9, three: 3+3+3; 12: 2 is evicted, 8; 10: 1 is
+    # evicted. t=3: 3+3, 4+4, 10: 2 is evicted. t=6: 2.
     check(run("cost_aware", 8, [0, 0], [2, 2], [3, 3]), [0, 0], [3, 6], evictions=[0, 1])
     check(run("cost_aware", 9, [0] * 3, [2] * 3, [3] * 3), [0] * 3, [3, 6, 9], evictions=[0, 1, 2])
 
 
-def test_cost_aware_an_iteration_that_evicts_admits_none_and_the_evicted_keep_their_place() -> None:
-    # M = 6. t=0: 2+3. t=1: 3+4 = 7: 0 (holds 2) goes; 2 would fit (4+2), but not at this epoch. t=2: 1 is over; 0 is
-    # first: 2+2.
+def test_cost_aware_admits_none_when_it_evicts_and_evicted_requests_keep_their_place() -> None:
+    # M = 6. t=0: 2+3. t=1: 3+4 = 7: 0 (holds 2) is evicted; 2 would fit (4+2), but not at this epoch. t=2: 1 is done;
+    # 0 is first: 2+2.
     result = run("cost_aware", 6, [0, 0, 1], [1, 2, 1], [4, 2, 1])
     check(result, [0, 0, 2], [6, 2, 3], evictions=[1, 0, 0], kv=[5, 4, 4, 3, 4, 5])
 
 
 def test_cost_aware_watermark_bounds_admission_only() -> None:
-    # M = 10, limit 8. 4+4 = 8, exactly. t=1: 5+5. t=2: 12: 1 goes. t=3: 0 is over; 1.
+    # M = 10, limit 8. 4+4 = 8, exactly. t=1: 5+5. t=2: 12: 1 is evicted. t=3: 0 is done; 1.
     check(run("cost_aware:protection=0.2", 10, [0, 0], [3, 3], [3, 3]), [0, 0], [3, 6], evictions=[0, 1])
     check(run("cost_aware:protection=0.3", 10, [0, 0], [3, 3], [3, 3]), [0, 3], [3, 6])
 
@@ -213,7 +214,7 @@ def test_cost_aware_threshold_is_an_exact_decimal(protection: str, M: int) -> No
 
 
 @pytest.mark.parametrize("policy", ["ageing", "cost_aware"])
-def test_an_empty_worker_takes_the_first_whatever_the_margin(policy: str) -> None:
+def test_an_empty_worker_admits_its_first_request_despite_the_margin(policy: str) -> None:
     check(run(f"{policy}:protection=0.8", 10, [0, 0], [6, 8], [2, 2]), [0, 2], [2, 4])
 
 
@@ -223,7 +224,7 @@ def test_cost_aware_without_overflow_is_fcfs() -> None:
         assert_same_schedule(run("cost_aware", 630, *args), run("fcfs", 630, *args))
 
 
-def test_cost_aware_evictions_are_enough_and_none_is_superfluous() -> None:
+def test_cost_aware_evictions_are_sufficient_and_none_is_superfluous() -> None:
     several = 0
     for seed in range(12):
         a, s, o = random_requests(seed, n=40, mean=0.3)

@@ -1,7 +1,7 @@
 """RAD, its Appendix D variant and request-level batching on schedules worked out by hand.
 
 Source: Bari et al., "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice", Algorithms 1-3.
-Notation of the comments: s prompt, o output, M memory, D requests in their decode phase, kv = tokens at rest;
+Notation in comments: s prompt, o output, M memory, D requests in their decode phase, kv = tokens at rest;
 "P 0 (4)" is a chunk of 4 tokens of request 0, "D 0 1" a decode of requests 0 and 1. Iterations take a second.
 The paper's rule is "uncounted": the last chunk shows a first token and o decodes follow.
 """
@@ -37,7 +37,7 @@ def batches(result: SimulationResult) -> list[tuple[int, int]]:
 
 
 @BOTH
-def test_a_prompt_goes_in_chunks_alone_and_to_its_end(policy: str) -> None:
+def test_a_prompt_is_processed_in_chunks_alone_and_to_its_end(policy: str) -> None:
     # P 0 (4, 4, 2), then 1, which has been there from the start and is shorter: P 1 (1). D 0 1, D 0.
     # A prompt that is a multiple of the chunk takes no chunk more (L - i + 1, not L - i): s 8 are two chunks.
     result = run(f"{policy}:chunk=4,decodes=2", [0, 0], [10, 1], [2, 1])
@@ -57,7 +57,7 @@ def test_first_come_first_served(policy: str) -> None:
 
 @BOTH
 def test_a_cycle_starts_and_completes_n_requests(policy: str) -> None:
-    # n = 2: P 0, P 1, then D until both are over, though 2 waits from the start and 0 is over at 3.
+    # n = 2: P 0, P 1, then D until both are done, though 2 waits from the start and 0 is done at 3.
     result = run(f"{policy}:cycle=2,decodes=4", [0, 0, 0], [2, 2, 2], [1, 3, 2])
     check(result, start=[0, 1, 5], finish=[3, 5, 8], first=[1, 2, 6])
     # n = 1: one after the other. A counter that is not reset would end here.
@@ -66,8 +66,8 @@ def test_a_cycle_starts_and_completes_n_requests(policy: str) -> None:
 
 
 @BOTH
-def test_a_cycle_also_ends_when_prefills_are_all_it_takes(policy: str) -> None:
-    # Counted first tokens, o 1: a request is over with its prefill. No empty iteration between cycles.
+def test_a_cycle_of_prefills_alone_also_ends(policy: str) -> None:
+    # Counted first tokens, o 1: a request is done with its prefill. No empty iteration between cycles.
     for cycle in (1, 2, 5):
         result = run(f"{policy}:cycle={cycle}", [0, 0, 0, 7], [2] * 4, [1] * 4, first_token="counted")
         check(result, start=[0, 1, 2, 7], finish=[1, 2, 3, 8], first=[1, 2, 3, 8])
@@ -119,7 +119,7 @@ def test_the_clock_follows_the_batches(policy: str) -> None:
 
 
 def test_rad_refills_to_t_col_when_one_completes() -> None:
-    # t_col = 2. P 0 (4, 2), P 1 (4), now |D| = 2: D 0 1 twice, 0 is over at 5. P 2 (3), D 1 2.
+    # t_col = 2. P 0 (4, 2), P 1 (4), now |D| = 2: D 0 1 twice, 0 is done at 5. P 2 (3), D 1 2.
     result = run("rad:decodes=2,chunk=4", [0, 0, 0], [6, 4, 3], [2, 3, 1])
     check(result, start=[0, 2, 5], finish=[5, 7, 7], first=[2, 3, 6])
     assert batches(result) == [(4, 0), (2, 0), (4, 0), (0, 2), (0, 2), (3, 0), (0, 2)]
@@ -130,7 +130,7 @@ def test_rad_refills_to_t_col_when_one_completes() -> None:
 
 def test_rad_prefills_an_arrival_at_the_next_boundary() -> None:
     # 0 decodes alone while none waits. 1 comes at 2, the end of a batch: P 1 at once, 0 pauses. D 0 1: 1 over.
-    # 2 comes at 4.5 within a batch: P 2 at 5. D 0 2: both are over at 7.
+    # 2 comes at 4.5 within a batch: P 2 at 5. D 0 2: both are done at 7.
     result = run("rad:decodes=3", [0, 2, 4.5], [2, 2, 2], [4, 1, 1])
     check(result, start=[0, 2, 5], finish=[7, 4, 7], first=[1, 3, 6])
     assert batches(result) == [(2, 0), (0, 1), (2, 0), (0, 2), (0, 1), (2, 0), (0, 2)]
@@ -145,8 +145,8 @@ def test_rad_decodes_on_when_a_prompt_does_not_fit() -> None:
 
 
 def test_rad_evicts_the_newest_on_overflow() -> None:
-    # M = 10. P 0 (4): kv 4. 1 (s 5): 4 + 5 + 1 = 10 fits: kv 9. t=2: D 0 1 would take 11: 1 goes, D 0: kv 5.
-    # t=3: 5 + 6 = 11: D 0. t=4: D 0, over at 5. P 1 (5), with its first token out at 2. D 1 twice.
+    # M = 10. P 0 (4): kv 4. 1 (s 5): 4 + 5 + 1 = 10 fits: kv 9. t=2: D 0 1 would take 11: 1 is evicted, D 0: kv 5.
+    # t=3: 5 + 6 = 11: D 0. t=4: D 0, done at 5. P 1 (5), with its first token out at 2. D 1 twice.
     result = run("rad", [0, 0], [4, 5], [3, 2], M=10)
     check(result, start=[0, 1], finish=[5, 8], first=[1, 2], evictions=[0, 1])
     assert result.log is not None
@@ -165,7 +165,7 @@ def test_rad_readmits_requests_that_kept_their_kv_without_a_prefill() -> None:
 
 
 @pytest.mark.parametrize("cycle", [7, 20])
-def test_rad_keeps_its_tiling_but_for_the_end_of_a_cycle(cycle: int) -> None:
+def test_rad_keeps_its_tiling_except_at_the_end_of_a_cycle(cycle: int) -> None:
     """Appendix C: with requests waiting, all decodes but those of t_col - 1 requests a cycle are in full batches."""
     t_col, chunk = 4, 3
     for seed in range(5):
@@ -196,7 +196,7 @@ def test_rad_keeps_its_tiling_but_for_the_end_of_a_cycle(cycle: int) -> None:
 
 
 def test_rad_batched_prefills_n_and_decodes_t_col_at_a_time() -> None:
-    # n = 3, t_col = 2. P 0 (4), P 1 (4, 1), P 2 (2). D 0 1: 0 is over at 5, 2 takes its place: D 1 2 twice.
+    # n = 3, t_col = 2. P 0 (4), P 1 (4, 1), P 2 (2). D 0 1: 0 is done at 5, 2 takes its place: D 1 2 twice.
     # The next cycle: P 3, D 3.
     spec, args = "rad_batched:cycle=3,decodes=2,chunk=4", ([0] * 4, [4, 5, 2, 1], [1, 3, 2, 1])
     result = run(spec, *args)
@@ -208,7 +208,7 @@ def test_rad_batched_prefills_n_and_decodes_t_col_at_a_time() -> None:
     assert np.nanmax(result.requests["max_token_gap"]) == 1
 
 
-def test_rad_batched_takes_arrivals_in_prefill_mode_only() -> None:
+def test_rad_batched_admits_arrivals_in_prefill_mode_only() -> None:
     # 1 comes at 1, when 0 is prefilled: P 1 still belongs to the cycle. D 0 1 three times.
     check(run("rad_batched", [0, 1], [2, 2], [3, 3]), start=[0, 1], finish=[5, 5], first=[1, 2])
     # At 1.5 it is too late: D 0 until 4, although n and t_col would allow more.
@@ -216,9 +216,9 @@ def test_rad_batched_takes_arrivals_in_prefill_mode_only() -> None:
 
 
 def test_rad_batched_closes_the_cycle_when_a_prompt_does_not_fit() -> None:
-    # M = 12: 8 + 4 + 1 = 13. D 0 1, 0 is over at 3. 2 would fit, but the cycle goes to its end: D 1 until 5.
+    # M = 12: 8 + 4 + 1 = 13. D 0 1, 0 is done at 3. 2 would fit, but the cycle goes to its end: D 1 until 5.
     check(run("rad_batched", [0] * 3, [4, 4, 4], [1, 3, 1], M=12), start=[0, 1, 5], finish=[3, 5, 7])
-    # M = 13: all three. t=3: D 0 1 2 would take 15: 2 goes, 10. 0 is over at 4; D 1 until 6; P 2, D 2.
+    # M = 13: all three. t=3: D 0 1 2 would take 15: 2 is evicted, 10. 0 is done at 4; D 1 until 6; P 2, D 2.
     check(
         run("rad_batched", [0] * 3, [4, 4, 4], [1, 3, 1], M=13),
         start=[0, 1, 2],
@@ -228,7 +228,7 @@ def test_rad_batched_closes_the_cycle_when_a_prompt_does_not_fit() -> None:
 
 
 def test_rad_batched_evicts_paused_requests_as_well() -> None:
-    # M = 10, t_col = 1. P 0 (4), P 1 (3): kv 7. D 0: 8, 9, 10; then 11 > 10: 1, paused, goes. 0 is over at 6.
+    # M = 10, t_col = 1. P 0 (4), P 1 (3): kv 7. D 0: 8, 9, 10; then 11 > 10: 1, paused, is evicted. 0 is done at 6.
     result = run("rad_batched:decodes=1", [0, 0], [4, 3], [4, 1], M=10)
     check(result, start=[0, 1], finish=[6, 8], first=[1, 2], evictions=[0, 1])
     assert result.log is not None
@@ -239,7 +239,7 @@ def test_rad_batched_evicts_paused_requests_as_well() -> None:
 
 
 def test_request_level_runs_a_batch_until_all_are_done() -> None:
-    # b = 2: 0 and 1 prefill in one batch; 0 is over at 1 (counted), 1 at 4, only then 2.
+    # b = 2: 0 and 1 prefill in one batch; 0 is done at 1 (counted), 1 at 4, only then 2.
     result = run("request_level:batch=2", [0] * 3, [3, 2, 5], [1, 4, 2], first_token="counted")
     check(result, start=[0, 0, 4], finish=[1, 4, 6], first=[1, 1, 5])
     assert batches(result) == [(5, 0), (0, 1), (0, 1), (0, 1), (5, 0), (0, 1)]
@@ -260,8 +260,8 @@ def test_request_level_stops_at_the_first_that_does_not_fit() -> None:
     check(run("request_level:batch=1", *args, M=11, first_token="counted"), start=[0, 2, 4], finish=[2, 4, 5])
 
 
-def test_request_level_evicts_the_newest_and_takes_it_back_with_the_next_batch() -> None:
-    # M = 10, counted. 4 + 4, 10, then 12: 1 goes, and waits for 0's end at 4. 2 has come at 1: together 4 + 2.
+def test_request_level_evicts_the_newest_and_readmits_it_with_the_next_batch() -> None:
+    # M = 10, counted. 4 + 4, 10, then 12: 1 is evicted, and waits for 0's end at 4. 2 has come at 1: together 4 + 2.
     result = run("request_level:batch=2", [0, 0, 1], [3, 3, 1], [4, 3, 1], M=10, first_token="counted")
     check(result, start=[0, 0, 4], finish=[4, 7, 5], first=[1, 1, 5], evictions=[0, 1, 0])
     assert result.log is not None
@@ -315,7 +315,7 @@ def test_values_out_of_range(policy: str, name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", ["rad", "rad_batched", "request_level"])
-def test_nothing_is_known_of_lengths(policy: str) -> None:
+def test_lengths_are_not_observed(policy: str) -> None:
     info = POLICIES[policy].info
     assert info.needs == frozenset()
     assert info.evicts

@@ -62,7 +62,7 @@ def test_a_batch_stops_before_a_step_that_does_not_pay() -> None:
 
 
 @pytest.mark.parametrize(("capacity", "first"), [(90, 10), (9_931, 10), (9_932, 3), (100_000, 3)])
-def test_a_step_pays_or_not_by_the_memory_that_is_free(capacity: int, first: int) -> None:
+def test_free_memory_decides_whether_a_step_pays(capacity: int, first: int) -> None:
     """The same prompt and steps with a power of 0.48 f / (f + 2,048), f tokens being free.
 
     32 tokens are worth 32, all of them 80 / 10^power: the same where the power is log10(2.5) and f 9,931.6. Where it is
@@ -75,7 +75,7 @@ def test_a_step_pays_or_not_by_the_memory_that_is_free(capacity: int, first: int
 
 
 @pytest.mark.parametrize(("capacity", "first"), [(9_931, 10), (9_932, 11)])
-def test_a_step_pays_or_not_by_how_many_wait(capacity: int, first: int) -> None:
+def test_the_number_of_waiting_requests_decides_whether_a_step_pays(capacity: int, first: int) -> None:
     """As above with a power of 0.96 · 1 / 2 · f / (f + 2,048): one waits, none is active.
 
     Where 32 tokens come first, none waits after them: the power is 0, and the rest comes at once.
@@ -96,7 +96,7 @@ def first_tokens(capacity: int, **weights: float) -> list[float]:
 
 
 @pytest.mark.parametrize(("weight", "first"), [(0.58, 20), (0.59, 13)])
-def test_the_more_are_active_the_more_a_long_batch_costs(weight: float, first: int) -> None:
+def test_a_long_batch_costs_more_with_more_active_requests(weight: float, first: int) -> None:
     """As below with a power of weight · log(2): all of the prompt is worth as much as a part where it is 0.405.
 
     The first prompt meets no other request, a power of 0, and comes at once, by 10 s.
@@ -132,7 +132,7 @@ def test_memory_that_others_hold_is_not_free(capacity: int, first: int) -> None:
         (9000, 8192),
     ],
 )
-def test_batch_sizes_that_are_judged(step: int, batch: int) -> None:
+def test_candidate_batch_sizes(step: int, batch: int) -> None:
     """Beyond ``step`` tokens a batch takes a thousand times as long: the largest size below is run."""
     times = PiecewiseBatchTime("tokens", [step, step + 1], [1, 1000], 0.0)
     result = run(at_once([9500], [1]), 10_000, {"cost": 5.0}, batch_time=times)
@@ -173,10 +173,10 @@ def test_the_longest_remaining_is_evicted(longer: int) -> None:
 @pytest.mark.parametrize(
     ("capacity", "long_ones", "passes"), [(1000, 8, True), (1000, 9, False), (6, 5, True), (6, 6, False)]
 )
-def test_at_most_eight_are_put_aside(capacity: int, long_ones: int, passes: bool) -> None:
+def test_at_most_eight_are_set_aside(capacity: int, long_ones: int, passes: bool) -> None:
     """One runs; many long outputs wait, and a short one behind them, which may pass eight.
 
-    A memory of 6 tokens has places for 6, so five are put aside at most.
+    A memory of 6 tokens has places for 6, so five are set aside at most.
     """
     n = long_ones
     table = RequestTable.from_columns(
@@ -280,7 +280,7 @@ def test_a_class_with_few_completions_is_like_the_others() -> None:
         assert found == pytest.approx(20, rel=0.1)
 
 
-def test_before_the_first_completion_the_prior_counts() -> None:
+def test_before_the_first_completion_the_prior_applies() -> None:
     """Without completions the bins' hazards are 1 − 2^(−1/8): compared with the sums of the description."""
     ends = [0.0] + [2 ** ((b + 1) / 8) for b in range(136)]
     hazard, survival, service, done, least = 1 - 2 ** (-1 / 8), 1.0, 0.0, 0.0, math.inf
@@ -335,7 +335,7 @@ def test_invalid_numbers_of_units_are_refused(hidden: Any) -> None:
         make_policy("ranked", hidden=hidden)
 
 
-def test_weights_say_what_can_be_learned() -> None:
+def test_weights_list_the_parameters_that_can_be_learned() -> None:
     ranked = POLICIES["ranked"]
     assert {w.name for w in ranked.weights()} == {w.name for w in WEIGHTS}
     (network,) = (w for w in ranked.weights(hidden=3) if w.size > 1)

@@ -116,7 +116,7 @@ def log_of(system: System, table: RequestTable, policy: Any) -> Any:
 
 @settings(max_examples=100, deadline=None)
 @given(tables(), systems(), choices(), st.lists(st.integers(0, 20), min_size=14, max_size=14))
-def test_true_lengths_do_not_show_before_a_request_finishes(
+def test_true_lengths_have_no_effect_before_a_request_finishes(
     table: RequestTable, system: System, weights: dict[str, Any], more: list[int]
 ) -> None:
     logs = []
@@ -162,7 +162,7 @@ def test_the_unit_of_time_does_not_matter(
 
 @settings(max_examples=60, deadline=None)
 @given(tables(), st.sampled_from(list(FIRST_TOKEN)))
-def test_blocks_do_not_matter_where_there_is_memory_enough(table: RequestTable, first_token: str) -> None:
+def test_blocks_do_not_matter_with_ample_memory(table: RequestTable, first_token: str) -> None:
     results = [
         simulate(
             System(10_000 // size * size, AFFINE, first_token, block_size=size),
@@ -177,7 +177,7 @@ def test_blocks_do_not_matter_where_there_is_memory_enough(table: RequestTable, 
 
 @settings(max_examples=60, deadline=None)
 @given(tables(), systems())
-def test_a_network_of_zeros_is_none(table: RequestTable, system: System) -> None:
+def test_a_network_of_zeros_has_no_effect(table: RequestTable, system: System) -> None:
     one, *others = (
         simulate(system, table, make_policy("ranked", **given))
         for given in ({}, {"hidden": 2}, {"hidden": 1, "network": (0.0,) * 14})

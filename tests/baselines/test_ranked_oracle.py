@@ -67,7 +67,7 @@ def draw_weights(rng: np.random.Generator) -> dict[str, Any]:
     for weight in WEIGHTS:
         moved = weight.default + 3 * weight.step * rng.normal() * (rng.random() < 0.5)
         drawn[weight.name] = min(max(float(moved), weight.low), weight.high)
-    if rng.random() < 0.3:  # some are put aside, and waiting ones go before active ones
+    if rng.random() < 0.3:  # some are set aside, and waiting ones go before active ones
         drawn["gate"], drawn["waiting"] = rng.uniform(-1, 1), rng.uniform(-2, 2)
     if rng.random() < 0.2:  # lost requests go last, urgent ones first
         drawn |= {"lost": rng.uniform(-20, 5), "slack": rng.uniform(-4, 2), "urgent": rng.uniform(-10, 5)}
@@ -237,8 +237,8 @@ def test_deadlines_of_the_evicted_do_not_count(seed: int) -> None:
     assert {"evict", "makes late"} <= met.keys()
 
 
-def test_long_queues_are_scored_now_and_then() -> None:
-    """Deadlines in the queue after an 8th of its length; and more than eight are put aside."""
+def test_long_queues_are_scored_occasionally() -> None:
+    """Deadlines in the queue after an 8th of its length; and more than eight are set aside."""
     met = Counter[str]()
     for seed in range(2):
         rng = np.random.default_rng(seed)
@@ -267,7 +267,7 @@ def test_long_prompts_on_real_hardware() -> None:
     assert met["chunk"] > 0
 
 
-def test_sizes_that_are_tried() -> None:
+def test_candidate_sizes() -> None:
     """The walk through larger sizes ends where they are hopeless, unless a request beyond them is pressed."""
     hardware, met = load_hardware("llama3-8b-a100-tp1").batch_time(), Counter[str]()
     for seed in RARE["sizes that are tried"]:
@@ -285,7 +285,7 @@ def test_sizes_that_are_tried() -> None:
 
 @pytest.mark.parametrize("known", others_long(["nothing", "objectives", "everything"], {"nothing"}))
 def test_many_active_requests(known: str) -> None:
-    """They are ranked now and then, where lengths are learned, and where memory gets too tight for them."""
+    """They are ranked sometimes, where lengths are learned, and where memory gets too tight for them."""
     met = Counter[str]()
     for seed in range(6):
         rng, tight = np.random.default_rng([seed, len(known)]), seed % 2 == 1
@@ -340,7 +340,7 @@ def test_more_than_five_hundred_active_requests() -> None:
 
 @pytest.mark.parametrize("known", ["nothing", "objectives"])
 def test_requests_that_a_router_moves_away_and_back(known: str) -> None:
-    """While many are active: they come back as new ones before the next ranking."""
+    """While many are active: they return as new ones before the next ranking."""
     met = Counter[str]()
     for seed in range(2):
         rng = np.random.default_rng([seed, len(known)])

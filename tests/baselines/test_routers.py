@@ -1,6 +1,6 @@
 """The routers' choices on schedules worked out by hand, ties and seeds included.
 
-An iteration takes a second and first tokens are "counted", so a request that starts at k is over at k + o. FCFS
+An iteration takes a second and first tokens are "counted", so a request that starts at k is done at k + o. FCFS
 starts whatever fits, and all of it fits here. A cluster decides after it has routed, so requests that come at the
 same moment see each other in the queues.
 """
@@ -58,14 +58,14 @@ class InformedFCFS(FCFS):
 # ---------------------------------------------------------------- round robin
 
 
-def test_round_robin_goes_through_the_workers_whatever_they_do() -> None:
+def test_round_robin_ignores_the_state_of_the_workers() -> None:
     table = requests([0, 0, 0, 0, 5, 9, 9], [9, 1, 1, 1, 1, 1, 1], [30, 1, 1, 1, 1, 1, 1])
     result = run(cluster(100, 40, 70), table, "round_robin")
     assert result.requests["worker"].tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert result.worker["total_routed"].tolist() == [3, 2, 2]
 
 
-def test_round_robin_takes_turns_for_hand_overs_of_their_own() -> None:
+def test_round_robin_has_separate_turns_for_hand_overs() -> None:
     # Prefill workers 0 and 1 in turn; decode workers 2, 3, 4 in the order in which prefills end. Both prefill
     # workers end one at 1 (requests 0, 1), one at 2 (2, 3), and so on: hand-overs in the order of the ids.
     table = requests([0] * 7, [3] * 7, [4] * 7)
@@ -131,9 +131,9 @@ def test_uniform_random_over_hand_overs_stays_among_decode_workers() -> None:
 
 
 def test_join_shortest_queue_counts_waiting_and_active_and_breaks_ties_by_index() -> None:
-    # At 0: to 0, 1, 2 in turn, then all have one: 3 to 0. At 2: request 1 (o = 2) is over, worker 1 is empty: 4.
-    # At 2.5: 0 has two, 1 and 2 one each: 5 to 1. At 3: 1 has two, 2 still one (o = 9): 6 to 2.
-    # At 4: 3 (o = 4) is over at 4 and counted as over: 0 has one, 1 two, 2 two: 7 to 0.
+    # At 0: to 0, 1, 2 in turn, then all have one: 3 to 0. At 2: request 1 (o = 2) is done, worker 1 is empty: 4. At
+    # 2.5: 0 has two, 1 and 2 one each: 5 to 1. At 3: 1 has two, 2 still one (o = 9): 6 to 2. At 4: 3 (o = 4) is done
+    # at 4 and counts as done: 0 has one, 1 two, 2 two: 7 to 0.
     table = requests([0, 0, 0, 0, 2, 2.5, 3, 4], [1] * 8, [9, 2, 9, 4, 5, 5, 5, 1])
     result = run(cluster(100, 100, 100), table, "join_shortest_queue")
     assert result.requests["worker"].tolist() == [0, 1, 2, 0, 1, 1, 2, 0]
@@ -157,8 +157,8 @@ def test_evicted_requests_stay_in_the_count() -> None:
 
 @pytest.mark.parametrize("router", ["join_shortest_queue", "least_outstanding_work"])
 @pytest.mark.parametrize("latency", [0.0, 50.0])
-def test_requests_on_their_way_count_for_the_worker_they_go_to(router: str, latency: float) -> None:
-    # One prefill a second; nothing of six requests is over before all have been handed over.
+def test_requests_in_transfer_count_for_their_destination(router: str, latency: float) -> None:
+    # One prefill a second; nothing of six requests is done before all have been handed over.
     table = requests([0] * 6, [5] * 6, [40] * 6)
     result = run(apart(1, 3, transfer_latency=latency), table, router, policy="dist_serve")
     assert result.requests["worker"].tolist() == [1, 2, 3, 1, 2, 3]
@@ -176,7 +176,7 @@ def test_least_outstanding_work_compares_tokens_per_token_of_memory() -> None:
     assert result.requests["worker"].tolist() == [0, 1, 1, 0, 1, 1]
 
 
-def test_least_outstanding_work_counts_predictions_where_they_are_known() -> None:
+def test_least_outstanding_work_counts_predictions_if_they_are_revealed() -> None:
     # With prompts alone: 10 to 0, 5 to 1, 1 to 1 (5 < 10). With predictions: 10 + 1 to 0, 5 + 20 to 1, 1 + 1 to 0.
     table = requests([0, 0, 0], [10, 5, 1], [3, 3, 3], [1, 20, 1])
     for policy, expected in (("fcfs", [0, 1, 1]), (InformedFCFS(), [0, 1, 0])):
@@ -184,15 +184,15 @@ def test_least_outstanding_work_counts_predictions_where_they_are_known() -> Non
         assert result.requests["worker"].tolist() == expected
 
 
-def test_least_outstanding_work_forgets_a_request_only_when_it_is_over() -> None:
-    # 0 (s 9, o 3) is over at 3. At 2 it counts whole, although its prompt is done: 1 (s 8) is lighter, 2 goes to 1.
+def test_least_outstanding_work_forgets_a_request_only_when_it_finishes() -> None:
+    # 0 (s 9, o 3) is done at 3. At 2 it counts whole, although its prompt is done: 1 (s 8) is lighter, 2 goes to 1.
     # At 3 worker 0 is empty: 3 goes there, and 4 (s 1): 2 < 10.
     table = requests([0, 0, 2, 3, 3], [9, 8, 2, 2, 1], [3, 30, 30, 30, 30])
     result = run(cluster(100, 100), table, "least_outstanding_work")
     assert result.requests["worker"].tolist() == [0, 1, 1, 0, 0]
 
 
-def test_one_worker_to_choose_from() -> None:
+def test_a_single_candidate() -> None:
     table = requests([0, 1, 2], [3] * 3, [4] * 3)
     for router in ("round_robin", "uniform_random", "join_shortest_queue", "least_outstanding_work"):
         assert run(cluster(50), table, router).requests["worker"].tolist() == [0, 0, 0]

@@ -1,7 +1,7 @@
 """SLAI on schedules worked out by hand.
 
 Source: Bari et al., "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice", Section 6, equation (8).
-Notation of the comments: s prompt, o output, M memory, kv = tokens at rest; "P 0 (4)" is a chunk of 4 tokens of
+Notation in comments: s prompt, o output, M memory, kv = tokens at rest; "P 0 (4)" is a chunk of 4 tokens of
 request 0, "D 0 1" a decode of requests 0 and 1; C0 is the last schedulable time (8) of request 0, the end of its last
 batch + TBT - offset * mean batch time. Unless stated otherwise iterations take a second, so that this mean is 1.
 The paper's rule is "uncounted": the last chunk shows a first token and o decodes follow.
@@ -51,8 +51,8 @@ LONG_PROMPT = ([0, 0], [4, 16], [2, 1], [4, INF])  # 0 has a deadline, 1 fills f
 
 
 def test_a_decode_waits_until_its_last_schedulable_time() -> None:
-    # P 0 (4), first token at 1: C0 = 1 + 4 - 1 = 4. P 1 (4) thrice. t=4 >= C0: D 0, P 1 (3). C0 = 5 + 4 - 1 = 8.
-    # t=5: P 1 (1), and since the budget is not used up D 0, which is not critical: over at 6. D 1.
+    # P 0 (4), first token at 1: C0 = 1 + 4 - 1 = 4. P 1 (4) three times. t=4 >= C0: D 0, P 1 (3). C0 = 5 + 4 - 1 = 8.
+    # t=5: P 1 (1), and since the budget is not used up D 0, which is not critical: done at 6. D 1.
     result = run("slai:offset=1,token_budget=4", *LONG_PROMPT)
     check(result, first=[1, 6], finish=[6, 7], start=[0, 1])
     assert batches(result) == [(4, 0), (4, 0), (4, 0), (4, 0), (3, 1), (1, 1), (0, 1)]
@@ -60,7 +60,7 @@ def test_a_decode_waits_until_its_last_schedulable_time() -> None:
 
 
 def test_a_large_offset_makes_every_decode_critical() -> None:
-    # C0 = 1 + 4 - 4 = 1 <= 1: D 0, P 1 (3) and again: 0 is over at 3. P 1 (4, 4, 2).
+    # C0 = 1 + 4 - 4 = 1 <= 1: D 0, P 1 (3) and again: 0 is done at 3. P 1 (4, 4, 2).
     result = run("slai:offset=4,token_budget=4", *LONG_PROMPT)
     check(result, first=[1, 6], finish=[3, 7])
     assert batches(result) == [(4, 0), (3, 1), (3, 1), (4, 0), (4, 0), (2, 0), (0, 1)]
@@ -70,7 +70,7 @@ def test_a_large_offset_makes_every_decode_critical() -> None:
     check(result, first=[1, 6], finish=[5, 7])
 
 
-def test_without_an_slo_a_decode_takes_what_is_left() -> None:
+def test_a_decode_without_an_slo_uses_the_remaining_budget() -> None:
     # None is ever critical: P 1 goes first, D 0 in the last batch of it.
     result = run("slai:token_budget=4", *LONG_PROMPT[:3])
     check(result, first=[1, 5], finish=[7, 6])
@@ -78,7 +78,7 @@ def test_without_an_slo_a_decode_takes_what_is_left() -> None:
 
 
 def test_before_its_first_token_a_decode_is_critical() -> None:
-    # "decode": D 0 at once (it has shown nothing), P 1 (3). First token at 2: C0 = 2 + 4 - 1 = 5. P 1 (4) thrice,
+    # "decode": D 0 at once (it has shown nothing), P 1 (3). First token at 2: C0 = 2 + 4 - 1 = 5. P 1 (4) three times,
     # then D 0, P 1 (1), and D 1.
     result = run("slai:offset=1,token_budget=4", *LONG_PROMPT, first_token="decode")
     check(result, first=[2, 7], finish=[6, 7])
@@ -86,12 +86,12 @@ def test_before_its_first_token_a_decode_is_critical() -> None:
 
 
 def test_counted_first_tokens_start_the_clock() -> None:
-    # Counted, o 2: one decode after the prefill, when C0 = 4 <= t: over at 5.
+    # Counted, o 2: one decode after the prefill, when C0 = 4 <= t: done at 5.
     result = run("slai:offset=1,token_budget=4", *LONG_PROMPT, first_token="counted")
     check(result, first=[1, 6], finish=[5, 6])
 
 
-def test_the_batch_time_of_8_is_the_mean_over_all_batches() -> None:
+def test_the_batch_time_in_equation_8_is_the_mean_over_all_batches() -> None:
     # 1 s a batch and 0.5 s a prefill token; 1 comes at 1. P 0 (2): 2 s, mean 2, C0 = 2 + 6 - 2 = 6 > 2.
     # P 1 (4): 3 s. t=5: mean 2.5, C0 = 5.5 > 5 (the last batch alone would give 5). P 1 (4): 3 s.
     # t=8: D 0, P 1 (3): 2.5 s. C0 = 10.5 + 6 - 10.5 / 4 = 13.9. P 1 (4): 3 s. t=13.5: mean 2.7, C0 = 13.8: not
@@ -108,17 +108,17 @@ def test_the_batch_time_of_8_is_the_mean_over_all_batches() -> None:
     check(result, first=[2, 102, 115], finish=[3, 115, 116])
 
 
-def test_critical_decodes_go_by_last_schedulable_time() -> None:
+def test_critical_decodes_are_ordered_by_last_schedulable_time() -> None:
     # beta = 1, everything critical. At 1 all have had a first token: TBT 9, 3, 5: 1 first. t=2: C up to the offset
-    # 10, 2+3, 6: 1. t=3: 10, 3+3, 6: a tie of 1 and 2, 1 was activated first. t=4: 10, 7, 6: 2, over.
-    # t=5: 1, its 4th: over. t=6: 0.
+    # 10, 2+3, 6: 1. t=3: 10, 3+3, 6: a tie of 1 and 2, 1 was activated first. t=4: 10, 7, 6: 2, done.
+    # t=5: 1, its 4th: done. t=6: 0.
     result = run("slai:offset=100,max_decodes=1", [0] * 3, [1] * 3, [1, 4, 1], [9, 3, 5])
     check(result, first=[1, 1, 1], finish=[7, 6, 5])
 
 
-def test_other_decodes_go_by_last_schedulable_time_too() -> None:
+def test_other_decodes_are_ordered_by_last_schedulable_time_too() -> None:
     # beta = 1, offset 0.25: none is critical. C up to the offset: 91, 31, 34 at 1. D 1 until 4, when it is 34 as
-    # that of 2: a tie, D 1 again: over at 5. D 2, D 0.
+    # that of 2: a tie, D 1 again: done at 5. D 2, D 0.
     result = run("slai:offset=0.25,max_decodes=1", [0] * 3, [1] * 3, [1, 4, 1], [90, 30, 33])
     check(result, first=[1, 1, 1], finish=[7, 5, 6])
 
@@ -189,7 +189,7 @@ def test_paying_users_do_not_interrupt() -> None:
 
 
 def test_cap_on_active_requests() -> None:
-    # alpha = 2: 2 starts when the first two are over, at 2; 3 with it.
+    # alpha = 2: 2 starts when the first two are done, at 2; 3 with it.
     result = run("slai:max_active=2", [0] * 4, [1] * 4, [1, 1, 2, 1])
     check(result, first=[1, 1, 3, 3], finish=[2, 2, 5, 4], start=[0, 0, 2, 2])
     # Requests that prefill count as well: with alpha = 1 and budget 4, 1 (s 1) does not fill up the batch of 0.
@@ -198,7 +198,7 @@ def test_cap_on_active_requests() -> None:
 
 
 def test_decode_limit() -> None:
-    # beta = 2 of three decodes, ties of C = inf go by activation: D 0 1, over. P 3, which came at 2, beside D 2.
+    # beta = 2 of three decodes, ties of C = inf go by activation: D 0 1, done. P 3, which came at 2, beside D 2.
     result = run("slai:max_decodes=2", [0, 0, 0, 2], [1] * 4, [1] * 4)
     check(result, first=[1, 1, 1, 3], finish=[2, 2, 3, 4])
     assert batches(result) == [(3, 0), (0, 2), (1, 1), (0, 1)]
@@ -209,7 +209,7 @@ def test_decode_limit() -> None:
 
 def test_dynamic_offset_follows_the_memory() -> None:
     # Offset 1 below 20% of M = 40, that is below 8, else 4. t=1: kv 4: C0 = 4: P 1 (4). t=2: kv 8 is not below:
-    # C0 = 1: D 0, P 1 (3). t=3: kv 12: D 0, P 1 (3), over at 4. P 1 (4, 2).
+    # C0 = 1: D 0, P 1 (3). t=3: kv 12: D 0, P 1 (3), done at 4. P 1 (4, 2).
     spec = "slai:token_budget=4,offset=4,low_offset=1,memory_threshold={}"
     result = run(spec.format("0.2"), *LONG_PROMPT, M=40)
     check(result, first=[1, 6], finish=[4, 7])
@@ -238,7 +238,7 @@ def test_the_memory_threshold_is_an_exact_decimal(threshold: str, M: int) -> Non
 
 
 def test_overflow_evicts_the_newest() -> None:
-    # M = 10, all critical. P 0 (4), P 1 (4). D 0 1: 10. t=2: 12 > 10: 1 goes, D 0: 6, then 7 and 8, over at 5;
+    # M = 10, all critical. P 0 (4), P 1 (4). D 0 1: 10. t=2: 12 > 10: 1 is evicted, D 0: 6, then 7 and 8, done at 5;
     # meanwhile 1 (4 + 1) does not fit beside 6, 7. t=5: P 1 (4), D 1 twice.
     result = run("slai", [0, 0], [4, 4], [4, 2], [1, 1], M=10)
     check(result, first=[1, 1], finish=[5, 8], start=[0, 0], evictions=[0, 1])
@@ -247,7 +247,7 @@ def test_overflow_evicts_the_newest() -> None:
 
 
 def test_the_watermark_stays_free_beside_others() -> None:
-    # The same with a fifth of M = 10 kept free: 1 (4 + 1) does not fit beside 0 until that is over at 5. No eviction.
+    # The same with a fifth of M = 10 kept free: 1 (4 + 1) does not fit beside 0 until that is done at 5. No eviction.
     result = run("slai:watermark=0.2", [0, 0], [4, 4], [4, 2], [1, 1], M=10)
     check(result, first=[1, 6], finish=[5, 8], start=[0, 5], evictions=[0, 0])
     assert result.log is not None
@@ -259,11 +259,11 @@ def test_the_watermark_stays_free_beside_others() -> None:
 
 
 def test_a_prompt_starts_only_if_it_can_be_completed() -> None:
-    # M = 10, budget 4. P 0 (4). 1 needs 7 + 1, with kv 4 and D 0 not even 4 of it: D 0 twice, over at 3. P 1.
+    # M = 10, budget 4. P 0 (4). 1 needs 7 + 1, with kv 4 and D 0 not even 4 of it: D 0 twice, done at 3. P 1.
     result = run("slai:token_budget=4", [0, 0], [4, 7], [2, 1], M=10)
     check(result, first=[1, 5], finish=[3, 6], start=[0, 3])
     # What ongoing prefills still need counts. P 0 (5 of 6). t=1: P 0 (1) leaves 10 - 5 - 2 = 3; 1 (s 4) needs 5.
-    # t=2: 10 - 6 = 4. D 0, over at 3. P 1, D 1.
+    # t=2: 10 - 6 = 4. D 0, done at 3. P 1, D 1.
     result = run("slai:token_budget=5,order=fcfs", [0, 0], [6, 4], [1, 1], M=10)
     check(result, first=[2, 4], finish=[3, 5], start=[0, 3])
     # It stops at the first that does not fit: 2 (s 1) comes after 1.
@@ -293,7 +293,7 @@ def test_one_token_outputs_end_with_the_prefill() -> None:
 
 @pytest.mark.parametrize("order", ["spf", "fcfs"])
 @pytest.mark.parametrize("first_token", ["counted", "uncounted"])
-def test_deadlines_are_met_where_they_can_be(order: str, first_token: str) -> None:
+def test_achievable_deadlines_are_met(order: str, first_token: str) -> None:
     """With enough memory and budget for all decodes, offset 1 and unit times meet every TBT deadline."""
     waited = 0.0
     for seed in range(20):

@@ -3,7 +3,7 @@
 Source: Bari et al., "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice", Algorithms 1-5, Section 6.
 The paper assumes memory enough (Assumption 4). Where it does not suffice the readings here are: a prompt is begun
 only if it can be completed, with one token to spare; on overflow the latest activated go (LIFO), those that pause
-included; a request that comes back with its KV moves from P to D without an iteration.
+included; a request that returns with its KV moves from P to D without an iteration.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ BOOKS: dict[str, type[Book]] = {
 
 
 def draw(name: str, rng: np.random.Generator) -> dict[str, Any]:
-    """Small hyperparameters, so that every limit binds now and then."""
+    """Small hyperparameters, so that every limit binds sometimes."""
 
     def one_of(*values: Any) -> Any:
         return values[int(rng.integers(len(values)))]
@@ -207,7 +207,7 @@ def test_dist_serve_in_its_roles(role: int) -> None:
 
 
 @pytest.mark.parametrize("first_token", FIRST_TOKEN)
-def test_slai_is_sarathi_where_every_decode_is_critical(first_token: str) -> None:
+def test_slai_is_sarathi_if_every_decode_is_critical(first_token: str) -> None:
     """That is, where offset * mean batch time exceeds every TBT; and not otherwise."""
     differ = 0
     for seed in range(8):

@@ -77,7 +77,7 @@ def test_peak_thresholds_of_nested_wait() -> None:
     assert np.array_equal(fluid, random_run("nested_wait:thresholds=5/3,patience=3", classes))
 
 
-def test_peak_is_fluid_where_rates_are_constant() -> None:
+def test_peak_is_fluid_if_rates_are_constant() -> None:
     classes = (varying("a", 2.0, None), varying("b", 4.0, None))
     time = AffineBatchTime.from_wait(0.1, 0.002)
     for name in ("wait", "nested_wait"):
@@ -172,7 +172,7 @@ def test_adjusted_thresholds_stay_within_the_memory() -> None:
 
 
 @pytest.mark.parametrize("policy", ["wait:adjust=3", "nested_wait:adjust=3", "nested_wait:adjust=3,groups=3"])
-def test_compiled_and_not(policy: str) -> None:
+def test_compiled_equals_uncompiled(policy: str) -> None:
     classes = (varying("a", 2.0, None), ClassStatistics("b", 2.0, 5.0, 4.0))
     time = AffineBatchTime.from_wait(0.1, 0.002)
     logs = [random_run(f"{policy},patience=3", classes, batch_time=time, compiled=c) for c in (True, False)]
@@ -182,7 +182,7 @@ def test_compiled_and_not(policy: str) -> None:
 # ---------------------------------------------------------------- groups
 
 
-def test_groups_take_part_by_themselves() -> None:
+def test_groups_take_part_independently() -> None:
     # Prompts of 1 (ids even) and 3 (odd), l' = 1, e = 1 in both groups; n = 2 and 1. t=0: 0 alone: below 2. t=1: 1
     # (l = 3): its group has reached 1 and runs without 0. t=2: 2 (l = 1): 0 and 2 make two; none is in the queue of
     # the other group, and 1, prefilled, pauses. t=3: 3 (l = 3): 1 decodes beside it. t=4: 4 and 5, one of each group:

@@ -1,8 +1,8 @@
 """WAIT on schedules worked out by hand, and the paper's Examples 1 and 2.
 
 Source: Ao et al., "Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory Constraints", Algorithm 1,
-inequality (11), Section 6.1. Notation of the comments: l prompt, l' output, n threshold, C memory, C* the memory of
-the fluid equilibrium. Rules of the paper unless said otherwise: a prefill takes l and shows nothing, l' decodes
+inequality (11), Section 6.1. Notation in comments: l prompt, l' output, n threshold, C memory, C* the memory of
+the fluid equilibrium. Rules of the paper unless stated otherwise: a prefill takes l and shows nothing, l' decodes
 follow, the s-th with l + s; eviction loses everything and leads to the back of the queue. Unit batch time. A request
 is at stage s >= 1 when s - 1 of its tokens are there; "timeout" is the end of the patience, where a drain batch runs.
 """
@@ -75,7 +75,7 @@ def test_examples_1_and_2_first_come_first_served_cascades() -> None:
     # 3 arrive at 0, 6 at 1, then four at each iteration. t=1: 3 decodes, 6 prefills: 6 + 6 = 12, three
     # completions. t=2: the 6 decode with 12, no room for the four that have come. t=3: all 8 are prefilled. t=4:
     # 8 decodes would take 16: two lose their KV and wait behind four newcomers. t=5: those 2 and 8 new ones,
-    # 10. t=6: 4 go. t=7: 12, as many as there is room for. From then on 6 of 12 go each time: six completions
+    # 10. t=6: 4 are evicted. t=7: 12, as many as there is room for. From then on 6 of 12 go each time: six completions
     # in two iterations, 3 instead of 4.
     result = hello("fcfs", [0] * 3 + [1] * 6 + four_each(2, 1000), horizon=1000)
     assert column(result, "num_admitted")[:9] == [3, 6, 0, 8, 0, 10, 0, 12, 0]
@@ -104,7 +104,7 @@ def test_example_2_wait_does_not_lose() -> None:
     assert result.worker["num_waiting"][0] == 5
 
 
-def test_example_2_wait_from_the_very_imbalance() -> None:
+def test_example_2_wait_from_an_imbalance() -> None:
     # Three at 0; patience 0.5: timeout, they are prefilled from 0.5 to 1.5. Then six at stage 0 and three at
     # stage 1: four prefills and three decodes, 10. Two wait; four arrive each iteration from 2.5 on: 12 and
     # four completions.
@@ -168,7 +168,7 @@ def test_at_most_the_threshold_is_admitted_by_class_then_queue_order() -> None:
     )
     check(result, start=[0, 0, 0, 1, 4, 2], finish=[2, 5, 5, 3, 6, 5])
     # Memory 2 at t=0: a goes first, b is undone. t=1: b qualifies (0, 3, 5), but 1 and 2 fill the memory:
-    # nothing of it would run, none is evicted, and it counts as waiting. Timeout at 2: 4 > C: 2 goes, 1 is
+    # nothing of it would run, none is evicted, and it counts as waiting. Timeout at 2: 4 > C: 2 is evicted, 1 is
     # done at 3.
     result = run(
         "wait:thresholds=2/1,patience=1", 2, [0] * 6, [1] * 6, [1] * 6, types=[1, 0, 0, 1, 0, 1], classes=TWO,
@@ -194,7 +194,7 @@ def test_an_output_of_one_token_under_every_first_token_rule() -> None:
 def test_overflow_undoes_picks_and_then_evicts_the_newest() -> None:
     # n = 2, C = 8, l = l' = 2 (2, 3, 4 each). t=0: 0, 1. t=1: 3+3, and 2: 8; 3 is undone. t=2: 4+4+3 = 11: 2
     # goes, to the back. t=3: 3, 4. t=4: 3+3, 5 with 2 = 8, 2 is undone. t=5: 2 alone is below n. Timeout at 6:
-    # 4+4+3: 5 goes. t=7: 2, 5. t=8: none waits. Timeout at 9: 3+3, 4+4.
+    # 4+4+3: 5 is evicted. t=7: 2, 5. t=8: none waits. Timeout at 9: 3+3, 4+4.
     args = (8, [0, 0, 1, 1, 2, 2], [2] * 6, [2] * 6)
     result = run("wait:thresholds=2,patience=1", *args)
     check(
@@ -205,7 +205,7 @@ def test_overflow_undoes_picks_and_then_evicts_the_newest() -> None:
         evictions=[0, 0, 1, 0, 0, 1],
     )
     assert column(result, "kv_tokens") == [4, 8, 8, 4, 8, 8, 4, 6, 8]
-    # By arrival 2 is first again: t=3: 2, 3. t=4: 3+3, 4. t=5: only 5 waits. Timeout at 6: 4 goes. t=7: 4, 5.
+    # By arrival 2 is first again: t=3: 2, 3. t=4: 3+3, 4. t=5: only 5 waits. Timeout at 6: 4 is evicted. t=7: 4, 5.
     result = run("wait:thresholds=2,patience=1", *args, requeue="arrival")
     check(
         result,
@@ -216,10 +216,10 @@ def test_overflow_undoes_picks_and_then_evicts_the_newest() -> None:
     )
 
 
-def test_paused_kv_counts_and_may_have_to_go() -> None:
+def test_paused_kv_counts_and_may_be_evicted() -> None:
     # n = (1, 2), C = 8. 0, 1 (b, l 2): t=0: 2+2; no other b comes, they pause. From t=1 on 2, 3, 4, 5 (a, l' 2:
     # 1, 2, 3) arrive, one per iteration. t=1: 4 + 1. t=2: 4 + 2+1. t=3: 4 + 3+2 = 9 > 8, without any pick: 3,
-    # the newest, goes behind 4; 2 is done. t=4: queue 4, 3, 5: 4 + 1. t=5: 4 + 2+1. t=6: 4 + 3+2: 3 goes again,
+    # the newest, goes behind 4; 2 is done. t=4: queue 4, 3, 5: 4 + 1. t=5: 4 + 2+1. t=6: 4 + 3+2: 3 is evicted again,
     # 4 is done.
     result = run(
         "wait:thresholds=1/2,drain=False", 8, [0, 0, 1, 2, 3, 4], [2, 2, 1, 1, 1, 1], [1, 1, 2, 2, 2, 2],
@@ -232,7 +232,7 @@ def test_paused_kv_counts_and_may_have_to_go() -> None:
 
 def test_a_request_that_fills_the_memory() -> None:
     # C = 8, 0: l = l' = 4. n = 1, patience 1. t=0: 4. t=1: 5, and 1 (l = l' = 2) with 2. t=2: none waits.
-    # Timeout at 3: 6+3 > 8: 1 goes. t=4: 1 qualifies: 0 decodes with 7, the pick is undone. t=5: 8 = C. t=6: 1:
+    # Timeout at 3: 6+3 > 8: 1 is evicted. t=4: 1 qualifies: 0 decodes with 7, the pick is undone. t=5: 8 = C. t=6: 1:
     # 2; timeout at 8: 3, 4.
     result = run("wait:thresholds=1,patience=1", 8, [0, 1], [4, 2], [4, 2])
     check(result, start=[0, 1], first=[2, 9], finish=[6, 10], evictions=[0, 1])
@@ -290,7 +290,7 @@ def test_default_patience_follows_the_slowest_type() -> None:
     check(run("wait:thresholds=9/4", 9, [0], [1], [1], classes=classes), start=[20], finish=[22])
 
 
-def test_without_draining_the_last_are_never_finished() -> None:
+def test_without_draining_the_last_requests_never_finish() -> None:
     spec = "wait:thresholds=2,drain=False"
     with pytest.raises(LivelockError, match="wait"):
         run(spec, 99, [0, 0], [1, 1], [1, 1])
@@ -347,7 +347,7 @@ def test_practical_thresholds() -> None:
         assert same(outcome(spec), outcome(f"wait:thresholds={n},patience=1"))
 
 
-def test_one_number_is_for_all_types() -> None:
+def test_one_number_applies_to_all_types() -> None:
     one, two = (run(f"wait:thresholds={n},patience=1", 500, **many(2), classes=TWO) for n in ("3", "3/3"))
     assert same(one, two)
 
@@ -379,7 +379,7 @@ def test_hyperparameters_out_of_range(arguments: dict[str, Any]) -> None:
         make_policy("wait", **arguments)
 
 
-def test_thresholds_for_another_number_of_types() -> None:
+def test_the_wrong_number_of_thresholds() -> None:
     with pytest.raises(ConfigError, match="thresholds"):
         run("wait:thresholds=1/2/3", 99, [0, 0], [1, 1], [1, 1], types=[0, 1], classes=TWO)
 

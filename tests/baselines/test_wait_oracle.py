@@ -214,7 +214,7 @@ class Vllm(IterationLevel):
     """Prefills alone as soon as one fits; else decodes of all, with LIFO preemption."""
 
     def plan(self, waiting: list[Job], active: list[Job]) -> Plan:
-        prompts, back = list[Job](), list[Job]()  # back: came back with their KV
+        prompts, back = list[Job](), list[Job]()  # back: returned with their KV
         for job in waiting:
             newcomers = len(prompts) + len(back)
             need = sum(j.kv for j in active) + sum(j.need(self.emits) for j in [*prompts, *back, job])
@@ -298,7 +298,7 @@ def workload(rng: np.random.Generator, n: int = 24, longest: int = 7) -> Request
 
 
 def draw(name: str, rng: np.random.Generator) -> tuple[str, Book]:
-    """Small hyperparameters, so that every limit binds now and then; the spec, and the book."""
+    """Small hyperparameters, so that every limit binds sometimes; the spec, and the book."""
 
     def one_of(*values: Any) -> Any:
         return values[int(rng.integers(len(values)))]
@@ -405,7 +405,7 @@ def test_decisions_are_those_of_the_book(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["wait", "nested_wait"])
-def test_without_draining_the_same_until_nothing_can_qualify(name: str) -> None:
+def test_without_draining_decisions_agree_until_no_type_can_qualify(name: str) -> None:
     """The run ends in an error that names the policy; until then every decision is the book's."""
     finished = 0
     for case in range(12):
@@ -430,7 +430,7 @@ def test_without_draining_the_same_until_nothing_can_qualify(name: str) -> None:
     assert finished > 100
 
 
-def test_the_book_of_patience() -> None:
+def test_the_oracle_by_hand() -> None:
     """The oracle itself on a schedule worked out by hand, so that both are not wrong together.
 
     n = 2, patience 2. 0 arrives at 0, 1 at 1.5 and makes two; at 2.5 none waits; timeout at 4.5: one decode of each.

@@ -123,7 +123,7 @@ def routed(system: System, router: Any, table: RequestTable) -> list[int]:
     return found
 
 
-def test_the_classical_rules_are_among_them() -> None:
+def test_the_classical_routers_are_special_cases() -> None:
     equal = System(64, AffineBatchTime(0.3, 0.02, 0.02, 0.001)).replicate(3)
     table = requests()
     only_requests = Weighted(**{**ZERO, "requests": 1.0})
@@ -149,7 +149,7 @@ def test_ties_go_to_the_lowest_index() -> None:
     assert routed(system, "weighted", table) == [0, 0, 0]
 
 
-def test_mistakes() -> None:
+def test_invalid_weights() -> None:
     for spec, message in (
         ("weighted:pace=11", "pace = 11; expected a number from -5 to 10"),
         ("weighted:pace=nan", "pace = nan; expected a number"),

@@ -1,6 +1,6 @@
 """Work-conserving scheduling with chunked prefill on schedules worked out by hand.
 
-Notation of the comments: s prompt, o output, p predicted output, c chunk, M memory. Unless said otherwise the first
+Notation in comments: s prompt, o output, p predicted output, c chunk, M memory. Unless stated otherwise the first
 token is uncounted, as in the paper: a request takes c, 2c, …, s and then s + 1, …, s + o tokens, one after another.
 Sums list requests in order of activation; what is over the memory is followed by >.
 """
@@ -75,7 +75,7 @@ def test_mixed_batches(name: str) -> None:
 
 
 @ALL
-def test_there_is_no_budget_of_tokens_beyond_the_memory(name: str) -> None:
+def test_memory_is_the_only_token_budget(name: str) -> None:
     # Ten prompts of 5 in chunks of 2, M = 100: a chunk of each, 20, 40, then 50; one decode each, 60.
     result = run(name, 2, 100, [0] * 10, [5] * 10, [1] * 10)
     check(result, start=[0] * 10, finish=[4] * 10, kv=[20, 40, 50, 60])
@@ -84,7 +84,7 @@ def test_there_is_no_budget_of_tokens_beyond_the_memory(name: str) -> None:
 
 
 @ALL
-def test_iterations_of_other_lengths(name: str) -> None:
+def test_iterations_of_other_durations(name: str) -> None:
     # As above with 0.5 s per batch, 0.25 s per prefill token and 0.125 s per decode. Batches: 3 prefill tokens 1.25;
     # 2 and a decode 1.125; 1 and a decode 0.875; two decodes 0.75; one 0.625.
     time = AffineBatchTime(0.5, per_prefill_token=0.25, per_decode_token=0.125)
@@ -107,14 +107,14 @@ def test_arrivals_at_completion_between_rounds_and_after_idleness(name: str) -> 
 
 @ALL
 def test_ties_by_id(name: str) -> None:
-    # M = 4, five of s 1, o 1: 1, 2. Look-ahead: two at a time. Else t=0: 1+1+1+1; t=1: 8>: 3 and 2 go, 2+2;
-    # t=2: 1+1+1; t=3: 6>: 4 goes, 2+2; t=4: 1; t=5: 2.
+    # M = 4, five of s 1, o 1: 1, 2. Look-ahead: two at a time. Else t=0: 1+1+1+1; t=1: 8>: 3 and 2 are evicted, 2+2;
+    # t=2: 1+1+1; t=3: 6>: 4 is evicted, 2+2; t=4: 1; t=5: 2.
     result = run(name, 1, 4, [0] * 5, [1] * 5, [1] * 5)
     if name in (FCFS_AHEAD, SJF_AHEAD):
         check(result, start=[0, 0, 2, 2, 4], finish=[2, 2, 4, 4, 6], kv=[2, 4, 2, 4, 1, 2])
     else:
         check(result, [0, 0, 0, 0, 2], [2, 2, 4, 4, 6], evictions=[0, 0, 1, 1, 1], kv=[4, 4, 3, 4, 1, 2])
-        # Swapped, they come back with one token. t=2: 2+2, 4 does not fit; t=3: 1; t=4: 2.
+        # Swapped, they return with one token. t=2: 2+2, 4 does not fit; t=3: 1; t=4: 2.
         kept = run(name, 1, 4, [0] * 5, [1] * 5, [1] * 5, progress_on_evict="kept")
         check(kept, [0, 0, 0, 0, 3], [2, 2, 3, 3, 5], evictions=[0, 0, 1, 1, 0], kv=[4, 4, 4, 1, 2])
 
@@ -145,7 +145,7 @@ def test_the_default_chunk_is_512(name: str) -> None:
 
 
 @ALL
-def test_predictions_are_asked_for_where_needed(name: str) -> None:
+def test_predictions_are_required_where_needed(name: str) -> None:
     table = RequestTable.from_columns(arrival_time=[0], prompt_len=[1], output_len=[1])
     system = System(kv_capacity=9, batch_time=UnitBatchTime())
     if name == FCFS:
@@ -175,7 +175,7 @@ def test_unknown_hyperparameters(name: str) -> None:
         make_policy(f"{name}:budget=3")
 
 
-# ---------------------------------------------------------------- order, overflow and what comes back
+# ---------------------------------------------------------------- order, overflow and what returns
 
 THREE = (2, 6, [0, 0, 0], [4, 4, 1], [1, 1, 1])
 # c 2, M = 6. 0 and 1 (s 4, o 1): 2, 4, 5; 2 (s 1, o 1): 1, 2. Total work 5, 5, 2.
@@ -184,14 +184,14 @@ THREE = (2, 6, [0, 0, 0], [4, 4, 1], [1, 1, 1])
 @pytest.mark.parametrize(
     ("name", "progress", "start", "finish", "evictions", "kv"),
     [
-        # t=0: 2+2+1. t=1: 4+4+2 = 10>: 2 goes, 8>: 1 goes, 4; 2 would fit now (4+1), but none starts when one
-        # goes. t=2: 5; 1 blocks (5+2 = 7>) though 2 would fit. t=3: 2+1. t=4: 4+2. t=5: 5.
+        # t=0: 2+2+1. t=1: 4+4+2 = 10>: 2 is evicted, 8>: 1 is evicted, 4; 2 would fit now (4+1), but none starts when
+        # one goes. t=2: 5; 1 blocks (5+2 = 7>) though 2 would fit. t=3: 2+1. t=4: 4+2. t=5: 5.
         (FCFS, "lost", [0, 0, 0], [3, 6, 5], [0, 1, 1], [5, 4, 5, 3, 6, 5]),
         # None had an output token yet.
         (FCFS, "recompute", [0, 0, 0], [3, 6, 5], [0, 1, 1], [5, 4, 5, 3, 6, 5]),
         # t=3: 1 has kept 2, 2 has kept 1: 4+2. t=4: 5.
         (FCFS, "kept", [0, 0, 0], [3, 5, 4], [0, 1, 1], [5, 4, 5, 6, 5]),
-        # t=0: 2 first: 1+2+2. t=1: 2+4+4 = 10>: 1 goes, 6. t=2: 5; 1 blocks. t=3: 2. t=4: 4. t=5: 5.
+        # t=0: 2 first: 1+2+2. t=1: 2+4+4 = 10>: 1 is evicted, 6. t=2: 5; 1 blocks. t=3: 2. t=4: 4. t=5: 5.
         (SJF, "lost", [0, 0, 0], [3, 6, 2], [0, 1, 0], [5, 6, 5, 2, 4, 5]),
         # t=3: 1 has kept 2: 4. t=4: 5.
         (SJF, "kept", [0, 0, 0], [3, 5, 2], [0, 1, 0], [5, 6, 5, 4, 5]),
@@ -212,7 +212,7 @@ def test_three_requests(
     check(run(name, *THREE, progress_on_evict=progress), start, finish, evictions=evictions, kv=kv)
 
 
-def test_where_the_evicted_requeue_matters_first_come_first_served() -> None:
+def test_requeue_matters_under_first_come_first_served() -> None:
     # At the back the newest, which goes first, is ahead: t=2: 5+1, then 1: 8>. t=3: 2 leaves with 2; 2+2 = 4. t=4: 4.
     check(
         run(FCFS, *THREE, requeue="back"),
@@ -228,8 +228,8 @@ def test_where_the_evicted_requeue_matters_first_come_first_served() -> None:
 
 
 RETURN = (8, [0, 0], [2, 1], [5, 3])
-# M = 8. 0 (s 2, o 5), c 2: 2, 3, 4, 5, 6, 7; 1 (s 1, o 3): 1, 2, 3, 4.
-# t=0: 2+1. t=1: 3+2. t=2: 4+3. t=3: 5+4 = 9>: 1 goes with two tokens made and 3 in memory; 5.
+# M = 8. 0 (s 2, o 5), c 2: 2, 3, 4, 5, 6, 7; 1 (s 1, o 3): 1, 2, 3, 4. t=0: 2+1. t=1: 3+2. t=2: 4+3. t=3: 5+4 = 9>: 1
+# is evicted with two tokens made and 3 in memory; 5.
 
 
 @pytest.mark.parametrize("name", [FCFS, SJF])
@@ -237,19 +237,19 @@ RETURN = (8, [0, 0], [2, 1], [5, 3])
 @pytest.mark.parametrize(
     ("chunk", "progress", "finish", "evictions", "kv"),
     [
-        # t=4: 6+1. t=5: 7+2 = 9>: 1 goes, 7. t=6: 1, 2, 3, 4.
+        # t=4: 6+1. t=5: 7+2 = 9>: 1 is evicted, 7. t=6: 1, 2, 3, 4.
         (2, "lost", [6, 10], 2, [3, 5, 7, 5, 7, 7, 1, 2, 3, 4]),
-        # 3 tokens to prefill again. t=4: 6+2. t=5: 7+3 = 10>: 1 goes, 7. t=6: 2, 3 and the last token: 4.
+        # 3 tokens to prefill again. t=4: 6+2. t=5: 7+3 = 10>: 1 is evicted, 7. t=6: 2, 3 and the last token: 4.
         (2, "recompute", [6, 9], 2, [3, 5, 7, 5, 8, 7, 2, 3, 4]),
-        # t=4: 6+3 = 9>, t=5: 7+3>: not until 0 is over, t=6: 3, 4.
+        # t=4: 6+3 = 9>, t=5: 7+3>: not until 0 is done, t=6: 3, 4.
         (3, "recompute", [6, 8], 1, [3, 5, 7, 5, 6, 7, 3, 4]),
-        # One token at a time 0 is behind: 1, 2, 3, 4, 5, 6, 7. t=0: 1+1. t=1: 2+2. t=2: 3+3. t=3: 4+4: 1 is over.
+        # One token at a time 0 is behind: 1, 2, 3, 4, 5, 6, 7. t=0: 1+1. t=1: 2+2. t=2: 3+3. t=3: 4+4: 1 is done.
         (1, "recompute", [7, 4], 0, [2, 4, 6, 8, 5, 6, 7]),
         # t=4: 6+4 = 10>, t=5: 7+4>, t=6: 4.
         (2, "kept", [6, 7], 1, [3, 5, 7, 5, 6, 7, 4]),
     ],
 )
-def test_what_comes_back(
+def test_returning_requests(
     name: str, requeue: str, chunk: int, progress: str, finish: list[float], evictions: int, kv: list[int]
 ) -> None:
     args = (chunk, 8, *RETURN[1:])
@@ -259,9 +259,9 @@ def test_what_comes_back(
     check(result, [0, 0], finish, evictions=[0, evictions], kv=kv, first=[3 - min(chunk, 2), 1])
 
 
-def test_recomputing_where_the_last_chunk_writes_a_token() -> None:
-    # 0: 3, 4, 5, 6, 7; 1: 2, 3, 4. t=0: 3+2. t=1: 4+3. t=2: 5+4 = 9>: 1 goes with two tokens; 5. t=3: 6+2.
-    # t=4: 7+4 = 11>, as its last chunk of 1 writes the last token: 1 goes, 7. t=5: 2. t=6: 4.
+def test_recomputing_when_the_last_chunk_writes_a_token() -> None:
+    # 0: 3, 4, 5, 6, 7; 1: 2, 3, 4. t=0: 3+2. t=1: 4+3. t=2: 5+4 = 9>: 1 is evicted with two tokens; 5. t=3: 6+2.
+    # t=4: 7+4 = 11>, as its last chunk of 1 writes the last token: 1 is evicted, 7. t=5: 2. t=6: 4.
     result = run(FCFS, 2, *RETURN, first_token="counted", progress_on_evict="recompute")
     check(result, [0, 0], [5, 7], evictions=[0, 2], kv=[5, 7, 5, 8, 7, 2, 4], first=[1, 1])
 
@@ -285,7 +285,7 @@ def test_eviction_decisions_newest_first() -> None:
 @pytest.mark.parametrize("requeue", ["arrival", "front", "back"])
 def test_shortest_job_first_is_by_prompt_and_output(requeue: str) -> None:
     # M = 6, c 9. 0 (s 5, o 1), 1 (s 1, o 4), 2 (s 3, o 3): total 6, 5, 6. t=0: 1+5, then 2: 9>. t=1: 2+6 = 8>: 0
-    # goes. It keeps its place before 2, and blocks it: 2+6>, …. t=5: 1 is over; 6. t=6: 2: 3, 4, 5, 6.
+    # goes. It keeps its place before 2, and blocks it: 2+6>, …. t=5: 1 is done; 6. t=6: 2: 3, 4, 5, 6.
     args = (9, 6, [0, 0, 0], [5, 1, 3], [1, 4, 3])
     result = run(SJF, *args, progress_on_evict="kept", requeue=requeue)
     check(result, [0, 0, 6], [6, 5, 10], evictions=[1, 0, 0], kv=[6, 2, 3, 4, 5, 6, 3, 4, 5, 6])
@@ -316,7 +316,7 @@ def test_shortest_job_first_goes_by_the_prediction() -> None:
 @pytest.mark.parametrize(
     ("spec", "start", "finish", "evictions", "kv"),
     [
-        # t=2: 5; 1 blocks (5+5>). t=3: 5, then 3. t=4: 6+4>: 2 goes with 3; 6. t=5: 4.
+        # t=2: 5; 1 blocks (5+5>). t=3: 5, then 3. t=4: 6+4>: 2 is evicted with 3; 6. t=5: 4.
         (SJF, [0, 0, 3], [3, 5, 6], [0, 1, 1], [7, 4, 5, 8, 6, 4]),
         # t=2: 5, and 2, which is shorter: 3. t=3: 4; 1 blocks (4+5>). t=4: 5. t=5: 6.
         (f"{SJF}:resume=by_work", [0, 0, 2], [3, 6, 4], [0, 1, 0], [7, 4, 8, 4, 5, 6]),
@@ -326,7 +326,7 @@ def test_swapped_out_requests_go_before_new_ones(
     spec: str, start: list[float], finish: list[float], evictions: list[int], kv: list[int]
 ) -> None:
     # M = 8, c 9. 0 (s 3, o 2): 3, 4, 5; 1 (s 4, o 2): 4, 5, 6; 2 (s 3, o 1) comes at t=2: 3, 4. Total 5, 6, 4.
-    # t=0: 3+4. t=1: 4+5>: 1 goes with 4; 4.
+    # t=0: 3+4. t=1: 4+5>: 1 is evicted with 4; 4.
     result = run(spec, 9, 8, [0, 0, 2], [3, 4, 3], [2, 2, 1], progress_on_evict="kept")
     check(result, start, finish, evictions=evictions, kv=kv)
 
@@ -358,7 +358,7 @@ def test_the_look_ahead_knows_the_ramp_of_chunks(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [FCFS_AHEAD, SJF_AHEAD])
-def test_the_look_ahead_knows_what_is_left_of_ongoing_prompts(name: str) -> None:
+def test_the_look_ahead_knows_the_rest_of_ongoing_prompts(name: str) -> None:
     # M = 8, c 2. 0 (s 5, o 1): 2, 4, 5, 6; 1 (s 3, o 1) comes at t=1: 2, 3, 4. t=1: 4, 5, 6 with it: 6, 8, 10>.
     # t=2: 5, 6 with it: 7, 9>. t=3: 6 with it: 8, 3, 4.
     check(run(name, 2, 8, [0, 1], [5, 3], [1, 1]), [0, 3], [4, 6], kv=[2, 4, 5, 8, 3, 4])
@@ -367,7 +367,7 @@ def test_the_look_ahead_knows_what_is_left_of_ongoing_prompts(name: str) -> None
 
 
 @pytest.mark.parametrize("name", [FCFS_AHEAD, SJF_AHEAD])
-def test_predictions_too_long_delay_but_block_no_empty_worker(name: str) -> None:
+def test_long_predictions_delay_but_never_block_an_empty_worker(name: str) -> None:
     args = (2, 6, [0, 0], [3, 2], [1, 2])
     # 0: 2, 3, 4; 1 (s 2, o 2): 2, 3, 4. Known: t=0: 4, 6, 8>; t=1: 3+2, 4+3 = 7>; t=2: 4+2, 3, 4.
     check(run(name, *args, first_token="uncounted", p=[1, 2]), [0, 2], [3, 5], kv=[2, 3, 6, 3, 4])
@@ -381,10 +381,10 @@ def test_predictions_too_long_delay_but_block_no_empty_worker(name: str) -> None
 
 
 @pytest.mark.parametrize("name", [FCFS_AHEAD, SJF_AHEAD])
-def test_predictions_too_short(name: str) -> None:
+def test_short_predictions(name: str) -> None:
     # M = 7, c 2. 0 (s 2, o 4, p 1): 2, 3 expected; 1 (s 2, o 2): 2, 3, 4. t=0: 4, 6, 4. t=1: 3+3. t=2: 0 goes on, so
-    # 4+4 = 8>: 1 goes, and none starts. t=3: 0 is taken to need 5 and then nothing: 5+2, 3, 4. t=4: 6+3 = 9>: 1 goes
-    # again. t=5: 2, 3, 4.
+    # 4+4 = 8>: 1 is evicted, and none starts. t=3: 0 is taken to need 5 and then nothing: 5+2, 3, 4. t=4: 6+3 = 9>: 1
+    # is evicted again. t=5: 2, 3, 4.
     args = (2, 7, [0, 0], [2, 2], [4, 2], [1, 2])
     check(run(name, *args), [0, 0], [5, 8], evictions=[0, 2], kv=[4, 6, 4, 7, 6, 2, 3, 4])
     # Swapped, it has 3: t=3: 5+4 = 9>. t=4: 6+4>. t=5: 4.
@@ -401,7 +401,7 @@ def test_a_head_that_does_not_fit_ahead_blocks_the_rest() -> None:
 
 
 @pytest.mark.parametrize("name", [FCFS_AHEAD, SJF_AHEAD])
-def test_a_prefill_worker_looks_ahead_without_those_handed_over(name: str) -> None:
+def test_a_prefill_worker_looks_ahead_without_handed_over_requests(name: str) -> None:
     # M = 8, whole prompts that write token 1. 0 (s 1, o 2): 2 at t=0; at t=1 it goes on. At t=5 worker 0
     # is empty: 1 (s 1, o 1) takes 2, so that 2 (s 6, o 1), which takes 7, waits for t=6.
     workers = [Worker(8, UnitBatchTime(), role) for role in ("prefill", "decode")]

@@ -1,7 +1,7 @@
 """Work-conserving scheduling with chunked prefill against plain Python.
 
 The rule of Section 3 of "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory
-Constraints" is written once more from its description, over lists of requests with their future played forward
+Constraints" is written again from its description, over lists of requests with their future played forward
 round by round, and run through ``schedule``. Its whole record must equal that of the compiled policy, under every
 rule of the engine, for chunks from one token to more than the memory.
 """
@@ -335,7 +335,7 @@ def test_the_worker_is_never_idle_while_requests_wait(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "sjf" in name])
-def test_shortest_first_does_not_depend_on_where_the_evicted_requeue(name: str) -> None:
+def test_shortest_first_does_not_depend_on_requeue(name: str) -> None:
     evictions = 0
     for seed, progress in enumerate(PROGRESS_ON_EVICT):
         table = workload(seed, 40, 25)

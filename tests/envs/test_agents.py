@@ -55,7 +55,7 @@ def test_a_policy_gives_the_same_schedule_in_the_environment(action, policy, ord
     assert total == pytest.approx(-kvgym.compute_metrics(run)["e2e_latency_mean"], rel=1e-11)
 
 
-def test_lifo_evictions_really_happen_in_these_runs():
+def test_these_runs_contain_lifo_evictions():
     env = ServingEnv(action="admit_evict", batch_time=AFFINE, **TIGHT)
     assert play(env, "fcfs", workload_seed=3)[0].worker[0]["total_evicted"] > 10
 

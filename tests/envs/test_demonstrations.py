@@ -100,7 +100,7 @@ def test_order_of_evictions_is_kept_where_it_matters(requeue):
     check("fcfs", {**TIGHT, "action": "admit_evict", "system": {"requeue": requeue}}, evicts=True)
 
 
-def test_short_window_taken_from_in_turn():
+def test_a_short_window_in_queue_order():
     """With one choice at a time, a window in queue order always has the next request."""
     check("fcfs", {**TIGHT, "action": "admit_evict", "queue_window": 1}, evicts=True)
 
@@ -164,7 +164,7 @@ def test_errors_of_inexpressible_decisions_have_a_remedy(policy, options, messag
     assert f"policy {policy.split(':')[0]!r}, iteration " in str(error.value)
 
 
-def test_clearing_although_the_active_fit_needs_evictions():
+def test_clearing_requests_that_fit_needs_eviction_actions():
     options = {**NOISY, "queue_order": "predicted", "overflow": "clear"}
     with pytest.raises(NotExpressibleError, match=r"does not do; action='admit_evict'"):
         demonstrate("mc_sf:protection=0.1", steps=3000, **options)

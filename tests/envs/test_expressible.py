@@ -26,7 +26,7 @@ def test_tokens_express_everything(policy):
         ("knobs", "fcfs", NEVER, "parameters of a rule"),
     ],
 )
-def test_limits_of_the_others(action, policy, how_far, why):
+def test_limits_of_the_other_kinds(action, policy, how_far, why):
     found = expressible(action, policy)
     assert found.how_far == how_far
     assert why in found.reason

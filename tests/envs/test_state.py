@@ -129,7 +129,7 @@ def test_vector(name, equal):
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_states_of_others_are_refused(name):
+def test_states_of_other_environments_are_refused(name):
     one, other = make(name), make(name, num_requests=5, kv_capacity=80)
     one.reset(seed=0)
     with pytest.raises(

@@ -196,7 +196,7 @@ def test_marks_of_a_valid_decision() -> None:
 @pytest.mark.parametrize(
     ("until", "status"), [(7.0, BAD_WAIT), (6.0, BAD_WAIT), (math.nan, BAD_WAIT), (7.5, OK), (math.inf, OK)]
 )
-def test_a_wait_ends_later(until: float, status: int) -> None:
+def test_a_wait_must_end_later(until: float, status: int) -> None:
     run = scene()
     run.decision.act, run.decision.wait_until = WAIT, until
     assert decide(run, evict=[1], admit=[3]) == status
@@ -327,7 +327,7 @@ def test_remaining_requests_keep_their_order(evict: list[int], stay: list[int]) 
 def test_an_admitted_request_is_restored(
     start: float, ready: float, left: int, started: float, swapped: int, prefilling: int
 ) -> None:
-    """It comes back with KV tokens, from CPU memory or, where there is a time, from another worker."""
+    """It returns with KV tokens, from CPU memory or, where there is a time, from another worker."""
     run = scene()
     w, request, slot = run.w, run.requests[3], run.active[2]
     fill(w, iteration=9, swap_tokens=2)

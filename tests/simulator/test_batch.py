@@ -134,7 +134,7 @@ def test_an_empty_load():
     assert [getattr(load, name) for name in LOAD.names] == [0] * len(LOAD.names)
 
 
-def test_a_batch_starts_with_what_was_swapped():
+def test_a_batch_starts_with_its_swaps():
     """2 s of the model for two decodes with 10 KV tokens, and 3 tokens of half a second each."""
     run = tables_of([DECODE, DECODE], False)
     w, run.problem.swap_time = run.w, 0.5
@@ -240,7 +240,7 @@ def test_the_load_is_the_sum_over_the_batch(drawn):
 
 @settings(max_examples=100, deadline=None)
 @given(batches, st.sampled_from([2, 3, 4, 7]))
-def test_blocks_are_those_of_what_the_batch_writes(drawn, size):
+def test_blocks_cover_the_tokens_that_the_batch_writes(drawn, size):
     explicit, batch = drawn
     run = tables_of(batch, explicit)
     run.problem.block_size = size

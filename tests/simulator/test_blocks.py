@@ -98,7 +98,7 @@ def test_growth_takes_memory_only_where_a_block_begins(make: Make) -> None:
     run(simulation, Decision(), Decision(), Decision(admit=[1]))
     finish(simulation)
     assert simulation.requests["finish_time"].tolist() == [6, 9]
-    # In use while a batch runs: request 1 is evicted at 4 and comes again at 6, when request 0 is over.
+    # In use while a batch runs: request 1 is evicted at 4 and returns at 6, when request 0 is done.
     assert log_of(simulation)["kv_tokens"].tolist() == [8, 8, 8, 8, 8, 8, 4, 4, 8]
     worker = simulation.workers[0]
     assert (worker["peak_kv_tokens"], worker["kv_time"]) == (8, 64.0)
@@ -124,13 +124,13 @@ def test_an_output_token_may_begin_a_block(make: Make, first_token: str) -> None
     assert simulation.view.active.num_kv_tokens.tolist() == [memory(simulation)[0]]
 
 
-def test_kept_kv_comes_back_in_blocks(make: Make) -> None:
+def test_kept_kv_returns_in_blocks(make: Make) -> None:
     simulation = make([(0, 4, 4), (0, 3, 2)], M=12, block_size=4, progress_on_evict="kept", swap_time=0.5)
     run(simulation, Decision(admit=[0, 1]))
     run(simulation, Decision(evict=[0]))  # 5 tokens are moved, not 8
     assert simulation.view.clock == 2 + 5 * 0.5
     assert rows(simulation.view.waiting) == {0: (5, 0, 1)}
-    assert simulation.view.kv_allocated == 0  # request 1 is over
+    assert simulation.view.kv_allocated == 0  # request 1 is done
     run(simulation, Decision(admit=[0], wait_until=9.0))
     assert memory(simulation) == (5, 8)
     finish(simulation)

@@ -76,7 +76,7 @@ def test_at_most_a_hundredth_of_a_batch_may_be_lost_to_rounding(seconds, fine):
             simulate(system, late, "fcfs")
 
 
-def test_batches_of_no_duration_are_fine_at_any_time():
+def test_batches_of_zero_duration_are_valid_at_any_time():
     result = simulate(System(12, Constant(0.0)), table(arrival=1e15), "fcfs")
     assert result.completed
     assert (result.requests["finish_time"] == 1e15).all()

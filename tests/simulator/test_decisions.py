@@ -123,7 +123,7 @@ def test_more_than_can_ever_be_active(make: Make) -> None:
     ],
     ids=str,
 )
-def test_what_is_not_a_whole_number_is_refused_not_rounded(make: Make, decision: Decision) -> None:
+def test_fractions_are_refused_not_rounded(make: Make, decision: Decision) -> None:
     simulation = scene(make)
     before = snapshot(simulation)
     with pytest.raises(InvalidDecisionError, match="policy 'by_hand'"):

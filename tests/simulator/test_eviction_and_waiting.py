@@ -25,7 +25,7 @@ from kvgym.workloads.table import RequestTable
         ("kept", (7, 0, 3), (8, 0, 4), 7, 0),
     ],
 )
-def test_what_an_evicted_request_keeps(
+def test_the_progress_that_an_evicted_request_keeps(
     make: Make,
     progress: str,
     waiting: tuple[int, int, int],
@@ -65,7 +65,7 @@ def test_what_an_evicted_request_keeps(
         ("lost", "decode", (4, 0, 0)),
     ],
 )
-def test_recomputing_where_prefill_emits_nothing(
+def test_recomputing_when_prefill_emits_nothing(
     make: Make, progress: str, first_token: str, again: tuple[int, int, int]
 ) -> None:
     simulation = make([(0, 4, 6)], progress_on_evict=progress, first_token=first_token)
@@ -232,7 +232,7 @@ def test_horizon_stops_at_the_next_boundary(make: Make) -> None:
     assert math.isnan(simulation.requests["finish_time"][0])
     simulation = make([(0, 2, 9), (50, 1, 1)], horizon=3)
     assert simulation.step(Decision(wait_until=math.inf)) is False
-    # Nothing left before the horizon: the run is over without a decision about the rest.
+    # Nothing left before the horizon: the run ends without a decision about the rest.
     simulation = make([(0, 2, 1), (50, 1, 1)], horizon=3)
     assert simulation.step(Decision(admit=[0])) is False
     assert simulation.requests["finish_time"][0] == 1
@@ -246,7 +246,7 @@ def test_horizon_stops_at_the_next_boundary(make: Make) -> None:
         [Decision(admit=[0]), Decision(evict=[0])],  # the first token, again and again
     ],
 )
-def test_no_new_token_for_long_is_a_livelock(make: Make, decisions: list[Decision]) -> None:
+def test_a_long_time_without_a_new_token_is_a_livelock(make: Make, decisions: list[Decision]) -> None:
     simulation = make([(0, 2, 3)], stall_limit=7)
 
     def forever() -> None:

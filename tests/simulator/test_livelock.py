@@ -97,7 +97,7 @@ def test_a_min_is_blocked_by_the_least_output_possible() -> None:
     )
 
 
-def test_the_request_that_blocks_after_others_have_run() -> None:
+def test_the_blocking_request_after_others_have_run() -> None:
     """MC-SF serves 1 and 3; then 2 is the shortest left, and its prediction is beyond the limit."""
     table = requests([9, 2, 8, 2], [9, 1, 5, 2], predicted_output_len=[9, 1, 8, 2])
     error = error_of(System(20, UNIT, stall_limit=9), table, "mc_sf:protection=0.3,strict=True")
@@ -105,7 +105,7 @@ def test_the_request_that_blocks_after_others_have_run() -> None:
     assert "2 waiting" in str(error)
 
 
-def test_in_a_cluster_the_policy_of_the_stuck_worker_is_asked() -> None:
+def test_in_a_cluster_the_policy_of_the_stuck_worker_names_the_request() -> None:
     table = requests([2, 9, 3, 8], [1, 5, 1, 2], predicted_output_len=[1, 5, 1, 2])
     system = System.cluster([Worker(20, UNIT), Worker(20, UNIT)], stall_limit=9)
     error = error_of(system, table, "mc_sf:protection=0.6,strict=True")
@@ -127,7 +127,7 @@ MARGINS = [
 
 @pytest.mark.parametrize("policy", MARGINS)
 @pytest.mark.parametrize("block_size", [1, 3])
-def test_margins_do_not_hold_for_an_empty_worker(policy: str, block_size: int) -> None:
+def test_margins_do_not_apply_to_an_empty_worker(policy: str, block_size: int) -> None:
     """Requests as long as the memory are served, one by one, whatever is kept free for others to grow."""
     predicted = {"predicted_output_len": OUTPUTS, "predicted_low": OUTPUTS, "predicted_high": OUTPUTS}
     columns = {**predicted, "ttft_slo": np.full(4, 9.0), "tbt_slo": np.full(4, 2.0)}
@@ -162,7 +162,7 @@ def test_without_a_named_request_the_message_describes_waiting_ones() -> None:
 
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_livelock_keeps_what_was_completed(compiled: bool, workers: int) -> None:
+def test_a_livelock_keeps_the_completed_requests(compiled: bool, workers: int) -> None:
     table = requests([2, 2, 18, 18], [3, 2, 1, 1], [0, 0.5, 1, 1])
     one = System(20, UNIT, stall_limit=9)
     system = one if workers == 1 else one.replicate(workers)
@@ -189,7 +189,7 @@ class TooMuch(Policy):
         return Decision(admit=[0]) if view.iteration == 0 else Decision(admit=[0] if view.num_active else [7])
 
 
-def test_an_impossible_decision_keeps_what_was_completed() -> None:
+def test_an_invalid_decision_keeps_the_completed_requests() -> None:
     with pytest.raises(InvalidDecisionError) as caught:
         simulate(System(20, UNIT), requests([2, 2], [1, 2]), TooMuch())
     result = caught.value.result
@@ -227,7 +227,7 @@ def test_a_result_that_cannot_be_pickled_does_not_hide_the_error() -> None:
 # ---------------------------------------------------------------- bounded work
 
 
-def test_a_policy_that_never_admits_is_found_early_however_long_the_requests() -> None:
+def test_a_policy_that_never_admits_is_found_early_even_with_long_requests() -> None:
     """The limit by decisions alone would be 810,000."""
     table = requests([100] * 50, [36_000] * 50, predicted_output_len=[35_901] * 50)
     error = error_of(System(40_000, UNIT), table, "mc_sf:protection=0.1,strict=True")
@@ -258,7 +258,7 @@ def test_short_requests_keep_the_limit_by_decisions() -> None:
     assert f"no request for {10_000 + 20 * 14} decisions" in str(error)
 
 
-def test_an_own_stall_limit_is_the_only_one() -> None:
+def test_a_given_stall_limit_is_the_only_one() -> None:
     table = requests([100] * 5, [36_000] * 5, predicted_output_len=[35_901] * 5)
     error = error_of(System(40_000, UNIT, stall_limit=60_000), table, "mc_sf:protection=0.1,strict=True")
     assert "no request for 60000 decisions" in str(error)
@@ -304,7 +304,7 @@ def test_progress_resets_the_count() -> None:
     assert result.worker[0]["total_idle"] >= 20_000
 
 
-def test_a_decode_worker_waits_for_what_its_prefill_worker_still_has() -> None:
+def test_a_decode_worker_waits_for_its_prefill_worker() -> None:
     """The prefill worker takes 30,000 rounds for a long prompt; the decode worker refuses meanwhile."""
 
     class Parts(Policy):
@@ -335,6 +335,6 @@ class Polls(Policy):
         return Decision(admit=view.waiting.request_id[: 1 - view.num_active].tolist())
 
 
-def test_waiting_is_no_effort() -> None:
+def test_waiting_does_not_count_as_work() -> None:
     """However long the requests, an empty worker may look again as often as ``stall_limit`` allows."""
     assert simulate(System(100_000, UNIT), requests([60_000], [2]), Polls()).completed

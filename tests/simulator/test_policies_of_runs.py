@@ -30,7 +30,7 @@ def test_a_policy_that_was_reset_for_the_run_decides():
     assert result_of(simulation, policy).requests.tobytes() == expected.requests.tobytes()
 
 
-def test_a_reset_for_another_run_meanwhile_does_no_harm():
+def test_a_reset_for_another_run_has_no_effect():
     """The run keeps the memory that it began with."""
     spec = "mc_sf:protection=0.2,overrun=extend"
     policy = make_policy(spec)
@@ -62,7 +62,7 @@ def test_a_memory_for_another_run_is_refused(name, how):
     assert simulation.worker["decisions"] == 0
 
 
-def test_information_that_the_policy_needs_must_be_there():
+def test_information_that_the_policy_needs_must_be_present():
     simulation = Simulation(SYSTEM, TABLE)
     simulation.set_policies([ready("mc_sf")])
     with pytest.raises(ConfigError, match="needs nothing"):

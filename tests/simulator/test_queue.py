@@ -92,7 +92,7 @@ def test_insertion_searches_from_the_nearest_side(waiting: Any, i: int, steps: i
 
 
 @pytest.mark.parametrize(("role", "received"), [(ROLE_DECODE, 0), (ROLE_MIXED, 1)])
-def test_where_the_queue_has_another_order_the_first_younger_one_counts(role: int, received: int) -> None:
+def test_in_a_queue_of_another_order_the_first_younger_request_counts(role: int, received: int) -> None:
     w, requests = queue_of([4, 2, 7, 1, 6], 10)
     w.role, w.total_received = role, received
     put_back(w, requests, 5)

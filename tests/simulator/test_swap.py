@@ -1,7 +1,7 @@
 """The time it takes to move KV to CPU memory and back, on schedules worked out by hand and against its definition.
 
 Under progress ``kept`` an evicted request takes its KV tokens along. ``swap_time`` seconds per token are added to the
-iteration in which it leaves, and again to the one in which it comes back.
+iteration in which it leaves, and again to the one in which it returns.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def durations(result: SimulationResult) -> list[float]:
 
 PAIR = [(0.0, 2, 5), (0.0, 1, 3)]
 # M = 8, chunks of 2: 2, 3, 4, 5, 6, 7 and 1, 2, 3, 4. Iterations of 3, 5, 7 tokens; then 5 + 4 > 8: request 1 leaves
-# with its 3. 5, 6, 7. It comes back when 0 is over, in the seventh: 4.
+# with its 3. 5, 6, 7. It returns when 0 is done, in the seventh: 4.
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_one_leaves_and_comes_back(compiled: bool) -> None:
+def test_one_leaves_and_returns(compiled: bool) -> None:
     table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[2, 1], output_len=[5, 3])
     result = simulate(system(8, 0.5), table, FCFS, log=True, compiled=compiled)
     assert durations(result) == [1, 1, 1, 1 + 3 * 0.5, 1, 1, 1 + 3 * 0.5]
@@ -71,7 +71,7 @@ def test_one_leaves_and_comes_back(compiled: bool) -> None:
     assert worker["kv_time"] == 3 + 5 + 7 + 5 * 2.5 + 6 + 7 + 4 * 2.5
 
 
-def test_two_leave_at_once_and_come_back_together() -> None:
+def test_two_leave_at_once_and_return_together() -> None:
     # M = 6: 2, 4, 5; 2, 4, 5; 1, 2. Second iteration: 4+4+2 = 10, 8 > 6: 2 leaves with 1, 1 with 2. Third: 5.
     # Fourth: both are back: 4+2. Fifth: 5.
     result = run(6, [(0, 4, 1), (0, 4, 1), (0, 1, 1)], 0.25)
@@ -96,7 +96,7 @@ def test_arrivals_meanwhile_are_seen_at_the_end_of_the_longer_iteration() -> Non
 
 
 @pytest.mark.parametrize("progress", ["lost", "recompute"])
-def test_nothing_is_moved_where_nothing_is_kept(progress: str) -> None:
+def test_nothing_is_moved_if_nothing_is_kept(progress: str) -> None:
     slow, free = (run(8, PAIR, swap_time, progress_on_evict=progress) for swap_time in (9.0, 0.0))
     assert slow.requests["num_evictions"].sum() > 0
     assert slow.requests.tobytes() == free.requests.tobytes()
@@ -135,7 +135,7 @@ def test_one_leaves_as_another_comes(by_hand: Simulation) -> None:
     assert by_hand.worker["total_swapped_tokens"] == 3 + 9 + 6
 
 
-def test_kv_of_a_prompt_half_done_is_moved_as_well(by_hand: Simulation) -> None:
+def test_kv_of_a_half_processed_prompt_is_moved_too(by_hand: Simulation) -> None:
     by_hand.step(Decision(admit=[0], tokens={0: 2}))
     by_hand.step(Decision(evict=[0], admit=[1]))  # out: 2; 1 is new and moves nothing
     assert last_duration(by_hand) == 1 + 2 * 0.5
@@ -160,7 +160,7 @@ def test_an_empty_iteration_takes_the_time_of_the_swap_too(by_hand: Simulation) 
     assert last_duration(by_hand) == 1 + 3 * 0.5
 
 
-def test_what_leaves_before_a_wait_is_paid_for_with_the_next_batch(by_hand: Simulation) -> None:
+def test_a_swap_before_a_wait_adds_to_the_next_batch(by_hand: Simulation) -> None:
     by_hand.step(Decision(admit=[0, 1]))
     by_hand.step(Decision(evict=[1], wait_until=5.0))
     assert by_hand.view.clock == 5
@@ -256,7 +256,7 @@ def test_a_decode_worker_swaps_what_it_evicts() -> None:
 
 
 @pytest.mark.parametrize("progress", ["lost", "recompute", "kept"])
-def test_a_transfer_between_workers_is_no_swap(progress: str) -> None:
+def test_a_transfer_between_workers_is_not_a_swap(progress: str) -> None:
     # Prompts of 4, chunks of 2: prefilled at 2. The transfer takes 0.25 + 4 * 0.125 = 0.75 s, then three decodes.
     batch_time = UnitBatchTime()
     cluster = System.cluster(

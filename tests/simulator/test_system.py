@@ -28,7 +28,7 @@ UNIT = UnitBatchTime()
         (["both"], "valid: mixed, prefill, decode"),
     ],
 )
-def test_roles_that_make_no_cluster(roles: list[str], words: str) -> None:
+def test_invalid_roles(roles: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         System.cluster([Worker(9, UNIT, role) for role in roles])
 

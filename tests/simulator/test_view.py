@@ -106,7 +106,7 @@ def test_a_policy_in_plain_python(compiled: bool) -> None:
         output_len=[2, 3, 1, 2],
         predicted_output_len=[2, 3, 1, 2],
     )
-    # M = 10. t=0: 1 (peak 5), 2 (4), room 1. t=1: 2 is over, room 5: 3 (3), room 2; 0 (8) not. t=3: 1 and 3 are
+    # M = 10. t=0: 1 (peak 5), 2 (4), room 1. t=1: 2 is done, room 5: 3 (3), room 2; 0 (8) not. t=3: 1 and 3 are
     # over: 0 until 5.
     result = simulate(
         System(kv_capacity=10, batch_time=UnitBatchTime()), table, ShortestPromptFirst(), compiled=compiled

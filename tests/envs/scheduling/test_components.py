@@ -126,7 +126,7 @@ def test_states_include_the_memory_of_terms(small, equal):
     assert equal(*found)
 
 
-def test_the_librarys_by_hand(requests_of):
+def test_the_built_in_components_by_hand(requests_of):
     """Memory 10 in slotted time: prompts 4, outputs 2, three requests at 0; two fit, and the third waits for both."""
     workload = requests_of((0, 4, 2), (0, 4, 2), (0, 4, 2))
     env = ServingEnv(
@@ -209,7 +209,7 @@ def test_too_many_components(small):
             del REWARDS._items[name]
 
 
-def test_the_page_names_the_librarys_components():
+def test_the_page_names_the_built_in_components():
     page = PAGE.read_text("utf-8")
     listed = {"normalized_latency", "queue_shaping", "backlog"}
     found = {name for name in (*REWARDS, *OBSERVATIONS) if not name.startswith("acme")}

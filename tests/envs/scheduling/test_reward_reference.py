@@ -125,7 +125,7 @@ def test_by_hand(requests_of):
     assert rewards == pytest.approx([0, 0, -0.25, -0.25])
 
 
-def test_nothing_to_compare_with():
+def test_a_reference_with_a_return_of_zero():
     """If the return of the reference is 0, differences are not divided."""
     env = make(reward={"goodput": 1.0}, workload={"preset": "mcsf-model-2", "classes": [{"ttft_slo": 1e-9}]})
     rewards, own = play(env, 0)

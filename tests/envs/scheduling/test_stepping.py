@@ -304,7 +304,7 @@ def test_a_decision_from_outside_is_composed(part):
     assert e.episode.held == 7  # set from outside
 
 
-def test_a_step_is_a_step(part):
+def test_a_step_order_steps_the_environment(part):
     do = part("process_one", step_one=lambda *arguments: arguments)
     e = E(run="run", episode=episode())
     assert do(e, "row", stepping.STEP, "action", "apply") == (e, "row", "action", "apply")

@@ -13,7 +13,7 @@ from kvgym.envs.scheduling.stepping import FAILED, MANY, RUNNING, TERMINATED
 
 
 @pytest.mark.parametrize("stored", [np.int8, np.int64, np.float32, np.float64])
-def test_given_actions_are_read_as_they_are_stored(part, stored):
+def test_given_actions_are_read_in_their_stored_dtype(part, stored):
     """Those of environments 1 and 2 of 4; 0 means that all have already been written."""
     arrays = Arrays(np.zeros((4, 1), np.int64), 2, 3, 2, 1, dtype=stored)
     arrays.given[:] = np.arange(8).reshape(4, 2)
@@ -93,7 +93,7 @@ def test_each_environment_follows_its_order(part):
     assert stage.fetched == []
 
 
-def test_an_order_is_for_some_environments(part):
+def test_an_order_covers_some_environments(part):
     stage = Stage(stepping.STEP)
     stage.arrays.orders[0, FIRST : FIRST + 2] = 1, 3
     assert part("step_envs", **stage.functions())(stage.arrays.orders[0]) == 0
@@ -139,7 +139,7 @@ def test_memory_is_fetched_two_environments_ahead_in_a_large_call(part, count):
     assert stage.fetched == (ahead if count >= MANY else [])
 
 
-def test_given_actions_are_taken_before_they_are_checked(part):
+def test_given_actions_are_converted_before_they_are_checked(part):
     stage = Stage(stepping.STEP)
     order, given = stage.arrays.orders[0], np.full((4, 2), 2, np.int64)
     order[GIVEN_ACTIONS], order[GIVEN] = given.ctypes.data, 2

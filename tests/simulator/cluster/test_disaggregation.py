@@ -23,8 +23,8 @@ def log_rows(result: SimulationResult) -> list[tuple[int, float, float]]:
 @pytest.mark.parametrize("first_token", FIRST_TOKEN)
 def test_one_prefill_and_one_decode_worker(first_token: str) -> None:
     # P 0 over [0, 1], P 1 over [1, 2], P 2 over [4, 5]; a transfer takes 0.5 and 0.25 per token.
-    # counted: 0 takes 4 tokens along (ready 2.5), 1 takes 2 (ready 3); 2 is over with its prefill, on worker 0.
-    #   D 0 over [2.5, 3.5], D 0 1 over [3.5, 4.5]: both are over.
+    # counted: 0 takes 4 tokens along (ready 2.5), 1 takes 2 (ready 3); 2 is done with its prefill, on worker 0.
+    #   D 0 over [2.5, 3.5], D 0 1 over [3.5, 4.5]: both are done.
     # else: 3 tokens (ready 2.25) and 1 (ready 2.75). D 0 [2.25, 3.25], D 0 1 [3.25, 4.25], D 0 1 [4.25, 5.25];
     #   2 tokens, ready 6: D 2 [6, 7]. "decode" shows nothing before the end of the first decode.
     table = RequestTable.from_columns(arrival_time=[0, 0, 4], prompt_len=[3, 1, 2], output_len=[3, 2, 1])
@@ -54,10 +54,10 @@ def test_one_prefill_and_one_decode_worker(first_token: str) -> None:
     [("lost", 7, 3, 5), ("recompute", 5, 5, 5), ("kept", 5, 0, 0)],
 )
 def test_eviction_on_a_decode_worker(progress: str, finish: float, prefilled: int, recomputed: int) -> None:
-    # M = 12 on worker 1. P 0 [0, 1], P 1 [1, 2]. D 0 [1, 2]: 6 tokens, and 4 of request 1: D 0 1 [2, 3]: 7 + 5.
-    # At 3 both would take 14: 1 goes, with 2 of 3 output tokens. D 0 [3, 4] is its last.
-    # At 4 request 1 is back: lost: P [4, 5], D, D: over at 7. recompute: a prefill of 5 writes token 3: over at 5.
-    # kept: D [4, 5]: over at 5. What the user has already got twice does not count: the gap is finish - 3.
+    # M = 12 on worker 1. P 0 [0, 1], P 1 [1, 2]. D 0 [1, 2]: 6 tokens, and 4 of request 1: D 0 1 [2, 3]: 7 + 5. At 3
+    # both would take 14: 1 is evicted, with 2 of 3 output tokens. D 0 [3, 4] is its last. At 4 request 1 is back:
+    # lost: P [4, 5], D, D: done at 7. recompute: a prefill of 5 writes token 3: done at 5. kept: D [4, 5]: done at 5.
+    # What the user has already got twice does not count: the gap is finish - 3.
     table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[4, 3], output_len=[4, 3])
     workers = [Worker(60, UNIT, "prefill"), Worker(12, UNIT, "decode")]
     result = simulate(System.cluster(workers, progress_on_evict=progress), table, "dist_serve", log=True)
@@ -104,7 +104,7 @@ def test_a_transfer_is_not_a_swap() -> None:
 
 @EACH_FAMILY
 def test_prefill_workers_continue_when_requests_have_left(name: str) -> None:
-    """Memory for one prompt at a time: the next begins when the last has left, not when it is over."""
+    """Memory for one prompt at a time: the next begins when the last has left, not when it is done."""
     table = RequestTable.from_columns(
         arrival_time=[0, 1, 2, 3], prompt_len=[10] * 4, output_len=[30] * 4, predicted_output_len=[30] * 4,
         predicted_low=[30] * 4, predicted_high=[30] * 4, class_id=[0] * 4,

@@ -272,7 +272,7 @@ def test_nothing_is_lost(name: str, router: str) -> None:
 
 
 @pytest.mark.parametrize("horizon", [0.75, 3.0, 7.25, 12.0])
-def test_what_the_horizon_leaves(horizon: float) -> None:
+def test_requests_unfinished_at_the_horizon(horizon: float) -> None:
     workers = [
         Worker(40, UNIT, "prefill"),
         Worker(40, AffineBatchTime(2.6), "decode"),

@@ -216,7 +216,7 @@ def decided_afresh(simulation: Any, k: int, fresh: Any) -> Any:
     st.sampled_from(["fcfs", "sarathi:order=spf", "ranked", "flow_control"]),
     st.integers(0, 26),
 )
-def test_runs_hold_the_contract(seed: int, name: str, rules: int) -> None:
+def test_runs_satisfy_the_contract(seed: int, name: str, rules: int) -> None:
     rng = np.random.default_rng(seed)
     workers = [Worker(int(rng.integers(24, 60)), UNIT if rng.random() < 0.5 else AFFINE) for _ in range(3)]
     system = System.cluster(workers, transfer_latency=float(rng.random()), **rules_of(rules))
@@ -333,7 +333,7 @@ def test_decode_workers_take_no_requests_to_prefill() -> None:
         simulate(apart(1, 1), table, "fcfs", router=Moving([0, 0], [(0, 1.0, 1, 1)]))
 
 
-def test_moves_without_end() -> None:
+def test_endless_moves() -> None:
     class Restless(Moving):
         def reassign(self, view: ClusterView) -> tuple[int, int] | None:
             waiting = [view.waiting(k).request_id for k in (0, 1)]

@@ -349,7 +349,7 @@ UNLIKE = [Worker(20, AFFINE), Worker(45, UNIT), Worker(30, STAIRS)]
 
 @pytest.mark.parametrize("router", ROUTER_RULES)
 @pytest.mark.parametrize("policy", POLICY_RULES)
-def test_unlike_workers_equal_the_independent_simulation(policy: str, router: str) -> None:
+def test_heterogeneous_workers_equal_the_independent_simulation(policy: str, router: str) -> None:
     evictions = 0
     for k in range(27):
         system = System.cluster(UNLIKE, swap_time=(0.0, 0.011)[k % 2], **rules_of(k))
@@ -386,7 +386,7 @@ def test_stages_equal_the_independent_simulation(stages: tuple[int, int], policy
 
 
 @pytest.mark.parametrize("policy", POLICY_RULES)
-def test_batches_of_no_length(policy: str) -> None:
+def test_batches_of_zero_duration(policy: str) -> None:
     """Decodes that take no time: many batches, hand-overs and deliveries at one moment."""
     model = AffineBatchTime(0.0, 0.5)
     mixed = System.cluster([Worker(30, model), Worker(40, UNIT), Worker(30, model)])
