@@ -1,4 +1,4 @@
-"""Policies with memory in blocks of several tokens: by hand, without overflow, and against runs in tokens."""
+"""Policies with memory in blocks of several tokens: by hand, without overflow, and compared with runs in tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNIT = UnitBatchTime()
 def run(
     policy: str, rows: list[tuple[float, int, int]], capacity: int, block_size: int, **rules: Any
 ) -> SimulationResult:
-    """Run (arrival, prompt, output) rows, predicted exactly, a second per iteration."""
+    """Run (arrival, prompt, output) rows with exact predictions and one second per iteration."""
     a, s, o = zip(*rows, strict=True)
     return schedules.run(
         policy, capacity, a, s, o, predicted_low=o, predicted_high=o, block_size=block_size, **rules
@@ -34,7 +34,7 @@ def run(
 
 
 def test_fcfs_evicts_where_a_block_begins() -> None:
-    """Two blocks of 4. At 2 request 1 fills its block and goes; until 6 there is no second one for it."""
+    """Two blocks of 4. At 2 request 1 fills its block and is evicted; until 6 there is no second block for it."""
     rows = [(0.0, 1, 6), (0.0, 2, 3)]
     result = run("fcfs", rows, 8, 4)
     check(result, [0, 0], [6, 9], first=[1, 1], evictions=[0, 1])
@@ -43,7 +43,7 @@ def test_fcfs_evicts_where_a_block_begins() -> None:
 
 
 def test_the_watermark_is_a_share_of_whole_blocks() -> None:
-    """14 tokens are three blocks of 4; a quarter of these 12 stays free, so that two requests come at once."""
+    """14 tokens are three blocks of 4; a quarter of these 12 stays free, so that two requests start at once."""
     rows = [(0.0, 1, 1)] * 3
     check(run("fcfs:protection=0.25", rows, 14, 4), [0, 0, 1], [1, 1, 2])
     check(run("fcfs:protection=0.35", rows, 14, 4), [0, 1, 2], [1, 2, 3])
@@ -75,7 +75,7 @@ def test_the_look_ahead_of_mc_sf_waits_no_longer_than_it_must() -> None:
 
 @pytest.mark.parametrize(("block_size", "start"), [(1, [0, 0]), (4, [0, 2])])
 def test_vllm_admits_by_blocks(block_size: int, start: list[float]) -> None:
-    """5 and 2 tokens of 8; in blocks of 4 the first takes all, until it is done at 2."""
+    """5 and 2 tokens of 8; in blocks of 4 the first takes all of them until it is done at 2."""
     result = run("vllm:watermark=0", [(0.0, 4, 2), (0.0, 1, 1)], 8, block_size)
     check(result, start, [2, 3] if block_size == 4 else [2, 1])
 
@@ -127,7 +127,7 @@ def test_work_conserving_look_ahead_in_blocks() -> None:
     check(run(name, [(0.0, 6, 2), (0.0, 3, 2)], 12, 1), [0, 0], [3, 2])
 
 
-# ---------------------------------------------------------------- whatever the requests
+# ---------------------------------------------------------------- any requests
 
 LOOK_AHEAD = [
     "mc_sf",
@@ -141,7 +141,7 @@ LOOK_AHEAD = [
 
 
 def random_table(seed: int, n: int = 30, longest: int = 20) -> RequestTable:
-    """Requests of up to twice ``longest`` tokens, every prediction exact."""
+    """Return requests of up to twice ``longest`` tokens with exact predictions."""
     rng = np.random.default_rng(seed)
     output = rng.integers(1, longest + 1, n)
     return RequestTable.from_columns(
@@ -191,7 +191,7 @@ def test_a_look_ahead_with_true_lengths_never_evicts(
 def test_blocks_larger_than_any_request_limit_the_number_of_requests(
     policy: str, limit: str, progress: str
 ) -> None:
-    """Each active request takes one block: as many run as there are blocks, whatever their lengths."""
+    """Each active request takes one block, so as many run as there are blocks, regardless of their lengths."""
     for seed, count in ((0, 1), (1, 3), (2, 5)):
         table, rules = random_table(seed), {"progress_on_evict": progress}
         blocks = System(count * 40 + 7, UNIT, block_size=40, **rules)
@@ -216,7 +216,7 @@ def test_blocks_larger_than_any_request_limit_the_number_of_requests(
 
 @pytest.mark.parametrize("policy", ["fcfs", "vllm", "sarathi:token_budget=9", "slai:token_budget=9", "mc_sf"])
 def test_blocks_cost_memory(policy: str) -> None:
-    """In blocks no more requests are active at once on average than in tokens, over workloads that fill the memory."""
+    """If workloads fill the memory, on average no more requests are active in blocks than in tokens."""
     mean = {}
     for block_size in (1, 10):
         system = System(100, UNIT, block_size=block_size)

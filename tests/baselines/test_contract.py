@@ -1,4 +1,4 @@
-"""The conformance checks, and what else every registered policy must satisfy."""
+"""The conformance checks, and further requirements of every registered policy."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_unknown_hyperparameters_are_refused(name: str) -> None:
 
 
 def digest(name: str) -> str:
-    """Hash of everything two runs leave behind."""
+    """Return a hash of all results of two runs."""
     total = hashlib.sha256()
     for seed in (0, 1):
         result = simulate(SYSTEM, requests(seed), name, seed=seed, log=True)

@@ -1,8 +1,8 @@
 """DistServe on one worker in each role, on schedules worked out by hand.
 
 Source: Bari et al., "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice", Algorithm 5 (after Zhong et
-al., "DistServe"). What a cluster does between workers, taking prefilled requests to a decode worker, is done here by
-hand in the tables of a simulation.
+al., "DistServe"). A cluster moves prefilled requests to a decode worker; here this is done by hand in the tables of a
+simulation.
 
 Notation in comments: s prompt, o output, M memory, kv = tokens at rest; "P 0" is the whole prompt of request 0,
 "D 0 1" a decode of requests 0 and 1. An iteration takes a second; first tokens are "uncounted".
@@ -38,7 +38,7 @@ def settings(M: int, **system: Any) -> System:  # noqa: N803
 def worker(
     role: int, system: System, table: RequestTable, spec: str = "dist_serve"
 ) -> tuple[Simulation, Policy]:
-    """A simulation with a worker of the given role, at its first decision."""
+    """Return a simulation with a worker of the given role, at its first decision."""
     policy = make_policy(spec)
     policy.reset(system_info(system, table, 0, policy.info.needs))
     simulation = Simulation(system, table, needs=policy.info.needs, log=True)
@@ -104,7 +104,7 @@ def hand_over(simulation: Simulation) -> list[int]:
 
 
 def test_a_prefill_worker_takes_whole_prompts_one_by_one() -> None:
-    # M = 12 would hold 0 and 1 together. 3 comes while 0 runs, but before it there are 1 and 2.
+    # M = 12 would hold 0 and 1 together. 3 arrives while 0 runs, but 1 and 2 are before it.
     table = requests([0, 0, 0, 0.5], [4, 7, 9, 1], [2, 2, 2, 2])
     simulation, policy = worker(ROLE_PREFILL, settings(12), table)
     for i in range(4):
@@ -143,7 +143,7 @@ def run_decode_worker(
     spec: str = "dist_serve",
     **system: Any,
 ) -> Any:
-    """Records of a decode worker to which every request comes prefilled; requests evicted there are on their own."""
+    """Return the run of a decode worker that gets all requests prefilled; it prefills those it evicts itself."""
     simulation, policy = worker(ROLE_DECODE, settings(M, **system), requests(a, s, o), spec)
     seen: set[int] = set()
     running = True

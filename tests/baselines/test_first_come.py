@@ -28,7 +28,7 @@ ALL = pytest.mark.parametrize(
 )
 
 
-# ---------------------------------------------------------------- what all three share
+# ---------------------------------------------------------------- shared by all three
 
 
 @ALL
@@ -169,14 +169,14 @@ def test_alpha_greedy_livelock() -> None:
 
 
 def coins(seed: int, beta: float) -> Any:
-    """Endless tosses of the policy under ``seed``: True = cleared."""
+    """Yield the policy's coin tosses under ``seed``: True = evicted."""
     words, draw = seed_words(stream_seed(seed, "policy")), uncompiled(next_uniform)
     while True:
         yield float(draw(words, 0)) < beta
 
 
 def test_beta_clearing_outcomes() -> None:
-    """One coin per active request in order of activation; what still does not fit stalls the round."""
+    """One coin per active request in order of activation; if the rest still does not fit, the round stalls."""
     seen = set()
     for seed in range(40):
         toss = coins(seed, 0.5)
@@ -204,7 +204,7 @@ def test_beta_clearing_outcomes() -> None:
 
 
 def test_beta_survivors_that_do_not_fit_stall() -> None:
-    """Three active, of which one cleared is not enough: the others keep their KV and toss again."""
+    """Of three active requests, evicting one is not enough: the others keep their KV and toss again."""
     # M = 24, limit 18, six of s 2: 18. t=1: 24. t=2: 30 > 24: one cleared leaves 25 > 24: stalled with 20 at rest.
     found = False
     for seed in range(60):

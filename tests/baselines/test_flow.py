@@ -32,7 +32,7 @@ from kvgym.workloads.table import RequestTable
 ALL = pytest.mark.parametrize("policy", ["flow_control", "flow_control_classes", "a_min", "mc_longest"])
 
 
-# ---------------------------------------------------------------- what all share
+# ---------------------------------------------------------------- shared by all
 
 
 @ALL
@@ -133,7 +133,7 @@ def test_activates_no_more_than_the_budget() -> None:
 
 
 def test_unused_budget_is_lost() -> None:
-    # None waits at t=1 and t=2 (0 runs on); at 3 there is one activation as ever.
+    # No request waits at t=1 and t=2 (0 continues); at 3 there is one activation as usual.
     result = run("flow_control:budget=1", 99, [0, 3, 3, 3], [1] * 4, [9, 1, 1, 1])
     check(result, start=[0, 3, 4, 5], finish=[9, 4, 5, 6])
 
@@ -226,7 +226,7 @@ def test_put_back_requests_are_those_that_would_have_been_picked() -> None:
 
 
 def test_random_budgets_are_uniform_with_the_given_mean() -> None:
-    """B_t is uniform on 0 … 2b, one draw per iteration from the policy's own stream."""
+    """B_t is uniform on 0 … 2b, with one draw per iteration from the policy's own stream."""
     for budget, seed in ((0.5, 1), (2, 1), (2.5, 2), (4, 3)):
         n = int(300 * budget)
         result = run(f"flow_control:budget={budget},random=true", 999, [0] * n, [1] * n, [1] * n, seed=seed)
@@ -245,7 +245,7 @@ def test_random_budgets_are_uniform_with_the_given_mean() -> None:
 
 
 def test_random_budgets_of_any_mean() -> None:
-    """Where 2b is not whole, B_t mixes the two uniform laws beside it so that the mean is still b."""
+    """If 2b is not whole, B_t mixes the two neighbouring uniform distributions so that the mean is still b."""
     result = run("flow_control:budget=1.25,random=true", 999, [0] * 900, [1] * 900, [1] * 900)
     assert result.log is not None
     admitted = result.log["num_admitted"][:-1]
@@ -323,7 +323,7 @@ def test_overflow_evicts_the_last_activated_of_any_class() -> None:
 
 
 def work(prompt: int, output: int) -> int:
-    """Memory times time that a request of a class takes, as in (1) to (4)."""
+    """Return the memory × time of a request of a class, as in (1) to (4)."""
     return prompt * output + output * (output + 1) // 2
 
 
@@ -345,7 +345,7 @@ def test_condition_2_is_tight() -> None:
 
 
 def test_classes_do_not_meet_under_condition_2() -> None:
-    """Appendix A.2: no overflow, and each class is a queue of its own, Q = (Q + n - b)^+."""
+    """Appendix A.2: no overflow, and each class is its own queue, Q = (Q + n - b)^+."""
     lengths, budgets = ((3, 4), (2, 7), (5, 1)), (2, 1, 3)
     M = sum(b * work(*c) for b, c in zip(budgets, lengths, strict=True))
     for seed in range(10):

@@ -57,7 +57,7 @@ def test_a_min_looks_ahead() -> None:
 
 
 def test_a_min_finishes_with_any_lengths() -> None:
-    """Too low a prediction costs evictions, never progress for good: 40 requests, every rule of eviction."""
+    """Low predictions cost evictions but never stop progress: 40 requests, every rule of eviction."""
     evictions = 0
     for seed in range(27):
         rng = np.random.default_rng(seed)

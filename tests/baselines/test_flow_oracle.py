@@ -1,8 +1,7 @@
 """Flow control, A_min, MC-Benchmark with the longest length, ageing and cost-aware eviction against plain Python.
 
-Each rule is written again from its description, over lists of requests, recomputing everything at every
-boundary, and run through ``schedule``. Its whole record must equal that of the compiled policy, under every rule
-of the engine.
+Each rule is implemented again from its description, over lists of requests, recomputes everything at every boundary,
+and runs through ``schedule``. Its whole record must equal that of the compiled policy, under every rule of the engine.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ RULES = list(itertools.product(FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE))
 
 
 class Job(NamedTuple):
-    """A request as a policy observes it; columns that it does not declare are -1."""
+    """A request as a policy observes it; columns that the policy does not declare are -1."""
 
     id: int
     arrival: float
@@ -49,12 +48,12 @@ class Job(NamedTuple):
     kind: int
 
     def memory(self, rounds: int) -> int:
-        """KV tokens in the given round from now, 1 = the next one, if it runs in every round."""
+        """Return the KV tokens in the given round from now (1 = the next one), if it runs in every round."""
         first = self.kv + self.left + self.emits if self.left else self.kv + 1
         return first + rounds - 1
 
     def rounds(self, output: int) -> int:
-        """Rounds to go if its output is that long; ≤ 0 when it has outlived that."""
+        """Return the remaining rounds if its output has this length; ≤ 0 after it has outlived that."""
         return output - self.generated + (1 if self.left and not self.emits else 0)
 
 
@@ -63,7 +62,7 @@ def need(jobs: Iterable[Job]) -> int:
 
 
 def keeps_within(plan: Sequence[tuple[Job, int]], limit: Fraction | int) -> bool:
-    """Inequality (5) of Jaillet et al.: while the last runs, jobs with rounds to go take no more than the limit."""
+    """Inequality (5) of Jaillet et al.: jobs with remaining rounds never take more than the limit."""
     return all(
         sum(job.memory(k) for job, rounds in plan if rounds >= k) <= limit for k in range(1, plan[-1][1] + 1)
     )
@@ -86,7 +85,7 @@ Plan = tuple[list[Job], list[Job]]  # evict, admit
 
 
 class Oracle(Policy):
-    """A rule over lists, with the description of the policy it checks."""
+    """A rule over lists, with the description of the policy that it checks."""
 
     def __init__(self, like: Policy, **arguments: Any) -> None:
         self.info = like.info  # type: ignore[misc]
@@ -117,11 +116,11 @@ class Oracle(Policy):
         raise NotImplementedError
 
     def limit(self, M: int, others: int) -> Fraction | int:  # noqa: N803
-        """Memory that may be in use beside ``others``: a margin does not apply to a request that would be alone."""
+        """Return the usable memory beside ``others``: a margin does not apply to a request that would be alone."""
         return (1 - Fraction(str(self.arguments.get("protection", 0)))) * M if others else M
 
     def last_in_first_out(self, active: list[Job], picked: list[Job], M: int) -> Plan:  # noqa: N803
-        """Remove from the end until the next iteration fits: those picked just now, then active ones."""
+        """Remove requests from the end until the next iteration fits: new picks first, then active ones."""
         stack, evict = [*active, *picked], list[Job]()
         while need(stack) > M:
             last = stack.pop()
@@ -158,7 +157,7 @@ class FlowControlClasses(Oracle):
 
 
 class AMin(Oracle):
-    """Section 4.1: every output as short as it can still be."""
+    """Section 4.1: every output is as short as it can still be."""
 
     def begin(self) -> None:
         self.guess: dict[int, int] = {}
@@ -198,7 +197,7 @@ class LookAhead(Oracle):
 
 
 class MCLongest(LookAhead):
-    """MC-Benchmark on the longest possible outputs; as there, overflow clears everything."""
+    """MC-Benchmark on the longest possible outputs; overflow evicts all requests, as there."""
 
     def decide(self, waiting: list[Job], active: list[Job], M: int) -> Plan:  # noqa: N803
         admit = self.prefix(waiting, active, M, lambda j: j.high)
@@ -215,7 +214,7 @@ class Ageing(LookAhead):
 
 
 class CostAware(Oracle):
-    """First come, first served; on overflow the requests with the least KV go, and none needlessly."""
+    """First come, first served; overflow evicts the requests with the least KV, and none unnecessarily."""
 
     def decide(self, waiting: list[Job], active: list[Job], M: int) -> Plan:  # noqa: N803
         if need(active) <= M:
@@ -378,9 +377,9 @@ LONGEST = {"predicted_output_len": "predicted_high"}
         ("flow_control:budget=99", "fcfs", {}),
         ("flow_control_classes:budgets=99", "fcfs", {"class_id": "one"}),
         ("flow_control_classes:budgets=2", "flow_control:budget=2", {"class_id": "one"}),
-        # Where the shortest possible output is the true one, nothing overflows and the order is MC-SF's.
+        # If the shortest possible output is the true one, nothing overflows and the order is MC-SF's.
         ("a_min", "mc_sf", dict.fromkeys(("predicted_low", "predicted_high", *EXACT), "output_len")),
-        # Also where the upper ends are no bounds at all.
+        # This also holds if the upper bounds are wrong.
         ("mc_longest", "mc_benchmark", LONGEST),
         ("mc_longest:protection=0.1", "mc_benchmark:protection=0.1", LONGEST),
         ("ageing:rate=0", "mc_sf", EXACT),

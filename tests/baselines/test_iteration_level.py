@@ -28,7 +28,7 @@ def rows(result: SimulationResult, *names: str) -> list[tuple[int, ...]]:
     return list(zip(*(result.log[name].tolist() for name in names), strict=True))
 
 
-# ---------------------------------------------------------------- what both share
+# ---------------------------------------------------------------- shared by both
 
 
 @BOTH
@@ -85,7 +85,7 @@ def test_vllm_batches_whole_prompts_up_to_a_number_of_tokens() -> None:
     # any batch and goes alone.
     spec = "vllm:max_batch_tokens=5"
     check(run(spec, 100, [0] * 4, [3, 3, 2, 7], [1] * 4), start=[0, 1, 1, 2], finish=[1, 2, 2, 3])
-    # The long one is not put on top of others, nor others on top of it.
+    # The long prompt is not added to others, nor others to it.
     check(run(spec, 100, [0] * 3, [2, 7, 1], [1] * 3), start=[0, 1, 2], finish=[1, 2, 3])
 
 

@@ -1,4 +1,4 @@
-"""Predictions far beyond the memory: a look-ahead allocates what fitting requests can need, and decides the same."""
+"""Predictions far beyond the memory: the look-ahead allocates only what fitting requests can need, same decisions."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ NAMES = (
 
 
 def table(predicted):
-    """Six requests of 2 + 8 tokens; the last one has the given prediction."""
+    """Return six requests of 2 + 8 tokens; the last one has the given prediction."""
     return RequestTable.from_columns(
         arrival_time=np.arange(6) / 2,
         prompt_len=[2] * 6,
@@ -40,7 +40,7 @@ def test_one_huge_prediction_takes_no_memory(name):
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("name", NAMES)
 def test_all_predictions_that_can_never_fit_mean_the_same(name, compiled):
-    """Beyond the capacity, a prediction only says that the request is never admitted, or like the capacity."""
+    """All predictions beyond the capacity mean the same: never admitted, or treated like the capacity."""
     system = System(24, UNIT, horizon=200.0)
     runs = [
         simulate(system, table(predicted), name, compiled=compiled).requests["finish_time"]

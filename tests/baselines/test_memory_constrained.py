@@ -226,7 +226,7 @@ def test_needs_predictions(policy: str) -> None:
 @BOTH
 @pytest.mark.parametrize("first_token", ["counted", "uncounted", "decode"])
 def test_exact_predictions_never_overflow(policy: str, first_token: str) -> None:
-    """Whatever the first-token rule: (5) is checked against what the request will really take."""
+    """Under any first-token rule, (5) is checked against the memory that the request really takes."""
     for seed in range(30):
         rng = np.random.default_rng(seed)
         s, o = rng.integers(1, 20, 25), rng.integers(1, 20, 25)

@@ -120,7 +120,7 @@ def test_outputs_beyond_the_last_segment_stay_in_it() -> None:
 
 
 def test_example_3_prompts_reveal_themselves() -> None:
-    """The policy does not use types: neither their absence nor wrong ones change anything."""
+    """The policy does not use types: missing or wrong ones have no effect."""
     rng = np.random.default_rng(0)
     a, o = np.sort(rng.uniform(0, 60, 100)), rng.integers(1, 3, 100)
     assert make_policy("nested_wait").info.needs == {"class_rates"}
@@ -207,7 +207,7 @@ def test_overflow_evicts_the_newest() -> None:
 
 
 def test_stages_hold_at_most_their_thresholds_beyond_the_entries() -> None:
-    """Why M^pi and a buffer for the entries suffice: without eviction only entries of segments can grow."""
+    """M^pi and a buffer for the entries suffice: without eviction only the entries of segments can grow."""
     rng = np.random.default_rng(1)
     l, ends, n = 2, (2, 5), (3, 2)  # noqa: E741
     a, o = np.cumsum(rng.exponential(0.4, 600)), np.where(rng.random(600) < 0.5, 2, 5)
@@ -228,7 +228,7 @@ def test_stages_hold_at_most_their_thresholds_beyond_the_entries() -> None:
     assert result.worker["total_evicted"][0] == 0
 
 
-# ---------------------------------------------------------------- thresholds, segments and patience by themselves
+# ---------------------------------------------------------------- computed thresholds, segments and patience
 
 
 def _classes(first: float, second: float, ends: tuple[int, int], prompt: float = 2.0) -> tuple[Any, ...]:
@@ -301,7 +301,7 @@ def test_a_drain_batch_admits_up_to_the_first_threshold() -> None:
     check(result, start=[1, 1, 1], finish=[3, 6, 6], evictions=[0, 1, 1])
 
 
-# ---------------------------------------------------------------- what is checked
+# ---------------------------------------------------------------- checks of hyperparameters
 
 
 @pytest.mark.parametrize(

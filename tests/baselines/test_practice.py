@@ -38,7 +38,7 @@ def random_requests(seed: int, n: int = 30, mean: float = 1.0) -> tuple[Any, Any
     )
 
 
-# ---------------------------------------------------------------- what both share
+# ---------------------------------------------------------------- shared by both
 
 
 @BOTH
@@ -132,7 +132,7 @@ def test_ageing_evicts_the_newest_on_overflow() -> None:
 
 
 def test_ageing_at_the_ends_of_the_scale() -> None:
-    """Without ageing it is MC-SF; when only age counts, MC-Benchmark. Exact predictions: no overflow."""
+    """Without ageing it is MC-SF; if only age counts, MC-Benchmark. Predictions are exact: no overflow."""
     for seed in range(20):
         a, s, o = random_requests(seed)
         rule = {"first_token": ("counted", "uncounted", "decode")[seed % 3]}
@@ -143,7 +143,7 @@ def test_ageing_at_the_ends_of_the_scale() -> None:
 
 
 def test_ageing_bounds_how_late_a_passing_request_may_arrive() -> None:
-    """A request that arrives p_i / rate or more after i does not start before i, also where predictions are wrong."""
+    """A request that arrives p_i / rate or more after i does not start before i, even with wrong predictions."""
     overtaken = {"mc_sf": 0, "ageing": 0}
     for seed in range(30):
         rng = np.random.default_rng(seed)
@@ -173,7 +173,7 @@ def test_cost_aware_evicts_the_request_that_loses_least() -> None:
     kv = [12, 14, 16, 18, 20, 14, 3, 4, 5, 6, 7, 8, 9, 10, 11]
     check(result, start=[0, 0], finish=[15, 6], evictions=[1, 0], kv=kv)
     assert result.requests["num_recomputed_tokens"].tolist() == [7, 0]
-    # LIFO throws away the 13 of 1, and 10 more: t=6: 9+9, 10+10, 11+11.
+    # LIFO discards the 13 of 1, and 10 more: t=6: 9+9, 10+10, 11+11.
     assert run("fcfs", *args).requests["num_recomputed_tokens"].tolist() == [0, 23]
 
 

@@ -28,12 +28,12 @@ def run(policy: str, a: Any, s: Any, o: Any, *, M: int = 1000, **settings: Any) 
 
 
 def batches(result: SimulationResult) -> list[tuple[int, int]]:
-    """(prefill tokens, decodes) of every iteration."""
+    """Return (prefill tokens, decodes) of every iteration."""
     assert result.log is not None
     return list(zip(result.log["prefill_tokens"].tolist(), result.log["num_decodes"].tolist(), strict=True))
 
 
-# ---------------------------------------------------------------- what RAD and its variant share
+# ---------------------------------------------------------------- shared by RAD and its variant
 
 
 @BOTH
@@ -166,7 +166,7 @@ def test_rad_readmits_requests_that_kept_their_kv_without_a_prefill() -> None:
 
 @pytest.mark.parametrize("cycle", [7, 20])
 def test_rad_keeps_its_tiling_except_at_the_end_of_a_cycle(cycle: int) -> None:
-    """Appendix C: with requests waiting, all decodes but those of t_col - 1 requests a cycle are in full batches."""
+    """Appendix C: while requests wait, all decodes except those of t_col - 1 requests per cycle are in full batches."""
     t_col, chunk = 4, 3
     for seed in range(5):
         rng = np.random.default_rng(seed)

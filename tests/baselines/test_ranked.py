@@ -1,4 +1,4 @@
-"""The scheduler ``ranked``: small schedules worked by hand, what it learns, and its weights."""
+"""The scheduler ``ranked``: small schedules worked out by hand, learned lengths, and weights."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def at_once(prompt: list[int], output: list[int], **columns: Any) -> RequestTabl
 
 
 def test_one_request() -> None:
-    """A prompt of 3 with the first token takes an iteration, the other two tokens one each."""
+    """A prompt of 3 with its first token takes one iteration, the other two tokens one each."""
     check(run(at_once([3], [3]), 10), start=[0], first=[1], finish=[3])
     check(run(at_once([3], [3]), 10, first_token="decode"), start=[0], first=[2], finish=[4])
     # 0.31 + 3 · 0.017 + 3 · 0.0011, then decodes that end with 5 and with 6 tokens of context.
@@ -53,7 +53,7 @@ def test_one_request() -> None:
 def test_a_batch_stops_before_a_step_that_does_not_pay() -> None:
     """Up to 32 tokens take 1 s, more take 10 s: 32, 32 and 16 tokens of a prompt of 80, then two decodes.
 
-    32 tokens are worth 32 · 0.4 / 1, all of them 80 · 0.4 / 10^1.2. Where duration costs nothing all are run at once.
+    32 tokens are worth 32 · 0.4 / 1, all of them 80 · 0.4 / 10^1.2. If duration has no cost, all run at once.
     """
     staircase = PiecewiseBatchTime("tokens", [32, 33], [1, 10], 0.0)
     table = at_once([80], [3])
@@ -63,10 +63,10 @@ def test_a_batch_stops_before_a_step_that_does_not_pay() -> None:
 
 @pytest.mark.parametrize(("capacity", "first"), [(90, 10), (9_931, 10), (9_932, 3), (100_000, 3)])
 def test_free_memory_decides_whether_a_step_pays(capacity: int, first: int) -> None:
-    """The same prompt and steps with a power of 0.48 f / (f + 2,048), f tokens being free.
+    """The same prompt and steps with a power of 0.48 f / (f + 2,048), with f free tokens.
 
-    32 tokens are worth 32, all of them 80 / 10^power: the same where the power is log10(2.5) and f 9,931.6. Where it is
-    larger, the rest does not pay at once either.
+    32 tokens are worth 32, all of them 80 / 10^power: equal at a power of log10(2.5), f = 9,931.6. With a larger power,
+    the rest does not pay at once either.
     """
     staircase = PiecewiseBatchTime("tokens", [32, 33], [1, 10], 0.0)
     weights = {"cost": 0.0, "cost_room": 0.48}
@@ -76,9 +76,9 @@ def test_free_memory_decides_whether_a_step_pays(capacity: int, first: int) -> N
 
 @pytest.mark.parametrize(("capacity", "first"), [(9_931, 10), (9_932, 11)])
 def test_the_number_of_waiting_requests_decides_whether_a_step_pays(capacity: int, first: int) -> None:
-    """As above with a power of 0.96 · 1 / 2 · f / (f + 2,048): one waits, none is active.
+    """As above with a power of 0.96 · 1 / 2 · f / (f + 2,048): one request waits, none is active.
 
-    Where 32 tokens come first, none waits after them: the power is 0, and the rest comes at once.
+    After 32 tokens no request waits: the power is 0, and the rest runs at once.
     """
     staircase = PiecewiseBatchTime("tokens", [32, 33], [1, 10], 0.0)
     weights = {"cost": 0.0, "cost_waiting": 0.96}
@@ -97,16 +97,16 @@ def first_tokens(capacity: int, **weights: float) -> list[float]:
 
 @pytest.mark.parametrize(("weight", "first"), [(0.58, 20), (0.59, 13)])
 def test_a_long_batch_costs_more_with_more_active_requests(weight: float, first: int) -> None:
-    """As below with a power of weight · log(2): all of the prompt is worth as much as a part where it is 0.405.
+    """As below with a power of weight · log(2): at 0.405 the whole prompt is worth as much as a part.
 
-    The first prompt meets no other request, a power of 0, and comes at once, by 10 s.
+    The first prompt meets no other request (a power of 0) and runs at once, until 10 s.
     """
     assert first_tokens(200, cost_active=weight)[1] == first
 
 
 @pytest.mark.parametrize(("least", "first"), [(0.39, 10), (0.4, 3)])
 def test_the_power_has_a_floor(least: float, first: int) -> None:
-    """As above: 32 tokens are worth more from a power of log10(2.5) = 0.398 on."""
+    """As above: from a power of log10(2.5) = 0.398 on, 32 tokens are worth more."""
     staircase = PiecewiseBatchTime("tokens", [32, 33], [1, 10], 0.0)
     weights = {"cost": 0.1, "cost_room": -4.0, "cost_least": least}
     result = run(at_once([80], [3]), 9_931, weights, batch_time=staircase)
@@ -115,10 +115,10 @@ def test_the_power_has_a_floor(least: float, first: int) -> None:
 
 @pytest.mark.parametrize(("capacity", "first"), [(8_770, 15), (8_800, 8)])
 def test_memory_that_others_hold_is_not_free(capacity: int, first: int) -> None:
-    """A prompt token is worth 10 · 9 / 512 · 63 / 9 = 1.23 decodes, and a decoding request holds 61 tokens or more.
+    """A prompt token is worth 10 · 9 / 512 · 63 / 9 = 1.23 decodes, and a decoding request holds at least 61 tokens.
 
-    A batch of 32 is worth 1 + 31 · 1.23 = 39.1, all of the prompt 99.4 / 10^power, the power being 0.5 f / (f + 2,048):
-    the same where f is 8,717. The prompt of 80 comes at once, in 10 s, or in parts of 31, 31 and 18.
+    A batch of 32 is worth 1 + 31 · 1.23 = 39.1, the whole prompt 99.4 / 10^power with a power of 0.5 f / (f + 2,048):
+    equal at f = 8,717. The prompt of 80 runs at once, in 10 s, or in parts of 31, 31 and 18.
     """
     assert first_tokens(capacity, cost_room=0.5) == [2.0, first]
 
@@ -133,7 +133,7 @@ def test_memory_that_others_hold_is_not_free(capacity: int, first: int) -> None:
     ],
 )
 def test_candidate_batch_sizes(step: int, batch: int) -> None:
-    """Beyond ``step`` tokens a batch takes a thousand times as long: the largest size below is run."""
+    """Beyond ``step`` tokens a batch takes a thousand times as long: the largest smaller size runs."""
     times = PiecewiseBatchTime("tokens", [step, step + 1], [1, 1000], 0.0)
     result = run(at_once([9500], [1]), 10_000, {"cost": 5.0}, batch_time=times)
     assert result.log is not None
@@ -141,7 +141,7 @@ def test_candidate_batch_sizes(step: int, batch: int) -> None:
 
 
 def test_the_shortest_remaining_goes_first() -> None:
-    """Only one fits at a time: by predictions, and by id where they are equal."""
+    """Only one fits at a time: in order of predictions, with ties by id."""
     alike = at_once([8, 8, 8], [2, 2, 2])
     check(run(alike, 16), start=[0, 2, 4], finish=[2, 4, 6])
     predicted = alike.replace(predicted_output_len=[6, 2, 4])
@@ -149,7 +149,7 @@ def test_the_shortest_remaining_goes_first() -> None:
 
 
 def test_deadlines() -> None:
-    """TTFT in 0.5 s cannot be met by a batch of 1 s: it goes last. Of the others, 3 s are more urgent than 100 s."""
+    """A batch of 1 s cannot meet a TTFT of 0.5 s: that request is last. Then 3 s is more urgent than 100 s."""
     table = at_once([8, 8, 8], [2, 2, 2], ttft_slo=[0.5, 100, 3])
     check(run(table, 16), start=[4, 2, 0], finish=[6, 4, 2])
     check(run(table, 16, {"slack": 0.0}), start=[4, 0, 2], finish=[6, 2, 4])
@@ -174,9 +174,9 @@ def test_the_longest_remaining_is_evicted(longer: int) -> None:
     ("capacity", "long_ones", "passes"), [(1000, 8, True), (1000, 9, False), (6, 5, True), (6, 6, False)]
 )
 def test_at_most_eight_are_set_aside(capacity: int, long_ones: int, passes: bool) -> None:
-    """One runs; many long outputs wait, and a short one behind them, which may pass eight.
+    """One request runs; many with long outputs wait, and after them a short one, which may pass eight.
 
-    A memory of 6 tokens has places for 6, so five are set aside at most.
+    A memory of 6 tokens has 6 places, so at most five are set aside.
     """
     n = long_ones
     table = RequestTable.from_columns(
@@ -197,26 +197,26 @@ def test_at_most_eight_are_set_aside(capacity: int, long_ones: int, passes: bool
     assert soon[-1] == (capacity > 6)
 
 
-# ---------------------------------------------------------------- what it learns
+# ---------------------------------------------------------------- learned lengths
 
 SEEN = 300
 BIG = 10**6
 
 
 def least_ratio(lengths: np.ndarray) -> float:
-    """Gittins' cost of a request before its first token: the least, over t, of E min(o, t) / P(o ≤ t)."""
+    """Return the Gittins cost of a request before its first token: the minimum over t of E min(o, t) / P(o ≤ t)."""
     return min(float(np.minimum(lengths, t).mean() / (lengths <= t).mean()) for t in np.unique(lengths))
 
 
 def learned_cost(lengths: np.ndarray, **known: tuple[np.ndarray, int]) -> float:
-    """Return what the scheduler expects of a request after it has seen others of these lengths.
+    """Return the output that the scheduler expects after it has seen requests of these lengths.
 
-    When all are done, two come that cannot run together: one that may have any length, and one of which an interval
-    says that it has exactly ``exact`` tokens. Which starts first shows whether the cost is less than that.
+    After these, two requests arrive that cannot run together: one of unknown length, and one with an interval of
+    exactly ``exact`` tokens. The one that starts first shows whether the cost is below ``exact``.
 
     Args:
-        lengths: of those that it has seen.
-        **known: columns of the others, and the entry of the request.
+        lengths: lengths of the requests that it has seen.
+        **known: columns of these requests, and the entry of the new request.
     """
     n = len(lengths)
     columns: dict[str, Any] = {name: [*column, own, own] for name, (column, own) in known.items()}
@@ -243,16 +243,16 @@ def learned_cost(lengths: np.ndarray, **known: tuple[np.ndarray, int]) -> float:
 @pytest.mark.parametrize(
     ("short", "long", "share", "expected"),
     [
-        # Half are done after 20: 20 / 0.5 is less than the mean, 60.
+        # Half end after 20: 20 / 0.5 is below the mean, 60.
         (20, 100, 0.5, 40),
-        # A tenth is: 20 / 0.1 is more than the mean, 92.
+        # A tenth ends after 20: 20 / 0.1 is above the mean, 92.
         (20, 100, 0.1, 92),
-        # None is done early: the mean.
+        # None ends early: the mean.
         (50, 60, 0.5, 55),
     ],
 )
 def test_costs_of_known_lengths(short: int, long: int, share: float, expected: float) -> None:
-    """The grid is 9 % wide, and a prior of two requests is left in it."""
+    """The tolerance covers bins of 9 % and a prior of two requests."""
     lengths = np.where(np.arange(SEEN) < share * SEEN, short, long)
     assert least_ratio(lengths) == pytest.approx(expected)
     assert learned_cost(np.random.default_rng(0).permutation(lengths)) == pytest.approx(expected, rel=0.1)
@@ -260,7 +260,7 @@ def test_costs_of_known_lengths(short: int, long: int, share: float, expected: f
 
 @pytest.mark.parametrize("factor", [0.5, 1, 2])
 def test_costs_of_predictions(factor: float) -> None:
-    """Outputs are always a multiple of the prediction, and the next is expected to be as well."""
+    """Past outputs were a fixed multiple of their predictions, and so is the expected next one."""
     predicted = np.random.default_rng(1).integers(20, 100, SEEN)
     found = learned_cost((predicted * factor).astype(int), predicted_output_len=(predicted, 200))
     assert found == pytest.approx(200 * factor, rel=0.1)
@@ -274,14 +274,14 @@ def test_costs_of_classes(class_id: int, expected: float) -> None:
 
 
 def test_a_class_with_few_completions_is_like_the_others() -> None:
-    """All have 20 tokens; none of them, one or three have the class of the next."""
+    """All have 20 tokens; none, one or three of them have the class of the next request."""
     for few in (0, 1, 3):
         found = learned_cost(np.full(SEEN, 20), class_id=((np.arange(SEEN) < few).astype(int), 1))
         assert found == pytest.approx(20, rel=0.1)
 
 
 def test_before_the_first_completion_the_prior_applies() -> None:
-    """Without completions the bins' hazards are 1 − 2^(−1/8): compared with the sums of the description."""
+    """Without completions the hazard of every bin is 1 − 2^(−1/8); compared with the sums of the description."""
     ends = [0.0] + [2 ** ((b + 1) / 8) for b in range(136)]
     hazard, survival, service, done, least = 1 - 2 ** (-1 / 8), 1.0, 0.0, 0.0, math.inf
     for low, high in itertools.pairwise(ends):
@@ -295,7 +295,7 @@ def test_before_the_first_completion_the_prior_applies() -> None:
 
 
 def test_needs() -> None:
-    """All that requests carry, except true lengths."""
+    """It uses all information that requests carry, except true lengths."""
     n = 12
     bare = at_once([3] * n, [4] * n)
     policy = make_policy("ranked")

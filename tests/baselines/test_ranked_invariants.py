@@ -79,7 +79,7 @@ def systems(draw: st.DrawFn, progress: tuple[str, ...] = tuple(PROGRESS_ON_EVICT
 
 
 def assert_sound(result: SimulationResult) -> None:
-    """Check that each iteration decides something sensible; the engine checks that it fits."""
+    """Check that each iteration has a sensible decision; the engine checks that it fits."""
     log, capacity = result.log, result.system.usable_capacity
     assert log is not None
     assert result.completed
@@ -88,7 +88,7 @@ def assert_sound(result: SimulationResult) -> None:
     assert (log["prefill_tokens"] + log["num_decodes"] <= 8192).all()
     assert (log["kv_tokens"] <= capacity).all()
     evicting = log[log["num_evicted"] > 0]
-    assert (evicting["num_active"] > 0).all()  # the last one stays
+    assert (evicting["num_active"] > 0).all()  # the last request is never evicted
     assert (evicting["num_admitted"] == 0).all()
 
 
@@ -96,7 +96,7 @@ def assert_sound(result: SimulationResult) -> None:
 @given(tables(), systems(), choices())
 def test_any_weights(table: RequestTable, system: System, weights: dict[str, Any]) -> None:
     if system.progress_on_evict == "lost":
-        # Where evictions lose all, weights that hold progress against a request need not come to an end.
+        # If evictions lose all progress, runs with weights that penalise progress may never end.
         weights = {}
     assert_sound(simulate(system, table, make_policy("ranked", **weights), log=True))
 
@@ -105,7 +105,7 @@ DECIDED = ("start_time", "num_admitted", "num_evicted", "num_active", "prefill_t
 
 
 def log_of(system: System, table: RequestTable, policy: Any) -> Any:
-    """Return the log of a run, also of one that ends in a livelock, as may be where progress is lost."""
+    """Return the log of a run, even of one that ends in a livelock, which can happen if progress is lost."""
     try:
         return simulate(system, table, policy, log=True).log
     except LivelockError as error:
@@ -142,7 +142,7 @@ def test_vacuous_information_changes_nothing(table: RequestTable, system: System
 def test_the_unit_of_time_does_not_matter(
     table: RequestTable, system: System, weights: dict[str, Any], scale: float
 ) -> None:
-    """Powers of two, so that times are exact."""
+    """The factors are powers of two, so that times are exact."""
     times: list[BatchTimeModel] = [
         AffineBatchTime(*(c * s for c in (0.5, 0.02, 0.03, 0.001))) for s in (1.0, scale)
     ]

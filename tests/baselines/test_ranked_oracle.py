@@ -1,7 +1,7 @@
-"""The scheduler ``ranked`` against a plain one written from its description in docs/ranked.md, run by run.
+"""The scheduler ``ranked`` against a plain implementation of docs/ranked.md, run by run.
 
-Weights, systems and requests are drawn at random. Weights are real numbers, so that equal scores are those of
-requests that are alike, which the text decides.
+Weights, systems and requests are random. Weights are real numbers, so only identical requests have equal scores; the
+description decides such ties.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TIMES = (
     AffineBatchTime(0.0, 0.002, 0.05, 0.0),
     AffineBatchTime(0.0, 0.1, 0.0, 0.0),
     AffineBatchTime(0.0, 0.0, 0.0, 0.0),
-    # A prompt takes less than a decode: its tokens are worth less than nothing.
+    # A prompt takes less time than a decode, so its tokens have negative worth.
     AffineBatchTime(0.0, 0.0, 0.5, 0.0),
 )
 
@@ -47,7 +47,7 @@ MANY_TIMES = (
     PiecewiseBatchTime("tokens", [32, 33, 256, 257, 1024], [0.2, 0.25, 0.4, 0.5, 1.2], 0.0),
     UnitBatchTime(),
 )
-"""For hundreds of requests at once."""
+"""Batch-time models for hundreds of requests at once."""
 
 INFORMATION = {
     "nothing": (),
@@ -61,7 +61,7 @@ INFORMATION = {
 
 
 def draw_weights(rng: np.random.Generator) -> dict[str, Any]:
-    """Return half of the weights near their defaults and the rest at them, with or without a network."""
+    """Return weights: half of them near their defaults, the rest at them; with or without a network."""
     hidden = int(rng.choice([0, 0, 2]))
     drawn: dict[str, Any] = {"hidden": hidden, "network": tuple(rng.normal(0, 0.5, 14 * hidden).tolist())}
     for weight in WEIGHTS:
@@ -79,7 +79,7 @@ def draw_weights(rng: np.random.Generator) -> dict[str, Any]:
 def draw_table(
     rng: np.random.Generator, n: int, capacity: int, known: tuple[str, ...], gap: float | None = None
 ) -> RequestTable:
-    """Return requests that come in bursts and reveal what ``known`` names."""
+    """Return requests that arrive in bursts and reveal the information in ``known``."""
     prompt = rng.integers(1, max(3, capacity // 3), n)
     output = np.clip(rng.geometric(0.12, n), 1, capacity - prompt - 1)
     columns: dict[str, Any] = {}
@@ -100,7 +100,7 @@ def draw_table(
 
 
 def with_rough_objectives(rng: np.random.Generator, table: RequestTable) -> RequestTable:
-    """Return the requests with objectives that hundreds of them at once meet in part."""
+    """Return the requests with objectives that hundreds of active ones meet only in part."""
     n = len(table)
     return table.replace(
         ttft_slo=rng.choice([INF, 20.0, 200.0], n), tbt_slo=rng.choice([INF, 0.6, 2.0, 8.0], n)
@@ -124,7 +124,7 @@ def draw_system(
 
 
 class ToAndFro(Router):
-    """Moves active requests to the other of two workers, some of them, and back at the next boundary."""
+    """Moves some active requests to the other of two workers, and back at the next boundary."""
 
     info = RouterInfo(name="to_and_fro", summary="moves")
     reassigns = True
@@ -151,7 +151,7 @@ class ToAndFro(Router):
 def outcome(
     system: System, table: RequestTable, policy: Policy, router: Router | None = None
 ) -> SimulationResult:
-    """Run to the end; where extreme weights make no progress, up to where that is found."""
+    """Run to the end or, if extreme weights make no progress, until the livelock is detected."""
     try:
         return simulate(system, table, policy, log=True, router=router)
     except LivelockError as error:
@@ -162,7 +162,7 @@ def outcome(
 def compare(
     system: System, table: RequestTable, weights: dict[str, Any], router: type[Router] | None = None
 ) -> Counter[str]:
-    """Run both and compare all records; return the situations they met."""
+    """Run both and compare all records; return the situations that occurred."""
     swap_time = system.swap_time if system.progress_on_evict == "kept" else 0.0
     book = RankedBook(weights, swap_time)
     one, other = (
@@ -203,10 +203,9 @@ def test_runs_equal_those_of_the_book(information: str) -> None:
     assert expected <= met.keys(), met
 
 
-# Seeds of runs that come out differently if the scores of prompts that are computed again in parts were kept
-# meanwhile; if the deadlines of those that are evicted counted; and if bases were computed at every 4th batch alike, or
-# not at every 16th (5), if the walk through larger sizes went on (9), and if it ended although a request beyond is
-# pressed (18): few do.
+# Rare seeds with runs that would differ under an error: if stale scores were kept while prompts are recomputed in
+# parts; if deadlines of evicted requests counted; if bases were computed at every 4th batch, or not at every 16th (5);
+# if the walk through larger sizes continued (9); or if it ended although a later request presses (18).
 RARE = {
     "prompts computed again": (59, 104, 117, 133),
     "deadlines of the evicted": (40, 266, 778),
@@ -238,7 +237,7 @@ def test_deadlines_of_the_evicted_do_not_count(seed: int) -> None:
 
 
 def test_long_queues_are_scored_occasionally() -> None:
-    """Deadlines in the queue after an 8th of its length; and more than eight are set aside."""
+    """Deadlines of the queue are updated after an 8th of its length in decisions, and more than eight are set aside."""
     met = Counter[str]()
     for seed in range(2):
         rng = np.random.default_rng(seed)
@@ -252,7 +251,7 @@ def test_long_queues_are_scored_occasionally() -> None:
 
 
 def test_long_prompts_on_real_hardware() -> None:
-    """Batches of up to 8,192 tokens, by the profiled times of a GPU."""
+    """Batches of up to 8,192 tokens, with the profiled times of a GPU."""
     hardware, met = load_hardware("llama3-8b-a100-tp1").batch_time(), Counter[str]()
     for seed in range(4):
         rng = np.random.default_rng(seed)
@@ -268,7 +267,7 @@ def test_long_prompts_on_real_hardware() -> None:
 
 
 def test_candidate_sizes() -> None:
-    """The walk through larger sizes ends where they are hopeless, unless a request beyond them is pressed."""
+    """The walk through larger sizes ends once they are hopeless, unless a later request presses."""
     hardware, met = load_hardware("llama3-8b-a100-tp1").batch_time(), Counter[str]()
     for seed in RARE["sizes that are tried"]:
         rng = np.random.default_rng(seed)
@@ -285,7 +284,7 @@ def test_candidate_sizes() -> None:
 
 @pytest.mark.parametrize("known", others_long(["nothing", "objectives", "everything"], {"nothing"}))
 def test_many_active_requests(known: str) -> None:
-    """They are ranked sometimes, where lengths are learned, and where memory gets too tight for them."""
+    """They are ranked at some boundaries, when lengths have been learned, and when memory is short."""
     met = Counter[str]()
     for seed in range(6):
         rng, tight = np.random.default_rng([seed, len(known)]), seed % 2 == 1
@@ -313,7 +312,7 @@ def test_many_active_requests(known: str) -> None:
 
 @pytest.mark.parametrize("roles", ["mixed mixed", "prefill decode", "prefill decode decode"])
 def test_clusters(roles: str) -> None:
-    """Requests may leave a worker after their prompt, or come to it with their prompt in memory."""
+    """Requests may leave a worker after their prompt, or arrive with their prompt in memory."""
     met = Counter[str]()
     for seed in range(3):
         rng = np.random.default_rng(seed)
@@ -340,7 +339,7 @@ def test_more_than_five_hundred_active_requests() -> None:
 
 @pytest.mark.parametrize("known", ["nothing", "objectives"])
 def test_requests_that_a_router_moves_away_and_back(known: str) -> None:
-    """While many are active: they return as new ones before the next ranking."""
+    """With many active requests, moved ones return as new requests before the next ranking."""
     met = Counter[str]()
     for seed in range(2):
         rng = np.random.default_rng([seed, len(known)])

@@ -1,7 +1,7 @@
-"""The routers' choices on schedules worked out by hand, ties and seeds included.
+"""The routers' choices on schedules worked out by hand, including ties and seeds.
 
 An iteration takes a second and first tokens are "counted", so a request that starts at k is done at k + o. FCFS
-starts whatever fits, and all of it fits here. A cluster decides after it has routed, so requests that come at the
+starts all requests that fit, and all fit here. A cluster decides after it has routed, so requests that arrive at the
 same moment see each other in the queues.
 """
 
@@ -140,7 +140,7 @@ def test_join_shortest_queue_counts_waiting_and_active_and_breaks_ties_by_index(
 
 
 def test_join_shortest_queue_counts_requests_not_tokens() -> None:
-    # Worker 1 gets request 1 with 90 tokens; equal numbers go to the lower index all the same.
+    # Worker 1 gets request 1 with 90 tokens; with equal numbers of requests the lower index still wins.
     table = requests([0, 0, 0, 0], [1, 80, 1, 1], [10, 10, 10, 10])
     result = run(cluster(100, 100), table, "join_shortest_queue")
     assert result.requests["worker"].tolist() == [0, 1, 0, 1]

@@ -100,8 +100,8 @@ def test_the_batch_time_in_equation_8_is_the_mean_over_all_batches() -> None:
     result = run("slai:offset=1,token_budget=4", [0, 1], [2, 16], [2, 1], [6, INF], batch_time=time)
     check(result, first=[2, 15], finish=[15, 16])
     assert batches(result) == [(2, 0), (4, 0), (4, 0), (3, 1), (4, 0), (1, 1), (0, 1)]
-    # Time without a batch does not count: the same, 100 s later, after a batch of 2 s at 0 and one of 1 s.
-    # Means: 5/3, then 8/4 = 2 with C0 = 102 + 6 - 2 = 106 > 105, then 11/5.
+    # Idle time does not count: the same, 100 s later, after a batch of 2 s at 0 and one of 1 s. Means: 5/3, then 8/4
+    # = 2 with C0 = 102 + 6 - 2 = 106 > 105, then 11/5.
     result = run(
         "slai:offset=1,token_budget=4", [0, 100, 101], [2, 2, 16], [1, 2, 1], [INF, 6, INF], batch_time=time
     )
@@ -294,7 +294,7 @@ def test_one_token_outputs_end_with_the_prefill() -> None:
 @pytest.mark.parametrize("order", ["spf", "fcfs"])
 @pytest.mark.parametrize("first_token", ["counted", "uncounted"])
 def test_achievable_deadlines_are_met(order: str, first_token: str) -> None:
-    """With enough memory and budget for all decodes, offset 1 and unit times meet every TBT deadline."""
+    """With enough memory and budget for all decodes, offset 1 with unit times meets every TBT deadline."""
     waited = 0.0
     for seed in range(20):
         rng = np.random.default_rng(seed)

@@ -1,9 +1,9 @@
 """The schedulers of the SLAI paper against plain readings of its algorithms, decision by decision.
 
 Source: Bari et al., "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice", Algorithms 1-5, Section 6.
-The paper assumes memory enough (Assumption 4). Where it does not suffice the readings here are: a prompt is begun
-only if it can be completed, with one token to spare; on overflow the latest activated go (LIFO), those that pause
-included; a request that returns with its KV moves from P to D without an iteration.
+The paper assumes enough memory (Assumption 4). Readings where memory is short: a prompt begins only if it can be
+completed, with one token to spare. On overflow the latest activated requests are evicted (LIFO), paused ones included.
+A request that returns with its KV moves from P to D without an iteration.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TIMES = (UnitBatchTime(), AffineBatchTime(0.31, 0.017, 0.023, 0.0011))
 
 
 def workload(rng: np.random.Generator, n: int = 14, longest: int = 9) -> RequestTable:
-    """Small requests; arrivals on a grid make ties, and arrivals at the end of a batch of unit time."""
+    """Return small requests; arrivals on a grid cause ties and arrivals at the end of a batch of unit time."""
     return RequestTable.from_columns(
         arrival_time=np.floor(np.cumsum(rng.exponential(rng.choice([0.3, 1.0, 3.0]), n)) * 2) / 2,
         prompt_len=rng.integers(1, longest + 1, n),
@@ -45,7 +45,7 @@ def workload(rng: np.random.Generator, n: int = 14, longest: int = 9) -> Request
 
 
 def effective(view: SystemView, decision: Decision) -> dict[str, Any]:
-    """A decision in a canonical form."""
+    """Return a decision in a canonical form."""
     left = {
         int(i): int(c)
         for x in (view.waiting, view.active)
@@ -97,7 +97,7 @@ def follow(
         where = f"{spec}, {system}, iteration {view.iteration}, t = {view.clock}"
         assert actual == expected, where
         if actual["wait"] and simulation.tracker[0]["next_arrival"] == len(table):
-            break  # a prefill worker that waits for its requests to be taken away
+            break  # a prefill worker waits until its requests are moved away
         running = simulation.step(decision)
     return simulation
 
@@ -112,7 +112,7 @@ BOOKS: dict[str, type[Book]] = {
 
 
 def draw(name: str, rng: np.random.Generator) -> dict[str, Any]:
-    """Small hyperparameters, so that every limit binds sometimes."""
+    """Return small hyperparameters, so that every limit binds sometimes."""
 
     def one_of(*values: Any) -> Any:
         return values[int(rng.integers(len(values)))]
@@ -142,7 +142,7 @@ def spec_of(name: str, arguments: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", BOOKS)
 def test_decisions_are_those_of_the_book(name: str) -> None:
-    """Under all settings, with tight and with ample memory; and the compiled run has the same records."""
+    """Compare under all settings, with tight and ample memory; the compiled run must have the same records."""
     evictions = paused = repeated = 0
     for case, (first_token, progress, requeue) in enumerate(RULES * 2):
         rng = np.random.default_rng(case)
@@ -208,7 +208,7 @@ def test_dist_serve_in_its_roles(role: int) -> None:
 
 @pytest.mark.parametrize("first_token", FIRST_TOKEN)
 def test_slai_is_sarathi_if_every_decode_is_critical(first_token: str) -> None:
-    """That is, where offset * mean batch time exceeds every TBT; and not otherwise."""
+    """That is, if offset * mean batch time exceeds every TBT; otherwise they differ."""
     differ = 0
     for seed in range(8):
         rng = np.random.default_rng(seed)
@@ -226,7 +226,7 @@ def test_slai_is_sarathi_if_every_decode_is_critical(first_token: str) -> None:
 
 
 def test_a_larger_offset_shortens_the_gaps_between_tokens() -> None:
-    """C in (8) falls with the offset, so that more decodes go before prefills (Section 7.1, role of the offset)."""
+    """C in (8) decreases with the offset, so that more decodes precede prefills (Section 7.1, role of the offset)."""
     longest = []
     for offset in (0.5, 2, 8):
         gaps = 0.0

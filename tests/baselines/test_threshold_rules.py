@@ -1,4 +1,4 @@
-"""Where the thresholds of WAIT and Nested WAIT come from: rates that change, drift, memory, groups of prompts."""
+"""Sources of the thresholds of WAIT and Nested WAIT: changing rates, drift, memory, groups of prompts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def random_run(policy: str, classes: tuple[ClassStatistics, ...], **options: Any
     return run(policy, classes, np.cumsum(rng.exponential(0.15, 120)), *lengths, kinds, **options).log
 
 
-# A class's rate is 1, from 100 s on 3, from 200 s on 2; over and over every 300 s where it says so.
+# A class's rate is 1, then 3 from 100 s and 2 from 200 s; with a period it repeats every 300 s.
 STEPS = RateProfile((0.0, 100.0, 200.0), (1.0, 3.0, 2.0))
 
 
@@ -129,15 +129,15 @@ def test_a_long_memory_keeps_the_mean_rates(policy: str) -> None:
 
 
 def estimate(a: np.ndarray, now: float, memory: float, rate: float) -> float:
-    """The rate estimated from arrivals so far, by its definition."""
+    """Return the rate estimated from arrivals so far, by its definition."""
     seen = a[a <= now]
     return rate * float(np.exp(-now / memory)) + float(np.exp(-(now - seen) / memory).sum()) / memory
 
 
 @pytest.mark.parametrize("name", ["wait", "nested_wait"])
 def test_thresholds_follow_the_arrivals(name: str) -> None:
-    # 1/s for 200 s, then 6/s for 100 s: what is in force at the end are the thresholds at the estimated rate, as they
-    # were last solved, at most a sixteenth of 40 s before.
+    # 1/s for 200 s, then 6/s for 100 s: the thresholds in force at the end are those for the estimated rate when they
+    # were last solved, at most a sixteenth of 40 s earlier.
     a = np.concatenate([np.arange(0.5, 200), 200 + np.arange(0, 100, 1 / 6)])
     time, one = AffineBatchTime.from_wait(1.0, 0.001), (ClassStatistics("a", 1.0, 2.0, 4.0),)
     policy = make_policy(f"{name}:adjust=40,patience=1000,drain=False")
@@ -238,7 +238,7 @@ def test_thresholds_of_groups() -> None:
     assert policy._memory.state[IN_FORCE : IN_FORCE + 3].tolist() == [3, 2, 4]  # type: ignore[attr-defined]
 
 
-# ---------------------------------------------------------------- what is checked
+# ---------------------------------------------------------------- checks of hyperparameters
 
 
 @pytest.mark.parametrize(

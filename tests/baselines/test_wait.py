@@ -54,7 +54,7 @@ def column(result: SimulationResult, name: str) -> list[int]:
 
 
 def hello(policy: str, a: Sequence[float], **rules: Any) -> SimulationResult:
-    """The examples' requests: l = l' = 1, so that C = 12 holds four at prefill (1 each) and four at decode (2)."""
+    """Run the examples' requests: l = l' = 1, so that C = 12 holds four at prefill (1 each) and four at decode (2)."""
     return run(policy, 12, a, [1] * len(a), [1] * len(a), **rules)
 
 
@@ -241,7 +241,7 @@ def test_a_request_that_fills_the_memory() -> None:
 
 @pytest.mark.parametrize("thresholds", [(1, 1), (3, 1), (2, 4)])
 def test_within_the_memory_of_the_thresholds_none_is_evicted(thresholds: tuple[int, int]) -> None:
-    """M^pi of (11) holds n_j requests at every stage: enough whatever arrives, and used up under overload."""
+    """M^pi of (11) holds n_j requests at every stage: enough for any arrivals, and fully used under overload."""
     l, o = (3, 2), (4, 7)  # noqa: E741
     memory = sum(n * (b + 1) * (2 * a + b) // 2 for n, a, b in zip(thresholds, l, o, strict=True))
     spec = f"wait:thresholds={thresholds[0]}/{thresholds[1]},patience=2"
@@ -299,7 +299,7 @@ def test_without_draining_the_last_requests_never_finish() -> None:
     assert not result.completed
 
 
-# ---------------------------------------------------------------- thresholds by themselves
+# ---------------------------------------------------------------- computed thresholds
 
 
 def same(one: SimulationResult, other: SimulationResult) -> bool:
@@ -352,7 +352,7 @@ def test_one_number_applies_to_all_types() -> None:
     assert same(one, two)
 
 
-# ---------------------------------------------------------------- what is checked
+# ---------------------------------------------------------------- checks of hyperparameters
 
 
 @pytest.mark.parametrize(

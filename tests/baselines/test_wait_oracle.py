@@ -1,9 +1,9 @@
 """WAIT, Nested WAIT and iteration-level batching against plain readings of the algorithms, decision by decision.
 
 Sources: Ao et al., "Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory Constraints", Algorithms 1
-and 2; Kwon et al. (vLLM) and Agrawal et al. (Sarathi-Serve) as that paper's Section 6 uses them. What the papers
-leave open is read as follows. On overflow the latest picks are undone, then the latest activated go, those that
-pause included. When no threshold has been met for some time (patience), everything that is there runs (drain).
+and 2; Kwon et al. (vLLM) and Agrawal et al. (Sarathi-Serve) as that paper's Section 6 uses them. Readings where the
+papers leave a choice: on overflow the latest picks are undone, then the latest activated requests are evicted, paused
+ones included. If no threshold has been met for some time (patience), all present requests run (drain).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INF = float("inf")
 
 @dataclass(eq=False)
 class Job:
-    """A request at an iteration boundary; ``left`` tokens are to prefill, ``kv`` are there, ``out`` generated."""
+    """A request at an iteration boundary: ``left`` tokens to prefill, ``kv`` tokens in memory, ``out`` generated."""
 
     id: int
     left: int
@@ -43,13 +43,13 @@ class Job:
     type: int
 
     def need(self, emits: int) -> int:
-        """KV tokens when it has run once in full."""
+        """Return its KV tokens after it has run once in full."""
         return self.kv + (self.left + emits if self.left > 0 else 1)
 
 
 @dataclass
 class Plan:
-    """What to do; tokens by request, requests outside ``batch`` pause; ``until`` = wait at the latest until."""
+    """A decision: tokens by request, requests outside ``batch`` pause; ``until`` = latest end of a wait."""
 
     admit: list[Job] = field(default_factory=list)
     evict: list[Job] = field(default_factory=list)
@@ -90,7 +90,7 @@ class Book(Policy):
     def plan(self, waiting: list[Job], active: list[Job]) -> Plan: ...
 
     def fit(self, active: list[Job], run: list[Job], picks: list[Job]) -> Plan:
-        """Run ``run`` beside paused others, with as many picks as fit; if not even none does, evict LIFO."""
+        """Run ``run`` beside paused others, with as many picks as fit; if it does not fit without any, evict LIFO."""
         stay, plan = list(active), Plan()
 
         def need() -> int:
@@ -112,7 +112,7 @@ class Book(Policy):
 
 
 class Thresholds(Book):
-    """Base of both algorithms: a batch if thresholds are met, else patience, then draining."""
+    """Base class of both algorithms: a batch if thresholds are met, else patience, then draining."""
 
     def __init__(self, *, patience: float, drain: bool) -> None:
         self.patience, self.drain = patience, drain
@@ -125,11 +125,11 @@ class Thresholds(Book):
 
     @abstractmethod
     def form(self, waiting: list[Job], active: list[Job]) -> Plan | None:
-        """The batch of those above their thresholds."""
+        """Return the batch of the requests that have reached their thresholds."""
 
     @abstractmethod
     def first(self, waiting: list[Job]) -> list[Job]:
-        """Requests that a drain batch may admit."""
+        """Return the requests that a drain batch may admit."""
 
     def plan(self, waiting: list[Job], active: list[Job]) -> Plan:
         timeout = self.until is not None and len(waiting) == self.known
@@ -173,7 +173,7 @@ class Wait(Thresholds):
 
 
 class NestedWait(Thresholds):
-    """Algorithm 2; a request leaves whenever it finishes, beyond the last end it stays in the last segment."""
+    """Algorithm 2; a request leaves when it finishes, and stays in the last segment beyond its end."""
 
     def __init__(self, *, thresholds: list[int], segments: list[int], **rest: Any) -> None:
         super().__init__(**rest)
@@ -201,7 +201,7 @@ class NestedWait(Thresholds):
 
 
 class IterationLevel(Book):
-    """What vLLM and Sarathi share: limits; a watermark that an empty worker ignores."""
+    """Base class of vLLM and Sarathi: limits, and a watermark that an empty worker ignores."""
 
     def __init__(self, *, tokens: int, requests: int, watermark: str, order: str = "fcfs") -> None:
         self.tokens, self.requests, self.watermark, self.order = tokens, requests, watermark, order
@@ -211,7 +211,7 @@ class IterationLevel(Book):
 
 
 class Vllm(IterationLevel):
-    """Prefills alone as soon as one fits; else decodes of all, with LIFO preemption."""
+    """Prefills alone if one fits; else decodes of all, with LIFO preemption."""
 
     def plan(self, waiting: list[Job], active: list[Job]) -> Plan:
         prompts, back = list[Job](), list[Job]()  # back: returned with their KV
@@ -287,7 +287,7 @@ CLASSES = tuple(ClassStatistics(name, 0.5, 4.0, mean) for name, mean in (("a", 2
 
 
 def workload(rng: np.random.Generator, n: int = 24, longest: int = 7) -> RequestTable:
-    """Small requests; arrivals on a grid make ties, and arrivals at the end of a batch or of a wait."""
+    """Return small requests; arrivals on a grid cause ties and arrivals at the end of a batch or of a wait."""
     return RequestTable.from_columns(
         arrival_time=np.floor(np.cumsum(rng.exponential(rng.choice([0.2, 0.6, 1.5]), n)) * 2) / 2,
         prompt_len=rng.integers(1, longest + 1, n),
@@ -298,7 +298,7 @@ def workload(rng: np.random.Generator, n: int = 24, longest: int = 7) -> Request
 
 
 def draw(name: str, rng: np.random.Generator) -> tuple[str, Book]:
-    """Small hyperparameters, so that every limit binds sometimes; the spec, and the book."""
+    """Return small hyperparameters, so that every limit binds sometimes, as a spec and as a book."""
 
     def one_of(*values: Any) -> Any:
         return values[int(rng.integers(len(values)))]
@@ -326,7 +326,7 @@ def draw(name: str, rng: np.random.Generator) -> tuple[str, Book]:
 
 
 def effective(view: SystemView, decision: Decision) -> dict[str, Any]:
-    """A decision in a canonical form."""
+    """Return a decision in a canonical form."""
     left = {
         int(i): int(c)
         for x in (view.waiting, view.active)
@@ -370,7 +370,7 @@ def follow(spec: str, book: Book, system: System, table: RequestTable) -> tuple[
 
 @pytest.mark.parametrize("name", ["wait", "nested_wait", "vllm", "sarathi"])
 def test_decisions_are_those_of_the_book(name: str) -> None:
-    """Under all settings, with tight and with ample memory; and the compiled run has the same records."""
+    """Compare under all settings, with tight and ample memory; the compiled run must have the same records."""
     seen = Counter[str]()
     for case, (first_token, progress, requeue) in enumerate(RULES * 3):
         rng = np.random.default_rng(case)
@@ -431,7 +431,7 @@ def test_without_draining_decisions_agree_until_no_type_can_qualify(name: str) -
 
 
 def test_the_oracle_by_hand() -> None:
-    """The oracle itself on a schedule worked out by hand, so that both are not wrong together.
+    """Check the oracle itself on a schedule worked out by hand, in case both are wrong in the same way.
 
     n = 2, patience 2. 0 arrives at 0, 1 at 1.5 and makes two; at 2.5 none waits; timeout at 4.5: one decode of each.
     """

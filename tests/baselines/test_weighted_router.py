@@ -1,4 +1,4 @@
-"""The router of weighted seconds: every term by hand, its special cases, and independence of units."""
+"""The weighted router: every term by hand, special cases, and independence of units."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def tables() -> tuple[Any, Any, Any]:
 
 
 def choice(weights: dict[str, float], time: float = 1.0) -> int:
-    """Return what the kernel chooses, with all times multiplied."""
+    """Return the kernel's choice, with all times multiplied by ``time``."""
     problems, workers, requests = tables()
     for name in ("batch_base", "batch_decode", "batch_context", "batch_prefill"):
         problems[name] *= time
@@ -87,7 +87,7 @@ def test_every_term_is_covered() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_terms_by_hand(name: str) -> None:
-    """A term is compared with the difference of another one, ``pace``, from below and from above."""
+    """Compare a term with the difference of another one, ``pace``, from below and from above."""
     here, there = BY_HAND[name]
     pace = BY_HAND["pace"][1] - BY_HAND["pace"][0]
     if name == "pace":

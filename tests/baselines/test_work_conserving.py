@@ -2,7 +2,7 @@
 
 Notation in comments: s prompt, o output, p predicted output, c chunk, M memory. Unless stated otherwise the first
 token is uncounted, as in the paper: a request takes c, 2c, …, s and then s + 1, …, s + o tokens, one after another.
-Sums list requests in order of activation; what is over the memory is followed by >.
+Sums list requests in order of activation; a sum above the memory is followed by >.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def run(name: str, chunk: int, *schedule: Any, **system: Any) -> SimulationResul
     )
 
 
-# ---------------------------------------------------------------- what all four share
+# ---------------------------------------------------------------- shared by all four
 
 
 @ALL
@@ -175,7 +175,7 @@ def test_unknown_hyperparameters(name: str) -> None:
         make_policy(f"{name}:budget=3")
 
 
-# ---------------------------------------------------------------- order, overflow and what returns
+# ---------------------------------------------------------------- order, overflow and returning requests
 
 THREE = (2, 6, [0, 0, 0], [4, 4, 1], [1, 1, 1])
 # c 2, M = 6. 0 and 1 (s 4, o 1): 2, 4, 5; 2 (s 1, o 1): 1, 2. Total work 5, 5, 2.

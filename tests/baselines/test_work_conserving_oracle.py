@@ -1,9 +1,9 @@
 """Work-conserving scheduling with chunked prefill against plain Python.
 
 The rule of Section 3 of "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory
-Constraints" is written again from its description, over lists of requests with their future played forward
-round by round, and run through ``schedule``. Its whole record must equal that of the compiled policy, under every
-rule of the engine, for chunks from one token to more than the memory.
+Constraints" is implemented again from its description, over lists of requests. It plays their future forward round by
+round and runs through ``schedule``. Its whole record must equal that of the compiled policy, under every rule of the
+engine, for chunks from one token to more than the memory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Job(NamedTuple):
     swapped: bool  # has been swapped out before
 
     def future(self, chunk: int, output: int) -> list[int]:
-        """KV tokens in each round from the next one until that many output tokens are there."""
+        """Return the KV tokens in each round from the next one until it has ``output`` output tokens."""
         kv, left, made, memory = self.kv, self.left, self.made, list[int]()
         while not memory or left or made < output:
             tokens = min(chunk, left)
@@ -83,11 +83,11 @@ class WorkConserving(Policy):
         self.swapped_first = name == "work_conserving_sjf"
 
     def memory(self, jobs: Iterable[Job], capacity: int, role: str) -> int:
-        """Most KV tokens of any round considered: the next one, or with look-ahead all of those spent here."""
+        """Return the maximum KV tokens over the next round or, with look-ahead, over all rounds on this worker."""
         futures = []
         for job in jobs:
             output = job.made + 1
-            if self.look_ahead:  # no request that can be served is longer than the memory leaves room for
+            if self.look_ahead:  # a request that can be served never outgrows the memory
                 output = min(max(job.predicted, output), capacity - job.prompt)
             if role == "prefill":
                 output = 0
@@ -135,10 +135,10 @@ def test_the_future_of_a_job() -> None:
 def workload(
     seed: int, n: int, capacity: int, predict: str = "mixed", rate: float | None = None
 ) -> RequestTable:
-    """Bursts of requests, one of which fills the memory.
+    """Return bursts of requests, one of which fills the memory.
 
-    Predictions are ``exact``, ``above`` (too long, at times longer than can be served) or ``mixed`` (any of
-    these and too short ones).
+    Predictions are ``exact``, ``above`` (too long, sometimes longer than can be served) or ``mixed`` (these and too
+    short ones).
     """
     rng = np.random.default_rng(seed)
     rate = rate or rng.choice([0.2, 0.6, 3.0])
@@ -224,7 +224,7 @@ def test_decisions_equal_those_of_the_oracle(name: str, chunk: int) -> None:
 @EACH
 @pytest.mark.parametrize("chunk", [1, 3, 512])
 def test_many_more_requests_than_fit(name: str, chunk: int) -> None:
-    """A burst of 120 into a memory of 40, and long after it a second one."""
+    """A burst of 120 requests into a memory of 40, and a second one long after it."""
     columns = workload(chunk, 240, 40, rate=1.0).columns()
     columns["arrival_time"] = np.repeat([0.0, 5000.0], 120)
     table = RequestTable.from_columns(**columns)
@@ -250,7 +250,7 @@ def test_compiled_and_plain_python_agree(name: str) -> None:
 @EACH
 @pytest.mark.parametrize("roles", ["mixed mixed", "prefill decode", "prefill decode decode"])
 def test_clusters(name: str, roles: str) -> None:
-    """Requests may leave a worker after their prompt, or come to it with their prompt in memory."""
+    """Requests may leave a worker after their prompt, or arrive with their prompt in memory."""
     evictions = 0
     for seed, rules in enumerate(RULES[1::2]):
         chunk, table = (1, 2, 3, 512)[seed % 4], workload(seed, 24, 25)
@@ -322,7 +322,7 @@ def test_look_ahead_never_evicts_unless_a_prediction_is_too_short(name: str, pre
 
 @EACH
 def test_the_worker_is_never_idle_while_requests_wait(name: str) -> None:
-    """Every iteration processes something, whatever is predicted, and the memory is never exceeded."""
+    """Under any predictions every iteration processes tokens, and the memory is never exceeded."""
     for seed, rules in enumerate(RULES):
         chunk = CHUNKS[seed % 5]
         log = simulate(system(seed, 25, rules), workload(seed, 60, 25), with_chunk(name, chunk), log=True).log
@@ -350,7 +350,7 @@ def test_shortest_first_does_not_depend_on_requeue(name: str) -> None:
 
 
 class Overtaking(Observer):
-    """Count decisions that start a new request while a swapped-out one goes on waiting."""
+    """Counts decisions that start a new request while a swapped-out one keeps waiting."""
 
     def __init__(self) -> None:
         self.started, self.out, self.count = set[int](), set[int](), 0
@@ -371,7 +371,7 @@ class Overtaking(Observer):
     ],
 )
 def test_no_new_request_starts_while_a_swapped_out_one_waits(name: str, overtakes: bool) -> None:
-    """Section 3: ongoing requests go before new ones."""
+    """Section 3: ongoing requests come before new ones."""
     found = 0
     for seed, progress in enumerate([*PROGRESS_ON_EVICT] * 2):
         seen = Overtaking()
@@ -383,7 +383,7 @@ def test_no_new_request_starts_while_a_swapped_out_one_waits(name: str, overtake
 
 @EACH
 def test_lifetime_memory_is_g(name: str) -> None:
-    """Section 4: with swapping at no cost every request occupies g(s, o), so the total is their sum."""
+    """Section 4: with free swapping every request occupies g(s, o), so the total is their sum."""
     for seed, (chunk, first_token) in enumerate(itertools.product(CHUNKS, FIRST_TOKEN)):
         table = workload(seed, 40, 25)
         result = simulate(
@@ -426,6 +426,6 @@ def test_stability_under_and_over_the_service_rate() -> None:
                 assert backlog[len(backlog) // 4 :].mean() < 100, name
                 assert last < 200, name
             else:
-                # The share 1 - 1/1.2 = 1/6 of the work that has come is left, in the largest requests at best (g = 81).
+                # The share 1 - 1/1.2 = 1/6 of the arrived work remains, at best in the largest requests (g = 81).
                 assert last > 0.9 * n / 6 * 55 / 81, name
                 assert last > 1.5 * middle, name

@@ -107,7 +107,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("action", ["admit_count", "admit_evict", "flags", "tokens"])
 def test_invalid_decisions_are_refused(action):
-    """And the environment continues without a change."""
+    """The environment then continues unchanged."""
     env, twin = (ServingEnv(action=action, num_requests=5, batch_time=AFFINE, rate=1e3) for _ in range(2))
     for e in (env, twin):
         e.reset(options={"workload_seed": 0})
@@ -151,7 +151,7 @@ def test_an_agent_runs_in_another_process(tmp_path):
 
 
 class Greedy:
-    """An agent with masks that admits what it can."""
+    """An agent with masks that admits as much as it can."""
 
     def __init__(self, action):
         self.action = action

@@ -301,7 +301,7 @@ def resident():
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc here")
 def test_made_and_closed_environments_leave_nothing_behind():
-    """Half of them are closed, the others are freed; some are vectors."""
+    """Half of the environments are closed, the others are freed; some are vectors."""
     before = None
     for k in range(MAKES):
         if k == min(100, MAKES // 2):  # everything that is loaded once is loaded

@@ -1,4 +1,4 @@
-"""Pages of environments and texts of help: about the right id, and in agreement with the spaces."""
+"""Pages of environments and help texts: they describe the right id and agree with the spaces."""
 
 import pydoc
 from pathlib import Path

@@ -173,11 +173,11 @@ DAMAGES = {
     "no state": lambda state: {"config": 3},
     "memory of another size": lambda state: with_episode(state, memory=np.zeros(7, np.uint8)),
     "memory of another dtype": lambda state: with_episode(state, memory=np.zeros(7)),
-    "memory that is none": lambda state: with_episode(state, memory=None),
-    "a generator that is none": lambda state: replace(state, generator={"bit_generator": "PCG64"}),
+    "no memory": lambda state: with_episode(state, memory=None),
+    "no generator": lambda state: replace(state, generator={"bit_generator": "PCG64"}),
     "a generator of another kind": lambda state: replace(state, generator=np.random.MT19937(0).state),
     "steps": lambda state: replace(state, steps=-1),
-    "an end": lambda state: replace(state, ended=3),
+    "a wrong end": lambda state: replace(state, ended=3),
 }
 
 

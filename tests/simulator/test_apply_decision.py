@@ -82,7 +82,7 @@ def scene() -> Run:
 
 
 def decide(run: Run, evict: Sequence[int] = (), admit: Sequence[int] = (), **counts: int) -> int:
-    """Check a decision; ``counts`` are its counts where they are not the lengths of the lists."""
+    """Check a decision; ``counts`` overrides counts that differ from the lengths of the lists."""
     d: Any = run.decision
     d.num_evict, d.num_admit = counts.get("num_evict", len(evict)), counts.get("num_admit", len(admit))
     run.evict[: len(evict)], run.admit[: len(admit)] = evict, admit
@@ -144,9 +144,9 @@ def test_more_tokens_than_are_left_are_refused(slot: int, planned: int, reason: 
     run.decision.explicit, run.active[slot].planned = 1, planned
     assert decide(run) == BAD_TOKENS
     assert refusal(run) == reason
-    assert decide(run, evict=[slot]) == OK  # what leaves has no tokens
+    assert decide(run, evict=[slot]) == OK  # an evicted request has no tokens
     run = scene()
-    run.active[slot].planned = planned  # nor are they read where the decision has no counts
+    run.active[slot].planned = planned  # counts are not read if the decision has none
     assert decide(run) == OK
 
 
@@ -174,7 +174,7 @@ def test_tokens_of_an_admission(tokens: int, status: int) -> None:
     ],
 )
 def test_memory_by_hand(arguments: Any, planned: dict[int, int], needed: int, request_id: int) -> None:
-    """It fits exactly; one token less does not."""
+    """The decision fits exactly; with one token less it does not."""
     for spare, status in ((0, OK), (-1, NO_MEMORY)):
         run = scene()
         run.problem.kv_capacity = needed + spare
@@ -204,7 +204,7 @@ def test_a_wait_must_end_later(until: float, status: int) -> None:
 
 
 def test_tokens_of_a_request() -> None:
-    """All of a prompt or one decode, unless the decision has a count; none while the worker waits."""
+    """A request processes all of its prompt or one decode, unless the decision has a count; none while waiting."""
     assert [uncompiled(full_tokens)(left) for left in (0, 1, 2, 7)] == [1, 1, 2, 7]
     d: Any = scene().decision
     planned = uncompiled(planned_tokens)
@@ -264,7 +264,7 @@ KEPT = ("num_kv_best", "num_delivered_tokens", "last_token_time", "max_token_gap
 def test_state_of_an_evicted_request(
     progress: int, kept: tuple[int, int, int], recomputed: int, swapped: int
 ) -> None:
-    """With 5 KV tokens (8 before), 2 output tokens (4 before), and one to prefill; others wait already."""
+    """The request has 5 KV tokens (8 before), 2 output tokens (4 before), and one to prefill; others already wait."""
     run = scene()
     w, request, slot = run.w, run.requests[1], run.active[1]
     run.problem.progress_on_evict = progress
@@ -300,7 +300,7 @@ def test_an_evicted_request_has_its_best_values_from_now() -> None:
     fill(run.active[0], num_kv_tokens=4, num_kv_best=3, num_output_tokens=2, num_delivered_tokens=1)
     uncompiled(release)(run, 0)
     assert fields(run.requests[0], "num_kv_best", "num_delivered_tokens") == (4, 2)
-    assert run.w.num_prefilling == 1  # that of another
+    assert run.w.num_prefilling == 1  # another request's prefill
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_remaining_requests_keep_their_order(evict: list[int], stay: list[int]) 
 def test_an_admitted_request_is_restored(
     start: float, ready: float, left: int, started: float, swapped: int, prefilling: int
 ) -> None:
-    """It returns with KV tokens, from CPU memory or, where there is a time, from another worker."""
+    """It returns with KV tokens, from CPU memory or, if a time is given, from another worker."""
     run = scene()
     w, request, slot = run.w, run.requests[3], run.active[2]
     fill(w, iteration=9, swap_tokens=2)

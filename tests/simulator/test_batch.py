@@ -1,4 +1,4 @@
-"""What a batch does to its requests: tokens, deliveries, completions, against a loop that takes them one by one."""
+"""Effects of a batch on its requests: tokens, deliveries, completions, compared with a loop over single requests."""
 
 import math
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ LAST_END, END = 10.0, 10.5
 
 @dataclass
 class Member:
-    """An active request before a batch: what its slot holds, and its true output length."""
+    """An active request before a batch: the fields of its slot, and its true output length."""
 
     kv: int
     left: int
@@ -52,7 +52,7 @@ class Member:
 
 @st.composite
 def members(draw, explicit):
-    """Return a request that decodes, or prefills, and is paused or cut short where the decision says so."""
+    """Return a request that decodes or prefills; an explicit decision may pause it or cut it short."""
     made = draw(st.integers(0, 4))
     left = draw(st.sampled_from([0, 0, 0, 1, 5]))
     delivered = draw(st.sampled_from([0, made, made + 2]))
@@ -135,7 +135,7 @@ def test_an_empty_load():
 
 
 def test_a_batch_starts_with_its_swaps():
-    """2 s of the model for two decodes with 10 KV tokens, and 3 tokens of half a second each."""
+    """2 s by the model for two decodes with 10 KV tokens, and 3 swapped tokens of half a second each."""
     run = tables_of([DECODE, DECODE], False)
     w, run.problem.swap_time = run.w, 0.5
     w.clock, w.swap_tokens, w.total_swapped_tokens, w.num_waiting = 7.0, 3, 4, 6

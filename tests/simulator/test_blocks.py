@@ -23,7 +23,7 @@ whole_blocks = uncompiled(compiled_whole_blocks)
 
 
 def memory(simulation: Any) -> tuple[int, int]:
-    """KV tokens of the active requests, and the memory they take."""
+    """Return the KV tokens of the active requests, and their allocated memory."""
     return simulation.view.kv_tokens, simulation.view.kv_allocated
 
 
@@ -117,7 +117,7 @@ def test_a_chunk_inside_a_block(make: Make) -> None:
 
 @pytest.mark.parametrize("first_token", ["counted", "uncounted"])
 def test_an_output_token_may_begin_a_block(make: Make, first_token: str) -> None:
-    """A prompt of a whole block; where its prefill writes output token 1, that takes another."""
+    """A prompt of a whole block: if its prefill writes output token 1, that takes another block."""
     simulation = make([(0, 4, 2)], M=8, block_size=4, first_token=first_token)
     run(simulation, Decision(admit=[0]))
     assert memory(simulation) == ((5, 8) if first_token == "counted" else (4, 4))
@@ -183,7 +183,7 @@ def test_shares_of_memory_are_of_whole_blocks() -> None:
 
 @pytest.mark.parametrize(("block_size", "together"), [(1, 2), (4, 1)])
 def test_a_decode_worker_counts_blocks(block_size: int, together: int) -> None:
-    """Two requests come with 4 KV tokens; the next one makes 5 each, which is 10 of 12 tokens, or 4 of 3 blocks."""
+    """Two requests arrive with 4 KV tokens; the next token makes 5 each: 10 of 12 tokens, or 4 of 3 blocks."""
     table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[3, 3], output_len=[3, 3])
     workers = [Worker(12, UNIT, "prefill"), Worker(12, UNIT, "decode")]
     system = System.cluster(workers, block_size=block_size, transfer_time=0.25)

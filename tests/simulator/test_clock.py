@@ -1,4 +1,4 @@
-"""The clock stays finite and resolves every batch; what it cannot is an error that names clock and duration."""
+"""The clock stays finite and resolves every batch; otherwise an error names the clock and the duration."""
 
 import math
 
@@ -22,7 +22,7 @@ def constant_seconds(load, params):
 
 
 class Constant(BatchTimeModel):
-    """The same duration for every batch, whatever that is."""
+    """The same duration for every batch, valid or not."""
 
     kernel = constant_seconds
 

@@ -1,4 +1,4 @@
-"""Copies of runs: memory of their own, wherever they go on, and whatever becomes of the first."""
+"""Copies of runs have their own memory, in any process, and do not depend on the original."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOW = {
 
 
 def running(router, compiled=True):
-    """Return a run of a cluster in the middle, and the records that its end has."""
+    """Return a half-finished run of a cluster, and the records that it will end with."""
     run, _ = prepare_run(SYSTEM, TABLE, make_policy("fcfs"), router, compiled=compiled)
     assert not run.run(budget=25)
     expected = simulate(SYSTEM, TABLE, "fcfs", router=router, compiled=compiled).requests

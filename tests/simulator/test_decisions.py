@@ -1,4 +1,4 @@
-"""Decisions that are refused, with nothing changed."""
+"""Refused decisions change nothing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ BAD = {
 
 
 def scene(make: Make) -> Simulation:
-    """0 finished, 1 decoding (4 KV), 2 prefilling (2 KV, 3 left), 3 4 5 waiting, 6 to come; t = 2, M = 20."""
+    """0 finished, 1 decoding (4 KV), 2 prefilling (2 KV, 3 left), 3 4 5 waiting, 6 in the future; t = 2, M = 20."""
     simulation = make([(0, 1, 1), (0, 2, 9), (0, 5, 2), (1, 7, 1), (1, 3, 2), (2, 4, 2), (9, 1, 1)])
     run(simulation, Decision(admit=[0, 1, 2], tokens={2: 1}), Decision(tokens={2: 1}))
     assert rows(simulation.view.active) == {1: (4, 0, 2), 2: (2, 3, 0)}

@@ -77,7 +77,7 @@ def test_whole_prompt_prefill_is_the_default(make: Make) -> None:
     assert simulation.view.finished.tolist() == [1]
 
 
-# ---------------------------------------------------------------- the load that a batch-time model gets
+# ---------------------------------------------------------------- the load passed to a batch-time model
 
 
 WEIGHTS = {
@@ -106,7 +106,7 @@ def _digits(load: Any, params: Any) -> Any:
 
 
 class Digits(BatchTimeModel):
-    """Spells the load in the digits of the duration."""
+    """Encodes the load in the digits of the duration."""
 
     kernel = _digits
 

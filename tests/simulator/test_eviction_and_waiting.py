@@ -47,7 +47,7 @@ def test_the_progress_that_an_evicted_request_keeps(
     assert (record["start_time"], record["first_token_time"], record["finish_time"]) == (0, 1, finish_time)
     assert (record["num_evictions"], record["num_recomputed_tokens"]) == (1, thrown)
     assert record["num_output_tokens"] == record["num_delivered_tokens"] == 6
-    # Tokens are delivered once, a repeat is none: five gaps; the longest is from token 3 to token 4.
+    # Tokens are delivered once; repeats do not count: five gaps; the longest is from token 3 to token 4.
     assert simulation.gap_counts.sum() == 5
     assert record["max_token_gap"] == (5 if progress == "lost" else 2)
     repeats = 3 if progress == "lost" else 0
@@ -109,7 +109,7 @@ def test_recompute_in_chunks(make: Make) -> None:
 def test_kept_kv_needs_room_again(make: Make) -> None:
     simulation = make([(0, 6, 4), (0, 8, 2)], M=14, progress_on_evict="kept")
     run(simulation, Decision(admit=[0]), Decision())  # 8 held
-    run(simulation, Decision(evict=[0], admit=[1]))  # memory is free at this very epoch
+    run(simulation, Decision(evict=[0], admit=[1]))  # memory is free at this boundary already
     assert rows(simulation.view.waiting) == {0: (8, 0, 2)}
     with pytest.raises(InvalidDecisionError, match=r"needs 19 KV tokens, kv_capacity is 14"):
         simulation.step(Decision(admit=[0]))  # 8 + 1 beside 9 + 1
@@ -123,7 +123,7 @@ def test_kept_kv_needs_room_again(make: Make) -> None:
     [("arrival", [0, 2, 3, 4, 5]), ("front", [0, 2, 3, 4, 5]), ("back", [3, 4, 2, 0, 5])],
 )
 def test_where_evicted_requests_requeue(make: Make, requeue: str, expected: list[int]) -> None:
-    """They enter one after another in the order of the decision, before what arrives in the iteration."""
+    """They enter one by one in the order of the decision, before requests that arrive during the iteration."""
     simulation = make([(0, 1, 9)] * 5 + [(1.5, 1, 1)], requeue=requeue)
     run(simulation, Decision(admit=[0, 1, 2]))
     assert queue(simulation) == [3, 4]
@@ -156,7 +156,7 @@ def test_wait_until_a_time_or_the_next_arrival(make: Make) -> None:
     assert (view.clock, queue(simulation)) == (9, [0, 1, 2])
     assert len(log_of(simulation)) == 0
     assert simulation.requests["start_time"].tolist() == pytest.approx([math.nan] * 3, nan_ok=True)
-    run(simulation, Decision(wait_until=11.5))  # nothing comes any more: a time is still a time
+    run(simulation, Decision(wait_until=11.5))  # nothing arrives any more, but a time still counts
     assert view.clock == 11.5
     with pytest.raises(LivelockError, match=r"by_hand.*waits for the next arrival.*drain rule"):
         simulation.step(Decision(wait_until=math.inf))

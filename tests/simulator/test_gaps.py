@@ -1,4 +1,4 @@
-"""Histograms of token gaps: which bin a gap falls into, and sparse ones against dense ones."""
+"""Histograms of token gaps: the bin of a gap, and sparse histograms compared with dense ones."""
 
 import math
 
@@ -57,7 +57,7 @@ def test_a_sparse_histogram_holds_what_a_dense_one_does(gaps):
     ("octaves", "error"), [((-4.0, -3.5), 0.001), ((-6.0, -2.0), 1 / 32), ((-50.0, 45.0), 1.0)]
 )
 def test_a_sparse_histogram_is_never_full(octaves, error):
-    """Three quarters of it hold bins as they are, an eighth those of 1/32 octave, and then it takes whole octaves."""
+    """Three quarters hold exact bins, an eighth bins of 1/32 octave, and the rest whole octaves."""
     gaps = 2.0 ** np.random.default_rng(0).uniform(*octaves, 20_000)
     counts, sums = used_bins(*_sparse(gaps, 1024))
     assert len(counts) < 1024

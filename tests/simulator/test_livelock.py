@@ -1,4 +1,4 @@
-"""Runs that cannot end: found in bounded work, named after the request that blocks, with the result so far."""
+"""Runs that cannot end: detection in bounded work, the blocking request in the message, and the result so far."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def error_of(system: System, table: RequestTable, policy: str | Policy, **option
 
 # ---------------------------------------------------------------- which request blocks
 
-# Requests 0 … 3: the queue begins with 0, 1 has the shortest prompt, 2 is predicted to be the shortest output.
+# Requests 0 … 3: the queue begins with 0, 1 has the shortest prompt, 2 the shortest predicted output.
 PROMPTS, OUTPUTS = [9, 6, 8, 7], [5, 6, 2, 4]
 
 
@@ -79,7 +79,7 @@ def test_the_message_names_the_request_that_blocks(
 
 @pytest.mark.parametrize(("rate", "blocked"), [(0, 2), (99, 0)])
 def test_ageing_is_blocked_by_the_first_in_its_order(rate: float, blocked: int) -> None:
-    """Predictions that no memory holds."""
+    """All predictions exceed the memory."""
     table = requests(PROMPTS, OUTPUTS, [0, 0.1, 0.2, 0.3], predicted_output_len=[15, 20, 13, 16])
     error = error_of(System(20, UNIT, stall_limit=9), table, f"ageing:rate={rate}")
     assert f"Request {blocked}, which it would admit next, has a prompt of {PROMPTS[blocked]} tokens" in str(
@@ -88,7 +88,7 @@ def test_ageing_is_blocked_by_the_first_in_its_order(rate: float, blocked: int) 
 
 
 def test_a_min_is_blocked_by_the_least_output_possible() -> None:
-    """Lower ends of intervals that do not fit: 2 is the first in that order, 0 in the queue."""
+    """No lower bound of the intervals fits: 2 is the first in that order, 0 in the queue."""
     columns = {"predicted_low": [15, 16, 14], "predicted_high": [20, 20, 20]}
     error = error_of(System(20, UNIT, stall_limit=9), requests([9, 6, 8], [5, 6, 2], **columns), "a_min")
     assert (
@@ -128,7 +128,7 @@ MARGINS = [
 @pytest.mark.parametrize("policy", MARGINS)
 @pytest.mark.parametrize("block_size", [1, 3])
 def test_margins_do_not_apply_to_an_empty_worker(policy: str, block_size: int) -> None:
-    """Requests as long as the memory are served, one by one, whatever is kept free for others to grow."""
+    """Requests that fill the memory are served, one by one, regardless of margins."""
     predicted = {"predicted_output_len": OUTPUTS, "predicted_low": OUTPUTS, "predicted_high": OUTPUTS}
     columns = {**predicted, "ttft_slo": np.full(4, 9.0), "tbt_slo": np.full(4, 2.0)}
     prompts = 18 - np.array(OUTPUTS)
@@ -139,7 +139,7 @@ def test_margins_do_not_apply_to_an_empty_worker(policy: str, block_size: int) -
 
 
 class Refuses(Policy):
-    """Admits no request, and does not name the one it would admit."""
+    """Admits no request, and does not name the one that it would admit next."""
 
     info = PolicyInfo(name="refuses", summary="")
 
@@ -181,7 +181,7 @@ def test_a_livelock_keeps_the_completed_requests(compiled: bool, workers: int) -
 
 
 class TooMuch(Policy):
-    """Serves request 0, then admits one that is not there."""
+    """Serves request 0, then admits a request that does not exist."""
 
     info = PolicyInfo(name="too_much", summary="")
 
@@ -236,7 +236,7 @@ def test_a_policy_that_never_admits_is_found_early_even_with_long_requests() -> 
 
 
 def test_a_cycle_of_evictions_in_a_long_queue_is_found_within_seconds() -> None:
-    """20,000 requests of which a hundred are admitted and cleared again and again, from all over the queue."""
+    """Of 20,000 requests, a hundred from all over the queue are admitted and evicted repeatedly."""
     n, rng = 20_000, np.random.default_rng(0)
     output = np.full(n, 3_000)
     output[0] = 30_000
@@ -283,7 +283,7 @@ class Late(CompiledPolicy):
 
 
 def test_waiting_for_an_arrival_or_a_horizon_is_bounded_by_decisions_only() -> None:
-    """An empty worker may wait 100,000 rounds for what is to come, but not for nothing."""
+    """An empty worker may wait 100,000 rounds for a future arrival, but not for nothing."""
     table = requests([100, 36_000], [36_000, 100])
     assert not simulate(System(40_000, UNIT, horizon=100_000), table, Late(iteration=200_000)).completed
     error = error_of(System(40_000, UNIT), table, Late(iteration=100_000))
@@ -325,7 +325,7 @@ def test_a_decode_worker_waits_for_its_prefill_worker() -> None:
 
 
 class Polls(Policy):
-    """Looks again every millisecond until a moment has come, then serves."""
+    """Waits in steps of a millisecond until a given time, then serves."""
 
     info = PolicyInfo(name="polls", summary="")
 
@@ -336,5 +336,5 @@ class Polls(Policy):
 
 
 def test_waiting_does_not_count_as_work() -> None:
-    """However long the requests, an empty worker may look again as often as ``stall_limit`` allows."""
+    """With requests of any length, an empty worker may wait as often as ``stall_limit`` allows."""
     assert simulate(System(100_000, UNIT), requests([60_000], [2]), Polls()).completed

@@ -1,4 +1,4 @@
-"""Following a run: what an observer hears, and that the run does not notice."""
+"""Following a run: the events that an observer gets, and no effect on the run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNIT = make_batch_time({"kind": "unit"})
 
 
 class Notes(Observer):
-    """Writes down what it hears."""
+    """Records its events."""
 
     def __init__(self):
         self.heard, self.batches = [], []
@@ -172,7 +172,7 @@ def test_the_end_of_a_transfer_that_comes_too_late():
 
 
 def check(heard, batches, result, table):
-    """What an observer hears is in order and adds up to the records and the log."""
+    """Check that reported events are in order and add up to the records and the log."""
     times = [h[1] for h in heard if h[0] != "ran"]
     assert times == sorted(times)
     assert [batch.row for batch in batches] == list(result.log)
@@ -265,7 +265,7 @@ def test_observers_do_not_affect_policies(policy):
 
 def test_batches_that_an_error_cuts_short():
     class Stuck(Policy):
-        """Chunks on worker 0, and decides nonsense on worker 1 while that runs."""
+        """Runs chunks on worker 0, and makes an invalid decision on worker 1 meanwhile."""
 
         info = PolicyInfo(name="stuck", summary="")
 

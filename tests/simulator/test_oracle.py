@@ -38,7 +38,7 @@ CASES = [  # KV capacity, error of predictions, arrivals per iteration, whether 
 def workload(
     seed: int, capacity: int, noise: float, rate: float, grid: float, n: int = 30, fill: bool = False
 ) -> RequestTable:
-    """Random requests; arrivals on a grid (0 = none) make ties and arrivals at the end of an iteration."""
+    """Return random requests; arrivals on a grid (0 = none) cause ties and arrivals at the end of an iteration."""
     rng = np.random.default_rng(seed)
     arrival = np.cumsum(rng.exponential(1 / rate, n))
     arrival = np.floor(arrival / grid) * grid if grid else arrival
@@ -54,13 +54,13 @@ def workload(
 
 
 def coins(seed: int) -> Any:
-    """The uniforms that a policy draws under ``seed``."""
+    """Yield the uniform numbers that a policy draws under ``seed``."""
     words, draw = seed_words(stream_seed(seed, "policy")), uncompiled(next_uniform)
     return lambda: float(draw(words, 0))
 
 
 def parse(spec: str, seed: int) -> tuple[str, dict[str, Any]]:
-    """Name and textbook arguments of a policy."""
+    """Return the name and the textbook arguments of a policy."""
     name, _, rest = spec.partition(":")
     parts = (part.split("=") for part in rest.split(",") if part)
     arguments: dict[str, Any] = {
@@ -72,7 +72,7 @@ def parse(spec: str, seed: int) -> tuple[str, dict[str, Any]]:
 def both(
     table: RequestTable, capacity: int, model: Any, spec: str, seed: int, block_size: int
 ) -> tuple[Any, Any]:
-    """Outcome of textbook and engine: times and evictions, or the kind of failure."""
+    """Return the outcomes of textbook and engine: times and evictions, or the kind of failure."""
     name, arguments = parse(spec, seed)
     try:
         book: Any = run_textbook(table, capacity, model, name, PATIENCE, block_size, **arguments)
@@ -133,7 +133,7 @@ def test_engine_equals_textbook(spec: str, time: str, block_size: int) -> None:
 @pytest.mark.parametrize("case", [3, 7, 14])
 @pytest.mark.parametrize("block_size", [1, 4])
 def test_decisions_equal_textbook(spec: str, case: int, block_size: int) -> None:
-    """Decision by decision, so that runs which never end are compared as well."""
+    """Compare decision by decision, so that runs that never end are compared as well."""
     capacity, noise, rate, fill = CASES[case]
     table = workload(case, capacity // block_size * block_size, noise, rate, 1.0, fill=fill)
     patience = 60
@@ -165,7 +165,7 @@ def test_decisions_equal_textbook(spec: str, case: int, block_size: int) -> None
             decided.append(tuple([int(i) for i in ids] for ids in lists))
             running = simulation.step(decision)
 
-    # The textbook also looks when nothing is there; and patience is counted a little differently.
+    # The textbook also decides when there is no request, and patience is counted slightly differently.
     planned = [row for row in planned if row[0] or row[1]]
     shared = min(len(planned), len(decided))
     assert shared >= 30

@@ -1,4 +1,4 @@
-"""Compiled runs take only policies and routers that were made ready for them: kernels index memory unchecked."""
+"""Compiled runs accept only policies and routers that were reset for them: kernels index memory unchecked."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_a_policy_that_was_reset_for_the_run_decides():
 
 
 def test_a_reset_for_another_run_has_no_effect():
-    """The run keeps the memory that it began with."""
+    """The run keeps its initial memory."""
     spec = "mc_sf:protection=0.2,overrun=extend"
     policy = make_policy(spec)
     simulation, _ = prepare_run(SYSTEM, TABLE, policy)

@@ -1,4 +1,4 @@
-"""Runs in slices have the bits of runs in one piece, and listeners hear how far they are."""
+"""Runs in slices equal runs in one piece bit for bit, and listeners get their progress."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def table(n=60):
 
 @pytest.fixture
 def single_decisions(monkeypatch):
-    """Every slice is one decision, and listeners are called after each."""
+    """Make every slice one decision, and call listeners after each."""
 
     class AlwaysDue(slices._Subscription):
         @property
@@ -52,7 +52,7 @@ def test_slices_change_no_bit(system, single_decisions, monkeypatch):
 
 
 class Clock:
-    """A simulation of no requests, and decisions of a given length."""
+    """A simulation without requests, and with decisions of a given duration."""
 
     def __init__(self, monkeypatch, seconds):
         self.now, self.seconds, self.asked, self.requests = 0.0, seconds, [], []

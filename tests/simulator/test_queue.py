@@ -1,4 +1,4 @@
-"""The waiting queue in order of arrival: a returning request has its place in a sorted list, found in few steps."""
+"""The waiting queue in order of arrival: the place of a returning request is found in few steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kvgym.simulator.tables import (
 
 
 def queue_of(waiting: list[int], num_requests: int) -> tuple[Any, Any]:
-    """Return a worker and requests, of which these wait in this order and all others have finished."""
+    """Return a worker and requests: those in ``waiting`` wait in this order, and all others have finished."""
     w, requests = records(WORKER, 1)[0], records(REQUEST, num_requests)
     w.queue_head = w.queue_tail = UNKNOWN
     requests["status"] = FINISHED

@@ -15,7 +15,7 @@ from kvgym.simulator.policy_interface import RuleDecision
 
 
 def test_values_follow_their_requests(make: Make) -> None:
-    """Of 0 to 4 the second is evicted and returns, the first finishes: what was known of the others is kept."""
+    """Of 0 to 4 the second is evicted and returns, and the first finishes: values of the others are kept."""
     simulation = make([(0, 1, 3)] + [(0, 1, 9)] * 5)
     state, values = np.zeros(8, np.int64), np.full(9, np.nan)
 

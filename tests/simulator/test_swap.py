@@ -1,7 +1,7 @@
-"""The time it takes to move KV to CPU memory and back, on schedules worked out by hand and against its definition.
+"""The time to move KV to CPU memory and back, on schedules worked out by hand and compared with its definition.
 
-Under progress ``kept`` an evicted request takes its KV tokens along. ``swap_time`` seconds per token are added to the
-iteration in which it leaves, and again to the one in which it returns.
+With progress ``kept`` an evicted request keeps its KV tokens. ``swap_time`` seconds per token are added to the
+iteration in which it leaves, and again to the iteration in which it returns.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_it_adds_to_the_time_of_the_batch() -> None:
 
 def test_arrivals_meanwhile_are_seen_at_the_end_of_the_longer_iteration() -> None:
     # As PAIR: the fourth iteration is from 3 to 5.5. At 5.5: 6 + 4 > 8: request 1 does not fit and blocks request 2,
-    # which came at 4 and takes 1, then 2. At 6.5: 7 + 4 > 8. At 7.5: 4 + 1, until 10; then 2.
+    # which arrived at 4 and takes 1, then 2. At 6.5: 7 + 4 > 8. At 7.5: 4 + 1, until 10; then 2.
     result = run(8, [*PAIR, (4.0, 1, 1)], 0.5)
     assert durations(result) == [1, 1, 1, 2.5, 1, 1, 2.5, 1]
     assert result.requests["start_time"].tolist() == [0, 0, 7.5]
@@ -109,7 +109,7 @@ def test_nothing_is_moved_if_nothing_is_kept(progress: str) -> None:
 
 @pytest.fixture(params=[True, False], ids=["compiled", "python"])
 def by_hand(request: pytest.FixtureRequest) -> Simulation:
-    """Two requests of prompt 3 and 2, output 5, on 12 tokens; 0.5 s per token moved; the prefill emits token 1."""
+    """Return two requests of prompt 3 and 2, output 5, on 12 tokens; 0.5 s per moved token; prefill emits token 1."""
     table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[3, 2], output_len=[5, 5])
     simulation = Simulation(system(12, 0.5, first_token="counted"), table, log=True, compiled=request.param)
     assert simulation.start()
@@ -215,7 +215,7 @@ def test_durations_follow_the_definition(spec: str) -> None:
 
 
 def test_the_schedule_of_a_burst_does_not_depend_on_it() -> None:
-    """Iterations have the same members if no arrival falls into the longer iterations."""
+    """Iterations have the same members if no request arrives during the longer iterations."""
     table = workload(7).replace(arrival_time=np.zeros(40))
     for spec in POLICIES:
         slow, free = (simulate(system(25, w), table, spec, log=True) for w in (0.375, 0.0))

@@ -1,4 +1,4 @@
-"""Descriptions of workers and clusters: what is refused, and what fits."""
+"""Descriptions of workers and clusters: invalid ones, and requests that fit."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ assert (block["targets"] != 2).all() and (block["requests"]["arrival_time"] == t
 
 
 def output_of(program: str) -> str:
-    """Run a program as plain Python and return what it prints."""
+    """Run a program as plain Python and return its output."""
     plain = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run([sys.executable, "-c", program], env=plain, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -77,12 +77,12 @@ def output_of(program: str) -> str:
 
 
 def test_one_line_adds_a_table_everywhere():
-    """It changes nothing of what a run or an episode does."""
+    """The table has no effect on runs or episodes."""
     assert output_of(ADDING + USING + CHECKING) == output_of(USING)
 
 
 def test_tables_are_ordered_by_what_is_touched():
-    """Whole tables lie together, so that one range of memory is fetched; the order is that of the fields otherwise."""
+    """Tables used as a whole are adjacent, so that one range of memory is fetched; the rest is in field order."""
     declared_first = [*declared(Run), *declared(Env), *declared(RuleMemory, "rule_")]
     touched = [table.touched for table in TABLES.values()]
     assert touched == sorted(touched)

@@ -1,4 +1,4 @@
-"""What a policy in plain Python sees of a worker."""
+"""The view of a worker that a policy in plain Python gets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvgym.simulator.system import System
 from kvgym.simulator.view import SystemView
 from kvgym.workloads.table import RequestTable
 
-# ---------------------------------------------------------------- what a policy sees
+# ---------------------------------------------------------------- access
 
 
 COLUMNS = {
@@ -77,7 +77,7 @@ def test_the_view_is_read_only_and_says_what_there_is(make: Make) -> None:
 
 
 class ShortestPromptFirst(Policy):
-    """Admits the shortest prompts that fit whole, now and at their end; evicts nothing."""
+    """Admits the shortest prompts that fit completely, now and at their end; evicts nothing."""
 
     info = PolicyInfo(
         name="shortest_prompt", summary="shortest prompt first", needs=frozenset({"predicted_length"})

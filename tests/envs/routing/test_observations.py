@@ -113,7 +113,7 @@ CLASSES = [{"name": "chat", "ttft_slo": 5.0, "tbt_slo": 0.1, "weight": 1.0}, {"n
     ],
 )
 def test_information(information, shown):
-    """Only features of the revealed information differ from an observation without any, whatever the policy needs."""
+    """Only features of revealed information differ from an observation without any, whatever the policy needs."""
     predictions = {"kind": "interval" if "length_interval" in information else "noisy", "epsilon": 0.5}
     workload = {**SHORT, "classes": CLASSES, "predictions": predictions}
     arguments = {**TIGHT, "workload": workload, "policy": "fcfs", "num_requests": 40}
@@ -135,7 +135,7 @@ def test_information(information, shown):
 
 @pytest.mark.parametrize("policy", ["fcfs", "mc_sf"])
 def test_unknown_lengths_stay_unknown(policy, requests_of):
-    """Until one finishes, requests of other lengths have equal observations, even if the scheduler needs lengths."""
+    """Until one finishes, requests of different lengths have equal observations, even if the policy needs lengths."""
     rows = [(0.1 * k, 4 + k, 8) for k in range(8)]
     other = [(t, s, o + 1 + k) for k, (t, s, o) in enumerate(rows)]
     envs = [

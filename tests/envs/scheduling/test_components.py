@@ -1,4 +1,4 @@
-"""Registered reward terms and observation parts: the contract, for all of them and for the example of the page."""
+"""Registered reward terms and observation parts: the contract of all of them and of the page's example."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAGE = ROOT / "docs" / "components.md"
 
 @pytest.fixture(scope="module", autouse=True)
 def example():
-    """Import the example of the page, which registers its components, and remove them at the end."""
+    """Import the page's example, which registers its components, and remove them at the end."""
     first, check = re.findall(r"(?<! -->\n)```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert "features" in first
     assert "check_component" in check
@@ -66,7 +66,7 @@ def trajectory(env, steps=60, seed=0):
 @pytest.mark.parametrize("action", ["admit_count", "rank"])
 @pytest.mark.parametrize("observation", ["flat", "dict"])
 def test_components_change_nothing_else(action, observation, small, equal):
-    """The standard terms and features are unchanged; the reward is the weighted sum; all is within bounds."""
+    """Standard terms and features are unchanged, the reward is the weighted sum, and all values are within bounds."""
     arguments = {**small, "action": action, "observation": observation}
     usual = {"features": ["rank"]} if action == "rank" else {"features": []}
     chosen = everything()
@@ -134,7 +134,7 @@ def test_the_built_in_components_by_hand(requests_of):
         reward={"normalized_latency": 1.0, "queue_shaping": 0.0}, reward_scale=1.0, features=["backlog"],
     )  # fmt: skip
     observation, info = env.reset(seed=0)
-    # 12 tokens of prompt and 6 of output against a capacity of 10; one of three is behind the window.
+    # 12 tokens of prompt and 6 of output against a capacity of 10; one of three is beyond the window.
     np.testing.assert_allclose(observation[-3:], [12 / 22, 6 / 16, 1 / 3], rtol=1e-6)
     found, ended = [], False
     while not ended:

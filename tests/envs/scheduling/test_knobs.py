@@ -136,7 +136,7 @@ def test_the_quantum_by_hand(requests_of):
 
 
 def test_doubling_by_hand(requests_of):
-    """Only one of two fits. 0 is evicted at 128 tokens, 1 at 256; 0 would be at 512, which it never reaches."""
+    """Only one of two fits. 0 is evicted at 128 tokens, 1 at 256; 0 would be evicted at 512, which it never reaches."""
     workload = requests_of((0, 301, 300), (1, 301, 300))
     records = run(make(workload, 601), [0, ALL, ANY, Q128])
     check(records, start=[0, 128], finish=[128 + 256 + 300, 128 + 256 + 300 + 300], evicted=[1, 1])
@@ -157,7 +157,7 @@ def test_the_quantum_counts_the_margin(requests_of):
 
 @pytest.mark.parametrize("order", ["queue", "prompt", "attained"])
 def test_no_eviction_that_makes_too_little_room(order, requests_of):
-    """Request 2 needs nearly all memory: one of the others would be admitted again at once, its tokens lost."""
+    """Request 2 needs nearly all memory: an evicted request would be admitted again at once, and its tokens lost."""
     workload = requests_of((0, 60, 300), (0, 60, 300), (1, 950, 10))
     records = run(make(workload, 1000, queue_order=order), [0, ALL, ANY, Q128])
     check(records, start=[0, 0, 300], finish=[300, 300, 310], evicted=[0, 0, 0])
@@ -204,7 +204,7 @@ def test_no_admission_after_an_overflow(requests_of):
 
 @pytest.mark.parametrize("seed", range(24))
 def test_any_knobs_keep_the_invariants_and_end(seed, check_state):
-    """With a quantum and little memory the limits hold in every order; without clearing all requests finish."""
+    """With a quantum and little memory the limits hold in every order; unless overflow clears, all requests finish."""
     rng = np.random.default_rng(seed)
 
     def one(*options):

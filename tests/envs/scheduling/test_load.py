@@ -1,4 +1,4 @@
-"""Load of an episode: a factor on the arrival rate, drawn from the workload seed."""
+"""The load of an episode: a factor on the arrival rate, drawn from the workload seed."""
 
 from __future__ import annotations
 

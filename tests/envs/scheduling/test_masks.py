@@ -1,4 +1,4 @@
-"""Masks: two forms, one action always valid, allowed choices feasible, masked-out ones without effect."""
+"""Masks: two forms, at least one valid action, feasible allowed choices, and no effect of masked-out ones."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def check_actions(env, rng, equal):
         for choice in range(env.action_space.n):
             step, info, state = snapshot.outcome(choice)
             assert info["ignored"] == (0 if bools[choice] else 1)
-            if not bools[choice]:  # as if nothing had been chosen
+            if not bools[choice]:  # it has no effect
                 assert equal(step, idle[0])
                 assert equal({**info, "ignored": 0}, idle[1])
                 check_states_equal(env, state, idle[2])

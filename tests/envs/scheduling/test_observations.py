@@ -356,7 +356,7 @@ def unknown_lengths(information, **fields):
 @pytest.mark.parametrize("epochs", ["iteration", "decision"])
 @pytest.mark.parametrize("action", dict.fromkeys(IDS.values()))
 def test_unknown_lengths_stay_unknown(action, epochs, order, equal):
-    """Until one finishes, requests of other lengths have equal observations, masks and rewards."""
+    """Until one finishes, requests of different lengths have equal observations, masks and rewards."""
     envs = [
         ServingEnv(
             action=action,

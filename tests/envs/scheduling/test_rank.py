@@ -1,4 +1,4 @@
-"""The kinds of action that steer ``ranked``: weights, scores and features by hand, windows, any action."""
+"""The kinds of action that steer ``ranked``: weights, scores and features by hand, windows, random actions."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_nothing_is_learned_from_lengths_that_are_not_revealed(equal):
 
 @pytest.mark.parametrize("order", ["queue", "predicted", "prompt", "volume", "attained", "rank"])
 def test_the_window_holds_the_first_waiting_requests(order):
-    """In its order, although the rule also admits from behind it, and evicts."""
+    """It keeps its order, although the rule also admits requests beyond it, and evicts."""
     env = ServingEnv(
         action="rank_scores", queue_order=order, queue_window=5, num_requests=80, rate=80.0, kv_capacity=200,
         workload=LITTLE,

@@ -180,7 +180,7 @@ def test_scalar_vector_and_plain_python_are_equal(kind, scenario, equal):
 
 
 def test_an_episode_does_not_depend_on_the_previous_one():
-    """And an episode with more requests than the tables hold enlarges them."""
+    """An episode with more requests than the tables hold enlarges them."""
     env = ServingEnv(action="rank", num_requests=60, rate=30.0)
     action = action_for("rank", OTHER, env.config)
     first = play(env, action)

@@ -95,7 +95,7 @@ def test_the_reference_itself_earns_nothing():
 
 @pytest.mark.parametrize("horizon", [np.inf, 12.0])
 def test_rewards_of_a_policy_up_to_any_moment(horizon):
-    """They are the time in the system, integrated request by request."""
+    """They equal the time in the system, summed request by request."""
     env = make(horizon=None if horizon == np.inf else horizon)
     run = kvgym.simulate(env.episodes.system, env.episodes.workload.sample(1), "fcfs")
     found = ReferenceRewards(run, {"latency": 2.0, "ttft": 1.0}, 5.0)
@@ -113,7 +113,7 @@ def test_rewards_of_a_policy_up_to_any_moment(horizon):
 
 
 def test_by_hand(requests_of):
-    """Both at once would take 2 s; one after the other, 2 and 4, and the reference serves them together."""
+    """Together both take 2 s; one after the other, 2 s and 4 s. The reference serves them together."""
     workload = requests_of((0, 4, 2), (0, 4, 2))
     env = ServingEnv(
         action="admit_count", scenario="mc-sf-model-2", workload=workload, queue_window=2,

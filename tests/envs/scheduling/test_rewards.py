@@ -106,7 +106,7 @@ def test_goodput(ttft_slo, tbt_slo, good, requests_of):
 
 
 def test_skipped_time_adds_up(requests_of):
-    """Nothing to decide until the second arrives: the iterations before are one step."""
+    """There is nothing to decide until the second request arrives: the iterations before are one step."""
     env = make(requests_of((0, 4, 5), (3.5, 4, 1)), epochs="decision")
     assert terms_of(env, 1, 1) == [
         terms(latency=-4 - 0.5, tokens=4),

@@ -1,4 +1,4 @@
-"""The parts of a step by hand: their counts, the order of their calls, and their results."""
+"""The parts of a step by hand: counts, order of calls, and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that step many environments: their choice, their outputs, and refused actions."""
+"""Calls that step many environments: which ones, their outputs, and refused actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvgym.envs.scheduling.stepping import FAILED, MANY, RUNNING, TERMINATED
 
 @pytest.mark.parametrize("stored", [np.int8, np.int64, np.float32, np.float64])
 def test_given_actions_are_read_in_their_stored_dtype(part, stored):
-    """Those of environments 1 and 2 of 4; 0 means that all have already been written."""
+    """Only actions of environments 1 and 2 of 4 are read; 0 means that all have already been written."""
     arrays = Arrays(np.zeros((4, 1), np.int64), 2, 3, 2, 1, dtype=stored)
     arrays.given[:] = np.arange(8).reshape(4, 2)
     order = arrays.orders[0]

@@ -108,7 +108,7 @@ def test_overflow_under_a_plan(overflow, left, requests_of):
 
 
 def test_random_actions_are_carried_out(requests_of):
-    """The engine accepts the decisions of any numbers; episodes end."""
+    """The engine accepts the decision of any action, and episodes end."""
     rng = np.random.default_rng(0)
     for trial in range(30):
         n = int(rng.integers(1, 12))
@@ -251,7 +251,7 @@ def test_every_policy_acts_as_in_the_engine(name):
 
 @EACH_FAMILY
 def test_every_policy_can_be_demonstrated(name):
-    """The same in the compiled loop, with all engine rules: the worker carries out the policy's decisions."""
+    """In the compiled loop too, with all engine rules, the worker carries out the policy's decisions."""
     compared = 0
     for policy, (k, batch_time) in itertools.product(specs(name), enumerate([{"kind": "unit"}, AFFINE] * 14)):
         env = environment(policy, batch_time, k // 2 % 2 == 0, rules(k), stall_limit=2000)

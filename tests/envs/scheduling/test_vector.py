@@ -216,7 +216,7 @@ def test_wrappers(name, small):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_any_number_of_threads_gives_the_same_bits(mode, small, equal):
-    """Including ends and new episodes, and a copy, which has its own threads."""
+    """This includes ends of episodes, new episodes, and a copy, which has its own threads."""
     arguments = {**small, **TINY, "autoreset_mode": mode}
     alone = ServingVectorEnv(5, **arguments)
     others = [ServingVectorEnv(5, num_threads=n, **arguments) for n in (2, 3, 9)]

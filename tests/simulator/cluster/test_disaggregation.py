@@ -57,7 +57,7 @@ def test_eviction_on_a_decode_worker(progress: str, finish: float, prefilled: in
     # M = 12 on worker 1. P 0 [0, 1], P 1 [1, 2]. D 0 [1, 2]: 6 tokens, and 4 of request 1: D 0 1 [2, 3]: 7 + 5. At 3
     # both would take 14: 1 is evicted, with 2 of 3 output tokens. D 0 [3, 4] is its last. At 4 request 1 is back:
     # lost: P [4, 5], D, D: done at 7. recompute: a prefill of 5 writes token 3: done at 5. kept: D [4, 5]: done at 5.
-    # What the user has already got twice does not count: the gap is finish - 3.
+    # Repeated tokens do not count: the gap is finish - 3.
     table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[4, 3], output_len=[4, 3])
     workers = [Worker(60, UNIT, "prefill"), Worker(12, UNIT, "decode")]
     result = simulate(System.cluster(workers, progress_on_evict=progress), table, "dist_serve", log=True)
@@ -104,7 +104,7 @@ def test_a_transfer_is_not_a_swap() -> None:
 
 @EACH_FAMILY
 def test_prefill_workers_continue_when_requests_have_left(name: str) -> None:
-    """Memory for one prompt at a time: the next begins when the last has left, not when it is done."""
+    """With memory for one prompt at a time, the next begins when the last has left, not when it is done."""
     table = RequestTable.from_columns(
         arrival_time=[0, 1, 2, 3], prompt_len=[10] * 4, output_len=[30] * 4, predicted_output_len=[30] * 4,
         predicted_low=[30] * 4, predicted_high=[30] * 4, class_id=[0] * 4,

@@ -1,4 +1,4 @@
-"""Clusters against single workers, and what holds in every run of them."""
+"""Clusters compared with single workers, and invariants of every run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def outcome(system: System, table: RequestTable, policy: Any, **options: Any) ->
 
 
 class ThroughView(Policy):
-    """Another policy, consulted through ``schedule`` as a user's policy would be."""
+    """Wraps a policy and calls it through ``schedule``, like a user's policy."""
 
     def __init__(self, inner: Policy) -> None:
         self.inner, self.info = inner, inner.info  # type: ignore[misc]
@@ -101,7 +101,7 @@ class Waits(Policy):
     [[1, math.inf], [None, None], [None, math.inf], [0.5, 0.5, 0.5], [math.inf] * 3, [0.25] * 5, [1.5, None]],
 )
 def test_one_worker_that_waits(first: list[Any], horizon: float, limit: int) -> None:
-    """Waits that end with an arrival, at the horizon, or never; livelocks are found at the same decision."""
+    """Waits end with an arrival, at the horizon, or never; livelocks are found at the same decision."""
     system = System(100, UNIT, stall_limit=limit, horizon=horizon)
     table = RequestTable.from_columns(
         arrival_time=[0, 1.5, 4, 4], prompt_len=[5, 5, 2, 2], output_len=[2, 3, 1, 1]
@@ -129,7 +129,7 @@ def test_an_empty_table() -> None:
 def alone(
     system: System, table: RequestTable, name: str, worker: int, ids: Any, seed: int
 ) -> SimulationResult:
-    """One worker of a cluster on its own requests, under a policy with the same information as in the cluster."""
+    """Run one worker of a cluster on its requests, under a policy with the same information as in the cluster."""
     of = system.all_workers[worker]
     rules = {name: getattr(system, name) for name in ("first_token", "progress_on_evict", "requeue")}
     single = System(of.kv_capacity, of.batch_time, stall_limit=system.stall_limit, **rules)

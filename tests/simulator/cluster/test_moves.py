@@ -31,7 +31,7 @@ from kvgym.workloads.table import RequestTable
 
 
 class Moving(Router):
-    """Sends requests where a list says, and makes the moves of another: (boundary, time, request, worker)."""
+    """Routes requests by one list, and moves them by another: (boundary, time, request, worker)."""
 
     info = RouterInfo(name="moving", summary="moves")
     reassigns = True
@@ -62,7 +62,7 @@ def two(M: int = 40, **rules: Any) -> System:  # noqa: N803
 
 
 def test_a_waiting_request_goes_to_the_other_queue_at_once() -> None:
-    """0 fills worker 0 until 3, 1 waits there; at 1 it is moved, and worker 1 has 3 of 8 tokens in use: it begins."""
+    """0 fills worker 0 until 3, 1 waits there; at 1 it is moved to worker 1, with 3 of 8 tokens in use, and begins."""
     table = RequestTable.from_columns(arrival_time=[0, 0, 0], prompt_len=[5, 3, 2], output_len=[3, 2, 2])
     stays = simulate(two(8), table, "fcfs", router=Moving([0, 0, 1]))
     result = simulate(two(8), table, "fcfs", router=Moving([0, 0, 1], [(0, 1.0, 1, 1)]), log=True)
@@ -109,7 +109,7 @@ def test_a_waiting_worker_decides_again_when_its_active_request_leaves() -> None
 
 
 def contract(result: SimulationResult) -> None:
-    """What holds of every run that ended well."""
+    """Check invariants of a completed run."""
     assert result.completed
     assert (result.requests["status"] == FINISHED).all()
     np.testing.assert_array_equal(result.requests["num_output_tokens"], result.table.output_len)
@@ -129,7 +129,7 @@ def contract(result: SimulationResult) -> None:
 
 @EACH_FAMILY
 def test_policies_keep_up_with_a_router_that_moves_anything(name: str) -> None:
-    """Between prefill workers and between decode workers; among equal ones it is a check of kvgym.contract."""
+    """Moves between prefill workers and between decode workers; kvgym.contract checks those between equal workers."""
     ended = moved = 0
     for k in (1, 13, 23):
         rules = {"transfer_latency": 0.25, "transfer_time": 0.5 * (k % 2), **rules_of(k)}
@@ -154,14 +154,14 @@ def test_policies_keep_up_with_a_router_that_moves_anything(name: str) -> None:
 
 
 NEEDS_ROOM = {"wait", "nested_wait"}
-"""Policies that may hold requests for ever where decodes come from elsewhere."""
+"""Policies that may hold requests for ever if decodes come from another worker."""
 
 FORGETFUL = [
     "mc_sf", "mc_sf:overrun=extend", "mc_benchmark", "mc_longest", "ageing", "sarathi:order=spf",
     "vllm_v1:policy=priority", "slai", "slai:paying_first=True", "work_conserving_sjf", "flow_control_classes",
     "clairvoyant:rule=look_ahead",
 ]  # fmt: skip
-"""Policies with a memory that follows from the present state: queues, heaps, profiles."""
+"""Policies with a memory that depends only on the present state: queues, heaps, profiles."""
 
 
 @pytest.mark.parametrize("name", FORGETFUL)
@@ -193,11 +193,11 @@ def test_memory_after_moves_matches_the_tables(name: str, requeue: str) -> None:
 
 
 def decided_afresh(simulation: Any, k: int, fresh: Any) -> Any:
-    """Ask a policy that has seen nothing, telling it of all that wait; None where order of arrival is not known."""
+    """Return the decision of a fresh policy that gets all waiting requests; None if their order is unknown."""
     queued = simulation.queued[k]
     waiting = simulation.view.waiting.request_id
     if (simulation.requests["num_evictions"][waiting] > 0).any():
-        return None  # such a request stands in its queue where a fresh copy cannot know
+        return None  # a fresh copy cannot know the place of such a request in its queue
     if 2 * len(waiting) >= len(queued):
         return None
     tables = [getattr(simulation, name) for name in ("queued", "workers", "decision", "active")]
@@ -225,7 +225,7 @@ def test_runs_satisfy_the_contract(seed: int, name: str, rules: int) -> None:
 
 
 def test_no_run_with_moves_is_below_a_bound() -> None:
-    """Bounds of clusters hold for requests that begin on one worker and end on another, also where moves are free."""
+    """Bounds of clusters hold for requests that begin on one worker and end on another, even if moves are free."""
     workers = [Worker(60, AFFINE), Worker(60, AffineBatchTime(0.05, 0.05, 0.01, 0.0)), Worker(40, UNIT)]
     for seed in range(6):
         table, system = workload(seed, 12, rate=4), System.cluster(workers)
@@ -303,7 +303,7 @@ def test_rebalancing_levels_queues_and_relieves_memory() -> None:
         make_router("rebalancing:difference=1")
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refused moves
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_the_routing_environment_has_no_moves() -> None:
 
 
 class Noting(Observer):
-    """Keeps where every request is said to be."""
+    """Records the reported worker of every request."""
 
     def __init__(self) -> None:
         self.at: dict[int, int | None] = {}

@@ -1,7 +1,7 @@
 """Clusters against an independent simulation of events.
 
-The independent simulation below keeps plain lists and knows three schedulers (first come first served, vLLM's, and
-DistServe's); it is written from the descriptions of the model alone. Everything is compared bit for bit.
+The independent simulation below uses plain lists and has three schedulers (first come first served, vLLM's, and
+DistServe's). It is written from the descriptions of the model alone, and everything is compared bit for bit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kvgym.workloads.table import RequestTable
 
 @dataclass(eq=False)
 class Job:
-    """A request, as the independent simulation keeps it."""
+    """A request of the independent simulation."""
 
     i: int
     arrival: float
@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(eq=False)
 class Node:
-    """A worker, as the independent simulation keeps it."""
+    """A worker of the independent simulation."""
 
     of: Worker
     k: int
@@ -68,7 +68,7 @@ class Node:
     batch: list[Job] | None = None
     until: float = math.inf
     begun: float = 0.0
-    own: list[Job] = field(default_factory=list)  # given to it, over or not
+    own: list[Job] = field(default_factory=list)  # routed to it, finished or not
     busy: float = 0.0
 
     def outstanding(self) -> list[Job]:
@@ -79,7 +79,7 @@ Plan = tuple[list[Job], list[Job], list[Job]]  # evicted, admitted, and those in
 
 
 class Events:
-    """Workers, a router and transfers: where each request is, and the time of the next event."""
+    """Workers, a router and transfers: the place of each request, and the time of the next event."""
 
     def __init__(self, system: System, table: RequestTable, rule: Any, router: Any) -> None:
         self.system, self.rule, self.router = system, rule, router
@@ -100,7 +100,7 @@ class Events:
         self.rows: list[tuple[int, float, float]] = []
 
     def growth(self, job: Job) -> int:
-        """KV tokens of a full step: a whole prefill, which may write output token 1, or one decode."""
+        """Return the KV tokens of a full step: a whole prefill, which may write output token 1, or one decode."""
         return job.left + self.emits if job.left else 1
 
     def run(self) -> None:
@@ -212,7 +212,7 @@ class Events:
 
 
 def lifo(events: Events, node: Node, width: int = 10**9) -> list[Job]:
-    """Those to evict, the newest first, until the others can all run (``width`` of them at most)."""
+    """Return the requests to evict, newest first, until the others can all run (at most ``width`` of them)."""
     stay, out = list(node.active), []
     while sum(j.kv for j in stay) + sum(events.growth(j) for j in stay[:width]) > node.of.kv_capacity:
         out.append(stay.pop())
@@ -220,7 +220,7 @@ def lifo(events: Events, node: Node, width: int = 10**9) -> list[Job]:
 
 
 def fcfs_rule(events: Events, node: Node) -> Plan:
-    """Evict the newest while the next round does not fit; else admit in queue order while it does."""
+    """Evict the newest until the next round fits; if none was evicted, admit in queue order while it fits."""
     evict, admit = lifo(events, node), []
     if not evict:
         need = sum(j.kv + events.growth(j) for j in node.active)
@@ -233,7 +233,7 @@ def fcfs_rule(events: Events, node: Node) -> Plan:
 
 
 def vllm_rule(events: Events, node: Node) -> Plan:
-    """Prompts and only prompts where one fits, with a hundredth of the memory left free; else decodes."""
+    """Only prompts if one fits, with a hundredth of the memory left free; else decodes."""
     M = node.of.kv_capacity
     free, admit = M - math.ceil(Fraction(M, 100)), []
     rest = sum(j.kv for j in node.active)
@@ -269,7 +269,7 @@ def dist_serve_rule(events: Events, node: Node) -> Plan:
 
 
 class Turns:
-    """The workers in turn; hand-overs apart from arrivals."""
+    """The workers in turn, with separate turns for hand-overs."""
 
     def __init__(self, predictions: bool) -> None:
         self.turns: dict[int, int] = {}
@@ -280,7 +280,7 @@ class Turns:
 
 
 class Shortest:
-    """Fewest requests that are not over."""
+    """Fewest unfinished requests."""
 
     def __init__(self, predictions: bool) -> None:
         self.predictions = predictions
@@ -293,7 +293,7 @@ class Shortest:
 
 
 class Lightest(Shortest):
-    """Fewest tokens of requests that are not over, per token of memory."""
+    """Fewest tokens of unfinished requests per token of memory."""
 
     def weight(self, node: Node) -> Any:
         tokens = sum(job.s + self.predictions * job.guess for job in node.outstanding())
@@ -362,7 +362,7 @@ def test_heterogeneous_workers_equal_the_independent_simulation(policy: str, rou
 @pytest.mark.parametrize("policy", POLICY_RULES)
 @pytest.mark.parametrize("stages", [(1, 1), (2, 3)])
 def test_stages_equal_the_independent_simulation(stages: tuple[int, int], policy: str, router: str) -> None:
-    """Prefill and decode workers apart, unlike each other, decode workers too small for all that comes."""
+    """Heterogeneous prefill and decode workers; the decode workers are too small for the load."""
     fast = [Worker(40, AffineBatchTime(0.2, 0.01), "prefill"), Worker(25, UNIT, "prefill")]
     slow = [Worker(22, AFFINE, "decode"), Worker(30, UNIT, "decode"), Worker(26, STAIRS, "decode")]
     evictions = overtaken = 0
@@ -387,7 +387,7 @@ def test_stages_equal_the_independent_simulation(stages: tuple[int, int], policy
 
 @pytest.mark.parametrize("policy", POLICY_RULES)
 def test_batches_of_zero_duration(policy: str) -> None:
-    """Decodes that take no time: many batches, hand-overs and deliveries at one moment."""
+    """Decodes take no time: many batches, hand-overs and deliveries happen at one moment."""
     model = AffineBatchTime(0.0, 0.5)
     mixed = System.cluster([Worker(30, model), Worker(40, UNIT), Worker(30, model)])
     prefill = [Worker(40, model, "prefill"), Worker(40, UNIT, "prefill")]

@@ -1,4 +1,4 @@
-"""Clusters driven from outside: routing, budgets, and what is refused."""
+"""Clusters driven from outside: routing, budgets, and refused decisions."""
 
 from __future__ import annotations
 
@@ -111,11 +111,11 @@ def test_a_long_log() -> None:
         assert (np.diff(result.log["end_time"]) >= 0).all()
 
 
-# ---------------------------------------------------------------- what is refused names the worker
+# ---------------------------------------------------------------- errors name the worker
 
 
 class PerWorker(Policy):
-    """Serves all requests, but returns given decisions on one worker."""
+    """Serves all requests, but returns a given decision on one worker."""
 
     info = PolicyInfo(name="per_worker", summary="goes wrong on one worker")
 
@@ -246,7 +246,7 @@ def test_a_policy_sees_its_own_worker() -> None:
         arrival_time=[0, 0, 1, 1.5], prompt_len=[5] * 4, output_len=[2, 1, 1, 1]
     )
     simulate(System.cluster([Worker(30, UNIT), Worker(50, STAIRS)]), table, Looks())
-    # Worker 1: 6 KV tokens, between 5 (0.25 s) and 20 (0.5 s); whatever that is, it is done before 1.
+    # Worker 1: 6 KV tokens, between 5 (0.25 s) and 20 (0.5 s); in any case it is done before 1.
     assert seen == [
         (30, "UnitBatchTime"), (50, "PiecewiseBatchTime"),
         (0, 30, 0.0, [0], []), (1, 50, 0.0, [1], []), (0, 30, 1.0, [2], []), (1, 50, 1.5, [3], [1]),
