@@ -17,6 +17,7 @@ from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.observer import Follower, Observer
 from kvgym.simulator.progress import report_progress
+from kvgym.simulator.samples import Sampler, Samples
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
@@ -52,6 +53,7 @@ class SimulationResult:
         completed: whether all requests finished; False if the horizon or an error came first.
         moves: requests that the router moved, in order, dtype MOVE; None without a log or a router that reassigns.
         window: the measured part; None = all.
+        samples: running requests at moments all over the run; None unless requested.
     """
 
     policy: Policy
@@ -65,6 +67,7 @@ class SimulationResult:
     completed: bool
     moves: NDArray[Any] | None = None
     window: Measured | None = None
+    samples: Samples | None = None
 
 
 def check_needs(policy: Policy, table: RequestTable) -> None:
@@ -134,6 +137,7 @@ def simulate(
     compiled: bool = True,
     observer: Observer | None = None,
     window: Window | None = None,
+    samples: int = 0,
 ) -> SimulationResult:
     """Run ``policy`` on ``table`` until every request has finished or the horizon is reached.
 
@@ -149,6 +153,7 @@ def simulate(
         observer: called with every event, see :class:`~kvgym.simulator.observer.Observer`. The run is the same, but
             takes longer.
         window: the part of the run that metrics measure, see docs/metrics.md; None = all. The run is the same.
+        samples: even upper limit of moments at which the running requests are recorded; 0 = none. The run is the same.
 
     Returns:
         Records and totals; equal arguments give equal bits.
@@ -167,14 +172,17 @@ def simulate(
     simulation, copies = prepare_run(system, table, policy, router, seed, keep_log, compiled)
 
     watch = None if window is None else Watch(simulation, window)
+    sampler = Sampler(simulation, samples) if samples else None
 
     def outcome() -> SimulationResult:
         result = result_of(simulation, policy, given_up=True)
         kept = result if log else replace(result, log=None, moves=None)
+        if sampler is not None:
+            kept = replace(kept, samples=sampler.samples())
         return kept if watch is None else replace(kept, window=watch.measured())
 
     try:
-        _run_to_the_end(simulation, policy, copies, observer, watch)
+        _run_to_the_end(simulation, policy, copies, observer, [w for w in (watch, sampler) if w is not None])
     except (RunError, KeyboardInterrupt) as error:
         error.result = outcome()  # type: ignore[union-attr]
         raise
@@ -186,17 +194,18 @@ def _run_to_the_end(
     policy: Policy,
     copies: list[Policy],
     observer: Observer | None,
-    watch: Watch | None,
+    watches: list[Watch | Sampler],
 ) -> None:
     def pace() -> int | None:
-        return 1 if observer is not None else None if watch is None else watch.pace()
+        paces = [1] if observer is not None else [p for w in watches if (p := w.pace()) is not None]
+        return min(paces, default=None)
 
     pauses = steps_of(simulation, policy, copies, pace)
     follower = None if observer is None else Follower(simulation, observer)
     try:
         for _ in pauses:
             report_progress(simulation)
-            if watch is not None:
+            for watch in watches:
                 watch.update()
             if follower is not None:
                 follower.update()

@@ -27,6 +27,10 @@ KEPT_TABLES = 8
 """Number of most recent request tables that a process caches: all policies of a seed share one."""
 
 
+SAMPLES = 192
+"""Maximum number of moments at which the running requests of a kept result are recorded."""
+
+
 @dataclass(frozen=True)
 class Run:
     """Description of a run; equal runs give equal bits on any machine.
@@ -37,7 +41,7 @@ class Run:
         router: a router or its spec; None = the scenario's.
         seed: the seed.
         label: its name in results.
-        log: keep the result, with per-iteration rows.
+        log: keep the result, with per-iteration rows and samples.
         measure: function that computes further values from the result in the process of the run (with per-iteration
             rows if ``log``), so that the result is not sent; must be picklable.
     """
@@ -157,9 +161,11 @@ class Player:
             check_needs(policy, table)
             router = run.scenario.make_router() if run.router is None else run.router
             started = time.perf_counter()
+            kept = run.log and run.measure is None
             result = simulate(
-                system, table, policy, router=router, seed=run.seed, log=run.log, window=scenario.window
-            )
+                system, table, policy, router=router, seed=run.seed, log=run.log, window=scenario.window,
+                samples=SAMPLES if kept else 0,
+            )  # fmt: skip
         except KVGymError as error:
             empty = dict.fromkeys(metric_names(), float("nan"))
             elapsed = time.perf_counter() - started
@@ -170,7 +176,7 @@ class Player:
         record = RunRecord(run.label, run.seed, compute_metrics(result), "", once, elapsed, workers)
         if run.measure is not None:
             return Played(record, count, notes, measured=run.measure(result))
-        return Played(record, count, notes, result if run.log else None)
+        return Played(record, count, notes, result if kept else None)
 
 
 def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:

@@ -95,11 +95,6 @@ class Chart(Figure):
         """
         self.panels[axes] = Panel(axes, x, y, z, title)
 
-    def clear_panels(self) -> None:
-        """Remove all panels, so that the axes can be used for other artists and numbers."""
-        self.panels.clear()
-        self._artists = 0
-
     def assign(self, policy: str, artists: Iterable[Artist]) -> None:
         """Assign artists to a policy: a page hides them with it."""
         for artist in artists:

@@ -6,7 +6,7 @@ from typing import Any
 
 from kvgym.errors import UnknownNameError
 from kvgym.experiments.comparison import Comparison
-from kvgym.report import breakdown, content, plots
+from kvgym.report import breakdown, content, inside, plots
 from kvgym.report.numbers import figures
 from kvgym.report.page import CHART_WIDTH, Page
 from kvgym.report.style import marked_lines
@@ -67,9 +67,9 @@ def _add_figures(page: Page, comparison: Comparison) -> None:
             title="By worker",
             legend=[p for p in comparison.policies if comparison.worker_means(p)],
         )
-    if not comparison.examples:
-        return
-    _add_single_runs(page, comparison)
+    if comparison.examples:
+        _add_inside(page, comparison)
+        _add_single_runs(page, comparison)
 
 
 def _add_single_runs(page: Page, comparison: Comparison) -> None:
@@ -116,8 +116,21 @@ def _add_single_runs(page: Page, comparison: Comparison) -> None:
                 title=f"{plots.LATENCIES[name].label}, by class",
                 legend=ran,
             )
+
+
+def _add_inside(page: Page, comparison: Comparison) -> None:
+    """Add figures of what happens inside the runs of the first seed."""
+    several = " of all workers" if comparison.scenario.workers > 1 else ""
     page.add(
-        "memory", plots.memory_strips(comparison, width=CHART_WIDTH),
-        f"KV memory in use over time, {first}; dashed: capacity.{without}{cut}",
-        title="KV memory in use", wide=True,
+        "timeline", inside.timelines(comparison, width=CHART_WIDTH),
+        f"Above: requests in order of arrival, at most {inside.ROWS} of them, evenly chosen. Below: KV memory{several} "
+        f"by request; line: all memory in use, dashed: capacity. Seed {comparison.seeds[0]}.",
+        title="Requests and their memory over time", wide=True,
+    )  # fmt: skip
+    first = "the first worker that decodes" if several else "the worker"
+    page.add(
+        "batches", inside.batch_bars(comparison, width=CHART_WIDTH),
+        f"Tokens in {inside.BATCHES} successive batches of {first}, from the middle of the arrivals on, seed "
+        f"{comparison.seeds[0]}. A bar is as wide as its batch takes: running requests wait that long for a token.",
+        title="Batches", wide=True,
     )  # fmt: skip

@@ -6,10 +6,9 @@ the page must show one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -26,7 +25,6 @@ from kvgym.report.numbers import figures
 from kvgym.report.style import (
     GRID,
     INK,
-    STYLE,
     LineStyle,
     log_ticks,
     marked_lines,
@@ -193,34 +191,6 @@ def kv_memory(runs: Runs, *, policies: Sequence[str] | None = None, width: float
     return chart
 
 
-def memory_strips(runs: Runs, *, width: float = WIDTH) -> Iterator[tuple[Chart, str]]:
-    """Yield the strips of :func:`kv_memory`, each as a chart with its policy.
-
-    The same chart is reused and only its contents are drawn again: use each strip before requesting the next. The
-    layout is computed for the first strip only, as all have the same labels.
-
-    Args:
-        runs: the runs.
-        width: width in inches.
-    """
-    results, styles = examples_of(runs)
-    chart: Chart | None = None
-    labels = 0
-    for policy, result in results.items():
-        if chart is None or labels != _capacity(result):
-            chart, labels = kv_memory(runs, policies=[policy], width=width), _capacity(result)
-        else:
-            (ax,) = chart.axes
-            chart.set_layout_engine("none")
-            chart.clear_panels()
-            for artist in (*ax.lines, *ax.patches):
-                artist.remove()
-            with mpl.rc_context(STYLE):
-                draw_memory(chart, ax, result, policy, styles[policy])
-                ax.set_title(text_of(policy), pad=3)
-        yield chart, policy
-
-
 @styled
 def waiting_queue(runs: Runs, *, width: float = WIDTH, legend: bool = True) -> Chart:
     """Waiting requests over time, counted after the admissions of each iteration.
@@ -244,7 +214,7 @@ def waiting_queue(runs: Runs, *, width: float = WIDTH, legend: bool = True) -> C
         ax.set_ylabel(f"{ax.get_ylabel()} (none: below)")
     else:
         ax.set_ylim(bottom=0)
-        _thousands(ax)
+        thousands(ax)
     ax.set_xlim(0, end_of(results))
     if legend:
         draw_legend(chart, results, styles)
@@ -281,7 +251,7 @@ def token_throughput(runs: Runs, *, width: float = WIDTH, legend: bool = True) -
         panel.set_ylabel("Tokens/s")
         panel.set_ylim(bottom=0)
         panel.set_xlim(0, edges[-1])
-        _thousands(panel)
+        thousands(panel)
     if legend:
         draw_legend(chart, results, styles)
     return chart
@@ -359,7 +329,7 @@ def draw_bars(chart: Chart, ax: Axes, comparison: Comparison, metric: str, *, do
 
 def draw_memory(chart: Chart, ax: Axes, result: SimulationResult, policy: str, style: LineStyle) -> None:
     """Draw one strip of :func:`kv_memory` into axes."""
-    capacity = _capacity(result)
+    capacity = capacity_of(result)
     x, y = series.thin_steps(*series.step_series(series.iteration_log(result), "kv_tokens"))
     chart.panel(ax, TIME, Quantity("KV memory in use", "tokens"), title=policy)
     artists: list[Artist] = [
@@ -372,10 +342,10 @@ def draw_memory(chart: Chart, ax: Axes, result: SimulationResult, policy: str, s
     ax.axhline(capacity, color=INK, linewidth=1.0, linestyle=(0, (4, 2)), label="capacity")
     ax.set_ylim(0, capacity * 1.12)
     ax.set_yticks([0, capacity])
-    _thousands(ax)
+    thousands(ax)
 
 
-def _capacity(result: SimulationResult) -> int:
+def capacity_of(result: SimulationResult) -> int:
     """Return the KV memory of all workers, tokens."""
     return result.system.usable_capacity * len(result.worker)
 
@@ -438,7 +408,7 @@ def _steps(
     chart.record(ax, policy, "steps", {"x": x, "y": y}, artists=lines)
 
 
-def _thousands(ax: Axes) -> None:
+def thousands(ax: Axes) -> None:
     """Format the numbers of the vertical axis with thousands separators."""
     ax.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,.0f}" if value == int(value) else f"{value:g}")
