@@ -1,39 +1,38 @@
 """The scheduler of vLLM's V1 engine: one token budget, running requests first, prompts in chunks, preemption.
 
-Sources: the engine's own pages on optimization and tuning and on scheduler configuration (docs.vllm.ai, V1 engine),
-and its repository, vllm-project/vllm: ``vllm/v1/core/sched/scheduler.py``, ``vllm/v1/core/kv_cache_manager.py``,
-``vllm/config/scheduler.py``, as of 2026. Hyperparameters have the engine's names and mean what they mean there.
+Sources: the engine's pages on optimization and tuning and on scheduler configuration (docs.vllm.ai, V1 engine), and its
+repository, vllm-project/vllm: ``vllm/v1/core/sched/scheduler.py``, ``vllm/v1/core/kv_cache_manager.py``,
+``vllm/config/scheduler.py``, as of 2026. Hyperparameters have the engine's names and meanings.
 
-The scheduler does not distinguish prefills and decodes: every request has tokens to compute, of its prompt or of its
-output. In every iteration
+The scheduler does not distinguish prefills and decodes: every request has prompt or output tokens to compute. Every
+iteration follows these rules:
 
-- the running requests come first, in order of activation. Each gets the tokens it lacks, at most
-  ``long_prefill_token_threshold`` (if that is set) and what is left of the budget ``max_num_batched_tokens``. Those
-  that find the budget spent keep their KV and skip the iteration;
-- a running request with tokens that do not fit into memory preempts others, until they fit: the newest, or with
-  priorities the least urgent, the latest arrived among equals. Tokens that a preempted request was given in this
-  iteration are free for those behind. If a request preempts itself, those behind it also skip the iteration;
-- only if no request was preempted, waiting requests start, in order of the queue or of priority, while the budget,
-  ``max_num_seqs`` places and memory last. The first that does not fit ends admission. A request then takes
-  only the memory of its first chunk, but all that it has to compute must fit
-  (``scheduler_reserve_full_isl``). Beside other running requests, the ``watermark`` must stay free.
+- Running requests come first, in order of activation. Each gets the tokens that it lacks, limited by
+  ``long_prefill_token_threshold`` (if set) and by the rest of the budget ``max_num_batched_tokens``. Requests that
+  find the budget spent keep their KV and skip the iteration.
+- If the tokens of a running request do not fit into memory, it preempts others until they fit: the newest or, with
+  priorities, the least urgent, and of equal ones the latest arrived. Later requests may use the tokens that a
+  preempted request was given in this iteration. If a request preempts itself, those after it also skip the iteration.
+- Only if no request was preempted, waiting requests start, in order of the queue or of priority, while the budget,
+  ``max_num_seqs`` places and memory last. The first that does not fit ends admission. A request then takes only the
+  memory of its first chunk, but all its tokens to compute must fit (``scheduler_reserve_full_isl``). Beside other
+  running requests, the ``watermark`` must stay free.
 
 A preempted request loses its KV, keeps its output tokens and returns to the front of the queue, or to its place by
-priority. In kvgym these are settings of the system: ``first_token="counted"``, ``progress_on_evict="recompute"``,
-``requeue="front"`` reproduce the engine, as scenario ``vllm-v1`` has them; the order by priority is this policy's
-own and holds under any ``requeue``.
+priority. In kvgym these are settings of the system: ``first_token="counted"``, ``progress_on_evict="recompute"`` and
+``requeue="front"`` reproduce the engine, as in scenario ``vllm-v1``. The order by priority is this policy's own and
+applies under any ``requeue``.
 
-Priority: in vLLM the lower value goes first, in kvgym a larger value of the column ``priority`` is more
-important. The policy follows kvgym's column: vLLM's value is its negative. Ties go by arrival, then by
-request id.
+Priority: in vLLM lower values come first; in kvgym larger values of the column ``priority`` are more important. The
+policy follows kvgym's column, the negative of vLLM's value. Ties go by arrival, then by request id.
 
 Deviations and readings:
 
-- The KV of an output token is written here with the batch that makes it, by the engine with the next one: every
-  request takes one token of memory more, an iteration earlier. The same holds for the memory that must fit at
-  a start.
-- If the first running request preempts itself, the engine runs an empty step, which takes next to no time, and
-  decides again. Here the requests behind it are scheduled in the same iteration, and no waiting one starts.
+- Here the KV of an output token is written with the batch that generates it; the engine writes it with the next
+  batch. So every request takes one more token of memory, one iteration earlier. The same applies to the memory that
+  must fit at a start.
+- If the first running request preempts itself, the engine runs an empty step, which takes almost no time, and decides
+  again. Here the requests after it are scheduled in the same iteration, and no waiting request starts.
 - A request without a prompt left (handed over by a prefill worker, or swapped out and back) needs one token.
 - Left out: prefix caching, speculative decoding, encoders, adapters, asynchronous scheduling, pipeline parallelism,
   KV connectors. ``max_num_partial_prefills`` and ``max_long_partial_prefills`` are configured in the engine but not
@@ -92,15 +91,15 @@ from kvgym.simulator.view import SystemView
 _MAX_TOKENS, _MAX_SEQS, _THRESHOLD, _BY_PRIORITY, _CHUNKED, _WHOLE_INPUT, _WATERMARK = range(7)
 
 USUAL = (2048, 256)
-"""The engine's token budget and most running requests on a small or unknown GPU, and on an A100."""
+"""The engine's token budget and maximum number of running requests on a small or unknown GPU, and on an A100."""
 
 _GIB = 2**30
 
-_PREEMPTED = -2  # in place of the planned tokens of a slot, while the decision is being made
+_PREEMPTED = -2  # marks a slot, instead of its planned tokens, while the decision is made
 
 
 def engine_defaults(device: Device | None) -> tuple[int, int]:
-    """Return the token budget and the most running requests that the engine chooses for a GPU, as an API server.
+    """Return the token budget and the maximum number of running requests that the engine chooses as an API server.
 
     Source: ``vllm/engine/arg_utils.py``, ``EngineArgs.get_batch_defaults``, as of version 0.28.0 (August 2026): by
     device memory, with an exception for the A100, on which larger batches were measured to be slower. Memory of
@@ -124,14 +123,14 @@ def urgency(row: Any, i: int) -> int:
 
 @jit_inline
 def tokens_lacking(params: Any, prefill_left: int) -> int:
-    """Return the tokens that a request needs in an iteration: all it lacks, unless it is a long prompt."""
+    """Return the tokens that a request needs in an iteration: all that it lacks, or less for a long prompt."""
     lacking, threshold = full_tokens(prefill_left), int(params[_THRESHOLD])
     return threshold if 0 < threshold < lacking else lacking
 
 
 @jit_inline
 def victim(view: RuleView, params: Any) -> int:
-    """Return the slot to preempt next, among those not preempted yet: the newest, or the least urgent."""
+    """Return the next slot to preempt: the newest, or the least urgent, of those not preempted yet."""
     chosen, latest = UNKNOWN, 0
     for k in range(view.worker.num_active - 1, -1, -1):
         slot = view.active[k]
@@ -147,10 +146,10 @@ def victim(view: RuleView, params: Any) -> int:
 
 @jit_inline
 def schedule_running(view: RuleView, decision: RuleDecision, params: Any) -> tuple[int, int]:
-    """Give the running requests their tokens, preempting where memory is short.
+    """Give the running requests their tokens; preempt if memory is short.
 
     Returns:
-        The budget left, and the memory in use with all that is planned.
+        The remaining budget, and the memory in use with all planned tokens.
     """
     w, active, capacity = view.worker, view.active, view.problem.kv_capacity
     budget, used = int(params[_MAX_TOKENS]), view.worker.kv_allocated
@@ -188,7 +187,7 @@ def schedule_running(view: RuleView, decision: RuleDecision, params: Any) -> tup
 
 @jit_inline
 def start_waiting(view: RuleView, decision: RuleDecision, memory: RuleMemory, budget: int, used: int) -> None:
-    """Start waiting requests in order, while the budget, the places and the memory last."""
+    """Start waiting requests in order while budget, places and memory last."""
     w, d, params = view.worker, decision.record, memory.params
     max_seqs, by_priority = int(params[_MAX_SEQS]), params[_BY_PRIORITY] == 1.0
     while budget > 0 and w.num_active + d.num_admit < max_seqs and has_place(view, decision):
@@ -218,7 +217,7 @@ def start_waiting(view: RuleView, decision: RuleDecision, memory: RuleMemory, bu
 
 @policy_kernel
 def vllm_v1_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Running requests first; waiting ones only in an iteration without preemption."""
+    """Schedule running requests first, and waiting ones only in an iteration without preemption."""
     w = view.worker
     forget_left(view, memory.state, 0)
     for j in range(w.num_queued if memory.params[_BY_PRIORITY] == 1.0 else 0):
@@ -230,7 +229,7 @@ def vllm_v1_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -
 
 
 def _check_budget(budget: int | str, seqs: int | str) -> None:
-    """Raise an error if a budget is below the number of running requests, which the engine refuses as well."""
+    """Raise an error if the budget is below the maximum number of running requests, as the engine does."""
     if isinstance(budget, int) and isinstance(seqs, int) and budget < seqs:
         raise ConfigError(
             f"max_num_batched_tokens = {budget} is below max_num_seqs = {seqs}; expected a token for every running "
@@ -270,24 +269,25 @@ class VLLMV1(CompiledPolicy):
         """Set the budget, the limits and the order; names and defaults are the engine's.
 
         Args:
-            max_num_batched_tokens: tokens per iteration, a decode being one. ``"auto"``: the engine's default for the
-                GPU as an API server: 16,384 from 160 GiB of memory on, 8,192 from 70 GiB on except on an A100, else
-                (also on unknown hardware) 2,048.
-            max_num_seqs: most running requests. ``"auto"``: the engine's default by the same table, 1,024, 1,024 and
-                256, and at most ``max_num_batched_tokens``.
-            long_prefill_token_threshold: most tokens of one prompt in an iteration; 0 = no such limit.
-            policy: ``"fcfs"``, or ``"priority"``: waiting requests start, and running ones are preempted, by
-                priority, then by arrival.
-            enable_chunked_prefill: whether a prompt may start with a part that fits into what the budget has left.
-                If not, it waits until the budget holds all of it (or all up to ``long_prefill_token_threshold``),
-                and one that is longer than the whole budget never starts: the engine refuses models with a
-                longer context, here the run ends with an error that names the request.
-            scheduler_reserve_full_isl: whether a request starts only if all it has to compute fits into memory,
-                rather than only its first chunk.
+            max_num_batched_tokens: tokens per iteration; a decode is one. ``"auto"``: the engine's default for the
+                GPU as an API server: 16,384 from 160 GiB of memory on, 8,192 from 70 GiB on except on an A100, and
+                2,048 otherwise, also on unknown hardware.
+            max_num_seqs: maximum number of running requests. ``"auto"``: the engine's default by the same table
+                (1,024, 1,024 and 256), at most ``max_num_batched_tokens``.
+            long_prefill_token_threshold: maximum tokens of one prompt in an iteration; 0 = no limit.
+            policy: ``"fcfs"``, or ``"priority"``: by priority, then by arrival, waiting requests start and running
+                ones are preempted.
+            enable_chunked_prefill: whether a prompt may start with a part that fits into the remaining budget. If
+                not, it waits until the budget holds all of it (or all up to ``long_prefill_token_threshold``). A
+                prompt longer than the whole budget never starts: the engine refuses models with a longer context;
+                here the run ends with an error that names the request.
+            scheduler_reserve_full_isl: whether a request starts only if all its tokens to compute fit into memory,
+                not just its first chunk.
             watermark: fraction of the memory that stays free when a request starts beside others, in [0, 1).
 
         Raises:
-            ConfigError: a value out of range, or a budget below ``max_num_seqs``, which the engine refuses as well.
+            ConfigError: a value is out of range, or the budget is below ``max_num_seqs``, which the engine also
+                refuses.
         """
         for name, value in (
             ("max_num_batched_tokens", max_num_batched_tokens),
@@ -307,7 +307,7 @@ class VLLMV1(CompiledPolicy):
         self.scheduler_reserve_full_isl, self.watermark = scheduler_reserve_full_isl, watermark
 
     def resolve(self, system: SystemInfo) -> dict[str, Any]:
-        """Return budget and running requests as the engine chooses them for the GPU, where they are not given.
+        """Return the budget and the number of running requests that the engine chooses for the GPU, unless given.
 
         Raises:
             ConfigError: the engine's budget is below the given ``max_num_seqs``.
@@ -324,7 +324,7 @@ class VLLMV1(CompiledPolicy):
         return found
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the hyperparameters, the watermark in tokens of whole blocks, rounded down as the engine does."""
+        """Return the hyperparameters, with the watermark in tokens of whole blocks, rounded down like the engine's."""
         blocks = int(Decimal(str(self.watermark)) * (system.kv_capacity // system.block_size))
         watermark = blocks * system.block_size
         limits = {"max_num_batched_tokens": self.max_num_batched_tokens, "max_num_seqs": self.max_num_seqs}
@@ -338,7 +338,7 @@ class VLLMV1(CompiledPolicy):
         return rule_memory(self.params(system), state=np.zeros(1 + system.max_requests))
 
     def blocking(self, view: SystemView) -> int | None:
-        """Return the first waiting request in the order of the policy, which no other may pass."""
+        """Return the first waiting request in the policy's order, which no other may pass."""
         waiting = view.waiting
         if len(waiting) == 0:
             return None

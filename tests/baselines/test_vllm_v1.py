@@ -1,7 +1,8 @@
-"""The scheduler of vLLM's V1 engine, on schedules worked out by hand from its documentation and source.
+"""The scheduler of vLLM's V1 engine on schedules worked out by hand from its documentation and source.
 
 Notation of the comments: s prompt, o output, M memory; unit batch time. The prefill emits token 1, so that a request
-takes s + 1 tokens of memory when its prompt is done and o - 1 more until it ends. Batches are written request: tokens.
+takes s + 1 tokens of memory when its prompt is done and o - 1 more until it ends. Batches are written as
+request: tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def instance(
 
 
 def spec_of(**hyperparameters: Any) -> str:
-    """Small limits: a budget of 8 tokens for 4 requests by default."""
+    """Return a spec with small limits: a budget of 8 tokens for 4 requests by default."""
     given = {"max_num_batched_tokens": 8, "max_num_seqs": 4, **hyperparameters}
     return "vllm_v1:" + ",".join(f"{key}={value}" for key, value in given.items())
 
@@ -81,11 +82,11 @@ def test_no_more_requests_run_than_max_num_seqs() -> None:
 
 
 def test_without_chunked_prefill_a_prompt_waits_for_a_budget_that_holds_it() -> None:
-    # t=0: 5 of 8 are taken, 1 lacks 5: it waits, and 2 behind it, which would fit. t=1: 1 + 5 + 2 = 8.
+    # t=0: 5 of 8 are taken and 1 lacks 5: it waits, and so does 2 after it, which would fit. t=1: 1 + 5 + 2 = 8.
     requests = instance(100, [0] * 3, [5, 5, 2], [2, 1, 1])
     off = spec_of(enable_chunked_prefill="false")
     assert batches(play(off, *requests)) == [{0: 5}, {0: 1, 1: 5, 2: 2}]
-    # What must fit is what the threshold leaves of it: 3 + 3 + 2 = 8.
+    # Only the part up to the threshold must fit: 3 + 3 + 2 = 8.
     both = spec_of(enable_chunked_prefill="false", long_prefill_token_threshold=3)
     assert batches(play(both, *requests)) == [{0: 3, 1: 3, 2: 2}, {0: 2, 1: 2}, {0: 1}]
 
@@ -101,9 +102,9 @@ def test_without_chunked_prefill_a_prompt_above_the_budget_is_named(order: str) 
 
 
 def test_the_newest_is_preempted_and_goes_to_the_front_of_the_queue() -> None:
-    # M = 10. t=0: 4+4. t=1: 5+5 = 10, no room for 2 (2). t=2: 0 lacks room: 1 goes; 2 would fit, but none starts.
-    # t=3: 7; 1 is first, 3 + 2 recomputed + 1 = 6 do not fit, and 2 stays behind it. t=4: 8, 0 is done.
-    # t=5: 6+2: 1 recomputes its 5 tokens and makes its third. t=6: its fourth.
+    # M = 10. t=0: 4+4. t=1: 5+5 = 10, no room for 2 (2). t=2: 0 lacks room: 1 is preempted; 2 would fit, but none
+    # starts. t=3: 7; 1 is first, 3 + 2 recomputed + 1 = 6 do not fit, and 2 stays behind it. t=4: 8, 0 is done. t=5:
+    # 6+2: 1 recomputes its 5 tokens and makes its third. t=6: its fourth.
     system, table = instance(10, [0, 0, 1], [3, 3, 1], [5, 4, 1])
     steps = play(spec_of(), system, table)
     assert batches(steps) == [{0: 3, 1: 3}, {0: 1, 1: 1}, {0: 1}, {0: 1}, {0: 1}, {1: 5, 2: 1}, {1: 1}]
@@ -115,21 +116,21 @@ def test_the_newest_is_preempted_and_goes_to_the_front_of_the_queue() -> None:
 
 def test_several_preempted_ones_queue_in_their_old_order() -> None:
     # M = 12, at most 6 tokens of a prompt. t=0: 6 of 11 (0), 2 (1), 2 (2). t=1: 0 wants its last 5 and 1 of output,
-    # 16 with the others: 2 goes, and then 1. t=2: 0 is done; 1 stands before 2.
+    # 16 with the others: 2 is preempted, and then 1. t=2: 0 is done; 1 is before 2.
     spec = spec_of(max_num_batched_tokens=12, long_prefill_token_threshold=6)
     steps = play(spec, *instance(12, [0] * 3, [11, 1, 1], [1, 2, 2]))
     assert batches(steps) == [{0: 6, 1: 1, 2: 1}, {0: 5}, {1: 2, 2: 2}]
     assert evicted(steps) == {1: [2, 1]}
     assert list(steps[2].batch) == [1, 2]
-    # M = 11: 0 (s 6), 1 and 2 (s 1): 7+2+2 = 11. t=1: 0 needs one: 2 goes (9), 8+2+1 = 11. t=2: 8+3: 0 needs
-    # one more: 1 goes. Both wait, 1 before 2. t=3: 10, t=4: 11, and 0 is done. t=5: 1 (1 + 2), then 2 (1 + 1).
+    # M = 11: 0 (s 6), 1 and 2 (s 1): 7+2+2 = 11. t=1: 0 needs one: 2 is preempted (9), 8+2+1 = 11. t=2: 8+3: 0 needs
+    # one more: 1 is preempted. Both wait, 1 before 2. t=3: 10, t=4: 11, and 0 is done. t=5: 1 (1 + 2), then 2 (1 + 1).
     steps = play(spec_of(), *instance(11, [0] * 3, [6, 1, 1], [5, 4, 3]))
     assert evicted(steps) == {1: [2], 2: [1]}
     assert batches(steps)[3:] == [{0: 1}, {0: 1}, {1: 3, 2: 2}, {1: 1, 2: 1}]
 
 
 def test_a_request_preempts_itself_if_it_is_the_newest() -> None:
-    # M = 9. t=0: 4+4. t=1: 0 takes the last; 1 has none behind it and goes itself. t=2: 6; 1 needs 3 + 1 + 1.
+    # M = 9. t=0: 4+4. t=1: 0 takes the last; 1 has none after it and preempts itself. t=2: 6; 1 needs 3 + 1 + 1.
     # t=3: 0 is done, 1 recomputes 4 tokens and makes its second.
     system, table = instance(9, [0, 0], [3, 3], [3, 3])
     steps = play(spec_of(), system, table)
@@ -143,7 +144,7 @@ def test_a_request_starts_only_if_all_it_has_to_compute_fits() -> None:
     requests = instance(10, [0, 0], [2, 8], [4, 1])
     small = {"max_num_batched_tokens": 4, "max_num_seqs": 2}
     assert batches(play(spec_of(**small), *requests)) == [{0: 2}, {0: 1}, {0: 1}, {0: 1}, {1: 4}, {1: 4}]
-    # Only its chunk must fit: t=0: 3+2. t=1: 4+5. t=2: 5, and 1 wants its last 3 and 1 of output: it goes, for
+    # Only its chunk must fit: t=0: 3+2. t=1: 4+5. t=2: 5, and 1 wants its last 3 and 1 of output: it is preempted, for
     # nothing. t=3: 6+3 again. t=4: it is alone, 7. t=5: 9.
     steps = play(spec_of(**small, scheduler_reserve_full_isl="false"), *requests)
     assert batches(steps) == [{0: 2, 1: 2}, {0: 1, 1: 3}, {0: 1}, {0: 1, 1: 3}, {1: 4}, {1: 1}]
@@ -186,7 +187,7 @@ def test_extreme_priorities_keep_their_order() -> None:
 def test_the_least_important_is_preempted_and_its_tokens_go_to_others() -> None:
     # Budget 4, M = 20; 0 is least important and started first. t=1: 3 (0), 2 (1) and 2 of 12 tokens (2); 2 needs
     # 13 in all, 5 + 13 fit. Then 0 and 1 decode and 2 gets 2: 7, 11, 15, 19. t=5: 0 gets its token, 1 finds
-    # 20 taken: 0 goes with its 6 and with the token it had been given, so that 3 are left for 2.
+    # 20 taken: 0 is preempted with its 6 and with the token it had been given, so that 3 are left for 2.
     requests = instance(20, [0, 1, 1], [1, 1, 12], [9, 9, 1], [0, 1, 1])
     spec = spec_of(max_num_batched_tokens=4, policy="priority")
     steps = play(spec, *requests)
@@ -204,8 +205,8 @@ def test_among_equals_the_latest_is_preempted() -> None:
 
 
 def test_a_preempted_request_returns_to_its_place_by_priority() -> None:
-    # M = 9. t=0: 0 alone. t=1: 5+4 (1). t=2: 10: 0, least important, goes, 1 has 5; 2, of middle importance, came.
-    # t=3: 1 has 6 and is done; 2 (s 2) comes before 0: 6+3. 0 needs 3 + 2 + 1.
+    # M = 9. t=0: 0 alone. t=1: 5+4 (1). t=2: 10: 0, least important, is preempted, 1 has 5; 2, of middle importance,
+    # came. t=3: 1 has 6 and is done; 2 (s 2) comes before 0: 6+3. 0 needs 3 + 2 + 1.
     requests = instance(9, [0, 1, 2], [3, 3, 2], [4, 3, 3], [0, 2, 1])
     for requeue in ("front", "back", "arrival"):
         system = System(kv_capacity=9, batch_time=UnitBatchTime(), **{**ENGINE, "requeue": requeue})  # type: ignore[arg-type]
@@ -215,7 +216,7 @@ def test_a_preempted_request_returns_to_its_place_by_priority() -> None:
 
 
 def test_those_behind_a_request_that_preempts_itself_sit_out() -> None:
-    # M = 9: 0 (most important), 1 (least), 2. t=2: 8 are taken, 0 gets the last; 1 goes itself; 2 sits out.
+    # M = 9: 0 (most important), 1 (least), 2. t=2: 8 are taken, 0 gets the last; 1 preempts itself; 2 sits out.
     requests = instance(9, [0, 0, 1], [1] * 3, [5] * 3, [5, 0, 1])
     steps = play(spec_of(policy="priority"), *requests)
     assert batches(steps)[:4] == [{0: 1, 1: 1}, {0: 1, 1: 1, 2: 1}, {0: 1}, {0: 1, 2: 1}]
@@ -223,7 +224,7 @@ def test_those_behind_a_request_that_preempts_itself_sit_out() -> None:
 
 
 def test_if_the_first_preempts_itself_the_others_have_their_turn() -> None:
-    # M = 9: 0 (least important) has 5, 1 has 4. t=2: 0 goes itself; an empty batch helps none: 1 decodes.
+    # M = 9: 0 (least important) has 5, 1 has 4. t=2: 0 preempts itself; an empty batch helps none: 1 decodes.
     requests = instance(9, [0, 1], [3, 3], [9 - 3, 3], [0, 1])
     steps = play(spec_of(policy="priority"), *requests)
     assert batches(steps)[:3] == [{0: 3}, {0: 1, 1: 3}, {1: 1}]
@@ -231,8 +232,9 @@ def test_if_the_first_preempts_itself_the_others_have_their_turn() -> None:
 
 
 def test_a_turn_goes_on_if_all_that_had_tokens_were_preempted() -> None:
-    # M = 19, at most 5 tokens of a prompt; 0 is least important, 2 most. t=2: 4 (0), 10 of 15 (1), 4 (2).
-    # t=3: 0 gets its token; 1 wants its last 5 and 1 of output: 0 goes, 14 + 6 are still too much: 1 goes. 2 decodes.
+    # M = 19, at most 5 tokens of a prompt; 0 is least important, 2 most. t=2: 4 (0), 10 of 15 (1), 4 (2). t=3: 0 gets
+    # its token; 1 wants its last 5 and 1 of output: 0 is preempted, 14 + 6 are still too much: 1 is preempted. 2
+    # decodes.
     requests = instance(19, [0, 1, 2], [1, 15, 3], [9, 1, 3], [0, 1, 2])
     spec = spec_of(max_num_batched_tokens=12, long_prefill_token_threshold=5, policy="priority")
     steps = play(spec, *requests)

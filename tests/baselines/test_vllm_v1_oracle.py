@@ -1,8 +1,8 @@
-"""``vllm_v1`` against a plain scheduler of its own, written from the engine's description, over random workloads.
+"""``vllm_v1`` against an independent plain scheduler, written from the engine's description, on random workloads.
 
 The scheduler below shares nothing with the simulator: it has its own clock, queue, running list and count of memory. As
-in the engine, a request has known tokens (its prompt and what it has put out) of which some are computed. An iteration
-takes one second; one that schedules nothing takes no time.
+in the engine, a request has known tokens (prompt and output so far), of which some are computed. An iteration takes one
+second; an empty one takes no time.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class Job:
     finish: float = -1.0
 
     def rank(self) -> tuple[int, float, int]:
-        """The order of urgency: the engine's priority is lower for what is more important."""
+        """Return the order of urgency: the engine's priority is lower for more important requests."""
         return (-self.importance, self.arrival, self.number)
 
     def memory_after(self, tokens: int) -> int:
-        """With the token that is put out when all that is known has been computed."""
+        """Return the memory after an iteration, with the token that is generated once all known tokens are computed."""
         done = self.computed + tokens
         return done + 1 if done == self.known else done
 
 
 @dataclass
 class Scheduler:
-    """The scheduler with its limits; requests take whole blocks of memory."""
+    """The scheduler and its limits; requests take whole blocks of memory."""
 
     capacity: int
     block: int
@@ -126,7 +126,7 @@ def serve(scheduler: Scheduler, jobs: list[Job]) -> list[Step]:
             coming[0].known = coming[0].prompt
             scheduler.waiting.append(coming.pop(0))
         batch, gone = scheduler.step(may_start=True)
-        while not batch:  # an empty step takes no time, and preempted requests cannot come back in that time
+        while not batch:  # an empty step takes no time, and preempted requests cannot return within it
             assert gone, "none runs and none can start"
             batch, more = scheduler.step(may_start=False)
             gone += more
@@ -180,7 +180,7 @@ def instances(draw: st.DrawFn) -> tuple[RequestTable, dict[str, Any], int, int]:
 def reference(
     table: RequestTable, hyperparameters: dict[str, Any], capacity: int, block: int
 ) -> tuple[list[Job], list[Step]]:
-    """Return the requests when served by the plain scheduler, and its batches."""
+    """Return the requests after the plain scheduler has served them, and its batches."""
     columns = (table.arrival_time, table.prompt_len, table.output_len, table.columns()["priority"])
     jobs = [
         Job(i, float(a), int(s), int(o), int(p)) for i, (a, s, o, p) in enumerate(zip(*columns, strict=True))
@@ -224,7 +224,7 @@ def test_every_batch_is_that_of_the_plain_scheduler(
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_the_comparison_meets_preemption(policy: str) -> None:
-    """The random workloads would prove little if memory were never short."""
+    """Random workloads prove little if memory is never short."""
     table = RequestTable.from_columns(
         arrival_time=[0] * 6, prompt_len=[3, 5, 2, 7, 4, 1], output_len=[8] * 6, priority=[0, 2, 1, 2, 0, 1]
     )
