@@ -183,7 +183,7 @@ def put_back_classes(view: RuleView, decision: RuleDecision, memory: RuleMemory,
 
     Args:
         view: what the policy observes.
-        decision: what it decides.
+        decision: the decision to fill in.
         memory: the policy's memory, see above.
         row: row of the class at which the iteration no longer fits.
         left: remaining budget of that class.

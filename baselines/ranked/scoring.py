@@ -103,7 +103,7 @@ def deadline_of(view: RuleView, row: Any, request: Any) -> Any:
 
     Args:
         view: what the policy observes.
-        row: of an active request (its slot) or of a waiting one (its request).
+        row: the slot of an active request, or the row of a waiting one.
         request: its row among the requests.
     """
     if math.isnan(row.last_token_time):
@@ -145,8 +145,8 @@ def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple
 
     Args:
         view: what the policy observes.
-        memory: what it remembers.
-        row: of an active request (its slot) or of a waiting one (its request).
+        memory: the policy's memory.
+        row: the slot of an active request, or the row of a waiting one.
         request: its row among the requests.
 
     Returns:
@@ -245,11 +245,11 @@ def features_of(
 
     Args:
         view: what the policy observes.
-        memory: what it remembers.
-        row: of an active request (its slot) or of a waiting one (its request).
+        memory: the policy's memory.
+        row: the slot of an active request, or the row of a waiting one.
         request: its row among the requests.
-        output: the estimate of its output still to come, tokens.
-        waiting: whether it waits.
+        output: the estimate of its remaining output, tokens.
+        waiting: whether the request waits.
         terms: the result of :func:`terms_of`.
     """
     reals, mean = memory.reals, mean_log_output(memory)
@@ -292,11 +292,11 @@ def lesson_of(
 
     Args:
         view: what the policy observes.
-        memory: what it remembers.
-        row: of an active request (its slot) or of a waiting one (its request).
-        request_id: its id.
+        memory: the policy's memory.
+        row: the slot of an active request, or the row of a waiting one.
+        request_id: id of the request.
         length: its total output, tokens.
-        waiting: whether it waits.
+        waiting: whether the request waits.
     """
     output = output_to_come(view, memory, row, request_id)
     terms = terms_of(memory, row, output, waiting)

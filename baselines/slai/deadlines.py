@@ -38,7 +38,7 @@ def put(state: Any, at: int, k: int) -> None:
 
 @jit_inline
 def find_deadlines(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
-    """Write the last schedulable time (8) of every decode to ``reals``, list the decodes, and plan no tokens so far.
+    """Write the last schedulable time (8) of every decode to ``reals``, list the decodes, and plan no tokens.
 
     Returns:
         The number of critical decodes.

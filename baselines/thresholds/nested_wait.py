@@ -184,7 +184,7 @@ class NestedWait(ThresholdPolicy):
 
     info = PolicyInfo(
         name="nested_wait",
-        summary="segments of output length run as far as each has reached its threshold at its entry",
+        summary="runs the leading segments of output length that have reached their thresholds at their entries",
         paper=PAPER,
         algorithm="Algorithm 2",
         needs=frozenset({"class_rates"}),

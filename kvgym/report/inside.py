@@ -135,7 +135,7 @@ def memory_picture(result: SimulationResult, end: float, top: float) -> NDArray[
     count = len(result.table)
     shade = np.arange(count) * len(_ARRIVALS) // max(count, 1)
     colours = (255 * _ARRIVALS[shade]).astype(np.uint8)
-    colours[1::2, :3] = (0.82 * colours[1::2, :3]).astype(np.uint8)  # tells neighbours apart
+    colours[1::2, :3] = (0.82 * colours[1::2, :3]).astype(np.uint8)  # to distinguish neighbours
     since, in_use = series.step_series(series.iteration_log(result), "kv_tokens")
     picture = np.zeros((height, width, 4), np.uint8)
     levels = (np.arange(height) + 0.5) * top / height

@@ -50,7 +50,7 @@ class RoutingConfig(Description):
         system: engine settings that override the scenario's (``first_token``, ``transfer_latency``, ...).
         observation: ``"flat"`` Box, ``"dict"`` of Boxes, or ``"rllib"``: dict of observations and mask.
         information: information about requests revealed to the agent, subset of :data:`INFORMATION`; the workers'
-            scheduler gets what it needs regardless.
+            scheduler gets all that it needs regardless.
         reward: weight of each reward term, see :data:`kvgym.envs.scheduling.tables.REWARD_TERMS`.
         reward_scale: terms are divided by this; None = requests per episode, so that the undiscounted return
             of the latency term is minus the mean end-to-end latency in seconds.

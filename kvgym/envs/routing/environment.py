@@ -60,7 +60,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         float32 in [0, 1]; :mod:`kvgym.envs.routing.features` describes every feature:
 
         - ``system`` (5,): requests in the system, arrival rate, time
-        - ``request`` (12,): the request to be routed, as far as ``information`` allows
+        - ``request`` (12,): the request to be routed, with the revealed ``information``
         - ``workers`` (11 r,): 11 features of each worker
 
         ``observation="flat"`` concatenates them in this order, ``"dict"`` keeps the keys, and ``"rllib"`` has the

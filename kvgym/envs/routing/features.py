@@ -169,7 +169,7 @@ def share(tokens: float, capacity: float) -> Any:
 
 @jit_inline
 def expected_output(s: Any, source: Any) -> float:
-    """Return the output tokens of a request as far as revealed, 0 if they are not."""
+    """Return the revealed output tokens of a request, 0 if none are revealed."""
     if s.show_output == 1:
         return float(source.output_len)
     if s.show_predicted == 1:

@@ -302,7 +302,7 @@ class Episodes(Arrays):
         return isinstance(self.slots, Closed)
 
     def observe(self, chosen: NDArray[np.bool_]) -> None:
-        """Write the observations and masks of some environments again; 0 where there has been no episode.
+        """Write the observations and masks of some environments again; 0 for those without an episode.
 
         Args:
             chosen: bool (N,).

@@ -77,7 +77,7 @@ def allowed(e: Env, knob: int, level: int) -> int:
 
 @mask_kernel
 def write_mask(where: Any, mask: Any) -> None:
-    """Mask the levels that are not allowed, and a cap of 0 where it would leave the worker idle."""
+    """Mask the levels that are not allowed, and a cap of 0 if it would leave the worker idle."""
     e = open_environment(where)
     at = 0
     for j, levels in enumerate((_PROTECTION.shape[0], _CAPS.shape[0], _BUDGETS.shape[0], _QUANTA.shape[0])):
