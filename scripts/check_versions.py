@@ -71,19 +71,19 @@ CHECKS: dict[str, list[list[str]]] = {
         [KVGYM, *COMPARE.split(), "--no-report", "--out", "compared"],
         [PYTHON, "-c", ENVIRONMENT],
         [PYTHON, "-c", SAMPLE, "azure.csv", "azure"],
-        [KVGYM, "run", "fcfs", "--requests", "azure.csv", "--out", "run"],
+        [KVGYM, "run", "-p", "fcfs", "--trace", "azure.csv", "--out", "run"],
     ],
     "parquet": [
         [PYTHON, "-c", SAMPLE, "azure.parquet", "azure"],
-        [KVGYM, "run", "fcfs", "--requests", "azure.parquet", "--records", "parquet", "--out", "parquet"],
-        [KVGYM, "run", "fcfs", "--requests", "parquet/requests.parquet", "--out", "again"],
+        [KVGYM, "run", "-p", "fcfs", "--trace", "azure.parquet", "--records", "parquet", "--out", "parquet"],
+        [KVGYM, "run", "-p", "fcfs", "--trace", "parquet/requests.parquet", "--out", "again"],
     ],
     "report": [[KVGYM, *COMPARE.split(), "--out", "reported"]],
     "video": [
         [KVGYM, "render", "kvgym/AdmitCount-v0", "-n", "6", "--max-frames", "4", "--out", "film.mp4"],
     ],
     "tune": [
-        [KVGYM, "tune", "fcfs", "--scenario", "mc-sf-model-2", "--seeds", "1", "--search", "optuna",
+        [KVGYM, "tune", "-p", "fcfs", "--scenario", "mc-sf-model-2", "--seeds", "1", "--search", "optuna",
          "--trials", "2", "--out", "tuned"],
     ],
     "train": [

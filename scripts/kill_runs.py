@@ -96,7 +96,7 @@ def commands(size: int) -> dict[str, Command]:
         "evaluation.interval=16", "evaluation.seeds=1",
     )  # fmt: skip
     compared = ("compare", "-p", "fcfs,mc_sf", "--no-report", *several)
-    tuned = ("tune", "mc_sf", *several)
+    tuned = ("tune", "-p", "mc_sf", *several)
     searched = ("capacity", "-p", "fcfs,mc_sf", "--no-figure", *several)
     return {
         "train": Command(

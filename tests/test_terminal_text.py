@@ -46,10 +46,10 @@ def test_of_files(kvgym_in, name):
     (kvgym_in / name).write_text(
         "name: x\x1b\n" if name.endswith("yaml") else "t\x1b[2Jt,\x9bu\n1,2\n", "utf-8"
     )
-    option = "--scenario" if name.endswith("yaml") else "--requests"
+    option = "--scenario" if name.endswith("yaml") else "--trace"
     for more in ([], ["--verbose"]):
         done = subprocess.run(
-            [sys.executable, "-c", RUN, "run", "fcfs", option, name, *more],
+            [sys.executable, "-c", RUN, "run", "-p", "fcfs", option, name, *more],
             cwd=kvgym_in, capture_output=True, check=False,
         )  # fmt: skip
         assert done.returncode == 2, done
@@ -68,8 +68,8 @@ def kvgym_in(tmp_path, monkeypatch):
 def test_closed_streams(tmp_path, closed):
     for arguments, status in (
         ("list routers", 0),
-        ("run nothing", 2),
-        ("run fcfs --num-requests 20 --json", 0),
+        ("run -p nothing", 2),
+        ("run -p fcfs --num-requests 20 --json", 0),
     ):
         done = subprocess.run(
             ["/bin/sh", "-c", f"exec {sys.executable} -c '{RUN}' {arguments} {closed}"],

@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from kvgym.cli import failures, result_folder
 from kvgym.cli.options.scenario import with_parameters
+from kvgym.cli.usage import Command
 from kvgym.version import __version__
 
 COMMANDS = {
@@ -55,7 +56,9 @@ def load_command(name: str) -> Any:
     plain = name.replace("-", "_")
     module = import_module(f"kvgym.cli.commands.{plain}")
     alone = typer.Typer(**_STYLE)
-    alone.command(name)(_with_verbose(getattr(module, plain, None) or getattr(module, f"{plain}_")))
+    alone.command(name, cls=Command)(
+        _with_verbose(getattr(module, plain, None) or getattr(module, f"{plain}_"))
+    )
     return get_command(alone)
 
 

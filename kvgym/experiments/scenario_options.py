@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 DEFAULT_SCENARIO = "a100-llama2-70b"
 """The scenario used unless another is named."""
@@ -72,6 +73,10 @@ class ScenarioOptions:
     horizon: float | None = None
     warm_up: float | str | None = None
     cool_down: float | str | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the values that change something, by option."""
+        return {name: value for name, value in vars(self).items() if value != getattr(UNCHANGED, name)}
 
 
 UNCHANGED = ScenarioOptions()

@@ -26,7 +26,7 @@ def test_bound_shows_both_ends(kvgym):
 
 def test_bound_as_json(kvgym, azure_trace):
     code, out, _ = kvgym(
-        "bound", "--requests", azure_trace, "--hardware", "llama3-8b-a100-tp1", "-n", 50, "--json",
+        "bound", "--trace", azure_trace, "--hardware", "llama3-8b-a100-tp1", "-n", 50, "--json",
         "--metrics", "e2e_latency_mean,makespan",
     )  # fmt: skip
     assert code == 0
@@ -81,9 +81,9 @@ def test_metrics_must_be_named(kvgym, command, metrics):
 
 def test_clairvoyant_policies_are_marked_outside_comparisons(kvgym):
     for command in (
-        ("run", "clairvoyant", "-n", 5),
+        ("run", "-p", "clairvoyant", "-n", 5),
         ("sweep", "rate=1,2", "num_requests=5", "-p", "clairvoyant,fcfs", "--seeds", 1, "--no-report"),
-        ("tune", "clairvoyant", "-n", 5, "--seeds", 1, "--trials", 1),
+        ("tune", "-p", "clairvoyant", "-n", 5, "--seeds", 1, "--trials", 1),
         ("capacity", "-n", 20, "-p", "clairvoyant", "--seeds", 1, "--no-figure"),
     ):
         code, out, err = kvgym(*command, "-o", command[0])
@@ -130,7 +130,9 @@ def test_bounds_use_the_drawn_memory(kvgym):
     for seed, own in enumerate(found.bounds):
         system, table = Player().requests(model, seed)
         assert own == unbeatable(table, system, "e2e_latency_mean", effort=BOUND_EFFORT)
-        code, out, _ = kvgym("bound", "mc-sf-model-1", "--seed", seed, "--metrics", "makespan", "--json")
+        code, out, _ = kvgym(
+            "bound", "-s", "mc-sf-model-1", "--seed", seed, "--metrics", "makespan", "--json"
+        )
         assert code == 0
         lower = json.loads(out)["bounds"]["makespan"]["lower"]
         assert lower == unbeatable(table, system, "makespan").value

@@ -42,13 +42,13 @@ def test_your_own_trace(kvgym, tmp_path):
     (tmp_path / "log.csv").write_text("at,in,out\n" + "".join(f"{250 * k},3,2\n" for k in range(8)))
     options = ("--batch-time", "affine:constant=0.1", "--kv-capacity", 100, "--time-unit", "ms", "-o", "out")
     columns = ("--columns", "arrival=at,prompt=in,output=out")
-    code, out, _ = kvgym("run", "fcfs", "--requests", "log.csv", *columns, *options, "--json")
+    code, out, _ = kvgym("run", "-p", "fcfs", "--trace", "log.csv", *columns, *options, "--json")
     assert code == 0
     whole = json.loads(out)["metrics"]
     assert whole["goodput"] is None
     assert whole["request_throughput"] == pytest.approx(8 / (7 * 0.25 + 0.2))
     measured = ("--ttft-slo", 0.15, "--tbt-slo", 0.05, "--warm-up", "1r", "--cool-down", 0.5)
-    code, out, _ = kvgym("run", "fcfs", "--requests", "log.csv", *columns, *options, *measured, "--json")
+    code, out, _ = kvgym("run", "-p", "fcfs", "--trace", "log.csv", *columns, *options, *measured, "--json")
     assert code == 0
     summary = json.loads(out)
     assert (summary["metrics"]["slo_attainment"], summary["metrics"]["goodput"]) == (0, 0)
@@ -73,16 +73,16 @@ def test_your_own_trace(kvgym, tmp_path):
         (("--columns", "arrival=at,arrival=in"), "'arrival=in' is given twice"),
         ((), "Name them: --columns"),
     ):
-        code, _, err = kvgym("run", "fcfs", "--requests", "log.csv", *wrong)
+        code, _, err = kvgym("run", "-p", "fcfs", "--trace", "log.csv", *wrong)
         assert code == 2
         assert words in err
-    code, _, err = kvgym("run", "fcfs", "--columns", "arrival=at", "--time-unit", "ms")
+    code, _, err = kvgym("run", "-p", "fcfs", "--columns", "arrival=at", "--time-unit", "ms")
     assert code == 2
     assert (
         "columns, time_unit: only for traces, and this workload is not a trace; give one with trace (--trace)"
         in err
     )
-    code, _, err = kvgym("run", "fcfs", "-n", 30, "--warm-up", 0.1, "--format", "vllm-bench")
+    code, _, err = kvgym("run", "-p", "fcfs", "-n", 30, "--warm-up", 0.1, "--format", "vllm-bench")
     assert code == 2
     assert "leave out warm_up and cool_down" in err
 
@@ -94,7 +94,7 @@ def test_results_go_to_a_new_folder_each_time(kvgym, tmp_path):
 
 
 def test_results_of_an_earlier_command_are_removed(kvgym, tmp_path):
-    kvgym("run", "fcfs", "-n", 5, "--log", "--format", "vllm-bench", "-o", "same")
+    kvgym("run", "-p", "fcfs", "-n", 5, "--log", "--format", "vllm-bench", "-o", "same")
     (tmp_path / "same" / "mine.txt").touch()
     earlier = {f.name for f in (tmp_path / "same").iterdir()}
     listed = ".kvgym-results.json"
@@ -139,11 +139,11 @@ def test_a_note_names_rules_that_differ_from_an_engines(kvgym):
     )
     assert note in " ".join(kvgym(*options)[1].split())
     assert "note:" not in kvgym(*options, "-s", "vllm-v1")[1]
-    assert "note: vllm runs under" in kvgym("run", "vllm", "-n", 5)[1]
+    assert "note: vllm runs under" in kvgym("run", "-p", "vllm", "-n", 5)[1]
 
 
 def test_run_writes_a_record_of_every_request(kvgym, tmp_path):
-    code, out, _ = kvgym("run", "fcfs", "-n", 30, "--log", "-o", "one", "--json")
+    code, out, _ = kvgym("run", "-p", "fcfs", "-n", 30, "--log", "-o", "one", "--json")
     assert code == 0
     summary = json.loads(out)
     assert summary == json.loads((tmp_path / "one" / "summary.json").read_text())
@@ -167,8 +167,9 @@ def test_run_a_request_file_in_slotted_time(kvgym, tmp_path):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n1,5,3\n")
     code, out, _ = kvgym(
         "run",
+        "-p",
         "mc_benchmark",
-        "--requests",
+        "--trace",
         "mine.csv",
         "--batch-time",
         "unit",
@@ -187,8 +188,9 @@ def test_memory_in_blocks(kvgym, tmp_path):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,3,2\n")
     options = (
         "run",
+        "-p",
         "fcfs",
-        "--requests",
+        "--trace",
         "mine.csv",
         "--batch-time",
         "unit",
@@ -218,8 +220,9 @@ def test_too_long_requests(kvgym, tmp_path):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n1,50,3\n")
     options = (
         "run",
+        "-p",
         "fcfs",
-        "--requests",
+        "--trace",
         "mine.csv",
         "--batch-time",
         "unit",
@@ -265,7 +268,7 @@ def test_too_long_requests(kvgym, tmp_path):
             ("compare", "-n", "0"),
             ("num_requests: expected a whole number ≥ 1 or a mapping of low, high (got 0)",),
         ),
-        (("run", "fcfs", "--requests", "x.csv", "--workload", "lmsys"), ("exclude each other",)),
+        (("run", "-p", "fcfs", "--trace", "x.csv", "--workload", "lmsys"), ("exclude each other",)),
     ],
 )
 def test_wrong_values_name_the_valid_ones(kvgym, arguments, words):
@@ -294,7 +297,7 @@ def test_a_cluster(kvgym, tmp_path):
     assert workers.height == 2 * 3
     assert workers["finished"].sum() == workers["routed"].sum() == 120
     assert json.loads((tmp_path / "many" / "config.json").read_text())["scenario"]["workers"] == 3
-    code, out, _ = kvgym("run", "mc_sf", "-n", 30, "--workers", 2, "-o", "two")
+    code, out, _ = kvgym("run", "-p", "mc_sf", "-n", 30, "--workers", 2, "-o", "two")
     assert code == 0
     assert "by worker" in out
     rows = pl.read_csv(tmp_path / "two" / "requests.csv")
@@ -319,7 +322,7 @@ def test_cluster_options_that_make_no_sense(kvgym):
         (("--workers", 0), "expected a whole number ≥ 1"),
         (("--workers", 2, "--router", "nearest"), "unknown router 'nearest'"),
     ):
-        code, _, err = kvgym("run", "fcfs", "-n", 5, *options, "-o", "x")
+        code, _, err = kvgym("run", "-p", "fcfs", "-n", 5, *options, "-o", "x")
         assert code == 2, options
         assert words in err.lower() or words in err
 
@@ -328,8 +331,8 @@ def test_cluster_options_that_make_no_sense(kvgym):
     "command",
     [
         ("compare", "-p", "fcfs,mc_sf", "--seeds", 2, "--no-report", "--trace"),
-        ("run", "fcfs", "--requests"),
-        ("tune", "alpha_greedy", "--grid", "alpha=0.1/0.2", "--seeds", 2, "--trace"),
+        ("run", "-p", "fcfs", "--trace"),
+        ("tune", "-p", "alpha_greedy", "--grid", "alpha=0.1/0.2", "--seeds", 2, "--trace"),
         ("evaluate", "ppo_noisy", "-p", "fcfs", "--trace"),
     ],
     ids=lambda command: command[0],
@@ -356,9 +359,9 @@ def test_a_trace_is_read_once(kvgym, tmp_path, monkeypatch, command, times):
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_failed_run_writes_its_results_so_far(kvgym, tmp_path, as_json):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,18,1\n5,3,2\n")
-    files = ("--requests", "mine.csv", "--batch-time", "unit", "--kv-capacity", 20, "-o", "out", "--log")
+    files = ("--trace", "mine.csv", "--batch-time", "unit", "--kv-capacity", 20, "-o", "out", "--log")
     options = ("--json",) if as_json else ()
-    code, out, err = kvgym("run", "alpha_greedy:alpha=0.2,strict=True", *files, *options)
+    code, out, err = kvgym("run", "-p", "alpha_greedy:alpha=0.2,strict=True", *files, *options)
     assert code == 2
     (line,) = err.strip().splitlines()
     assert line.startswith("error: policy 'alpha_greedy'")

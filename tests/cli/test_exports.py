@@ -7,7 +7,7 @@ import pytest
 
 from oracles.chrome_trace_format import load
 
-SLOTTED = ("--requests", "mine.csv", "--batch-time", "unit", "--kv-capacity", 20, "-o", "out")
+SLOTTED = ("--trace", "mine.csv", "--batch-time", "unit", "--kv-capacity", 20, "-o", "out")
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def mine(tmp_path):
 
 
 def test_a_run_with_vllm_names(kvgym, tmp_path, mine):
-    code, out, _ = kvgym("run", "fcfs", *SLOTTED, "--format", "vllm-bench")
+    code, out, _ = kvgym("run", "-p", "fcfs", *SLOTTED, "--format", "vllm-bench")
     assert code == 0
     printed = json.loads(out)
     assert (printed["completed"], printed["mean_ttft_ms"], printed["label"]) == (2, 1000, "fcfs")
@@ -35,10 +35,11 @@ def test_a_run_with_vllm_names(kvgym, tmp_path, mine):
 
 def test_formats_of_a_run(kvgym, mine):
     short, long = (
-        json.loads(kvgym("run", "fcfs", *SLOTTED, *how)[1]) for how in (("--json",), ("--format", "json"))
+        json.loads(kvgym("run", "-p", "fcfs", *SLOTTED, *how)[1])
+        for how in (("--json",), ("--format", "json"))
     )
     assert short["metrics"] == long["metrics"]
-    assert "e2e_latency" in kvgym("run", "fcfs", *SLOTTED, "--format", "table")[1]
+    assert "e2e_latency" in kvgym("run", "-p", "fcfs", *SLOTTED, "--format", "table")[1]
 
 
 def test_a_comparison_with_vllm_names(kvgym, tmp_path):
@@ -68,14 +69,14 @@ def test_a_comparison_with_vllm_names(kvgym, tmp_path):
 
 def test_parquet_tables_can_be_read_again(kvgym, tmp_path):
     options = ("-n", 30, "--log", "-o", "one", "--json")
-    kvgym("run", "mc_sf", *options, "--records", "parquet")
+    kvgym("run", "-p", "mc_sf", *options, "--records", "parquet")
     rows = pl.read_parquet(tmp_path / "one" / "requests.parquet")
     assert rows.height == 30
     assert pl.read_parquet(tmp_path / "one" / "iterations.parquet")["num_finished"].sum() == 30
     assert not list((tmp_path / "one").glob("*.csv"))
-    kvgym("run", "mc_sf", "-n", 30, "-o", "csv")
+    kvgym("run", "-p", "mc_sf", "-n", 30, "-o", "csv")
     for name in ("one/requests.parquet", "csv/requests.csv"):
-        code, out, err = kvgym("run", "mc_sf", "--requests", name, "-o", "two")
+        code, out, err = kvgym("run", "-p", "mc_sf", "--trace", name, "-o", "two")
         assert code == 0, err
         assert "Ignored columns" in out
         assert pl.read_csv(tmp_path / "two" / "requests.csv").equals(
@@ -90,22 +91,22 @@ def test_parquet_tables_can_be_read_again(kvgym, tmp_path):
 
 @pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
 def test_a_trace(kvgym, tmp_path, name):
-    code, out, _ = kvgym("run", "sarathi", "-n", 30, "--trace-out", name, "-o", "traced")
+    code, out, _ = kvgym("run", "-p", "sarathi", "-n", 30, "--trace-out", name, "-o", "traced")
     assert code == 0
     assert f"trace:   {name}" in out
     assert not (tmp_path / "traced" / "iterations.csv").exists()
     content = load(tmp_path / name)
     assert content["otherData"]["policy"].startswith("sarathi(")
-    assert content["otherData"]["command"].startswith("kvgym run sarathi -n 30 --trace-out")
+    assert content["otherData"]["command"].startswith("kvgym run -p sarathi -n 30 --trace-out")
     outer = [e for e in content["traceEvents"] if e["ph"] == "X" and e["name"].startswith("request")]
     assert len(outer) == 30
-    kvgym("run", "sarathi", "-n", 30, "-o", "plain")
+    kvgym("run", "-p", "sarathi", "-n", 30, "-o", "plain")
     csv = (tmp_path / "plain" / "requests.csv").read_text()
     assert (tmp_path / "traced" / "requests.csv").read_text() == csv
 
 
 def test_a_trace_of_a_cluster(kvgym, tmp_path):
-    kvgym("run", "mc_sf", "-n", 30, "--workers", 3, "--trace-out", "run.json", "-o", "out")
+    kvgym("run", "-p", "mc_sf", "-n", 30, "--workers", 3, "--trace-out", "run.json", "-o", "out")
     names = [
         e["args"]["name"] for e in load(tmp_path / "run.json")["traceEvents"] if e["name"] == "process_name"
     ]
@@ -114,7 +115,9 @@ def test_a_trace_of_a_cluster(kvgym, tmp_path):
 
 def test_a_failed_run_keeps_its_trace(kvgym, tmp_path):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,18,1\n5,3,2\n")
-    code, _, err = kvgym("run", "alpha_greedy:alpha=0.2,strict=True", *SLOTTED, "--trace-out", "run.json")
+    code, _, err = kvgym(
+        "run", "-p", "alpha_greedy:alpha=0.2,strict=True", *SLOTTED, "--trace-out", "run.json"
+    )
     assert code == 2
     assert "admitted no request" in err
     finished = [
@@ -127,12 +130,12 @@ def test_a_failed_run_keeps_its_trace(kvgym, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("run", "fcfs", "--format", "csv"), ("--format csv", "table, json, vllm-bench")),
+        (("run", "-p", "fcfs", "--format", "csv"), ("--format csv", "table, json, vllm-bench")),
         (("compare", "--format", "json"), ("--format json", "table, vllm-bench")),
-        (("run", "fcfs", "--json", "--format", "table"), ("excludes --format table",)),
-        (("run", "fcfs", "--records", "xlsx"), ("xlsx", "csv, parquet")),
-        (("run", "fcfs", "--trace-out", "run.pb"), ("run.pb", ".json or .json.gz")),
-        (("run", "fcfs", "-n", 5, "--trace-out", "no/run.json"), ("no/run.json", "No such file")),
+        (("run", "-p", "fcfs", "--json", "--format", "table"), ("excludes --format table",)),
+        (("run", "-p", "fcfs", "--records", "xlsx"), ("xlsx", "csv, parquet")),
+        (("run", "-p", "fcfs", "--trace-out", "run.pb"), ("run.pb", ".json or .json.gz")),
+        (("run", "-p", "fcfs", "-n", 5, "--trace-out", "no/run.json"), ("no/run.json", "No such file")),
     ],
 )
 def test_unknown_formats(kvgym, tmp_path, arguments, words):

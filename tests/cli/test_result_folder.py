@@ -21,10 +21,10 @@ LARGE = ("-n", 10, "--kv-capacity", 30, "--no-progress")
 @pytest.mark.parametrize(
     "command",
     [
-        ("run", "fcfs", *LARGE),
+        ("run", "-p", "fcfs", *LARGE),
         ("compare", "-p", "fcfs", "--seeds", 1, *LARGE),
-        ("tune", "alpha_greedy", "--grid", "alpha=0.1/0.2", "--seeds", 1, *LARGE),
-        ("tune", "fcfs,alpha_greedy", "--seeds", 1, *LARGE),
+        ("tune", "-p", "alpha_greedy", "--grid", "alpha=0.1/0.2", "--seeds", 1, *LARGE),
+        ("tune", "-p", "fcfs,alpha_greedy", "--seeds", 1, *LARGE),
         ("capacity", "-n", 5, "-p", "fcfs", "--no-progress"),
         ("provision", "-n", 5, "-p", "fcfs", "--no-progress"),
         ("train", "range", "--ray", "auto"),
@@ -57,16 +57,16 @@ def test_a_sweep_stopped_before_its_first_run_leaves_nothing(kvgym, tmp_path, mo
 
 def test_replaced_results_are_named(kvgym, tmp_path):
     small = ("-n", 5, "--no-progress", "-o", "same")
-    assert "replaced" not in kvgym("run", "fcfs", *small)[2]
+    assert "replaced" not in kvgym("run", "-p", "fcfs", *small)[2]
     (tmp_path / "same" / "mine.txt").touch()
     err = kvgym("compare", "-p", "fcfs", "--seeds", 1, "--no-report", *small)[2]
     first = (
-        "note: replaced in same: requests.csv, summary.json, of: kvgym run fcfs -n 5 --no-progress -o same"
+        "note: replaced in same: requests.csv, summary.json, of: kvgym run -p fcfs -n 5 --no-progress -o same"
     )
     assert err.strip() == first
     (tmp_path / "same" / "config.json").write_text("no JSON")
     (tmp_path / "same" / "summary.json").write_text("[]")
-    code, out, err = kvgym("run", "fcfs", *small, "--json")
+    code, out, err = kvgym("run", "-p", "fcfs", *small, "--json")
     assert code == 0
     assert json.loads(out)["metrics"]["finished"] == 5  # the note is not part of the output
     assert err.startswith("note: replaced in same: runs.csv")
@@ -88,14 +88,14 @@ def test_files_not_written_by_kvgym_stay(kvgym, tmp_path, monkeypatch):
     for name in FOREIGN:
         (folder / name).write_text(f"my {name}")
     monkeypatch.setattr("kvgym.experiments.result_files.has_pyarrow", lambda: False)
-    code, _, err = kvgym("run", "fcfs", *SMALL)
+    code, _, err = kvgym("run", "-p", "fcfs", *SMALL)
     assert code == 0
     moved = {"summary.json", "requests.csv"}
     assert err.splitlines() == [
         f"note: same/{name} was not written by kvgym; it is now same/{name}.old" for name in sorted(moved)
     ]
     assert (
-        kvgym("validate", "--requests", "same/requests.csv", "--policy", "fcfs", "-o", "same")[0] == 0
+        kvgym("validate", "--requests", "same/requests.csv", "-p", "fcfs", "-o", "same")[0] == 0
     )  # an input file with the name of a result
     (folder / "unfinished.jsonl").rename(folder / "kept")
     assert kvgym("compare", "-p", "fcfs", "--seeds", 1, *SMALL)[0] == 0
@@ -124,7 +124,7 @@ def test_a_damaged_manifest_lists_nothing(kvgym, tmp_path, manifest):
     for path in (folder / "mine.txt", tmp_path / "outside"):
         path.write_text("mine")
     (folder / MANIFEST).write_text(manifest)
-    assert "replaced" not in kvgym("run", "fcfs", *SMALL)[2]
+    assert "replaced" not in kvgym("run", "-p", "fcfs", *SMALL)[2]
     assert [path.read_text() for path in (folder / "mine.txt", tmp_path / "outside")] == ["mine", "mine"]
     assert json.loads((folder / MANIFEST).read_text())["files"] == ["requests.csv", "summary.json"]
 
@@ -139,7 +139,7 @@ def test_listed_files_are_removed_but_never_through_links(kvgym, tmp_path):
     for path in (folder / "a.txt", folder / "in" / "b.txt", other / "c.txt"):
         path.write_text("x")
     (folder / MANIFEST).write_text(json.dumps({"command": "kvgym x", "files": names}))
-    err = kvgym("run", "fcfs", *SMALL)[2]
+    err = kvgym("run", "-p", "fcfs", *SMALL)[2]
     assert err.strip() == "note: replaced in same: a.txt, in/b.txt, of: kvgym x"
     assert {path.name for path in folder.iterdir()} == {
         "in", "linked", "link", "folder", "requests.csv", "summary.json", MANIFEST
@@ -169,23 +169,23 @@ def test_links_in_a_result_folder_are_renamed(kvgym, tmp_path):
 
 
 def test_an_input_file_stays_or_is_renamed(kvgym, tmp_path):
-    assert kvgym("run", "fcfs", *SMALL)[0] == 0
+    assert kvgym("run", "-p", "fcfs", *SMALL)[0] == 0
     before = (tmp_path / "same" / "requests.csv").read_bytes()
     err = kvgym("compare", "-p", "fcfs", "--trace", "same/requests.csv", "--no-progress", "-o", "same")[2]
     assert "replaced in same: summary.json, of" in err
     assert (tmp_path / "same" / "requests.csv").read_bytes() == before
-    assert kvgym("run", "fcfs", "--requests", "same/requests.csv", "--no-progress", "-o", "same")[0] == 0
+    assert kvgym("run", "-p", "fcfs", "--trace", "same/requests.csv", "--no-progress", "-o", "same")[0] == 0
     assert (tmp_path / "same" / "requests.csv.old").read_bytes() == before
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        ("run", "fcfs", "-n", 5),
+        ("run", "-p", "fcfs", "-n", 5),
         ("compare", "-p", "fcfs", "--seeds", 1, "-n", 5, "--format", "vllm-bench"),
         ("capacity", "-p", "fcfs", "--seeds", 1, "-n", 20, "--tolerance", 0.5),
         ("sweep", "rate=5", "num_requests=5", "-p", "fcfs", "--seeds", 1),
-        ("tune", "fcfs", "--seeds", 1, "-n", 5),
+        ("tune", "-p", "fcfs", "--seeds", 1, "-n", 5),
     ],
     ids=lambda command: command[0],
 )
@@ -215,7 +215,7 @@ def test_a_command_in_a_locked_folder_changes_nothing(kvgym, tmp_path):
         (tmp_path / "same").mkdir()
         lock = alone_in(tmp_path / "same")
         other.submit(lock.__enter__).result()
-        code, _, err = kvgym("run", "fcfs", *SMALL)
+        code, _, err = kvgym("run", "-p", "fcfs", *SMALL)
         other.submit(lock.__exit__, None, None, None).result()
     assert code == 2
     assert "works on it; wait until that has ended" in err
@@ -301,7 +301,7 @@ def test_another_measure_is_another_run():
 
 
 def test_the_folder_of_a_command_is_released_with_it(kvgym, tmp_path):
-    kvgym("run", "fcfs", "-n", 5, "--no-progress", "-o", "one")
+    kvgym("run", "-p", "fcfs", "-n", 5, "--no-progress", "-o", "one")
     assert list(result_folder._folders) == [result_folder.Path("one")]
     kvgym("list", "policies")
     assert not result_folder._folders

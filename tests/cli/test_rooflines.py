@@ -12,7 +12,7 @@ NOTE = "Qwen3-30B-A3B on 2 x L40S: roofline, not validated."
 def test_results_say_that_rooflines_are_not_validated(kvgym, tmp_path):
     out = tmp_path / "x"
     arguments = ("--model", "qwen3-30b-a3b", "--gpu", "l40s", "--tp", 2, "--memory-fraction", 0.85, "-n", 20)
-    code, shown, error = kvgym("run", "fcfs", *arguments, "--out", out)
+    code, shown, error = kvgym("run", "-p", "fcfs", *arguments, "--out", out)
     assert code == 0, error
     assert f"note: {NOTE}" in shown
     assert "(roofline, not validated)" in shown
@@ -31,7 +31,7 @@ def test_results_say_that_rooflines_are_not_validated(kvgym, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "compare", "evaluate", "tune", "capacity", "provision", "bound", "validate"]
+    "command", ["run", "compare", "evaluate", "sweep", "tune", "capacity", "provision", "bound", "validate"]
 )
 def test_commands_have_the_same_options(kvgym, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
@@ -47,7 +47,7 @@ def test_options_change_a_roofline_of_the_scenario(kvgym, tmp_path):
         "summary: mine\nhardware: {model: qwen3-8b, gpu: l4, weights: fp8}\n"
         "workload: {preset: lmsys, num_requests: 10, rate: 1}\n"
     )
-    code, shown, error = kvgym("run", "fcfs", "-s", "mine.yaml", "--tp", 2, "--json", "--out", "x")
+    code, shown, error = kvgym("run", "-p", "fcfs", "-s", "mine.yaml", "--tp", 2, "--json", "--out", "x")
     assert code == 0, error
     expected = json.loads(shown)["config"]["scenario"]["hardware"]
     assert expected == "roofline:model=qwen3-8b,gpu=l4,tp=2,weights=fp8"
@@ -63,7 +63,7 @@ def test_options_change_a_roofline_of_the_scenario(kvgym, tmp_path):
     ],
 )
 def test_errors(kvgym, arguments, words):
-    code, _, error = kvgym("run", "fcfs", *arguments)
+    code, _, error = kvgym("run", "-p", "fcfs", *arguments)
     assert code != 0
     assert words in error
 

@@ -21,7 +21,9 @@ GIVEN = {
 }  # fmt: skip
 """A value for every option."""
 
-ARGUMENTS = {"run": ["fcfs"], "tune": ["fcfs"], "evaluate": ["ppo_noisy"]}
+ARGUMENTS = {
+    "run": ["-p", "fcfs"], "tune": ["-p", "fcfs"], "evaluate": ["ppo_noisy"], "sweep": ["system.stall_limit=9"],
+}  # fmt: skip
 """Required arguments of commands."""
 
 OWN = {("capacity", "workers"), *(("render", name) for name in ALL)}
@@ -40,7 +42,7 @@ def test_every_option_sets_a_field_of_its_name():
     assert {name for _, name, _ in TAKEN} == set(ALL)
 
 
-@pytest.mark.parametrize("command", ["compare", "run", "tune", "evaluate"])
+@pytest.mark.parametrize("command", ["compare", "run", "sweep", "tune", "evaluate"])
 def test_commands_that_compare_on_scenarios_have_all_options(command):
     assert [name for taking, name, _ in TAKEN if taking == command] == list(ALL)
 
@@ -50,10 +52,11 @@ def test_options_reach_the_scenario(kvgym, monkeypatch, tmp_path, command, name,
     found = []
 
     def built(scenario, options=UNCHANGED, /, **fields):
-        found.append((options, fields))
+        found.append((dataclasses.replace(options, **fields) if command == "sweep" else options, fields))
         raise KVGymError("built")
 
     monkeypatch.setattr("kvgym.experiments.changes.build_scenario", built)
+    monkeypatch.setattr("kvgym.experiments.sweeping.fields.build_scenario", built)
     log = tmp_path / "log.csv"
     log.write_text(
         "arrival_time,when,prompt_len,output_len,first_token_time,finish_time\n0,0,9,3,1,2\n1,1,9,3,2,3\n"
@@ -101,7 +104,7 @@ def test_roofline_options_become_hardware(kvgym, monkeypatch, name):
 
     monkeypatch.setattr("kvgym.experiments.changes.build_scenario", built)
     value = {"model": "qwen3-8b", "gpu": "l4", "tp": 2, "memory_fraction": 0.8}.get(name, "fp8")
-    assert kvgym("run", "fcfs", f"--{name.replace('_', '-')}", value)[2] == "error: built\n"
+    assert kvgym("run", "-p", "fcfs", f"--{name.replace('_', '-')}", value)[2] == "error: built\n"
     assert found == [f"roofline:{name}={value}"]
 
 

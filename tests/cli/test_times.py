@@ -45,7 +45,7 @@ def test_any_text_is_a_time_or_an_error(text):
 
 
 def test_options_take_units(kvgym, tmp_path):
-    small = ("run", "fcfs", "-n", 20, "--no-progress", "--json")
+    small = ("run", "-p", "fcfs", "-n", 20, "--no-progress", "--json")
     found = [
         json.loads(kvgym(*small, "-o", f"o{k}", "--ttft-slo", slo, "--warm-up", warm)[1])
         for k, (slo, warm) in enumerate([("0.5", "0.1"), ("500ms", "100ms"), ("0.5s", "0.1s")])

@@ -129,12 +129,14 @@ def test_mappings_the_wrong_way_round(mapping, says):
 
 def test_a_folder_is_not_a_trace(kvgym, tmp_path):
     (tmp_path / "traces").mkdir()
-    code, _, err = kvgym("run", "fcfs", "--requests", "traces")
+    code, _, err = kvgym("run", "-p", "fcfs", "--trace", "traces")
     assert (code, err.strip()) == (2, "error: traces: a folder, not a trace file; name a file in it")
     write(tmp_path / "traces", "a.csv")
     assert (
         "a folder, not a trace file; name a file in it: a.csv"
-        in kvgym("run", "fcfs", "--requests", "traces")[2]
+        in kvgym("run", "-p", "fcfs", "--trace", "traces")[2]
     )
-    assert "none.csv: no such file" in kvgym("run", "fcfs", "--requests", "none.csv")[2]
-    assert "/dev/null: cannot be read: not a plain file" in kvgym("run", "fcfs", "--requests", "/dev/null")[2]
+    assert "none.csv: no such file" in kvgym("run", "-p", "fcfs", "--trace", "none.csv")[2]
+    assert (
+        "/dev/null: cannot be read: not a plain file" in kvgym("run", "-p", "fcfs", "--trace", "/dev/null")[2]
+    )

@@ -70,7 +70,7 @@ def test_train_resume_evaluate_compare(kvgym, config, tmp_path):
         2,
         "-p",
         "mc_sf,fcfs",
-        "--metric",
+        "--metrics",
         "ttft_p50",
     )
     assert code == 0, err
@@ -119,10 +119,10 @@ def test_an_agent_with_unfinished_requests(kvgym, config, tmp_path):
     assert code == 0, err
     assert "left requests unserved" in out
     assert "agent: run/final.npz" in out
-    code, out, err = kvgym("evaluate", "run", "--seeds", 1, "--out", "found", "--metric", "goodput")
+    code, out, err = kvgym("evaluate", "run", "--seeds", 1, "--out", "found", "--metrics", "goodput")
     assert code == 0, err
     assert json.loads((tmp_path / "found/config.json").read_text())["scenario"]["system"]["horizon"] == 0.1
-    code, _, err = kvgym("evaluate", "run", "--metric", "batch_size")
+    code, _, err = kvgym("evaluate", "run", "--metrics", "batch_size")
     assert code == 2
     assert "neither more nor less of batch_size is better" in err
     code, _, err = kvgym(

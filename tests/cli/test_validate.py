@@ -11,7 +11,7 @@ import pytest
 def served(kvgym):
     """A log written by the simulator."""
     code, _, _ = kvgym(
-        "run", "vllm_v1", "-s", "vllm-v1", "-n", 60, "--rate", 3, "--engine", "base_ms=6,per_request_ms=0.2",
+        "run", "-p", "vllm_v1", "-s", "vllm-v1", "-n", 60, "--rate", 3, "--engine", "base_ms=6,per_request_ms=0.2",
         "-o", "server",
     )  # fmt: skip
     assert code == 0
@@ -78,7 +78,19 @@ def test_another_engine_has_an_error_and_the_fit_removes_it(kvgym, served, tmp_p
 
 
 def test_a_server_that_is_faster_than_the_kernels_gets_no_overhead(kvgym, tmp_path):
-    kvgym("run", "vllm_v1", "-s", "vllm-v1", "-n", 20, "--batch-time", "affine:constant=0.0001", "-o", "fast")
+    kvgym(
+        "run",
+        "-p",
+        "vllm_v1",
+        "-s",
+        "vllm-v1",
+        "-n",
+        20,
+        "--batch-time",
+        "affine:constant=0.0001",
+        "-o",
+        "fast",
+    )
     code, out, _ = kvgym(
         "validate",
         "--requests",
@@ -101,7 +113,7 @@ def test_a_server_that_is_faster_than_the_kernels_gets_no_overhead(kvgym, tmp_pa
         (
             "--hardware",
             "llama2-7b-a100-tp1",
-            "--policy",
+            "--policies",
             "vllm_v1:max_num_seqs=16,max_num_batched_tokens=512",
         ),
         ("--engine", "base_ms=9", "--kv-capacity", 20000, "--workers", 2, "--router", "round_robin"),
@@ -172,7 +184,7 @@ def test_a_missing_library_only_skips_the_picture(kvgym, served, tmp_path, monke
     [
         (("--requests", "no.csv"), ("no.csv", "no such file")),
         (("--requests", "short.csv"), ("first_token_time", "ttft")),
-        (("--requests", "server/requests.csv", "--policy", "vlm"), ("unknown policy", "vllm")),
+        (("--requests", "server/requests.csv", "--policies", "vlm"), ("unknown policy", "vllm")),
         (("--requests", "server/requests.csv", "--engine", "vllm-1999"), ("vllm-1999", "vllm-2024")),
         (("--requests", "server/requests.csv", "--hardware", "h100"), ("unknown hardware",)),
         (

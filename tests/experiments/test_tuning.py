@@ -126,7 +126,7 @@ def test_bounds_by_hand():
     )
     assert [t.spec for t in result.ranking()] == ["request_level:batch=1", "request_level:batch=2"]
     assert result.subject_to == ("e2e_latency_mean<=6", "unfinished<1")
-    assert result.trials[2].bounded == {"e2e_latency_mean": 6, "unfinished": 0}
+    assert result.trials[2].others == {"e2e_latency_mean": 6, "unfinished": 0}
     assert result.default.error == "misses e2e_latency_mean<=6 (8)"
     assert result.default.excess == pytest.approx(1 / 3)
     assert result.default.value == 8
@@ -355,7 +355,7 @@ def command(monkeypatch, tmp_path):
 
 def test_command(command, tmp_path):
     done = command(
-        "sarathi:order=spf", "-n", 60, "--seeds", 2, "--first-seed", 7, "-g", "token_budget=256:512:128",
+        "-p", "sarathi:order=spf", "-n", 60, "--seeds", 2, "--first-seed", 7, "-g", "token_budget=256:512:128",
         "-g", "watermark=0/0.05", "-o", "res",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
@@ -373,22 +373,23 @@ def test_command(command, tmp_path):
 
 def test_command_with_bounds(command, tmp_path):
     done = command(
-        "sarathi", "-n", 60, "--seeds", 2, "-m", "token_throughput", "--subject-to", "e2e_latency_mean<1e6",
-        "--subject-to", "ttft_p99<1e6", "-g", "token_budget=256/512", "-o", "res",
+        "-p", "sarathi", "-n", 60, "--seeds", 2, "-m", "token_throughput,evictions",
+        "--subject-to", "e2e_latency_mean<1e6", "--subject-to", "ttft_p99<1e6", "-g", "token_budget=256/512",
+        "-o", "res",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "subject to e2e_latency_mean<1e+06, ttft_p99<1e+06" in done.output
     best = json.loads((tmp_path / "res" / "best.json").read_text())
-    assert set(best["bounded"]) == {"e2e_latency_mean", "ttft_p99"}
-    assert {"e2e_latency_mean", "ttft_p99"} < set(pl.read_csv(tmp_path / "res" / "trials.csv").columns)
+    assert list(best["others"]) == ["e2e_latency_mean", "ttft_p99", "evictions"]
+    assert set(best["others"]) < set(pl.read_csv(tmp_path / "res" / "trials.csv").columns)
     done = command(
-        "sarathi", "-n", 60, "--seeds", 1, "--subject-to", "ttft_p99<1us", "-g", "token_budget=256"
+        "-p", "sarathi", "-n", 60, "--seeds", 1, "--subject-to", "ttft_p99<1us", "-g", "token_budget=256"
     )
     assert done.exit_code != 0
 
 
 def test_command_with_several_policies(command, tmp_path):
-    done = command("fcfs,mc_sf:overrun=extend", "-n", 40, "--seeds", 1, "--trials", 3, "-o", "res")
+    done = command("-p", "fcfs,mc_sf:overrun=extend", "-n", 40, "--seeds", 1, "--trials", 3, "-o", "res")
     assert done.exit_code == 0, done.output
     assert done.output.count("best: ") == 2
     assert {f.name for f in (tmp_path / "res").iterdir()} == {"fcfs", "mc_sf-overrun-extend"}
@@ -396,10 +397,10 @@ def test_command_with_several_policies(command, tmp_path):
 
 
 def test_command_continues_after_a_policy_that_cannot_be_tuned(command):
-    done = command("a_min,fcfs", "-n", 20, "--seeds", 1, "-g", "protection=0/0.1")
+    done = command("-p", "a_min,fcfs", "-n", 20, "--seeds", 1, "-g", "protection=0/0.1")
     assert isinstance(done.exception, ConfigError)  # a_min has no such hyperparameter: nothing runs
     assert "'a_min' has no hyperparameter 'protection'; valid: none" in str(done.exception)
-    done = command("a_min,fcfs", "-n", 20, "--seeds", 1)
+    done = command("-p", "a_min,fcfs", "-n", 20, "--seeds", 1)
     assert done.exit_code == 1
     assert "a_min: policy 'a_min' needs length_interval" in done.output
     assert "best: fcfs" in done.output
@@ -408,12 +409,12 @@ def test_command_continues_after_a_policy_that_cannot_be_tuned(command):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fcfs,fcfs"], "policy fcfs is listed twice"),
-        (["unknown"], "unknown policy 'unknown'"),
-        (["fcfs", "--scenario", "nowhere"], "unknown scenario 'nowhere'"),
-        (["fcfs", "--metric", "batch_size"], "neither more nor less"),
-        (["fcfs", "--grid", "overrun=ignore"], "no hyperparameter 'overrun'; valid: protection=0.0"),
-        ([","], "no policy to tune"),
+        (["-p", "fcfs,fcfs"], "policy fcfs is listed twice"),
+        (["-p", "unknown"], "unknown policy 'unknown'"),
+        (["-p", "fcfs", "--scenario", "nowhere"], "unknown scenario 'nowhere'"),
+        (["-p", "fcfs", "--metrics", "batch_size"], "neither more nor less"),
+        (["-p", "fcfs", "--grid", "overrun=ignore"], "no hyperparameter 'overrun'; valid: protection=0.0"),
+        (["-p", ","], "kvgym tune needs policies"),
     ],
 )
 def test_command_mistakes(command, arguments, message):
@@ -424,6 +425,7 @@ def test_command_mistakes(command, arguments, message):
 
 def test_traces_are_replayed(command, azure_trace):
     done = command(
+        "-p",
         "fcfs",
         "--trace",
         azure_trace,

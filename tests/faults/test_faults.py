@@ -87,9 +87,11 @@ def limit_files(size):
 
 
 def test_a_full_disk_leaves_files_intact_and_is_reported(forked, tmp_path):
-    assert forked("run", "fcfs", "-n", "20", "-o", "out")[0] == 0
+    assert forked("run", "-p", "fcfs", "-n", "20", "-o", "out")[0] == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    status, err = forked("run", "fcfs", "-n", "400", "--no-progress", "-o", "out", fault=limit_files(4096))
+    status, err = forked(
+        "run", "-p", "fcfs", "-n", "400", "--no-progress", "-o", "out", fault=limit_files(4096)
+    )
     assert status == 2
     assert err.strip() == "error: out/requests.csv: cannot be written: File too large"
     assert set(before) == {"requests.csv", "summary.json", ".kvgym-results.json"}
@@ -126,7 +128,7 @@ def finished_without_output(process):
 def test_narrow_dumb_ascii_terminals(tmp_path):
     small = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TERM": "dumb", "COLUMNS": "12"}
     status, out, err = finished(
-        command(("run", "fcfs", "-n", "5", "--no-progress"), cwd=tmp_path, env={**os.environ, **small})
+        command(("run", "-p", "fcfs", "-n", "5", "--no-progress"), cwd=tmp_path, env={**os.environ, **small})
     )
     assert (status, err) == (0, "")
     assert "makespan" in out
@@ -166,7 +168,7 @@ def test_a_bug_in_kvgym_ends_in_one_line_and_a_report(forked, tmp_path, monkeypa
 
     monkeypatch.setattr("kvgym.experiments.changes.build_scenario", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    status, err = forked("run", "fcfs", "-n", "5")
+    status, err = forked("run", "-p", "fcfs", "-n", "5")
     assert status == 70
     (report,) = tmp_path.glob("kvgym-error-*.txt")
     assert err == (
@@ -174,10 +176,10 @@ def test_a_bug_in_kvgym_ends_in_one_line_and_a_report(forked, tmp_path, monkeypa
         f"the file {report}\n"
     )
     text = report.read_text()
-    assert "command: kvgym run fcfs -n 5" in text
+    assert "command: kvgym run -p fcfs -n 5" in text
     assert "Traceback (most recent call last)" in text
     assert "numba" in text
-    status, err = forked("run", "fcfs", "-n", "5", "--verbose")
+    status, err = forked("run", "-p", "fcfs", "-n", "5", "--verbose")
     assert "ZeroDivisionError: division by\nzero" in err
 
 
@@ -189,9 +191,9 @@ def test_verbose_shows_details_of_errors(forked, monkeypatch):
         raise error
 
     monkeypatch.setattr("kvgym.experiments.changes.build_scenario", refuse)
-    assert forked("run", "fcfs") == (2, "error: wrong (--verbose shows details)\n")
-    assert forked("run", "fcfs", "--verbose") == (2, "in line 3\nof the file\nerror: wrong\n")
-    assert forked("--verbose", "run", "fcfs")[1].startswith("in line 3")
+    assert forked("run", "-p", "fcfs") == (2, "error: wrong (--verbose shows details)\n")
+    assert forked("run", "-p", "fcfs", "--verbose") == (2, "in line 3\nof the file\nerror: wrong\n")
+    assert forked("--verbose", "run", "-p", "fcfs")[1].startswith("in line 3")
 
 
 @pytest.fixture

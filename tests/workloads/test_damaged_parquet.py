@@ -60,7 +60,7 @@ def test_a_command_prints_one_line(tmp_path, data):
     path.write_bytes(data)
     code = "from kvgym.cli.app import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, "run", "fcfs", "--workload", str(path)],
+        [sys.executable, "-c", code, "run", "-p", "fcfs", "--workload", str(path)],
         capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 2

@@ -11,48 +11,35 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import Declared, group, scenario_options
-from kvgym.cli.options.shared import ProgressOption, names, time_option
+from kvgym.cli.options.scenario import ScenarioOption, group, scenario_options
+from kvgym.cli.options.shared import (
+    ProgressOption,
+    metrics_option,
+    policies_option,
+    split_names,
+    time_option,
+)
 from kvgym.cli.progress import run_progress
 from kvgym.errors import ConfigError, shown
 from kvgym.execution.threads import call_in_thread
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
-from kvgym.utils.specs import split_specs
 
 if TYPE_CHECKING:
     from kvgym.runner import SimulationResult
     from kvgym.theory.hindsight.interval import Interval
 
 
-REQUESTS = Declared(
-    typer.Option("--requests", help="Requests to serve instead: a trace, or the requests.csv of a run.")
-)
-
-
-@scenario_options(
-    after={"scenario": group("requests", "lengths", "hardware", "cluster")}, instead={"trace": REQUESTS}
-)
+@scenario_options(after={"scenario": group("requests", "lengths", "hardware", "cluster")})
 def bound(
     options: ScenarioOptions,
-    scenario: Annotated[
-        str,
-        typer.Argument(
-            help="Name (see kvgym list scenarios) or YAML file of a scenario.",
-            autocompletion=names("scenarios"),
-        ),
-    ] = DEFAULT_SCENARIO,
+    scenario: ScenarioOption = DEFAULT_SCENARIO,
     metrics: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated; default: mean latency, mean TTFT, makespan, throughput."),
+        list[str] | None,
+        metrics_option("Comma-separated; default: mean latency, mean TTFT, makespan, throughput."),
     ] = None,
     policies: Annotated[
-        str | None,
-        typer.Option(
-            "--policies",
-            "-p",
-            help="Schedulers to run in addition to the clairvoyant reference.",
-            autocompletion=names("policies"),
-        ),
+        list[str] | None,
+        policies_option("Comma-separated; run in addition to the clairvoyant reference."),
     ] = None,
     seconds: Annotated[
         float, time_option("--seconds", "Time limit of the integer program in slotted time", least=0)
@@ -78,12 +65,12 @@ def bound(
     from kvgym.theory.hindsight.calibrated.bounds import METRICS, check_boundable
 
     chosen = build_scenario(scenario, options).of_seed(seed)
-    names = [m for m in METRICS if m != "request_throughput"] if metrics is None else split_specs(metrics)
+    names = [m for m in METRICS if m != "request_throughput"] if metrics is None else split_names(metrics)
     if not names:
         raise ConfigError(
-            f"--metrics {shown(metrics)} names no metric; there are bounds on: {', '.join(METRICS)}"
+            f"--metrics {shown(','.join(metrics or ()))} names no metric; there are bounds on: {', '.join(METRICS)}"
         )
-    specs = [REFERENCE, *split_specs(policies or "")]
+    specs = [REFERENCE, *split_names(policies)]
     system = chosen.make_system()
     table = chosen.sample(chosen.make_workload(), seed, system.usable_capacity)
     for name in names:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ROUTERS, ScenarioOption, group, scenario_options
-from kvgym.cli.options.shared import JobsOption, RayOption
+from kvgym.cli.options.shared import JobsOption, RayOption, split_names
 from kvgym.cli.options.targets import (
     PoliciesOption,
     SloOption,
@@ -81,7 +81,7 @@ def capacity(
         result = find_capacity(
             chosen,
             targets,
-            split_specs(",".join(policies)) if policies else None,
+            split_names(policies) or None,
             routers=routers,
             workers=counts,
             seeds=range(first_seed, first_seed + (seeds or chosen.seeds)) if first_seed else seeds,

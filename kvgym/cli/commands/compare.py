@@ -8,7 +8,15 @@ import typer
 
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ALL, ROUTERS, ScenarioOption, scenario_options
-from kvgym.cli.options.shared import JobsOption, ProgressOption, RayOption, ReportOption, names
+from kvgym.cli.options.shared import (
+    JobsOption,
+    ProgressOption,
+    RayOption,
+    ReportOption,
+    metrics_option,
+    policies_option,
+    split_names,
+)
 from kvgym.cli.progress import run_progress
 from kvgym.cli.result_folder import (
     OutOption,
@@ -29,20 +37,14 @@ def compare(
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     policies: Annotated[
         list[str] | None,
-        typer.Option(
-            "--policies",
-            "-p",
-            help="Comma-separated, e.g. mc_sf,alpha_beta:alpha=0.2,beta=0.1, or agents.",
-            autocompletion=names("policies"),
-        ),
+        policies_option("Comma-separated, e.g. mc_sf,alpha_beta:alpha=0.2,beta=0.1, or agents."),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Number of seeds; all policies run the same workloads.")
     ] = None,
     first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
     metrics: Annotated[
-        str | None,
-        typer.Option(help="Comma-separated columns (kvgym list metrics).", autocompletion=names("metrics")),
+        list[str] | None, metrics_option("Columns, comma-separated (kvgym list metrics).")
     ] = None,
     bound: Annotated[
         bool,
@@ -82,12 +84,14 @@ def compare(
         from kvgym.export import vllm_bench
 
         vllm_bench.check_window(chosen)
-    columns_shown = console.DEFAULT_COLUMNS if metrics is None else tuple(split_specs(metrics))
+    columns_shown = console.DEFAULT_COLUMNS if metrics is None else tuple(split_names(metrics))
     if not columns_shown:
-        raise ConfigError(f"--metrics {shown(metrics)} names no metric; kvgym list metrics shows them")
+        raise ConfigError(
+            f"--metrics {shown(','.join(metrics or ()))} names no metric; kvgym list metrics shows them"
+        )
     for name in columns_shown:
         metric_info(name)
-    specs = split_specs(",".join(policies)) if policies else list(chosen.policies)
+    specs = split_names(policies) or list(chosen.policies)
     several = routers if len(routers) > 1 else None
     if several:
         chosen = chosen.model_copy(update={"summary": describe_scenario(chosen, several)})

@@ -9,7 +9,15 @@ import typer
 
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ALL, ROUTERS, scenario_options
-from kvgym.cli.options.shared import JobsOption, ProgressOption, RayOption, names
+from kvgym.cli.options.shared import (
+    JobsOption,
+    ProgressOption,
+    RayOption,
+    metrics_option,
+    names,
+    policies_option,
+    split_names,
+)
 from kvgym.cli.progress import run_progress
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
 from kvgym.errors import ConfigError
@@ -47,17 +55,14 @@ def evaluate(
     ] = None,
     policies: Annotated[
         list[str] | None,
-        typer.Option(
-            "--policies",
-            "-p",
-            help="Baselines; default: those of the training. With a router: the scheduler on every worker.",
-            autocompletion=names("policies"),
+        policies_option(
+            "Baselines; default: those of the training. With a router: the scheduler on every worker."
         ),
     ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            help="Metric to compare; default: the metric of the training.", autocompletion=names("metrics")
+    metrics: Annotated[
+        list[str] | None,
+        metrics_option(
+            "Metrics to compare, comma-separated, a table each; default: the metric of the training."
         ),
     ] = None,
     seeds: Annotated[
@@ -85,14 +90,15 @@ def evaluate(
     loaded = load_router(agent) if is_router(agent) else load_agent(agent)
     trained = background(agent, loaded)
     routers = split_specs(options.router or "")
-    by = metric or trained.metric
-    less_is_better(by)  # raises an error before anything is run
+    columns = split_names(metrics) or [trained.metric]
+    for name in columns:
+        less_is_better(name)  # raises an error before anything is run
     if options.horizon is None and scenario is None and options.workload is None and options.trace is None:
         options = replace(options, horizon=trained.horizon)
     chosen = build_scenario(
         trained.scenario if scenario is None else scenario, options, router=routers[0] if routers else None
     )
-    specs: list[str | Policy] = [*split_specs(",".join(policies or ()))]
+    specs: list[str | Policy] = [*split_names(policies)]
     others: list[str | Router] | None = None
     if isinstance(loaded, Router):
         specs = specs or [trained.policy]
@@ -110,7 +116,8 @@ def evaluate(
         )
     with replacing(folder, options.trace, kept=True):
         comparison.save(folder, command=command_line())
-    console.out.print(console.agent_table(comparison, loaded.info.name, by))
+    for name in columns:
+        console.out.print(console.agent_table(comparison, loaded.info.name, name))
     console.print_remarks(comparison)
     console.print_line(f"results: {folder}")
     if loaded.info.name in comparison.errors():

@@ -11,7 +11,7 @@ from rich.markup import escape
 from kvgym.cli import console
 from kvgym.cli.commands.capacity import reason, run_spinner
 from kvgym.cli.options.scenario import ROUTERS, Declared, ScenarioOption, group, scenario_options
-from kvgym.cli.options.shared import JobsOption, RayOption, time_option
+from kvgym.cli.options.shared import JobsOption, RayOption, split_names, time_option
 from kvgym.cli.options.targets import (
     PoliciesOption,
     SloOption,
@@ -89,7 +89,7 @@ def provision(
         result = plan_workers(
             chosen,
             targets,
-            split_specs(",".join(policies)) if policies else None,
+            split_names(policies) or None,
             hardware=kinds,
             routers=split_specs(options.router) if options.router else None,
             prices=prices,

@@ -9,8 +9,8 @@ import gymnasium as gym
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import Declared, ScenarioOption, scenario_options
-from kvgym.cli.options.shared import names
+from kvgym.cli.options.scenario import Declared, ScenarioOption, group, scenario_options
+from kvgym.cli.options.shared import policies_option, split_names
 from kvgym.envs import IDS, ROUTING_IDS, environment_names
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
@@ -19,12 +19,13 @@ DEFAULT_ID = "kvgym/AdmitCount-v0"
 
 
 REPLACED = {
-    "num_requests": Declared(typer.Option("--num-requests", "-n", min=1, help="Number of requests.")),
-    "block_size": Declared(typer.Option(min=1, help="Replace the block size of the KV memory, tokens.")),
     "workers": Declared(typer.Option(min=2, help=f"Number of equal workers, in {', '.join(ROUTING_IDS)}.")),
 }
-TAKEN = ("num_requests", "rate", "kv_capacity", "block_size", "workers")
-"""Scenario options that environments take as arguments."""
+TAKEN = (*group("requests", "slos", "hardware"), "workers", "horizon")
+"""Scenario options that become arguments of an environment."""
+
+_SETTINGS = ("hardware", "engine", "batch_time", "workload")
+"""Fields of a scenario that environments have as arguments."""
 
 
 @scenario_options(after={"scenario": TAKEN}, instead=REPLACED)
@@ -34,15 +35,12 @@ def render(
         str,
         typer.Argument(help=f"Id of an environment: {', '.join(IDS)}; kvgym/ may be omitted."),
     ] = DEFAULT_ID,
-    policy: Annotated[
+    policies: Annotated[
         list[str] | None,
-        typer.Option(
-            "--policy",
-            "-p",
-            help="Player: greedy (admits as much as fits; the default), random (inside the mask), any policy or agent "
+        policies_option(
+            "Player: greedy (admits as much as fits; the default), random (inside the mask), any policy or agent "
             f"(kvgym list policies, agents), or in {', '.join(ROUTING_IDS)} a router (kvgym list routers). Several "
             "are shown side by side, on the same requests.",
-            autocompletion=names("policies"),
         ),
     ] = None,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
@@ -70,7 +68,7 @@ def render(
     Frames show KV memory, the queue, running requests and the outcome of each request; for a cluster, memory and
     requests of every worker. Policies and agents act as in kvgym compare, whatever actions the environment has.
 
-    kvgym render --policy mc_sf --policy fcfs --rate 40 shows two of them side by side.
+    kvgym render --policies mc_sf,fcfs --rate 40 shows two of them side by side.
     """
     from kvgym.envs.rendering.episode import record_episodes
 
@@ -80,14 +78,12 @@ def render(
             raise ConfigError(
                 f"{option} {value}: {name} schedules one worker; {option} is for {', '.join(ROUTING_IDS)}"
             )
-    arguments: dict[str, Any] = {
-        "scenario": scenario, **{name: getattr(options, name) for name in TAKEN}, "policy": scheduler,
-    }  # fmt: skip
+    arguments = {**_arguments(scenario, options), "policy": scheduler}
     given = {key: value for key, value in arguments.items() if value is not None}
     made: Any = gym.make(name, disable_env_checker=True, **given).unwrapped
     records = record_episodes(
         made,
-        policy or [made.players()[0]],
+        split_names(policies) or [made.players()[0]],
         seed=seed,
         workload_seed=seed,
         path=out,
@@ -105,6 +101,32 @@ def render(
     shown = records[0]
     console.print_line(f"animation: {shown.path} ({shown.frames} frames)")
     console.print_line(f"summary:   {shown.png}")
+
+
+def _arguments(scenario: str, options: ScenarioOptions) -> dict[str, Any]:
+    """Return the arguments of an environment for a scenario with options; None = not given."""
+    from kvgym.experiments.changes import build_scenario
+
+    base = build_scenario(scenario)
+    changed = build_scenario(base, options, workers=None, horizon=None)
+    arguments: dict[str, Any] = {
+        "scenario": scenario,
+        "rate": options.rate,
+        "workers": options.workers,
+        "horizon": options.horizon,
+    }
+    for name in _SETTINGS:
+        if getattr(changed, name) != getattr(base, name):
+            arguments[name] = getattr(changed, name)
+    if changed.system != base.system:
+        arguments["system"] = changed.system.model_dump()
+    if (changed.hardware, changed.batch_time, changed.kv_capacity) != (
+        base.hardware,
+        base.batch_time,
+        base.kv_capacity,
+    ):
+        arguments["kv_capacity"] = changed.make_system().kv_capacity
+    return arguments
 
 
 def id_of(env: str) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ALL, Declared, ScenarioOption, scenario_options
-from kvgym.cli.options.shared import ProgressOption, names
+from kvgym.cli.options.scenario import ALL, ScenarioOption, scenario_options
+from kvgym.cli.options.shared import ProgressOption, one_policy, policies_option
 from kvgym.cli.progress import progress_bar
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
 from kvgym.errors import ConfigError, RunError
@@ -26,20 +26,13 @@ if TYPE_CHECKING:
 OUTPUTS = ("table", "json", "vllm-bench")
 
 
-REQUESTS = Declared(
-    typer.Option("--requests", help="File of requests, in kvgym's format or any trace format.")
-)
-
-
-@scenario_options(after={"scenario": ALL}, instead={"trace": REQUESTS})
+@scenario_options(after={"scenario": ALL})
 def run(
     options: ScenarioOptions,
-    policy: Annotated[
-        str,
-        typer.Argument(
-            help="Policy, e.g. mc_sf or alpha_greedy:alpha=0.25.", autocompletion=names("policies")
-        ),
-    ],
+    policies: Annotated[
+        list[str] | None,
+        policies_option("The policy to run, e.g. mc_sf or alpha_greedy:alpha=0.25."),
+    ] = None,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policy.")] = 0,
     log: Annotated[bool, typer.Option("--log", help="Also write iterations.csv, one row per batch.")] = False,
@@ -76,13 +69,14 @@ def run(
     from kvgym.export.trace_file import check_ending
     from kvgym.policy import REFERENCE_ONLY, make_policy
 
+    made = make_policy(one_policy(policies, "run"))
     shown = _output_format(output, as_json)
     check_format(records)
     if trace_out is not None:
         check_ending(trace_out)
     chosen = build_scenario(scenario, options).of_seed(seed)
     source = chosen.make_workload()
-    system, made = chosen.make_system(), make_policy(policy)
+    system = chosen.make_system()
     folder = make_folder(out or default_folder("run", made.info.name))
     if shown == "vllm-bench":
         vllm_bench.check_window(chosen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvgym.cli import console
-from kvgym.cli.options.shared import JobsOption, ProgressOption, RayOption, ReportOption, names
+from kvgym.cli.options.scenario import ALL, scenario_options
+from kvgym.cli.options.shared import (
+    JobsOption,
+    ProgressOption,
+    RayOption,
+    ReportOption,
+    metrics_option,
+    names,
+    policies_option,
+    split_names,
+)
 from kvgym.cli.progress import progress_bar
 from kvgym.cli.result_folder import (
     OutOption,
@@ -23,8 +34,7 @@ from kvgym.cli.result_folder import (
     saying_if_stopped,
 )
 from kvgym.errors import ConfigError, shown, some
-from kvgym.experiments.scenario_options import DEFAULT_SCENARIO
-from kvgym.utils.specs import split_specs
+from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 
 if TYPE_CHECKING:
     from kvgym.experiments.sweeping.plan import SweepPlan
@@ -33,7 +43,9 @@ if TYPE_CHECKING:
 _SHOWN = 40
 
 
+@scenario_options(after={"first_seed": ALL})
 def sweep(
+    options: ScenarioOptions,
     fields: Annotated[
         list[str] | None,
         typer.Argument(
@@ -52,13 +64,7 @@ def sweep(
         ),
     ] = None,
     policies: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--policies",
-            "-p",
-            help="Comma-separated; default: those of the scenario.",
-            autocompletion=names("policies"),
-        ),
+        list[str] | None, policies_option("Comma-separated; default: those of the scenario.")
     ] = None,
     combine: Annotated[
         str | None, typer.Option(help="grid = every combination of values, zip = the n-th values together.")
@@ -68,7 +74,7 @@ def sweep(
     ] = None,
     first_seed: Annotated[int | None, typer.Option(min=0, help="The first seed.")] = None,
     metrics: Annotated[
-        str | None, typer.Option(help="Comma-separated, the main one first (kvgym list metrics).")
+        list[str] | None, metrics_option("Comma-separated, the main one first (kvgym list metrics).")
     ] = None,
     out: OutOption = None,
     resume: Annotated[
@@ -84,6 +90,8 @@ def sweep(
 ) -> None:
     """Run schedulers at every point of a grid over fields of the scenario and hyperparameters of policies.
 
+    Options of the scenario hold at every point; name=values varies them, under the names of the options.
+
     Every run is saved when it finishes: after Ctrl-C, --resume continues with the remaining runs. Shows a table and
     writes runs.csv, summary.json, config.json and report.html; with the extra parquet also runs.parquet.
     """
@@ -96,9 +104,8 @@ def sweep(
         raise ConfigError("--resume needs the folder of a sweep: --out FOLDER")
     named, given = _read(fields or [])
     changes: dict[str, Any] = {
-        "combine": combine, "seeds": seeds, "first_seed": first_seed, "metrics": metrics,
-        "policies": split_specs(",".join(policies)) if policies else None,
-        "scenario": scenario,
+        "combine": combine, "seeds": seeds, "first_seed": first_seed, "scenario": scenario,
+        "policies": split_names(policies) or None, "metrics": metrics and split_names(metrics),
     }  # fmt: skip
     changes = {name: value for name, value in changes.items() if value is not None}
     if resume and named is None and not given:
@@ -108,7 +115,8 @@ def sweep(
     else:
         base = named or make_plan({})
     content = base.model_dump()
-    plan = make_plan({**content, **changes, "fields": {**content["fields"], **given}})
+    fixed = _fixed(options, {*given, *(name for point in base.points for name in point)})
+    plan = make_plan({**content, **changes, "fields": {**content["fields"], **given, **fixed}})
     folder = make_folder(out or default_folder("sweep", plan.name))
     had_runs = has_runs(folder)
     changed = _changes(plan_of(folder), plan) if had_runs else ""
@@ -133,7 +141,7 @@ def sweep(
             console.out.print(f"note: {note}", markup=False)
         for error in result.errors()[:_SHOWN]:
             console.out.print(error, style="red", markup=False)
-        with replacing(folder):
+        with replacing(folder, options.trace):
             result.save(folder, command=command_line())
     if report:
         again = f"{_resume_command(folder)} (nothing is run again)"
@@ -203,6 +211,22 @@ def _read(texts: list[str]) -> tuple[SweepPlan | None, dict[str, Any]]:
                 f"{shown(text)}: expected name=values" + ("" if equals else "; a plan is already named")
             )
     return named, given
+
+
+def _fixed(options: ScenarioOptions, swept: Collection[str]) -> dict[str, tuple[Any]]:
+    """Return the options that are given as fields with one value.
+
+    Raises:
+        ConfigError: the sweep sets a field too.
+    """
+    found = {}
+    for name, value in options.given().items():
+        if name in swept:
+            raise ConfigError(
+                f"{name} is swept, and set by --{name.replace('_', '-')}; remove one of the two"
+            )
+        found[name] = (str(value) if isinstance(value, Path) else value,)
+    return found
 
 
 def sweep_table(result: SweepResult) -> Table:

@@ -11,7 +11,14 @@ from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ALL, ScenarioOption, scenario_options
-from kvgym.cli.options.shared import JobsOption, ProgressOption, RayOption, names
+from kvgym.cli.options.shared import (
+    JobsOption,
+    ProgressOption,
+    RayOption,
+    metrics_option,
+    policies_option,
+    split_names,
+)
 from kvgym.cli.progress import progress_bar
 from kvgym.cli.result_folder import (
     OutOption,
@@ -23,11 +30,12 @@ from kvgym.cli.result_folder import (
 from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.files import plain_name
-from kvgym.utils.specs import parse_value, split_specs
+from kvgym.utils.specs import parse_value
 
 if TYPE_CHECKING:
     from kvgym.experiments.tuning.tune import Trial, TuningResult
 
+DEFAULT_METRIC = "e2e_latency_mean"
 _SHOWN = 10
 _FORM = "write name=1/2/3, name=low:high:step, or name=4/4/4|8/8/8 where a value is a list"
 
@@ -62,20 +70,18 @@ def parse_grid(texts: list[str]) -> dict[str, tuple[Any, ...]]:
 @scenario_options(after={"ray": ALL})
 def tune(
     options: ScenarioOptions,
-    policy: Annotated[
-        str,
-        typer.Argument(
-            help="Policies, comma-separated; hyperparameters given here stay fixed, as in sarathi:order=spf.",
-            autocompletion=names("policies"),
-        ),
-    ],
+    policies: Annotated[
+        list[str] | None,
+        policies_option("Comma-separated; hyperparameters given here stay fixed, as in sarathi:order=spf."),
+    ] = None,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
-    metric: Annotated[
-        str,
-        typer.Option(
-            "--metric", "-m", help="Metric to optimise (kvgym list metrics).", autocompletion=names("metrics")
+    metrics: Annotated[
+        list[str] | None,
+        metrics_option(
+            "Comma-separated (kvgym list metrics): the first is optimised, the others are shown (default: "
+            f"{DEFAULT_METRIC})."
         ),
-    ] = "e2e_latency_mean",
+    ] = None,
     subject_to: Annotated[
         list[str] | None,
         typer.Option(
@@ -123,14 +129,17 @@ def tune(
     from kvgym.experiments.tuning.tune import tune as run_search
 
     chosen = build_scenario(scenario, options)
-    specs = split_specs(policy)
+    specs = split_names(policies)
     space = parse_grid(grid) if grid else None
     targets = parse_targets(subject_to or ())
+    metric, *also = split_names(metrics) or [DEFAULT_METRIC]
     given = [plan_search(spec, space).spec({}) for spec in specs]  # raises errors before the first search
     repeated = sorted({spec for spec in given if given.count(spec) > 1})
     if repeated or not given:
         raise ConfigError(
-            f"policy {repeated[0]} is listed twice" if repeated else "no policy to tune; name one"
+            f"policy {repeated[0]} is listed twice"
+            if repeated
+            else "kvgym tune needs policies: --policies NAME, as in -p sarathi (kvgym list policies)"
         )
     count = seeds if seeds is not None else (1 if options.trace is not None or chosen.replays else 5)
     numbers = range(first_seed, first_seed + count)
@@ -145,7 +154,7 @@ def tune(
                     bar.update(text, done, total)
 
             return run_search(
-                spec, chosen, space=space, metric=metric, subject_to=targets, seeds=numbers, search=search,
+                spec, chosen, space=space, metric=metric, also=also, subject_to=targets, seeds=numbers, search=search,
                 trials=trials, folder=place, jobs=jobs, ray=ray, progress=advance,
             )  # fmt: skip
 
@@ -182,8 +191,8 @@ def tuning_table(result: TuningResult) -> Table:
     if many:
         table.add_column("95 % interval", justify="right", style="dim", no_wrap=True)
     table.add_column("×", justify="right")
-    bounded = list(result.best.bounded)
-    for name in bounded:
+    others = list(result.best.others)
+    for name in others:
         table.add_column(console.heading(name), justify="right")
     shown = result.ranking()[:_SHOWN]
     if result.default not in shown:
@@ -191,7 +200,7 @@ def tuning_table(result: TuningResult) -> Table:
     for trial in shown:
         name = f"{escape(trial.spec)} [dim](default)[/]" if trial is result.default else escape(trial.spec)
         if trial.error:
-            table.add_row(name, "[red]failed[/]", *([""] * (1 + many)), *_bounded(trial, bounded))
+            table.add_row(name, "[red]failed[/]", *([""] * (1 + many)), *_others(trial, others))
             continue
         estimate = result.estimate(trial)
         table.add_row(
@@ -199,13 +208,13 @@ def tuning_table(result: TuningResult) -> Table:
             console.number(estimate.value),
             *([console.interval(estimate)] if many else []),
             console.number(result.ratio(trial).value),
-            *_bounded(trial, bounded),
+            *_others(trial, others),
         )
     return table
 
 
-def _bounded(trial: Trial, names: list[str]) -> list[str]:
-    return [console.number(trial.bounded[name]) if name in trial.bounded else "" for name in names]
+def _others(trial: Trial, names: list[str]) -> list[str]:
+    return [console.number(trial.others[name]) if name in trial.others else "" for name in names]
 
 
 def _caption(result: TuningResult) -> str:

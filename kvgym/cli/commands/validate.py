@@ -13,6 +13,7 @@ from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ScenarioOption, group, scenario_options
+from kvgym.cli.options.shared import one_policy, policies_option
 from kvgym.cli.progress import run_progress
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
 from kvgym.experiments.scenario_options import SERVER_SCENARIO, ScenarioOptions
@@ -29,7 +30,7 @@ _SYSTEM = tuple(name for name in group("hardware", "cluster") if name not in ("h
 
 
 @scenario_options(
-    after={"requests": ["columns", "time_unit"], "scenario": ["hardware", "engine"], "policy": _SYSTEM}
+    after={"requests": ["columns", "time_unit"], "scenario": ["hardware", "engine"], "policies": _SYSTEM}
 )
 def validate(
     options: ScenarioOptions,
@@ -42,9 +43,10 @@ def validate(
         ),
     ],
     scenario: ScenarioOption = SERVER_SCENARIO,
-    policy: Annotated[
-        str, typer.Option("--policy", "-p", help="The server's scheduler, e.g. vllm_v1:max_num_seqs=128.")
-    ] = "vllm_v1",
+    policies: Annotated[
+        list[str] | None,
+        policies_option("The server's scheduler, e.g. vllm_v1:max_num_seqs=128 (default: vllm_v1)."),
+    ] = None,
     drop_long: Annotated[
         bool, typer.Option("--drop-long", help="Skip requests longer than the KV capacity.")
     ] = False,
@@ -70,6 +72,7 @@ def validate(
     from kvgym.validation.served import read_served, trace_columns
     from kvgym.workloads.traces.reader import detected_format
 
+    policy = one_policy(policies or ["vllm_v1"], "validate")
     names = {} if options.columns is None else parse_columns(options.columns)
     log = read_served(requests, columns=names, time_unit=options.time_unit)
     of_trace = ",".join(f"{key}={name}" for key, name in trace_columns(names).items()) or None

@@ -11,7 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -181,6 +181,7 @@ def scenario_options(
     """Return a decorator that gives a command options of a scenario.
 
     The command receives their values as ``options``, a :class:`~kvgym.experiments.scenario_options.ScenarioOptions`.
+    Its attribute ``numbers`` has the names of those that set one number.
 
     Args:
         after: names of :data:`SCENARIO_OPTIONS`, by the parameter of the command that they follow in the help.
@@ -207,6 +208,7 @@ def scenario_options(
                 parameters.append(_parameter(name, declared[name]))
                 if name == "hardware":
                     parameters += [_parameter(*each) for each in ROOFLINE_OPTIONS.items()]
+        wrapped.numbers = NUMBERS & {*taken, *ROOFLINE_OPTIONS}  # type: ignore[attr-defined]
         return with_parameters(wrapped, parameters)
 
     return decorate
@@ -221,6 +223,14 @@ def _parameter(name: str, option: Declared) -> inspect.Parameter:
 
 
 _TYPES = get_type_hints(ScenarioOptions)
+
+NUMBERS = frozenset(
+    name
+    for name, option in {**SCENARIO_OPTIONS, **ROOFLINE_OPTIONS}.items()
+    for kind in [option.kind or _TYPES[name]]
+    if (set(get_args(kind)) or {kind}) <= {int, float, type(None)}
+)
+"""Options that set one number."""
 
 
 def _hardware(hardware: str | None, roofline: Mapping[str, Any]) -> str | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from kvgym.errors import ConfigError, KVGymError
-from kvgym.utils.specs import parse_seconds
+from kvgym.errors import ConfigError, KVGymError, some
+from kvgym.utils.specs import parse_seconds, split_specs
 
 TIME_EXAMPLES = "0.5, 0.5s or 500ms"
 """The forms of a time, for help texts."""
@@ -54,6 +54,51 @@ def time_option(name: str, what: str, *, least: float = -math.inf) -> Any:
         return seconds
 
     return typer.Option(name, parser=parse, metavar="TIME", help=f"{what} ({TIME_EXAMPLES})")
+
+
+def policies_option(text: str) -> Any:
+    """Return the option ``--policies``, which every command that runs policies has; see :func:`split_names`.
+
+    Args:
+        text: help text.
+    """
+    return typer.Option("--policies", "-p", help=text, autocompletion=names("policies"))
+
+
+def metrics_option(text: str) -> Any:
+    """Return the option ``--metrics``, of every command that shows or optimises metrics; see :func:`split_names`.
+
+    Args:
+        text: help text.
+    """
+    return typer.Option("--metrics", "-m", help=text, autocompletion=names("metrics"))
+
+
+def split_names(given: Sequence[str] | None) -> list[str]:
+    """Return the names or specs that an option has, comma-separated or repeated; empty if it is not given."""
+    return split_specs(",".join(given or ()))
+
+
+def one_policy(given: Sequence[str] | None, command: str) -> str:
+    """Return the only policy that ``--policies`` names.
+
+    Args:
+        given: values of the option.
+        command: the command, for messages.
+
+    Raises:
+        ConfigError: it names none, or several.
+    """
+    specs = split_names(given)
+    if len(specs) == 1:
+        return specs[0]
+    if not specs:
+        raise ConfigError(
+            f"kvgym {command} needs a policy: --policies NAME, as in -p vllm_v1 (kvgym list policies)"
+        )
+    raise ConfigError(
+        f"--policies {some(specs)}: kvgym {command} runs one policy; kvgym compare runs several"
+    )
 
 
 JobsOption = Annotated[

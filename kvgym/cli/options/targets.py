@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvgym.cli.options.shared import names
+from kvgym.cli.options.shared import policies_option
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario_options import ScenarioOptions
 
@@ -21,11 +21,8 @@ SloOption = Annotated[
 ]
 PoliciesOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--policies",
-        "-p",
-        help="Comma-separated, or all: every policy that can run with the predictions (default: scenario's).",
-        autocompletion=names("policies"),
+    policies_option(
+        "Comma-separated, or all: every policy that can run with the predictions (default: scenario's)."
     ),
 ]
 

@@ -27,7 +27,7 @@ class Trial:
             others.
         finished: finished requests by seed; 0 if the run failed or was skipped.
         error: why the configuration is disqualified, or "".
-        bounded: the bounded metrics, as means over seeds.
+        others: the bounded metrics and the others that are reported, as means over seeds.
         excess: sum of the relative violations of bounds; 0 if all are met.
     """
 
@@ -37,7 +37,7 @@ class Trial:
     values: tuple[float, ...]
     finished: tuple[int, ...]
     error: str = ""
-    bounded: dict[str, float] = field(default_factory=dict)
+    others: dict[str, float] = field(default_factory=dict)
     excess: float = 0.0
 
 
@@ -111,8 +111,8 @@ class TuningResult:
         columns[self.metric] = [t.value for t in self.trials]
         for k, seed in enumerate(self.seeds):
             columns[f"seed_{seed}"] = [t.values[k] for t in self.trials]
-        for name in dict.fromkeys(name for t in self.trials for name in t.bounded):
-            columns[name] = [t.bounded.get(name, math.nan) for t in self.trials]
+        for name in dict.fromkeys(name for t in self.trials for name in t.others):
+            columns[name] = [t.others.get(name, math.nan) for t in self.trials]
         columns["finished"] = [sum(t.finished) for t in self.trials]
         columns["error"] = [t.error for t in self.trials]
         return Frame(columns)
@@ -140,7 +140,7 @@ class TuningResult:
             "default": {**default, "value": vars(self.estimate(self.default))},
             "ratio_to_default": vars(self.ratio(self.best)),
             "subject_to": list(self.subject_to),
-            "bounded": self.best.bounded,
+            "others": self.best.others,
             "trials": len(self.trials),
             "out_of_the_running": sum(bool(t.error) for t in self.trials),
             "seeds": list(self.seeds),

@@ -28,7 +28,7 @@ class _Outcome(NamedTuple):
     value: float
     finished: int
     error: str
-    bounded: tuple[float, ...] = ()
+    others: tuple[float, ...] = ()
 
 
 class TrialRunner:
@@ -42,6 +42,7 @@ class TrialRunner:
         metric: the metric to optimise.
         num_requests: total number of requests of all seeds.
         targets: bounds on other metrics.
+        also: further metrics to report.
         folder: folder that saves each run when it finishes; None = not saved.
         jobs: processes, see :func:`kvgym.execution.make_executor`.
         ray: run on a Ray cluster instead, see the same function.
@@ -58,12 +59,14 @@ class TrialRunner:
         *,
         num_requests: int,
         targets: tuple[Target, ...] = (),
+        also: tuple[str, ...] = (),
         folder: str | Path | None = None,
         jobs: int | None = 1,
         ray: str | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.plan, self.metric, self.targets, self.num_requests = plan, metric, targets, num_requests
+        self._others = tuple(dict.fromkeys([*(t.metric for t in targets), *also]))
         self._scenario, self._seeds, self._progress, self._done, self._total = scenario, seeds, progress, 0, 0
         self._executor = make_executor(player, jobs, ray=ray)
         self._journal = None if folder is None else Journal(folder, UNFINISHED)
@@ -128,7 +131,7 @@ class TrialRunner:
         value = metrics[self.metric]
         nothing = "" if math.isfinite(value) else f"seed {record.seed}: the run has no {self.metric}"
         return _Outcome(
-            value, int(metrics["finished"]), nothing, tuple(metrics[t.metric] for t in self.targets)
+            value, int(metrics["finished"]), nothing, tuple(metrics[name] for name in self._others)
         )
 
     def _trial(self, point: dict[str, Any], outcomes: Sequence[_Outcome]) -> Trial:
@@ -137,9 +140,7 @@ class TrialRunner:
         spec = self.plan.spec(point)
         if error:
             return Trial(spec, point, math.nan, values, finished, error)
-        means = {
-            t.metric: float(np.mean([o.bounded[k] for o in outcomes])) for k, t in enumerate(self.targets)
-        }
+        means = {name: float(np.mean([o.others[k] for o in outcomes])) for k, name in enumerate(self._others)}
         missed = [f"{t} ({means[t.metric]:.4g})" for t in self.targets if not t.met(means)]
         return Trial(
             spec,

@@ -41,6 +41,7 @@ def tune(
     *,
     space: Space | None = None,
     metric: str = "e2e_latency_mean",
+    also: Iterable[str] = (),
     subject_to: str | Iterable[str | Target] = (),
     seeds: int | Iterable[int] = 5,
     search: str = "grid",
@@ -63,6 +64,7 @@ def tune(
         scenario: a scenario, its name or file; None = the default scenario.
         space: values to search by hyperparameter; None = :data:`SEARCH_SPACES`.
         metric: the metric to optimise, see :mod:`kvgym.metrics`, which also defines the direction.
+        also: further metrics to report, which decide nothing.
         subject_to: bounds on other metrics, as in ``"e2e_latency_mean<10,ttft_p99<1"``: a trial that misses one
             on the mean over seeds is disqualified. With ``metric="token_throughput"`` this is problem (3) of Ao et al.,
             "Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory Constraints". Latencies cover only
@@ -84,6 +86,9 @@ def tune(
     chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario or DEFAULT_SCENARIO)
     plan = plan_search(policy, space)
     _check_metric(metric)
+    others = tuple(also)
+    for name in others:
+        metric_info(name)
     targets = parse_targets(subject_to)
     if search not in ("grid", "optuna"):
         raise ConfigError(f"search = {shown(search)}; expected grid or optuna")
@@ -99,7 +104,7 @@ def tune(
     for table in tables:
         check_needs(plan.make({}), table)
         system.check_fits(table)
-        check_targets([metric, *(t.metric for t in targets)], table)
+        check_targets([metric, *others, *(t.metric for t in targets)], table)
     notes = [
         *merge_notes(
             [(s, note) for s, table in zip(numbers, tables, strict=True) for note in chosen.notes(table)],
@@ -114,8 +119,8 @@ def tune(
         notes.append(f"{plan.spec({})} has nothing to search.")
     sizes = tuple(map(len, tables))
     with TrialRunner(
-        chosen, player, numbers, plan, metric, num_requests=sum(sizes), targets=targets, folder=folder, jobs=jobs,
-        ray=ray, progress=progress,
+        chosen, player, numbers, plan, metric, num_requests=sum(sizes), targets=targets, also=others, folder=folder,
+        jobs=jobs, ray=ray, progress=progress,
     ) as runner:  # fmt: skip
         if search == "grid":
             if trials is not None and trials < plan.size:

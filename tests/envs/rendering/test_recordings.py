@@ -233,9 +233,7 @@ def test_command(command, tmp_path):
 
 @pytest.mark.long
 def test_command_shows_policies_and_agents_side_by_side(command):
-    result = command(
-        "-n", 15, "--rate", 40, "--max-frames", 4, "-o", "b.gif", "-p", "mc_sf", "-p", "ppo_noisy"
-    )
+    result = command("-n", 15, "--rate", 40, "--max-frames", 4, "-o", "b.gif", "-p", "mc_sf,ppo_noisy")
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     assert [line.split()[0] for line in lines] == ["mc_sf", "ppo_noisy", "animation:", "summary:"]
@@ -244,7 +242,7 @@ def test_command_shows_policies_and_agents_side_by_side(command):
         assert png.size == (2000, 800)
 
 
-@pytest.mark.parametrize("given", [["--workers", 3, "--scheduler", "fcfs"], ["--policy", "random"]])
+@pytest.mark.parametrize("given", [["--workers", 3, "--scheduler", "fcfs"], ["--policies", "random"]])
 def test_command_routes(command, tmp_path, given):
     result = command("Route-v0", "-n", 30, "--rate", 50, "--max-frames", 4, "-o", "b.gif", *given)
     assert result.exit_code == 0, result.output
@@ -273,11 +271,11 @@ def test_command_takes_environments_of_plugins(command, monkeypatch):
     [
         (["AdmitCont-v0"], "kvgym/AdmitCount-v0"),
         (["Rout-v0"], "kvgym/Route-v0"),
-        (["Route-v0", "--policy", "greedy"], "join_shortest_queue, least_outstanding_work, random"),
+        (["Route-v0", "--policies", "greedy"], "join_shortest_queue, least_outstanding_work, random"),
         (["Route-v0", "--scheduler", "nothing"], "nothing"),
         (["AdmitCount-v0", "--workers", 4], "--workers is for kvgym/Route-v0"),
         (["--scheduler", "mc_sf"], "--scheduler is for kvgym/Route-v0"),
-        (["kvgym/AdmitCount-v0", "--policy", "best"], "greedy"),
+        (["kvgym/AdmitCount-v0", "--policies", "best"], "greedy"),
         (["--scenario", "nowhere"], "a100-llama2-70b"),
         (["-o", "a.webm"], ".gif or .mp4"),
         (["--png", "a.svg"], ".png"),

@@ -61,7 +61,7 @@ def run(scale: Scale) -> Outcome:
                 rows.append([f"{bound:g}", f"{bound / 10:g}", name, "none keeps them", "", "", ""])
                 continue
             best[name].append(found.value)
-            cells = [number(found.value), *(number(x) for x in found.bounded.values())]
+            cells = [number(found.value), *(number(x) for x in found.others.values())]
             rows.append([f"{bound:g}", f"{bound / 10:g}", name, f"`{found.spec}`", *cells])
     kept = {name: sum(x is not None for x in values) for name, values in best.items()}
     last = {name: values[-1] for name, values in best.items()}
@@ -71,7 +71,7 @@ def run(scale: Scale) -> Outcome:
         "; ".join(f"{name}: {kept[name]} of {len(bounds)} bounds kept" for name in SPACES)
         + f"; most at the loosest: {', '.join(f'{k} {number(v)}' for k, v in last.items() if v is not None)} tokens/s",
         Verdict.CONDITIONS,
-        "`kvgym tune … --metric token_throughput --subject-to …` over small grids, all requests served, at "
+        "`kvgym tune … --metrics token_throughput --subject-to …` over small grids, all requests served, at "
         f"{rate:.0f} requests/s. Thresholds make every request wait, so tight bounds on latency favour "
         f"Sarathi.",
     )
