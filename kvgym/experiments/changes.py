@@ -9,6 +9,7 @@ from typing import Any
 from kvgym.batch_time.deployments.roofline_spec import is_roofline
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.experiments.describing import describe_scenario, name_of
+from kvgym.experiments.disaggregation import link_settings, roles, split_workers
 from kvgym.experiments.scenario import Scenario, SystemSettings, load_scenario
 from kvgym.experiments.scenario_options import UNCHANGED, ScenarioOptions
 from kvgym.utils.specs import parse_spec
@@ -42,7 +43,8 @@ def build_scenario(
         raise ConfigError(f"too_long = {options.too_long}: valid are error, drop, clip")
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"workers = {options.workers}: expected a whole number ≥ 1")
-    if options.router is not None and (base.workers if options.workers is None else options.workers) == 1:
+    groups = split_workers(base, options)
+    if options.router is not None and (groups or options.workers or base.workers) == 1:
         raise ConfigError(f"router = {shown(options.router)} needs a cluster; add workers, as in workers = 4")
     if options.workload is not None and options.trace is not None:
         raise ConfigError("workload and trace exclude each other: a trace is the workload")
@@ -52,19 +54,30 @@ def build_scenario(
         raise ConfigError(f"horizon = {options.horizon}: expected seconds > 0")
     if options.block_size is not None and options.block_size < 1:
         raise ConfigError(f"block_size = {options.block_size}: expected a whole number of tokens ≥ 1")
-    updated = _change_workload(_change_system(base, options), options)
+    updated = _change_workload(_change_system(base, options, groups), options)
     if updated != base:
         name = options.trace.stem if options.trace is not None else name_of(updated, base)
         updated = updated.model_copy(update={"name": name, "summary": describe_scenario(updated)})
     return updated
 
 
-def _change_system(base: Scenario, options: ScenarioOptions) -> Scenario:
+def _change_system(base: Scenario, options: ScenarioOptions, groups: list[dict[str, Any]] | None) -> Scenario:
+    """Return a scenario with other hardware, memory, engine rules, workers, link or window."""
+    changed = _change_workers(base, options, groups)
+    if options.link is None and options.hardware is None and any(roles(base)):
+        return changed  # the scenario has its own link
+    settings = link_settings(changed, options.link)
+    return changed.override(system={**changed.system.model_dump(), **settings}) if settings else changed
+
+
+def _change_workers(
+    base: Scenario, options: ScenarioOptions, groups: list[dict[str, Any]] | None
+) -> Scenario:
     """Return a scenario with other hardware, memory, engine rules, workers or window."""
     hardware, kv_capacity, engine = options.hardware, options.kv_capacity, options.engine
     changes: dict[str, Any] = {
-        "hardware": hardware, "kv_capacity": kv_capacity, "workers": options.workers, "router": options.router,
-        "warm_up": options.warm_up, "cool_down": options.cool_down,
+        "hardware": hardware, "kv_capacity": kv_capacity, "workers": groups or options.workers,
+        "router": options.router, "warm_up": options.warm_up, "cool_down": options.cool_down,
     }  # fmt: skip
     if engine is not None:
         changes["engine"] = parse_spec(f"engine:{engine}", "engine")[1] if "=" in engine else engine

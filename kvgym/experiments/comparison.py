@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, UnknownNameError, some
 from kvgym.execution import make_executor
+from kvgym.experiments.disaggregation import roles
+from kvgym.experiments.disaggregation import together as workers_together
 from kvgym.experiments.identity import run_keys, setting_key
 from kvgym.experiments.journal import UNFINISHED, Journal, play_kept
 from kvgym.experiments.notes import merge_notes, rule_notes
@@ -262,6 +264,7 @@ def compare(
     *,
     seeds: int | Iterable[int] | None = None,
     routers: Sequence[str | Router] | None = None,
+    together: bool = False,
     keep_examples: bool = False,
     bound: bool = False,
     folder: str | Path | None = None,
@@ -277,6 +280,9 @@ def compare(
         seeds: number of seeds (0, 1, …) or the seeds; None = as in the scenario.
         routers: routers or specs to compare, each with every policy; None = the scenario's. Results are labelled by
             router, or with several policies by both, ``"fcfs via round_robin"``.
+        together: of separate prefill and decode workers, also run everything on the same workers together, each of
+            which then serves whole requests; labels name both, ``"fcfs, 1 prefill 2 decode"`` and
+            ``"fcfs, 3 together"``.
         keep_examples: keep the first seed's results with per-iteration logs.
         bound: also find a lower bound for any scheduler, and run the clairvoyant reference, see docs/bounds.md.
         folder: folder that saves each run when it finishes, in ``unfinished.jsonl``; equal runs of a stopped call are
@@ -309,7 +315,7 @@ def compare(
     numbers = check_seeds(chosen.seeds if seeds is None else seeds)
     player = Player()
     made = [resolve_policy(policy, *player.requests(chosen, numbers[0])) for policy in made]
-    pairs = _pairs_by_label(chosen, made, routers)
+    pairs, settings = _with_settings(_pairs_by_label(chosen, made, routers), chosen, together)
     labels = list(pairs)
     sizes: list[int] = []
     bounds: list[Bound] = []
@@ -324,7 +330,7 @@ def compare(
             bounds.append(unbeatable(table, own, BOUNDED, effort=BOUND_EFFORT))
         notes += [(seed, note) for note in chosen.notes(table)]
     runs = [
-        Run(chosen, policy, router, seed, label, log=keep_examples and seed == numbers[0])
+        Run(settings[label], policy, router, seed, label, log=keep_examples and seed == numbers[0])
         for seed in numbers
         for label, (policy, router) in pairs.items()
     ]
@@ -332,8 +338,12 @@ def compare(
     with contextlib.ExitStack() as opened:
         journal, keys = None, []
         if folder is not None:
-            journal, setting = opened.enter_context(Journal(folder, UNFINISHED)), setting_key(chosen)
-            of = {label: run_keys(setting, *pair, numbers) for label, pair in pairs.items()}
+            journal = opened.enter_context(Journal(folder, UNFINISHED))
+            made_keys = {id(one): setting_key(one) for one in settings.values()}
+            of = {
+                label: run_keys(made_keys[id(settings[label])], *pair, numbers)
+                for label, pair in pairs.items()
+            }
             keys = [of[label][k] for k in range(len(numbers)) for label in pairs]
         executor = opened.enter_context(make_executor(player, jobs, ray=ray))
         for place, found in play_kept(runs, keys, executor, journal):
@@ -398,6 +408,30 @@ def _pairs_by_label(
             raise ConfigError(f"{what} {label(*pair)} is listed twice; results need different labels")
         found[label(*pair)] = pair
     return found
+
+
+def _with_settings(
+    pairs: dict[str, tuple[Policy, Router | None]], scenario: Scenario, both: bool
+) -> tuple[dict[str, tuple[Policy, Router | None]], dict[str, Scenario]]:
+    """Return the pairs to run and the scenario of each, by label.
+
+    Args:
+        pairs: pairs of policy and router, by label.
+        scenario: the scenario.
+        both: whether to run the pairs on its separate workers and on the same workers together.
+    """
+    if not both:
+        return pairs, dict.fromkeys(pairs, scenario)
+    prefill, decode = roles(scenario)
+    places = {
+        f"{prefill} prefill {decode} decode": scenario,
+        f"{prefill + decode} together": workers_together(scenario).resolved(),
+    }
+    labelled = {f"{label}, {place}": (label, place) for label in pairs for place in places}
+    return (
+        {name: pairs[label] for name, (label, _) in labelled.items()},
+        {name: places[place] for name, (_, place) in labelled.items()},
+    )
 
 
 def _both_described(policy: Policy, router: Router | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from kvgym.batch_time.deployments.deployment import Hardware
 from kvgym.batch_time.deployments.load import hardware_label, load_hardware
 from kvgym.batch_time.deployments.roofline_spec import is_roofline, roofline_options
 from kvgym.errors import KVGymError
+from kvgym.experiments.disaggregation import describe_roles
 from kvgym.experiments.scenario import Scenario, WorkerGroup
 from kvgym.workloads.base import IntRange
 from kvgym.workloads.describing import describe_requests
@@ -79,7 +80,7 @@ def _of_groups(scenario: Scenario) -> str:
 
 
 def describe_cluster(scenario: Scenario, routers: Sequence[str] = ()) -> str:
-    """Return the number of workers and the router, with a colon; "" for a single worker.
+    """Return the number of workers, their roles and their router, with a colon; "" for a single worker.
 
     Args:
         scenario: the scenario.
@@ -89,7 +90,7 @@ def describe_cluster(scenario: Scenario, routers: Sequence[str] = ()) -> str:
     if count == 1:
         return ""
     router = f"{len(routers)} routers" if several else (*routers, scenario.router)[0]
-    return f"{count} workers, {router}: "
+    return f"{describe_roles(scenario) or f'{count} workers'}, {router}: "
 
 
 def describe_scenario(scenario: Scenario, routers: Sequence[str] = ()) -> str:

@@ -44,6 +44,11 @@ class ScenarioOptions:
         rules: name of the engine's rules, see :data:`~kvgym.experiments.changes.RULES`; None = those of the scenario. A
             roofline in place of other hardware has ``"engine"`` unless the scenario states its rules.
         workers: number of equal workers.
+        prefill_workers: number of workers that process prompts only; with ``decode_workers``.
+        decode_workers: number of workers that generate tokens only.
+        link: link between the two, ``"25GB/s"`` or with a latency ``"25GB/s+1ms"``, see
+            :func:`kvgym.experiments.disaggregation.link_settings`; new separate workers, and other hardware, have the
+            link of the GPU unless it is given.
         router: router of a cluster.
         horizon: seconds after which a run stops.
         warm_up: part at the beginning of a run that is not measured: seconds, or requests as in ``"200r"``.
@@ -69,6 +74,9 @@ class ScenarioOptions:
     block_size: int | None = None
     rules: str | None = None
     workers: int | None = None
+    prefill_workers: int | None = None
+    decode_workers: int | None = None
+    link: str | None = None
     router: str | None = None
     horizon: float | None = None
     warm_up: float | str | None = None

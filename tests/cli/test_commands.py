@@ -423,3 +423,21 @@ def test_the_first_command_for_engineers_shows_differences(kvgym, tmp_path):
         best, *_, worst = sorted(rows[metric])
         assert worst > 1.03 * best, metric
     assert rows["kv_utilisation"].min() > 0.5
+
+
+def test_separate_workers_are_compared_with_the_same_together(kvgym, tmp_path):
+    given = ("compare", "-s", "a100-llama3-8b", "--prefill-workers", 1, "--decode-workers", 1, "-n", 10)
+    given += ("-p", "fcfs", "--seeds", 1, "--no-report", "-o", "x")
+    code, out, err = kvgym(*given)
+    assert code == 0, err
+    assert "1 prefill and 1 decode workers, link 300 GB/s, round_robin: llama3-8b-a100-tp1" in " ".join(
+        out.split()
+    )
+    assert " fcfs, 1 prefill 1 decode " in out
+    assert " fcfs, 2 together " in out
+    summary = json.loads((tmp_path / "x" / "summary.json").read_text())
+    assert list(summary["policies"]) == ["fcfs, 1 prefill 1 decode", "fcfs, 2 together"]
+    code, out, err = kvgym(*given, "--no-together")
+    assert code == 0, err
+    assert "together" not in out
+    assert "1 prefill and 1 decode workers" in " ".join(out.split())

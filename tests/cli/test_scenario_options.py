@@ -16,8 +16,8 @@ GIVEN = {
     "trace": "requests.csv", "trace_format": "vidur", "columns": "arrival=when", "time_unit": "ms", "rate_scale": 2.0,
     "workload": "lmsys", "rate": 3.0, "num_requests": 7, "predictions": "none", "ttft_slo": 1.5, "tbt_slo": 0.25,
     "too_long": "drop", "hardware": "llama3-8b-a100-tp1", "engine": "none", "batch_time": "unit", "kv_capacity": 9000,
-    "block_size": 16, "rules": "engine", "workers": 4, "router": "round_robin", "horizon": 12.5, "warm_up": "5",
-    "cool_down": "20r",
+    "block_size": 16, "rules": "engine", "workers": 4, "prefill_workers": 2, "decode_workers": 3, "link": "10GB/s",
+    "router": "round_robin", "horizon": 12.5, "warm_up": "5", "cool_down": "20r",
 }  # fmt: skip
 """A value for every option."""
 
@@ -89,8 +89,10 @@ def test_every_option_changes_the_scenario(name, tmp_path, azure_trace):
     others = {"workers": 4} if name == "router" else {}
     if name in ("trace_format", "columns", "time_unit", "rate_scale"):
         others = {"trace": azure_trace if name == "trace_format" else times}
-    before = build_scenario("a100-llama2-70b", **others)
-    after = build_scenario("a100-llama2-70b", **others, **{name: given})
+    separate = name in ("prefill_workers", "decode_workers", "link")
+    base = "a100-llama3-8b-disaggregated" if separate else "a100-llama2-70b"
+    before = build_scenario(base, **others)
+    after = build_scenario(base, **others, **{name: given})
     assert after.model_dump(exclude=TEXTS) != before.model_dump(exclude=TEXTS)
 
 

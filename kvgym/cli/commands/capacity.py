@@ -31,7 +31,10 @@ LONGEST_REASON = 60
 
 
 @scenario_options(
-    after={"workers": ["router"], "tolerance": group("slos", "requests", "lengths", "hardware")},
+    after={
+        "workers": [name for name in group("cluster") if name != "workers"],
+        "tolerance": group("slos", "requests", "lengths", "hardware"),
+    },
     instead={"router": ROUTERS},
 )
 def capacity(

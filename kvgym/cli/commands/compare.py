@@ -53,6 +53,13 @@ def compare(
             help="Also show a bound on what any scheduler could reach, and a clairvoyant reference.",
         ),
     ] = False,
+    together: Annotated[
+        bool | None,
+        typer.Option(
+            help="Of separate prefill and decode workers, also run on the same GPUs together (default: if "
+            "--prefill-workers or --decode-workers is given)."
+        ),
+    ] = None,
     jobs: JobsOption = None,
     ray: RayOption = None,
     out: OutOption = None,
@@ -103,13 +110,17 @@ def compare(
         from kvgym.theory.hindsight.bounds import REFERENCE
 
         added = all(make_policy(spec).info.name != REFERENCE for spec in specs)
-    runs = (len(specs) + added) * max(1, len(routers)) * count
+    both = together is True or (
+        together is None and (options.prefill_workers or options.decode_workers) is not None
+    )
+    runs = (len(specs) + added) * max(1, len(routers)) * count * (1 + both)
     with run_progress(runs, progress) as advance:
         comparison = run_comparison(
             chosen,
             specs,
             seeds=numbers,
             routers=several,
+            together=both,
             keep_examples=report,
             bound=bound,
             folder=folder,

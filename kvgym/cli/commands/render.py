@@ -21,7 +21,8 @@ DEFAULT_ID = "kvgym/AdmitCount-v0"
 REPLACED = {
     "workers": Declared(typer.Option(min=2, help=f"Number of equal workers, in {', '.join(ROUTING_IDS)}.")),
 }
-TAKEN = (*group("requests", "slos", "hardware"), "workers", "horizon")
+_WORKERS = ("workers", "prefill_workers", "decode_workers", "link")
+TAKEN = (*group("requests", "slos", "hardware"), *_WORKERS, "horizon")
 """Scenario options that become arguments of an environment."""
 
 _SETTINGS = ("hardware", "engine", "batch_time", "workload")
@@ -73,8 +74,9 @@ def render(
     from kvgym.envs.rendering.episode import record_episodes
 
     name = id_of(env)
-    for option, value in (("--workers", options.workers), ("--scheduler", scheduler)):
+    for option, value in (*((each, getattr(options, each)) for each in _WORKERS), ("scheduler", scheduler)):
         if value is not None and name not in ROUTING_IDS:
+            option = f"--{option.replace('_', '-')}"
             raise ConfigError(
                 f"{option} {value}: {name} schedules one worker; {option} is for {', '.join(ROUTING_IDS)}"
             )
@@ -118,6 +120,8 @@ def _arguments(scenario: str, options: ScenarioOptions) -> dict[str, Any]:
     for name in _SETTINGS:
         if getattr(changed, name) != getattr(base, name):
             arguments[name] = getattr(changed, name)
+    if options.prefill_workers is not None or options.decode_workers is not None:
+        arguments["workers"] = changed.workers
     if changed.system != base.system:
         arguments["system"] = changed.system.model_dump()
     if (changed.hardware, changed.batch_time, changed.kv_capacity) != (

@@ -59,7 +59,7 @@ def sweep(
         typer.Option(
             "--scenario",
             "-s",
-            help=f"Name (see kvgym list scenarios) or YAML file; default: that of the plan, else {DEFAULT_SCENARIO}.",
+            help=f"Name (see kvgym list scenarios) or YAML file of a scenario; default: that of the plan, else {DEFAULT_SCENARIO}.",
             autocompletion=names("scenarios"),
         ),
     ] = None,

@@ -105,6 +105,15 @@ SCENARIO_OPTIONS: dict[str, Declared] = {
         "goes to the front; blocks of 16), or paper. Default: the scenario's; with --model and --gpu engine.",
     ),
     "workers": _option("cluster", "Run a cluster with this number of equal workers."),
+    "prefill_workers": _option(
+        "cluster", "Run a cluster with this number of workers that process prompts only."
+    ),
+    "decode_workers": _option(
+        "cluster", "With --prefill-workers: number of workers that generate tokens only."
+    ),
+    "link": _option(
+        "cluster", "Link between them: 25GB/s, 200Gbit/s, with a latency 25GB/s+1ms (default: the GPU's)."
+    ),
     "router": _option(
         "cluster",
         "Router of a cluster, which assigns requests to workers (kvgym list routers).",

@@ -1,0 +1,162 @@
+"""Separate prefill and decode workers by options: their groups, the link between them, and the same GPUs together."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from kvgym.batch_time.deployments.deployment import Hardware
+from kvgym.batch_time.deployments.load import load_hardware
+from kvgym.errors import ConfigError, shown
+from kvgym.experiments.scenario import Scenario
+from kvgym.experiments.scenario_options import ScenarioOptions
+from kvgym.utils.specs import parse_seconds
+
+UNITS = {"MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12, "Mbit/s": 1.25e5, "Gbit/s": 1.25e8}
+"""Bytes per second of each unit."""
+
+LINK_FORMS = "25GB/s or 200Gbit/s, with a latency as in 25GB/s+1ms"
+
+_LINK = re.compile(r"([^\s+a-zA-Z]+(?:[eE]\d+)?) *([A-Za-z]+/s)(?:\+(.+))?")
+
+
+def roles(scenario: Scenario) -> tuple[int, int]:
+    """Return the numbers of prefill and of decode workers; (0, 0) if workers serve whole requests."""
+    groups = () if isinstance(scenario.workers, int) else scenario.workers
+    counts = {role: sum(g.count for g in groups if g.role == role) for role in ("prefill", "decode")}
+    return counts["prefill"], counts["decode"]
+
+
+def split_workers(base: Scenario, options: ScenarioOptions) -> list[dict[str, Any]] | None:
+    """Return the groups of workers that options describe; None if they describe none.
+
+    Args:
+        base: the scenario; its numbers of workers hold unless both are given.
+        options: the options.
+
+    Raises:
+        ConfigError: a number is missing or out of range, or the number of equal workers is given too.
+    """
+    given = {"prefill": options.prefill_workers, "decode": options.decode_workers}
+    if all(count is None for count in given.values()):
+        return None
+    if options.workers is not None:
+        raise ConfigError(
+            f"workers = {options.workers} and prefill_workers or decode_workers exclude each other: workers that serve "
+            "whole requests, or separate ones"
+        )
+    groups = []
+    for (role, count), present in zip(given.items(), roles(base), strict=True):
+        number = present if count is None else count
+        if number < 1:
+            other = next(name for name in given if name != role)
+            raise ConfigError(
+                f"{role}_workers = {count}: expected a whole number ≥ 1"
+                if count is not None
+                else f"{other}_workers = {given[other]} needs {role}_workers too, as in {role}_workers = 1"
+            )
+        groups.append({"role": role, "count": number})
+    return groups
+
+
+def parse_link(text: str) -> tuple[float, float | None]:
+    """Read a link such as ``"25GB/s"``, ``"200Gbit/s"`` or ``"25GB/s+1ms"``.
+
+    Returns:
+        Bandwidth, bytes per second, and latency, seconds; None if it is not given.
+
+    Raises:
+        ConfigError: the text has another form.
+    """
+    match = _LINK.fullmatch(text.strip())
+    try:
+        bandwidth = float(match[1]) * UNITS[match[2]] if match else math.nan
+    except (ValueError, KeyError):
+        bandwidth = math.nan
+    if not match or not 0 < bandwidth < math.inf:
+        raise ConfigError(f"link {shown(text)}: expected a bandwidth, as in {LINK_FORMS}")
+    latency = None if match[3] is None else parse_seconds(match[3], f"link {shown(text)}: latency")
+    return bandwidth, latency
+
+
+def link_settings(scenario: Scenario, link: str | None) -> dict[str, float]:
+    """Return the settings of the engine for the link between prefill and decode workers.
+
+    A hand-over takes the latency, and the KV cache of the request divided by the bandwidth.
+
+    Args:
+        scenario: a scenario with prefill and decode workers.
+        link: see :func:`parse_link`; None = that of the GPU's data sheet, where each GPU of the prefill worker sends
+            its part of the cache over its own link to peers in the same server.
+
+    Returns:
+        ``transfer_latency``, seconds, and ``transfer_time``, seconds per token; empty if there is no link to set.
+
+    Raises:
+        ConfigError: the workers are not separate, or the size of the cache is unknown.
+    """
+    if not any(roles(scenario)):
+        if link is None:
+            return {}
+        raise ConfigError(
+            f"link = {shown(link)} needs separate workers; add prefill_workers and decode_workers, as in "
+            "--prefill-workers 1 --decode-workers 1"
+        )
+    hardware = _prefill_hardware(scenario)
+    if hardware is None:
+        if link is None:
+            return {}
+        raise ConfigError(
+            f"link = {shown(link)} needs hardware, which has the bytes of a token; without, set transfer_time of the "
+            "system, seconds per token"
+        )
+    gpu, model = hardware.gpu, hardware.model
+    if link is None:
+        bandwidth, latency = gpu.link_bandwidth * model.kv_parts(hardware.tensor_parallel), None
+    else:
+        bandwidth, latency = parse_link(link)
+    return {
+        "transfer_latency": gpu.link_latency if latency is None else latency,
+        "transfer_time": model.kv_bytes_per_token / bandwidth,
+    }
+
+
+def describe_roles(scenario: Scenario) -> str:
+    """Return prefill and decode workers and their link in words; "" if workers serve whole requests."""
+    prefill, decode = roles(scenario)
+    if not prefill:
+        return ""
+    seconds, hardware = scenario.system.transfer_time, _prefill_hardware(scenario)
+    if not seconds:
+        link = "a link that takes no time"
+    elif hardware is None:
+        link = f"{1e6 * seconds:.3g} µs per token between them"
+    else:
+        link = f"link {hardware.model.kv_bytes_per_token / seconds / 1e9:.3g} GB/s"
+    return f"{prefill} prefill and {decode} decode workers, {link}"
+
+
+def together(scenario: Scenario) -> Scenario:
+    """Return the scenario with the same workers, each of which serves whole requests.
+
+    Raises:
+        ConfigError: the workers are not separate.
+    """
+    if isinstance(scenario.workers, int) or not any(roles(scenario)):
+        raise ConfigError(
+            f"scenario {shown(scenario.name)} has no separate workers to compare with the same ones together; add "
+            "prefill_workers and decode_workers"
+        )
+    groups = [{**group.model_dump(), "role": "mixed"} for group in scenario.workers]
+    return scenario.override(workers=groups)
+
+
+def _prefill_hardware(scenario: Scenario) -> Hardware | None:
+    """Return the hardware of the first prefill worker; None if it has none."""
+    if isinstance(scenario.workers, int):
+        return None
+    group = next(group for group in scenario.workers if group.role == "prefill")
+    alone = "kind" in group.batch_time or (group.hardware is None and "kind" in scenario.batch_time)
+    name = group.hardware or scenario.hardware
+    return None if name is None or alone else load_hardware(name)
