@@ -59,7 +59,8 @@ def sweep(
         typer.Option(
             "--scenario",
             "-s",
-            help=f"Name (see kvgym list scenarios) or YAML file of a scenario; default: that of the plan, else {DEFAULT_SCENARIO}.",
+            help="Name (see kvgym list scenarios) or YAML file of a scenario; default: that of the plan, else "
+            f"{DEFAULT_SCENARIO}.",
             autocompletion=names("scenarios"),
         ),
     ] = None,
