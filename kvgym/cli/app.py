@@ -84,6 +84,14 @@ class Commands(TyperGroup):
         for name, summary in COMMANDS.items():
             self.add_command(TyperCommand(name, help=summary))
 
+    def owners(self, flag: str) -> list[str]:
+        """Return the commands that have an option, ``"--seeds"`` or ``"-n"``."""
+        return [
+            name
+            for name in COMMANDS
+            if any(flag in (*each.opts, *each.secondary_opts) for each in load_command(name).params)
+        ]
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load and return the command that the first argument names."""
         if args and args[0] in COMMANDS:

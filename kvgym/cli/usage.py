@@ -31,7 +31,7 @@ class Command(TyperCommand):
         except Exception as error:
             if not hasattr(error, "possibilities"):  # of the class NoSuchOption, which Typer does not export
                 raise
-            raise ConfigError(self._unknown(str(error.option_name))) from None  # type: ignore[attr-defined]
+            raise ConfigError(self._unknown(str(error.option_name), ctx.parent)) from None  # type: ignore[attr-defined]
         if ctx.args:
             raise ConfigError(self._unexpected(ctx.args[0]))
         return []
@@ -52,9 +52,9 @@ class Command(TyperCommand):
                     f"{flag} {value}: expected one value; for several: kvgym sweep {field}={value}"
                 )
 
-    def _unknown(self, flag: str) -> str:
+    def _unknown(self, flag: str, parent: Any) -> str:
         """Return the message on an option that the command does not have."""
-        own, having = [text for each in self.params for text in each.opts], owners(flag)
+        own, having = [text for each in self.params for text in each.opts], parent.command.owners(flag)
         close = difflib.get_close_matches(flag, own, n=1, cutoff=0.85 if having else 0.7)
         hints = []
         if having:
@@ -74,18 +74,3 @@ class Command(TyperCommand):
 
 _WAYS = {"--policies": "policies", "--scenario": "a scenario", "--trace": "a trace"}
 """What is given by an option in every command, by the option."""
-
-
-def owners(flag: str) -> list[str]:
-    """Return the commands that have an option.
-
-    Args:
-        flag: the option, ``"--seeds"`` or ``"-n"``.
-    """
-    from kvgym.cli.app import COMMANDS, load_command
-
-    return [
-        name
-        for name in COMMANDS
-        if any(flag in (*each.opts, *each.secondary_opts) for each in load_command(name).params)
-    ]

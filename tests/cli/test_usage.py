@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvgym.cli.usage import owners
+from kvgym.cli.app import Commands
 from kvgym.errors import LIMIT
 
 
@@ -40,5 +40,6 @@ def test_lists_are_valid_where_an_option_takes_several_values(kvgym):
 
 
 def test_the_commands_with_an_option_are_known_also_by_its_negation():
+    owners = Commands().owners
     assert "compare" in owners("--no-report")
     assert owners("--records") == ["run"]
