@@ -51,7 +51,7 @@ def worker(
 
 
 def test_mixed_prefills_one_prompt_at_a_time_before_it_decodes() -> None:
-    # P 0, P 1, D 0 1: 1 is done at 3, when 2 comes: P 2, and then D 0 2.
+    # P 0, P 1, D 0 1: 1 is done at 3, when 2 arrives: P 2, and then D 0 2.
     result = simulate(settings(100), requests([0, 0, 3], [3, 4, 1], [2, 1, 1]), "dist_serve", log=True)
     check(result, start=[0, 1, 3], finish=[5, 3, 5], first=[1, 2, 4])
     assert result.log is not None
@@ -157,7 +157,7 @@ def run_decode_worker(
 
 
 def test_a_decode_worker_takes_all_that_fit_and_decodes_at_once() -> None:
-    # 1 comes at 1 and 2 within an iteration, at 1.5: both decode from the next boundary on.
+    # 1 arrives at 1 and 2 within an iteration, at 1.5: both decode from the next boundary on.
     simulation = run_decode_worker(100, [0, 1, 1.5], [3, 4, 5], [3, 1, 2])
     check(simulation, start=[0, 1, 2], finish=[3, 2, 4])
     log = simulation.log[: int(simulation.tracker[0]["num_log"])]
@@ -169,7 +169,7 @@ def test_a_decode_worker_takes_all_that_fit_and_decodes_at_once() -> None:
 
 
 def test_a_decode_worker_decodes_up_to_t_col() -> None:
-    # All are admitted, since the memory is there: kv 8 and one decode. D 0 until 3, D 1 until 5, D 2.
+    # All are admitted, since memory suffices: kv 8 and one decode. D 0 until 3, D 1 until 5, D 2.
     simulation = run_decode_worker(20, [0, 0, 0], [3, 4, 1], [3, 2, 1], "dist_serve:decodes=1")
     check(simulation, start=[0, 0, 0], finish=[3, 5, 6])
     # Room for one token is enough, M = 3 + 4 + 1 + 1.
@@ -179,7 +179,7 @@ def test_a_decode_worker_decodes_up_to_t_col() -> None:
 
 def test_a_decode_worker_prefills_what_it_evicted() -> None:
     # M = 10. 3 + 4, with 2 decodes 9; 2 would make 11. t=1: 11: 1 is evicted and loses all, D 0: kv 5. t=2: P 1: 5 +
-    # 4 + 1 fits, alone: kv 9. t=3: 11 again: 1 is evicted, D 0, done at 4. t=4: P 1. t=5: 2 comes: D 1 2; D 1.
+    # 4 + 1 fits, alone: kv 9. t=3: 11 again: 1 is evicted, D 0, done at 4. t=4: P 1. t=5: 2 arrives: D 1 2; D 1.
     args: tuple[Any, ...] = (10, [0, 0, 0], [3, 4, 1], [3, 2, 1])
     simulation = run_decode_worker(*args)
     check(simulation, start=[0, 0, 5], finish=[4, 7, 6], evictions=[0, 2, 0])

@@ -331,7 +331,7 @@ def test_records_equal_those_of_the_oracle(
             undone += book.undone
     assert finished >= 20
     assert evictions > 0
-    if oracle not in (AMin, MCLongest) and "extend" not in spec:  # those never admit what is too much at once
+    if oracle not in (AMin, MCLongest) and "extend" not in spec:  # those never admit too much at once
         assert undone > 0
 
 

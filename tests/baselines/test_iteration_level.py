@@ -137,7 +137,7 @@ def test_vllm_preempts_the_newest() -> None:
     # two it lost, and so on until 0 is done at 5. Then 4+1: prefill 5 with token 3, done at 8.
     result = run("vllm:watermark=0", 9, [0, 0], [2, 2], [5, 5], progress_on_evict="recompute")
     check(result, start=[0, 0], finish=[5, 8], evictions=[0, 1])
-    # Kept: 4 tokens of KV; it needs 5 at t=3 beside 6, no room; at 5 it goes on: 5, 6, 7.
+    # Kept: 4 tokens of KV; it needs 5 at t=3 beside 6, no room; at 5 it continues: 5, 6, 7.
     result = run("vllm:watermark=0", 9, [0, 0], [2, 2], [5, 5], progress_on_evict="kept")
     check(result, start=[0, 0], finish=[5, 8], evictions=[0, 1])
 
@@ -205,7 +205,7 @@ def test_sarathi_shortest_prefill_first() -> None:
     check(run("sarathi:token_budget=4,order=spf", *args), start=[1, 0, 0], finish=[3, 3, 1])
     # In order of arrival: t=0: 0: 4. t=1: 0: 1, 1: 2, 2: 1. t=2: 1 decodes, 2: 1. t=3: 1.
     check(run("sarathi:token_budget=4", *args), start=[0, 1, 1], finish=[2, 4, 3])
-    # A prompt once begun goes on, even if a shorter one arrives.
+    # A prompt once begun continues, even if a shorter one arrives.
     check(run("sarathi:token_budget=2,order=spf", 100, [0, 1], [4, 1], [1, 1]), start=[0, 2], finish=[2, 3])
 
 

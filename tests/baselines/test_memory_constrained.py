@@ -182,7 +182,7 @@ def test_thresholds_are_exact_decimals(policy: str, protection: str, M: int) -> 
 @BOTH
 def test_an_empty_worker_admits_its_first_request_despite_the_margin(policy: str) -> None:
     # Limit 5 of M = 10; 1 (s 6, o 4) needs all of it. MC-Benchmark, t=1: it is blocked for four rounds; t=3: 0 is done,
-    # and it goes alone all the same; t=7: 2+3. MC-SF, t=1: 3+2 with 2; 3 waits (3+3). t=3: 3; t=4: 1.
+    # and it runs alone regardless; t=7: 2+3. MC-SF, t=1: 3+2 with 2; 3 waits (3+3). t=3: 3; t=4: 1.
     columns: Any = ([0, 0.5, 0.5, 0.5], [1, 6, 1, 2], [3, 4, 1, 1])
     order = [0, 4, 1, 3] if policy == "mc_sf" else [0, 3, 7, 7]
     spec = f"{policy}:protection=0.5"

@@ -83,7 +83,7 @@ def test_the_last_pick_is_undone_if_memory_is_short() -> None:
 def test_a_segment_below_its_threshold_stops_all_later_ones() -> None:
     # n = (1, 2, 1), e = (1, 2, 3), l = 1; 0, 1, 2 (l' 3) at 0, 1, 2, then 3, 4, … (l' 1), one per iteration.
     # t=0: 0. t=1: 1; 0 decodes. t=2: entry of 2: {0}: k = 1: 2; 1 decodes. t=3: {0, 1}: k = 2, entry of 3
-    # empty: 3; 2 decodes; 0, 1 decode. t=4: entry of 2: {2}, of 3: {0, 1}, both full enough by themselves but 2
+    # empty: 3; 2 decodes; 0, 1 decode. t=4: entry of 2: {2}, of 3: {0, 1}, both full enough alone but 2
     # is not: k = 1 only: 4; 3. t=5, t=6: the same. Timeout 10 after t=7: 0, 1 (third token), 2 (second), 6
     # (first); then 2.
     result = run(
@@ -110,7 +110,7 @@ def test_all_segments_run_together_with_their_own_limits() -> None:
 
 
 def test_outputs_beyond_the_last_segment_stay_in_it() -> None:
-    # n = (1, 1), e = (1, 2). 0 (l' 4) goes on as long as requests come and one is at the entry of 2
+    # n = (1, 1), e = (1, 2). 0 (l' 4) continues as long as requests come and one is at the entry of 2
     # (after one token). t=0: 0. t=1: 1 (l' 2); 0. t=2: entry {0}: 2; 1; 0. t=3: entry {1}: 3 (l' 1); 2; 1
     # (done), 0 (third token). t=4: entry {2}: 4; 3 (done); 2 (done), 0 (fourth token: done).
     result = run(
@@ -191,7 +191,7 @@ def test_overflow_evicts_the_newest() -> None:
     # C = 7, n = (2, 1), e = (1, 2), l = 1, l' = 2. t=0: 0, 1: 2. t=1: 2+2, 2 and 3: 6. t=2: k = 2: entry {0,
     # 1}: 0 (3), 1 pauses (2), 2, 3 decode (2+2): 9 > 7: no picks; 3 is evicted: 7. t=3: entry {1, 2}; 4, 5, 3 wait:
     # 1: 3, 2 pauses with 2, 4 and 5: 7. t=4: entry {2}: 3; 4, 5: 2+2 = 7; 3 alone waits, below n. So nothing;
-    # timeout at 6: all: 3+2+2 = 7, no room for 3. t=7: 4, 5 go on, 3+3, and 3 is admitted, 1: 7. t=8: 3: 2.
+    # timeout at 6: all: 3+2+2 = 7, no room for 3. t=7: 4, 5 continue, 3+3, and 3 is admitted, 1: 7. t=8: 3: 2.
     # t=9: 3.
     result = run(
         "nested_wait:thresholds=2/1,segments=1/2,patience=2", 7, [0, 0, 1, 1, 2, 2], [1] * 6, [2] * 6
@@ -270,7 +270,7 @@ def test_practical_thresholds_are_proportional_to_the_requests_that_reach_a_segm
 
 
 def test_segments_end_where_types_do() -> None:
-    # Mean outputs 4.2, 1.9 and 2.1: segments 2 and 4, whatever the order.
+    # Mean outputs 4.2, 1.9 and 2.1: segments 2 and 4, in any order.
     classes = tuple(ClassStatistics(str(x), 1.0, 2.0, x) for x in (4.2, 1.9, 2.1))
     own = outcome("nested_wait:thresholds=3/2,patience=3", classes)
     assert np.array_equal(own, outcome("nested_wait:thresholds=3/2,segments=2/4,patience=3", classes))

@@ -117,7 +117,7 @@ def test_ageing_stops_at_the_first_that_does_not_fit() -> None:
 
 def test_ageing_undoes_admissions_that_overflow() -> None:
     # M = 10. 0: s 4, o 3, p 2. 1: s 5, o 1, p 1 at 2: 0 (g 2) has outlived its prediction and counts 0 in (5), but 7+6
-    # = 13 > 10: 1 does not start after all, and 0 goes on (MC-SF would clear it). t=3: 1.
+    # = 13 > 10: 1 does not start after all, and 0 continues (MC-SF would clear it). t=3: 1.
     check(run("ageing", 10, [0, 2], [4, 5], [3, 1], p=[2, 1]), start=[0, 3], finish=[3, 4], kv=[5, 6, 7, 6])
 
 
@@ -137,7 +137,7 @@ def test_ageing_at_the_ends_of_the_scale() -> None:
         a, s, o = random_requests(seed)
         rule = {"first_token": ("counted", "uncounted", "decode")[seed % 3]}
         assert_same_schedule(run("ageing:rate=0", 40, a, s, o, **rule), run("mc_sf", 40, a, s, o, **rule))
-        a = a + np.arange(len(a)) / 64  # no two at once: ties go by prediction
+        a = a + np.arange(len(a)) / 64  # no two at once: ties are broken by prediction
         aged, benchmark = (run(p, 40, a, s, o, **rule) for p in ("ageing:rate=1e6", "mc_benchmark"))
         assert_same_schedule(aged, benchmark)
 

@@ -49,7 +49,7 @@ def test_a_prompt_is_processed_in_chunks_alone_and_to_its_end(policy: str) -> No
 
 @BOTH
 def test_first_come_first_served(policy: str) -> None:
-    # Prompts 5, 1, 3 in order of arrival, although 1 is shorter; 2 and 3 come together at 0.5: by id.
+    # Prompts 5, 1, 3 in order of arrival, although 1 is shorter; 2 and 3 arrive together at 0.5: by id.
     result = run(f"{policy}:chunk=2,decodes=8", [0, 0.25, 0.5, 0.5], [5, 1, 3, 1], [1, 1, 1, 1])
     check(result, start=[0, 3, 4, 6], finish=[8, 8, 8, 8], first=[3, 4, 6, 7])
     assert batches(result) == [(2, 0), (2, 0), (1, 0), (1, 0), (2, 0), (1, 0), (1, 0), (0, 4)]
@@ -82,7 +82,7 @@ def test_first_token_rules(policy: str) -> None:
 
 @BOTH
 def test_one_token_outputs_and_an_arrival_at_a_completion(policy: str) -> None:
-    # P 0 [0, 1), D 0 [1, 2): done at 2, when 1 comes: P 1 [2, 3), D 1 [3, 4).
+    # P 0 [0, 1), D 0 [1, 2): done at 2, when 1 arrives: P 1 [2, 3), D 1 [3, 4).
     check(run(policy, [0, 2], [2, 3], [1, 1]), start=[0, 2], finish=[2, 4], first=[1, 3])
     # Where the prefill emits the token, it is all there is to do.
     result = run(policy, [0, 1], [2, 3], [1, 1], first_token="counted")
@@ -108,7 +108,7 @@ def test_a_request_may_fill_the_memory(policy: str) -> None:
 
 @BOTH
 def test_the_clock_follows_the_batches(policy: str) -> None:
-    # A batch takes 1 s, 0.5 s a prefill token, 0.25 s a decode. P 0 (2): 2. 1 came at 0.5: P 1 (1): 1.5.
+    # A batch takes 1 s, 0.5 s a prefill token, 0.25 s a decode. P 0 (2): 2. 1 arrived at 0.5: P 1 (1): 1.5.
     # D 0 1: 1.5; D 0: 1.25.
     time = AffineBatchTime(1.0, per_prefill_token=0.5, per_decode_token=0.25)
     result = run(policy, [0, 0.5], [2, 1], [2, 1], batch_time=time)
@@ -129,8 +129,8 @@ def test_rad_refills_to_t_col_when_one_completes() -> None:
 
 
 def test_rad_prefills_an_arrival_at_the_next_boundary() -> None:
-    # 0 decodes alone while none waits. 1 comes at 2, the end of a batch: P 1 at once, 0 pauses. D 0 1: 1 over.
-    # 2 comes at 4.5 within a batch: P 2 at 5. D 0 2: both are done at 7.
+    # 0 decodes alone while none waits. 1 arrives at 2, the end of a batch: P 1 at once, 0 pauses. D 0 1: 1 done.
+    # 2 arrives at 4.5 within a batch: P 2 at 5. D 0 2: both are done at 7.
     result = run("rad:decodes=3", [0, 2, 4.5], [2, 2, 2], [4, 1, 1])
     check(result, start=[0, 2, 5], finish=[7, 4, 7], first=[1, 3, 6])
     assert batches(result) == [(2, 0), (0, 1), (2, 0), (0, 2), (0, 1), (2, 0), (0, 2)]
@@ -209,7 +209,7 @@ def test_rad_batched_prefills_n_and_decodes_t_col_at_a_time() -> None:
 
 
 def test_rad_batched_admits_arrivals_in_prefill_mode_only() -> None:
-    # 1 comes at 1, when 0 is prefilled: P 1 still belongs to the cycle. D 0 1 three times.
+    # 1 arrives at 1, when 0 is prefilled: P 1 still belongs to the cycle. D 0 1 three times.
     check(run("rad_batched", [0, 1], [2, 2], [3, 3]), start=[0, 1], finish=[5, 5], first=[1, 2])
     # At 1.5 it is too late: D 0 until 4, although n and t_col would allow more.
     check(run("rad_batched", [0, 1.5], [2, 2], [3, 3]), start=[0, 4], finish=[4, 8], first=[1, 5])
@@ -245,10 +245,10 @@ def test_request_level_runs_a_batch_until_all_are_done() -> None:
     assert batches(result) == [(5, 0), (0, 1), (0, 1), (0, 1), (5, 0), (0, 1)]
     result = run("request_level:batch=2", [0] * 3, [3, 2, 5], [1, 4, 2])
     check(result, start=[0, 0, 5], finish=[2, 5, 8], first=[1, 1, 6])
-    # It does not wait for b requests: 0 goes alone; 1 and 2 come together at 1 and wait for its end at 3.
+    # It does not wait for b requests: 0 runs alone; 1 and 2 arrive together at 1 and wait for its end at 3.
     result = run("request_level:batch=2", [0, 1, 1], [3, 2, 5], [2, 1, 1])
     check(result, start=[0, 3, 3], finish=[3, 5, 5], first=[1, 4, 4])
-    # Completion and arrival in one moment: 1 comes at 3 and is seen at 3.
+    # Completion and arrival in one moment: 1 arrives at 3 and is seen at 3.
     check(run("request_level:batch=2", [0, 3], [3, 2], [2, 1]), start=[0, 3], finish=[3, 5], first=[1, 4])
 
 
@@ -261,7 +261,7 @@ def test_request_level_stops_at_the_first_that_does_not_fit() -> None:
 
 
 def test_request_level_evicts_the_newest_and_readmits_it_with_the_next_batch() -> None:
-    # M = 10, counted. 4 + 4, 10, then 12: 1 is evicted, and waits for 0's end at 4. 2 has come at 1: together 4 + 2.
+    # M = 10, counted. 4 + 4, 10, then 12: 1 is evicted, and waits for 0's end at 4. 2 has arrived at 1: together 4 + 2.
     result = run("request_level:batch=2", [0, 0, 1], [3, 3, 1], [4, 3, 1], M=10, first_token="counted")
     check(result, start=[0, 0, 4], finish=[4, 7, 5], first=[1, 1, 5], evictions=[0, 1, 0])
     assert result.log is not None

@@ -191,7 +191,7 @@ def test_at_most_eight_are_set_aside(capacity: int, long_ones: int, passes: bool
     ended = 0.31 + 2 * 0.0181  # the first batch
     soon = np.isclose(started, ended)
     assert soon.tolist() == [False] * (n + 1) + [passes]
-    weights["gate_busy"] = 1.0  # no worker is that busy: in order, as far as the memory goes
+    weights["gate_busy"] = 1.0  # no worker is that busy: in order, while memory lasts
     soon = np.isclose(run(table, capacity, weights, batch_time=AFFINE).requests["start_time"], ended)
     assert soon[1]
     assert soon[-1] == (capacity > 6)

@@ -92,10 +92,10 @@ def test_counted_first_tokens_start_the_clock() -> None:
 
 
 def test_the_batch_time_in_equation_8_is_the_mean_over_all_batches() -> None:
-    # 1 s a batch and 0.5 s a prefill token; 1 comes at 1. P 0 (2): 2 s, mean 2, C0 = 2 + 6 - 2 = 6 > 2.
-    # P 1 (4): 3 s. t=5: mean 2.5, C0 = 5.5 > 5 (the last batch alone would give 5). P 1 (4): 3 s.
-    # t=8: D 0, P 1 (3): 2.5 s. C0 = 10.5 + 6 - 10.5 / 4 = 13.9. P 1 (4): 3 s. t=13.5: mean 2.7, C0 = 13.8: not
-    # critical, but P 1 (1) leaves room: D 0, 1.5 s. t=15: D 1: 1 s.
+    # 1 s a batch and 0.5 s a prefill token; 1 arrives at 1. P 0 (2): 2 s, mean 2, C0 = 2 + 6 - 2 = 6 > 2. P 1 (4): 3
+    # s. t=5: mean 2.5, C0 = 5.5 > 5 (the last batch alone would give 5). P 1 (4): 3 s. t=8: D 0, P 1 (3): 2.5 s. C0 =
+    # 10.5 + 6 - 10.5 / 4 = 13.9. P 1 (4): 3 s. t=13.5: mean 2.7, C0 = 13.8: not critical, but P 1 (1) leaves room: D
+    # 0, 1.5 s. t=15: D 1: 1 s.
     time = AffineBatchTime(1.0, per_prefill_token=0.5)
     result = run("slai:offset=1,token_budget=4", [0, 1], [2, 16], [2, 1], [6, INF], batch_time=time)
     check(result, first=[2, 15], finish=[15, 16])
@@ -144,8 +144,8 @@ def test_shortest_prefill_first() -> None:
     # Budget 5. P 1 (2), P 2 (3 of 4). Ongoing first: P 2 (1), P 0 (4). P 0 (5): no token is left for a decode. D.
     result = run("slai:token_budget=5", [0] * 3, [9, 2, 4], [1] * 3)
     check(result, first=[3, 1, 2], finish=[4, 4, 4], start=[1, 0, 0])
-    # 3 (s 1) comes at 1: before 0, but after 2, which has begun: P 2 (1), P 3 (1), P 0 (3); P 0 (5);
-    # P 0 (1), D 1 2 3; D 0. A prefill that has begun is not interrupted: neither by 4 (s 1), which comes at 2.
+    # 3 (s 1) arrives at 1: before 0, but after 2, which has begun: P 2 (1), P 3 (1), P 0 (3); P 0 (5);
+    # P 0 (1), D 1 2 3; D 0. A prefill that has begun is not interrupted: neither by 4 (s 1), which arrives at 2.
     result = run("slai:token_budget=5", [0, 0, 0, 1, 2], [9, 2, 4, 1, 1], [1] * 5)
     check(result, first=[4, 1, 2, 2, 4], finish=[5, 4, 4, 4, 5], start=[1, 0, 0, 1, 3])
     assert batches(result) == [(5, 0), (5, 0), (5, 0), (2, 3), (0, 2)]
@@ -159,7 +159,7 @@ def test_first_come_first_served() -> None:
 
 
 def test_ties_of_equal_prompts_go_by_arrival_and_id() -> None:
-    # Budget 3: one prompt an iteration. 2 and 3 come together; 1 came before them but after 0.
+    # Budget 3: one prompt an iteration. 2 and 3 arrive together; 1 came before them but after 0.
     result = run("slai:token_budget=3", [0, 0.25, 0.5, 0.5], [3] * 4, [1] * 4)
     check(result, first=[1, 2, 3, 4], finish=[5, 5, 5, 6])  # then D 0 1 2, D 3
 
@@ -171,7 +171,7 @@ def test_paying_users_first() -> None:
     check(result, first=[2, 2, 1], finish=[3, 3, 3], start=[1, 0, 0])
     result = run("slai:token_budget=3", *args, priority=[0, 1, 1])
     check(result, first=[1, 2, 1], finish=[3, 3, 3])  # P 1 (3) takes the whole second budget
-    # First come, first served among equals; the larger the priority the earlier, whatever the prompt.
+    # First come, first served among equals; the larger the priority the earlier, for any prompt.
     result = run(
         "slai:token_budget=3,paying_first=True,order=fcfs",
         [0] * 4,
@@ -183,7 +183,7 @@ def test_paying_users_first() -> None:
 
 
 def test_paying_users_do_not_interrupt() -> None:
-    # P 0 (3 of 6); 1 pays and comes at 1: P 0 (3) first.
+    # P 0 (3 of 6); 1 pays and arrives at 1: P 0 (3) first.
     result = run("slai:token_budget=3,paying_first=True", [0, 1], [6, 3], [1, 1], priority=[0, 1])
     check(result, first=[2, 3], finish=[4, 4])
 
@@ -198,7 +198,7 @@ def test_cap_on_active_requests() -> None:
 
 
 def test_decode_limit() -> None:
-    # beta = 2 of three decodes, ties of C = inf go by activation: D 0 1, done. P 3, which came at 2, beside D 2.
+    # beta = 2 of three decodes, ties of C = inf go by activation: D 0 1, done. P 3, which arrived at 2, beside D 2.
     result = run("slai:max_decodes=2", [0, 0, 0, 2], [1] * 4, [1] * 4)
     check(result, first=[1, 1, 1, 3], finish=[2, 2, 3, 4])
     assert batches(result) == [(3, 0), (0, 2), (1, 1), (0, 1)]

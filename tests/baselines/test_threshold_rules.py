@@ -161,7 +161,7 @@ def test_thresholds_follow_the_arrivals(name: str) -> None:
 
 
 def test_adjusted_thresholds_stay_within_the_memory() -> None:
-    # 50/s are more than the worker can serve: thresholds grow only as far as their full batch, 20 n tokens, fits.
+    # 50/s are more than the worker can serve: thresholds grow only while their full batch, 20 n tokens, fits.
     one = (ClassStatistics("a", 1.0, 2.0, 4.0),)
     a = np.arange(0, 20, 0.02)
     policy = make_policy("wait:adjust=5")

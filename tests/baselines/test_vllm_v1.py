@@ -206,7 +206,7 @@ def test_among_equals_the_latest_is_preempted() -> None:
 
 def test_a_preempted_request_returns_to_its_place_by_priority() -> None:
     # M = 9. t=0: 0 alone. t=1: 5+4 (1). t=2: 10: 0, least important, is preempted, 1 has 5; 2, of middle importance,
-    # came. t=3: 1 has 6 and is done; 2 (s 2) comes before 0: 6+3. 0 needs 3 + 2 + 1.
+    # arrived. t=3: 1 has 6 and is done; 2 (s 2) comes before 0: 6+3. 0 needs 3 + 2 + 1.
     requests = instance(9, [0, 1, 2], [3, 3, 2], [4, 3, 3], [0, 2, 1])
     for requeue in ("front", "back", "arrival"):
         system = System(kv_capacity=9, batch_time=UnitBatchTime(), **{**ENGINE, "requeue": requeue})  # type: ignore[arg-type]

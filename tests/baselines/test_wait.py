@@ -4,7 +4,7 @@ Source: Ao et al., "Optimizing LLM Inference: Fluid-Guided Online Scheduling wit
 inequality (11), Section 6.1. Notation in comments: l prompt, l' output, n threshold, C memory, C* the memory of
 the fluid equilibrium. Rules of the paper unless stated otherwise: a prefill takes l and shows nothing, l' decodes
 follow, the s-th with l + s; eviction loses everything and leads to the back of the queue. Unit batch time. A request
-is at stage s >= 1 when s - 1 of its tokens are there; "timeout" is the end of the patience, where a drain batch runs.
+is at stage s >= 1 when it has s - 1 tokens; "timeout" is the end of the patience, where a drain batch runs.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def test_example_1_in_balance(policy: str) -> None:
 
 def test_examples_1_and_2_first_come_first_served_cascades() -> None:
     # 3 arrive at 0, 6 at 1, then four at each iteration. t=1: 3 decodes, 6 prefills: 6 + 6 = 12, three
-    # completions. t=2: the 6 decode with 12, no room for the four that have come. t=3: all 8 are prefilled. t=4:
+    # completions. t=2: the 6 decode with 12, no room for the four that have arrived. t=3: all 8 are prefilled. t=4:
     # 8 decodes would take 16: two lose their KV and wait behind four newcomers. t=5: those 2 and 8 new ones,
     # 10. t=6: 4 are evicted. t=7: 12, as many as there is room for. From then on 6 of 12 go each time: six completions
     # in two iterations, 3 instead of 4.

@@ -325,7 +325,7 @@ def test_shortest_job_first_goes_by_the_prediction() -> None:
 def test_swapped_out_requests_go_before_new_ones(
     spec: str, start: list[float], finish: list[float], evictions: list[int], kv: list[int]
 ) -> None:
-    # M = 8, c 9. 0 (s 3, o 2): 3, 4, 5; 1 (s 4, o 2): 4, 5, 6; 2 (s 3, o 1) comes at t=2: 3, 4. Total 5, 6, 4.
+    # M = 8, c 9. 0 (s 3, o 2): 3, 4, 5; 1 (s 4, o 2): 4, 5, 6; 2 (s 3, o 1) arrives at t=2: 3, 4. Total 5, 6, 4.
     # t=0: 3+4. t=1: 4+5>: 1 is evicted with 4; 4.
     result = run(spec, 9, 8, [0, 0, 2], [3, 4, 3], [2, 2, 1], progress_on_evict="kept")
     check(result, start, finish, evictions=evictions, kv=kv)
@@ -359,7 +359,7 @@ def test_the_look_ahead_knows_the_ramp_of_chunks(name: str) -> None:
 
 @pytest.mark.parametrize("name", [FCFS_AHEAD, SJF_AHEAD])
 def test_the_look_ahead_knows_the_rest_of_ongoing_prompts(name: str) -> None:
-    # M = 8, c 2. 0 (s 5, o 1): 2, 4, 5, 6; 1 (s 3, o 1) comes at t=1: 2, 3, 4. t=1: 4, 5, 6 with it: 6, 8, 10>.
+    # M = 8, c 2. 0 (s 5, o 1): 2, 4, 5, 6; 1 (s 3, o 1) arrives at t=1: 2, 3, 4. t=1: 4, 5, 6 with it: 6, 8, 10>.
     # t=2: 5, 6 with it: 7, 9>. t=3: 6 with it: 8, 3, 4.
     check(run(name, 2, 8, [0, 1], [5, 3], [1, 1]), [0, 3], [4, 6], kv=[2, 4, 5, 8, 3, 4])
     # M = 9: t=2: 7, 9, 4.
@@ -382,7 +382,7 @@ def test_long_predictions_delay_but_never_block_an_empty_worker(name: str) -> No
 
 @pytest.mark.parametrize("name", [FCFS_AHEAD, SJF_AHEAD])
 def test_short_predictions(name: str) -> None:
-    # M = 7, c 2. 0 (s 2, o 4, p 1): 2, 3 expected; 1 (s 2, o 2): 2, 3, 4. t=0: 4, 6, 4. t=1: 3+3. t=2: 0 goes on, so
+    # M = 7, c 2. 0 (s 2, o 4, p 1): 2, 3 expected; 1 (s 2, o 2): 2, 3, 4. t=0: 4, 6, 4. t=1: 3+3. t=2: 0 continues, so
     # 4+4 = 8>: 1 is evicted, and none starts. t=3: 0 is taken to need 5 and then nothing: 5+2, 3, 4. t=4: 6+3 = 9>: 1
     # is evicted again. t=5: 2, 3, 4.
     args = (2, 7, [0, 0], [2, 2], [4, 2], [1, 2])
@@ -402,7 +402,7 @@ def test_a_head_that_does_not_fit_ahead_blocks_the_rest() -> None:
 
 @pytest.mark.parametrize("name", [FCFS_AHEAD, SJF_AHEAD])
 def test_a_prefill_worker_looks_ahead_without_handed_over_requests(name: str) -> None:
-    # M = 8, whole prompts that write token 1. 0 (s 1, o 2): 2 at t=0; at t=1 it goes on. At t=5 worker 0
+    # M = 8, whole prompts that write token 1. 0 (s 1, o 2): 2 at t=0; at t=1 it continues. At t=5 worker 0
     # is empty: 1 (s 1, o 1) takes 2, so that 2 (s 6, o 1), which takes 7, waits for t=6.
     workers = [Worker(8, UnitBatchTime(), role) for role in ("prefill", "decode")]
     table = RequestTable.from_columns(

@@ -211,7 +211,7 @@ def test_an_empty_worker_goes_to_the_next_arrival(make: Make) -> None:
 def test_arrivals_within_an_iteration_are_seen_at_its_end(make: Make) -> None:
     simulation = make([(0, 2, 3), (1, 2, 1), (1.5, 2, 1), (2, 2, 1)])
     run(simulation, Decision(admit=[0]))
-    assert queue(simulation) == [1]  # an arrival at the boundary itself is there
+    assert queue(simulation) == [1]  # an arrival at the boundary itself counts
     run(simulation, Decision())
     assert queue(simulation) == [1, 2, 3]
 
