@@ -223,7 +223,7 @@ class Ranked(CompiledPolicy):
 
     info = PolicyInfo(
         name="ranked",
-        summary="one ranking by Gittins costs learned online; runs the prefix worth most for its duration",
+        summary="one ranking by Gittins costs learned online; runs the prefix with the best worth per time",
         paper="kvgym, after Gittins, Glazebrook, Weber, Multi-armed Bandit Allocation Indices",
         algorithm="docs/ranked.md",
         uses=frozenset({"predicted_length", "length_interval", "class", "slo"}),
@@ -259,7 +259,7 @@ class Ranked(CompiledPolicy):
             inside = isinstance(value, int | float) and low <= value <= high
             require(weight.name, value, inside, f"a number from {low:g} to {high:g}")
         require_count("hidden", hidden, least=0)
-        require("hidden", hidden, hidden <= MOST_UNITS, f"{MOST_UNITS} units at most")
+        require("hidden", hidden, hidden <= MOST_UNITS, f"at most {MOST_UNITS} units")
         size = hidden * (NETWORK_INPUTS + 2)
         numbers = numbers_of("network", network, float) if len(network) else (0.0,) * size
         expected = f"{size} finite numbers for hidden = {hidden}"
