@@ -54,7 +54,7 @@ def write_sweep_report(
     path: str | Path,
     *,
     metrics: Sequence[str] | None = None,
-    title: str = "Sweep",
+    title: str = "",
     lead: str = "",
     notes: Sequence[str] = (),
     command: str = "",
@@ -74,8 +74,8 @@ def write_sweep_report(
         path: the file; folders are created.
         metrics: metrics of the curves; heat maps show the first. None = mean end-to-end latency, p99 of TTFT and of
             TBT, and token throughput.
-        title: heading.
-        lead: the outcome in a sentence or two; "" = the number of runs.
+        title: heading; "" = the swept fields.
+        lead: the outcome in a sentence or two; "" = the best policies and the number of runs.
         notes: remarks, one sentence each.
         command: the command line, shown so that readers can repeat it.
         configuration: settings common to all runs, JSON-able, by title.

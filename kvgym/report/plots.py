@@ -21,6 +21,7 @@ from kvgym.experiments.comparison import BOUNDED, Comparison, label_of
 from kvgym.metrics import metric_info, scope_of
 from kvgym.report import series
 from kvgym.report.chart import Chart, Quantity
+from kvgym.report.names import metric_name, title
 from kvgym.report.numbers import figures
 from kvgym.report.style import (
     GRID,
@@ -374,8 +375,7 @@ def axis_label(quantity: Quantity) -> str:
 def metric_quantity(metric: str) -> Quantity:
     """Return a metric as a quantity, see :mod:`kvgym.metrics`."""
     unit = metric_info(metric).unit
-    name = "Mean end-to-end latency" if metric == "e2e_latency_mean" else metric
-    return Quantity(name, "" if unit == "1" else unit)
+    return Quantity(title(metric_name(metric)), "" if unit == "1" else unit)
 
 
 def _single(styles: Mapping[str, LineStyle], width: float, x: Quantity, y: Quantity) -> tuple[Chart, Axes]:

@@ -12,8 +12,10 @@ from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.statistics import mean_interval
 from kvgym.metrics import metric_names
 from kvgym.report import write_sweep_report
+from kvgym.report.names import field_name, metric_name
 from kvgym.report.sweep.fronts import front_of, pareto_front
 from kvgym.report.sweep.maps import heat_maps
+from kvgym.report.sweep.page import outcome
 from kvgym.report.sweep.plots import curves
 from kvgym.report.sweep.runs import SweepRuns, wants_log
 from kvgym.report.sweep.slices import MAX_PANELS, cut, numeric_pairs
@@ -49,7 +51,7 @@ def test_a_sweep_of_one_field(tmp_path):
     text = report(tmp_path, frame(RATES), ["rate"], title="Rates <&>", command="kvgym sweep rate=1:8")
     page = Page(text)
     said = " ".join(" ".join(page.texts).split())
-    assert "24 runs: 2 policies at 4 points of rate, 3 seeds." in said
+    assert "24 runs: 2 policies at 4 points of arrival rate, 3 seeds." in said
     assert "Rates <&>" in said
     assert "kvgym sweep rate=1:8" in said
     assert len(pictures_of(text)) == 4 + 2  # curves and fronts
@@ -61,7 +63,9 @@ def test_a_sweep_of_one_field(tmp_path):
     assert first["y"] == pytest.approx([e.value for e in expected], rel=1e-5)
     assert first["y_low"] == pytest.approx([e.low for e in expected], rel=1e-5)
     assert first["y_high"] == pytest.approx([e.high for e in expected], rel=1e-5)
-    assert first["text"][1] == "rate = 2; 3 seeds"
+    assert first["text"][1] == "arrival rate = 2; 3 seeds"
+    assert "Lowest mean end-to-end latency: a at 4 of 4 points." in said
+    assert (panel["x"]["label"], panel["x"]["unit"]) == ("Arrival rate", "requests/s")
     assert "https://" not in text
 
 
@@ -97,9 +101,9 @@ def test_other_fields_make_panels_or_are_fixed_and_named(tmp_path):
 def test_panels_are_selected_evenly_and_omissions_named():
     runs = SweepRuns(frame([{"x": x, "y": y} for x in (1, 2) for y in range(11)]), ["x", "y"])
     piece = cut(runs, (0,), panels=True)
-    assert [title for title, _ in piece.panels] == [f"y = {y}" for y in (0, 2, 4, 6, 8, 10)]
+    assert [title for title, _ in piece.panels] == [f"y = {y}" for y in (0, 3, 7, 10)]
     assert len(piece.panels) == MAX_PANELS
-    assert piece.remarks == ("Not shown: y = 1, 3, 5, 7, 9.",)
+    assert piece.remarks == ("Not shown: y = 1, 2, 4, 5, 6, 8, 9.",)
 
 
 def test_fields_that_change_together_need_no_panels():
@@ -122,6 +126,36 @@ def test_a_hyperparameter_of_one_policy_leaves_the_others_in_every_panel():
     assert "Without b, which has no alpha." in cut(runs, (1,), panels=True).remarks
 
 
+def test_a_hyperparameter_of_one_policy_does_not_repeat_the_runs_of_others(tmp_path):
+    grid = [{"rate": r, "a.alpha": x} for x in (0.1, 0.2) for r in (1, 2)]
+    runs = SweepRuns(frame(grid), ["rate", "a.alpha"])
+    assert len(runs) == 3 * (4 + 2)  # those of b once per rate
+    assert runs.points == ((1, 0.1), (1, 0.2), (1, None), (2, 0.1), (2, 0.2), (2, None))
+    assert runs.own("b", (1, 0.2)) == (1, None)
+    assert (
+        outcome(runs, "e2e_latency_mean") == "Lowest mean end-to-end latency: a at 2 and b at 2 of 4 points."
+    )
+    text = report(tmp_path, frame(grid), ["rate", "a.alpha"])
+    assert "combinations of policy and point" not in text
+    assert "Without b, which has no a alpha." in text
+
+
+def test_metrics_that_are_always_0_have_no_figure(tmp_path):
+    rows = [{**row, "evictions": 0} for row in frame(RATES).rows()]
+    text = report(tmp_path, Frame.from_rows(rows), ["rate"], metrics=["evictions", "ttft_mean"])
+    assert "Evictions, against" not in text
+    assert "Mean time to first token, against arrival rate" in text
+    assert "evictions in all runs" in text
+
+
+def test_names_for_readers():
+    assert [metric_name(name) for name in ("ttft_p99", "tbt_mean", "kv_utilisation", "evictions")] == [
+        "time to first token, p99", "mean time between tokens", "KV utilisation", "evictions",
+    ]  # fmt: skip
+    assert field_name("sarathi.token_budget") == "sarathi token budget"
+    assert all(metric_name(name).isascii() and "_" not in metric_name(name) for name in metric_names())
+
+
 def test_heat_maps_show_every_cell_on_one_scale():
     runs = SweepRuns(frame(GRID, failed={(0, "b", 1)}), ["rate", "capacity"])
     maps = heat_maps(runs, cut(runs, (0, 1), panels=False), "e2e_latency_mean", width=5.0)
@@ -140,7 +174,7 @@ def test_a_failed_seed_leaves_no_mean_and_is_listed(tmp_path):
     runs = frame(RATES, failed={(3, "b", 1)})
     text = report(tmp_path, runs, ["rate"])
     assert "1 run failed; the reasons are below." in text
-    assert re.search(r"b, rate = 8\s+\(1 of 3 seeds: 1\)", text)
+    assert re.search(r"b, arrival rate = 8\s+\(1 of 3 seeds: 1\)", text)
     assert "it got stuck &lt;b&gt;" in text
     (panel,) = data_of(text)["charts"]["curve-0-0"]
     assert panel["series"][1]["y"][3] is None
@@ -237,7 +271,7 @@ def test_bad_input_is_explained(tmp_path):
     runs = frame(RATES)
     with pytest.raises(ConfigError, match="lack speed, policy"):
         report(tmp_path, without(runs, "policy"), ["speed"])
-    with pytest.raises(ConfigError, match="policy a, rate = 1, seed 0 appears twice"):
+    with pytest.raises(ConfigError, match="policy a, arrival rate = 1, seed 0 appears twice"):
         report(tmp_path, Frame.from_rows([*runs.rows(), *runs.rows()]), ["rate"])
     with pytest.raises(ConfigError, match="has no runs"):
         report(tmp_path, Frame({name: [] for name in runs.columns}), ["rate"])

@@ -265,7 +265,8 @@ def _write_report(result: SweepResult, folder: Path) -> None:
     require("matplotlib", "jinja2")
     path = write_sweep_report(
         result.to_frame(), result.fields, folder / "report.html", metrics=result.plan.metrics,
-        title=f"Sweep: {result.plan.name}", lead=result.plan.summary, notes=result.notes(),
-        command=command_line(), configuration=result.plan.model_dump(mode="json"),
+        title="" if result.plan.name == "sweep" else f"Sweep: {result.plan.name}",
+        lead=result.plan.summary, notes=result.notes(), command=command_line(),
+        configuration=result.plan.model_dump(mode="json"),
     )  # fmt: skip
     console.print_line(f"report:  {path}")

@@ -11,6 +11,7 @@ from matplotlib.colors import LogNorm, Normalize
 
 from kvgym.experiments.statistics import Estimate
 from kvgym.report.chart import Chart, Quantity
+from kvgym.report.names import title
 from kvgym.report.numbers import figures
 from kvgym.report.plots import axis_label, metric_quantity
 from kvgym.report.style import log_ticks, styled, text_of
@@ -67,8 +68,8 @@ def _map(
     ax = chart.add_subplot()
     chart.panel(
         ax,
-        Quantity(across.name, names=names[0]),
-        Quantity(up.name, names=names[1]),
+        Quantity(title(across.title), names=names[0]),
+        Quantity(title(up.title), names=names[1]),
         metric_quantity(metric),
         policy,
     )
@@ -98,8 +99,8 @@ def _map(
     ax.tick_params(length=0)
     for spine in ax.spines.values():
         spine.set_visible(False)
-    ax.set_xlabel(text_of(across.name))
-    ax.set_ylabel(text_of(up.name))
+    ax.set_xlabel(text_of(axis_label(across.quantity)))
+    ax.set_ylabel(text_of(axis_label(up.quantity)))
     ax.set_title(text_of(policy))
     return chart
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from kvgym.report.chart import Chart, Quantity
+from kvgym.report.chart import Chart
 from kvgym.report.plots import axis_label, metric_quantity
 from kvgym.report.style import PLAIN, LineStyle, log_ticks, policy_styles, styled, text_of
 from kvgym.report.sweep.runs import Point, SweepRuns, SweptField, spans_decades, written
@@ -37,18 +37,16 @@ def curves(runs: SweepRuns, piece: Slice, metric: str, *, width: float) -> Chart
     )
     count = len(piece.panels)
     wide = not field.numeric and not names_fit(field.known, width / 2 - MARGIN)
-    columns = 1 if wide else min(2, count)
+    columns = 1 if wide else 2 if count == 4 else count
     rows = -(-count // columns)
     height = 3.3 if count == 1 else 0.5 + (1.4 if wide else 2.0) * rows
     chart = Chart(runs.policies, figsize=(width, height), layout="constrained")
     grid = chart.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     seen: list[float] = []
     for ax, (title, points) in zip(grid, piece.panels, strict=False):
-        chart.panel(
-            ax, Quantity(field.name, names=() if field.numeric else field.known), quantity, title=title
-        )
+        chart.panel(ax, field.quantity, quantity, title=title)
         if title:
-            ax.set_title(text_of(title), pad=3)
+            ax.set_title(text_of(title.partition(" = ")[2]), pad=3)  # the page names the field
         for number, policy in enumerate(runs.policies):
             seen += _line(chart, ax, runs, policy, points, piece.axes[0], metric, number, styles[policy])
     for ax in grid[count:]:
@@ -59,7 +57,7 @@ def curves(runs: SweepRuns, piece: Slice, metric: str, *, width: float) -> Chart
         last = i + columns >= count  # no panel below
         ax.tick_params(labelbottom=last)
         if last:
-            ax.set_xlabel(text_of(field.name))
+            ax.set_xlabel(text_of(axis_label(field.quantity)))
     chart.supylabel(axis_label(quantity), fontsize="medium")
     return chart
 

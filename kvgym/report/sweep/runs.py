@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError
 from kvgym.experiments.statistics import Estimate, mean_interval
 from kvgym.policy import clairvoyant_labels
+from kvgym.report.chart import Quantity
+from kvgym.report.names import field_name, field_unit, title
 from kvgym.utils.frame import Frame
 
 Value = float | str | None
@@ -51,9 +53,20 @@ class SweptField:
         """Whether the axis of the field is logarithmic, see :data:`AXIS_RULE`."""
         return self.numeric and wants_log([float(v) for v in self.known])
 
+    @property
+    def title(self) -> str:
+        """Name for readers, see :func:`~kvgym.report.names.field_name`."""
+        return field_name(self.name)
+
+    @property
+    def quantity(self) -> Quantity:
+        """The field as the quantity of an axis."""
+        names = () if self.numeric else self.known
+        return Quantity(title(self.title), field_unit(self.name), names)
+
     def label(self, value: Value) -> str:
         """Return ``name = value``."""
-        return f"{self.name} = {written(value)}"
+        return f"{self.title} = {written(value)}"
 
 
 def wants_log(values: Sequence[float]) -> bool:
@@ -115,12 +128,16 @@ class SweepRuns:
         if not fields:
             raise ConfigError("the sweep has no fields; name the swept columns")
         columns = {name: _values(name, frame[name]) for name in fields}
+        policies = [row["policy"] for row in frame.rows()]
+        foreign = _without_foreign(columns, policies)
         self.fields = tuple(_field(name, values) for name, values in columns.items())
         self._rows: dict[tuple[str, Point], dict[int, dict[str, Any]]] = {}
         keys = zip(*columns.values(), strict=True)
-        for point, row in zip(keys, frame.rows(), strict=True):
+        for point, row, repeated in zip(keys, frame.rows(), foreign, strict=True):
             of_seed = self._rows.setdefault((row["policy"], point), {})
             if row["seed"] in of_seed:
+                if repeated:  # the same run at another value of another policy's hyperparameter
+                    continue
                 where = ", ".join(map(SweptField.label, self.fields, point))
                 raise ConfigError(f"policy {row['policy']}, {where}, seed {row['seed']} appears twice")
             of_seed[row["seed"]] = row
@@ -144,6 +161,18 @@ class SweepRuns:
     def has(self, policy: str, point: Point) -> bool:
         """Whether a policy was run at a point."""
         return (policy, point) in self._rows
+
+    def own(self, policy: str, point: Point) -> Point | None:
+        """Return a policy's point with the values of a point, without those that do not apply to it; None = not run."""
+        for own in self.points:
+            if self.has(policy, own) and all(a in (b, None) for a, b in zip(own, point, strict=True)):
+                return own
+        return None
+
+    def applies(self, policy: str, point: Point) -> bool:
+        """Whether a point has a value for just the fields that apply to a policy, as in any of its runs."""
+        blank = [v is None for v in point]
+        return any(blank == [v is None for v in own] for own in self.points if self.has(policy, own))
 
     def seeds_of(self, policy: str, point: Point) -> tuple[int, ...]:
         """Return the seeds on which a policy was run at a point."""
@@ -202,6 +231,20 @@ def _values(name: str, column: NDArray[Any]) -> list[Value]:
     if kind in "OU":
         return [None if v is None else str(v) for v in values]
     raise ConfigError(f"swept field {name} holds {column.dtype}; expected numbers, strings or booleans")
+
+
+def _without_foreign(columns: dict[str, list[Value]], policies: Sequence[str]) -> list[bool]:
+    """Remove hyperparameters of other policies from the values; return the rows from which one was removed."""
+    bases = [policy.partition(":")[0] for policy in policies]
+    changed = [False] * len(policies)
+    for name, values in columns.items():
+        owner = name.partition(".")[0]
+        if "." not in name or owner not in bases:
+            continue
+        for row, base in enumerate(bases):
+            if base != owner:
+                values[row], changed[row] = None, True
+    return changed
 
 
 def _field(name: str, values: list[Value]) -> SweptField:

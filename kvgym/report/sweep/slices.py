@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kvgym.report.sweep.runs import Point, SweepRuns, SweptField, Value, written
 
-MAX_PANELS = 6
+MAX_PANELS = 4
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,13 @@ class Slice:
         axes: indices of the fields on the figure's axes.
         panels: title ("" if there is only one panel) and points of each panel.
         remarks: sentences on the selection.
+        split: index of the field that makes the panels, None for a single panel.
     """
 
     axes: tuple[int, ...]
     panels: tuple[tuple[str, tuple[Point, ...]], ...]
     remarks: tuple[str, ...]
+    split: int | None = None
 
 
 def varying(runs: SweepRuns) -> list[int]:
@@ -61,9 +63,12 @@ def cut(runs: SweepRuns, axes: Sequence[int], *, panels: bool) -> Slice:
     remarks = []
     lost = [p for p in runs.policies if not any(runs.has(p, point) for point in points)]
     if lost:
-        names = " or ".join(runs.fields[i].name for i in axes)
+        missing = [
+            i for i in axes if any(runs.has(p, at) and at[i] is None for p in lost for at in runs.points)
+        ]
+        names = " or ".join(runs.fields[i].title for i in missing or axes)
         remarks.append(f"Without {', '.join(lost)}, which {'have' if len(lost) > 1 else 'has'} no {names}.")
-    moving = [runs.fields[i].name for i in along if len({p[i] for p in points}) > 1]
+    moving = [runs.fields[i].title for i in along if len({p[i] for p in points}) > 1]
     if moving:
         remarks.append(f"{' and '.join(moving)} {'varies' if len(moving) == 1 else 'vary'} with it.")
     for i in rest:
@@ -88,9 +93,9 @@ def cut(runs: SweepRuns, axes: Sequence[int], *, panels: bool) -> Slice:
     if len(there) > MAX_PANELS:
         shown = [there[round(k * (len(there) - 1) / (MAX_PANELS - 1))] for k in range(MAX_PANELS)]
         left = ", ".join(written(v) for v in there if v not in shown)
-        remarks.append(f"Not shown: {field.name} = {left}.")
+        remarks.append(f"Not shown: {field.title} = {left}.")
     made = tuple((field.label(v), _at(points, split, v)) for v in shown)
-    return Slice(tuple(axes), made, tuple(remarks))
+    return Slice(tuple(axes), made, tuple(remarks), split)
 
 
 def _follows(points: Sequence[Point], place: int, axes: Sequence[int]) -> bool:
