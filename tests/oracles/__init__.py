@@ -1,1 +1,1 @@
-"""Second, plain readings of schedulers and optima, written from papers and pages, that tests compare with."""
+"""Independent plain implementations of schedulers and optima, from papers and pages, for comparison in tests."""

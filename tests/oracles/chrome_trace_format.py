@@ -1,8 +1,9 @@
 """A strict check of the Chrome JSON trace format.
 
 After "Trace Event Format" (Google, 2016; docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU),
-the object form; stricter than it where viewers are: numbers of nanoseconds, slices of a track that never overlap in
-part, the slice around another one first, arrows that begin and end in slices, and a name for every process and track.
+in the object form. Like viewers, it is stricter than the specification: times are whole nanoseconds, slices of a track
+never overlap in part, an enclosing slice comes first, arrows begin and end in slices, and every process and track has
+a name.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ KEYS = {"traceEvents", "displayTimeUnit", "otherData"}
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """Read and check a trace; ``ts`` and ``dur`` come as whole nanoseconds."""
+    """Read and check a trace; return ``ts`` and ``dur`` as whole nanoseconds."""
     path = Path(path)
     raw = gzip.decompress(path.read_bytes()) if path.name.endswith(".gz") else path.read_bytes()
     content = json.loads(
@@ -45,7 +46,7 @@ def load(path: str | Path) -> dict[str, Any]:
 
 
 def check(content: Any) -> None:
-    """Raise AssertionError where the content is no trace; times are replaced by nanoseconds."""
+    """Raise AssertionError if the content is not a trace; replace times by nanoseconds."""
     assert isinstance(content, dict)
     assert content.keys() <= KEYS, content.keys() - KEYS
     assert content["displayTimeUnit"] in ("ms", "ns")
@@ -103,7 +104,7 @@ def _check_event(event: Any) -> None:
 
 
 def _check_nesting(track: tuple[int, int], spans: list[tuple[int, int]]) -> None:
-    """Slices of a track lie in one another or apart, and in the file the outer one comes first."""
+    """Check that slices of a track are nested or disjoint, and that the outer one comes first in the file."""
     around: list[int] = []
     for start, end in sorted(spans, key=lambda span: span[0]):  # stable: equal starts as in the file
         while around and around[-1] <= start:
@@ -113,7 +114,7 @@ def _check_nesting(track: tuple[int, int], spans: list[tuple[int, int]]) -> None
 
 
 def _check_arrows(events: list[Any], slices: dict[tuple[int, int], list[tuple[int, int]]]) -> None:
-    """Every arrow has a begin and, not earlier, an end, each in a slice of its track."""
+    """Check that every arrow has a begin and, not earlier, an end, each in a slice of its track."""
     ends: dict[Any, dict[str, Any]] = defaultdict(dict)
     for event in events:
         if event["ph"] in ("s", "f"):

@@ -20,9 +20,9 @@ SIZES = [32, 64, *range(128, 1025, 128), *range(1536, MOST_TOKENS + 1, 512)]
 
 
 class RankedBook(Policy):
-    """The rule, given its weights by name, and the system's swap time where evicted requests keep their KV.
+    """The rule, with its weights by name, and the system's swap time if evicted requests keep their KV.
 
-    ``met`` counts what a comparison should have come across.
+    ``met`` counts the situations that a comparison should cover.
     """
 
     info = make_policy("ranked").info
@@ -83,12 +83,12 @@ class RankedBook(Policy):
         self.met["tight between rankings"] += tight and not due
         return not (due or learned or tight)
 
-    # ---------------------------------------------------------------- what is seen
+    # ---------------------------------------------------------------- observation
 
     def look(self) -> None:
-        """Bring what is known of each request up to date."""
+        """Update the information about each request."""
         for i in self.view.left.tolist():
-            self.jobs.pop(i, None)  # it may be back, as a new one
+            self.jobs.pop(i, None)  # it may have returned as a new one
         self.waiting, self.running = list[Job](), list[Job]()
         self.joined = [job for job in self.evicted if job.id in self.jobs]
         for rows, active in ((self.view.waiting, False), (self.view.active, True)):
@@ -107,7 +107,7 @@ class RankedBook(Policy):
                 (self.running if active else self.waiting).append(job)
 
     def arrival(self, rows: Any, k: int) -> Job:
-        # What a request has shown before it comes here, from a prefill worker, is in no column.
+        # No column has the tokens that a request emitted on a prefill worker before it arrived here.
         record = self.view.simulation.requests[rows.request_id[k]]
         return Job(
             id=int(rows.request_id[k]),
@@ -125,7 +125,7 @@ class RankedBook(Policy):
         )
 
     def count(self) -> bool:
-        """Count completions, and learn hazards when it is time: says whether it did."""
+        """Count completions, and learn hazards when it is time; return whether it did."""
         for i in self.view.finished.tolist():
             job = self.jobs.pop(i)
             for group in {0, job.group}:
@@ -154,7 +154,7 @@ class RankedBook(Policy):
 
     @property
     def usual(self) -> float:
-        """The mean logarithm of the output to come, over arrivals."""
+        """Return the mean logarithm of the expected output over arrivals."""
         return self.sum_of_logs / self.arrived if self.arrived else 0.0
 
     def rate(self, learned: bool) -> None:
@@ -184,11 +184,11 @@ class RankedBook(Policy):
                 self.add_deadline(job)
 
     def looked(self) -> None:
-        """Record that the queue's deadlines were checked, and how many are pressing."""
+        """Record that the queue's deadlines were updated, and how many requests press."""
         self.since_looked, self.pressing = 0, sum(map(self.presses, self.waiting))
 
     def spare(self, job: Job) -> float:
-        """Return the time to its next deadline beyond what its prompt and the shortest batch take."""
+        """Return the time until its next deadline, less the time for its prompt and the shortest batch."""
         return job.deadline() - self.clock - (self.shortest + self.per_prompt_token * job.left)
 
     def presses(self, job: Job) -> bool:
@@ -233,7 +233,7 @@ class RankedBook(Policy):
             self.busy,
             self.view.kv_allocated / self.view.kv_capacity,
         )
-        output = 0.0  # summed in this order: the last bit decides between requests that are alike
+        output = 0.0  # summed in this order: the last bit decides between identical requests
         for u in range(w["hidden"]):
             *into, bias, out = w["network"][14 * u : 14 * u + 14]
             output += out * math.tanh(sum((x * f for x, f in zip(into, features, strict=True)), bias))
@@ -242,11 +242,11 @@ class RankedBook(Policy):
     # ---------------------------------------------------------------- the decision
 
     def claim(self, job: Job) -> int:
-        """Return the memory that it takes with all of its prompt and one token more."""
+        """Return the memory that it takes with its whole prompt and one more token."""
         return -(-(job.kv + job.left + 1) // self.block) * self.block
 
     def finds(self, queue: list[Job]) -> bool:
-        """Look for the best of a sorted queue, and again where it is lost by now: says whether there is one."""
+        """Find the best of a sorted queue, again if its deadline has been lost; return whether there is one."""
         while queue and queue[0].pressed and self.spare(queue[0]) < 0:
             self.met["lost while waiting"] += 1
             self.add_deadline(queue[0])
@@ -289,12 +289,12 @@ class RankedBook(Policy):
             total += job.tokens
 
     def room(self) -> float:
-        """Return f / (f + 2,048), f being the tokens for which there is memory."""
+        """Return f / (f + 2,048), with f tokens of free memory."""
         free = self.view.kv_capacity - self.view.kv_allocated
         return free / (free + 2048)
 
     def best(self, stay: list[Job], entering: list[Job], room: int) -> tuple[Batch, float]:
-        """Return the prefix of those in order that is worth most, and its duration."""
+        """Return the prefix of the ranking with the best worth, and its duration."""
         w = self.weights
         power = w["cost"] + w["cost_pressure"] * self.pressure
         share = len(self.waiting) / (1 + len(self.running) + len(self.waiting))

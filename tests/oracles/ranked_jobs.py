@@ -1,4 +1,4 @@
-"""Requests and batches as the plain scheduler ``ranked`` sees them, written from docs/ranked.md ("Score")."""
+"""Requests and batches of the plain scheduler ``ranked``, written from docs/ranked.md ("Score")."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INF = math.inf
 
 @dataclass(eq=False)
 class Job:
-    """A request: what was revealed of it, its state at this boundary, and what its last scoring found."""
+    """A request: its revealed information, its state at this boundary, and the results of its last scoring."""
 
     id: int
     arrival: float
@@ -27,7 +27,7 @@ class Job:
     first: float
     last: float
     gap: float
-    most: int  # output tokens it has ever had
+    most: int  # most output tokens that it has ever had
     made: int = 0
     left: int = 0
     kv: int = 0
@@ -48,7 +48,7 @@ class Job:
 
     @property
     def tokens(self) -> int:
-        """Tokens it processes if nothing limits the batch."""
+        """Return the tokens that it processes if nothing limits the batch."""
         return max(self.left, 1)
 
     def deadline(self) -> float:
@@ -58,7 +58,7 @@ class Job:
         return -INF if missed else self.last + self.tbt
 
     def shown(self, time: float) -> None:
-        """Note that a token has appeared."""
+        """Record that a token has been emitted."""
         if math.isnan(self.last):
             self.first = time
         else:
@@ -67,7 +67,7 @@ class Job:
 
 
 def revealed(rows: Any, name: str, k: int) -> int:
-    """Return an optional column's entry, -1 where the policy may not know it."""
+    """Return an optional column's entry, -1 if the policy may not observe it."""
     try:
         return int(getattr(rows, name)[k])
     except InformationError:
@@ -98,7 +98,7 @@ def load_of(batch: Batch) -> dict[str, int]:
 
 
 def prefix(items: Batch, size: int) -> Batch:
-    """Return the first items with ``size`` tokens of them, the last perhaps with a part."""
+    """Return the first items with ``size`` tokens in total, the last one possibly in part."""
     batch = Batch()
     for job, tokens in items:
         part = min(tokens, size)

@@ -1,4 +1,4 @@
-"""What the plain scheduler ``ranked`` learns of output lengths, written from docs/ranked.md ("Lengths")."""
+"""Output lengths learned by the plain scheduler ``ranked``, written from docs/ranked.md ("Lengths")."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Counts:
 def hazards(
     grid: Grid, done: Counter[int], censored: Counter[int], k: int, prior: Callable[[int], float]
 ) -> list[float]:
-    """Return the chance to end in each bin once it is reached, as if ``k`` more requests had followed the prior."""
+    """Return the probability of ending in each reached bin, as if ``k`` more requests had followed the prior."""
     found, there = list[float](), 0
     for b in reversed(range(len(grid.ends))):
         there += done[b] + censored[b + 1]

@@ -1,4 +1,4 @@
-"""Plain readings of the algorithms of the SLAI paper; how they read it, see their comparison with the schedulers."""
+"""Plain implementations of the SLAI paper's algorithms; test_slai_oracle.py lists their readings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INF = float("inf")
 
 @dataclass(eq=False)
 class Job:
-    """A request at an iteration boundary; ``left`` prompt tokens are to prefill, ``kv`` are there."""
+    """A request at an iteration boundary: ``left`` prompt tokens to prefill, ``kv`` tokens in memory."""
 
     id: int
     left: int
@@ -83,7 +83,7 @@ class Book(Policy):
     def plan(self, waiting: list[Job], active: list[Job]) -> Plan: ...
 
     def decode(self, active: list[Job], moved: Sequence[Job] = (), most: float = INF) -> Plan:
-        """Decode the first ``most``, after evicting the last, one by one, while that does not fit."""
+        """Decode the first ``most`` requests; evict the last, one by one, until that fits."""
         stay, evict, kv = [*active, *moved], list[Job](), self.kv + sum(j.kv for j in moved)
         while kv + min(len(stay), most) > self.M:
             evict.append(stay.pop())
@@ -139,7 +139,7 @@ class Rad(Book):
 
 
 class RadBatched(Rad):
-    """Algorithm 2: prefill until n are done or none waits, then decode until all are done."""
+    """Algorithm 2: prefill until n requests are prefilled or none waits, then decode until all are done."""
 
     def reset(self, system: SystemInfo) -> None:
         super().reset(system)
@@ -158,7 +158,7 @@ class RadBatched(Rad):
 
 
 class DistServe(Rad):
-    """Algorithm 5 without the transfer: prefill nodes never decode, the others do when no prompt can begin."""
+    """Algorithm 5 without the transfer: prefill nodes never decode, the others decode when no prompt can begin."""
 
     def __init__(self, *, decodes: int | None = None) -> None:
         super().__init__(cycle=1, decodes=10**9 if decodes is None else decodes, chunk=10**9)
@@ -193,7 +193,7 @@ class RequestLevel(Book):
 
 
 class Slai(Book):
-    """Section 6. A batch is filled in the order of the paper: critical decodes, prefills, other decodes."""
+    """Section 6. The batch is filled in the paper's order: critical decodes, prefills, other decodes."""
 
     def __init__(
         self,
@@ -214,14 +214,14 @@ class Slai(Book):
         self.budget, self.alpha, self.beta = token_budget, max_active, max_decodes
 
     def last_schedulable(self, job: Job) -> float:
-        """Equation (8); a decode that has shown nothing yet is overdue."""
+        """Return the time by equation (8); a decode without any token so far is overdue."""
         low = self.low_offset is not None and self.kv < Fraction(str(self.threshold)) * self.M
         offset = self.low_offset if low else self.offset
         assert offset is not None
         return -INF if math.isnan(job.last) else job.last + job.tbt - offset * self.mean_batch_time
 
     def chunk(self, job: Job, budget: int, free: int) -> int:
-        """Tokens of a prefill that fit; the last chunk may write an output token as well."""
+        """Return the tokens of a prefill that fit; the last chunk may also write an output token."""
         tokens = max(0, min(budget, job.left, free))
         return tokens - 1 if tokens == job.left and tokens + self.emits > free else tokens
 
@@ -282,13 +282,13 @@ class Slai(Book):
         return plan
 
     def sorted(self, waiting: list[Job]) -> list[Job]:
-        """New requests in the order in which they may begin."""
+        """Return the new requests in the order in which they may begin."""
         jobs = sorted(waiting, key=lambda j: (j.left, j.id)) if self.order == "spf" else waiting
         return sorted(jobs, key=lambda j: -j.priority) if self.paying_first else jobs
 
 
 class Sarathi(Book):
-    """Algorithm 4 where memory is ample: every decode, then chunks in order of arrival."""
+    """Algorithm 4 with ample memory: all decodes, then chunks in order of arrival."""
 
     def __init__(self, *, token_budget: int) -> None:
         self.budget = token_budget

@@ -30,7 +30,7 @@ def small(draw: st.DrawFn, most: int = 6) -> tuple[RequestTable, int]:
 
 
 def brute_force(table: RequestTable, memory: int, slots: int) -> tuple[int, int, int]:
-    """Return least total latency, last completion and longest latency over all starts within some slots."""
+    """Return the least total latency, last completion and longest latency over all starts within ``slots`` slots."""
     arrival, output = table.arrival_time.astype(int), table.output_len
     best = [10**9] * 3
     for starts in itertools.product(*(range(a, a + slots + 1) for a in arrival)):
