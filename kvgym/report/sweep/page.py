@@ -147,7 +147,7 @@ def _unit(metric: str) -> str:
 def _add_curves(page: Page, runs: SweepRuns, metrics: Sequence[str]) -> dict[str, list[str]]:
     """Add a figure of each metric against the first field; return the metrics without one, by reason.
 
-    Fields whose values make the panels of these figures get one of the first metric only.
+    If the values of a field make the panels of these figures, that field has a figure of the first metric only.
     """
     known = [m for m in metrics if any(_has_value(runs, policy, m) for policy in runs.policies)]
     drawn = [m for m in known if any(_has_value(runs, policy, m, zero=False) for policy in runs.policies)]

@@ -5,31 +5,32 @@ evictions with progress lost, kept or recomputed, blocks of any size, waiting, a
 lengths and arrivals known or not. They depend only on arrivals, lengths, memory and batch-time models. All requests
 must be served: with a horizon a scheduler could leave out the long ones.
 
-**Alone** (per request). Request i arrives at a_i and its prefill and decodes take at least d_i seconds, one after the
+**Alone** (per request). Request i arrives at a_i, and its prefill and decodes take at least d_i seconds, one after the
 other (:mod:`kvgym.theory.hindsight.calibrated.work`). So it ends at C_i ≥ a_i + d_i.
 
-**One machine** (in aggregate). Let the work of a batch for its requests be done evenly over its duration. As it sums
-up to the duration at most, this is a schedule of one machine that works at unit rate, on which request i receives its
-work w_i at least; let more than that be left out. With r workers the machine works at rate r, or, what is the same, all
-work takes 1 / r of the time; with unequal workers work is counted in units of each, which are scaled so that all would
-take equally long for all requests, and a piece costs what the cheapest takes. Hence:
+**One machine** (in aggregate). Spread the work of a batch for its requests evenly over its duration. The work sums up
+to at most the duration, so this is a schedule of one machine that works at unit rate. On this machine request i
+receives at least its work w_i; any surplus is left out. With r workers the machine works at rate r; equivalently, all
+work takes 1 / r of the time. With unequal workers, work is counted in units of each worker. The units are scaled so
+that all workers would take equally long for all requests, and a piece costs what it costs on the cheapest. Hence:
 
-- Σ C_i is at least what the machine reaches with shortest remaining work first (Schrage 1968).
-- No request ends at its work's mean time m_i, but later: the work of a token lies evenly in its batch and the batches
-  of all further tokens follow, each with its least time. So C_i ≥ m_i + l_i, where l_i is the mean over the work of
-  what must still come (its *lag*). And Σ m_i is at least what the machine reaches if it always does what is released of
-  the request with least work in all (:func:`~kvgym.theory.hindsight.calibrated.machine.least_mean_times`); the work of
-  the j-th token is released when the tokens before it can be there at the earliest. This bound holds the first one
-  (Alone) within it up to the coarseness of pieces, and most of the second.
-- A price on the machine's time gives a bound at loads at which batches are neither full nor those of one request
-  (:mod:`~kvgym.theory.hindsight.calibrated.prices`); it is there for workers that all serve whole requests.
-- The last request ends no sooner than the machine would with all work (makespan), from any arrival on.
+- Σ C_i is at least the sum that the machine reaches with shortest remaining work first (Schrage 1968).
+- A request ends later than the mean time m_i of its work: the work of a token is spread evenly over its batch, and
+  the batches of all later tokens follow, each with its least time. So C_i ≥ m_i + l_i, where the *lag* l_i is the
+  mean, over the work, of the time that must still follow. And Σ m_i is at least the sum that the machine reaches if
+  it always works on the released work of the request with the least total work
+  (:func:`~kvgym.theory.hindsight.calibrated.machine.least_mean_times`). The work of the j-th token is released at the
+  earliest time at which the tokens before it can exist. Up to the coarseness of pieces, this bound includes the first
+  one (Alone), and most of the second.
+- A price on the machine's time gives a bound for loads at which batches are neither full nor those of one request
+  (:mod:`~kvgym.theory.hindsight.calibrated.prices`). It applies if all workers serve whole requests.
+- The last request ends no sooner than the machine would finish all work (makespan), from any arrival on.
 
-Prefill and decode workers apart are two machines: each gives a bound, in which the other's part counts as time only.
+Separate prefill and decode workers are two machines. Each gives a bound, in which the other's part counts as time only.
 
-A batch-time model has many floors, and each gives other works: the best of several is taken, all of which hold. How
-far constants are shared, F k_i / M, is what makes the bound tight where memory is scarce, and loose where batches stay
-small for want of requests; the first bound is tight there.
+A batch-time model has many floors, and each gives different works. All of these bounds hold, so the best is taken. The
+constants are shared as F k_i / M. This makes the bound tight if memory is scarce, and loose if batches stay small
+because there are few requests; then the first bound is tight.
 
 The mean times of a machine with releases as a bound: Goemans, Queyranne, Schulz, Skutella, Wang, "Single machine
 scheduling with release dates", 2002; here with lags, and with work released token by token.

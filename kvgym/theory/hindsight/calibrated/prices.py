@@ -1,29 +1,30 @@
 """Prices on a worker's time: the bound for loads at which batches are neither full nor empty.
 
-Let a batch last D ≥ F + Σ m_i (a floor, with the constants that only some batches have left out). Two things are true
-of a request that needs o batches, with any β in [0, 1] and weights λ_j = 1 / o of its steps: it stays at least as long
-as its batches last, and it ends no sooner than a moment t of its j-th batch, evenly drawn, plus what is still to come:
+Let a batch last D ≥ F + Σ m_i (a floor without the constants that only some batches have). Consider a request that
+needs o batches, any β in [0, 1], and weights λ_j = 1 / o of its steps. It stays at least as long as its batches last.
+And it ends no sooner than a uniformly drawn moment t_j of its j-th batch, plus the time that must still follow,
+tail_j. Hence
 
     C_i - a_i ≥ (1 - β) Σ_b D_b + β Σ_j λ_j (t_j + tail_j - a_i).
 
-Batches of a worker do not overlap. With a price p(t) ≥ 0 per second of a worker's time, all Σ C_i - a_i are therefore
-at least the sum over batches, at their moments t, of
+Batches of a worker do not overlap. With a price p(t) ≥ 0 per second of a worker's time, Σ (C_i - a_i) is therefore at
+least the sum over batches, at their moments t, of
 
     D (p(t) + (1 - β) n) + β Σ_i λ_i t        [n requests in the batch]
 
-less r ∫ p(t) dt for r workers, plus the tails. What a batch costs is at least a sum over its requests: for any θ in
-[0, 1], p F = θ p F + (1 - θ) p F Σ k_i / M at least, as memory allows no more, and n Σ m_i ≥ (Σ √m_i)² (Cauchy) ≥
-2 y Σ √m_i - y² for all y, so with y² = θ p F / (1 - β)
+minus r ∫ p(t) dt for r workers, plus the tails. The cost of a batch is at least a sum over its requests. For any θ in
+[0, 1], p F = θ p F + (1 - θ) p F ≥ θ p F + (1 - θ) p F Σ k_i / M, as memory allows no more. And n Σ m_i ≥ (Σ √m_i)²
+(Cauchy) ≥ 2 y Σ √m_i - y² for all y. So with y² = θ p F / (1 - β)
 
     D (p + (1 - β) n) ≥ Σ_i [p m_i + (1 - β) F + (1 - θ) p F k_i / M + 2 √((1 - β) θ p F m_i)].
 
-Each step then goes where that plus β λ t is least, from the moment on at which it can be there. That is a bound for
-every price; a good one makes demand for time equal to its supply, and is found by raising the price where
-demand exceeds supply. A prefill in several chunks pays no less than one: √ is concave, and every chunk comes before the
-last (its memory is left out). So with tokens that are made again by a prefill.
+Each step is then placed where this plus β λ t is least, at or after the earliest time at which it can run. That gives a
+bound for every price. A good price balances demand for time and its supply; it is found by raising the price where
+demand exceeds supply. A prefill in several chunks costs no less than one in a single batch: √ is concave, and every
+chunk comes before the last (its memory is left out). The same applies to tokens that a prefill makes again.
 
-In a stream of equal requests the bound is that of a fluid: each stays for o F / (1 - ρ) s, ρ being the share of time
-that goes into m_i. Price and demand as in Walras' auction; the relaxation is Lagrange's.
+For a stream of equal requests the bound is that of a fluid: each stays for o F / (1 - ρ) s, where ρ is the share of
+time spent on m_i. Price and demand are as in Walras' auction; the relaxation is Lagrange's.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
 """Least cost of a request for a worker: seconds alone, and its share of batches with other requests.
 
 **Work.** Let a batch last D seconds, and let its floor (:class:`BatchFloor`) be F + G [prefills] + H [decodes] + Σ m_i
-over its requests i. At its end these hold k_i tokens in whole blocks, and Σ k_i ≤ M, the memory: what a batch writes
-must fit before it begins. So D ≥ (F + G or H) k_i / M + m_i summed over its requests; these summands are the *work*
-that the batch does for each. Whatever is in a batch, the work in it is at most its duration.
+over its requests i. At its end these hold k_i tokens in whole blocks. Everything that a batch writes must fit before it
+begins, so Σ k_i ≤ M, the memory. Therefore D ≥ Σ_i ((F + G or H) k_i / M + m_i). The summand of a request is the *work*
+that the batch does for it. For any content of a batch, its total work is at most its duration.
 
-**Least work.** A request of prompt s and output o needs a prefill of s tokens, in whatever chunks, and then a decode
-for each of its o tokens, or o - 1 where the prefill makes the first. A decode that finds k tokens cached costs the work
-above; a prefill of L tokens costs its tokens, its attention, and the constants' share in the batch that ends it. An
-evicted request that loses its progress starts again, and its last attempt costs all of that; one that keeps its
-progress costs no less. One that recomputes may produce its next token by a prefill of all its tokens, where prefills
-emit tokens, instead of by a decode; so a token costs the lesser of the two.
+**Least work.** A request with prompt s and output o needs a prefill of s tokens, in any chunks, and then a decode for
+each of its o tokens, or o - 1 if the prefill makes the first. A decode that finds k tokens cached costs the work above.
+A prefill of L tokens costs its tokens, its attention, and the constants' share in the batch that ends it. An evicted
+request that loses its progress starts again, and its last attempt costs all of that; one that keeps its progress costs
+no less. A request that recomputes may produce its next token by a prefill of all its tokens instead of a decode, if
+prefills emit tokens. So a token costs the lesser of the two.
 
-**Least time.** A batch with a request takes no less than that request alone, since batch times do not fall in the load;
-a prefill of L tokens takes no less than one batch with all of it, or two floors of batches and its work without
-constants' shares. Where batch times may fall (``alone_is_least``) floors serve throughout.
+**Least time.** Batch times do not decrease with the load, so a batch takes at least as long as with one of its
+requests alone. A prefill of L tokens takes at least as long as one batch with all of it, or as two floors of batches
+and its work without the constants' shares. If batch times may decrease (``alone_is_least``), floors are used
+throughout.
 """
 
 from __future__ import annotations
