@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,14 @@ from kvgym.experiments.statistics import (
     mean_interval,
     mean_intervals,
     ratio_interval,
+)
+from kvgym.experiments.tuning.budgets import (
+    ADVICE,
+    add_best_budgets,
+    best_by_metric,
+    budget_note,
+    ranking_notes,
+    training_seeds,
 )
 from kvgym.metrics import WORKER_METRICS, metric_info, metric_names
 from kvgym.policy import Policy, make_policy
@@ -267,6 +275,7 @@ def compare(
     together: bool = False,
     keep_examples: bool = False,
     bound: bool = False,
+    tune_budgets: str | None = None,
     folder: str | Path | None = None,
     jobs: int | None = 1,
     ray: str | None = None,
@@ -285,6 +294,8 @@ def compare(
             ``"fcfs, 3 together"``.
         keep_examples: keep the first seed's results with per-iteration logs.
         bound: also find a lower bound for any scheduler, and run the clairvoyant reference, see docs/bounds.md.
+        tune_budgets: also run every policy that has a token budget, unless its spec sets it, with its best of
+            :data:`~kvgym.experiments.tuning.budgets.BUDGETS`, chosen on other seeds by this metric; None = as given.
         folder: folder that saves each run when it finishes, in ``unfinished.jsonl``; equal runs of a stopped call are
             taken from there. None = not saved.
         jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. Unless
@@ -314,7 +325,17 @@ def compare(
             made.append(make_policy(REFERENCE))
     numbers = check_seeds(chosen.seeds if seeds is None else seeds)
     player = Player()
-    made = [resolve_policy(policy, *player.requests(chosen, numbers[0])) for policy in made]
+    first, table = player.requests(chosen, numbers[0])
+    made, best = [resolve_policy(policy, first, table) for policy in made], {}
+    training = training_seeds(len(numbers), chosen.replays)
+    if tune_budgets is not None:
+        if routers is not None or together:
+            raise ConfigError(
+                "budgets are chosen for policies, with one router and one setting; omit tune_budgets, or routers and together"
+            )
+        less_is_better(tune_budgets)
+        made, best = add_best_budgets(made, best_by_metric(chosen, tune_budgets, training, folder, jobs, ray))
+        made = [resolve_policy(policy, first, table) for policy in made]
     pairs, settings = _with_settings(_pairs_by_label(chosen, made, routers), chosen, together)
     labels = list(pairs)
     sizes: list[int] = []
@@ -366,14 +387,19 @@ def compare(
             stacklevel=3,  # the decorator adds a frame
         )
     examples = {label: result for label in labels if (result := played[label, numbers[0]].result) is not None}
-    return Comparison(
+    budgets = budget_note(made, first, ADVICE if tune_budgets is None and len(made) > 1 else "")
+    result = Comparison(
         scenario=chosen,
         policies=tuple(labels),
         seeds=numbers,
         runs=tuple(played[label, seed].record for label in labels for seed in numbers),
         num_requests=tuple(sizes),
         examples=examples,
-        notes=(*merge_notes(notes, len(numbers)), *rule_notes((policy.info for policy in made), chosen)),
+        notes=(
+            *merge_notes(notes, len(numbers)),
+            *rule_notes((policy.info for policy in made), chosen),
+            *budgets,
+        ),
         provenance=workload.provenance(),
         hyperparameters={
             label: all_hyperparameters(policy) if routers is None else _both_described(policy, router)
@@ -382,6 +408,12 @@ def compare(
         clairvoyant=frozenset(label for label, (policy, _) in pairs.items() if policy.info.clairvoyant),
         bounds=tuple(bounds),
     )
+    if tune_budgets is None:
+        return result
+    means = {label: result.estimate(label, tune_budgets).value for label in labels}
+    lower = less_is_better(tune_budgets)
+    ranked = ranking_notes(labels, best, means, lower, tune_budgets, training, chosen.replays)
+    return replace(result, notes=(*result.notes, *ranked))
 
 
 def _pairs_by_label(

@@ -12,6 +12,9 @@ from kvgym.utils.specs import spec_text
 from kvgym.utils.user_code import calling
 from kvgym.workloads.table import RequestTable
 
+_GIVEN = "_as_given"
+"""Attribute of a resolved policy with the policy as given."""
+
 
 def resolve_policy(policy: Policy, system: System, table: RequestTable) -> Policy:
     """Return a policy with the values of a system in place of :data:`~kvgym.policy.AUTO`.
@@ -43,4 +46,11 @@ def resolve_policy(policy: Policy, system: System, table: RequestTable) -> Polic
     usual = dict(policy.info.auto)
     named = {k: v for k, v in given.items() if k not in found[0] or v != usual.get(k)}
     made.label = policy.label or spec_text(policy.info.name, named)
+    vars(made)[_GIVEN] = policy
     return made
+
+
+def as_given(policy: Policy) -> Policy:
+    """Return the policy that :func:`resolve_policy` was given; another policy unchanged."""
+    given: Policy = vars(policy).get(_GIVEN, policy)
+    return given

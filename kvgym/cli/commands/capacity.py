@@ -13,7 +13,7 @@ from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ROUTERS, ScenarioOption, group, scenario_options
-from kvgym.cli.options.shared import JobsOption, RayOption, split_names
+from kvgym.cli.options.shared import JobsOption, RayOption, TuneBudgetsOption, split_names
 from kvgym.cli.options.targets import (
     PoliciesOption,
     SloOption,
@@ -56,6 +56,7 @@ def capacity(
         float,
         typer.Option(help="Stop when the failing rate exceeds the sustained rate by at most this share."),
     ] = 0.02,
+    tune_budgets: TuneBudgetsOption = False,
     jobs: JobsOption = None,
     ray: RayOption = None,
     out: OutOption = None,
@@ -91,6 +92,7 @@ def capacity(
             num_requests=options.num_requests,
             request_slos=given_slos(options),
             tolerance=tolerance,
+            tune_budgets=tune_budgets,
             folder=folder,
             jobs=jobs,
             ray=ray,
@@ -105,7 +107,7 @@ def capacity(
     for note in result.notes:
         console.out.print(f"note: {note}", markup=False)
     for c in result.capacities:
-        for note in c.notes:
+        for note in (*c.why, *c.notes):
             console.out.print(f"{c.label}: {note}", markup=False)
     simulated = sum(probe.played.record.wall_time for probe in result.probes)
     console.out.print(

@@ -13,6 +13,7 @@ from kvgym.cli.options.shared import (
     ProgressOption,
     RayOption,
     ReportOption,
+    TuneBudgetsOption,
     metrics_option,
     policies_option,
     split_names,
@@ -60,6 +61,7 @@ def compare(
             "--prefill-workers or --decode-workers is given)."
         ),
     ] = None,
+    tune_budgets: TuneBudgetsOption = False,
     jobs: JobsOption = None,
     ray: RayOption = None,
     out: OutOption = None,
@@ -114,6 +116,7 @@ def compare(
         together is None and (options.prefill_workers or options.decode_workers) is not None
     )
     runs = (len(specs) + added) * max(1, len(routers)) * count * (1 + both)
+    budget_metric = "e2e_latency_mean" if metrics is None else columns_shown[0]
     with run_progress(runs, progress) as advance:
         comparison = run_comparison(
             chosen,
@@ -123,6 +126,7 @@ def compare(
             together=both,
             keep_examples=report,
             bound=bound,
+            tune_budgets=budget_metric if tune_budgets else None,
             folder=folder,
             jobs=jobs,
             ray=ray,

@@ -117,3 +117,11 @@ RayOption = Annotated[
 ]
 ProgressOption = Annotated[bool, typer.Option(help="Show a progress bar.")]
 ReportOption = Annotated[bool, typer.Option(help="Write report.html (needs kvgym\\[report]).")]
+TuneBudgetsOption = Annotated[
+    bool,
+    typer.Option(
+        "--tune-budgets",
+        help="Also run every policy that has a token budget with its best of 512 to 8,192, chosen on other seeds, and "
+        "say whether the ranking depends on it.",
+    ),
+]

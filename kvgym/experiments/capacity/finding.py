@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,14 +12,24 @@ from kvgym.errors import ConfigError
 from kvgym.experiments.capacity.entries import Entry, find_policies, pair
 from kvgym.experiments.capacity.loads import Load
 from kvgym.experiments.capacity.probing import Probe, Progress, Quest, play_values, pursue
+from kvgym.experiments.capacity.reasons import explain, slow_batches
 from kvgym.experiments.capacity.result import Capacity, CapacityResult
 from kvgym.experiments.capacity.search import Rates, Search
 from kvgym.experiments.capacity.targets import Target, parse_targets
 from kvgym.experiments.capacity.verdict import BACKLOG, check_requests
-from kvgym.experiments.journal import kept_runs
+from kvgym.experiments.journal import Play, kept_runs
 from kvgym.experiments.notes import merge_notes
-from kvgym.experiments.runs import Player
+from kvgym.experiments.resolving import resolve_policy
+from kvgym.experiments.runs import Player, Run
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
+from kvgym.experiments.tuning.budgets import (
+    ADVICE,
+    Choice,
+    add_best_budgets,
+    budget_note,
+    ranking_notes,
+    training_seeds,
+)
 from kvgym.policy import Policy
 from kvgym.routing import Router
 from kvgym.utils.arguments import explained
@@ -50,6 +61,7 @@ def find_capacity(
     request_slos: dict[str, float] | None = None,
     tolerance: float = TOLERANCE,
     curve: Sequence[float] = CURVE,
+    tune_budgets: bool = False,
     folder: str | Path | None = None,
     jobs: int | None = 1,
     ray: str | None = None,
@@ -79,6 +91,8 @@ def find_capacity(
             their SLOs.
         tolerance: maximum difference between the passing and the failing rate, as a share.
         curve: further rates to run, as shares of the capacity.
+        tune_budgets: also search with the best token budget of every policy that has one, unless its spec sets it; of
+            :data:`~kvgym.experiments.tuning.budgets.BUDGETS`, by the mean capacity on other seeds.
         folder: folder that saves each run when it finishes, in ``unfinished.jsonl``; equal runs of a stopped search
             are taken from there. None = not saved.
         jobs: processes, see :func:`kvgym.execution.make_executor`; any number gives the same result. Unless it
@@ -95,36 +109,77 @@ def find_capacity(
     if num_requests is None and not load.replays and load.num_requests < ENOUGH:
         load = Load(chosen.resolved(), num_requests=ENOUGH, request_slos=request_slos)
     numbers = _seeds(seeds, load)
-    easy = load.at(load.rate / 2**10)
+    easy, player = load.at(load.rate / 2**10), Player()
     made, left_out = find_policies(policies, easy, numbers[0])
+    if any(not 0 < share < 100 for share in curve):
+        raise ConfigError(f"curve {list(curve)}: expected shares of the capacity in (0, 100)")
+    training = training_seeds(len(numbers), load.replays)
+    best: dict[int, int] = {}
+    system, table = player.requests(easy, numbers[0])
+    if tune_budgets:
+        options: dict[str, Any] = {
+            "routers": routers, "workers": workers, "seeds": training, "num_requests": num_requests,
+            "request_slos": request_slos, "tolerance": tolerance, "curve": (), "folder": folder, "jobs": jobs,
+            "ray": ray, "progress": progress,
+        }  # fmt: skip
+        made, best = add_best_budgets(made, _by_capacity(chosen, wanted, options))
+        made = [resolve_policy(policy, system, table) for policy in made]
+    left_out += tuple(budget_note(made, system, "" if tune_budgets or len(made) == 1 else ADVICE))
     entries = pair(made, routers, workers, chosen)
-    player = Player()
     notes, sizes = [], []
     for seed in numbers:
         system, table = player.requests(load.scenario, seed)
         system.check_fits(table)
         notes += [(seed, note) for note in (*table.notes, *check_requests(table, wanted))]
         sizes.append(len(table))
-    if any(not 0 < share < 100 for share in curve):
-        raise ConfigError(f"curve {list(curve)}: expected shares of the capacity in (0, 100)")
     quests = [rate_quest(load, entry, seed, tolerance) for entry in entries for seed in numbers]
     with kept_runs(player, folder, jobs=jobs, ray=ray) as play:
         pursue(quests, wanted, play, progress)
         play_values(_on_curves(quests, entries, curve), wanted, play, progress)
         pursue(quests, wanted, play, progress)
+        whys = _explanations(quests, entries, wanted, play)
+    capacities = tuple(
+        _capacity(entry, [q for q in quests if q.entry is entry], wanted, tolerance, why)
+        for entry, why in zip(entries, whys, strict=True)
+    )
+    if tune_budgets:
+        rates = _by_policy(capacities)
+        left_out += tuple(ranking_notes(list(rates), best, rates, False, "capacity", training, load.replays))
     return CapacityResult(
         scenario=load.scenario,
         targets=wanted,
         tolerance=tolerance,
         seeds=numbers,
-        capacities=tuple(
-            _capacity(entry, [q for q in quests if q.entry is entry], wanted, tolerance) for entry in entries
-        ),
+        capacities=capacities,
         probes=tuple(probe for q in quests for _, probe in sorted(q.probes.items())),
         num_requests=tuple(sizes),
         notes=(*load.notes, *merge_notes(notes, len(numbers)), *left_out),
         replays=load.replays,
     )
+
+
+def _by_capacity(scenario: Scenario, targets: Sequence[Target], options: dict[str, Any]) -> Choice:
+    """Return a choice of budgets by the mean capacity.
+
+    Args:
+        scenario: the scenario.
+        targets: the targets.
+        options: further arguments of :func:`find_capacity`.
+    """
+
+    def choose(policy: Policy, others: Sequence[Policy]) -> Policy:
+        found = find_capacity(scenario, targets, [policy, *others], **options)
+        return [policy, *others][int(np.argmax(list(_by_policy(found.capacities).values())))]
+
+    return choose
+
+
+def _by_policy(capacities: Iterable[Capacity]) -> dict[str, float]:
+    """Return the sum of the mean capacities of each policy, in order, by label."""
+    found: dict[str, float] = {}
+    for capacity in capacities:
+        found[capacity.policy] = found.get(capacity.policy, 0.0) + capacity.estimate.value
+    return found
 
 
 def _seeds(seeds: int | Iterable[int] | None, load: Load) -> tuple[int, ...]:
@@ -171,7 +226,33 @@ def _on_curves(
     return wanted
 
 
-def _capacity(entry: Entry, quests: Sequence[Quest], targets: Sequence[Target], tolerance: float) -> Capacity:
+def _explanations(
+    quests: Sequence[Quest], entries: Sequence[Entry], targets: Sequence[Target], play: Play
+) -> list[tuple[str, ...]]:
+    """Return why each entry fails, from a further run with a log at the lowest failing rate of its first seed."""
+    failing: dict[int, tuple[Quest, float]] = {}
+    for quest in quests:
+        high = quest.search.bracket()[1]
+        if high is not None and not quest.probes[high].played.record.error:
+            failing.setdefault(entries.index(quest.entry), (quest, high))
+    runs = [
+        Run(q.place(v)[0], q.entry.policy, q.router(v), q.seed, q.entry.label, log=True, measure=slow_batches)
+        for q, v in failing.values()
+    ]
+    whys: list[tuple[str, ...]] = [()] * len(entries)
+    places = list(failing)
+    for at, played in play(runs):
+        quest, value = failing[places[at]]
+        worker = quest.place(value)[0].make_system().all_workers[0]
+        whys[places[at]] = explain(
+            quest.probes[value], targets, quest.entry.policy, played.measured, worker.batch_time
+        )
+    return whys
+
+
+def _capacity(
+    entry: Entry, quests: Sequence[Quest], targets: Sequence[Target], tolerance: float, why: tuple[str, ...]
+) -> Capacity:
     """Combine the searches of an entry."""
     held, failed, limits, edges, notes = [], [], [], [], []
     for quest in quests:
@@ -204,4 +285,4 @@ def _capacity(entry: Entry, quests: Sequence[Quest], targets: Sequence[Target], 
             notes.append(
                 (quest.seed, f"passes at every rate up to {low:.3g}/s: the run is too short to show a limit.")
             )
-    return Capacity.of(entry, held, failed, limits, edges, targets, merge_notes(notes, len(quests)))
+    return Capacity.of(entry, held, failed, limits, edges, targets, merge_notes(notes, len(quests)), why)

@@ -14,6 +14,7 @@ from kvgym.experiments.journal import Play
 from kvgym.experiments.runs import Played, Run
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics import metric_names
+from kvgym.routing import Router
 
 Progress = Callable[[str], None]
 """Called with a line of text after each run."""
@@ -80,6 +81,10 @@ class Quest:
     sustained: bool = True
     probes: dict[float, Probe] = field(default_factory=dict)
 
+    def router(self, value: float) -> Router | None:
+        """Return the router of a value; None for one worker."""
+        return None if self.place(value)[0].workers == 1 else self.entry.router
+
     def record(self, value: float, played: Played, targets: Sequence[Target]) -> None:
         """Judge a run and record the verdict in the search."""
         scenario, rate = self.place(value)
@@ -125,8 +130,9 @@ def play_values(
     for quest, value in wanted:
         entry = quest.entry
         scenario, _ = quest.place(value)
-        router = None if scenario.workers == 1 else entry.router
-        runs.append(Run(scenario, entry.policy, router, quest.seed, entry.label, measure=backlog_growth))
+        runs.append(
+            Run(scenario, entry.policy, quest.router(value), quest.seed, entry.label, measure=backlog_growth)
+        )
     for at, played in play(runs):
         quest, value = wanted[at]
         quest.record(value, played, targets)

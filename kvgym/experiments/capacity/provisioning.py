@@ -36,6 +36,7 @@ from kvgym.experiments.comparison import label_of
 from kvgym.experiments.journal import Play, kept_runs
 from kvgym.experiments.runs import Played, Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Engine, Scenario, load_scenario
+from kvgym.experiments.tuning.budgets import budget_note
 from kvgym.metrics import metric_info
 from kvgym.policy import Policy
 from kvgym.routing import Router, make_router
@@ -124,8 +125,14 @@ def provision(
         check_windows(load, window)
         found, left_out = find_policies(policies, load.at(load.rate / 2**10), seed)
         made.append(found)
-        _, table = player.requests(load.scenario, seed)
-        notes += [*load.notes, *table.notes, *check_requests(table, wanted), *left_out]
+        system, table = player.requests(load.scenario, seed)
+        notes += [
+            *load.notes,
+            *table.notes,
+            *check_requests(table, wanted),
+            *left_out,
+            *budget_note(found, system),
+        ]
     pairs = [(load, policy) for load, own in zip(loads, made, strict=True) for policy in own]
     with kept_runs(player, folder, jobs=jobs, ray=ray) as play:
         estimates = _estimates(pairs, player, seed, wanted, play, progress)

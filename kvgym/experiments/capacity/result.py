@@ -35,6 +35,7 @@ class Capacity:
         limits: reasons of the failures at ``failed`` with the number of seeds, most frequent first.
         values: the metrics of the targets at ``held``, means over seeds; NaN if no rate passed.
         notes: remarks for readers, one sentence each.
+        why: why targets are missed at ``failed`` on the first seed, and what to change, one sentence each.
     """
 
     label: str
@@ -47,6 +48,7 @@ class Capacity:
     limits: tuple[tuple[str, int], ...]
     values: dict[str, float]
     notes: tuple[str, ...]
+    why: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -58,6 +60,7 @@ class Capacity:
         edges: Sequence[Probe],
         targets: Sequence[Target],
         notes: tuple[str, ...],
+        why: tuple[str, ...],
     ) -> Capacity:
         """Return the capacity that results from the searches of all seeds."""
         counts = Counter(reason for reasons in limits for reason in reasons)
@@ -78,6 +81,7 @@ class Capacity:
                 for name in metrics
             },
             notes=notes,
+            why=why,
         )
 
     @property
@@ -158,7 +162,7 @@ class CapacityResult:
                     "rate": jsonable(vars(c.estimate)), "on_every_seed": c.on_every_seed,
                     "held": list(c.held), "failed": [jsonable(rate) for rate in c.failed],
                     "limits": dict(c.limits), "at_capacity": jsonable(c.values),
-                    "efficiency": jsonable(self.efficiency(c)), "notes": list(c.notes),
+                    "efficiency": jsonable(self.efficiency(c)), "notes": list(c.notes), "why": list(c.why),
                 }
                 for c in self.capacities
             ],
