@@ -94,7 +94,7 @@ def test_a_search_explains_its_limit() -> None:
         workload={"preset": "stab-1-1", "num_requests": 60, "rate": 1}
     )
     result = find_capacity(
-        scenario, "tbt_p99<0.07", ["vllm_v1", "sarathi"], seeds=1, num_requests=60, tolerance=0.2, curve=(),
+        scenario, "tbt_p99<0.05", ["vllm_v1", "sarathi"], seeds=1, num_requests=60, tolerance=0.2, curve=(),
         tune_budgets=True,
     )  # fmt: skip
     assert [c.policy for c in result.capacities][:2] == ["vllm_v1", "vllm_v1:max_num_batched_tokens=512"]
