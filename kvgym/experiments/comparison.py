@@ -331,7 +331,8 @@ def compare(
     if tune_budgets is not None:
         if routers is not None or together:
             raise ConfigError(
-                "budgets are chosen for policies, with one router and one setting; omit tune_budgets, or routers and together"
+                "budgets are chosen for policies, with one router and setting; omit tune_budgets, or routers and "
+                "together"
             )
         less_is_better(tune_budgets)
         made, best = add_best_budgets(made, best_by_metric(chosen, tune_budgets, training, folder, jobs, ray))

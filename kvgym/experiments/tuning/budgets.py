@@ -160,7 +160,7 @@ def ranking_notes(
         best: see there.
         values: what is ranked, by label; NaN ranks last.
         lower: whether less is better.
-        by: name of each ranked.
+        by: name of the ranked value.
         seeds: the seeds on which budgets were chosen.
         replays: whether they have the same requests as the comparison.
     """

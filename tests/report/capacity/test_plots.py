@@ -4,10 +4,10 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+from kvgym.report.capacity_plot import capacity_curves, write_capacity_figure
 
 from kvgym.experiments.capacity.finding import find_capacity
 from kvgym.experiments.scenario import load_scenario
-from kvgym.report.capacity_plot import capacity_curves, write_capacity_figure
 
 LMSYS = load_scenario("a100-llama2-70b").override(workload={"preset": "lmsys", "num_requests": 100})
 
