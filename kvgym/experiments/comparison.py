@@ -14,6 +14,14 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, UnknownNameError, some
 from kvgym.execution import make_executor
+from kvgym.experiments.budgets import (
+    ADVICE,
+    Choice,
+    add_best_budgets,
+    budget_note,
+    ranking_notes,
+    training_seeds,
+)
 from kvgym.experiments.disaggregation import roles
 from kvgym.experiments.disaggregation import together as workers_together
 from kvgym.experiments.identity import run_keys, setting_key
@@ -30,14 +38,6 @@ from kvgym.experiments.statistics import (
     mean_interval,
     mean_intervals,
     ratio_interval,
-)
-from kvgym.experiments.tuning.budgets import (
-    ADVICE,
-    add_best_budgets,
-    best_by_metric,
-    budget_note,
-    ranking_notes,
-    training_seeds,
 )
 from kvgym.metrics import WORKER_METRICS, metric_info, metric_names
 from kvgym.policy import Policy, make_policy
@@ -295,7 +295,7 @@ def compare(
         keep_examples: keep the first seed's results with per-iteration logs.
         bound: also find a lower bound for any scheduler, and run the clairvoyant reference, see docs/bounds.md.
         tune_budgets: also run every policy that has a token budget, unless its spec sets it, with its best of
-            :data:`~kvgym.experiments.tuning.budgets.BUDGETS`, chosen on other seeds by this metric; None = as given.
+            :data:`~kvgym.experiments.budgets.BUDGETS`, chosen on other seeds by this metric; None = as given.
         folder: folder that saves each run when it finishes, in ``unfinished.jsonl``; equal runs of a stopped call are
             taken from there. None = not saved.
         jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. Unless
@@ -335,7 +335,8 @@ def compare(
                 "together"
             )
         less_is_better(tune_budgets)
-        made, best = add_best_budgets(made, best_by_metric(chosen, tune_budgets, training, folder, jobs, ray))
+        options: dict[str, Any] = {"seeds": training, "folder": folder, "jobs": jobs, "ray": ray}
+        made, best = add_best_budgets(made, _by_metric(chosen, tune_budgets, options))
         made = [resolve_policy(policy, first, table) for policy in made]
     pairs, settings = _with_settings(_pairs_by_label(chosen, made, routers), chosen, together)
     labels = list(pairs)
@@ -415,6 +416,26 @@ def compare(
     lower = less_is_better(tune_budgets)
     ranked = ranking_notes(labels, best, means, lower, tune_budgets, training, chosen.replays)
     return replace(result, notes=(*result.notes, *ranked))
+
+
+def _by_metric(scenario: Scenario, metric: str, options: dict[str, Any]) -> Choice:
+    """Return a choice of budgets by the mean of a metric.
+
+    Args:
+        scenario: the scenario.
+        metric: the metric.
+        options: further arguments of :func:`compare`.
+    """
+    sign = 1.0 if less_is_better(metric) else -1.0
+
+    def choose(policy: Policy, others: Sequence[Policy]) -> Policy:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # a budget that fails is not the best
+            found = compare(scenario, [policy, *others], **options)
+        means = np.array([sign * found.values(label, metric).mean() for label in found.policies])
+        return [policy, *others][int(np.argmin(np.where(np.isnan(means), np.inf, means)))]
+
+    return choose
 
 
 def _pairs_by_label(

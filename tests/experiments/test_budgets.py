@@ -7,10 +7,7 @@ import pytest
 
 from kvgym.batch_time import UnitBatchTime, load_hardware
 from kvgym.errors import ConfigError
-from kvgym.experiments.comparison import compare, label_of
-from kvgym.experiments.resolving import resolve_policy
-from kvgym.experiments.scenario import load_scenario
-from kvgym.experiments.tuning.budgets import (
+from kvgym.experiments.budgets import (
     ADVICE,
     add_best_budgets,
     budget_note,
@@ -18,6 +15,9 @@ from kvgym.experiments.tuning.budgets import (
     training_seeds,
     with_budgets,
 )
+from kvgym.experiments.comparison import compare, label_of
+from kvgym.experiments.resolving import resolve_policy
+from kvgym.experiments.scenario import load_scenario
 from kvgym.policy import POLICIES, Policy, make_policy
 from kvgym.simulator.system import System
 from kvgym.utils.hyperparameters import all_hyperparameters, policy_defaults

@@ -9,6 +9,14 @@ from typing import Any
 import numpy as np
 
 from kvgym.errors import ConfigError
+from kvgym.experiments.budgets import (
+    ADVICE,
+    Choice,
+    add_best_budgets,
+    budget_note,
+    ranking_notes,
+    training_seeds,
+)
 from kvgym.experiments.capacity.entries import Entry, find_policies, pair
 from kvgym.experiments.capacity.loads import Load
 from kvgym.experiments.capacity.probing import Probe, Progress, Quest, play_values, pursue
@@ -22,14 +30,6 @@ from kvgym.experiments.notes import merge_notes
 from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.runs import Player, Run
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
-from kvgym.experiments.tuning.budgets import (
-    ADVICE,
-    Choice,
-    add_best_budgets,
-    budget_note,
-    ranking_notes,
-    training_seeds,
-)
 from kvgym.policy import Policy
 from kvgym.routing import Router
 from kvgym.utils.arguments import explained
@@ -92,7 +92,7 @@ def find_capacity(
         tolerance: maximum difference between the passing and the failing rate, as a share.
         curve: further rates to run, as shares of the capacity.
         tune_budgets: also search with the best token budget of every policy that has one, unless its spec sets it; of
-            :data:`~kvgym.experiments.tuning.budgets.BUDGETS`, by the mean capacity on other seeds.
+            :data:`~kvgym.experiments.budgets.BUDGETS`, by the mean capacity on other seeds.
         folder: folder that saves each run when it finishes, in ``unfinished.jsonl``; equal runs of a stopped search
             are taken from there. None = not saved.
         jobs: processes, see :func:`kvgym.execution.make_executor`; any number gives the same result. Unless it

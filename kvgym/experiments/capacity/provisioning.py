@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.batch_time.deployments.roofline_spec import completed
 from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.experiments.budgets import budget_note
 from kvgym.experiments.capacity.entries import Entry, find_policies
 from kvgym.experiments.capacity.estimates import (
     SOUND,
@@ -36,7 +37,6 @@ from kvgym.experiments.comparison import label_of
 from kvgym.experiments.journal import Play, kept_runs
 from kvgym.experiments.runs import Played, Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Engine, Scenario, load_scenario
-from kvgym.experiments.tuning.budgets import budget_note
 from kvgym.metrics import metric_info
 from kvgym.policy import Policy
 from kvgym.routing import Router, make_router

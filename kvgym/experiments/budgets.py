@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from kvgym.errors import ConfigError, KVGymError
+from kvgym.errors import ConfigError
 from kvgym.experiments.resolving import as_given
-from kvgym.experiments.scenario import Scenario
-from kvgym.experiments.tuning.search_space import plan_search
-from kvgym.experiments.tuning.tune import FIRST_SEED, tune
 from kvgym.policy import Policy
 from kvgym.simulator.system import System
 from kvgym.utils.hyperparameters import all_hyperparameters, construct, given_hyperparameters
@@ -19,8 +15,8 @@ from kvgym.utils.hyperparameters import all_hyperparameters, construct, given_hy
 BUDGETS = (512, 1024, 2048, 4096, 8192)
 """Token budgets to choose from, beside a policy's own."""
 
-TRAINING_SEEDS = 3
-"""Most seeds on which budgets are chosen."""
+FIRST_SEED, TRAINING_SEEDS = 1000, 3
+"""The first seed on which budgets are chosen, as in tuning, and the most such seeds."""
 
 ADVICE = "Rankings can depend on them: --tune-budgets also runs the best of a few."
 """What a note on budgets advises."""
@@ -97,32 +93,6 @@ def _alike(policy: Policy, other: Policy) -> bool:
     """Return whether two policies are the same as given."""
     policy, other = as_given(policy), as_given(other)
     return type(policy) is type(other) and policy.content() == other.content()
-
-
-def best_by_metric(
-    scenario: Scenario,
-    metric: str,
-    seeds: Iterable[int],
-    folder: str | Path | None,
-    jobs: int | None,
-    ray: str | None,
-) -> Choice:
-    """Return a choice by the mean of a metric; arguments as of :func:`kvgym.experiments.tuning.tune.tune`."""
-
-    def choose(policy: Policy, others: Sequence[Policy]) -> Policy:
-        given, name = as_given(policy), policy.info.budget
-        space = {name: [all_hyperparameters(other)[name] for other in others]}
-        try:
-            result = tune(
-                given, scenario, space=space, metric=metric, seeds=seeds, folder=folder, jobs=jobs, ray=ray
-            )
-        except KVGymError:  # no trial finishes
-            return policy
-        if result.best is result.default:
-            return policy
-        return plan_search(given, space).make(result.best.hyperparameters)
-
-    return choose
 
 
 def budget_note(policies: Sequence[Policy], system: System, advice: str = "") -> list[str]:
