@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +14,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, UnknownNameError, some
 from kvgym.execution import make_executor
-from kvgym.experiments.budgets import (
-    ADVICE,
-    Choice,
-    add_best_budgets,
-    budget_note,
-    ranking_notes,
-    training_seeds,
-)
+from kvgym.experiments.budgets import ADVICE, budget_note
 from kvgym.experiments.disaggregation import roles
 from kvgym.experiments.disaggregation import together as workers_together
 from kvgym.experiments.identity import run_keys, setting_key
@@ -275,7 +268,6 @@ def compare(
     together: bool = False,
     keep_examples: bool = False,
     bound: bool = False,
-    tune_budgets: str | None = None,
     folder: str | Path | None = None,
     jobs: int | None = 1,
     ray: str | None = None,
@@ -294,8 +286,6 @@ def compare(
             ``"fcfs, 3 together"``.
         keep_examples: keep the first seed's results with per-iteration logs.
         bound: also find a lower bound for any scheduler, and run the clairvoyant reference, see docs/bounds.md.
-        tune_budgets: also run every policy that has a token budget, unless its spec sets it, with its best of
-            :data:`~kvgym.experiments.budgets.BUDGETS`, chosen on other seeds by this metric; None = as given.
         folder: folder that saves each run when it finishes, in ``unfinished.jsonl``; equal runs of a stopped call are
             taken from there. None = not saved.
         jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. Unless
@@ -326,18 +316,7 @@ def compare(
     numbers = check_seeds(chosen.seeds if seeds is None else seeds)
     player = Player()
     first, table = player.requests(chosen, numbers[0])
-    made, best = [resolve_policy(policy, first, table) for policy in made], {}
-    training = training_seeds(len(numbers), chosen.replays)
-    if tune_budgets is not None:
-        if routers is not None or together:
-            raise ConfigError(
-                "budgets are chosen for policies, with one router and setting; omit tune_budgets, or routers and "
-                "together"
-            )
-        less_is_better(tune_budgets)
-        options: dict[str, Any] = {"seeds": training, "folder": folder, "jobs": jobs, "ray": ray}
-        made, best = add_best_budgets(made, _by_metric(chosen, tune_budgets, options))
-        made = [resolve_policy(policy, first, table) for policy in made]
+    made = [resolve_policy(policy, first, table) for policy in made]
     pairs, settings = _with_settings(_pairs_by_label(chosen, made, routers), chosen, together)
     labels = list(pairs)
     sizes: list[int] = []
@@ -389,8 +368,7 @@ def compare(
             stacklevel=3,  # the decorator adds a frame
         )
     examples = {label: result for label in labels if (result := played[label, numbers[0]].result) is not None}
-    budgets = budget_note(made, first, ADVICE if tune_budgets is None and len(made) > 1 else "")
-    result = Comparison(
+    return Comparison(
         scenario=chosen,
         policies=tuple(labels),
         seeds=numbers,
@@ -400,7 +378,7 @@ def compare(
         notes=(
             *merge_notes(notes, len(numbers)),
             *rule_notes((policy.info for policy in made), chosen),
-            *budgets,
+            *budget_note(made, first, ADVICE if len(made) > 1 else ""),
         ),
         provenance=workload.provenance(),
         hyperparameters={
@@ -410,32 +388,6 @@ def compare(
         clairvoyant=frozenset(label for label, (policy, _) in pairs.items() if policy.info.clairvoyant),
         bounds=tuple(bounds),
     )
-    if tune_budgets is None:
-        return result
-    means = {label: result.estimate(label, tune_budgets).value for label in labels}
-    lower = less_is_better(tune_budgets)
-    ranked = ranking_notes(labels, best, means, lower, tune_budgets, training, chosen.replays)
-    return replace(result, notes=(*result.notes, *ranked))
-
-
-def _by_metric(scenario: Scenario, metric: str, options: dict[str, Any]) -> Choice:
-    """Return a choice of budgets by the mean of a metric.
-
-    Args:
-        scenario: the scenario.
-        metric: the metric.
-        options: further arguments of :func:`compare`.
-    """
-    sign = 1.0 if less_is_better(metric) else -1.0
-
-    def choose(policy: Policy, others: Sequence[Policy]) -> Policy:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # a budget that fails is not the best
-            found = compare(scenario, [policy, *others], **options)
-        means = np.array([sign * found.values(label, metric).mean() for label in found.policies])
-        return [policy, *others][int(np.argmin(np.where(np.isnan(means), np.inf, means)))]
-
-    return choose
 
 
 def _pairs_by_label(

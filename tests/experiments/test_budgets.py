@@ -7,6 +7,7 @@ import pytest
 
 from kvgym.batch_time import UnitBatchTime, load_hardware
 from kvgym.errors import ConfigError
+from kvgym.experiments.budget_comparison import compare_budgets
 from kvgym.experiments.budgets import (
     ADVICE,
     add_best_budgets,
@@ -15,7 +16,7 @@ from kvgym.experiments.budgets import (
     training_seeds,
     with_budgets,
 )
-from kvgym.experiments.comparison import compare, label_of
+from kvgym.experiments.comparison import label_of
 from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.scenario import load_scenario
 from kvgym.policy import POLICIES, Policy, make_policy
@@ -119,13 +120,11 @@ def test_other_seeds() -> None:
 def test_a_comparison_with_the_best_budgets() -> None:
     # Prompts of 1,600 tokens at most, a rate that needs large batches: budgets matter for the time between tokens.
     chosen = load_scenario("vllm-v1").override(workload={"preset": "stab-1-1", "num_requests": 60, "rate": 3})
-    found = compare(chosen, ["fcfs", "vllm_v1"], seeds=1, tune_budgets="tbt_p99")
+    found = compare_budgets(chosen, ["fcfs", "vllm_v1"], seeds=1, metric="tbt_p99")
     assert found.policies == ("fcfs", "vllm_v1", "vllm_v1:max_num_batched_tokens=512")
     values = {label: found.values(label, "tbt_p99")[0] for label in found.policies}
     assert values["vllm_v1:max_num_batched_tokens=512"] < values["vllm_v1"]
     assert "chosen by tbt_p99 on seed 1000: vllm_v1:max_num_batched_tokens=512." in found.notes[-2]
     assert "The ranking by tbt_p99" in found.notes[-1]
     with pytest.raises(ConfigError, match="neither more nor less of kv_utilisation is better"):
-        compare(chosen, ["fcfs"], tune_budgets="kv_utilisation")
-    with pytest.raises(ConfigError, match="omit tune_budgets, or routers and together"):
-        compare(chosen.override(workers=2), ["fcfs"], routers=["round_robin"], tune_budgets="tbt_p99")
+        compare_budgets(chosen, ["fcfs"], metric="kv_utilisation")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -79,6 +79,7 @@ def compare(
     Shows a table with 95 % bootstrap intervals and writes runs.csv, summary.json, config.json and
     report.html; with the extra parquet also runs.parquet.
     """
+    from kvgym.experiments.budget_comparison import compare_budgets
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import compare as run_comparison
     from kvgym.experiments.describing import describe_scenario
@@ -116,22 +117,20 @@ def compare(
         together is None and (options.prefill_workers or options.decode_workers) is not None
     )
     runs = (len(specs) + added) * max(1, len(routers)) * count * (1 + both)
-    budget_metric = "e2e_latency_mean" if metrics is None else columns_shown[0]
-    with run_progress(runs, progress) as advance:
-        comparison = run_comparison(
-            chosen,
-            specs,
-            seeds=numbers,
-            routers=several,
-            together=both,
-            keep_examples=report,
-            bound=bound,
-            tune_budgets=budget_metric if tune_budgets else None,
-            folder=folder,
-            jobs=jobs,
-            ray=ray,
-            progress=advance,
+    if tune_budgets and (several or both):
+        raise ConfigError(
+            "--tune-budgets compares policies with one router and setting; omit --router and --together"
         )
+    with run_progress(runs, progress) as advance:
+        arguments: dict[str, Any] = {
+            "seeds": numbers, "keep_examples": report, "bound": bound, "folder": folder, "jobs": jobs, "ray": ray,
+            "progress": advance,
+        }  # fmt: skip
+        if tune_budgets:
+            metric = "e2e_latency_mean" if metrics is None else columns_shown[0]
+            comparison = compare_budgets(chosen, specs, metric=metric, **arguments)
+        else:
+            comparison = run_comparison(chosen, specs, routers=several, together=both, **arguments)
     with replacing(folder, options.trace, kept=True):
         comparison.save(folder, command=command_line())
     if metrics is None and comparison.has_targets:
