@@ -209,7 +209,7 @@ def messages(browser: Chromium) -> list[str]:
         match event.get("method"):
             case "Runtime.consoleAPICalled" | "Runtime.exceptionThrown" | "Log.entryAdded":
                 found.append(f"console: {json.dumps(params)[:300]}")
-            case "Network.requestWillBeSent" if not params["request"]["url"].startswith("file://"):
+            case "Network.requestWillBeSent" if not params["request"]["url"].startswith(("file://", "data:")):
                 found.append(f"fetches {params['request']['url'][:100]}")
     return found
 

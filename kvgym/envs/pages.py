@@ -151,6 +151,21 @@ def ending(environment: type[Any], config: EnvConfig | RoutingConfig) -> list[st
     ]
 
 
+PICTURES = """## Pictures and videos
+
+`render_mode="rgb_array"` makes `env.render()` return an image of 800 × 600 pixels, `"ansi"` a text. Both show only what the
+agent may observe. Files need more:
+
+| to write | use | needs |
+| --- | --- | --- |
+| an animation (GIF), a summary of an episode (PNG) | `kvgym render` | `pip install "kvgym[report]"` |
+| a video (MP4) | the same, with a file that ends in `.mp4` | `pip install "kvgym[report,video]"` |
+| a video of your own loop | `gymnasium.wrappers.RecordVideo` | `pip install moviepy` |
+
+`RecordVideo` needs `render_mode="rgb_array"`. It writes each step as a frame, at 10 frames per second. `kvgym render` skips
+steps of long episodes, and shows the last picture for two seconds."""
+"""What pictures show, and which libraries their files need."""
+
 MAKING = (
     '`gymnasium.make("kvgym:{0}")` imports kvgym and makes this environment. After `import kvgym`, `"{0}"` is enough; '
     "without the import it raises `NamespaceNotFound`, because Gymnasium does not search installed packages for "
@@ -178,7 +193,7 @@ def pages() -> dict[str, str]:
     made["index.md"] = (
         f"<!-- python -m kvgym.envs.pages docs/environments -->\n\n# Environments\n\n{making}\n\n"
         "The environments share dynamics, observations and rewards; they differ in their actions.\n\n"
-        f"{table(('id', 'action'), overview)}\n\n{toctree}\n"
+        f"{table(('id', 'action'), overview)}\n\n{PICTURES}\n\n{toctree}\n"
     )
     return made
 

@@ -16,6 +16,9 @@ from kvgym.report.colours import GRID, INK
 WIDTH, HEIGHT = 800, 600
 """Pixels of a picture."""
 
+TITLE, LARGE = 19, 14
+"""Pixels from the top of a title to its axes; height of the capital letters of a heading."""
+
 Color = tuple[int, int, int]
 Ends = tuple[float, float]
 
@@ -65,7 +68,7 @@ class Canvas:
         self.pixels[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)] = color
 
     def text(
-        self, x: float, y: float, text: str, color: Color = BLACK, *, scale: int = 1, align: float = 0.0
+        self, x: float, y: float, text: str, color: Color = BLACK, *, size: int = CAPITAL, align: float = 0.0
     ) -> int:
         """Write a line of text, clipped to the canvas.
 
@@ -74,27 +77,29 @@ class Canvas:
             y: upper end of its capital letters.
             text: the line.
             color: colour of the letters.
-            scale: pixels per dot of the letters.
+            size: height of its capital letters, pixels.
             align: see ``x``.
 
         Returns:
             The width of the text, pixels.
         """
-        mask = text_mask(text, scale)
+        mask = text_mask(text, size)
         left, top = max(round(x - align * mask.shape[1]), 0), max(round(y), 0)
         place = self.pixels[top : top + mask.shape[0], left : left + mask.shape[1]]
-        place[mask[: place.shape[0], : place.shape[1]]] = color
+        opacity = mask[: place.shape[0], : place.shape[1], None]
+        place[:] = np.rint(place * (1 - opacity) + opacity * np.array(color))
         return mask.shape[1]
 
     def legend(self, x: float, y: float, names: Iterable[tuple[str, Color]], *, align: float = 0.0) -> None:
         """Write names on one line, each after a square of its colour; arguments as for :meth:`text`."""
         entries = list(names)
-        width = sum(text_mask(name).shape[1] + 24 for name, _ in entries) - 12
+        width = sum(text_mask(name).shape[1] + CAPITAL + 17 for name, _ in entries) - 12
         left = round(x - align * width)
         for name, color in entries:
             self.fill(left, round(y), left + CAPITAL, round(y) + CAPITAL, LINE)
             self.fill(left + 1, round(y) + 1, left + CAPITAL - 1, round(y) + CAPITAL - 1, color)
-            left += 12 + self.text(left + 12, y, name) + 12
+            left += CAPITAL + 5
+            left += self.text(left, y, name) + 12
 
 
 class Panel:
@@ -113,7 +118,7 @@ class Panel:
     ) -> None:
         """Write the title."""
         self.canvas, self.box, self._x, self._y = canvas, box, x, y
-        canvas.text(box[0], box[1] - 17, title)
+        canvas.text(box[0], box[1] - TITLE, title)
 
     def x(self, values: ArrayLike) -> Integers:
         """Return the positions of values, pixels from the left of the canvas."""
@@ -141,7 +146,7 @@ class Panel:
 
     def below(self, text: str) -> None:
         """Write the label of the x axis."""
-        self.canvas.text((self.box[0] + self.box[2]) / 2, self.box[3] + 20, text, align=0.5)
+        self.canvas.text((self.box[0] + self.box[2]) / 2, self.box[3] + 22, text, align=0.5)
 
     def name_rows(self, names: Iterable[tuple[float, str]]) -> None:
         """Write names to the left of rows, each given with the middle of its row."""
@@ -150,7 +155,7 @@ class Panel:
 
     def legend(self, names: Iterable[tuple[str, Color]]) -> None:
         """Write a legend on the line of the title, at its right end."""
-        self.canvas.legend(self.box[2], self.box[1] - 17, names, align=1.0)
+        self.canvas.legend(self.box[2], self.box[1] - TITLE, names, align=1.0)
 
     # ------------------------------------------------------------ contents
 

@@ -27,7 +27,7 @@ class EpisodeRecord:
     Attributes:
         name: name of the policy.
         steps: environment steps, or decisions of a scheduler.
-        frames: frames of the animation; 0 without one.
+        frames: frames in the file of the animation; 0 without one.
         total_reward: sum of the rewards; NaN for a scheduler, which gets no rewards.
         completed: whether every request finished.
         metrics: metrics of the episode by name; empty if ``max_steps`` stopped it.
@@ -129,13 +129,11 @@ def record_episodes(
             summaries.append(_summary(performance, seed if workload_seed is None else workload_seed))
     names = [performance.name for performance, _ in played]
     frames: Frames = SideBySide(films, names, max_frames) if several and path is not None else films[0]
-    if path is not None:
-        write_film(frames, path, fps)
+    count = 0 if path is None else write_film(frames, path, fps)
     if png is not None:
         _write_summaries(summaries, png)
     return [
-        EpisodeRecord(p.name, n, len(frames), p.total_reward, p.completed, p.metrics, path, png)
-        for p, n in played
+        EpisodeRecord(p.name, n, count, p.total_reward, p.completed, p.metrics, path, png) for p, n in played
     ]
 
 

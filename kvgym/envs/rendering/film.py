@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.envs.recordable import Recording
-from kvgym.envs.rendering.canvas import Canvas
+from kvgym.envs.rendering.canvas import LARGE, Canvas
 from kvgym.envs.rendering.scene import require_libraries
 from kvgym.errors import ConfigError
 from kvgym.utils.files import whole_file
@@ -96,7 +96,7 @@ class SideBySide:
         for film, name, clocks in zip(self._films, self._names, self._clocks, strict=True):
             scene = int(np.searchsorted(clocks, self._times[k], side="right")) - 1
             strip = Canvas(height=STRIP)
-            strip.text(16, 10, name, scale=2)
+            strip.text(16, 10, name, size=LARGE)
             columns.append(np.vstack((strip.pixels, film.picture(max(scene, 0)))))
         return np.hstack(columns)
 
@@ -121,19 +121,22 @@ def check_files(path: Path | None, png: Path | None) -> None:
         require_libraries("matplotlib", "PIL")
 
 
-def write_film(frames: Frames, path: Path, fps: int) -> None:
-    """Write an animation in the format of its file name ending; see :func:`check_files`."""
+def write_film(frames: Frames, path: Path, fps: int) -> int:
+    """Write an animation in the format of its file name ending, see :func:`check_files`; return its frames.
+
+    A GIF has one for successive pictures that are equal; a video repeats its last one for some time.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as place:
-        WRITERS[path.suffix.lower()](frames, place, fps)
+        return WRITERS[path.suffix.lower()](frames, place, fps)
 
 
 def _pictures(frames: Frames) -> Iterator[NDArray[np.uint8]]:
     return map(frames.picture, range(len(frames)))
 
 
-def _write_gif(frames: Frames, path: Path, fps: int) -> None:
-    """Write an animation with one palette for all frames, taken from four of them."""
+def _write_gif(frames: Frames, path: Path, fps: int) -> int:
+    """Write an animation with one palette for all frames, taken from four of them; return the number of frames."""
     from PIL import Image as Images
 
     count = len(frames)
@@ -150,10 +153,12 @@ def _write_gif(frames: Frames, path: Path, fps: int) -> None:
     first.save(
         path, format="GIF", save_all=True, append_images=shown, duration=durations, loop=0, optimize=False
     )
+    with Images.open(path) as written:
+        return int(getattr(written, "n_frames", 1))
 
 
-def _write_mp4(frames: Frames, path: Path, fps: int) -> None:
-    """Write an H.264 video that browsers play."""
+def _write_mp4(frames: Frames, path: Path, fps: int) -> int:
+    """Write an H.264 video that browsers play; return the number of frames."""
     pictures = _pictures(frames)
     picture = next(pictures)
     height, width, _ = picture.shape
@@ -164,9 +169,11 @@ def _write_mp4(frames: Frames, path: Path, fps: int) -> None:
     writer.send(picture)
     for picture in pictures:
         writer.send(picture)
-    for _ in range(round(fps * LAST_FRAME)):
+    repeats = round(fps * LAST_FRAME)
+    for _ in range(repeats):
         writer.send(picture)
     writer.close()
+    return len(frames) + repeats
 
 
 WRITERS = {".gif": _write_gif, ".mp4": _write_mp4}

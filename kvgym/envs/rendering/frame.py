@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.envs.rendering.canvas import LINE, WIDTH, Canvas, Panel, color_of, ticks
+from kvgym.envs.rendering.canvas import LARGE, LINE, TITLE, WIDTH, Canvas, Panel, color_of, ticks
 from kvgym.envs.rendering.scene import IN_QUEUE, SPANS, Integers, Scene
 from kvgym.report.colours import PALETTE
 
@@ -20,7 +20,7 @@ PROMPT, OUTPUT = BLUE, color_of(PALETTE[5])
 WHITE = (255, 255, 255)
 
 MAX_BARS = 40
-MAX_NAMES = 20
+MAX_NAMES = 14
 """Upper limits of rows of the active set, and of rows labelled with the number of their request."""
 
 MEMORY = (60, 70, 492, 190)
@@ -74,7 +74,7 @@ def draw_scene(scene: Scene) -> NDArray[np.uint8]:
 
 def headline(canvas: Canvas, clock: float, counts: str) -> None:
     """Write the line on top."""
-    canvas.text(16, 18, f"t = {clock:.2f} s", scale=2)
+    canvas.text(16, 18, f"t = {clock:.2f} s", size=LARGE)
     canvas.text(WIDTH - 20, 23, counts, align=1.0)
 
 
@@ -113,8 +113,8 @@ def _draw_requests(canvas: Canvas, scene: Scene) -> None:
 def _draw_total(canvas: Canvas, scene: Scene) -> None:
     """Draw the memory of all active requests as one bar."""
     capacity, prompts, used = float(scene.kv_capacity), float(scene.prompt_kv.sum()), float(scene.kv_tokens)
-    panel = Panel(canvas, TOTAL, (0, 1.05 * capacity), (-0.5, 0.5), "Memory by use")
-    right, top = TOTAL[2], TOTAL[1] - 17
+    panel = Panel(canvas, TOTAL, (0, 1.05 * capacity), (-0.5, 0.5), "Memory")
+    right, top = TOTAL[2], TOTAL[1] - TITLE
     share = f"{scene.kv_tokens:,} / {scene.kv_capacity:,}  ({used / capacity:.0%})"
     canvas.text(right, top, share, align=1.0)
     panel.bars(0.0, prompts, 0.0, 0.7, PROMPT)
@@ -135,7 +135,7 @@ def _draw_active_set(canvas: Canvas, scene: Scene) -> None:
     panel.axes(ticks(0, widest, 5, whole=True))
     panel.below("KV tokens")
     hidden = len(scene.active_id) - len(prompt)
-    canvas.text(ACTIVE[2], ACTIVE[1] - 17, f"+ {hidden:,}" if hidden else "", align=1.0)
+    canvas.text(ACTIVE[2], ACTIVE[1] - TITLE, f"+ {hidden:,}" if hidden else "", align=1.0)
     nothing, place = np.zeros(len(prompt)), np.arange(len(prompt))
     to_come = np.where(predicted >= 0, scene.prompt_len[shown] + predicted, 0)
     panel.bars(nothing, prompt, place, 0.72, PROMPT)
@@ -146,5 +146,5 @@ def _draw_active_set(canvas: Canvas, scene: Scene) -> None:
 
 def _name_rows(panel: Panel, requests: Integers, rows: int) -> None:
     """Write the numbers of requests beside their rows; skip rows if there are many."""
-    step = max(rows // MAX_NAMES, 1)
+    step = max(-(-rows // MAX_NAMES), 1)
     panel.name_rows((k, f"{requests[k]}") for k in range(0, len(requests), step))

