@@ -153,8 +153,8 @@ def ending(environment: type[Any], config: EnvConfig | RoutingConfig) -> list[st
 
 PICTURES = """## Pictures and videos
 
-`render_mode="rgb_array"` makes `env.render()` return an image of 800 × 600 pixels, `"ansi"` a text. Both show only what the
-agent may observe. Files need more:
+`render_mode="rgb_array"` makes `env.render()` return an image of 800 × 600 pixels, `"ansi"` a text. Both show only
+what the agent may observe. Files need more:
 
 | to write | use | needs |
 | --- | --- | --- |
@@ -162,8 +162,8 @@ agent may observe. Files need more:
 | a video (MP4) | the same, with a file that ends in `.mp4` | `pip install "kvgym[report,video]"` |
 | a video of your own loop | `gymnasium.wrappers.RecordVideo` | `pip install moviepy` |
 
-`RecordVideo` needs `render_mode="rgb_array"`. It writes each step as a frame, at 10 frames per second. `kvgym render` skips
-steps of long episodes, and shows the last picture for two seconds."""
+`RecordVideo` needs `render_mode="rgb_array"`. It writes each step as a frame, at 10 frames per second. `kvgym render`
+skips steps of long episodes, and shows the last picture for two seconds."""
 """What pictures show, and which libraries their files need."""
 
 MAKING = (
