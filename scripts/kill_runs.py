@@ -97,7 +97,7 @@ def commands(size: int) -> dict[str, Command]:
     )  # fmt: skip
     compared = ("compare", "-p", "fcfs,mc_sf", "--no-report", *several)
     tuned = ("tune", "-p", "mc_sf", *several)
-    searched = ("capacity", "-p", "fcfs,mc_sf", "--no-figure", *several)
+    searched = ("capacity", "-p", "fcfs,mc_sf", "--no-report", *several)
     return {
         "train": Command(
             ("train", "knobs", *training, "--no-progress"),

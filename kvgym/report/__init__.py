@@ -1,7 +1,8 @@
 """Plots and self-contained HTML reports; the extra ``kvgym[report]`` is needed only when they are used.
 
-:func:`write_report` writes the report of a comparison, :func:`write_sweep_report` that of a sweep, :func:`picture` a
-single figure; ``plots`` has the single figures of a comparison, ``page`` the frame of all reports.
+:func:`write_report` writes the report of a comparison, :func:`write_sweep_report` that of a sweep,
+:func:`write_capacity_report` and :func:`write_provisioning_report` those of searches, :func:`picture` a single figure;
+``plots`` has the single figures of a comparison, ``page`` the frame of all reports.
 May import :mod:`kvgym.experiments` and what is below it; may be imported from :mod:`kvgym.envs`, which uses its
 colours, and above.
 """
@@ -17,9 +18,18 @@ from kvgym.errors import ConfigError
 from kvgym.utils.arguments import explained
 
 if TYPE_CHECKING:
+    from kvgym.experiments.capacity.plan import Provisioning
+    from kvgym.experiments.capacity.result import CapacityResult
     from kvgym.experiments.comparison import Comparison
 
-__all__ = ["picture", "require", "write_report", "write_sweep_report"]
+__all__ = [
+    "picture",
+    "require",
+    "write_capacity_report",
+    "write_provisioning_report",
+    "write_report",
+    "write_sweep_report",
+]
 
 
 @explained
@@ -96,6 +106,51 @@ def write_sweep_report(
         configuration=configuration or {},
     )  # fmt: skip
     return write_text(text, path)
+
+
+@explained
+def write_capacity_report(result: CapacityResult, path: str | Path, *, command: str = "") -> Path:
+    """Write a search for capacity as one HTML file that works offline: TTFT and TBT by rate, with the capacities.
+
+    Args:
+        result: the outcome of :func:`~kvgym.experiments.capacity.finding.find_capacity`.
+        path: the file; folders are created.
+        command: the command line, shown so that readers can repeat it.
+
+    Returns:
+        The path.
+
+    Raises:
+        ConfigError: matplotlib or Jinja2 is missing.
+    """
+    require("matplotlib", "jinja2")
+    from kvgym.report.capacity.page import render_capacity
+    from kvgym.report.page import write_text
+
+    return write_text(render_capacity(result, command=command), path)
+
+
+@explained
+def write_provisioning_report(result: Provisioning, path: str | Path, *, command: str = "") -> Path:
+    """Write provisioning as one HTML file that works offline: workers or cost by rate, tables, estimates.
+
+    Args:
+        result: the outcome of :func:`~kvgym.experiments.capacity.provisioning.provision`; with ``curve`` the figure has
+            several rates.
+        path: the file; folders are created.
+        command: the command line, shown so that readers can repeat it.
+
+    Returns:
+        The path.
+
+    Raises:
+        ConfigError: matplotlib or Jinja2 is missing.
+    """
+    require("matplotlib", "jinja2")
+    from kvgym.report.capacity.provisioning import render_provisioning
+    from kvgym.report.page import write_text
+
+    return write_text(render_provisioning(result, command=command), path)
 
 
 @explained

@@ -84,7 +84,7 @@ def test_clairvoyant_policies_are_marked_outside_comparisons(kvgym):
         ("run", "-p", "clairvoyant", "-n", 5),
         ("sweep", "rate=1,2", "num_requests=5", "-p", "clairvoyant,fcfs", "--seeds", 1, "--no-report"),
         ("tune", "-p", "clairvoyant", "-n", 5, "--seeds", 1, "--trials", 1),
-        ("capacity", "-n", 20, "-p", "clairvoyant", "--seeds", 1, "--no-figure"),
+        ("capacity", "-n", 20, "-p", "clairvoyant", "--seeds", 1, "--no-report"),
     ):
         code, out, err = kvgym(*command, "-o", command[0])
         assert code == 0, err

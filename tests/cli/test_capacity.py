@@ -1,6 +1,7 @@
 """kvgym capacity and kvgym provision: tables, files, exit codes, and errors."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import polars as pl
@@ -26,7 +27,7 @@ def test_capacity(kvgym, tmp_path):
     assert "95 % interval" in out
     assert "means over 2 seeds" in out
     assert {f.name for f in (tmp_path / "res").iterdir()} == {
-        "probes.csv", "probes.parquet", "capacity.json", "config.json", "capacity.svg",
+        "probes.csv", "probes.parquet", "capacity.json", "config.json", "capacity.svg", "report.html",
         ".kvgym-results.json",
     }  # fmt: skip
     summary = json.loads((tmp_path / "res" / "capacity.json").read_text())
@@ -37,7 +38,7 @@ def test_capacity(kvgym, tmp_path):
 
 def test_jobs_change_nothing(kvgym, tmp_path):
     for jobs in (1, 2):
-        kvgym("capacity", "--slo", TARGETS, *SMALL, "--jobs", jobs, "--no-figure", "-o", f"jobs{jobs}")
+        kvgym("capacity", "--slo", TARGETS, *SMALL, "--jobs", jobs, "--no-report", "-o", f"jobs{jobs}")
     one, two = (
         pl.read_parquet(tmp_path / f"jobs{jobs}" / "probes.parquet").drop("wall_time") for jobs in (1, 2)
     )
@@ -45,7 +46,7 @@ def test_jobs_change_nothing(kvgym, tmp_path):
 
 
 def test_clusters_have_efficiencies(kvgym):
-    code, out, _ = kvgym("capacity", *SMALL, "--workers", "1,2", "--no-figure", "--markdown")
+    code, out, _ = kvgym("capacity", *SMALL, "--workers", "1,2", "--no-report", "--markdown")
     assert code == 0
     assert "| policy | requests/s | per worker | efficiency |" in out
     assert "`fcfs ×1`" in out
@@ -53,13 +54,13 @@ def test_clusters_have_efficiencies(kvgym):
 
 
 def test_the_number_of_requests_is_shown(kvgym, tmp_path):
-    out = kvgym("capacity", *SMALL, "--workers", "1,2", "--no-figure", "-o", "res")[1]
+    out = kvgym("capacity", *SMALL, "--workers", "1,2", "--no-report", "-o", "res")[1]
     assert "60 to 120 requests a run" in out
     assert set(pl.read_parquet(tmp_path / "res" / "probes.parquet")["num_requests"]) == {60, 120}
 
 
 def test_requested_hardware_is_in_the_name(kvgym, tmp_path):
-    out = kvgym("capacity", "--hardware", "llama3-8b-a100-tp1", *SMALL, "--no-figure")[1]
+    out = kvgym("capacity", "--hardware", "llama3-8b-a100-tp1", *SMALL, "--no-report")[1]
     assert "a100-llama2-70b" not in out
     title = " ".join(out.split())
     assert title.startswith(
@@ -86,27 +87,27 @@ def test_limits_show_the_number_of_seeds(seeds):
 
 
 def test_zero_capacity_is_an_exit_code(kvgym):
-    code, out, _ = kvgym("capacity", "--slo", "tbt_mean<0.1ms", *SMALL, "--no-figure")
+    code, out, _ = kvgym("capacity", "--slo", "tbt_mean<0.1ms", *SMALL, "--no-report")
     assert code == 1
     assert "fails at every rate" in out
 
 
 def test_goodput(kvgym):
     code, out, _ = kvgym(
-        "capacity", "--slo", "goodput>=90%", "--ttft-slo", 2, "--tbt-slo", 0.5, *SMALL, "--no-figure"
+        "capacity", "--slo", "goodput>=90%", "--ttft-slo", 2, "--tbt-slo", 0.5, *SMALL, "--no-report"
     )
     assert code == 0
     assert "within SLOs" in out
 
 
 def test_without_targets_the_backlog_decides(kvgym):
-    code, out, _ = kvgym("capacity", "--slo", "", *SMALL, "--no-figure")
+    code, out, _ = kvgym("capacity", "--slo", "", *SMALL, "--no-report")
     assert code == 0
     assert "no growing" in out
 
 
 def test_the_first_seed(kvgym, tmp_path):
-    kvgym("capacity", *SMALL, "--first-seed", 7, "--no-figure", "-o", "res")
+    kvgym("capacity", *SMALL, "--first-seed", 7, "--no-report", "-o", "res")
     assert pl.read_parquet(tmp_path / "res" / "probes.parquet")["seed"].unique().to_list() == [7]
 
 
@@ -138,23 +139,30 @@ def test_provision(kvgym, azure_trace, tmp_path):
     code, out, _ = kvgym(
         "provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--slo", "ttft_p99<1",
         "--price", "llama3-8b-a100-tp1=2.5", "--window", 5, "--router", "round_robin,join_shortest_queue",
-        "--no-progress", "-o", "res",
+        "--details", "--no-progress", "-o", "res",
     )  # fmt: skip
     assert code == 0
+    answer = re.search(
+        r"vllm_v1 via round_robin: (\d+) workers?, ([\d.]+) per hour, [\d.]+ per million output tokens", out
+    )
+    assert answer is not None
+    assert float(answer[2]) == 2.5 * int(answer[1])
+    assert answer.start() < out.index("one fewer misses")
     assert "μ, mean batch time, saturated (theory)" in out
     assert out.index("one fewer misses") < out.index("sufficient in 95 %") < out.index("batch time (ms)")
     assert "μ, median batch time, trace as it is (obvious)" in out
     assert "cost/hour" in out
     assert "sufficient in 95 % of the windows" in out
     assert {f.name for f in (tmp_path / "res").iterdir()} == {
-        "provision.json", "estimates.csv", "windows.csv", "probes.csv", "probes.parquet", "config.json",
+        "provision.json", "estimates.csv", "windows.csv", "probes.csv", "probes.parquet", "config.json", "report.html",
         ".kvgym-results.json",
     }  # fmt: skip
 
 
 def test_prices_of_rooflines(kvgym, azure_trace, tmp_path):
     """One price for all, or one per roofline."""
-    common = ("provision", "--trace", azure_trace, "-p", "fcfs", "--slo", "ttft_p99<1", "--no-progress")
+    common = ("provision", "--trace", azure_trace, "-p", "fcfs", "--slo", "ttft_p99<1", "--no-progress",
+              "--no-report")  # fmt: skip
     roofline = "roofline:model=llama3-8b,gpu=l4,tp=4"
     for arguments, expected in (
         (("--model", "llama3-8b", "--gpu", "l4", "--tp", 4, "--price", 3.5), {roofline: 3.5}),
@@ -179,15 +187,26 @@ def test_prices_of_rooflines(kvgym, azure_trace, tmp_path):
 def test_provision_in_markdown_for_several_kinds_of_hardware(kvgym, azure_trace):
     code, out, _ = kvgym(
         "provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--slo", "ttft_p99<1",
-        "--hardware", "llama3-8b-a100-tp1,llama2-7b-a100-tp1", "--markdown", "--no-progress",
+        "--hardware", "llama3-8b-a100-tp1,llama2-7b-a100-tp1", "--markdown", "--details", "--no-progress",
+        "--no-report",
     )  # fmt: skip
     assert code == 0
+    assert "| hardware | policy | workers |" in out
     assert "| hardware | policy | estimate |" in out
     assert out.count("| llama2-7b-a100-tp1 | vllm_v1 |") == 12
 
 
+def test_estimates_are_details(kvgym):
+    common = ("provision", "-n", 60, "-p", "fcfs", "--slo", "ttft_p99<200ms", "--no-progress", "--no-report")
+    out = kvgym(*common)[1]
+    assert "batch time" not in out
+    assert "hardware" not in out  # there is only one
+    assert re.search(r"^fcfs: \d+ workers?$", out, re.MULTILINE)
+
+
 def test_no_number_of_workers_is_an_exit_code(kvgym, azure_trace):
-    command = ("provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--no-progress")
+    command = ("provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--no-progress",
+               "--no-report")  # fmt: skip
     code, out, _ = kvgym(*command, "--slo", "ttft_p99<500ms", "--rate-scale", 100, "--most-workers", 2)
     assert code == 1
     assert "no number up to 2 meets the targets" in out

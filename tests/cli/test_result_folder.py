@@ -255,8 +255,8 @@ def stop_after(monkeypatch, count):
 
 
 SEARCHES = {
-    "capacity": ("capacity", "-n", 60, "--seeds", 2, "-p", "fcfs", "--tolerance", 0.5, "--no-figure"),
-    "provision": ("provision", "-n", 60, "-p", "fcfs", "--slo", "ttft_p99<200ms"),
+    "capacity": ("capacity", "-n", 60, "--seeds", 2, "-p", "fcfs", "--tolerance", 0.5, "--no-report"),
+    "provision": ("provision", "-n", 60, "-p", "fcfs", "--slo", "ttft_p99<200ms", "--no-report"),
 }
 
 

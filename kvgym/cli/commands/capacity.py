@@ -13,7 +13,7 @@ from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ROUTERS, ScenarioOption, group, scenario_options
-from kvgym.cli.options.shared import JobsOption, RayOption, TuneBudgetsOption, split_names
+from kvgym.cli.options.shared import JobsOption, RayOption, ReportOption, TuneBudgetsOption, split_names
 from kvgym.cli.options.targets import (
     PoliciesOption,
     SloOption,
@@ -60,9 +60,7 @@ def capacity(
     jobs: JobsOption = None,
     ray: RayOption = None,
     out: OutOption = None,
-    figure: Annotated[
-        bool, typer.Option(help="Write capacity.svg with curves (needs kvgym\\[report]).")
-    ] = True,
+    report: ReportOption = True,
     markdown: Annotated[bool, typer.Option(help="Print a Markdown table.")] = False,
     progress: Annotated[bool, typer.Option(help="Show progress.")] = True,
 ) -> None:
@@ -70,7 +68,8 @@ def capacity(
 
     For every seed the rate is found by doubling and bisection, with the same requests at different rates. Shows the
     mean over seeds with a 95 % bootstrap interval and which target fails next. Writes probes.csv (with the extra
-    parquet also probes.parquet), capacity.json, config.json and capacity.svg. docs/capacity.md has the definitions.
+    parquet also probes.parquet), capacity.json, config.json, report.html and its figure as capacity.svg.
+    docs/capacity.md has the definitions.
     """
     from kvgym.experiments.capacity.finding import find_capacity
     from kvgym.experiments.capacity.targets import parse_targets
@@ -114,15 +113,17 @@ def capacity(
         f"{len(result.probes):,} runs in {time.perf_counter() - started:.1f} s; simulation {simulated:.1f} s in all, "
         f"processor time of this process {time.process_time() - used:.1f} s."
     )
-    if figure:
+    if report:
         again = f"run the same command with --out {folder}"
-        with reporting(folder, "capacity.svg", again), console.optional("figure"):
-            from kvgym.report import require
+        with reporting(folder, "report.html", again), console.optional("report"):
+            from kvgym.report import require, write_capacity_report
 
-            require("matplotlib")
-            from kvgym.report.capacity_plot import write_capacity_figure
+            require("matplotlib", "jinja2")
+            from kvgym.report.capacity.plots import write_capacity_figure
 
+            path = write_capacity_report(result, folder / "report.html", command=command_line())
             write_capacity_figure(result, folder / "capacity.svg")
+            console.print_line(f"report:  {path}")
     console.print_line(f"results: {folder}")
     if all(c.estimate.value == 0 for c in result.capacities):
         raise typer.Exit(1)  # no policy meets the targets at any rate: scripts should notice

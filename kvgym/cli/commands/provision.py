@@ -11,14 +11,14 @@ from rich.markup import escape
 from kvgym.cli import console
 from kvgym.cli.commands.capacity import reason, run_spinner
 from kvgym.cli.options.scenario import ROUTERS, Declared, ScenarioOption, group, scenario_options
-from kvgym.cli.options.shared import JobsOption, RayOption, split_names, time_option
+from kvgym.cli.options.shared import JobsOption, RayOption, ReportOption, split_names, time_option
 from kvgym.cli.options.targets import (
     PoliciesOption,
     SloOption,
     given_slos,
     parse_prices,
 )
-from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing, reporting
 from kvgym.errors import printable
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Cells = tuple[list[str], list[list[str]]]
 """Headings and rows of a table."""
 
+
+TEXT_COLUMNS = ("hardware", "policy", "router", "estimate", "window", "one fewer misses")
 
 SEVERAL = Declared(typer.Option(help="Hardware to compare, comma-separated (default: the scenario's)."))
 
@@ -60,18 +62,24 @@ def provision(
     jobs: JobsOption = None,
     ray: RayOption = None,
     out: OutOption = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Also show estimates of the rate that one worker serves.")
+    ] = False,
+    report: ReportOption = True,
     markdown: Annotated[bool, typer.Option(help="Print Markdown tables.")] = False,
     progress: Annotated[bool, typer.Option(help="Show progress.")] = True,
 ) -> None:
     """Find how many workers a load needs, by theory and by simulation, and their cost.
 
-    Shows the smallest number of workers that meets the targets, with --window also over time, and estimates of the
-    rate that one worker serves beside the measured rate. If no number of workers can meet a target, because a single
-    request takes longer, this is reported at once. Writes provision.json, estimates.csv, windows.csv, probes.csv (with
-    the extra parquet also probes.parquet) and config.json. docs/capacity.md has the definitions.
+    Shows the smallest number of workers that meets the targets and its cost, with --window also over time, and with
+    --details estimates of the rate that one worker serves beside the measured rate. If no number of workers can meet
+    a target, because a single request takes longer, this is reported at once. Writes report.html, provision.json,
+    estimates.csv, windows.csv, probes.csv (with the extra parquet also probes.parquet) and config.json.
+    docs/capacity.md has the definitions.
     """
     from kvgym.batch_time.deployments.load import hardware_label
     from kvgym.batch_time.deployments.roofline_spec import is_roofline
+    from kvgym.experiments.capacity.provisioning import CURVE
     from kvgym.experiments.capacity.provisioning import provision as plan_workers
     from kvgym.experiments.capacity.targets import parse_targets
     from kvgym.experiments.changes import build_scenario
@@ -97,6 +105,7 @@ def provision(
             seed=seed,
             request_slos=given_slos(options),
             most_workers=most_workers,
+            curve=CURVE if report else (),
             folder=folder,
             jobs=jobs,
             ray=ray,
@@ -109,11 +118,12 @@ def provision(
         f"{', '.join(map(str, result.targets))}",
         markup=False,
     )
-    for title, cells in (
-        ("Workers", _plans(result)),
-        ("Workers over time", _windows(result)),
-        ("Requests/s that one worker serves: estimates and measurements", _estimates(result)),
-    ):
+    for answer in result.answers():
+        console.out.print(answer, style="bold", markup=False)
+    tables = [("Workers", _plans(result)), ("Workers over time", _windows(result))]
+    if details:
+        tables.append(("Requests/s that one worker serves: estimates and measurements", _estimates(result)))
+    for title, cells in tables:
         if cells[1]:
             _show(title, cells, markdown)
     for note in result.notes:
@@ -121,7 +131,7 @@ def provision(
     for own in result.workers:
         if own.error:
             console.out.print(f"{own.policy}: {own.error}", style="red", markup=False)
-        elif own.remark:
+        elif own.remark and details:
             console.out.print(
                 f"{hardware_label(own.hardware)} {own.policy}: {own.remark}".strip(), markup=False
             )
@@ -129,21 +139,29 @@ def provision(
         for note in plan.notes:
             console.out.print(f"{plan.policy} via {plan.router}: {note}", markup=False)
     console.out.print(f"{time.perf_counter() - started:.1f} s")
+    if report:
+        again = f"run the same command with --out {folder}"
+        with reporting(folder, "report.html", again), console.optional("report"):
+            from kvgym.report import require, write_provisioning_report
+
+            require("matplotlib", "jinja2")
+            path = write_provisioning_report(result, folder / "report.html", command=command_line())
+            console.print_line(f"report:  {path}")
     console.print_line(f"results: {folder}")
     if all(plan.simulated is None for plan in result.plans):
         raise typer.Exit(1)  # no number of workers meets the targets: scripts should notice
 
 
 def _show(title: str, cells: Cells, markdown: bool) -> None:
-    """Print a table; the first three columns hold text."""
+    """Print a table."""
     headings, rows = cells
     if markdown:
         lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
         print(printable("\n".join([f"\n{title}:\n", *lines, *(f"| {' | '.join(row)} |" for row in rows)])))
         return
     table = console.make_table(title)
-    for k, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if k < 3 else "right")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in TEXT_COLUMNS else "right")
     for row in rows:
         table.add_row(*map(escape, row))
     console.out.print(table)
@@ -179,32 +197,42 @@ def _estimates(result: Provisioning) -> Cells:
     return ["hardware", "policy", "estimate", "batch time (ms)", "requests/s", "error", "workers"], rows
 
 
-def _plans(result: Provisioning) -> Cells:
-    """Return a row per hardware, policy and router."""
+def _names(result: Provisioning) -> list[str]:
+    """Return what plans differ in beside the policy, of hardware and router."""
+    return [
+        name for name in ("hardware", "router") if len({getattr(plan, name) for plan in result.plans}) > 1
+    ]
+
+
+def _name(plan: Plan, what: str) -> str:
+    """Return the hardware or the router of a plan."""
     from kvgym.batch_time.deployments.load import hardware_label
 
+    return plan.router if what == "router" else hardware_label(plan.hardware) or "–"
+
+
+def _plans(result: Provisioning) -> Cells:
+    """Return a row per hardware, policy and router."""
     priced = any(plan.price is not None for plan in result.plans)
+    named = _names(result)
     headings = [
-        "hardware",
+        *named,
         "policy",
-        "router",
-        "theory ⌈λ/μ⌉",
-        "by one worker's rate within targets",
-        "simulated",
+        "workers",
+        *(console.heading(t.metric) for t in result.targets),
+        "one fewer misses",
     ]
-    headings += [console.heading(t.metric) for t in result.targets]
-    headings += ["one fewer misses"]
     headings += ["cost/hour", "cost/million output tokens"] if priced else []
+    headings += ["theory ⌈λ/μ⌉", "by one worker's rate within targets"]
     rows = []
     for plan in result.plans:
-        counts = (plan.by_theory, plan.by_targets, plan.simulated)
-        row = [hardware_label(plan.hardware) or "–", plan.policy, plan.router, *(_count(n) for n in counts)]
+        row = [*(_name(plan, name) for name in named), plan.policy, _count(plan.simulated)]
         row += [console.number(plan.values[t.metric]) for t in result.targets]
         row += ["; ".join(map(reason, plan.one_fewer)) or "–"]
         if priced:
             costs = (plan.cost_per_hour, result.cost_per_million_tokens(plan))
             row += ["–" if cost is None else console.number(cost) for cost in costs]
-        rows.append(row)
+        rows.append([*row, _count(plan.by_theory), _count(plan.by_targets)])
     return headings, rows
 
 

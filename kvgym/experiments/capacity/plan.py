@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvgym.batch_time.deployments.load import hardware_label
 from kvgym.experiments.capacity.estimates import OBVIOUS, SOUND, WorkerEstimates
 from kvgym.experiments.capacity.probing import Probe, Quest
 from kvgym.experiments.capacity.targets import Target
@@ -84,6 +86,26 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class LoadPoint:
+    """The number of workers that a load needs at another rate, the load compressed or stretched.
+
+    Attributes:
+        plan: the plan, for its policy, router and hardware.
+        rate: arrivals per second.
+        workers: the smallest number that meets the targets; None if no number does.
+    """
+
+    plan: Plan
+    rate: float
+    workers: int | None
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """Price of the workers; None if either is unknown."""
+        return None if self.plan.price is None or self.workers is None else self.plan.price * self.workers
+
+
+@dataclass(frozen=True)
 class Provisioning:
     """The outcome of :func:`~kvgym.experiments.capacity.provisioning.provision`.
 
@@ -98,6 +120,7 @@ class Provisioning:
         windows: plans by hardware, policy, router and time; empty unless requested.
         probes: the runs of the searches for numbers of workers, with their hardware.
         notes: changes to the workload and excluded policies, one sentence each.
+        points: numbers of workers at other rates, by plan and rate; empty unless requested.
     """
 
     scenario: Scenario
@@ -110,11 +133,36 @@ class Provisioning:
     windows: tuple[WindowPlan, ...]
     probes: tuple[tuple[str, Probe], ...]
     notes: tuple[str, ...]
+    points: tuple[LoadPoint, ...] = ()
 
-    def cost_per_million_tokens(self, plan: Plan) -> float | None:
-        """Return the cost of a million output tokens at the rate of the load; None if the price is unknown."""
-        cost = plan.cost_per_hour
-        return None if cost is None else cost / (self.rate * self.mean_output * 3600 / 1e6)
+    def cost_per_million_tokens(self, plan: Plan | LoadPoint) -> float | None:
+        """Return the cost of a million output tokens at the rate of a plan or a point; None if it is unknown."""
+        cost, rate = plan.cost_per_hour, plan.rate if isinstance(plan, LoadPoint) else self.rate
+        return None if cost is None else cost / (rate * self.mean_output * 3600 / 1e6)
+
+    def label(self, plan: Plan) -> str:
+        """Return the policy of a plan, with its router and hardware where plans differ in them."""
+        several = [len({getattr(p, name) for p in self.plans}) > 1 for name in ("router", "hardware")]
+        router = f" via {plan.router}" if several[0] else ""
+        return f"{plan.policy}{router}" + (f" on {hardware_label(plan.hardware)}" if several[1] else "")
+
+    def answers(self) -> list[str]:
+        """Return the outcome of each plan in a line, the cheapest first, or without prices that with fewest workers."""
+
+        def key(plan: Plan) -> tuple[float, float]:
+            cost, count = plan.cost_per_hour, plan.simulated
+            return math.inf if cost is None else cost, math.inf if count is None else count
+
+        return [f"{self.label(plan)}: {self._answer(plan)}" for plan in sorted(self.plans, key=key)]
+
+    def _answer(self, plan: Plan) -> str:
+        if plan.simulated is None:
+            return "no number of workers that was tried meets the targets"
+        parts = [f"{plan.simulated:,} worker{'s' if plan.simulated > 1 else ''}"]
+        cost, tokens = plan.cost_per_hour, self.cost_per_million_tokens(plan)
+        if cost is not None and tokens is not None:
+            parts += [f"{_amount(cost)} per hour", f"{_amount(tokens)} per million output tokens"]
+        return ", ".join(parts)
 
     def windows_of(self, plan: Plan) -> tuple[WindowPlan, ...]:
         """Return the windows of a plan, in order of time."""
@@ -146,6 +194,15 @@ class Provisioning:
                 )
                 for plan in self.plans
             ],
+            "rates": [
+                {
+                    "plan": self.label(p.plan),
+                    "rate": p.rate,
+                    "workers": p.workers,
+                    "cost_per_hour": p.cost_per_hour,
+                }
+                for p in self.points
+            ],
             "notes": list(self.notes),
         }
 
@@ -170,3 +227,8 @@ class Provisioning:
         write_json(path / "provision.json", self.summary())
         write_json(path / "config.json", config)
         return path
+
+
+def _amount(value: float) -> str:
+    """Return an amount of money: two decimals, or three digits below 1."""
+    return f"{value:,.2f}".removesuffix(".00") if value >= 1 else f"{value:.3g}"

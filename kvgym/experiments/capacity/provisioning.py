@@ -27,7 +27,7 @@ from kvgym.experiments.capacity.estimates import (
 )
 from kvgym.experiments.capacity.finding import TOLERANCE, rate_quest
 from kvgym.experiments.capacity.loads import Load
-from kvgym.experiments.capacity.plan import Plan, Provisioning
+from kvgym.experiments.capacity.plan import LoadPoint, Plan, Provisioning
 from kvgym.experiments.capacity.probing import Progress, Quest, pursue
 from kvgym.experiments.capacity.search import Search, Workers
 from kvgym.experiments.capacity.targets import Target, parse_targets
@@ -52,6 +52,9 @@ _ROUNDING = 1e-9
 MOST_WORKERS = 256
 """Default maximum number of workers to try."""
 
+CURVE = (0.25, 0.5, 0.75, 1.5, 2.0)
+"""Rates of a curve, as shares of the load's rate."""
+
 
 @explained
 def provision(
@@ -66,6 +69,7 @@ def provision(
     seed: int = 0,
     request_slos: dict[str, float] | None = None,
     most_workers: int = MOST_WORKERS,
+    curve: Sequence[float] = (),
     folder: str | Path | None = None,
     jobs: int | None = 1,
     ray: str | None = None,
@@ -94,6 +98,7 @@ def provision(
         seed: seed of the workload, policies and routers.
         request_slos: as in :func:`~kvgym.experiments.capacity.finding.find_capacity`.
         most_workers: largest number of workers to try.
+        curve: further rates, as shares of the load's rate, to find the number of workers for; of :data:`CURVE`.
         folder: folder that saves runs, as in ``find_capacity``.
         jobs: as in ``find_capacity``.
         ray: as in ``find_capacity``.
@@ -144,6 +149,13 @@ def provision(
             for router in chosen_routers
         ]
         pursue(quests, wanted, play, progress)
+        setups = [(load, policy, router) for load, policy in pairs for router in chosen_routers]
+        further = [
+            (k, share, _at_rate(*setups[k], seed, share, quest, most_workers))
+            for k, quest in enumerate(quests)
+            for share in curve
+        ]
+        pursue([quest for *_, quest in further], wanted, play, progress)
         windows: list[WindowPlan] = []
         if window is not None:
             planner = _Windows(window, seed, wanted, chosen_routers, most_workers)
@@ -151,6 +163,10 @@ def provision(
                 windows += planner.plan(load, policy, own, player, play, progress)
     owners = [own for own in estimates for _ in chosen_routers]
     _, table = player.requests(loads[0].scenario, seed)
+    plans = tuple(
+        Plan.of(quest, own, loads[0].rate, wanted, priced.get(own.hardware))
+        for quest, own in zip(quests, owners, strict=True)
+    )
     return Provisioning(
         scenario=loads[0].scenario,
         targets=wanted,
@@ -158,10 +174,7 @@ def provision(
         num_requests=len(table),
         mean_output=float(table.output_len.mean()),
         workers=tuple(estimates),
-        plans=tuple(
-            Plan.of(quest, own, loads[0].rate, wanted, priced.get(own.hardware))
-            for quest, own in zip(quests, owners, strict=True)
-        ),
+        plans=plans,
         windows=tuple(windows),
         probes=tuple(
             (own.hardware, probe)
@@ -169,6 +182,11 @@ def provision(
             for _, probe in sorted(q.probes.items())
         ),
         notes=tuple(dict.fromkeys(notes)),
+        points=tuple(
+            LoadPoint(plans[k], share * loads[0].rate, None if found is None else int(found))
+            for k, share, quest in further
+            for found in [quest.search.bracket()[0]]
+        ),
     )
 
 
@@ -325,13 +343,28 @@ def _first_guess(rate: float, own: WorkerEstimates, most: int) -> int:
     return min(guess, most)
 
 
-def _workers_quest(load: Load, policy: Policy, router: Router, seed: int, start: int, most: int) -> Quest:
-    """Return the search for the smallest number of workers."""
+def _at_rate(
+    load: Load, policy: Policy, router: Router, seed: int, share: float, own: Quest, most: int
+) -> Quest:
+    """Return the search for the smallest number of workers at a share of the load's rate.
+
+    It starts from what the search ``own`` found at the whole rate.
+    """
+    found = own.search.bracket()[0] or most
+    start = min(most, max(1, math.ceil(share * found)))
+    return _workers_quest(load, policy, router, seed, start, most, share)
+
+
+def _workers_quest(
+    load: Load, policy: Policy, router: Router, seed: int, start: int, most: int, share: float = 1.0
+) -> Quest:
+    """Return the search for the smallest number of workers, at a share of the load's rate."""
     places: dict[float, tuple[Scenario, float]] = {}
 
     def place(count: float) -> tuple[Scenario, float]:
         if count not in places:
-            places[count] = load.at(load.rate, workers=int(count)), load.rate
+            rate = share * load.rate
+            places[count] = load.at(rate, workers=int(count)), rate
         return places[count]
 
     label = f"{label_of(policy)} via {label_of(router)}"

@@ -10,6 +10,8 @@ import pytest
 
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.capacity.estimates import SOUND
+from kvgym.experiments.capacity.loads import Load
+from kvgym.experiments.capacity.plan import Plan, Provisioning
 from kvgym.experiments.capacity.provisioning import _loads, provision
 from kvgym.experiments.capacity.windows import Profile, WindowPlan, cut
 from kvgym.experiments.scenario import load_scenario
@@ -67,6 +69,50 @@ def test_files(found, tmp_path):
     assert set(pl.read_parquet(folder / "probes.parquet")["router"]) == {"round_robin", "join_shortest_queue"}
     assert not (folder / "windows.csv").exists()
     assert json.loads((folder / "config.json").read_text())["scenario"]["workload"]["num_requests"] == 300
+
+
+def test_other_rates():
+    result = provision(HEAVY, TARGETS, ["vllm_v1"], prices=2.0, curve=(0.25, 3.0))
+    (plan,) = result.plans
+    assert [(p.plan, p.rate) for p in result.points] == [(plan, result.rate / 4), (plan, result.rate * 3)]
+    half, double = (p.workers for p in result.points)
+    assert half <= plan.simulated <= double
+    assert half < double
+    again = provision(Load(HEAVY).at(result.rate / 4), TARGETS, ["vllm_v1"]).plans[0]
+    assert again.simulated == half
+    for point in result.points:
+        assert point.cost_per_hour == 2 * point.workers
+        tokens = point.rate * result.mean_output * 3600 / 1e6
+        assert result.cost_per_million_tokens(point) == pytest.approx(point.cost_per_hour / tokens)
+    assert [row["workers"] for row in result.summary()["rates"]] == [half, double]
+
+
+@pytest.mark.parametrize(
+    ("prices", "answers"),
+    [
+        ((8.0, 2.0), ["a: 1 worker, 8 per hour, 2.22 per million output tokens",
+                      "b: 4 workers, 8 per hour, 2.22 per million output tokens"]),
+        ((None, None), ["a: 1 worker", "b: 4 workers"]),
+        ((1000.5, 0.1), ["b: 4 workers, 0.4 per hour, 0.111 per million output tokens",
+                         "a: 1 worker, 1,000.50 per hour, 277.92 per million output tokens"]),
+    ],
+)  # fmt: skip
+def test_answers_are_sorted_by_cost(prices, answers):
+    def plan(name, count, price):
+        return Plan("", name, "round_robin", 1, 1, 1, count, (), {}, price, ())
+
+    plans = (plan("b", 4, prices[1]), plan("a", 1, prices[0]))
+    result = Provisioning(HEAVY, (), 1.0, 10, 1000.0, (), plans, (), (), ())
+    assert result.answers() == answers
+
+
+def test_a_plan_without_a_number_is_the_last_answer():
+    plans = tuple(Plan("", name, router, 1, 1, 1, count, (), {}, None, ())
+                  for name, router, count in (("a", "x", None), ("a", "y", 3)))  # fmt: skip
+    result = Provisioning(HEAVY, (), 1.0, 10, 1000.0, (), plans, (), (), ())
+    assert result.answers() == [
+        "a via y: 3 workers", "a via x: no number of workers that was tried meets the targets"
+    ]  # fmt: skip
 
 
 def test_processes_give_equal_bits():

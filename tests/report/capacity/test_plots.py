@@ -4,10 +4,10 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
-from kvgym.report.capacity_plot import capacity_curves, write_capacity_figure
 
 from kvgym.experiments.capacity.finding import find_capacity
 from kvgym.experiments.scenario import load_scenario
+from kvgym.report.capacity.plots import capacity_curves, write_capacity_figure
 
 LMSYS = load_scenario("a100-llama2-70b").override(workload={"preset": "lmsys", "num_requests": 100})
 
@@ -25,7 +25,11 @@ def test_a_panel_for_each_target_with_curves_and_dots(result):
     assert " ".join(figure.get_suptitle().split()) == result.heading
     assert "llama2-70b-a100-tp2 (M = 16,492" in result.heading
     for ax, target in zip(figure.axes, result.targets, strict=True):
-        assert ax.get_title(loc="left").startswith(target.metric)
+        name = {
+            "ttft_p99": "Time to first token, p99, s (target <1)",
+            "tbt_p99": "Time between tokens, p99, s (target <0.2)",
+        }
+        assert ax.get_title(loc="left") == name[target.metric]
         assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
         for capacity in result.capacities:
             (curve,) = [line for line in ax.lines if line.get_label() == capacity.label]

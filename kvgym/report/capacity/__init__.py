@@ -1,0 +1,1 @@
+"""Reports and figures of a search for capacity, and of provisioning."""
