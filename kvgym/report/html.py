@@ -120,7 +120,8 @@ def _add_single_runs(page: Page, comparison: Comparison) -> None:
 
 def _add_inside(page: Page, comparison: Comparison) -> None:
     """Add figures of what happens inside the runs of the first seed."""
-    several = " of all workers" if comparison.scenario.workers > 1 else ""
+    cluster = any(len(result.worker) > 1 for result in comparison.examples.values())
+    several = " of all workers" if cluster else ""
     page.add(
         "timeline", inside.timelines(comparison, width=CHART_WIDTH),
         f"Above: requests in order of arrival, at most {inside.ROWS} of them, evenly chosen. Below: KV memory{several} "

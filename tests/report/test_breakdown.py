@@ -5,7 +5,7 @@ import pytest
 
 from kvgym.experiments.comparison import compare
 from kvgym.metrics import WORKER_METRICS, compute_metrics
-from kvgym.report import breakdown, content, plots, series
+from kvgym.report import breakdown, content, inside, plots, series
 from kvgym.report.html import render
 from kvgym.workloads.table import RequestTable
 
@@ -80,6 +80,15 @@ def test_the_report_has_both(cluster):
         text.count("data-chart=") == 8 + 4 + 2 * 2
     )  # bars, workers and six lines; by class; timelines and batches
     assert "<i>" not in text
+
+
+def test_separate_prefill_and_decode_workers():
+    workers = [{"role": "prefill", "count": 1}, {"role": "decode", "count": 1}]
+    made = compare(scenario(workers=workers), ["fcfs"], seeds=1, keep_examples=True)
+    text = render(made)
+    assert "the first worker that decodes" in text
+    assert set(inside.batches_of(made.examples["fcfs"])["worker"]) == {1}
+    assert "1 (decode)" in text
 
 
 def test_no_figures_without_classes_and_workers(single):
