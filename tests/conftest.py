@@ -1,20 +1,22 @@
 """Fixtures shared by all tests."""
 
+import functools
 import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from helpers import amount
 from kvgym.workloads.traces import write_sample_trace
 
 # What other distributions register is not what these tests are about; the commands they start inherit this.
 os.environ["KVGYM_PLUGINS"] = "0"
 
 # How long an example takes says nothing on a machine that others use too. Examples are the same in every run, so that
-# what passes on one machine passes on another; `pytest --hypothesis-profile=explore` draws new ones.
-settings.register_profile("kvgym", deadline=None, derandomize=True)
-settings.register_profile("explore", deadline=None, derandomize=False)
+# what passes on one machine passes on another; `pytest --hypothesis-profile=explore` draws new ones, and more.
+settings.register_profile("kvgym", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("explore", deadline=None, derandomize=False, max_examples=100)
 settings.load_profile("kvgym")
 
 TESTS = Path(__file__).parent
@@ -46,8 +48,12 @@ FAST = (
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--long", action="store_true", help="also run the checks that take a minute or more each"
+        "--long", action="store_true", help="run the tests in full: all policies, settings and examples"
     )
+
+
+def pytest_configure(config):
+    amount.LONG = config.getoption("--long")
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -57,6 +63,7 @@ def pytest_ignore_collect(collection_path, config):
     return None
 
 
+@functools.cache
 def _is_fast(path):
     return any(path.is_relative_to(TESTS / fast) for fast in FAST)
 

@@ -52,6 +52,7 @@ def shell(command, folder, path=None):
     environment = {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "HOME": str(Path.home()),
+        "PIP_COMPILE": "0",  # of what pip installs, only what is imported is compiled to byte code
     }
     if path is not None:
         environment["PATH"] = path

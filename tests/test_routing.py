@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.amount import number
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, InformationError, InvalidDecisionError, UnknownNameError, UserCodeError
@@ -135,7 +136,7 @@ def test_hyperparameters(name: str) -> None:
 @EACH
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_compiled_uncompiled_and_plain_are_equal(name: str, system: str) -> None:
-    for seed in range(3):
+    for seed in range(number(3, 1)):
         runs = [
             simulate(SYSTEMS[system], workload(seed), "vllm", router=router, seed=seed, log=True, compiled=c)
             for router in (name, Plain(make_router(name)))
@@ -275,7 +276,9 @@ class FirstFits(Policy):
 def test_plain_policies_and_plain_routers_go_together(name: str) -> None:
     for system in SYSTEMS.values():
         runs = [
-            simulate(system, workload(6), FirstFits(), router=router, log=True, compiled=compiled)
+            simulate(
+                system, workload(6, number(40, 15)), FirstFits(), router=router, log=True, compiled=compiled
+            )
             for router in (name, Plain(make_router(name)))
             for compiled in (True, False)
         ]

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from helpers.amount import some
 from helpers.selection import others_long
 from kvgym.cli.console import Terminal, mapping_table, markdown_table
 from kvgym.errors import ConfigError, UnknownNameError, printable
@@ -47,7 +48,7 @@ def test_of_files(kvgym_in, name):
         "name: x\x1b\n" if name.endswith("yaml") else "t\x1b[2Jt,\x9bu\n1,2\n", "utf-8"
     )
     option = "--scenario" if name.endswith("yaml") else "--trace"
-    for more in ([], ["--verbose"]):
+    for more in some([["--verbose"], []], 2):
         done = subprocess.run(
             [sys.executable, "-c", RUN, "run", "-p", "fcfs", option, name, *more],
             cwd=kvgym_in, capture_output=True, check=False,
@@ -66,10 +67,8 @@ def kvgym_in(tmp_path, monkeypatch):
     "closed", others_long([">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"], {">&-", "<&- >&- 2>&-"})
 )
 def test_closed_streams(tmp_path, closed):
-    for arguments, status in (
-        ("list routers", 0),
-        ("run -p nothing", 2),
-        ("run -p fcfs --num-requests 20 --json", 0),
+    for arguments, status in some(
+        [("run -p fcfs --num-requests 20 --json", 0), ("list routers", 0), ("run -p nothing", 2)], 2
     ):
         done = subprocess.run(
             ["/bin/sh", "-c", f"exec {sys.executable} -c '{RUN}' {arguments} {closed}"],

@@ -29,13 +29,10 @@ INSTEAD = {
 }
 # Names stay: file.tell(), strategy.tell(), ask/tell, `tell`, an argument called tell, the JSON key "contender".
 BEFORE, AFTER = r"(?<![A-Za-z])(?<![.`/-])", r"(?![A-Za-z])(?!`)"
-PATTERN = re.compile(
-    "|".join(
-        rf"{BEFORE}(?P<w{n}>{words}){'' if words.endswith('`])') else AFTER}"
-        for n, words in enumerate(INSTEAD)
-    ),
-    re.IGNORECASE,
+WORDS = "|".join(
+    rf"(?P<w{n}>{words}){'' if words.endswith('`])') else AFTER}" for n, words in enumerate(INSTEAD)
 )
+PATTERN = re.compile(f"{BEFORE}(?:{WORDS})", re.IGNORECASE)
 
 
 def files(root: Path) -> list[Path]:

@@ -56,9 +56,9 @@ def of_fcfs():
 @pytest.mark.parametrize(
     ("algorithm", "policy", "options"),
     [
-        (MaskablePPO, "fcfs", {}),
+        pytest.param(MaskablePPO, "fcfs", {}, marks=pytest.mark.long),
         (MaskablePPO, "mc_sf", BY_LENGTH),
-        (PPO, "fcfs", {}),
+        pytest.param(PPO, "fcfs", {}, marks=pytest.mark.long),
         (A2C, "fcfs", {}),
     ],
 )
@@ -77,8 +77,15 @@ def test_a_clone_does_what_was_demonstrated(algorithm, policy, options):
     assert report.value_loss_after < min(report.value_loss_before, 0.7)
 
 
-@pytest.mark.parametrize("algorithm", [MaskablePPO, PPO])
-@pytest.mark.parametrize("action", ["flags", "admit_evict"])
+@pytest.mark.parametrize(
+    ("algorithm", "action"),
+    [
+        (MaskablePPO, "flags"),
+        (PPO, "admit_evict"),
+        pytest.param(MaskablePPO, "admit_evict", marks=pytest.mark.long),
+        pytest.param(PPO, "flags", marks=pytest.mark.long),
+    ],
+)
 def test_other_kinds_of_action(action, algorithm):
     found = demonstrate("fcfs", steps=2000, action=action, **{**SMALL, "active_window": 8})
     report = clone(make(algorithm, action, active_window=8), found, epochs=5)

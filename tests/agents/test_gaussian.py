@@ -11,6 +11,7 @@ import pytest
 import torch
 from stable_baselines3 import A2C, PPO
 
+from helpers.selection import others_long
 from kvgym.agents.library import load_agent
 from kvgym.agents.runs.config import make_training
 from kvgym.agents.sb3.export import export
@@ -254,8 +255,13 @@ TRAINING = {
 }
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
-@pytest.mark.parametrize(("kind", "network"), CASES)
+@pytest.mark.parametrize(
+    ("kind", "network", "algorithm"),
+    others_long(
+        [(*case, algorithm) for case in CASES for algorithm in ("ppo", "a2c")],
+        [(*case, ("ppo", "a2c")[k % 2]) for k, case in enumerate(CASES)],
+    ),
+)
 def test_training_makes_an_agent(algorithm, kind, network, tmp_path):
     """And a run that goes on from its checkpoint ends where one without a break does, bit for bit."""
     batch = {"batch_size": 32, "n_epochs": 2} if algorithm == "ppo" else {}

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.selection import FAMILIES, others_long
 from kvgym.contract import CHECKS, check_policy
 from kvgym.contract.cases import TIMES, Case, outcome, requests, require_equal
 from kvgym.errors import ConfigError
@@ -20,12 +21,19 @@ from kvgym.runner import simulate
 from kvgym.simulator.system import System
 
 EACH = pytest.mark.parametrize("name", POLICIES)
+SLOW = ("compiled", "overflow", "powers", "moves")
+"""Checks that only policies of :data:`~helpers.selection.FAMILIES` get without ``--long``."""
 GOLDEN = Path(__file__).parent.parent / "golden"
 SYSTEM = System(kv_capacity=48, batch_time=TIMES["affine"])
 
 
-@EACH
-@pytest.mark.parametrize("check", [name for name in CHECKS if name != "invariants"])
+@pytest.mark.parametrize(
+    ("check", "name"),
+    others_long(
+        [(check, name) for check in CHECKS if check != "invariants" for name in POLICIES],
+        {(check, name) for check in CHECKS for name in (FAMILIES if check in SLOW else POLICIES)},
+    ),
+)
 def test_contract(name: str, check: str) -> None:
     """Invariants are in tests/simulator/test_invariants.py, on what Hypothesis finds."""
     check_policy(name, check)
@@ -101,7 +109,7 @@ def digest(name: str) -> str:
 
 def test_same_bits_in_another_process() -> None:
     code = (
-        "import importlib.util, json, sys\n"
+        f"import importlib.util, json, sys\nsys.path.append({str(GOLDEN.parent)!r})\n"
         f"spec = importlib.util.spec_from_file_location('contract', {__file__!r})\n"
         "module = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(module)\n"

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.amount import number
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import LivelockError
@@ -92,7 +93,7 @@ def assert_sound(result: SimulationResult) -> None:
     assert (evicting["num_admitted"] == 0).all()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=number(150, 25), deadline=None)
 @given(tables(), systems(), choices())
 def test_any_weights(table: RequestTable, system: System, weights: dict[str, Any]) -> None:
     if system.progress_on_evict == "lost":
@@ -114,7 +115,7 @@ def log_of(system: System, table: RequestTable, policy: Any) -> Any:
         return error.result.log
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=number(100, 25), deadline=None)
 @given(tables(), systems(), choices(), st.lists(st.integers(0, 20), min_size=14, max_size=14))
 def test_true_lengths_have_no_effect_before_a_request_finishes(
     table: RequestTable, system: System, weights: dict[str, Any], more: list[int]
@@ -129,7 +130,7 @@ def test_true_lengths_have_no_effect_before_a_request_finishes(
         np.testing.assert_array_equal(*(log[column][:until] for log in logs), err_msg=column)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=number(60, 25), deadline=None)
 @given(tables(informed=False), systems(), st.integers(2, 2**31 - 1))
 def test_vacuous_information_changes_nothing(table: RequestTable, system: System, high: int) -> None:
     n, high = len(table), max(high, 10**5)
@@ -137,7 +138,7 @@ def test_vacuous_information_changes_nothing(table: RequestTable, system: System
     assert_same(*(simulate(system, t, "ranked") for t in (table, nothing)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=number(60, 25), deadline=None)
 @given(tables(), systems(("kept", "recompute")), choices(), st.sampled_from([0.25, 2.0, 1024.0]))
 def test_the_unit_of_time_does_not_matter(
     table: RequestTable, system: System, weights: dict[str, Any], scale: float
@@ -160,7 +161,7 @@ def test_the_unit_of_time_does_not_matter(
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=number(60, 25), deadline=None)
 @given(tables(), st.sampled_from(list(FIRST_TOKEN)))
 def test_blocks_do_not_matter_with_ample_memory(table: RequestTable, first_token: str) -> None:
     results = [
@@ -175,7 +176,7 @@ def test_blocks_do_not_matter_with_ample_memory(table: RequestTable, first_token
         assert_same(results[0], other)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=number(60, 25), deadline=None)
 @given(tables(), systems())
 def test_a_network_of_zeros_has_no_effect(table: RequestTable, system: System) -> None:
     one, *others = (

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.amount import number, some
 from helpers.selection import others_long
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.batch_time import AffineBatchTime, PiecewiseBatchTime, UnitBatchTime, load_hardware
@@ -179,10 +180,12 @@ def compare(
     return book.met + Counter(met | {"moves": 0 if one.moves is None else len(one.moves)})
 
 
-@pytest.mark.parametrize("information", INFORMATION)
+@pytest.mark.parametrize(
+    "information", others_long(list(INFORMATION), {"nothing", "intervals", "everything"})
+)
 def test_runs_equal_those_of_the_book(information: str) -> None:
     met = Counter[str]()
-    for seed in range(32):
+    for seed in range(number(32, 16)):
         rng = np.random.default_rng([*INFORMATION].index(information) * 1000 + seed)
         block_size = int(rng.choice([1, 1, 16]))
         capacity = int(rng.choice([6, 24, 40, 100, 400] if block_size == 1 else [48, 96, 400]))
@@ -213,7 +216,7 @@ RARE = {
 }
 
 
-@pytest.mark.parametrize("seed", RARE["prompts computed again"])
+@pytest.mark.parametrize("seed", some(RARE["prompts computed again"], 2))
 def test_prompts_computed_again_in_parts(seed: int) -> None:
     rng = np.random.default_rng(seed)
     weights = draw_weights(rng) | {"prompt": 2.0, "held": 1.0, "cost": 1.0, "free": 0.0, "growth": 0.0}
@@ -224,7 +227,7 @@ def test_prompts_computed_again_in_parts(seed: int) -> None:
     assert {"evict", "chunk"} <= met.keys()
 
 
-@pytest.mark.parametrize("seed", RARE["deadlines of the evicted"])
+@pytest.mark.parametrize("seed", some(RARE["deadlines of the evicted"], 3))
 def test_deadlines_of_the_evicted_do_not_count(seed: int) -> None:
     rng = np.random.default_rng(seed)
     weights = draw_weights(rng) | {"late": 20.0, "free": 0.0, "growth": 0.0, "cost": 1.0}

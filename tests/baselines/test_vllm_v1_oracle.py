@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.amount import number
 from helpers.schedules import Step, play
 from kvgym.batch_time import UnitBatchTime
 from kvgym.runner import simulate
@@ -200,7 +201,7 @@ def reference(
     return jobs, serve(plain, jobs)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=number(250, 50), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances())
 def test_every_batch_is_that_of_the_plain_scheduler(
     instance: tuple[RequestTable, dict[str, Any], int, int],

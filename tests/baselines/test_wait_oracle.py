@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.amount import number, some
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import LivelockError
 from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo, make_policy
@@ -372,7 +373,7 @@ def follow(spec: str, book: Book, system: System, table: RequestTable) -> tuple[
 def test_decisions_are_those_of_the_book(name: str) -> None:
     """Compare under all settings, with tight and ample memory; the compiled run must have the same records."""
     seen = Counter[str]()
-    for case, (first_token, progress, requeue) in enumerate(RULES * 3):
+    for case, (first_token, progress, requeue) in some(enumerate(RULES * 3), 5):
         rng = np.random.default_rng(case)
         system = System(
             kv_capacity=int(rng.choice([14, 17, 25, 200], p=[0.3, 0.3, 0.3, 0.1])),
@@ -398,10 +399,11 @@ def test_decisions_are_those_of_the_book(name: str) -> None:
         seen["evictions"] += int(log["num_evicted"].sum())
         seen["repeated"] += int((result.requests["num_evictions"] > 1).sum())
         seen["paused"] += int((log["num_active"] > log["num_prefills"] + log["num_decodes"]).sum())
-    assert seen["evictions"] > 50, seen
-    assert seen["repeated"] > 0, seen
-    assert seen["paused"] > (5 if name == "sarathi" else 50), seen  # there only prompts beyond the budget
-    assert (seen["timeouts"] > 100) == (name in ("wait", "nested_wait")), seen
+    assert seen["evictions"] > number(50, 10), seen
+    assert seen["repeated"] > number(0, -1), seen
+    # There only prompts beyond the budget.
+    assert seen["paused"] > (number(5, 0) if name == "sarathi" else number(50, 10)), seen
+    assert (seen["timeouts"] > number(100, 20)) == (name in ("wait", "nested_wait")), seen
 
 
 @pytest.mark.parametrize("name", ["wait", "nested_wait"])

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.amount import number
 from kvgym.batch_time import LOAD_FIELDS, hardware_names, load_hardware, make_batch_time
 from kvgym.compiling.records import records
 from kvgym.simulator.tables import LOAD
@@ -94,7 +95,7 @@ any_load = st.tuples(counts, tokens, tokens, squares, squares, counts, st.intege
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=number(120, 30), deadline=None)
 @given(
     load=any_load,
     field=st.sampled_from(LOAD_FIELDS),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.amount import number
 from kvgym.batch_time import GPU, LOAD_FIELDS, ModelShape, TileBatchTime, make_batch_time
 from kvgym.batch_time.models.tile import tile_batch_time, weight_pairs
 from kvgym.compiling.records import records
@@ -105,7 +106,7 @@ def test_equation_seven_against_loops_over_tiles():
 single = st.tuples(st.integers(0, 5000), st.integers(1, 3000))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=number(150, 50), deadline=None)
 @given(prefill=st.none() | single, decode=st.none() | st.integers(0, 40_000), big=st.booleans())
 def test_exact_with_at_most_one_chunk_and_one_decode(prefill, decode, big):
     model = TileBatchTime("a100-80gb", "llama3-8b") if big else toy()
@@ -113,7 +114,7 @@ def test_exact_with_at_most_one_chunk_and_one_decode(prefill, decode, big):
     assert model(**load_of(*batch)) == pytest.approx(exact(model, *batch), rel=1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=number(150, 50), deadline=None)
 @given(prefills=st.lists(single, min_size=2, max_size=6))
 def test_several_chunks_are_bounded_from_above(prefills):
     """At most one more row and column of tiles per chunk; equal where every length is one past a border."""
@@ -166,7 +167,7 @@ tokens = st.one_of(st.integers(0, 300), st.integers(0, 200_000))
 squares = st.one_of(st.integers(0, 10_000), st.integers(0, 2**34))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=number(300, 50), deadline=None)
 @given(
     load=st.tuples(counts, tokens, tokens, squares, squares, counts, st.integers(0, 3_000_000)),
     field=st.sampled_from(LOAD_FIELDS),

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from helpers.amount import number
 from kvgym.cli import progress
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import BOUND_EFFORT, compare
@@ -124,9 +125,9 @@ def test_clairvoyant_policies_are_never_the_best(compared):
 
 def test_bounds_use_the_drawn_memory(kvgym):
     """Each seed of Arrival Model 1 has its own memory: the bound of another memory would be invalid."""
-    found = compare("mc-sf-model-1", ["mc_sf"], seeds=6, bound=True)
+    found = compare("mc-sf-model-1", ["mc_sf"], seeds=number(6, 3), bound=True)
     model = load_scenario("mc-sf-model-1")
-    assert len({model.of_seed(seed).make_system().kv_capacity for seed in range(6)}) > 3
+    assert len({model.of_seed(seed).make_system().kv_capacity for seed in range(3)}) == 3
     for seed, own in enumerate(found.bounds):
         system, table = Player().requests(model, seed)
         assert own == unbeatable(table, system, "e2e_latency_mean", effort=BOUND_EFFORT)

@@ -109,7 +109,7 @@ def test_a_server_that_is_faster_than_the_kernels_gets_no_overhead(kvgym, tmp_pa
 @pytest.mark.parametrize(
     "options",
     [
-        ("--hardware", "llama3-8b-a100-tp1"),
+        pytest.param(("--hardware", "llama3-8b-a100-tp1"), marks=pytest.mark.long),
         (
             "--hardware",
             "llama2-7b-a100-tp1",

@@ -1,5 +1,6 @@
 """The cache of compiled code: one process compiles while others wait; damaged code is compiled again."""
 
+import itertools
 import os
 import pickle
 import random
@@ -181,8 +182,12 @@ def used(tmp_path_factory):
     return use, place / "cache"
 
 
-@pytest.mark.parametrize("ending", ["nbi", "nbc", "compiled"])
-@pytest.mark.parametrize("damage", others_long(list(DAMAGE), {"one bit"}))
+@pytest.mark.parametrize(
+    ("damage", "ending"),
+    others_long(
+        list(itertools.product(DAMAGE, ["nbi", "nbc", "compiled"])), {("one bit", "nbc"), ("missing", "nbi")}
+    ),
+)
 def test_damaged_machine_code_is_compiled_again(used, tmp_path, damage, ending):
     use, cache = used
     shutil.copytree(cache, tmp_path / "cache")

@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
+from helpers.amount import number, some
 from kvgym.compiling.checked_build import checked_environment
 
-STEPS, ENVS = 100_000, 100
-KINDS = ("admit_count", "tokens", "flags")
+STEPS, ENVS = number(100_000, 30_000), 100
+KINDS = tuple(some(("admit_count", "flags", "tokens"), 2))
 
 PLAY = f"""
 import json

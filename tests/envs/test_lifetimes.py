@@ -223,7 +223,7 @@ def step(env, vector, over):
         except ResetNeeded:
             env.reset()
 
-for vector in (True, False) * 15:
+for vector in (True, False) * 6:
     env, over = make(vector), []
     threads = [threading.Thread(target=step, args=(env, vector, over)) for _ in range(3)]
     for thread in threads:

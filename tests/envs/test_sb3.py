@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import kvgym
+from helpers.selection import others_long
 from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.envs.agents import AgentPolicy
 from kvgym.envs.scheduling.environment import ServingEnv
@@ -34,8 +36,13 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 # ---------------------------------------------------------------- the adapter
 
 
-@pytest.mark.parametrize("observation", ["flat", "dict"])
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize(
+    ("name", "observation"),
+    others_long(
+        list(itertools.product(IDS, ["flat", "dict"])),
+        [(name, ("dict", "flat")[k % 2]) for k, name in enumerate(IDS)],
+    ),
+)
 def test_steps_are_those_of_dummy_vec_env(name, observation, small, equal):
     """Same observations, rewards, ends, final observations and masks as N monitored scalar environments."""
     from stable_baselines3.common.monitor import Monitor
@@ -196,8 +203,13 @@ def train(algorithm, env, steps=768, policy="MlpPolicy"):
     return model
 
 
-@pytest.mark.parametrize("observation", ["flat", "dict"])
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize(
+    ("name", "observation"),
+    others_long(
+        list(itertools.product(IDS, ["flat", "dict"])),
+        [(name, ("flat", "dict")[k % 2]) for k, name in enumerate(IDS)],
+    ),
+)
 def test_ppo(name, observation, small):
     env = make(name, 8, seed=0, **{**small, **TINY, "observation": observation})
     model = train(sb3.PPO, env, policy="MlpPolicy" if observation == "flat" else "MultiInputPolicy")
@@ -304,9 +316,17 @@ CASES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", range(len(CASES)))
-@pytest.mark.parametrize("epochs", ["iteration", "decision"])
-@pytest.mark.parametrize("action", dict.fromkeys(IDS.values()))
+KINDS = list(dict.fromkeys(IDS.values()))
+
+
+@pytest.mark.parametrize(
+    ("action", "epochs", "case"),
+    others_long(
+        list(itertools.product(KINDS, ["iteration", "decision"], range(len(CASES)))),
+        [(kind, ("iteration", "decision")[k % 2], k % len(CASES)) for k, kind in enumerate(KINDS)]
+        + [("admit_count", "decision", 1), ("admit_count", "decision", 2), ("admit_count", "iteration", 3)],
+    ),
+)
 def test_an_agent_acts_in_simulate_as_in_the_environment(action, epochs, case):
     arguments = {
         "action": action,

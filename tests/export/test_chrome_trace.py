@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.amount import number
 from helpers.random_runs import RandomPolicy, rules_of, systems, tables
 from kvgym import make_batch_time, simulate
 from kvgym.errors import InvalidDecisionError, LivelockError
@@ -275,7 +276,7 @@ def covered(start, stop, spans):
     return False
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=number(60, 20))
 @given(tables(), systems(), st.integers(0, 2**16), st.sampled_from(["random", "sarathi", "fcfs"]))
 def test_any_run(tmp_path_factory, table, system, seed, name):
     policy = RandomPolicy(seed, table) if name == "random" else name
@@ -289,7 +290,7 @@ def test_any_run(tmp_path_factory, table, system, seed, name):
 
 
 @settings(
-    deadline=None, max_examples=40, derandomize=True
+    deadline=None, max_examples=number(40, 20), derandomize=True
 )  # transfers may fall on a nanosecond of a decision
 @given(tables(), systems(), st.integers(0, 2**16), st.booleans(), st.booleans())
 def test_any_run_of_a_cluster(tmp_path_factory, table, system, seed, apart, compiled):

@@ -10,11 +10,12 @@ from fuzz.campaign import Report, failures, load_corpus, plan, play, prepare, ru
 from fuzz.judging import CLEAR, FINE, FOREIGN, HANG, LONG, MEMORY, SILENT, SilentError, judge
 from fuzz.kinds import Kind, all_kinds
 from fuzz.trees import mutate, places, revive
+from helpers.amount import number
 from kvgym.errors import LIMIT, ConfigError, KVGymError
 from kvgym.workloads import base
 
 CORPUS = load_corpus(Path(__file__).parent / "corpus")
-CASES = 2000
+CASES = number(2000, 600)
 
 
 @pytest.fixture(autouse=True)

@@ -43,7 +43,8 @@ ELSEWHERE = {"jobs", "ray", "progress", "tell"}
 
 
 def public() -> dict[str, object]:
-    found = {}
+    """Return every public callable once, by the first module that lists it and its name."""
+    found, seen = {}, list[object]()
     for module in MODULES.values():
         for name in module.__all__:
             value = getattr(module, name)
@@ -52,7 +53,9 @@ def public() -> dict[str, object]:
             made = (
                 callable(value) and not inspect.isabstract(value) and not isinstance(value, types.ModuleType)
             )
-            if made and own and not raises and not hasattr(value, "py_func"):
+            new = not any(value is other for other in seen)
+            if new and made and own and not raises and not hasattr(value, "py_func"):
+                seen.append(value)
                 found[f"{module.__name__}:{name}"] = value
     return {name: value for name, value in found.items() if name.partition(":")[0] not in INSIDE_KERNELS}
 

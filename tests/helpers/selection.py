@@ -17,8 +17,13 @@ FAMILIES = (
 
 
 def others_long(values: Sequence[Any], always: Collection[Any]) -> list[Any]:
-    """Return the values as parameters, those not in ``always`` marked as long."""
-    return [value if value in always else pytest.param(value, marks=pytest.mark.long) for value in values]
+    """Return the values as parameters, those not in ``always`` marked as long; a tuple has a value for each name."""
+    return [
+        value
+        if value in always
+        else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.long)
+        for value in values
+    ]
 
 
 EACH_FAMILY = pytest.mark.parametrize("name", others_long(list(POLICIES), FAMILIES))

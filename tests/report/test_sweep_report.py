@@ -70,14 +70,19 @@ def test_a_sweep_of_one_field(tmp_path):
 
 
 def test_equal_sweeps_give_equal_reports(tmp_path):
-    runs = frame(GRID)
+    runs = frame(GRID[:6])
     assert report(tmp_path, runs, ["rate", "capacity"]) == report(tmp_path, runs, ["rate", "capacity"])
 
 
-def test_every_policy_has_its_class_in_every_picture(tmp_path):
-    text = report(tmp_path, frame(CUBE), ["rate", "capacity", "hardware"])
-    data = data_of(text)["charts"]
-    pictures = pictures_of(text)
+@pytest.fixture(scope="module")
+def of_cube(tmp_path_factory):
+    """The report of a sweep of three fields."""
+    return report(tmp_path_factory.mktemp("cube"), frame(CUBE), ["rate", "capacity", "hardware"])
+
+
+def test_every_policy_has_its_class_in_every_picture(of_cube):
+    data = data_of(of_cube)["charts"]
+    pictures = pictures_of(of_cube)
     assert set(data) == set(pictures)
     for name, (_, _, body) in pictures.items():
         shown = {s["policy"] for panel in data[name] for s in panel["series"]}
@@ -85,7 +90,7 @@ def test_every_policy_has_its_class_in_every_picture(tmp_path):
         assert len(shown) == (2 if not name.startswith("map") else name[-1] in "01")
 
 
-def test_other_fields_make_panels_or_are_fixed_and_named(tmp_path):
+def test_other_fields_make_panels_or_are_fixed_and_named(of_cube):
     runs = SweepRuns(frame(CUBE), ["rate", "capacity", "hardware"])
     piece = cut(runs, (0,), panels=True)
     assert [title for title, _ in piece.panels] == ["capacity = 100", "capacity = 200", "capacity = 300"]
@@ -95,7 +100,7 @@ def test_other_fields_make_panels_or_are_fixed_and_named(tmp_path):
         assert {p[2] for p in points} == {"small"}
     piece = cut(runs, (2,), panels=True)
     assert piece.remarks == ("capacity = 200; not shown: 100, 300.",)
-    assert piece.remarks[0] in report(tmp_path, frame(CUBE), ["rate", "capacity", "hardware"])
+    assert piece.remarks[0] in of_cube
 
 
 def test_panels_are_selected_evenly_and_omissions_named():

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.amount import number
 from kvgym import RequestTable, System, make_batch_time
 from kvgym.compiling.kernel import uncompiled
 from kvgym.simulator.batch import (
@@ -176,7 +177,7 @@ batches = st.booleans().flatmap(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=number(200, 40), deadline=None)
 @given(batches)
 def test_a_batch_advances_all_requests(drawn):
     explicit, batch = drawn
@@ -221,7 +222,7 @@ def test_a_batch_advances_all_requests(drawn):
     np.testing.assert_allclose(run.gap_sums, sums)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=number(100, 40), deadline=None)
 @given(batches)
 def test_the_load_is_the_sum_over_the_batch(drawn):
     explicit, batch = drawn
@@ -238,7 +239,7 @@ def test_the_load_is_the_sum_over_the_batch(drawn):
     assert (load.num_decodes, load.decode_context) == (len(contexts), sum(contexts))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=number(100, 40), deadline=None)
 @given(batches, st.sampled_from([2, 3, 4, 7]))
 def test_blocks_cover_the_tokens_that_the_batch_writes(drawn, size):
     explicit, batch = drawn

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.amount import number
 from kvgym.compiling.kernel import uncompiled
 from kvgym.simulator.gaps import SPARSE_HEADER, count_gap, fine_bin, gap_bin, sparse_length, used_bins
 from kvgym.simulator.tables import GAP_BINS, GAP_MIN_EXPONENT, GAP_OCTAVES
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=number(300, 60), deadline=None)
 @given(
     st.floats(0.0, 1e6) | st.integers(-60, 60).map(lambda e: 2.0**e),
     st.sampled_from([1, 3, 16, 1000, GAP_BINS // GAP_OCTAVES]),
@@ -27,7 +28,7 @@ def test_the_bin_of_a_gap_is_its_octave_and_its_place_in_it(gap, per_octave):
     assert sums[expected] == 3 * gap
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=number(300, 60), deadline=None)
 @given(st.floats(0.0) | st.integers(-60, 60).map(lambda e: 2.0**e))
 def test_a_fine_bin_is_that_of_a_whole_histogram(gap):
     assert uncompiled(fine_bin)(gap) == uncompiled(gap_bin)(gap, GAP_BINS)
@@ -41,7 +42,7 @@ def _sparse(gaps, size):
     return counts, sums
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=number(100, 60), deadline=None)
 @given(st.lists(st.floats(0.0, 1e6) | st.floats(0.01, 0.02), max_size=700))
 def test_a_sparse_histogram_holds_what_a_dense_one_does(gaps):
     dense = np.zeros(GAP_BINS, np.int64), np.zeros(GAP_BINS)

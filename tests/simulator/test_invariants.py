@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.amount import number
 from helpers.random_runs import RandomPolicy, systems, tables
 from helpers.selection import EACH_FAMILY
 from kvgym.contract.invariants import InvariantChecker
@@ -21,7 +22,7 @@ from kvgym.workloads.table import RequestTable
 COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
-@settings(COMMON, max_examples=120)
+@settings(COMMON, max_examples=number(120, 40))
 @given(tables(), systems(), st.integers(0, 2**32 - 1), st.booleans())
 def test_any_feasible_decisions(table: RequestTable, system: System, seed: int, compiled: bool) -> None:
     checker = InvariantChecker(
@@ -30,7 +31,7 @@ def test_any_feasible_decisions(table: RequestTable, system: System, seed: int, 
     checker.check(simulate(checker.system, table, checker, log=True, compiled=compiled))
 
 
-@settings(COMMON, max_examples=25)
+@settings(COMMON, max_examples=number(25, 8))
 @given(tables(), systems(), st.integers(0, 1000))
 @EACH_FAMILY
 def test_registered_policies(name: str, table: RequestTable, system: System, seed: int) -> None:

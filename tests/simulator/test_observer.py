@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.amount import number
 from helpers.random_runs import RandomPolicy, rules_of, systems, tables
 from kvgym import make_batch_time, simulate
 from kvgym.errors import InvalidDecisionError, LivelockError
@@ -199,7 +200,7 @@ def check(heard, batches, result, table):
         assert (done == row["end_time"]).all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=number(60, 20))
 @given(tables(), systems(), st.integers(0, 2**16), st.sampled_from(["random", "sarathi", "vllm_v1", "fcfs"]))
 def test_reported_events_add_up(table, system, seed, name):
     policy = RandomPolicy(seed, table) if name == "random" else name
@@ -218,7 +219,7 @@ def test_reported_events_add_up(table, system, seed, name):
     check(notes.heard, notes.batches, plain, table)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=number(40, 20))
 @given(tables(), systems(), st.integers(0, 2**16), st.sampled_from(["mixed", "apart"]), st.booleans())
 def test_reported_events_of_a_cluster_add_up(table, system, seed, roles, compiled):
     kinds = ["prefill", "decode", "decode"] if roles == "apart" else ["mixed"] * 2

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.amount import number, some
+from helpers.selection import others_long
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import LivelockError
@@ -99,14 +101,16 @@ SPECS = [
 ]
 
 
-@pytest.mark.parametrize("time", TIMES)
+@pytest.mark.parametrize(
+    ("time", "block_size"),
+    others_long([("unit", 1), ("unit", 7), ("affine", 1), ("affine", 7)], {("unit", 1), ("affine", 7)}),
+)
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("block_size", [1, 7])
 def test_engine_equals_textbook(spec: str, time: str, block_size: int) -> None:
     model = TIMES[time]
     second = model(num_decodes=1)
     finished = evictions = 0
-    for case, (capacity, noise, rate, fill) in enumerate(CASES):
+    for case, (capacity, noise, rate, fill) in some(enumerate(CASES), 4):
         grid = 1.0 if time == "unit" else (0.0, 3 * second)[case % 2]
         usable = capacity // block_size * block_size
         table = workload(case, usable, noise, rate / second, grid, fill=fill)
@@ -117,7 +121,7 @@ def test_engine_equals_textbook(spec: str, time: str, block_size: int) -> None:
         for field, expected, actual in zip(book._fields, book, engine, strict=True):
             np.testing.assert_array_equal(actual, expected, err_msg=f"{field}, case {case}")
         finished, evictions = finished + 1, evictions + int(book.evictions.sum())
-    assert finished >= 10, "too few of the runs end"
+    assert finished >= number(10, 3), "too few of the runs end"
     rare = block_size > 1 and spec.startswith(
         "mc_"
     )  # blocks leave few cases in which an error of predictions shows
@@ -126,11 +130,11 @@ def test_engine_equals_textbook(spec: str, time: str, block_size: int) -> None:
         "mc_benchmark",
         "alpha_greedy",
     ):  # there overflow here means livelock
-        assert evictions > 0, "the workloads exercise no overflow"
+        assert evictions > number(0, -1), "the workloads exercise no overflow"
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("case", [3, 7, 14])
+@pytest.mark.parametrize("case", others_long([3, 7, 14], {7}))
 @pytest.mark.parametrize("block_size", [1, 4])
 def test_decisions_equal_textbook(spec: str, case: int, block_size: int) -> None:
     """Compare decision by decision, so that runs that never end are compared as well."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.amount import number
 from kvgym.batch_time import GPU, ModelShape, TileBatchTime
 from kvgym.batch_time.models.tile import tile_batch_time
 from kvgym.errors import ConfigError
@@ -61,7 +62,7 @@ def test_no_other_chunks_are_faster(length, overhead):
     assert prefill_time(chunks, NODE, overhead=overhead) == pytest.approx(fastest, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=number(60, 25), deadline=None)
 @given(
     sizes=st.tuples(*[st.sampled_from([1, 2, 3, 4, 8, 16])] * 3),
     length=st.integers(1, 70),
@@ -101,7 +102,7 @@ def test_the_bound_is_attained_by_full_columns_and_exceeds_the_one_without_ceili
     assert loose < float(least_request_time(prompt, output, NODE)) < float(request_time(prompt, output, NODE))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=number(80, 25), deadline=None)
 @given(
     sizes=st.tuples(*[st.sampled_from([1, 2, 4, 8])] * 3),
     lengths=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), min_size=1, max_size=6),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.amount import number
 from kvgym.errors import ConfigError
 from kvgym.experiments.result_files import write_table
 from kvgym.utils.frame import Frame
@@ -59,7 +60,7 @@ KINDS = (st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.boolea
 COLUMNS = st.one_of(*(st.lists(st.one_of(st.none(), values), min_size=4, max_size=4) for values in KINDS))
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=number(100, 40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(columns=st.lists(COLUMNS, min_size=1, max_size=4))
 def test_polars_reads_the_same_values(columns, tmp_path):
     frame = Frame({f"c{i}": values for i, values in enumerate(columns)})

@@ -1,5 +1,6 @@
 """docs/validation.md matches the code, and its figures are drawn."""
 
+import functools
 import importlib.util
 import shutil
 from pathlib import Path
@@ -11,6 +12,15 @@ from kvgym.validation.tables import TABLES, fill
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "validation.md").read_text("utf-8")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def calculated_once():
+    """No table is calculated twice in these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, table in TABLES.items():
+            patch.setitem(TABLES, name, functools.cache(table))
+        yield
 
 
 def test_the_page_is_up_to_date():

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.amount import number
 from helpers.trace_files import write
 from kvgym.batch_time.models.unit import UnitBatchTime
 from kvgym.errors import ConfigError, TraceFormatError
@@ -203,7 +204,7 @@ def test_ambiguous_columns_need_a_mapping(tmp_path):
 MILLISECONDS = st.lists(st.integers(0, 10**9), min_size=1, max_size=20).map(sorted)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=number(60, 30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(times=MILLISECONDS, unit=st.sampled_from([("s", 1e3), ("ms", 1.0), ("us", 1e-3)]))
 def test_every_unit_gives_the_same_seconds(times, unit, tmp_path):
     name, per = unit

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.amount import number
 from helpers.trace_files import AZURE, FILES, JSON, OWN, write
 from kvgym.errors import ConfigError, TraceFormatError, UnknownNameError, WorkloadError
 from kvgym.workloads import read_trace
@@ -160,14 +161,14 @@ def test_wrong_values_in_parquet(tmp_path):
         read_trace(path)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=number(150, 40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200), name=st.sampled_from(["a.csv", "a.jsonl", "a.json", "a.parquet"]))
 def test_junk_never_escapes_as_another_error(content: bytes, name: str, tmp_path):
     with contextlib.suppress(TraceFormatError):
         read_trace(write(tmp_path, content, name))
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=number(150, 40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.sampled_from(FILES),
     cut=st.floats(0, 1),

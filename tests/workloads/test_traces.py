@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from helpers.amount import number
 from helpers.trace_files import AZURE, FILES, JSON, OWN, write
 from kvgym.errors import ConfigError
 from kvgym.workloads import RequestTable, load_trace, read_trace, trace_formats, write_requests
@@ -296,7 +297,7 @@ def tables(draw):
     return RequestTable.from_columns(**columns)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=number(150, 40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(table=tables(), suffix=st.sampled_from([".csv", ".jsonl", ".parquet"]))
 def test_round_trip_is_exact(table: RequestTable, suffix: str, tmp_path):
     path = tmp_path / f"requests{suffix}"

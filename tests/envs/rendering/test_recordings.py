@@ -30,10 +30,10 @@ from kvgym.simulator.tables import ACTIVE
 def test_recording(tmp_path):
     files = [(tmp_path / f"{k}" / "a.gif", tmp_path / f"{k}.png") for k in range(2)]
     for path, png in files:
-        record = record_episode(TIGHT, seed=2, path=path, png=png, fps=5, max_frames=12)
+        record = record_episode(TIGHT, seed=2, path=path, png=png, fps=5, max_frames=6)
         assert (record.path, record.png) == (path, png)
         assert record.completed
-        assert 6 <= record.frames <= 12
+        assert 3 <= record.frames <= 6
         with Image.open(path) as gif:
             assert gif.size == (800, 600)
             assert gif.n_frames == record.frames
@@ -154,12 +154,12 @@ def test_a_livelock_is_shown():
 
 def test_side_by_side(tmp_path):
     path, png = tmp_path / "a.gif", tmp_path / "a.png"
-    both = record_episodes(TIGHT, ["greedy", "mc_sf"], seed=2, path=path, png=png, max_frames=6)
+    both = record_episodes(TIGHT, ["greedy", "mc_sf"], seed=2, path=path, png=png, max_frames=4)
     alone = [record_episode(TIGHT, policy, seed=2) for policy in ("greedy", "mc_sf")]
     for record, own in zip(both, alone, strict=True):
         assert record.metrics == pytest.approx(own.metrics, abs=0, nan_ok=True)
         assert record.steps == own.steps
-        assert 2 <= record.frames <= 6
+        assert 2 <= record.frames <= 4
     assert both[0].metrics["e2e_latency_mean"] != both[1].metrics["e2e_latency_mean"]
     with Image.open(path) as gif:
         assert gif.size == (1600, 628)

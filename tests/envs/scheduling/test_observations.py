@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
+from helpers.selection import others_long
 from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
@@ -149,8 +152,13 @@ def test_durations_and_targets_by_hand(requests_of, information):
     check(env, {"queue.0.ttft_slack": -late / (late + 20) if slo else 1})
 
 
-@pytest.mark.parametrize("block_size", [1, 8, 11])
-@pytest.mark.parametrize("action", dict.fromkeys(IDS.values()))
+@pytest.mark.parametrize(
+    ("action", "block_size"),
+    others_long(
+        list(itertools.product(dict.fromkeys(IDS.values()), [1, 8, 11])),
+        [(action, (8, 1, 11)[k % 3]) for k, action in enumerate(dict.fromkeys(IDS.values()))],
+    ),
+)
 def test_profile_window_and_fit_by_brute_force(action, block_size):
     """Computed from a policy's view of the worker, in any state of a run under memory pressure."""
     env = ServingEnv(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 import kvgym
+from helpers.selection import others_long
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.envs.agents import AgentPolicy
 from kvgym.envs.scheduling.config import EnvConfig
@@ -147,8 +149,18 @@ def test_the_scenarios_distinguish_weights_and_information():
     assert evicted > 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("scenario", ["objectives", "evictions", "many", "many in a hurry"])
+@pytest.mark.parametrize(
+    ("kind", "scenario"),
+    others_long(
+        list(itertools.product(KINDS, ["objectives", "evictions", "many", "many in a hurry"])),
+        {
+            ("rank", "objectives"),
+            ("rank_scores", "evictions"),
+            ("rank", "many in a hurry"),
+            ("rank_scores", "many"),
+        },
+    ),
+)
 def test_scalar_vector_and_plain_python_are_equal(kind, scenario, equal):
     """With random actions, which change at every step."""
     arguments = informed({"num_requests": 30, **SCENARIOS[scenario]}, {})

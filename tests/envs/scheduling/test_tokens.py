@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import kvgym
+from helpers.amount import number, some
 from helpers.selection import EACH_FAMILY
 from kvgym.envs.agents import AgentPolicy, NotExpressibleError, play
 from kvgym.envs.demonstrations.record import demonstrate
@@ -253,7 +254,8 @@ def test_every_policy_acts_as_in_the_engine(name):
 def test_every_policy_can_be_demonstrated(name):
     """In the compiled loop too, with all engine rules, the worker carries out the policy's decisions."""
     compared = 0
-    for policy, (k, batch_time) in itertools.product(specs(name), enumerate([{"kind": "unit"}, AFFINE] * 14)):
+    cases = some(enumerate([{"kind": "unit"}, AFFINE] * 14), 5)
+    for policy, (k, batch_time) in itertools.product(specs(name), cases):
         env = environment(policy, batch_time, k // 2 % 2 == 0, rules(k), stall_limit=2000)
         arguments = {key: value for key, value in env.config.model_dump().items() if key != "action"}
         try:
@@ -270,7 +272,7 @@ def test_every_policy_can_be_demonstrated(name):
             same = [name not in ("put_back", "overflows") for name in wanted]
             np.testing.assert_array_equal(metrics[same], np.array(list(wanted.values()))[same])
             compared += 1
-    assert compared >= 20
+    assert compared >= number(20, 4)
 
 
 def test_windows_must_be_long_enough():

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from helpers.selection import others_long
 from helpers.trace_files import OWN, write
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.comparison import compare
@@ -283,7 +284,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", others_long([1, 2], {2}))
 def test_nothing_is_lost_or_repeated_when_it_is_killed(tmp_path, jobs):
     plan = {
         "fields": {"rate": [5, 10, 20, 40], "num_requests": 150},

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from helpers.amount import number
 from kvgym.errors import ConfigError
 from kvgym.theory.hindsight.slotted.instance import slotted_requests
 from kvgym.theory.hindsight.slotted.prices import price_bound
@@ -35,7 +36,7 @@ def test_program_and_exact_search_agree_on_instances_of_section_5_1(exact_search
             assert (run.requests["finish_time"] - table.arrival_time).sum() == optimum.total
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=number(60, 25), deadline=None)
 @given(instance=small(4))
 def test_search_is_exact_and_bounds_hold(exact_search, instance):
     table, memory = instance

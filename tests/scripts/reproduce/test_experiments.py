@@ -110,7 +110,7 @@ def test_every_figure_of_the_paper_is_answered(load_paper, name):
     assert covered <= set(paper.figures)
 
 
-@pytest.mark.parametrize("name", papers("mc_sf", "wait"))
+@pytest.mark.parametrize("name", papers("mc_sf", "wait", "slai"))
 def test_pages_match_the_results_of_cheap_experiments(load_paper, pages, name, tmp_path):
     pytest.importorskip("matplotlib")
     paper = load_paper(name)

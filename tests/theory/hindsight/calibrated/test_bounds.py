@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.amount import number
 from helpers.random_runs import RandomPolicy, systems, tables
 from kvgym.batch_time import AffineBatchTime, RooflineBatchTime, UnitBatchTime, load_hardware
 from kvgym.errors import ConfigError, LivelockError, WorkloadError
@@ -129,7 +130,7 @@ def test_calibrated_batches_bound_calibrated_runs():
     assert bound_calibrated(table, system, "token_throughput").value >= reached["token_throughput"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=number(100, 30), deadline=None)
 @given(
     table=tables(), system=systems(), seed=st.integers(0, 2**32 - 1), workers=st.sampled_from([1, 1, 1, 2])
 )

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.random_runs import RandomPolicy
+from helpers.selection import EACH_FAMILY
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, KVGymError, WorkloadError
 from kvgym.metrics import compute_metrics
@@ -60,7 +61,7 @@ def is_within(value, interval, metric):
     return value <= interval.upper + 1e-9 if more else value >= interval.lower - 1e-9
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@EACH_FAMILY
 def test_no_policy_beats_the_bound(name):
     info = POLICIES[name].info
     for seed in range(3):
