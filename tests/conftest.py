@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(config, items):
         if _is_fast(item.path):
             item.add_marker(pytest.mark.fast)
     if not config.getoption("--long"):
-        skipped = pytest.mark.skip(reason="takes long: pytest --long runs it")
+        skipped = pytest.mark.skip(reason="pytest --long runs it")
         for item in items:
             if item.get_closest_marker("long"):
                 item.add_marker(skipped)

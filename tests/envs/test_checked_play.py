@@ -1,4 +1,4 @@
-"""Random play of 100,000 steps in the checked build: no index is out of bounds, and no guard byte changes."""
+"""Random play in the checked build: no index is out of bounds, and no guard byte changes."""
 
 import json
 import subprocess
