@@ -1,5 +1,6 @@
 """README: all commands and examples run, in order, in a copy of the repository."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -54,6 +55,10 @@ def shell(command, folder, path=None):
         "HOME": str(Path.home()),
         "PIP_COMPILE": "0",  # of what pip installs, only what is imported is compiled to byte code
     }
+    # Compiled code is that of the other tests.
+    environment |= {
+        name: os.environ[name] for name in ("KVGYM_CACHE_DIR", "XDG_CACHE_HOME") if name in os.environ
+    }
     if path is not None:
         environment["PATH"] = path
     return subprocess.run(
@@ -73,8 +78,6 @@ def test_the_page_is_short():
 
 
 def test_the_first_command_sets_up_and_compares(checkout):
-    import os
-
     done = shell(SET_UP[0], checkout, path=os.environ["PATH"])
     assert done.returncode == 0, done.stdout + done.stderr
     assert "35,000 of 35,000 requests completed, each exactly once." in done.stdout

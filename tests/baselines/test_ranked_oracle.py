@@ -272,7 +272,7 @@ def test_long_prompts_on_real_hardware() -> None:
 def test_candidate_sizes() -> None:
     """The walk through larger sizes ends once they are hopeless, unless a later request presses."""
     hardware, met = load_hardware("llama3-8b-a100-tp1").batch_time(), Counter[str]()
-    for seed in RARE["sizes that are tried"]:
+    for seed in some(RARE["sizes that are tried"], 2):
         rng = np.random.default_rng(seed)
         table = draw_table(rng, 20, 300, ("predictions", "objectives"), gap=0.05)
         table = table.replace(
