@@ -64,7 +64,9 @@ def test_every_library_that_is_imported_is_declared():
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--outdir", folder, ROOT], check=True, capture_output=True
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT],
+        check=True,
+        capture_output=True,
     )
     return next(folder.glob("*.whl"))
 

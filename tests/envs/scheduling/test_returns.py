@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
+from helpers.selection import others_long
 from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.metrics import compute_metrics
@@ -55,8 +58,13 @@ def finish(env, seed, masked, evicts=0.05):
 
 
 @pytest.mark.parametrize("masked", [True, False], ids=["masked", "unmasked"])
-@pytest.mark.parametrize("epochs", ["iteration", "decision"])
-@pytest.mark.parametrize("system", range(len(SYSTEMS)))
+@pytest.mark.parametrize(
+    ("epochs", "system"),
+    others_long(
+        list(itertools.product(["iteration", "decision"], range(len(SYSTEMS)))),
+        {(("iteration", "decision")[k % 2], k) for k in range(len(SYSTEMS))},
+    ),
+)
 @pytest.mark.parametrize("action", dict.fromkeys(IDS.values()))
 def test_return_identity(action, system, epochs, masked):
     for scale in (None, 1.0):
