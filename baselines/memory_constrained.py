@@ -5,13 +5,13 @@ Inference with KV Cache Constraints": Algorithm 1 (MC-SF), Algorithm 2 (MC-Bench
 Section 5.2.2 for the protection margin and for clearing on overflow. MC-Benchmark with the longest possible
 outputs: flow control for LLM inference (stability by controlled activation), Section 4.1.1.
 
-Readings: admission stops at the first request that does not fit. Ties go by arrival, then id. An ongoing
-request that outlives its prediction counts 0 in (5), as printed. If the next iteration needs more memory than the
-capacity, every active request is cleared, including those just admitted, and the iteration is lost. A round
-of the paper is one iteration of the worker. With blocks of several tokens, (5) counts the blocks of each
-request at every moment; memory still only grows between completions. Deviation: for a request that would be
-alone, (5) uses the whole capacity, since the margin would block a long one for ever. Others are admitted
-beside it while (5) holds until they end. With ``strict`` the margin applies there too, as printed.
+Readings: admission stops at the first request that does not fit. Ties go by arrival, then id. A running request that
+outlives its prediction counts 0 in (5), as printed. If the next iteration needs more memory than the capacity, all
+active requests are evicted ("cleared"), including those just admitted, and the iteration is lost. A round of the paper
+is one iteration of the worker. With blocks of several tokens, (5) counts the blocks of each request at every moment;
+between completions, memory still only grows. Deviation: for a request that would be alone, (5) uses the whole
+capacity, since the margin would block a long one for ever. Others are admitted beside it while (5) holds until they
+end. With ``strict`` the margin applies there too, as printed.
 """
 
 from __future__ import annotations
@@ -71,19 +71,18 @@ PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Const
 # whether overruns extend predictions; what follows is the policy's own.
 LIMIT, STRICT, EXTEND, OWN = range(4)
 
-# Layout of the state array: origin of the profile, iteration until which the head is known to be blocked,
-# the head it was computed for, then (where the order is not that of the queue) the heap.
+# Layout of the state array: origin of the profile, iteration until which the head is known to be blocked, the head
+# that this was computed for, then the heap, unless the order is that of the queue.
 BLOCKED_UNTIL, BLOCKED_ID, HEAP = 1, 2, 3
 
 
 @jit_inline
 def update_profile(view: RuleView, memory: RuleMemory, longest: bool) -> int:
-    """Correct the profile where predictions were wrong; return the offset of the present iteration.
+    """Correct the profile for wrong predictions; return the offset of the present iteration.
 
-    Requests that ended early are removed (on a prefill worker none does). After a router has moved any away, the
-    profile is rebuilt from those that are left. If overruns extend predictions, each request
-    that has outlived its own is added again for the next iteration. The prediction is the longest possible output
-    if ``longest``.
+    Requests that ended early are removed (on a prefill worker none does). After a router has moved requests away, the
+    profile is rebuilt from those that remain. If overruns extend predictions, each request that has outlived its
+    prediction is added again for the next iteration. With ``longest``, the prediction is the longest possible output.
     """
     w, profile, block_size = view.worker, memory.profile, view.problem.block_size
     offset = profile_offset(profile, memory.state, w.iteration)
@@ -116,7 +115,7 @@ def try_admit(
 ) -> bool:
     """Admit request ``i``, predicted to run ``rounds`` iterations, if inequality (5) holds with it.
 
-    If it does not hold, store the iteration until which it cannot.
+    If it does not hold, store the iteration until which it cannot hold.
     """
     state, profile, iteration = memory.state, memory.profile, view.worker.iteration
     limit = int(memory.params[LIMIT])
@@ -146,7 +145,7 @@ def need_of_next_iteration(view: RuleView, decision: RuleDecision) -> int:
 
 @jit_inline
 def clear_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> bool:
-    """Clear all active requests if the next iteration exceeds the capacity; return whether it does."""
+    """Evict all active requests if the next iteration exceeds the capacity; return whether it does."""
     if need_of_next_iteration(view, decision) <= view.problem.kv_capacity:
         return False
     clear_all(view, decision)
@@ -183,7 +182,7 @@ def mc_sf_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> 
 
 @jit_inline
 def admit_in_order(view: RuleView, decision: RuleDecision, memory: RuleMemory, longest: bool) -> None:
-    """Admit in queue order while (5) holds, under predicted or (``longest``) longest possible outputs."""
+    """Admit in queue order while (5) holds, with predicted or (``longest``) longest possible outputs."""
     offset = update_profile(view, memory, longest)
     i = first_waiting(view)
     while i != UNKNOWN:
@@ -208,7 +207,7 @@ def mc_longest_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory
 
 
 def blocked_request(policy: CompiledPolicy) -> int | None:
-    """Return the request that a policy with :func:`try_admit` has found blocked, None if there is none."""
+    """Return the request that :func:`try_admit` last found blocked, None if there is none."""
     i = int(policy.arguments().state[BLOCKED_ID])
     return None if i == UNKNOWN else i
 
@@ -239,7 +238,7 @@ class LookAhead(CompiledPolicy):
         return np.array([limit, self.strict, self.overrun == "extend"], dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return the profile, with the heap behind the scalars."""
+        """Return the profile, and a state of scalars and heap."""
         state = np.zeros(HEAP + 2 + system.max_requests, np.int64)
         state[BLOCKED_ID] = UNKNOWN
         profile = empty_profile(system.max_predicted_len, system.kv_capacity)
@@ -252,7 +251,7 @@ class LookAhead(CompiledPolicy):
 
 @register_policy
 class MCSF(LookAhead):
-    """Memory Constrained Shortest First: shortest predicted output first, as far as memory allows."""
+    """Memory Constrained Shortest First: shortest predicted output first, while future memory suffices."""
 
     info = PolicyInfo(
         name="mc_sf",
@@ -282,10 +281,10 @@ class MCBenchmark(LookAhead):
 
 @register_policy
 class MCLongest(LookAhead):
-    """MC-Benchmark under intervals of lengths: every output is treated as the longest possible one.
+    """MC-Benchmark for intervals of lengths: it treats every output as the longest possible one.
 
-    A request with a prompt and longest output that exceed the memory is never admitted, as under MC-Benchmark with
-    such a prediction; the run then ends with an error that says so.
+    A request is never admitted if its prompt and longest output exceed the memory, as under MC-Benchmark with such a
+    prediction. The run then ends with an error that says so.
     """
 
     info = PolicyInfo(
