@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -67,11 +68,21 @@ def model_card(name: str) -> str:
     return resources.files("kvgym.agents").joinpath("models").joinpath(f"{name}.md").read_text("utf-8")
 
 
+_DRAWN = re.compile(r"(.+):deterministic=(true|false)", re.IGNORECASE)
+
+
+def split_options(spec: str | Path) -> tuple[str | Path, dict[str, bool]]:
+    """Split ``MODEL:deterministic=false`` into the model and the option; without it the option is absent."""
+    found = _DRAWN.fullmatch(str(spec))
+    return (spec, {}) if found is None else (found[1], {"deterministic": found[2].lower() == "true"})
+
+
 def is_agent(spec: str) -> bool:
     """Return whether ``spec`` names a shipped agent, a model file, or the folder of a training run.
 
     A slash in its name makes it a path, even if there is no such file.
     """
+    spec = str(split_options(spec)[0])
     return spec in _files() or spec.endswith(SUFFIXES) or "/" in spec.partition(":")[0] or _is_run(Path(spec))
 
 
@@ -111,10 +122,10 @@ def load_model(spec: str | Path) -> Model:
         UnknownNameError: no such agent.
         ConfigError: the file is damaged or has another format.
     """
-    text = str(spec)
+    text = str(split_options(spec)[0])
     if text in _files():
         return _shipped(text)
-    path = Path(spec)
+    path = Path(text)
     if path.suffix in LOADERS:
         return LOADERS[path.suffix](path)
     if (path / "config.yaml").is_file():
@@ -129,16 +140,23 @@ def load_model(spec: str | Path) -> Model:
 
 @explained
 def load_agent(
-    spec: str | Path, *, name: str | None = None, trusted: bool = False, **arguments: Any
+    spec: str | Path,
+    *,
+    name: str | None = None,
+    trusted: bool = False,
+    deterministic: bool = True,
+    **arguments: Any,
 ) -> Policy:
     """Return a trained agent as a policy, for ``simulate`` and ``compare``.
 
     Args:
         spec: name of a shipped agent (``kvgym list agents``), an ``.npz`` or ``.json`` file, the
             folder of a training run, or a Stable-Baselines3 ``.zip`` (needs ``kvgym[train]``, and ``arguments``).
+            With ``:deterministic=false`` after it, as below.
         name: label in results; None = the name, or the path without its suffix.
         trusted: read a ``.zip`` without plain weights beside it. Reading such a file can run any code: trust only
             your own files.
+        deterministic: take the most probable actions of a network; False draws them, from the seed of the run.
         **arguments: changes of the environment arguments; for a ``.zip`` all of them, with ``action``. An evolved
             policy takes none.
 
@@ -146,17 +164,21 @@ def load_agent(
         UnknownNameError: no such agent.
         ConfigError: the file is damaged, has another format, is a router, or is not trusted.
     """
+    spec, options = split_options(spec)
+    deterministic = options.get("deterministic", deterministic)
     path, label = Path(spec), name or _label(spec)
     if path.suffix == ".zip":
-        return _load_zip(path, label, trusted, arguments)
+        return _load_zip(path, label, trusted, {"deterministic": deterministic, **arguments})
     model = load_model(spec)
     if isinstance(model, NumpyModel):
         given = {**model.header.env_arguments, **arguments}
-        if wrong := sorted({"self", "model", "name", "cls"} & given.keys()):
+        if wrong := sorted({"self", "model", "name", "cls", "deterministic"} & given.keys()):
             raise ConfigError(f"agent {label}: there is no environment argument {wrong[0]!r}")
-        agent = AgentPolicy(model, name=label, **given)
+        agent = AgentPolicy(model, name=label, deterministic=deterministic, **given)
         _check_bounds(model, agent)
         return agent
+    if not deterministic:
+        raise ConfigError(f"agent {label}: an evolved policy draws no actions; leave deterministic out")
     if arguments:
         raise ConfigError(
             f"agent {label}: an evolved policy takes no environment arguments; got {', '.join(arguments)}"
@@ -173,7 +195,7 @@ def _check_bounds(model: NumpyModel, agent: AgentPolicy) -> None:
     Raises:
         ConfigError: their number or their ranges differ.
     """
-    space = agent.config.kind.space(agent.config)
+    space = agent.config.action_space
     if isinstance(space, Box) and (model.header.low, model.header.high) != (
         tuple(space.low.tolist()), tuple(space.high.tolist())
     ):  # fmt: skip
@@ -206,7 +228,7 @@ def load_router(spec: str | Path, *, name: str | None = None) -> Router:
 
 def is_router(spec: str | Path) -> bool:
     """Return whether an agent is a router; ``spec`` is as for :func:`load_model`, or a ``.zip`` file."""
-    if Path(spec).suffix == ".zip":
+    if Path(split_options(spec)[0]).suffix == ".zip":
         return False
     model = load_model(spec)
     return isinstance(model, EvolvedModel) and model.kind == "router"
@@ -246,7 +268,7 @@ def background(spec: str | Path, agent: Policy | Router) -> Background:
         agent: loaded from it.
     """
     training: Mapping[str, Any] = {}
-    if Path(spec).suffix != ".zip":
+    if Path(split_options(spec)[0]).suffix != ".zip":
         training = load_model(spec).metadata.get("training", {})
     if isinstance(agent, AgentPolicy):
         measured = training.get("evaluation", {})

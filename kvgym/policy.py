@@ -84,6 +84,7 @@ class PolicyInfo:
         auto: pairs of a hyperparameter that may be :data:`AUTO`, and the value that it then usually has. Labels of
             results name it only where it has another value.
         budget: the hyperparameter that limits the tokens of an iteration, "" for none.
+        livelock_advice: what to do if a run makes no progress, a sentence; "" = the general advice.
     """
 
     name: str
@@ -98,6 +99,7 @@ class PolicyInfo:
     rules: tuple[tuple[str, str], ...] = ()
     auto: tuple[tuple[str, Any], ...] = ()
     budget: str = ""
+    livelock_advice: str = ""
 
     @property
     def origin(self) -> str:

@@ -241,7 +241,7 @@ def check_action(config: EnvConfig, action: Any, what: str) -> None:
     Raises:
         ConfigError: it is not.
     """
-    space = config.kind.space(config)
+    space = config.action_space
     try:
         inside = space.contains(np.asarray(action, space.dtype))
     except OverflowError:

@@ -53,7 +53,7 @@ def export(
     config = EnvConfig.of(**env_arguments)
     for what, given, expected in (
         ("observation", model.observation_space, spaces.observation_space(config)),
-        ("action", model.action_space, config.kind.space(config)),
+        ("action", model.action_space, config.action_space),
     ):
         if given != expected:
             raise ConfigError(

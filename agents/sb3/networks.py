@@ -408,9 +408,9 @@ def policy_for(
         if not _all_positive(numbers):
             raise ConfigError(f"{name} must be {wanted}, got {shown(value)}")
     sizes = {**defaults, **sizes}
-    usual = config.kind.usual(config)
+    usual = config.usual_action()
     around = {} if usual is None else {"centre": usual[0].tolist(), "spread": usual[1].tolist()}
-    if isinstance(config.kind.space(config), gym.spaces.Box) and algorithm == "maskable_ppo":
+    if isinstance(config.action_space, gym.spaces.Box) and algorithm == "maskable_ppo":
         raise ConfigError(
             f"{config.action} has real numbers, which maskable_ppo does not support; use ppo or a2c"
         )

@@ -112,7 +112,7 @@ def replacing(folder: Path, given: Path | None = None, *, kept: bool = False) ->
         kept: whether the command has saved its runs in the folder; that file is then removed.
     """
     remove_left(folder)
-    manifest = Manifest(folder, command_line(), keep=given, report=_note)
+    manifest = Manifest(folder, command_line(), keep=given, report=print_note)
     _open.enter_context(owned_by(manifest))
     old = manifest.old()
     yield
@@ -121,10 +121,11 @@ def replacing(folder: Path, given: Path | None = None, *, kept: bool = False) ->
         (folder / UNFINISHED).unlink(missing_ok=True)
     if old:
         command = manifest.command and f", of: {cut(manifest.command, LONGEST_COMMAND)}"
-        _note(f"replaced in {folder}: {some(old, 60)}{command}")
+        print_note(f"replaced in {folder}: {some(old, 60)}{command}")
 
 
-def _note(text: str) -> None:
+def print_note(text: str) -> None:
+    """Print a note to standard error."""
     console.print_to_stderr(f"note: {text}")
 
 

@@ -42,6 +42,7 @@ from kvgym.envs.scheduling.memory import TABLES, Arrays, Block, Sizes, control_r
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.revealed import class_table
+from kvgym.envs.scheduling.reward_reference import episode_return
 from kvgym.envs.scheduling.spaces import observation_space, parts, present
 from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
 from kvgym.errors import ConfigError, InvalidDecisionError, shown
@@ -91,7 +92,12 @@ def action_of(env: ServingEnv, decision: Decision) -> Iterator[Any]:
         outcome = encode(where, tables, done, action, report)
         if outcome < 0:
             raise NotExpressibleError(f"the policy {explain(outcome, env.config, report)}")
-        yield int(action[0]) if isinstance(space, spaces.Discrete) else action.astype(space.dtype)
+        if isinstance(space, spaces.Discrete):
+            yield int(action[0])
+        elif isinstance(space, spaces.Box):
+            yield env.config.as_actions(action)  # in float64, because waits are not exact in float32
+        else:
+            yield action.astype(space.dtype)
         done += 1
 
 
@@ -111,7 +117,7 @@ def _tables_of(block: Block, active: Any, decision: Decision) -> RuleDecision:
 
 @explained
 def play(
-    env: gym.Env[Any, Any], policy: str | Policy, *, workload_seed: int = 0
+    env: gym.Env[Any, Any], policy: str | Policy, *, workload_seed: int = 0, within_actions: bool = True
 ) -> tuple[SimulationResult, float]:
     """Run a policy in an environment for one episode.
 
@@ -119,16 +125,44 @@ def play(
         env: the environment; its ``information`` must include what the policy needs. Wrappers are bypassed.
         policy: a policy or its name.
         workload_seed: seed of the requests and of the policy, as in ``kvgym compare``.
+        within_actions: carry out the decisions by actions of the environment. False runs the policy on the same
+            requests with the engine, without the limits of actions, windows and information: the result to beat. The
+            environment's episode then stays as it is, and the return is that of the same rewards.
 
     Returns:
         The records of the episode, and the undiscounted return.
 
     Raises:
-        ConfigError: the environment does not schedule one worker.
+        ConfigError: the environment does not schedule one worker, or the requests lack what the policy needs.
         NotExpressibleError: the environment's actions cannot express a decision.
+        LivelockError: the policy makes no progress; only without ``within_actions``.
     """
     env = served(env)
     policy = make_policy(policy)
+    if not within_actions:
+        return _play_unlimited(env, policy, workload_seed)
+    try:
+        return _play_by_actions(env, policy, workload_seed)
+    except NotExpressibleError as error:
+        raise NotExpressibleError(f"{error}; or play(..., within_actions=False) needs no actions") from None
+
+
+def _play_unlimited(env: ServingEnv, policy: Policy, seed: int) -> tuple[SimulationResult, float]:
+    episodes, config = env.episodes, env.config
+    table = episodes.requests(seed)
+
+    def returned(result: SimulationResult) -> float:
+        return episode_return(result, config.reward, episodes.reward_scale)
+
+    result = episodes.simulate(policy, table, seed)
+    total = returned(result)
+    if episodes.reference is not None:
+        expected = returned(episodes.simulate(episodes.reference, table, seed))
+        total = (total - expected) / (abs(expected) or 1.0)
+    return result, total
+
+
+def _play_by_actions(env: ServingEnv, policy: Policy, workload_seed: int) -> tuple[SimulationResult, float]:
     missing = policy.info.needs - set(env.config.information)
     if missing:
         raise NotExpressibleError(f"{policy.info.name} needs {sorted(missing)}; add them to information")
@@ -171,18 +205,36 @@ class Predictor(Protocol):
         ...
 
 
-def player_of(model: Predictor) -> Callable[[Any, Any], Any]:
-    """Return a function that returns the model's action, given the observation and the mask if it accepts masks."""
+def player_of(model: Predictor, **options: Any) -> Callable[[Any, Any], Any]:
+    """Return a function that returns the model's action, given the observation and the mask if it accepts masks.
+
+    Args:
+        model: the model.
+        **options: arguments of its ``predict``; by default ``deterministic=True``.
+    """
     masked = "action_masks" in inspect.signature(model.predict).parameters
-    return partial(_predict_masked if masked else _predict, model)
+    return partial(_predict_masked if masked else _predict, model, {"deterministic": True, **options})
 
 
-def _predict(model: Predictor, observation: Any, mask: Any) -> Any:
-    return model.predict(observation, deterministic=True)[0]
+def _predict(model: Predictor, options: dict[str, Any], observation: Any, mask: Any) -> Any:
+    return model.predict(observation, **options)[0]
 
 
-def _predict_masked(model: Any, observation: Any, mask: Any) -> Any:
-    return model.predict(observation, deterministic=True, action_masks=mask.astype(bool))[0]
+def _predict_masked(model: Any, options: dict[str, Any], observation: Any, mask: Any) -> Any:
+    return model.predict(observation, action_masks=mask.astype(bool), **options)[0]
+
+
+def drawing_player(model: Any, seed: np.random.SeedSequence) -> Callable[[Any, Any], Any]:
+    """Return a function like that of :func:`player_of` which draws the model's actions.
+
+    Equal seeds give equal actions. kvgym's own models get a generator. The others draw from the global ones of
+    PyTorch, NumPy and Python, which are seeded by the model's ``set_random_seed`` if it has one.
+    """
+    if "rng" in inspect.signature(model.predict).parameters:
+        return player_of(model, deterministic=False, rng=np.random.default_rng(seed))
+    if hasattr(model, "set_random_seed"):
+        model.set_random_seed(int(seed.generate_state(1)[0]))
+    return player_of(model, deterministic=False)
 
 
 def content_of(model: Predictor) -> Any:
@@ -198,7 +250,7 @@ def _check_model(model: Any, config: EnvConfig, name: str) -> None:
             f"agent {shown(name)}: expected a model with predict(observation, deterministic=True), such as "
             f"MaskablePPO.load(…); got {shown(model)}. Agents of kvgym train: kvgym.load_agent(path)"
         )
-    for what, wanted in (("observation", observation_space(config)), ("action", config.kind.space(config))):
+    for what, wanted in (("observation", observation_space(config)), ("action", config.action_space)):
         trained = getattr(model, f"{what}_space", None)
         if trained is not None and _form(trained) != _form(wanted):
             raise ConfigError(
@@ -216,12 +268,26 @@ def _form(space: spaces.Space[Any]) -> Any:
     return type(space).__name__, space.shape, np.asarray(sizes).tolist()
 
 
+def _advice(config: EnvConfig, deterministic: bool) -> str:
+    """Return what to do if an agent makes no progress."""
+    train = "train it longer"
+    if config.kind.forces_admission and not config.must_admit:
+        train += ", or with must_admit=True"
+    if not deterministic:
+        return train.capitalize()
+    return (
+        "The agent's likeliest actions lead nowhere: draw them (MODEL:deterministic=false, or "
+        f"AgentPolicy(..., deterministic=False)), or {train}"
+    )
+
+
 class AgentPolicy(Policy):
     """An agent trained in an environment, as a policy for ``simulate`` and ``compare``.
 
     Args:
         model: object with ``predict(observation, deterministic=True)``; gets ``action_masks=`` if it accepts it.
         name: label in results.
+        deterministic: take the agent's most probable actions; False draws them, from the seed of the run.
         **arguments: the environment arguments with which the agent was trained.
 
     Raises:
@@ -231,8 +297,10 @@ class AgentPolicy(Policy):
 
     info = PolicyInfo(name="agent", summary="a learned policy", evicts=True)
 
-    def __init__(self, model: Predictor, *, name: str = "agent", **arguments: Any) -> None:
-        self.model = model
+    def __init__(
+        self, model: Predictor, *, name: str = "agent", deterministic: bool = True, **arguments: Any
+    ) -> None:
+        self.model, self.deterministic = model, deterministic
         self.config = EnvConfig.of(**arguments)
         _check_model(model, self.config, name)
         self.info = PolicyInfo(  # type: ignore[misc]
@@ -242,6 +310,7 @@ class AgentPolicy(Policy):
             chunks_prefill=self.config.kind.plans,
             pauses=self.config.kind.plans,
             evicts=True,
+            livelock_advice=_advice(self.config, deterministic),
         )
         self._act, self._parts = player_of(model), parts(self.config)
         self._simulation: Simulation | None = None
@@ -251,16 +320,18 @@ class AgentPolicy(Policy):
         self._training = (scenario.make_system().batch_time, len(workload.sample(0)), workload.mean_rate)
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Return nothing: the name identifies the agent."""
-        return {}
+        """Return ``deterministic`` if it is False; otherwise the name identifies the agent."""
+        return {} if self.deterministic else {"deterministic": False}
 
     def content(self) -> dict[str, Any]:
         """Return the identity of the agent: its environment and a hash of its model."""
-        return {"environment": str(self.config), "model": content_of(self.model)}
+        return {"environment": str(self.config), "model": content_of(self.model), **self.hyperparameters()}
 
     def reset(self, system: SystemInfo) -> None:
         """Prepare for a new run."""
         self._simulation = None
+        if not self.deterministic:
+            self._act = drawing_player(self.model, system.seed)
         self._classes = system.classes
         self._hold = 0
         self._held: Any = None
@@ -304,9 +375,9 @@ class AgentPolicy(Policy):
             terms=len(config.reward_terms),
         )
         self._action = self._arrays.actions[0]
-        self._space = config.kind.space(config)
+        self._space = config.action_space
         self._reader = ActionReader(self._space, self._action)
-        self._bounds = use_action_bounds(self._settings, self._space)
+        self._bounds = use_action_bounds(self._settings, config)
         batch_time = simulation.system.all_workers[k].batch_time
         self._batch_params = use_batch_time(self._settings, batch_time, compiled=compiled)
         self._simulation = simulation
@@ -336,7 +407,7 @@ class AgentPolicy(Policy):
             self._action[:] = self._held
             self._run(COMPOSE)
         elif config.epochs == "decision" and not anything and not kind.holds:
-            self._action[:] = kind.idle(config)
+            self._action[:] = config.as_actions(kind.idle(config))
             self._run(COMPOSE)
         else:
             complete = False

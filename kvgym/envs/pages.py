@@ -83,11 +83,16 @@ def scheduling_page(name: str, action: str) -> list[str]:
     shown = [f"### {TITLES[key]}\n\n{features_table(features)}" for key, features in groups.items()]
     return [
         markdown(about["Description"]),
-        f"## Actions\n\n`{short(kind.space(config))}`, with the default windows: Q = {config.queue_window} waiting and "
-        f"W = {config.active_window} active requests.",
+        f"## Actions\n\n`{short(config.action_space)}`, with the default windows: Q = {config.queue_window} waiting "
+        f"and W = {config.active_window} active requests.",
         table(
             ("index", "meaning", "unit", "min", "max"),
             ((p.place, p.meaning, p.unit, f"{p.low:g}", f"{p.high:g}") for p in kind.parts(config)),
+        ),
+        *(
+            ["Each number is given in [-1, 1], which is mapped linearly to min … max."]
+            if config.unit_actions
+            else []
         ),
         'A choice outside `info["action_mask"]` adds nothing to the decision and is counted in `info["ignored"]`. '
         "[Kinds of action](../actions.md) describes them further, and lists the schedulers that they can express.",
@@ -189,7 +194,7 @@ def pages() -> dict[str, str]:
         made[f"{action}.md"] = "\n\n".join(parts) + "\n"
         overview += [(f"[{version}]({action}.md)", listed[version]) for version in versions]
     toctree = "\n".join(["```{toctree}", ":hidden:", "", *dict.fromkeys(IDS.values()), "```"])
-    making = MAKING.format("kvgym/AdmitCount-v0").replace("this environment", "one")
+    making = MAKING.format("kvgym/AdmitCount-v1").replace("this environment", "one")
     made["index.md"] = (
         f"<!-- python -m kvgym.envs.pages docs/environments -->\n\n# Environments\n\n{making}\n\n"
         "The environments share dynamics, observations and rewards; they differ in their actions.\n\n"

@@ -61,6 +61,9 @@ def _unseen_request() -> NDArray[Any]:
     return record
 
 
+_MARGIN_ADVICE = "If it evicts and readmits the same requests for ever, it needs a larger protection margin."
+
+
 class Simulation:
     """One run of one worker over a request table; for several workers see :class:`ClusterSimulation`.
 
@@ -392,18 +395,18 @@ class Simulation:
         which = f"request {request}" if request != UNKNOWN else "its active requests"
         counts = f"{int(w['num_active'])} active, {int(w['num_waiting'])} waiting"
         fruitless = int(w["decisions"]) - int(w["last_progress"]) - 1
+        advice = self.policies[self.current].info.livelock_advice if self.policies else ""
         if status == STALLED and not int(w["num_active"]) and w["total_evicted"] == w["evicted_before"]:
             raise LivelockError(
                 f"policy {shown(self.policy_name)}, {self._where()}: it has admitted no request for {fruitless} "
                 f"decisions with an empty worker ({int(w['num_waiting'])} waiting, kv_capacity {self.kv_capacity}). "
-                f"{self._blocked()}. Try less margin, tighter predictions or longer training"
+                f"{advice or f'{self._blocked()}. Try less margin, tighter predictions or longer training'}"
             )
         if status == STALLED:
             raise LivelockError(
                 f"policy {shown(self.policy_name)}, {self._where()}: nothing new has been computed for {fruitless} "
                 f"decisions ({counts}, {int(w['total_evicted'])} evictions so far, kv_capacity {self.kv_capacity}); "
-                "the policy makes no progress. If it evicts and readmits the same requests for ever, it needs a larger "
-                "protection margin."
+                f"the policy makes no progress. {advice or _MARGIN_ADVICE}"
             )
         if status == DEADLOCK:
             raise LivelockError(

@@ -30,7 +30,7 @@ def main() -> None:
     """Train, export, and compare on unseen requests."""
     config = EnvConfig.of(action="rank_scores", **TASK)
     policy, arguments = policy_for("slots", "ppo", config, row_dim=16, context_dim=32)
-    envs = make_sb3_env("kvgym/RankScores-v0", num_envs=64, seed=0, **TASK)
+    envs = make_sb3_env("rank_scores", num_envs=64, seed=0, **TASK)
     model = PPO(
         policy,
         envs,

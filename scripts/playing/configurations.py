@@ -14,6 +14,12 @@ SHORT = {"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 4
 
 APART = [{"count": 2, "role": "prefill"}, {"count": 3, "role": "decode"}]
 
+SECOND_VERSIONS = {
+    "must_admit": ("admit_evict", "admit_count", "flags"),
+    "unit_actions": ("rank", "rank_scores", "tokens"),
+}
+"""Arguments of second versions of environments, and their kinds of action."""
+
 CLUSTERS: dict[str, dict[str, Any]] = {
     "equal": {"workers": 4},
     "unlike": {"workers": [{"count": 2}, {"kv_capacity": 400}, {"batch_time": {"composition": "vidur"}}]},
@@ -90,6 +96,9 @@ def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
         arguments["knobs"] = {one("protection", "budget", "quantum"): (0, 3), "cap": one((0, 5), (7,))}
     if rng.random() < 0.2:
         arguments["horizon"] = float(rng.uniform(0.5, 20))
+    for name, kinds in SECOND_VERSIONS.items():
+        if arguments["action"] in kinds:
+            arguments[name] = one(False, True)
     return arguments
 
 

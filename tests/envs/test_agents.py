@@ -106,6 +106,37 @@ def test_inexpressible_decisions_are_refused():
         play(blind, "mc_sf")
 
 
+NATURAL = {"num_requests": 60, "rate": 40.0, "kv_capacity": 4000}
+REWARD = {"latency": 1.0, "ttft": 0.3, "goodput": 2.0, "tokens": 0.01, "evictions": 0.001}
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "vllm_v1"])
+def test_any_scheduler_runs_without_the_limits_of_actions(policy):
+    """With the rewards that actions without limits earn."""
+    env = ServingEnv(action="admit_count", reward=REWARD, **NATURAL)
+    with pytest.raises(
+        NotExpressibleError, match=r"; or play\(\.\.\., within_actions=False\) needs no"
+    ) as found:
+        play(env, policy, workload_seed=1)
+    assert len(str(found.value)) <= 300
+    result, total = play(env, policy, workload_seed=1, within_actions=False)
+    wide = ServingEnv(action="tokens", reward=REWARD, queue_window=60, active_window=60, **NATURAL)
+    played, expected = play(wide, policy, workload_seed=1)
+    assert same_schedule(result, played)
+    assert total == pytest.approx(expected, rel=1e-9)
+
+
+def test_without_limits_information_and_episodes_do_not_matter():
+    env = ServingEnv(action="knobs", reward_reference="fcfs", information=[], **NATURAL)
+    env.reset(seed=0)
+    clock = env.view.clock
+    assert play(env, "fcfs", within_actions=False)[1] == 0
+    assert -1 < play(env, "mc_sf", within_actions=False)[1] < 1
+    assert env.view.clock == clock
+    with pytest.raises(ConfigError, match="class"):
+        play(env, "wait", within_actions=False)
+
+
 REFUSED = {
     "1000000 tokens; valid": Decision(tokens={0: 1_000_000}),
     "-5 tokens": Decision(tokens={0: -5}),

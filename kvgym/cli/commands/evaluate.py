@@ -40,7 +40,8 @@ def evaluate(
     agent: Annotated[
         str,
         typer.Argument(
-            help="Agent: name (kvgym list agents), .npz or .json file, or folder of a training run.",
+            help="Agent: name (kvgym list agents), .npz or .json file, or folder of a training run; with "
+            "[bold]:deterministic=false[/bold] its actions are drawn, not the most probable ones.",
             autocompletion=names("agents"),
         ),
     ],

@@ -15,7 +15,7 @@ from kvgym.envs import IDS, ROUTING_IDS, environment_names
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 
-DEFAULT_ID = "kvgym/AdmitCount-v0"
+DEFAULT_ID = "kvgym/AdmitCount-v1"
 
 
 REPLACED = {

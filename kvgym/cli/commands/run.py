@@ -12,7 +12,14 @@ from kvgym.cli import console
 from kvgym.cli.options.scenario import ALL, ScenarioOption, scenario_options
 from kvgym.cli.options.shared import ProgressOption, one_policy, policies_option
 from kvgym.cli.progress import progress_bar
-from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
+from kvgym.cli.result_folder import (
+    OutOption,
+    command_line,
+    default_folder,
+    make_folder,
+    print_note,
+    replacing,
+)
 from kvgym.errors import ConfigError, RunError
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.version import __version__
@@ -160,5 +167,10 @@ def _simulate(
     if trace_out is None:
         return simulate(system, table, policy, **options)
     about = {"kvgym": __version__, "command": command_line(), "policy": repr(policy), "seed": options["seed"]}
-    with TraceFile(trace_out, about) as file:
-        return simulate(system, table, policy, observer=ChromeTrace(file, system, table), **options)
+    replaced = trace_out.exists()
+    try:
+        with TraceFile(trace_out, about) as file:
+            return simulate(system, table, policy, observer=ChromeTrace(file, system, table), **options)
+    finally:
+        if replaced:
+            print_note(f"replaced {trace_out}")

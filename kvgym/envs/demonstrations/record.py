@@ -127,7 +127,7 @@ def demonstrate(
     return Demonstrations(
         observations=found.observations,
         masks=found.masks,
-        actions=_as_in(config.kind.space(config), found.actions),
+        actions=_as_in(config, found.actions),
         rewards=found.rewards,
         episode_starts=found.episode_starts,
         metrics=np.array(metrics).reshape(-1, len(metric_names())),
@@ -227,9 +227,10 @@ def _moment(episodes: Episodes) -> str:
     return f"iteration {int(worker['iteration'])}, t = {float(worker['clock']):.6g} s"
 
 
-def _as_in(space: spaces.Space[Any], actions: NDArray[np.float64]) -> NDArray[Any]:
+def _as_in(config: EnvConfig, actions: NDArray[np.float64]) -> NDArray[Any]:
     """Return actions in the form of their space; Discrete ones without the second axis."""
+    space = config.action_space
     if isinstance(space, spaces.Box):
-        return actions
+        return config.as_actions(actions)
     whole = actions.astype(np.int64)
     return whole[:, 0] if isinstance(space, spaces.Discrete) else whole

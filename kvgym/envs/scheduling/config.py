@@ -130,15 +130,25 @@ def use_batch_time(
     return params
 
 
-def use_action_bounds(settings: np.ndarray, space: spaces.Space[Any]) -> NDArray[np.float64]:
+def use_action_bounds(settings: np.ndarray, config: EnvConfig) -> NDArray[np.float64]:
     """Store the bounds of single actions in the settings, so that the stepping functions refuse others.
 
+    With ``unit_actions`` these functions also convert actions to the units of the kind.
+
     Returns:
-        The bounds, see :func:`action_bounds`; the caller must keep them alive.
+        The bounds of the action space and those of the kind's own space, see :func:`action_bounds`; the caller must
+        keep them alive.
     """
-    bounds = guarded(action_bounds(space))
+    space = config.action_space
+    given, own = action_bounds(space), action_bounds(config.kind.space(config))
+    bounds = guarded(np.concatenate([given, own]))
     settings["action_bounds"], settings["whole_actions"] = bounds.ctypes.data, is_whole(space)
+    settings["action_range"] = bounds.ctypes.data + given.nbytes if config.unit_actions else 0
     return bounds
+
+
+def _is_bounded_box(space: spaces.Space[Any]) -> bool:
+    return isinstance(space, spaces.Box) and space.is_bounded() and not is_whole(space)
 
 
 class EnvConfig(Description):
@@ -183,6 +193,11 @@ class EnvConfig(Description):
         hold: iterations for which an action stays in force, for kinds that steer a rule (knobs, rank, rank_scores).
         knobs: allowed levels of each knob, e.g. ``{"quantum": [0]}``; omitted knobs allow all levels. See
             :data:`kvgym.envs.scheduling.actions.knobs.LEVELS`.
+        must_admit: mask the choice of admitting nothing while the worker is empty and the first of the queue window
+            fits, so that an agent cannot stay idle for ever; with flags, the first one must be set. For admit_count,
+            admit_evict and flags; knobs always mask it.
+        unit_actions: actions are float32 numbers in [-1, 1], mapped linearly to the range of each number; for kinds
+            with a Box.
         weights: weights of the scheduler ``ranked`` under rank_scores; omitted ones have its defaults.
         horizon: seconds after which an episode is truncated; None = the scenario's, else ten times the nominal
             arrival span plus 600 s.
@@ -218,6 +233,8 @@ class EnvConfig(Description):
     reward_reference: str | None = None
     hold: int = Field(default=8, ge=1)
     knobs: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    must_admit: bool = False
+    unit_actions: bool = False
     weights: dict[str, float] = Field(default_factory=dict)
     horizon: float | None = Field(default=None, gt=0)
     stall_limit: int = Field(default=2000, ge=1)
@@ -258,6 +275,16 @@ class EnvConfig(Description):
                         f"{name} needs a kind of action that steers ranked: rank or rank_scores"
                     )
         config.kind.check(config)
+        if config.must_admit and not config.kind.forces_admission:
+            raise ConfigError(
+                f"must_admit is for actions that choose requests, such as admit_count and flags, not for "
+                f"{shown(config.action)}; leave it out"
+            )
+        if config.unit_actions and not _is_bounded_box(config.kind.space(config)):
+            raise ConfigError(
+                f"unit_actions is for actions of real numbers with bounds, such as rank, not for "
+                f"{shown(config.action)}; leave it out"
+            )
         if not 0 < config.load[0] <= config.load[1]:
             raise ConfigError(f"load = {list(config.load)}; expected 0 < low ≤ high, multiples of the rate")
         return config
@@ -271,6 +298,28 @@ class EnvConfig(Description):
     def kind(self) -> ActionKind:
         """The kind of action."""
         return action_kind(self.action)
+
+    @property
+    def action_space(self) -> spaces.Space[Any]:
+        """The space of single actions."""
+        own = self.kind.space(self)
+        return spaces.Box(-1.0, 1.0, own.shape, np.float32) if self.unit_actions else own
+
+    def as_actions(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Convert actions, shape (..., a), from the units of the kind to those of :attr:`action_space`."""
+        if not self.unit_actions:
+            return numbers
+        low, high = action_bounds(self.kind.space(self)).reshape(2, -1)
+        centre, half = (low + high) / 2, (high - low) / 2
+        return np.clip((numbers - centre) / np.where(half > 0, half, 1.0), -1.0, 1.0)
+
+    def usual_action(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Return the typical range of an action, see :meth:`ActionKind.usual`, in the units of the action space."""
+        usual = self.kind.usual(self)
+        if usual is None:
+            return None
+        centre, change = usual
+        return self.as_actions(centre), self.as_actions(centre + change) - self.as_actions(centre)
 
     def make_scenario(self) -> Scenario:
         """Return the scenario with the overrides of this configuration."""
@@ -324,6 +373,7 @@ class EnvConfig(Description):
         s["queue_window"], s["active_window"] = self.queue_window, self.active_window
         s["queue_features"], s["active_features"] = len(queue_features(self)), len(active_features(self))
         s["show"] = show_bits(self)
+        s["must_admit"] = self.must_admit
         s["skip"], s["hold"] = self.epochs == "decision", self.hold if kind.holds else 0
         s["idle_time"] = self.idle_time if self.idle_time is not None else max(smallest, 1e-3)
         s["time_scale"] = self.time_scale

@@ -39,7 +39,8 @@ def greedy_action(config: EnvConfig, mask: NDArray[np.bool_]) -> Any:
         config: the environment's configuration.
         mask: from ``ServingEnv.action_masks()``.
     """
-    return config.kind.greedy(config, mask.astype(np.uint8))
+    greedy = config.kind.greedy(config, mask.astype(np.uint8))
+    return config.as_actions(greedy).astype(np.float32) if config.unit_actions else greedy
 
 
 class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
@@ -101,8 +102,11 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         ``render_mode``.
 
     Version History:
-        - v1, where actions evict (AdmitEvict, Flags, Tokens): the default observation has ``saved_duration``, how much
-          shorter the next batch gets without an active request; ``features=()`` omits it.
+        - v1: where actions evict (AdmitEvict, Flags, Tokens), the default observation has ``saved_duration``, how much
+          shorter the next batch gets without an active request; ``features=()`` omits it. Where actions choose
+          requests to admit (AdmitCount, AdmitEvict, Flags), the mask excludes admitting nothing beside an empty worker;
+          ``must_admit=False`` allows it. Where they are real numbers (Rank, RankScores, Tokens), they are float32
+          in [-1, 1]; ``unit_actions=False`` gives float64 in the kind's own units.
         - v0: first version.
     """
 

@@ -100,8 +100,8 @@ class Episodes(Arrays):
             self.system.batch_time, len(first), self.workload.mean_rate, compiled=self.compiled
         )
         self.batch_params = use_batch_time(self.settings, self.system.batch_time, compiled=self.compiled)
-        self.space = self.kind.space(config)
-        self._bounds = use_action_bounds(self.settings, self.space)
+        self.space = config.action_space
+        self._bounds = use_action_bounds(self.settings, config)
         self._beginnings: dict[int, NDArray[np.uint8]] = {}
         sizes = self._sizes(len(first))
         check_free(
@@ -208,8 +208,8 @@ class Episodes(Arrays):
         """
         for index, slot in enumerate(self.slots):
             slot.block.check(f"{culprit}, environment {index}" if len(self.slots) > 1 else culprit)
-        names = ("settings", "batch_params", "actions", "observations", "masks", "rewards", "terms", "outcomes",
-                 "ignored", "times", "given")  # fmt: skip
+        names = ("settings", "batch_params", "actions", "converted", "observations", "masks", "rewards", "terms",
+                 "outcomes", "ignored", "times", "given")  # fmt: skip
         check(culprit, {"bounds": self._bounds, **{name: getattr(self, name) for name in names}})
 
     def _culprit(self) -> str:
@@ -219,8 +219,7 @@ class Episodes(Arrays):
 
     def prepare(self, index: int, seed: int) -> None:
         """Write a new episode into the tables of environment ``index``; :meth:`run` with START starts it."""
-        table = at_load(self.workload.sample(seed), self.load, seed)
-        self.system.check_fits(table)
+        table = self.requests(seed)
         slot = self.slots[index]
         if len(table) > slot.block.sizes.num_requests:
             self._use(index, Block(self._sizes(2 * len(table)), self.settings))
@@ -232,11 +231,29 @@ class Episodes(Arrays):
         words(block["workload"])[: len(table)] = words(table.to_records())
         slot.table = table
         if self.reference is not None:
-            system = replace(self.system, stall_limit=None)  # the agent's limit would end slow starts
-            result = simulate(system, table, self.reference, seed=seed)
             slot.reference = ReferenceRewards(
-                result, self.config.reward, float(self.settings["reward_scale"][0])
+                self.simulate(self.reference, table, seed), self.config.reward, self.reward_scale
             )
+
+    @property
+    def reward_scale(self) -> float:
+        """Divisor of the reward terms."""
+        return float(self.settings["reward_scale"][0])
+
+    def requests(self, seed: int) -> RequestTable:
+        """Return the requests of an episode.
+
+        Raises:
+            WorkloadError: one can never be served.
+        """
+        table = at_load(self.workload.sample(seed), self.load, seed)
+        self.system.check_fits(table)
+        return table
+
+    def simulate(self, policy: Policy, table: RequestTable, seed: int) -> SimulationResult:
+        """Run a policy on the requests of an episode with the engine, without the limits of the actions."""
+        system = replace(self.system, stall_limit=None)  # the agent's limit would end slow starts
+        return simulate(system, table, policy, seed=seed)
 
     def _use(self, index: int, block: Block) -> None:
         """Replace the tables of an environment."""

@@ -100,5 +100,5 @@ def introduction(config: EnvConfig, environment: type[Any]) -> str:
     )
     return (
         f"{', '.join(entry.ids)}: {entry.summary}\n\n{inspect.getdoc(type(kind))}\n\nActions of this environment, "
-        f"{kind.space(config)}:\n{actions}\n\n{inspect.getdoc(environment)}"
+        f"{config.action_space}:\n{actions}\n\n{inspect.getdoc(environment)}"
     )

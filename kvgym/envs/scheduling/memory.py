@@ -128,6 +128,7 @@ class Call(NamedTuple):
     control: Annotated[Any, Table("i8", "control")]
     todo: Annotated[Any, Table("u1")]
     actions: Annotated[Any, Table("f8", "actions")]
+    converted: Annotated[Any, Table("f8", "actions")]
     observations: Annotated[Any, Table("f4", "observation")]
     masks: Annotated[Any, Table("u1", "mask")]
     rewards: Annotated[Any, Table("f8")]
@@ -158,6 +159,7 @@ class Arrays:
         control: int64 (N, 2 NUM_TABLES + 1), row of each environment, see :func:`control_row`.
         todo: uint8 (N,): work of each environment, see :func:`~kvgym.envs.scheduling.stepping.step_envs`.
         actions: float64 (N, a).
+        converted: float64 (N, a), written: the actions in the units of the kind, if ``unit_actions`` is on.
         observations: float32 (N, D), written.
         masks: uint8 (N, K), written.
         rewards: float64 (N,), written.
@@ -166,7 +168,7 @@ class Arrays:
         ignored: int64 (N,), written: parts of the action that were not possible.
         times: float64 (N,), written: clocks, seconds.
         given: (N, a) of the dtype of the actions' space: unconverted actions, which the call copies to ``actions``.
-        orders: int64 (1 or 1 + T, 26), arguments of calls. An order has the addresses of the arrays in the order of
+        orders: int64 (1 or 1 + T, 28), arguments of calls. An order has the addresses of the arrays in the order of
             :data:`ARRAYS`, and from WIDTHS on the lengths of their rows. FIRST and LAST (exclusive)
             environment follow, then WORK (:data:`CHECK`, :data:`PLAY`); GIVEN is the dtype code of ``given``
             (:data:`~kvgym.envs.scheduling.actions.reading.STORED`), or 0 if actions are in ``actions``. With
@@ -190,9 +192,8 @@ class Arrays:
         count = len(control)
         self.control = control
         self.todo = np.zeros(count, np.uint8)
-        self.actions, self.given = (
-            guarded(np.zeros((count, actions))),
-            guarded(np.zeros((count, actions), dtype)),
+        self.actions, self.converted, self.given = (
+            guarded(np.zeros((count, actions), kind)) for kind in (np.float64, np.float64, dtype)
         )
         self.observations = guarded(np.zeros((count, observation), np.float32))
         self.masks = guarded(np.zeros((count, mask), np.uint8))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, shown
 from kvgym.metrics import slo_met
 from kvgym.policy import CompiledPolicy, Policy, make_policy
@@ -63,6 +64,29 @@ class ReferenceRewards:
         now = self.until(np.inf if over else time)
         earned, self.last = now - self.last, now
         return earned
+
+
+def episode_return(result: SimulationResult, weights: dict[str, float], scale: float) -> float:
+    """Return the undiscounted return that an environment gives for a run, of the standard terms.
+
+    Args:
+        result: the run, of one worker.
+        weights: weight of each reward term by name.
+        scale: divisor of the terms.
+
+    Raises:
+        ConfigError: a registered term has a weight; it can be earned only in an environment.
+    """
+    for name, weight in weights.items():
+        if weight and name not in REWARD_TERMS:
+            raise ConfigError(
+                f"reward term {name} (weight {weight:g}) is earned only by steps of an environment; leave it out, or "
+                "choose actions that can express the policy, e.g. kvgym/Tokens-v0"
+            )
+    worker = result.worker[0]
+    counted = weights.get("tokens", 0.0) * int(worker["total_delivered_tokens"])
+    counted -= weights.get("evictions", 0.0) * int(worker["total_recomputed_tokens"])
+    return ReferenceRewards(result, weights, scale).until(np.inf) + counted / scale
 
 
 def reference_policy(spec: str, reward: dict[str, float]) -> Policy:

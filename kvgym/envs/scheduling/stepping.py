@@ -249,6 +249,19 @@ def process_one(e: Env, where: Any, what: int, action: Any, apply: Any) -> int:
 
 
 @jit_inline
+def in_own_units(settings: Any, action: Any, converted: Any) -> Any:
+    """Return an action in the units of its kind: as given, or ``converted`` from numbers in [-1, 1]."""
+    if settings.action_range == 0:
+        return action
+    size = action.shape[0]
+    bounds = f8_at(settings.action_range, 2 * size)
+    for k in range(size):
+        low, high = bounds[k], bounds[size + k]
+        converted[k] = min(max((low + high) / 2 + (high - low) / 2 * action[k], low), high)
+    return converted
+
+
+@jit_inline
 def convert_given(order: Any, actions: Any) -> None:
     """Convert the unconverted actions of all environments to float64."""
     first, last, size, place = order[FIRST], order[LAST], order[WIDTHS + ACTIONS], order[GIVEN_ACTIONS]
@@ -300,7 +313,8 @@ def step_envs(order: Any) -> int:
         where = control[n]
         e = open_environment(where)
         if todo[n] != OBSERVE:
-            call.outcomes[n] = process_one(e, where, todo[n], actions[n], apply)
+            action = in_own_units(s, actions[n], call.converted[n])
+            call.outcomes[n] = process_one(e, where, todo[n], action, apply)
             call.rewards[n] = total_reward(e, call.terms[n])
             call.ignored[n] = e.episode.num_ignored
             call.times[n] = e.run.w.clock

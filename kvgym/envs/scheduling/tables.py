@@ -41,6 +41,8 @@ SETTINGS = np.dtype(
         ("options", "f8", (16,)),  # options of the kind of action
         ("action_bounds", "i8"),  # address of the bounds of actions
         ("whole_actions", "i8"),  # 1: actions are whole numbers
+        ("action_range", "i8"),  # address of the kind's own bounds if actions are in [-1, 1], else 0
+        ("must_admit", "i8"),  # 1: the mask excludes admitting nothing beside an empty worker
         ("queue_window", "i8"),
         ("active_window", "i8"),
         ("order", "i8"),

@@ -43,6 +43,13 @@ class Snapshot:
         return (observation, reward, terminated, truncated), info, state
 
 
+def must_admit(env):
+    """Whether ``must_admit`` excludes admitting nothing: an empty worker with a waiting request, which fits alone."""
+    decision = env.episodes.slots[0].block["decision"][0]
+    idle = env.view.num_active == 0 and decision["num_admit"] == 0 and env.view.num_waiting > 0
+    return idle and env.config.must_admit
+
+
 def check_forms(env):
     """Check that both forms agree, sb3-contrib's and that of ``space.sample``, and that an action is valid."""
     bools, sample = env.action_masks(), env.sample_mask()
@@ -52,12 +59,14 @@ def check_forms(env):
         assert bools.shape == sample.shape == (space.n,)
         assert sample.dtype == np.int8
         np.testing.assert_array_equal(bools, sample == 1)
-        assert bools[0 if env.config.action == "admit_count" else -1]
+        assert bools[0 if env.config.action == "admit_count" else -1] == (not must_admit(env))
+        assert bools.any()
     elif isinstance(space, gym.spaces.MultiBinary):
         assert bools.shape == (2 * space.n,)
         assert sample.shape == (space.n,)
-        assert bools[0::2].all()  # a flag of 0 is always valid
-        np.testing.assert_array_equal(bools[1::2], sample == 2)
+        assert bools[0::2].tolist() == [not must_admit(env), *[True] * (space.n - 1)]
+        np.testing.assert_array_equal(bools[1::2], sample > 0)
+        np.testing.assert_array_equal(bools[0::2], sample != 1)
     elif env.config.action == "rank":
         assert sample is None
         assert bools.shape == space.shape
@@ -98,13 +107,13 @@ def check_actions(env, rng, equal):
     if config.action in ("admit_evict", "admit_count"):
         nothing = 0 if config.action == "admit_count" else env.action_space.n - 1
         idle = snapshot.outcome(nothing)
-        assert idle[1]["ignored"] == 0
+        assert idle[1]["ignored"] == must_admit(env)
         for choice in range(env.action_space.n):
             step, info, state = snapshot.outcome(choice)
             assert info["ignored"] == (0 if bools[choice] else 1)
             if not bools[choice]:  # it has no effect
                 assert equal(step, idle[0])
-                assert equal({**info, "ignored": 0}, idle[1])
+                assert equal({**info, "ignored": 0}, {**idle[1], "ignored": 0})
                 check_states_equal(env, state, idle[2])
             elif choice != nothing and fits:
                 assert not np.array_equal(state, idle[2])
@@ -112,10 +121,10 @@ def check_actions(env, rng, equal):
         flags = env.action_space.n
         nothing = np.zeros(flags, np.int8)
         idle = snapshot.outcome(nothing)
-        assert idle[1]["ignored"] == 0
+        assert idle[1]["ignored"] == must_admit(env)
         for k in range(flags):
             step, info, state = snapshot.outcome(np.eye(flags, dtype=np.int8)[k])
-            assert info["ignored"] == (0 if bools[2 * k + 1] else 1)
+            assert info["ignored"] == (not bools[2 * k + 1]) + (k > 0 and must_admit(env))
             if not bools[2 * k + 1]:
                 assert equal(step, idle[0])
                 check_states_equal(env, state, idle[2])
@@ -135,7 +144,8 @@ def check_actions(env, rng, equal):
             action = env.action_space.sample()
             step, info, state = snapshot.outcome(action)
             assert info["ignored"] == 0
-            assert equal(step, snapshot.outcome(np.where(bools, action, rng.uniform(-9, 9, bools.shape)))[0])
+            other = rng.uniform(env.action_space.low, env.action_space.high)
+            assert equal(step, snapshot.outcome(np.where(bools, action, other))[0])
     elif isinstance(env.action_space, gym.spaces.Box):
         rows = config.queue_window + config.active_window
         for _ in range(6):

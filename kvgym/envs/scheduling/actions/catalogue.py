@@ -96,10 +96,18 @@ _STEPS, _HELD_STEPS = 25_000, 5_000
 _AT = "kvgym.envs.scheduling.actions"
 
 
-def _with_saved_duration(id: str) -> tuple[Version, ...]:  # noqa: A002
-    """Return the second version of an environment with evicting actions."""
-    change = "observes how much time evicting each active request saves"
-    return (Version(id, change, {"features": ("saved_duration",)}),)
+_CHANGES: dict[str, Any] = {
+    "features": ("observes how much time evicting each active request saves", ("saved_duration",)),
+    "must_admit": ("masks admitting nothing beside an empty worker", True),
+    "unit_actions": ("float32 actions in [-1, 1]", True),
+}
+"""Changes of the second versions: what they are, for listings, and the value of the argument."""
+
+
+def _second(id: str, *changed: str) -> tuple[Version, ...]:  # noqa: A002
+    """Return the second version of an environment, with some of the changes."""
+    text = "; ".join(_CHANGES[name][0] for name in changed)
+    return (Version(id, text, {name: _CHANGES[name][1] for name in changed}),)
 
 
 BUILT_IN: dict[str, ActionEntry] = {
@@ -108,20 +116,21 @@ BUILT_IN: dict[str, ActionEntry] = {
         f"{_AT}.one_at_a_time:AdmitEvict",
         "admit one waiting request, evict one active request, or run the batch (Discrete)",
         _STEPS,
-        _with_saved_duration("kvgym/AdmitEvict-v1"),
+        _second("kvgym/AdmitEvict-v1", "features", "must_admit"),
     ),
     "admit_count": ActionEntry(
         "kvgym/AdmitCount-v0",
         f"{_AT}.count:AdmitCount",
         "how many requests to admit from the front of the queue window (Discrete)",
         _STEPS,
+        _second("kvgym/AdmitCount-v1", "must_admit"),
     ),
     "flags": ActionEntry(
         "kvgym/Flags-v0",
         f"{_AT}.flags:Flags",
         "admit and evict flags for the queue and active windows (MultiBinary)",
         _STEPS,
-        _with_saved_duration("kvgym/Flags-v1"),
+        _second("kvgym/Flags-v1", "features", "must_admit"),
     ),
     "knobs": ActionEntry(
         "kvgym/Knobs-v0",
@@ -134,19 +143,21 @@ BUILT_IN: dict[str, ActionEntry] = {
         f"{_AT}.rank:Rank",
         "weights of the scores of the scheduler ranked (Box)",
         _HELD_STEPS,
+        _second("kvgym/Rank-v1", "unit_actions"),
     ),
     "rank_scores": ActionEntry(
         "kvgym/RankScores-v0",
         f"{_AT}.rank:RankScores",
         "additions to the scores that ranked gives the requests of both windows (Box)",
         _STEPS,
+        _second("kvgym/RankScores-v1", "unit_actions"),
     ),
     "tokens": ActionEntry(
         "kvgym/Tokens-v0",
         f"{_AT}.tokens:Tokens",
         "tokens for every request of both windows, orders, and waiting: everything a policy can decide (Box)",
         _STEPS,
-        _with_saved_duration("kvgym/Tokens-v1"),
+        _second("kvgym/Tokens-v1", "features", "unit_actions"),
     ),
 }
 """The kinds of action of the library, by name."""

@@ -75,8 +75,19 @@ def number_fitting(e: Env) -> int:
 
 @jit_inline
 def must_admit(e: Env) -> bool:
-    """Whether admitting nothing would leave an empty worker idle while requests wait."""
-    return bool(e.run.w.num_active == 0 and e.episode.num_window > 0)
+    """Whether admitting nothing would leave an empty worker idle although the first of the window fits."""
+    return bool(
+        e.run.w.num_active == 0
+        and e.run.decision.num_admit == 0
+        and e.episode.num_window > 0
+        and can_admit(e, e.window[0])
+    )
+
+
+@jit_inline
+def idling_masked(e: Env) -> bool:
+    """Whether the mask excludes admitting nothing now, see ``EnvConfig.must_admit``."""
+    return bool(e.settings.must_admit == 1 and must_admit(e))
 
 
 @jit

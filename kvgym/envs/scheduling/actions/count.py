@@ -11,9 +11,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from kvgym.envs.scheduling.actions.composing import add_admission, number_fitting, settle
+from kvgym.envs.scheduling.actions.composing import add_admission, idling_masked, number_fitting, settle
 from kvgym.envs.scheduling.actions.expressing import (
     EVICTION,
+    IDLING,
     ORDER,
     OUTSIDE,
     REQUEST_ID,
@@ -38,11 +39,13 @@ from kvgym.simulator.tables import UNKNOWN
 
 @mask_kernel
 def write_mask(where: Any, mask: Any) -> None:
-    """Allow the numbers of requests that fit together."""
+    """Allow the numbers of requests that fit together; not 0 if ``must_admit`` excludes it."""
     e = open_environment(where)
     fitting = number_fitting(e)
     for k in range(e.settings.queue_window + 1):
         mask[k] = 1 if k <= fitting else 0
+    if idling_masked(e):
+        mask[0] = 0
 
 
 @apply_kernel
@@ -50,7 +53,9 @@ def apply(where: Any, action: Any) -> int:
     """Admit the first requests of the window, or none if they do not all fit."""
     e = open_environment(where)
     count = int(action[0])
-    if 0 <= count <= number_fitting(e):
+    if count == 0 and idling_masked(e):
+        e.episode.num_ignored += 1
+    elif 0 <= count <= number_fitting(e):
         for _ in range(count):
             add_admission(e, 0)
     else:
@@ -77,6 +82,8 @@ def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: A
         return UNFIT if d.num_evict == 0 else EVICTION
     if not overflow_evicts(e, decision):
         return EVICTION
+    if d.num_admit == 0 and idling_masked(e):
+        return IDLING
     action[0] = d.num_admit
     return COMPLETE
 
@@ -85,6 +92,7 @@ class AdmitCount(ActionKind):
     """How many requests to admit from the front of the queue window."""
 
     name = "admit_count"
+    forces_admission = True
     write_mask = write_mask
     apply = apply
     encode = encode
@@ -107,7 +115,7 @@ class AdmitCount(ActionKind):
 
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> int:
         """Admit as many as fit."""
-        return int(mask.sum()) - 1
+        return int(np.flatnonzero(mask)[-1])
 
     def idle(self, config: ActionConfig) -> int:
         """Admit nothing."""

@@ -28,8 +28,8 @@ from kvgym.simulator.tables import (
 )
 
 # Reasons why no action expresses a decision; negative, unlike outcomes of steps.
-WAITS, CHUNKS, OUTSIDE, ORDER, EVICTION, INACTIVE, IDLE, UNASKED, UNFIT, BEHIND = (
-    -1, -2, -3, -4, -5, -6, -7, -8, -9, -10,
+WAITS, CHUNKS, OUTSIDE, ORDER, EVICTION, INACTIVE, IDLE, UNASKED, UNFIT, BEHIND, IDLING = (
+    -1, -2, -3, -4, -5, -6, -7, -8, -9, -10, -11,
 )  # fmt: skip
 REFUSED = -100
 """Minus the engine's status: the decision is invalid."""
@@ -167,6 +167,8 @@ def explain(reason: int, config: Any, report: Any) -> str:
         )
     if reason == IDLE:
         return "runs an empty batch on an empty worker; the environment waits there instead"
+    if reason == IDLING:
+        return "leaves the first of the queue window waiting beside an empty worker; use must_admit=False"
     if reason == UNASKED:
         return "evicts or admits in an iteration that the environment skips; use epochs='iteration'"
     return f"admits {int(report[NUM_ADMIT])} requests that do not fit into the next iteration"

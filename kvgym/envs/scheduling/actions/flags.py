@@ -12,9 +12,16 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from kvgym.envs.scheduling.actions.composing import add_admission, add_eviction, can_admit, settle
+from kvgym.envs.scheduling.actions.composing import (
+    add_admission,
+    add_eviction,
+    can_admit,
+    idling_masked,
+    settle,
+)
 from kvgym.envs.scheduling.actions.expressing import (
     EVICTION,
+    IDLING,
     INACTIVE,
     ORDER,
     OUTSIDE,
@@ -38,7 +45,7 @@ from kvgym.simulator.tables import REQUEUE_ARRIVAL, UNKNOWN
 
 @mask_kernel
 def write_mask(where: Any, mask: Any) -> None:
-    """Write, for every flag, whether 0 and whether 1 is possible."""
+    """Write, for every flag, whether 0 and whether 1 is possible; ``must_admit`` can require the first one."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
     left = e.run.w.num_active - e.run.decision.num_evict
@@ -48,6 +55,8 @@ def write_mask(where: Any, mask: Any) -> None:
     for a in range(active):
         mask[2 * (queue + a)] = 1
         mask[2 * (queue + a) + 1] = 1 if a < left else 0
+    if idling_masked(e):
+        mask[0] = 0
 
 
 @apply_kernel
@@ -56,6 +65,8 @@ def apply(where: Any, action: Any) -> int:
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
     num_active = e.run.w.num_active
+    if action[0] == 0 and idling_masked(e):
+        e.episode.num_ignored += 1
     for a in range(active):
         if action[queue + a] == 1:
             if a < num_active:
@@ -105,13 +116,14 @@ def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: A
             return ORDER
         action[q] = 1
         last = q
-    return COMPLETE
+    return IDLING if action[0] == 0 and idling_masked(e) else COMPLETE
 
 
 class Flags(ActionKind):
     """Admit and evict flags for the queue and active windows."""
 
     name = "flags"
+    forces_admission = True
     write_mask = write_mask
     apply = apply
     encode = encode

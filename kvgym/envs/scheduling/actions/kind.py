@@ -132,6 +132,7 @@ class ActionKind(ABC):
         name: value of the environment argument ``action``.
         holds: an action stays in force for ``hold`` iterations and is applied at each; else for one decision.
         plans: requests may process parts of their prompts, or pause.
+        forces_admission: its mask follows ``must_admit``, see :class:`~kvgym.envs.scheduling.config.EnvConfig`.
         defaults: defaults of environment arguments that differ for this kind.
         write_mask: see the module.
         apply: see the module.
@@ -143,6 +144,7 @@ class ActionKind(ABC):
     name: ClassVar[str]
     holds: ClassVar[bool] = False
     plans: ClassVar[bool] = False
+    forces_admission: ClassVar[bool] = False
     defaults: ClassVar[Mapping[str, Any]] = {}
     write_mask: ClassVar[Kernel]
     apply: ClassVar[Kernel]
@@ -152,7 +154,7 @@ class ActionKind(ABC):
 
     @abstractmethod
     def space(self, config: ActionConfig) -> spaces.Space[Any]:
-        """Return the space of single actions."""
+        """Return the space of single actions, a Box in the units of the kind."""
 
     def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
         """Return the meaning of the actions, for tables; by default one row with the class's first paragraph."""

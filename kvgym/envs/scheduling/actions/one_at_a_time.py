@@ -18,9 +18,11 @@ from kvgym.envs.scheduling.actions.composing import (
     add_admission,
     add_eviction,
     can_admit,
+    idling_masked,
     settle,
 )
 from kvgym.envs.scheduling.actions.expressing import (
+    IDLING,
     INACTIVE,
     OUTSIDE,
     REQUEST_ID,
@@ -46,7 +48,7 @@ from kvgym.simulator.tables import UNKNOWN
 
 @mask_kernel
 def write_mask(where: Any, mask: Any) -> None:
-    """Allow requests that fit, active ones that are not evicted yet, and running the batch."""
+    """Allow requests that fit, active ones that are not evicted yet, and running unless ``must_admit`` excludes it."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
     left = e.run.w.num_active - e.run.decision.num_evict
@@ -54,7 +56,7 @@ def write_mask(where: Any, mask: Any) -> None:
         mask[q] = 1 if q < e.episode.num_window and can_admit(e, e.window[q]) else 0
     for a in range(active):
         mask[queue + a] = 1 if a < left else 0
-    mask[queue + active] = 1
+    mask[queue + active] = 0 if idling_masked(e) else 1
 
 
 @apply_kernel
@@ -74,7 +76,7 @@ def apply(where: Any, action: Any) -> int:
             add_eviction(e, k)
             return MORE
         e.episode.num_ignored += 1
-    elif choice != queue + active:
+    elif choice != queue + active or idling_masked(e):
         e.episode.num_ignored += 1
     settle(e)
     return COMPLETE
@@ -90,6 +92,8 @@ def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: A
         reason = in_full(e, decision)
         if reason != 0:
             return reason
+        if d.num_admit == 0 and idling_masked(e):
+            return IDLING
     if done < d.num_evict:
         position = position_in_active(e, decision.evict[done])
         if position >= active:
@@ -115,6 +119,7 @@ class AdmitEvict(ActionKind):
     """Admit one waiting request, evict one active request, or run the batch."""
 
     name = "admit_evict"
+    forces_admission = True
     write_mask = write_mask
     apply = apply
     encode = encode

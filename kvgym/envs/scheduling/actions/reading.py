@@ -177,14 +177,14 @@ def sample_mask(space: spaces.Space[Any], mask: NDArray[np.uint8]) -> Any:
         mask: (K,) in sb3-contrib's layout; (N, K) for N environments.
 
     Returns:
-        int8 (n,) for Discrete(n); for MultiBinary(n) int8 (n,), 0 where a flag must be 0 and 2 where it is free; for
-        MultiDiscrete a tuple of int8 arrays; None for a Box. For N environments an array of these, in the form of the
-        information of Gymnasium's vector environments: int8 (N, n), or object (N,).
+        int8 (n,) for Discrete(n); for MultiBinary(n) int8 (n,), 0 or 1 where a flag must be that, and 2 where it is
+        free; for MultiDiscrete a tuple of int8 arrays; None for a Box. For N environments an array of these, in the
+        form of the information of Gymnasium's vector environments: int8 (N, n), or object (N,).
     """
     if isinstance(space, spaces.Discrete):
         return mask.astype(np.int8)
     if isinstance(space, spaces.MultiBinary):
-        return (2 * mask[..., 1::2]).astype(np.int8)
+        return (mask[..., 1::2] * (1 + mask[..., 0::2])).astype(np.int8)
     if isinstance(space, spaces.Box):
         return None if mask.ndim == 1 else np.full(len(mask), None)
     assert isinstance(space, spaces.MultiDiscrete)
