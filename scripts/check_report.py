@@ -140,8 +140,8 @@ class Chromium:
         text, _, self._rest = self._rest.partition(b"\0")
         return json.loads(text)
 
-    def open(self, path: Path, size: tuple[int, int], scheme: str, phone: bool) -> None:
-        """Open a file with a screen size and a system colour scheme."""
+    def open(self, path: Path | str, size: tuple[int, int], scheme: str, phone: bool) -> None:
+        """Open a file or an address with a screen size and a system colour scheme."""
         width, height = size
         scale = 2 if phone else 1
         self.call(
@@ -154,7 +154,7 @@ class Chromium:
         self.call("Emulation.setTouchEmulationEnabled", enabled=phone)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.events.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.call("Page.navigate", url=path if isinstance(path, str) else path.resolve().as_uri())
         while not any(e.get("method") == "Page.loadEventFired" for e in self.events):
             self.events.append(self._read())
 

@@ -270,15 +270,12 @@ def _form(space: spaces.Space[Any]) -> Any:
 
 def _advice(config: EnvConfig, deterministic: bool) -> str:
     """Return what to do if an agent makes no progress."""
-    train = "train it longer"
+    train = "train longer"
     if config.kind.forces_admission and not config.must_admit:
-        train += ", or with must_admit=True"
+        train += " or with must_admit=True"
     if not deterministic:
         return train.capitalize()
-    return (
-        "The agent's likeliest actions lead nowhere: draw them (MODEL:deterministic=false, or "
-        f"AgentPolicy(..., deterministic=False)), or {train}"
-    )
+    return f"Draw its actions by MODEL:deterministic=false or AgentPolicy(deterministic=False), or {train}"
 
 
 class AgentPolicy(Policy):

@@ -149,7 +149,7 @@ def test_sampling_by_the_masks_of_a_vector(name):
 def test_masks_by_hand():
     mask = np.array([1, 0, 1, 1, 1], np.uint8)
     assert sample_mask(gym.spaces.Discrete(5), mask).tolist() == [1, 0, 1, 1, 1]
-    assert sample_mask(gym.spaces.MultiBinary(2), mask[1:]).tolist() == [2, 2]
+    assert sample_mask(gym.spaces.MultiBinary(2), mask[1:]).tolist() == [1, 2]
     assert sample_mask(gym.spaces.MultiBinary(2), mask[:4]).tolist() == [0, 2]
     parts = sample_mask(gym.spaces.MultiDiscrete([2, 3]), mask)
     assert [part.tolist() for part in parts] == [[1, 0], [1, 1, 1]]

@@ -12,6 +12,7 @@ from kvgym.envs.demonstrations.record import demonstrate
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv, greedy_action
 from kvgym.errors import ConfigError
+from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.runner import simulate
 
 TASK = {"num_requests": 15, "rate": 40.0, "kv_capacity": 5000, "queue_window": 3, "active_window": 3}
@@ -89,17 +90,30 @@ def test_the_greedy_action_is_the_scheduler_itself(name):
     )
 
 
-@pytest.mark.parametrize("policy", ["wait:patience=0.37", "sarathi"])
-def test_schedulers_play_exactly(policy):
-    """Their actions are float64, because float32 rounds the times until which a worker waits."""
-    task = {"workload": "wait-low", "num_requests": 30, "information": ["class", "class_rates"]}
-    task |= {"queue_window": 30, "active_window": 30}
-    new = gym.make("kvgym/Tokens-v1", **task).unwrapped
-    played, _ = play(new, policy, workload_seed=2)
-    run = simulate(new.episodes.system, new.episodes.workload.sample(2), policy, seed=2)
+class LateStart(Policy):
+    """A scheduler that waits for a time that float32 cannot express, then serves one request at a time."""
+
+    info = PolicyInfo(name="late_start", summary="waits, then serves one at a time")
+
+    def schedule(self, view):
+        if view.clock < 3.3333333333:
+            return Decision(wait_until=3.3333333333)
+        return Decision(admit=view.waiting.request_id[:1].tolist() if view.num_active == 0 else [])
+
+
+def test_schedulers_play_exactly():
+    """Their actions are float64, because float32 rounds the time until which a worker waits."""
+    env = gym.make("kvgym/Tokens-v1", num_requests=3, queue_window=3).unwrapped
+    played, _ = play(env, LateStart())
+    run = simulate(env.episodes.system, env.episodes.workload.sample(0), LateStart())
     assert np.array_equal(played.requests["finish_time"], run.requests["finish_time"])
-    kept = demonstrate(policy, steps=40, action="tokens", unit_actions=True, **task)
-    assert np.array_equal(kept.actions, demonstrate(policy, steps=40, action="tokens", **task).actions)
+    assert played.requests["start_time"][0] == 3.3333333333
+    kept, expected = (
+        demonstrate("fcfs", steps=20, action="tokens", unit_actions=on, num_requests=10)
+        for on in (True, False)
+    )
+    assert kept.actions.dtype == np.float64
+    assert np.array_equal(kept.actions, expected.actions)
 
 
 class Middle:

@@ -1,0 +1,101 @@
+"""``kvgym watch``: show a run, or a training, live in a browser on this machine."""
+
+from __future__ import annotations
+
+import threading
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvgym.cli import console
+from kvgym.cli.options.scenario import ALL, ScenarioOption, scenario_options
+from kvgym.cli.options.shared import names
+from kvgym.errors import ConfigError
+from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
+
+if TYPE_CHECKING:
+    from kvgym.watch.source import Source
+
+DEFAULT_POLICY = "vllm_v1"
+
+
+@scenario_options(after={"scenario": ALL})
+def watch(
+    options: ScenarioOptions,
+    policy: Annotated[
+        str | None,
+        typer.Argument(
+            help=f"Policy or agent, e.g. mc_sf; default: {DEFAULT_POLICY}.", autocompletion=names("policies")
+        ),
+    ] = None,
+    scenario: ScenarioOption = DEFAULT_SCENARIO,
+    training: Annotated[
+        Path | None,
+        typer.Option(help="Follow the training run in this folder of kvgym train, instead of a run."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policy.")] = 0,
+    speed: Annotated[
+        float, typer.Option(help="Simulated seconds per second; the page can change it.")
+    ] = 10.0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 = a free one.")] = 0,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+) -> None:
+    """Show memory, queues, batches and latencies of a run live, with pause and speed; or a training's curve and log.
+
+    The page is at a secret address that only this machine can open. It loads nothing from the network. Ctrl-C ends it.
+    The run is the one that kvgym run makes; nothing is written.
+    """
+    from kvgym.watch.server import WatchServer
+
+    if training is not None and policy is not None:
+        raise ConfigError(
+            f"--training follows a training run, not the policy {policy}; leave one of them out"
+        )
+    source = _training(training) if training is not None else _run(options, scenario, policy, seed, speed)
+    server = WatchServer(source, port)
+    server.start()
+    console.print_line(f"watch: {server.url}  (Ctrl-C ends it)")
+    if browser:
+        webbrowser.open(server.url)
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.close()
+
+
+def _training(folder: Path) -> Source:
+    from kvgym.watch.training import LiveTraining
+
+    return LiveTraining(folder)
+
+
+def _run(options: ScenarioOptions, scenario: str, policy: str | None, seed: int, speed: float) -> Source:
+    from kvgym.experiments.changes import build_scenario
+    from kvgym.experiments.comparison import label_of
+    from kvgym.experiments.resolving import resolve_policy
+    from kvgym.policy import make_policy
+    from kvgym.runner import check_needs
+    from kvgym.watch.simulation import LiveRun
+    from kvgym.watch.source import check_speed
+
+    check_speed(speed)
+    chosen = build_scenario(scenario, options).of_seed(seed)
+    system, made = chosen.make_system(), make_policy(policy or DEFAULT_POLICY)
+    table = chosen.sample(chosen.make_workload(), seed, system.usable_capacity)
+    check_needs(made, table)
+    made = resolve_policy(made, system, table)
+    about = [chosen.heading, f"{len(table):,} requests of seed {seed}"]
+    return LiveRun(
+        system,
+        table,
+        made,
+        router=chosen.make_router(),
+        seed=seed,
+        speed=speed,
+        title=label_of(made),
+        about=about,
+    )
