@@ -122,7 +122,7 @@ def test_drawn_actions_depend_on_the_seed_alone():
     ]
     assert finish[0] == finish[1] != finish[2]
     assert agent.content()["deterministic"] is False
-    with pytest.raises(LivelockError, match="by MODEL:deterministic=false or .*must_admit=True") as found:
+    with pytest.raises(LivelockError, match=r"by MODEL:deterministic=false or .*must_admit=True") as found:
         kvgym.simulate(system, table, AgentPolicy(Undecided(), **task))
     assert len(str(found.value)) <= 300
     assert "deterministic" not in AgentPolicy(Undecided(), deterministic=False, **task).info.livelock_advice
