@@ -1,0 +1,50 @@
+"""``kvgym watch``: it prints an address, serves the page, and ends by Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+CODE = "from kvgym.cli.app import main; main()"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
+def test_a_run_until_ctrl_c():
+    arguments = ["watch", "fcfs", "--scenario", "mc-sf-model-2", "-n", "20", "--speed", "1e6", "--no-browser"]
+    with subprocess.Popen(
+        [sys.executable, "-c", CODE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        found = re.search(r"http://127\.0\.0\.1:\d+/\S+/", process.stdout.readline())
+        state = {"status": ""}
+        while state["status"] != "finished":
+            asked = f"version={state['version']}&epoch=0&rows=0" if "version" in state else ""
+            with urllib.request.urlopen(f"{found[0]}state?{asked}", timeout=60) as answer:
+                state = json.load(answer)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert state["title"] == "fcfs"
+    assert dict(state["tiles"])["Finished"] == "20 of 20"
+    assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("mc_sf", "--training", "runs/x"), "not the policy mc_sf; leave one of them out"),
+        (("--training", "runs/x"), "holds no training run"),
+        (("fcfs", "--speed", "0"), "expected simulated seconds per second"),
+        (("wait",), "class"),
+        (("nothing",), "unknown policy"),
+    ],
+)
+def test_errors(kvgym, arguments, message):
+    code, _, err = kvgym("watch", *arguments, "-n", 5, "--no-browser")
+    assert code == 2
+    assert message in err
