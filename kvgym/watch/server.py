@@ -68,6 +68,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._refuse(HTTPStatus.BAD_REQUEST, "state takes whole numbers version, epoch and rows")
                 return
             state = self.server.source.state(**known, timeout=PATIENCE)
+            if self.server.source.stopped:
+                self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "kvgym watch has ended")
+                return
             self._send(HTTPStatus.OK, json.dumps(state, allow_nan=False).encode(), "application/json")
         elif place is not None:
             self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
@@ -154,18 +157,18 @@ class WatchServer(ThreadingHTTPServer):
         self.hosts = {f"{HOST}:{number}", f"localhost:{number}"}
         self.url = f"http://{HOST}:{number}/{self.token}/"
         self.page, self.script = page()
-        self._threads = [threading.Thread(target=f, daemon=True) for f in (source.run, self.serve_forever)]
+        self._running = [threading.Thread(target=f, daemon=True) for f in (source.run, self.serve_forever)]
 
     def start(self) -> None:
         """Start the source and the server in threads."""
-        for thread in self._threads:
+        for thread in self._running:
             thread.start()
 
     def close(self) -> None:
         """End the source and the server."""
         self.source.stop()
-        if self._threads[1].is_alive():
+        if self._running[1].is_alive():
             self.shutdown()
         self.server_close()
-        if self._threads[0].is_alive():
-            self._threads[0].join(5)
+        if self._running[0].is_alive():
+            self._running[0].join(5)

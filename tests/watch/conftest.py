@@ -19,7 +19,7 @@ def live_run() -> Callable[..., LiveRun]:
 
     def make(speed: float = 1e6, **changes: Any) -> LiveRun:
         scenario = kvgym.load_scenario("mc-sf-model-2").override(**changes)
-        scenario = scenario.override(workload={**scenario.workload, "num_requests": 20})
+        scenario = scenario.override(workload={"preset": scenario.workload, "num_requests": 20})
         system, policy = scenario.make_system(), kvgym.make_policy("fcfs")
         table = scenario.sample(scenario.make_workload(), 0, system.usable_capacity)
         router = scenario.make_router()

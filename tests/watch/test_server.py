@@ -58,8 +58,8 @@ def test_states_and_control(server):
 def test_strangers_get_nothing(server):
     """Without the token, or by the name of another site that resolves to this machine (DNS rebinding)."""
     port, place = server.server_address[1], f"/{server.token}/"
-    for path in ("/", "/state", f"/{server.token}", f"/{'x' * len(server.token)}/", "/ü/"):
-        assert ask(server, path.encode().decode("latin-1"))[0] == 403
+    for path in ("/", "/state", f"/{server.token}", f"/{'x' * len(server.token)}/"):
+        assert ask(server, path)[0] == 403
     for name in (f"evil.example:{port}", HOST, f"{HOST}:{port + 1}", ""):
         for path, method in ((place, "GET"), (f"{place}state", "GET"), (f"{place}control", "POST")):
             status, _, text = ask(server, path, method, "{}" if method == "POST" else None, Host=name)

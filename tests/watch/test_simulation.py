@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+import kvgym
 from kvgym.runner import simulate
 
 
@@ -78,7 +79,8 @@ def test_a_cluster_has_a_line_per_worker(live_run):
         "KV memory",
         "Waiting",
         "Running",
-        "Coming batches",
+        "Last batch",
+        "Mean latency so far",
     ]
     assert state["charts"][0]["series"] == ("worker 0", "worker 1", "worker 2")
     assert len(state["rows"][-1]) == 1 + 3 * 3 + 2 + 2
@@ -86,18 +88,22 @@ def test_a_cluster_has_a_line_per_worker(live_run):
     assert np.isfinite(state["rows"][-1]).all()
 
 
+class Wrong(kvgym.Policy):
+    """A policy with an impossible decision."""
+
+    info = kvgym.PolicyInfo(name="wrong", summary="admits a request that does not exist")
+
+    def schedule(self, view):
+        return kvgym.Decision(admit=[10**6])
+
+
 def test_a_failed_run_is_shown(live_run):
     source = live_run()
-    source._run = (
-        *source._run[:2],
-        __import__("kvgym").make_policy("alpha_greedy:alpha=0.99,strict=True"),
-        None,
-        0,
-    )
+    source._run = (*source._run[:2], Wrong(), None, 0)
     source.run()
     state = source.state()
     assert state["status"] == "failed"
-    assert "admitted no request" in state["message"]
+    assert "admits request 1000000" in state["message"]
 
 
 @pytest.mark.parametrize("speed", [10.0, 1e6])

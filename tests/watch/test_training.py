@@ -15,7 +15,7 @@ from kvgym.watch.training import LiveTraining
 
 @pytest.fixture
 def folder(tmp_path):
-    write_config(tmp_path, load_training("default"))
+    write_config(tmp_path, load_training("dqn"))
     return tmp_path
 
 
