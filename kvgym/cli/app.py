@@ -26,7 +26,7 @@ COMMANDS = {
     "watch": "Show a run, or a training, live in a browser on this machine.",
     "list": "List policies, agents, scenarios, hardware, workloads, environments and more.",
     "render": "Play an episode of an environment; write a GIF or MP4 of it and a PNG summary.",
-    "train": "Train an agent; follow it with tensorboard --logdir FOLDER or kvgym curve FOLDER.",
+    "train": "Train an agent; follow it with kvgym watch --training FOLDER or tensorboard --logdir FOLDER.",
     "curve": "Show the learning curves of training runs as a table and a picture.",
     "evaluate": "Compare a learned agent with baselines on held-out seeds, paired by seed.",
     "tune": "Search hyperparameters of schedulers on training seeds.",

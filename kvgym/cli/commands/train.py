@@ -55,7 +55,7 @@ def train(
         bool, typer.Option(help="Show a progress bar; without a terminal, a line a minute.")
     ] = True,
 ) -> None:
-    """Train an agent; follow it with tensorboard --logdir FOLDER or kvgym curve FOLDER.
+    """Train an agent; follow it with kvgym watch --training FOLDER or tensorboard --logdir FOLDER.
 
     The run folder contains the resolved configuration, versions, curves, train.log, checkpoints and the best agent as
     plain weights (best.npz, or best.json for evolution). A stopped run is resumed with --resume FOLDER.
