@@ -84,7 +84,7 @@ def evaluate(
     """
     from kvgym.agents.library import background, is_router, load_agent, load_router
     from kvgym.experiments.changes import build_scenario
-    from kvgym.experiments.comparison import compare
+    from kvgym.experiments.comparison import compare, label_of
     from kvgym.experiments.statistics import less_is_better
     from kvgym.routing import Router
 
@@ -117,9 +117,10 @@ def evaluate(
         )
     with replacing(folder, options.trace, kept=True):
         comparison.save(folder, command=command_line())
+    label = label_of(loaded)
     for name in columns:
-        console.out.print(console.agent_table(comparison, loaded.info.name, name))
+        console.out.print(console.agent_table(comparison, label, name))
     console.print_remarks(comparison)
     console.print_line(f"results: {folder}")
-    if loaded.info.name in comparison.errors():
+    if label in comparison.errors():
         raise typer.Exit(1)
