@@ -42,6 +42,17 @@ def test_one_agent_in_many_forms(run):
     assert np.array_equal(values[3], values[4])
 
 
+def test_an_agent_that_draws_its_actions(run):
+    agent = load_agent(f"{run}:deterministic=false")
+    assert not agent.deterministic
+    assert agent.info.name == str(run)
+    assert agent.hyperparameters() == {"deterministic": False}
+    assert load_agent(f"{run / 'best.npz'}:deterministic=True").deterministic
+    assert not is_router(f"{run}:deterministic=false")
+    with pytest.raises(ConfigError, match="an evolved policy draws no actions"):
+        load_agent("ranked_chat:deterministic=false")
+
+
 def test_a_registered_name_takes_precedence_over_an_agent(tmp_path, monkeypatch):
     folder = tmp_path / "ranked"
     folder.mkdir()

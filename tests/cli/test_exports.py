@@ -103,9 +103,9 @@ def test_a_trace(kvgym, tmp_path, name):
     kvgym("run", "-p", "sarathi", "-n", 30, "-o", "plain")
     csv = (tmp_path / "plain" / "requests.csv").read_text()
     assert (tmp_path / "traced" / "requests.csv").read_text() == csv
-    err = kvgym("run", "sarathi", "-n", 5, "--trace-out", name, "-o", "traced")[2]
+    err = kvgym("run", "-p", "sarathi", "-n", 5, "--trace-out", name, "-o", "traced")[2]
     assert f"note: replaced {name}\n" in err
-    assert "note: replaced in traced: requests.csv, summary.json, of: kvgym run sarathi -n 30" in err
+    assert "note: replaced in traced: requests.csv, summary.json, of: kvgym run -p sarathi -n 30" in err
 
 
 def test_a_trace_of_a_cluster(kvgym, tmp_path):

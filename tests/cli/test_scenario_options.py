@@ -42,7 +42,7 @@ def test_every_option_sets_a_field_of_its_name():
     assert {name for _, name, _ in TAKEN} == set(ALL)
 
 
-@pytest.mark.parametrize("command", ["compare", "run", "sweep", "tune", "evaluate"])
+@pytest.mark.parametrize("command", ["compare", "run", "watch", "sweep", "tune", "evaluate"])
 def test_commands_that_compare_on_scenarios_have_all_options(command):
     assert [name for taking, name, _ in TAKEN if taking == command] == list(ALL)
 

@@ -16,7 +16,18 @@ CODE = "from kvgym.cli.app import main; main()"
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
 def test_a_run_until_ctrl_c():
-    arguments = ["watch", "fcfs", "--scenario", "mc-sf-model-2", "-n", "20", "--speed", "1e6", "--no-browser"]
+    arguments = [
+        "watch",
+        "-p",
+        "fcfs",
+        "--scenario",
+        "mc-sf-model-2",
+        "-n",
+        "20",
+        "--speed",
+        "1e6",
+        "--no-browser",
+    ]
     with subprocess.Popen(
         [sys.executable, "-c", CODE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -37,11 +48,11 @@ def test_a_run_until_ctrl_c():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("mc_sf", "--training", "runs/x"), "not the policy mc_sf; leave one of them out"),
+        (("-p", "mc_sf", "--training", "runs/x"), "leave one of them out"),
         (("--training", "runs/x"), "holds no training run"),
-        (("fcfs", "--speed", "0"), "expected simulated seconds per second"),
-        (("wait",), "class"),
-        (("nothing",), "unknown policy"),
+        (("-p", "fcfs", "--speed", "0"), "expected simulated seconds per second"),
+        (("-p", "wait"), "class"),
+        (("-p", "nothing"), "unknown policy"),
     ],
 )
 def test_errors(kvgym, arguments, message):

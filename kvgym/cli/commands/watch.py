@@ -11,7 +11,7 @@ import typer
 
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ALL, ScenarioOption, scenario_options
-from kvgym.cli.options.shared import names
+from kvgym.cli.options.shared import one_policy, policies_option
 from kvgym.errors import ConfigError
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 
@@ -24,11 +24,9 @@ DEFAULT_POLICY = "vllm_v1"
 @scenario_options(after={"scenario": ALL})
 def watch(
     options: ScenarioOptions,
-    policy: Annotated[
-        str | None,
-        typer.Argument(
-            help=f"Policy or agent, e.g. mc_sf; default: {DEFAULT_POLICY}.", autocompletion=names("policies")
-        ),
+    policies: Annotated[
+        list[str] | None,
+        policies_option(f"The policy or agent to run, e.g. mc_sf; default: {DEFAULT_POLICY}."),
     ] = None,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     training: Annotated[
@@ -49,10 +47,9 @@ def watch(
     """
     from kvgym.watch.server import WatchServer
 
-    if training is not None and policy is not None:
-        raise ConfigError(
-            f"--training follows a training run, not the policy {policy}; leave one of them out"
-        )
+    if training is not None and policies:
+        raise ConfigError("--training follows a training run, --policies shows a run; leave one of them out")
+    policy = one_policy(policies or [DEFAULT_POLICY], "watch")
     source = _training(training) if training is not None else _run(options, scenario, policy, seed, speed)
     server = WatchServer(source, port)
     server.start()
@@ -73,7 +70,7 @@ def _training(folder: Path) -> Source:
     return LiveTraining(folder)
 
 
-def _run(options: ScenarioOptions, scenario: str, policy: str | None, seed: int, speed: float) -> Source:
+def _run(options: ScenarioOptions, scenario: str, policy: str, seed: int, speed: float) -> Source:
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import label_of
     from kvgym.experiments.resolving import resolve_policy
@@ -84,7 +81,7 @@ def _run(options: ScenarioOptions, scenario: str, policy: str | None, seed: int,
 
     check_speed(speed)
     chosen = build_scenario(scenario, options).of_seed(seed)
-    system, made = chosen.make_system(), make_policy(policy or DEFAULT_POLICY)
+    system, made = chosen.make_system(), make_policy(policy)
     table = chosen.sample(chosen.make_workload(), seed, system.usable_capacity)
     check_needs(made, table)
     made = resolve_policy(made, system, table)
