@@ -13,7 +13,7 @@ from kvgym.utils.reading import read_text
 from kvgym.watch.source import Chart, Row, Source
 
 INTERVAL = 1.0
-"""Time between two looks at the folder, seconds."""
+"""Time between two checks of the folder, seconds."""
 
 NUM_LINES = 12
 """Number of lines of the log that are shown."""

@@ -56,7 +56,7 @@ def test_the_second_version_observes_what_evicting_saves(name, small, equal):
 
 
 def test_which_environments_have_a_second_version():
-    """All but those whose rule already masks what keeps a worker idle, and the router."""
+    """All but knobs, which always mask what keeps a worker idle, and the router."""
     assert set(IDS.values()) - {IDS[name] for name in IDS if name.endswith("-v1")} == {"knobs", "route"}
     assert make_sb3_env("flags", 1).env.spec.id == "kvgym/Flags-v0"
 

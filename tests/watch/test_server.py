@@ -1,4 +1,4 @@
-"""The server of live pages over HTTP: the page, states, control, and who may ask."""
+"""The server of live pages over HTTP: the page, states, control, and access."""
 
 from __future__ import annotations
 

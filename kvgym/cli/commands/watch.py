@@ -1,4 +1,4 @@
-"""``kvgym watch``: show a run, or a training, live in a browser on this machine."""
+"""``kvgym watch``: show a run or a training live in a browser on this machine."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ def watch(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 = a free one.")] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
 ) -> None:
-    """Show memory, queues, batches and latencies of a run live, with pause and speed; or a training's curve and log.
+    """Show a run or a training live in a browser on this machine.
 
+    Of a run: memory, queues, batches and latencies so far, with pause and speed. Of a training: its curve and log.
     The page is at a secret address that only this machine can open. It loads nothing from the network. Ctrl-C ends it.
     The run is the one that kvgym run makes; nothing is written.
     """

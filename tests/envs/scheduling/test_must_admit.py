@@ -106,7 +106,7 @@ def test_the_newest_ids_do_it(kind):
 
 
 class Undecided:
-    """An agent whose most probable action is to admit nothing, and which draws any legal one otherwise."""
+    """An agent that most probably admits nothing, and draws any legal choice otherwise."""
 
     def predict(self, observation, *, deterministic=True, action_masks=None, rng=None):
         return 0 if deterministic else int(rng.choice(np.flatnonzero(action_masks))), None
