@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         sweep,
         tune,
     )
-    from kvgym.metrics import compute_metrics
+    from kvgym.metrics import compute_metrics, register_metric
     from kvgym.policy import (
         CompiledPolicy,
         Decision,
@@ -71,7 +71,7 @@ else:
             "batch_time": "kv_capacity load_hardware make_batch_time",
             "envs": "AgentPolicy register_action",
             "experiments": "Comparison Scenario compare find_capacity load_scenario provision sweep tune",
-            "metrics": "compute_metrics",
+            "metrics": "compute_metrics register_metric",
             "policy": "CompiledPolicy Decision Policy PolicyInfo SystemInfo Weight make_policy register_policy",
             "report": "write_report",
             "routing": "CompiledRouter Router RouterInfo make_router register_router",
@@ -137,6 +137,7 @@ __all__ = [
     "provision",
     "read_trace",
     "register_action",
+    "register_metric",
     "register_policy",
     "register_router",
     "report",

@@ -41,6 +41,8 @@ remain those of the whole run.
 
 In a cluster all of these are over all workers, ``busy_fraction`` their mean, ``kv_peak`` the largest;
 :func:`worker_metrics` returns metrics for each worker.
+
+Other distributions add metrics by :func:`register_metric`; docs/own-metric.md has an example.
 """
 
 from __future__ import annotations
@@ -48,26 +50,34 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
 from kvgym.utils.arguments import explained
+from kvgym.utils.registry import Registry, load_plugins, same_definition
+from kvgym.utils.user_code import calling
 from kvgym.workloads.table import RequestTable
 
 __all__ = [
     "LATENCIES",
+    "METRICS",
     "SCALARS",
+    "STANDARD_METRICS",
     "STATISTICS",
     "WORKER_METRICS",
+    "Metric",
     "MetricInfo",
     "compute_metrics",
+    "counted_requests",
     "metric_info",
     "metric_names",
+    "register_metric",
     "slo_met",
     "worker_metrics",
 ]
@@ -129,6 +139,101 @@ SCALARS: dict[str, MetricInfo] = {
 }
 """Metrics with one value per run."""
 
+STANDARD_METRICS = (*(f"{family}_{s}" for family in LATENCIES for s in STATISTICS), *SCALARS)
+"""The names of kvgym's own metrics, in order."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A registered metric.
+
+    Attributes:
+        name: its name.
+        measure: returns the value of a run, NaN if nothing was measured.
+        info: unit, summary and direction.
+        finished_only: whether it ignores unfinished requests, as latencies do. A search for hyperparameters then
+            compares it only between runs that finished the same number of requests.
+    """
+
+    name: str
+    measure: Callable[[SimulationResult], float]
+    info: MetricInfo
+    finished_only: bool = False
+
+    def value(self, result: SimulationResult) -> float:
+        """Return its value for a run, a finite number or NaN.
+
+        Raises:
+            UserCodeError: the function raises an exception.
+            ConfigError: it returns anything else.
+        """
+        with calling(self.measure, "metric", "measure"):
+            value = self.measure(result)
+        number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+        if not number or math.isinf(value):
+            raise ConfigError(
+                f"metric {shown(self.name)} returned {shown(value)}; expected a finite number, or NaN if nothing was "
+                "measured"
+            )
+        return float(value)
+
+
+METRICS: Registry[Metric] = Registry(
+    "metric",
+    partial(load_plugins, "kvgym.metrics", "metrics"),
+    same=lambda one, other: same_definition(one.measure, other.measure),
+)
+"""Registered metrics. Other distributions add theirs by an entry point in group ``kvgym.metrics``."""
+
+F = TypeVar("F", bound=Callable[[SimulationResult], float])
+
+
+@explained
+def register_metric(
+    name: str,
+    summary: str,
+    *,
+    unit: str = "1",
+    lower_is_better: bool | None = None,
+    finished_only: bool = False,
+) -> Callable[[F], F]:
+    """Return a decorator that registers a function as a metric.
+
+    Comparisons, sweeps, searches, reports and result files then have it under its name. Environments report only
+    :data:`STANDARD_METRICS` with the last step, and all in ``metrics()``. :func:`kvgym.experiments.check_metric` checks
+    it.
+
+    Args:
+        name: an identifier that no other metric has.
+        summary: one line.
+        unit: unit, "1" for ratios and counts.
+        lower_is_better: True, False, or None if neither applies; None cannot be optimised or bounded.
+        finished_only: see :class:`Metric`.
+
+    Raises:
+        ConfigError: an argument is wrong, or the name is taken.
+    """
+    where = f"metric {shown(name)}"
+    if not isinstance(name, str) or not name.isidentifier() or name in STANDARD_METRICS or name in LATENCIES:
+        raise ConfigError(f"{where}: expected an identifier, as in acme_cost, that no standard metric has")
+    for what, text in (("summary", summary), ("unit", unit)):
+        if not isinstance(text, str) or not text.strip() or len(text.splitlines()) != 1:
+            raise ConfigError(f"{where}: {what} = {shown(text)}; expected one line of text")
+    for what, given, valid in (
+        ("lower_is_better", lower_is_better, (True, False, None)),
+        ("finished_only", finished_only, (True, False)),
+    ):
+        if not any(given is one for one in valid):
+            raise ConfigError(f"{where}: {what} = {shown(given)}; valid: {', '.join(map(str, valid))}")
+
+    def register(measure: F) -> F:
+        if not callable(measure):
+            raise ConfigError(f"{where}: expected a function of a SimulationResult, got {shown(measure)}")
+        METRICS.add(name, Metric(name, measure, MetricInfo(unit, summary, lower_is_better), finished_only))
+        return measure
+
+    return register
+
 
 @explained
 def metric_info(name: str) -> MetricInfo:
@@ -142,12 +247,14 @@ def metric_info(name: str) -> MetricInfo:
     family, _, statistic = name.rpartition("_")
     if statistic in STATISTICS and family in LATENCIES:
         return LATENCIES[family]
+    if name in METRICS:
+        return METRICS[name].info
     raise UnknownNameError("metric", name, metric_names())
 
 
 def metric_names() -> tuple[str, ...]:
-    """Return the names of all metrics, in order."""
-    return (*(f"{family}_{s}" for family in LATENCIES for s in STATISTICS), *SCALARS)
+    """Return the names of all metrics, in order: the standard ones, then the registered ones."""
+    return (*STANDARD_METRICS, *METRICS)
 
 
 @explained
@@ -160,6 +267,7 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
 
     Raises:
         UnknownNameError: there is no metric of a name.
+        KVGymError: a registered metric fails, see :meth:`Metric.value`.
     """
     r, table, scope = result.requests, result.table, scope_of(result)
     w, span, (end, makespan) = scope.worker, scope.span, _span(result)
@@ -229,12 +337,18 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         for figures in families.values():
             found.update(figures())
         found.update((name, figure()) for name, figure in scalars.items())
+        found.update((name, METRICS[name].value(result)) for name in METRICS)
         return found
     for name in names:
         if name not in found:
             metric_info(name)
             family = name.rpartition("_")[0]
-            found |= {name: scalars[name]()} if name in scalars else families[family]()
+            if name in scalars:
+                found[name] = scalars[name]()
+            elif name in STANDARD_METRICS:
+                found |= families[family]()
+            else:
+                found[name] = METRICS[name].value(result)
     return {name: found[name] for name in names}
 
 
@@ -350,6 +464,15 @@ def scope_of(result: SimulationResult) -> Scope:
         gap_sums=sums,
         longest_gap=float(sums[used[-1]] / counts[used[-1]]) if len(used) else float("nan"),
     )
+
+
+@explained
+def counted_requests(result: SimulationResult) -> NDArray[np.bool_]:
+    """Return for each request whether its latency counts, shape (n,): all, or those that arrived in the window.
+
+    Requests that have not finished are included; their ``finish_time`` is NaN.
+    """
+    return np.broadcast_to(np.asarray(scope_of(result).counted, np.bool_), (len(result.table),)).copy()
 
 
 def _span(result: SimulationResult) -> tuple[float, float]:

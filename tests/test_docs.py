@@ -34,6 +34,7 @@ ELSEWHERE = {
     "actions.md": "tests/packaging/test_action_package.py",
     "components.md": "tests/envs/scheduling/test_components.py",
     "hardware.md": "tests/test_docs.py",
+    "own-metric.md": "tests/experiments/test_metric_checks.py",
     "planning.md": "tests/envs/test_planning.py",
     "traces.md": "tests/cli/test_trace_page.py",
     "compiled-policies.md": "tests/packaging/test_policy_package.py",

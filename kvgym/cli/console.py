@@ -98,8 +98,11 @@ def make_table(title: str | None = None, caption: str | None = None) -> Table:
 
 def heading(metric: str) -> str:
     """Return a short column heading, with the unit if it is seconds."""
-    from kvgym.metrics import LATENCIES, SCALARS, STATISTICS
+    from kvgym.metrics import LATENCIES, METRICS, SCALARS, STATISTICS
 
+    if metric not in SCALARS and metric in METRICS:
+        unit = METRICS[metric].info.unit
+        return metric.replace("_", " ") + f" ({unit})" * (unit != "1")
     family, _, statistic = metric.rpartition("_")
     if statistic in STATISTICS and family in LATENCIES:
         return f"{_HEADINGS[family]} {statistic} (s)"
@@ -250,7 +253,7 @@ def markdown_table(headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -
 
 def metrics_table(metrics: Mapping[str, float]) -> Table:
     """Return a table of one run's metrics: latencies by statistic, then the others."""
-    from kvgym.metrics import LATENCIES, SCALARS, STATISTICS
+    from kvgym.metrics import LATENCIES, METRICS, SCALARS, STATISTICS
 
     table = Table(box=None, pad_edge=False)
     table.add_column("seconds")
@@ -259,7 +262,7 @@ def metrics_table(metrics: Mapping[str, float]) -> Table:
     for family in LATENCIES:
         table.add_row(family, *(number(metrics[f"{family}_{s}"]) for s in STATISTICS))
     table.add_section()
-    for name, info in SCALARS.items():
+    for name, info in {**SCALARS, **{name: METRICS[name].info for name in METRICS}}.items():
         table.add_row(name, number(metrics[name]), info.unit if info.unit != "1" else "")
     return table
 

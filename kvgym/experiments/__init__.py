@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kvgym.experiments.capacity.result import Capacity, CapacityResult
     from kvgym.experiments.capacity.targets import Target, parse_targets
     from kvgym.experiments.comparison import Comparison, compare
+    from kvgym.experiments.metric_checks import check_metric
     from kvgym.experiments.runs import RunRecord
     from kvgym.experiments.scenario import Scenario, load_scenario, scenario_names
     from kvgym.experiments.statistics import Estimate, improvement_interval, mean_interval, ratio_interval
@@ -34,6 +35,7 @@ else:
             "capacity.result": "Capacity CapacityResult",
             "capacity.targets": "Target parse_targets",
             "comparison": "Comparison compare",
+            "metric_checks": "check_metric",
             "runs": "RunRecord",
             "scenario": "Scenario load_scenario scenario_names",
             "statistics": "Estimate improvement_interval mean_interval ratio_interval",
@@ -57,6 +59,7 @@ __all__ = [
     "SweepResult",
     "Target",
     "TuningResult",
+    "check_metric",
     "compare",
     "find_capacity",
     "improvement_interval",

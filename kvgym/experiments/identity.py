@@ -13,6 +13,7 @@ from typing import Any
 
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.experiments.scenario import Scenario
+from kvgym.metrics import METRICS
 from kvgym.policy import Policy
 from kvgym.routing import Router
 from kvgym.utils.user_code import calling
@@ -81,8 +82,19 @@ def setting_key(scenario: Scenario) -> str:
             "scenario": content,
             "workload": workload,
             "hardware": {str(name): _hardware_digest(str(name)) for name in sorted(map(str, names))},
+            **_metrics(),
         }
     )
+
+
+def _metrics() -> dict[str, Any]:
+    """Return the registered metrics with their code; empty if there are none."""
+    measures = {name: METRICS[name].measure for name in METRICS}
+    own = {
+        name: [getattr(measure, "__qualname__", type(measure).__qualname__), *_sources([measure.__module__])]
+        for name, measure in measures.items()
+    }
+    return {"metrics": own} if own else {}
 
 
 @functools.lru_cache(maxsize=1)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvgym.errors import KVGymError
+from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.execution import Executor
 from kvgym.experiments.scenario import Scenario
-from kvgym.metrics import compute_metrics, metric_names, worker_metrics
+from kvgym.metrics import METRICS, compute_metrics, metric_names, worker_metrics
 from kvgym.policy import Policy, make_policy
 from kvgym.routing import Router
 from kvgym.runner import SimulationResult, check_needs, simulate
@@ -110,12 +110,29 @@ class Player:
 
     def __init__(self, tables: int = 0) -> None:
         self._kept_tables = max(KEPT_TABLES, tables)
+        self._metrics = tuple(METRICS[name] for name in METRICS)
         self._scenarios: OrderedDict[str, tuple[System, Workload]] = OrderedDict()
         self._tables: OrderedDict[tuple[str, int], RequestTable] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle without the caches."""
+        """Pickle without the caches, and with the registered metrics, which other processes may not have.
+
+        Raises:
+            ConfigError: a metric is a function that other processes cannot import.
+        """
+        for metric in self._metrics:
+            if "<" in getattr(metric.measure, "__qualname__", ""):
+                raise ConfigError(
+                    f"metric {shown(metric.name)} is defined inside a function, so other processes do not have it; "
+                    "define it at the top of a module, or use jobs = 1"
+                )
         return {**vars(self), "_scenarios": OrderedDict(), "_tables": OrderedDict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Unpickle, and register the metrics."""
+        vars(self).update(state)
+        for metric in self._metrics:
+            METRICS.add(metric.name, metric)
 
     def __call__(self, runs: Sequence[Run], /) -> list[Played]:
         """Return the result of each run."""
@@ -166,14 +183,15 @@ class Player:
                 system, table, policy, router=router, seed=run.seed, log=run.log, window=scenario.window,
                 samples=SAMPLES if kept else 0,
             )  # fmt: skip
+            elapsed = time.perf_counter() - started
+            metrics = compute_metrics(result)
         except KVGymError as error:
             empty = dict.fromkeys(metric_names(), float("nan"))
             elapsed = time.perf_counter() - started
             return Played(RunRecord(run.label, run.seed, empty, str(error), False, elapsed), count, notes)
-        elapsed = time.perf_counter() - started
         once = result.completed and int(result.worker["total_finished"].sum()) == len(table)
         workers = tuple(worker_metrics(result)) if len(result.worker) > 1 else ()
-        record = RunRecord(run.label, run.seed, compute_metrics(result), "", once, elapsed, workers)
+        record = RunRecord(run.label, run.seed, metrics, "", once, elapsed, workers)
         if run.measure is not None:
             return Played(record, count, notes, measured=run.measure(result))
         return Played(record, count, notes, result if kept else None)

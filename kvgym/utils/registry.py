@@ -15,10 +15,15 @@ from kvgym.utils.user_code import calling
 T = TypeVar("T")
 
 
-def _same(one: object, other: object) -> bool:
-    """Return whether two objects are identical or one class defined twice, as by running a notebook cell again."""
+def same_definition(one: object, other: object) -> bool:
+    """Return whether two classes or functions are one, defined twice as by running a notebook cell again."""
     names = [(getattr(x, "__module__", None), getattr(x, "__qualname__", None)) for x in (one, other)]
-    return one is other or (isinstance(one, type) and isinstance(other, type) and names[0] == names[1])
+    return one is other or (None not in names[0] and names[0] == names[1])
+
+
+def _same(one: object, other: object) -> bool:
+    """Return whether two objects are identical or one class defined twice."""
+    return one is other or (isinstance(one, type) and isinstance(other, type) and same_definition(one, other))
 
 
 class Registry(Generic[T]):
@@ -28,13 +33,19 @@ class Registry(Generic[T]):
         kind: what the registry holds, for messages (``"policy"``).
         load: called once before the first look-up, to import the modules that register.
         sources: other names that are valid where a name of the registry is, for messages.
+        same: returns whether a new object may replace one that is registered under its name.
     """
 
     def __init__(
-        self, kind: str, load: Callable[[], object] | None = None, sources: Sources[Any] | None = None
+        self,
+        kind: str,
+        load: Callable[[], object] | None = None,
+        sources: Sources[Any] | None = None,
+        same: Callable[[T, T], bool] = _same,
     ) -> None:
         self.kind = kind
         self._sources = sources
+        self._same = same
         self._items: dict[str, T] = {}
         self._load = load
 
@@ -45,7 +56,7 @@ class Registry(Generic[T]):
             ConfigError: the name is taken by another object, or is not a string.
         """
         check_name(name, self.kind)
-        if name in self._items and not _same(self._items[name], item):
+        if name in self._items and not self._same(self._items[name], item):
             raise ConfigError(
                 f"{self.kind} {shown(name)} is already registered as {shown(self._items[name])}"
             )

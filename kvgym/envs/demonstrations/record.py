@@ -33,7 +33,7 @@ from kvgym.envs.scheduling.episodes import Episodes
 from kvgym.envs.scheduling.stepping import RUNNING, TERMINATED, TRUNCATED
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.experiments.resources import check_free
-from kvgym.metrics import metric_names
+from kvgym.metrics import STANDARD_METRICS
 from kvgym.policy import CompiledPolicy, Policy, make_policy
 from kvgym.runner import check_needs, system_info
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE
@@ -53,8 +53,8 @@ class Demonstrations:
         rewards: float64 (n,), until the next step.
         episode_starts: bool (n,), True at the first step of an episode.
         metrics: float64 (f, number of metrics), of each of the f complete episodes, in the order of
-            :func:`~kvgym.metrics.metric_names`. They equal those of :func:`kvgym.simulate` on the same requests, except
-            ``put_back`` and ``overflows``, because no action selects a request and returns it at once.
+            :data:`~kvgym.metrics.STANDARD_METRICS`. They equal those of :func:`kvgym.simulate` on the same requests,
+            except ``put_back`` and ``overflows``, because no action selects a request and returns it at once.
         completed: bool (f,), whether every request finished; False if the horizon came first.
         workload_seeds: int64 (number of episodes,), the seeds of their requests.
     """
@@ -110,7 +110,7 @@ def demonstrate(
         actions=np.zeros((steps, config.kind.size(config))),
         rewards=np.zeros(steps),
         episode_starts=np.zeros(steps, bool),
-        metrics=np.zeros((0, len(metric_names()))),
+        metrics=np.zeros((0, len(STANDARD_METRICS))),
         completed=np.zeros(0, bool),
         workload_seeds=np.zeros(0, np.int64),
     )
@@ -130,7 +130,7 @@ def demonstrate(
         actions=_as_in(config, found.actions),
         rewards=found.rewards,
         episode_starts=found.episode_starts,
-        metrics=np.array(metrics).reshape(-1, len(metric_names())),
+        metrics=np.array(metrics).reshape(-1, len(STANDARD_METRICS)),
         completed=np.array(completed, bool),
         workload_seeds=np.array(seeds, np.int64),
     )

@@ -23,7 +23,7 @@ from kvgym.envs.scheduling.drawing import workload_seed
 from kvgym.envs.scheduling.state import frozen
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, LivelockError, UnknownNameError, shown
-from kvgym.metrics import compute_metrics, metric_names
+from kvgym.metrics import STANDARD_METRICS, compute_metrics
 from kvgym.policy import CompiledPolicy
 from kvgym.routing import DEFAULT_ROUTER, ROUTERS, make_router
 from kvgym.runner import SimulationResult, check_needs, known_to, result_of, system_info
@@ -106,7 +106,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}  # noqa: RUF012
     reward_terms: ClassVar[tuple[str, ...]] = REWARD_TERMS
-    metric_names: ClassVar[tuple[str, ...]] = metric_names()
+    metric_names: ClassVar[tuple[str, ...]] = STANDARD_METRICS
 
     def __init__(self, *, render_mode: str | None = None, compiled: bool = True, **arguments: Any) -> None:
         """Create the environment; see :class:`~kvgym.envs.routing.config.RoutingConfig` for the arguments."""
@@ -244,7 +244,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self._done = self._over
         result = self.result()
         terminated = result.completed and not self._livelock
-        info["metrics"] = np.array(list(compute_metrics(result).values()))
+        info["metrics"] = np.array(list(compute_metrics(result, STANDARD_METRICS).values()))
         info["completed"] = terminated
         return self.observer.present(), reward, terminated, self._over and not terminated, info
 

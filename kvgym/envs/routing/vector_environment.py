@@ -20,6 +20,7 @@ from kvgym.envs.scheduling.stepping import RUNNING, START, STEP, TERMINATED, TRU
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError
+from kvgym.metrics import STANDARD_METRICS, compute_metrics
 
 
 class RoutingEpisodes:
@@ -109,8 +110,8 @@ class RoutingEpisodes:
         self._record(index, self.envs[index].set_state(state)[1])
 
     def metrics(self, index: int) -> NDArray[np.float64]:
-        """Return the metrics of the current episode of a cluster, float64, in the order of ``metric_names()``."""
-        return np.array(list(self.envs[index].metrics().values()))
+        """Return the metrics of the current episode of a cluster, float64, in the order of ``STANDARD_METRICS``."""
+        return np.array(list(compute_metrics(self.envs[index].result(), STANDARD_METRICS).values()))
 
 
 class RoutingVectorEnv(ServingVectorEnv):

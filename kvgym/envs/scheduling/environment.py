@@ -26,7 +26,7 @@ from kvgym.envs.scheduling.episodes import (
 from kvgym.envs.scheduling.explaining import introduction
 from kvgym.envs.scheduling.state import EnvState
 from kvgym.errors import UnknownNameError
-from kvgym.metrics import compute_metrics, metric_names
+from kvgym.metrics import STANDARD_METRICS, compute_metrics
 from kvgym.runner import SimulationResult
 from kvgym.simulator.view import SystemView
 from kvgym.utils.checks import check_one_of, check_seed
@@ -111,7 +111,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}  # noqa: RUF012
-    metric_names: ClassVar[tuple[str, ...]] = metric_names()
+    metric_names: ClassVar[tuple[str, ...]] = STANDARD_METRICS
 
     def __init__(self, *, render_mode: str | None = None, compiled: bool = True, **arguments: Any) -> None:
         """Create the environment; see :class:`~kvgym.envs.scheduling.config.EnvConfig` for the arguments."""

@@ -33,7 +33,7 @@ from kvgym.envs.scheduling.stepping import OBSERVE, RUNNING, START, STEP, TERMIN
 from kvgym.envs.scheduling.tables import MOST_CLASSES
 from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.experiments.resources import check_free
-from kvgym.metrics import compute_metrics
+from kvgym.metrics import STANDARD_METRICS, compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.runner import SimulationResult, check_needs, copy_of, final_records, simulate
 from kvgym.simulator.batch_time import duration_error
@@ -428,8 +428,8 @@ class Episodes(Arrays):
         )
 
     def metrics(self, index: int) -> NDArray[np.float64]:
-        """Return the metrics of the current episode, float64, in the order of ``metric_names()``."""
-        return np.array(list(compute_metrics(self.result(index)).values()))
+        """Return the metrics of the current episode, float64, in the order of ``STANDARD_METRICS``."""
+        return np.array(list(compute_metrics(self.result(index), STANDARD_METRICS).values()))
 
 
 __all__ = [

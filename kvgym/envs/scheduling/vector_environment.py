@@ -20,7 +20,7 @@ from kvgym.envs.scheduling.drawing import reset_options
 from kvgym.envs.scheduling.episodes import START, STEP, TERMINATED, TRUNCATED, Episodes
 from kvgym.envs.scheduling.state import EnvState, SavedState
 from kvgym.errors import ConfigError, shown
-from kvgym.metrics import metric_names
+from kvgym.metrics import STANDARD_METRICS
 from kvgym.utils.checks import as_array, check_parts, check_seed, whole_number
 
 OWN = ("_generators", "action_space", "spec")
@@ -51,7 +51,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
-    metric_names: ClassVar[tuple[str, ...]] = metric_names()
+    metric_names: ClassVar[tuple[str, ...]] = STANDARD_METRICS
     saved: ClassVar[type[SavedState]] = EnvState
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import Any
 from kvgym.errors import ConfigError
 from kvgym.experiments.tuning.result import Trial
 from kvgym.experiments.tuning.trial_runs import TrialRunner
-from kvgym.metrics import LATENCIES, metric_info
+from kvgym.metrics import LATENCIES, METRICS, metric_info
 
 # Metrics that improve when requests are left unfinished: compared only between runs with equal numbers finished.
 _FLATTERED = ("evictions", "recomputed_tokens", "put_back", "overflows", "jain_fairness")
@@ -66,6 +66,8 @@ def search_optuna(runner: TrialRunner, trials: int) -> list[Trial]:
 
 def counts_finished_only(metric: str) -> bool:
     """Whether a metric improves when requests are left unfinished."""
+    if metric in METRICS:
+        return METRICS[metric].finished_only
     return metric in _FLATTERED or metric.rpartition("_")[0] in LATENCIES
 
 
