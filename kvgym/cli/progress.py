@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
@@ -21,6 +22,9 @@ PATIENCE = 5.0
 INTERVAL = 60.0
 """Seconds between lines."""
 
+POLL = 0.5
+"""Seconds between observations of whether code is compiled."""
+
 
 class Steps:
     """Counter of completed runs, and of the share of the current run.
@@ -33,6 +37,8 @@ class Steps:
     def __init__(self, total: int, bar: Progress | None) -> None:
         self._done, self._total, self._bar, self._text = 0.0, total, bar, ""
         self._started = time.monotonic()
+        self._since = (self._started, 0.0)  # time and progress from which the pace is measured
+        self._compiling = False
         self._task = None if bar is None else bar.add_task("starting", total=total)
 
     def update(self, text: str, done: int | None = None, total: int | None = None) -> None:
@@ -58,14 +64,25 @@ class Steps:
             text = escape(self._text) or "running"
             self._bar.update(self._task, description=text, completed=self._done, total=self._total)
 
+    def observe(self, compiling: bool) -> None:
+        """Record whether this command is compiling now: the pace is measured from the end of it."""
+        if compiling or self._compiling:
+            self._since = (time.monotonic(), self._done)
+        self._compiling = compiling
+
+    def left(self) -> str:
+        """Return the remaining time at this pace as ``"about 1:40 left"``; "" if it is not known."""
+        begun, before = self._since
+        if self._compiling or not before < self._done < self._total:
+            return "compiling" if self._compiling else ""
+        seconds = (time.monotonic() - begun) * (self._total - self._done) / (self._done - before)
+        return f"about {_duration(seconds)} left"
+
     def line(self) -> str:
-        """Return the progress and the remaining time at this pace, as text."""
-        seconds = time.monotonic() - self._started
-        text = f"{self._done:.3g} of {self._total:,} done in {_duration(seconds)}"
-        if 0 < self._done < self._total:
-            text += (
-                f", about {_duration(seconds * (self._total - self._done) / self._done)} left; Ctrl-C stops"
-            )
+        """Return the progress and the remaining time as text."""
+        text = f"{self._done:.3g} of {self._total:,} done in {_duration(time.monotonic() - self._started)}"
+        if left := self.left():
+            text += f", {left}; Ctrl-C stops"
         return f"{self._text}: {text}" if self._text else text
 
 
@@ -84,46 +101,60 @@ def progress_bar(total: int, enabled: bool) -> Iterator[Steps | None]:
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        ProgressColumn,
         TextColumn,
         TimeElapsedColumn,
-        TimeRemainingColumn,
     )
+    from rich.text import Text
 
     from kvgym.simulator.progress import listening
 
+    class Left(ProgressColumn):
+        """The remaining time."""
+
+        def render(self, task: Any) -> Text:
+            return Text(steps.left())
+
     columns = (
         TextColumn("[progress.description]{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+        TimeElapsedColumn(), Left(),
     )  # fmt: skip
     with contextlib.ExitStack() as shown:
-        bar = None
-        if console.err.is_terminal:
-            bar = shown.enter_context(Progress(*columns, console=console.err, transient=True))
+        bar = Progress(*columns, console=console.err, transient=True) if console.err.is_terminal else None
         steps = Steps(total, bar)
-        if bar is None:
-            shown.enter_context(_lines(steps))
+        if bar is not None:
+            shown.enter_context(bar)
+        shown.enter_context(_watched(steps, lines=bar is None))
         shown.enter_context(listening(steps.within))
         yield steps
 
 
 @contextlib.contextmanager
-def _lines(steps: Steps) -> Iterator[None]:
-    """Print progress from a separate thread, also while the block is busy in a long call."""
+def _watched(steps: Steps, *, lines: bool) -> Iterator[None]:
+    """Observe compilation, and print lines, from a separate thread, also while the block is busy in a long call."""
     over = threading.Event()
 
-    def report() -> None:
-        seconds = PATIENCE
-        while not over.wait(seconds):
-            console.print_to_stderr(steps.line())
-            seconds = INTERVAL
+    def watch() -> None:
+        due = time.perf_counter() + PATIENCE
+        while not over.wait(min(POLL, PATIENCE)):
+            steps.observe(_compiling())
+            if lines and time.perf_counter() >= due:
+                console.print_to_stderr(steps.line())
+                due = time.perf_counter() + INTERVAL
 
-    thread = threading.Thread(target=report, daemon=True)
+    thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join()
+
+
+def _compiling() -> bool:
+    """Return whether the command is compiling; False if it has not loaded the compiler."""
+    cache = sys.modules.get("kvgym.compiling.cache")
+    return cache is not None and bool(getattr(cache, "compiling", bool)())
 
 
 @contextlib.contextmanager

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import multiprocessing
 import os
+import platform
 import re
 import shutil
 import sys
@@ -230,19 +232,53 @@ def _locked(path: Path, what: str) -> Iterator[None]:
     """Hold a lock that ends with this process; continue without it after a timeout or if locks are unsupported."""
     import filelock  # slow to import
 
-    lock = filelock.FileLock(path)
+    lock, owner = filelock.FileLock(path), path.with_suffix(_OWNER)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=min(_GRACE, LOCK_TIMEOUT))
     except filelock.Timeout:
-        _notify(f"waiting for another process to compile {what}")
+        if _read(owner) != command_id():
+            _notify(f"waiting for another command to compile {what}")
         with contextlib.suppress(filelock.Timeout):
             lock.acquire(timeout=LOCK_TIMEOUT)
     except (OSError, NotImplementedError):
         pass  # a file system without locks: every process compiles
     try:
+        with contextlib.suppress(OSError):
+            owner.write_text(command_id(), "utf-8")
         yield
     finally:
+        with contextlib.suppress(OSError):
+            owner.unlink(missing_ok=True)
         lock.release()
+
+
+_GRACE = 1.0
+"""Seconds to wait for a lock before there is a notice; its owner has then written its name."""
+
+_OWNER = ".owner"
+"""Ending of the files that name the command that compiles."""
+
+
+def command_id() -> str:
+    """Return the host and the process id of the command; those that it starts as workers have the same."""
+    parent = multiprocessing.parent_process()
+    return f"{platform.node()} {os.getpid() if parent is None else parent.pid}"
+
+
+def compiling() -> bool:
+    """Return whether this process or a worker of the same command is compiling a kernel now."""
+    if not cache_dir.cache_info().currsize:  # this process has not used compiled code yet
+        return False
+    own, folder = command_id(), cache_dir()
+    return any(_read(path) == own for form in ("*", "user-*/*") for path in folder.glob(f"{form}{_OWNER}"))
+
+
+def _read(path: Path) -> str:
+    """Return the content of a small file; "" if it cannot be read."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 # Compile time per bytecode instruction that a kernel reaches, and extra time for those of helpers that no kernel of

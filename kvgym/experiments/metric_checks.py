@@ -83,8 +83,8 @@ def _runs() -> Iterator[tuple[str, SimulationResult]]:
         "a run with a window": (one, requests, {"window": Window(warm_up=2.0, cool_down=1.0)}),
     }
     for name, (system, table, more) in runs.items():
-        router = {"router": "round_robin"} if system.workers else {}
-        yield name, simulate(system, table, POLICY, **more, **router)
+        router = "round_robin" if system.workers else None
+        yield name, simulate(system, table, POLICY, router=router, **more)
 
 
 def _content(result: SimulationResult) -> tuple[bytes, ...]:

@@ -29,6 +29,22 @@ def test_lines_show_progress_and_remaining_time(monkeypatch):
     assert "more than a year left" in steps.line()
 
 
+def test_there_is_no_estimate_while_code_is_compiled(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    steps = progress.Steps(5, None)
+    now[0] = 140.0
+    steps.observe(True)
+    assert steps.line() == "0 of 5 done in 0:40, compiling; Ctrl-C stops"
+    steps.update("fcfs, seed 0")
+    now[0] = 150.0
+    steps.observe(False)
+    assert steps.line() == "fcfs, seed 0: 1 of 5 done in 0:50"
+    now[0] = 155.0
+    steps.update("fcfs, seed 1")  # 5 seconds a run, not 27
+    assert steps.line() == "fcfs, seed 1: 2 of 5 done in 0:55, about 0:15 left; Ctrl-C stops"
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_long_runs_show_progress(monkeypatch, capsys, terminal):
     monkeypatch.setattr(progress, "PATIENCE", 0.3)

@@ -1,5 +1,6 @@
 """The cache of compiled code: one process compiles while others wait; damaged code is compiled again."""
 
+import functools
 import itertools
 import os
 import pickle
@@ -89,8 +90,29 @@ def test_waiting_for_another_process_has_a_timeout(tmp_path, once, monkeypatch):
     with filelock.FileLock(tmp_path / "a.lock"):
         cached, notices = once("a")
     assert cached
-    assert notices.splitlines()[0] == "kvgym: waiting for another process to compile scheduler a ..."
+    assert notices.splitlines()[0] == "kvgym: waiting for another command to compile scheduler a ..."
     assert "compiling scheduler a" in notices.splitlines()[1]
+
+
+def test_workers_of_a_command_wait_silently_for_each_other(tmp_path, once, monkeypatch):
+    monkeypatch.setattr(code_cache, "LOCK_TIMEOUT", 0.1)
+    (tmp_path / "a.owner").write_text(code_cache.command_id())
+    with filelock.FileLock(tmp_path / "a.lock"):
+        _, notices = once("a")
+    assert "waiting" not in notices
+    (tmp_path / "b.owner").write_text("elsewhere 1")
+    with filelock.FileLock(tmp_path / "b.lock"):
+        assert "waiting for another command" in once("b")[1]
+
+
+def test_a_command_knows_that_it_compiles(tmp_path, monkeypatch):
+    monkeypatch.setattr(code_cache, "cache_dir", functools.lru_cache(lambda: tmp_path))
+    code_cache.cache_dir()
+    (tmp_path / "other.owner").write_text("elsewhere 1")
+    assert not code_cache.compiling()
+    with compiled_once(tmp_path / "a.compiled", "a", lambda: 0):
+        assert code_cache.compiling()
+    assert not code_cache.compiling()
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path, once):
