@@ -129,6 +129,8 @@ def hardware_rows(scenario: Scenario) -> list[Row]:
     workers = scenario.resolved().workers
     if not isinstance(workers, int):
         rows.append(("Workers", "; ".join(map(_group, workers))))
+    if separate := describe_roles(scenario):
+        rows.append(("Separate workers", separate))
     return rows
 
 
