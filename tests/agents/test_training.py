@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
+from helpers.amount import some
 from kvgym.agents.library import load_agent, load_model
 from kvgym.agents.runs.checkpoints import checkpoints, latest_checkpoint, save_checkpoint
 from kvgym.agents.runs.config import load_training, make_training
@@ -143,7 +144,10 @@ def test_tensorboard_has_metrics_and_reference_lines(tmp_path):
     "changes",
     [
         {},
-        {"algorithm": "a2c", "hyperparameters": {"n_steps": 8}, "network": {"kind": "slots", "row_dim": 4}},
+        pytest.param(
+            {"algorithm": "a2c", "hyperparameters": {"n_steps": 8}, "network": {"kind": "slots", "row_dim": 4}},
+            marks=pytest.mark.long,
+        ),
         {
             "algorithm": "dqn", "warm_start": None,
             "hyperparameters": {
@@ -344,7 +348,7 @@ def test_baselines_are_cut_off_where_agents_are():
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, config in SHIPPED.items() if isinstance(config, TrainConfig)]
+    "name", some([name for name, config in SHIPPED.items() if isinstance(config, TrainConfig)], 2)
 )
 def test_every_configuration_trains(tmp_path, name):
     """Each configuration that comes with kvgym, on a few small episodes."""

@@ -77,6 +77,7 @@ def test_another_engine_has_an_error_and_the_fit_removes_it(kvgym, served, tmp_p
     assert config["scenario"]["engine"]["base_ms"] == summary["fit"]["base_ms"]
 
 
+@pytest.mark.long  # one fit is enough by default
 def test_a_server_that_is_faster_than_the_kernels_gets_no_overhead(kvgym, tmp_path):
     kvgym(
         "run",

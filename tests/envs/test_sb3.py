@@ -356,7 +356,7 @@ def test_an_agent_acts_in_simulate_as_in_the_environment(action, epochs, case):
         assert result.worker["iteration"] == expected.worker["iteration"]
 
 
-@pytest.mark.parametrize("algorithm", [sb3.PPO, contrib.MaskablePPO])
+@pytest.mark.parametrize("algorithm", others_long([sb3.PPO, contrib.MaskablePPO], [contrib.MaskablePPO]))
 def test_compare_with_a_trained_agent(algorithm, small, tmp_path):
     arguments = {**small, "horizon": None, "num_requests": None}
     model = train(algorithm, make("admit_count", 4, **arguments))

@@ -12,7 +12,7 @@ def test_a_table_for_each_workload(azure_trace, capsys):
     spec.loader.exec_module(module)
     options = [
         "--num-requests",
-        "40",
+        "25",
         "--seeds",
         "1",
         "--policies",

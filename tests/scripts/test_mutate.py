@@ -166,6 +166,7 @@ def test_a_reason_explains_a_survivor(tmp_path):
     assert "| toy.py | 4 | 3 | 0 | 1 |" in output
 
 
+@pytest.mark.long
 def test_a_mutation_that_loops_for_ever_is_noticed(tmp_path):
     loop = "def count(n):\n    while n:\n        n -= 1\n    return n\n"
     status, _ = run(tmp_path, loop, "from toy import count\n\ndef test_count():\n    assert count(3) == 0\n")

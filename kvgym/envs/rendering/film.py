@@ -141,7 +141,9 @@ def _write_gif(frames: Frames, path: Path, fps: int) -> int:
 
     count = len(frames)
     some = [frames.picture(k) for k in sorted({0, count // 3, 2 * count // 3, count - 1})]
-    colors = np.unique(np.concatenate([picture.reshape(-1, 3) for picture in some]), axis=0)
+    pixels = np.concatenate([picture.reshape(-1, 3) for picture in some])
+    codes = np.unique(pixels @ np.array([65536, 256, 1]))  # far faster than unique rows, in the same order
+    colors = np.stack((codes >> 16, codes >> 8 & 255, codes & 255), axis=1).astype(np.uint8)
     palette = Images.new("P", (1, 1))
     palette.putpalette(colors.tobytes())
     shown = (
