@@ -16,6 +16,8 @@ end. With ``strict`` the margin applies there too, as printed.
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -54,6 +56,7 @@ from kvgym.kernels import (
     rule_memory,
 )
 from kvgym.policy import (
+    AUTO,
     CompiledPolicy,
     PolicyInfo,
     SystemInfo,
@@ -61,11 +64,13 @@ from kvgym.policy import (
     register_policy,
     require,
     require_flag,
-    require_fraction,
 )
 from kvgym.simulator.view import SystemView
 
 PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Constraints"
+
+USUAL = (("protection", 0.0), ("overrun", "ignore"))
+"""The paper's rule, which holds by default if no prediction is too low."""
 
 # Layout of the parameters: memory limit of the look-ahead, whether it holds for a request that would be alone,
 # whether overruns extend predictions; what follows is the policy's own.
@@ -215,27 +220,46 @@ def blocked_request(policy: CompiledPolicy) -> int | None:
 class LookAhead(CompiledPolicy):
     """Base of policies with a look-ahead: margin, overruns, and their memory."""
 
-    def __init__(self, *, protection: float = 0.0, overrun: str = "ignore", strict: bool = False) -> None:
+    margin: ClassVar[float] = 0.15
+    """``protection`` by default if predictions can be too low; docs/policies.md has measurements."""
+
+    def __init__(self, *, protection: float | str = AUTO, overrun: str = AUTO, strict: bool = False) -> None:
         """Set the margin and what happens when a prediction is overrun.
 
         Args:
             protection: fraction α of the capacity kept free in the look-ahead, in [0, 1). The paper uses 0
-                with exact predictions and 0.1 with noisy ones.
+                with exact predictions and 0.1 with noisy ones. ``"auto"``: 0 if no prediction is below the truth, else
+                0.15.
             overrun: what an ongoing request counts once it has outlived its prediction: ``"ignore"``, 0 as
                 (5) is printed; ``"extend"``, the memory it needs in the coming iteration. With predictions
-                below the truth the printed rule can admit the same set, overflow and clear it for ever.
+                below the truth the printed rule can admit the same set, overflow and clear it for ever. ``"auto"``:
+                ``"ignore"`` if no prediction is below the truth, else ``"extend"``.
             strict: True: a request that needs some of the margin is never admitted, as printed; False: an empty
                 worker admits it.
+
+        Raises:
+            ConfigError: a value out of range.
         """
-        require_fraction("protection", protection)
+        share = isinstance(protection, int | float) and 0 <= protection < 1
+        require("protection", protection, share or protection == AUTO, "a fraction in [0, 1), or auto")
         require_flag("strict", strict)
-        require("overrun", overrun, overrun in ("ignore", "extend"), "ignore or extend")
+        require("overrun", overrun, overrun in ("ignore", "extend", AUTO), "ignore, extend or auto")
         self.protection, self.overrun, self.strict = protection, overrun, strict
+
+    def resolve(self, system: SystemInfo) -> dict[str, Any]:
+        """Return the paper's rule, or one that does not collapse if predictions can be too low."""
+        found: dict[str, Any] = {}
+        if self.protection == AUTO:
+            found["protection"] = self.margin if system.underestimates else 0.0
+        if self.overrun == AUTO:
+            found["overrun"] = "extend" if system.underestimates else "ignore"
+        return found
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
         """Return the memory limit of the look-ahead in tokens, whether it is strict, and whether overruns extend."""
-        limit = fraction_of(system.kv_capacity, self.protection)
-        return np.array([limit, self.strict, self.overrun == "extend"], dtype=np.float64)
+        chosen = {"protection": self.protection, "overrun": self.overrun} | self.resolve(system)
+        limit = fraction_of(system.kv_capacity, chosen["protection"])
+        return np.array([limit, self.strict, chosen["overrun"] == "extend"], dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the profile, and a state of scalars and heap."""
@@ -260,6 +284,7 @@ class MCSF(LookAhead):
         algorithm="Algorithm 1",
         needs=frozenset({"predicted_length"}),
         evicts=True,
+        auto=USUAL,
     )
     kernel = mc_sf_kernel
 
@@ -275,6 +300,7 @@ class MCBenchmark(LookAhead):
         algorithm="Algorithm 2",
         needs=frozenset({"predicted_length"}),
         evicts=True,
+        auto=USUAL,
     )
     kernel = mc_benchmark_kernel
 
@@ -294,5 +320,6 @@ class MCLongest(LookAhead):
         algorithm="Section 4.1.1, MC benchmark with the longest output",
         needs=frozenset({"length_interval"}),
         evicts=True,
+        auto=USUAL,
     )
     kernel = mc_longest_kernel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from kvgym.baselines.memory_constrained import (
     BLOCKED_ID,
     HEAP,
     OWN,
+    USUAL,
     LookAhead,
     need_of_next_iteration,
     try_admit,
@@ -43,6 +45,7 @@ from kvgym.kernels import (
     rule_memory,
 )
 from kvgym.policy import (
+    AUTO,
     CompiledPolicy,
     PolicyInfo,
     SystemInfo,
@@ -160,19 +163,22 @@ class Ageing(LookAhead):
         summary="MC-SF with credit for waiting, so that no request starves; LIFO eviction",
         needs=frozenset({"predicted_length"}),
         evicts=True,
+        auto=USUAL,
     )
     kernel = ageing_kernel
+    margin: ClassVar[float] = 0.05  # it evicts one by one, so that less suffices
 
-    def __init__(self, *, rate: float = 1.0, protection: float = 0.0, overrun: str = "ignore") -> None:
+    def __init__(self, *, rate: float = 1.0, protection: float | str = AUTO, overrun: str = AUTO) -> None:
         """Set the credit, and the hyperparameters of MC-SF.
 
         Args:
             rate: credit for waiting, predicted output tokens per second, ≥ 0. 0 is the order of MC-SF; the
                 larger, the closer to first come, first served.
             protection: fraction of the capacity kept free in the look-ahead, in [0, 1); a request that would be
-                alone may use it.
+                alone may use it. ``"auto"``: 0 if no prediction is below the truth, else 0.05.
             overrun: what an ongoing request counts once it has outlived its prediction: ``"ignore"`` 0,
-                ``"extend"`` the memory it needs in the next iteration.
+                ``"extend"`` the memory it needs in the next iteration. ``"auto"``: ``"ignore"`` if no prediction is
+                below the truth, else ``"extend"``.
 
         Raises:
             ConfigError: a value is out of range.

@@ -154,6 +154,8 @@ class SystemInfo:
         first_token: see :class:`~kvgym.simulator.system.System`.
         classes: rates and mean lengths of the classes, for policies that need ``class_rates``; else empty.
         block_size: tokens of a block of memory.
+        underestimates: whether a predicted length that the policy observes is below the true one. It describes the
+            predictor, as an operator knows it: False for exact predictions, for upper bounds, and without any.
     """
 
     kv_capacity: int
@@ -165,6 +167,7 @@ class SystemInfo:
     first_token: str
     classes: tuple[ClassStatistics, ...] = ()
     block_size: int = 1
+    underestimates: bool = False
 
 
 @dataclass(frozen=True)

@@ -106,23 +106,41 @@ def system_info(
     described, first = system.all_workers[worker], stream_seed(seed, "policy")
     prefill = system.num_prefill_workers
     sharing = prefill if described.role == "prefill" else len(system.all_workers) - prefill
-    columns = (
-        table.predicted_output_len if "predicted_length" in needs else None,
-        table.predicted_high if "length_interval" in needs else None,
-        table.output_len if "true_length" in needs else None,
-    )
-    predicted = [c for c in columns if c is not None and len(c)]
+    predicted = _predictions(table, needs)
+    longest = [*predicted, table.output_len] if "true_length" in needs else predicted
     return SystemInfo(
         kv_capacity=int(system.usable_capacities[worker]),
         prefill_emits=system.first_token == "counted",
         max_requests=len(table),
-        max_predicted_len=max((int(c.max()) for c in predicted), default=0),
+        max_predicted_len=max((int(c.max()) for c in longest if len(c)), default=0),
         seed=first if worker == 0 else np.random.SeedSequence(seed, spawn_key=(*first.spawn_key, worker)),
         batch_time=described.batch_time,
         first_token=system.first_token,
         classes=tuple(c.at_rate(1 / sharing) for c in table.classes) if "class_rates" in needs else (),
         block_size=system.block_size,
+        underestimates=any(bool((c < table.output_len).any()) for c in predicted),
     )
+
+
+def _predictions(table: RequestTable, needs: Collection[str]) -> list[NDArray[np.int64]]:
+    """Return the predicted lengths that a policy with the given needs observes, of intervals the upper ends, (n,)."""
+    point = table.predicted_output_len if "predicted_length" in needs else None
+    high = table.predicted_high if "length_interval" in needs else None
+    return [column for column in (point, high) if column is not None]
+
+
+def observes_exact_lengths(policy: Policy, table: RequestTable) -> bool:
+    """Return whether predictions that a policy observes are the true output lengths of all requests.
+
+    False for clairvoyant policies, which observe the lengths themselves.
+    """
+    if policy.info.clairvoyant:
+        return False
+    predicted, low = _predictions(table, known_to(policy, table)), table.predicted_low
+    exact = [np.array_equal(column, table.output_len) for column in predicted]
+    if exact and "length_interval" in known_to(policy, table) and low is not None:
+        exact[-1] &= np.array_equal(low, table.output_len)
+    return any(exact)
 
 
 @explained

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kvgym.agents.evolution.role import KINDS
 from kvgym.errors import ConfigError, shown
-from kvgym.policy import Weight, policy_defaults
+from kvgym.policy import AUTO, Weight, policy_defaults
 
 Value = float | tuple[float, ...]
 """Value of a weight: a number, or a tuple if its size is above 1."""
@@ -53,7 +53,11 @@ def chosen_weights(
         ConfigError: there is nothing to learn, or a number is out of range.
     """
     declared = weights_of(name, fixed, kind)
-    defaults = policy_defaults(KINDS[kind].registry[name])
+    cls = KINDS[kind].registry[name]
+    usual = dict(getattr(cls.info, "auto", ()))
+    defaults = {
+        key: usual.get(key, value) if value == AUTO else value for key, value in policy_defaults(cls).items()
+    }
     if not declared and not chosen:
         raise ConfigError(
             f"{kind} {shown(name)} declares no weights; name hyperparameters to learn with step, low and high, e.g. "

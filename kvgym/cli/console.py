@@ -159,7 +159,7 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
             continue
         known = policy in comparison.clairvoyant
         table.add_row(
-            escape(f"{policy}*" if known else policy),
+            escape(policy + comparison.signs(policy)),
             number(estimate.value),
             *([interval(estimate)] if many else []),
             number(comparison.ratio(policy, reference, first).value),
@@ -202,9 +202,9 @@ def agent_table(comparison: Comparison, agent: str, metric: str) -> Table:
     for policy in comparison.policies:
         estimate, left = comparison.estimate(policy, metric), comparison.estimate(policy, "unfinished")
         gain = comparison.improvement(agent, policy, metric)
-        own, known = policy == agent, policy in comparison.clairvoyant
+        own = policy == agent
         table.add_row(
-            escape(f"{policy}*" if known else policy),
+            escape(policy + comparison.signs(policy)),
             number(estimate.value),
             interval(estimate),
             "" if own else percent(gain.value),

@@ -19,6 +19,7 @@ from kvgym.experiments.disaggregation import roles
 from kvgym.experiments.disaggregation import together as workers_together
 from kvgym.experiments.identity import run_keys, setting_key
 from kvgym.experiments.journal import UNFINISHED, Journal, play_kept
+from kvgym.experiments.marks import Mark, find_marks, mark_notes, measure_marks
 from kvgym.experiments.notes import merge_notes, rule_notes
 from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
@@ -71,6 +72,7 @@ class Comparison:
             and hyperparameters of ``policy`` and ``router``.
         clairvoyant: labels of clairvoyant policies, which are references and never count as the best.
         bounds: lower bounds on the mean end-to-end latency of any scheduler, by seed; empty unless requested.
+        marks: marks of each policy that has some, by label; :attr:`notes` explains them.
     """
 
     scenario: Scenario
@@ -84,6 +86,7 @@ class Comparison:
     hyperparameters: dict[str, dict[str, Any]] = field(default_factory=dict)
     clairvoyant: frozenset[str] = frozenset()
     bounds: tuple[Bound, ...] = ()
+    marks: dict[str, tuple[Mark, ...]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return a summary; the runs are in :attr:`runs`."""
@@ -165,6 +168,11 @@ class Comparison:
         found = [p for p in self.policies if np.isfinite(self.estimate(p, metric).value)]
         return next((p for p in found if p not in self.clairvoyant), (found or self.policies)[0])
 
+    def signs(self, policy: str) -> str:
+        """Return the signs behind the label of a policy: of its marks, and a star if it is clairvoyant."""
+        marks = "".join(mark.sign for mark in self.marks.get(policy, ()))
+        return "*" * (policy in self.clairvoyant) + marks
+
     @property
     def has_targets(self) -> bool:
         """Whether requests have SLOs, so that attainment has a value."""
@@ -240,6 +248,7 @@ class Comparison:
         write_json(path / "config.json", config)
         summary: dict[str, Any] = {"policies": self.summary(), "errors": self.errors()}
         summary["clairvoyant"] = sorted(self.clairvoyant)
+        summary["marks"] = {policy: [mark.name for mark in found] for policy, found in self.marks.items()}
         if self.bounds:
             summary["bound"] = {
                 "metric": BOUNDED,
@@ -332,8 +341,9 @@ def compare(
             bounds.append(unbeatable(table, own, BOUNDED, effort=BOUND_EFFORT))
         notes += [(seed, note) for note in chosen.notes(table)]
     runs = [
-        Run(settings[label], policy, router, seed, label, log=keep_examples and seed == numbers[0])
+        Run(settings[label], policy, router, seed, label, log=kept, measure=measure_marks, keep=kept)
         for seed in numbers
+        for kept in [keep_examples and seed == numbers[0]]
         for label, (policy, router) in pairs.items()
     ]
     played: dict[tuple[str, int], Played] = {}
@@ -343,7 +353,7 @@ def compare(
             journal = opened.enter_context(Journal(folder, UNFINISHED))
             made_keys = {id(one): setting_key(one) for one in settings.values()}
             of = {
-                label: run_keys(made_keys[id(settings[label])], *pair, numbers)
+                label: run_keys(made_keys[id(settings[label])], *pair, numbers, measure_marks)
                 for label, pair in pairs.items()
             }
             keys = [of[label][k] for k in range(len(numbers)) for label in pairs]
@@ -367,6 +377,7 @@ def compare(
             RuntimeWarning,
             stacklevel=3,  # the decorator adds a frame
         )
+    by_label = {label: [played[label, seed] for seed in numbers] for label in labels}
     examples = {label: result for label in labels if (result := played[label, numbers[0]].result) is not None}
     return Comparison(
         scenario=chosen,
@@ -376,6 +387,7 @@ def compare(
         num_requests=tuple(sizes),
         examples=examples,
         notes=(
+            *mark_notes({label: [each] for label, each in by_label.items()}, {p: pairs[p][0] for p in pairs}),
             *merge_notes(notes, len(numbers)),
             *rule_notes((policy.info for policy in made), chosen),
             *budget_note(made, first, ADVICE if len(made) > 1 else ""),
@@ -387,6 +399,7 @@ def compare(
         },
         clairvoyant=frozenset(label for label, (policy, _) in pairs.items() if policy.info.clairvoyant),
         bounds=tuple(bounds),
+        marks={label: found for label, each in by_label.items() if (found := find_marks(each))},
     )
 
 

@@ -154,7 +154,7 @@ def play_kept(
         return
     left = []
     for place, (run, key) in enumerate(zip(runs, keys, strict=True)):
-        if key in journal.known and (run.measure is not None or not run.log):
+        if key in journal.known and not run.keep:
             yield place, journal.known[key]
         else:
             left.append(place)

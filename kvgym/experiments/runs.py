@@ -11,12 +11,15 @@ from typing import Any
 
 from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.execution import Executor
+from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics import METRICS, compute_metrics, metric_names, worker_metrics
 from kvgym.policy import Policy, make_policy
 from kvgym.routing import Router
 from kvgym.runner import SimulationResult, check_needs, simulate
 from kvgym.simulator.system import System
+from kvgym.utils.hyperparameters import given_hyperparameters
+from kvgym.utils.specs import spec_text
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload
 
@@ -41,9 +44,9 @@ class Run:
         router: a router or its spec; None = the scenario's.
         seed: the seed.
         label: its name in results.
-        log: keep the result, with per-iteration rows and samples.
-        measure: function that computes further values from the result in the process of the run (with per-iteration
-            rows if ``log``), so that the result is not sent; must be picklable.
+        log: record per-iteration rows.
+        measure: function that computes further values from the result in the process of the run; must be picklable.
+        keep: return the result, with samples.
     """
 
     scenario: Scenario
@@ -53,6 +56,7 @@ class Run:
     label: str
     log: bool = False
     measure: Callable[[SimulationResult], dict[str, float]] | None = None
+    keep: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,8 @@ class Played:
     Attributes:
         record: metrics and status.
         num_requests: requests of the workload; 0 if it cannot be sampled.
-        notes: changes to the workload, one sentence each.
-        result: the simulation result if ``log`` is set without ``measure`` and the run did not fail; else None.
+        notes: changes to the workload, and hyperparameters that the policy chose, one sentence each.
+        result: the simulation result if it is kept and the run did not fail; else None.
         measured: values returned by ``measure``; empty without it, or if the run failed.
     """
 
@@ -176,12 +180,17 @@ class Player:
             # A copy: a policy that has run may hold objects that cannot be sent to another process.
             policy = make_policy(run.policy) if isinstance(run.policy, str) else copy.copy(run.policy)
             check_needs(policy, table)
+            resolved = resolve_policy(policy, system, table)
+            if resolved.label not in (
+                policy.label,
+                spec_text(policy.info.name, given_hyperparameters(policy)),
+            ):
+                notes = (*notes, f"{run.label} runs as {resolved.label}.")
             router = run.scenario.make_router() if run.router is None else run.router
             started = time.perf_counter()
-            kept = run.log and run.measure is None
             result = simulate(
-                system, table, policy, router=router, seed=run.seed, log=run.log, window=scenario.window,
-                samples=SAMPLES if kept else 0,
+                system, table, resolved, router=router, seed=run.seed, log=run.log, window=scenario.window,
+                samples=SAMPLES if run.keep else 0,
             )  # fmt: skip
             elapsed = time.perf_counter() - started
             metrics = compute_metrics(result)
@@ -192,9 +201,8 @@ class Player:
         once = result.completed and int(result.worker["total_finished"].sum()) == len(table)
         workers = tuple(worker_metrics(result)) if len(result.worker) > 1 else ()
         record = RunRecord(run.label, run.seed, metrics, "", once, elapsed, workers)
-        if run.measure is not None:
-            return Played(record, count, notes, measured=run.measure(result))
-        return Played(record, count, notes, result if kept else None)
+        measured = {} if run.measure is None else run.measure(result)
+        return Played(record, count, notes, result if run.keep else None, measured)
 
 
 def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:

@@ -154,7 +154,10 @@ def main_table(comparison: Comparison, reference: str) -> dict[str, Any]:
 
 def marks(comparison: Comparison) -> dict[str, tuple[str, ...]]:
     """Return what a reader must know of each policy, in a word or two each, shown below its name."""
-    return {p: ("clairvoyant",) if p in comparison.clairvoyant else () for p in comparison.policies}
+    found = {p: ["clairvoyant"] if p in comparison.clairvoyant else [] for p in comparison.policies}
+    for policy, marks in comparison.marks.items():
+        found[policy] += [f"{mark.sign} {mark.words}" for mark in marks]
+    return {policy: tuple(words) for policy, words in found.items()}
 
 
 def full_table(comparison: Comparison) -> list[dict[str, Any]]:

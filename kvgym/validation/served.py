@@ -21,6 +21,12 @@ from kvgym.workloads.traces.values import PER_SECOND, Column, Columns
 
 Floats = NDArray[np.float64]
 
+OWN_OUTPUT = (
+    "This log was written by kvgym run: agreement with it proves nothing. Give the log of a real server; "
+    "docs/validation.md lists its columns."
+)
+"""The note on a log that is the simulator's own output."""
+
 SLOWEST_TOKEN = 10.0
 """Seconds per output token beyond which times cannot be seconds."""
 
@@ -225,7 +231,7 @@ def _kinds(
             kinds[target] = named_unit(name) or UNITS.get(time_unit or "") or "seconds"
             how[target] = f"in {kinds[target]}"
     if WRITTEN in source.names:
-        return kinds, []
+        return kinds, [OWN_OUTPUT]
     notes = [] if all(t == name for t, name in found.items()) else [columns_note(found, source.names)]
     noted = {t: text for t, text in how.items() if t == "arrival_time" or kinds[t] != "seconds"}
     return kinds, [*notes, *(f"Times of {found[target]} are {text}." for target, text in noted.items())]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from helpers.amount import number, some
+from helpers.schedules import as_printed
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import LivelockError
@@ -291,7 +292,7 @@ def workload(seed: int, n: int, capacity: int, rate: float | None = None) -> Req
 
 def outcome(system: System, table: RequestTable, policy: str | Policy, seed: int) -> SimulationResult | str:
     try:
-        return simulate(system, table, policy, seed=seed, log=True)
+        return simulate(system, table, as_printed(policy), seed=seed, log=True)
     except LivelockError as error:
         return str(error).partition(" Request ")[0]  # the oracle does not name the request it would admit
 
@@ -341,7 +342,7 @@ def test_decisions_equal_those_of_the_oracle(
     spec: str, oracle: type[Oracle], arguments: dict[str, Any]
 ) -> None:
     """Compare through the view, decision by decision, so that runs that never end are compared as well."""
-    policy = make_policy(spec)
+    policy = as_printed(spec)
     book = oracle(policy, **arguments)
     compared = 0
     for seed in range(number(6, 2)):

@@ -15,7 +15,7 @@ from helpers.schedules import check, run
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.policy import make_policy
-from kvgym.runner import simulate
+from kvgym.runner import simulate, system_info
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 
@@ -258,6 +258,33 @@ def test_iterations_without_counted_prefill(policy: str) -> None:
     check(run(policy, 9, [0, 0], [3, 3], [2, 2], first_token="uncounted"), start=[0, 1], finish=[3, 4])
 
 
+@pytest.mark.parametrize(
+    ("policy", "margin"), [("mc_sf", 0.15), ("mc_benchmark", 0.15), ("mc_longest", 0.15), ("ageing", 0.05)]
+)
+def test_the_rule_depends_on_whether_predictions_can_be_too_low(policy: str, margin: float) -> None:
+    """Exact predictions and upper bounds: as printed. One that is too low: a margin, and overruns extend."""
+    system = System(kv_capacity=100, batch_time=UnitBatchTime())
+    columns = {"arrival_time": [0, 0], "prompt_len": [3, 3], "output_len": [4, 6]}
+    for predicted, expected in (
+        ([4, 6], [100, 0]), ([4, 9], [100, 0]), ([5, 5], [round(100 * (1 - margin)), 1]),
+    ):  # fmt: skip
+        table = RequestTable.from_columns(
+            **columns, predicted_output_len=predicted, predicted_low=[1, 1], predicted_high=predicted
+        )
+        made = make_policy(policy)
+        info = system_info(system, table, 0, made.info.needs)
+        assert info.underestimates == (expected[1] == 1)
+        assert made.params(info)[[0, 2]].tolist() == expected  # type: ignore[attr-defined]
+        assert made.resolve(info) == {
+            "protection": margin * expected[1],
+            "overrun": ("ignore", "extend")[expected[1]],
+        }
+        given = make_policy(policy, protection=0.5, overrun="ignore")
+        assert given.params(info)[[0, 2]].tolist() == [50, 0]  # type: ignore[attr-defined]
+        assert given.resolve(info) == {}
+    assert not system_info(system, table, 0, {"class"}).underestimates  # it observes no prediction
+
+
 def test_extending_overrun_predictions() -> None:
     # M = 10. The overflow above: at t=2 request 0 (s 4, g 2, p 2) has outlived its prediction. Extended, it counts
     # 4+2+1 = 7 in the next iteration: 1 (s 5, p 1), 6, does not pass. It finishes at 3, 1 starts then.
@@ -274,5 +301,7 @@ def test_extending_overrun_predictions() -> None:
     assert result.requests["num_evictions"].tolist() == [1, 1]
     assert result.log is not None
     assert result.log["kv_tokens"].tolist() == [5, 10, 12, 0]
-    with pytest.raises(ConfigError, match=r"overrun.*ignore.*extend"):
+    with pytest.raises(ConfigError, match=r"overrun.*ignore, extend or auto"):
         make_policy("mc_sf", overrun="never")
+    with pytest.raises(ConfigError, match=r"protection = 1; expected a fraction in \[0, 1\), or auto"):
+        make_policy("mc_sf", protection=1)

@@ -289,8 +289,8 @@ def test_stopped_searches_resume(kvgym, tmp_path, monkeypatch, name):
 
 def test_another_measure_is_another_run():
     from kvgym.experiments.capacity.estimates import batch_figures
-    from kvgym.experiments.capacity.verdict import backlog_growth
     from kvgym.experiments.identity import run_key
+    from kvgym.experiments.marks import backlog_growth
     from kvgym.policy import make_policy
 
     keys = {

@@ -30,6 +30,7 @@ def test_the_same_settings_give_no_error(kvgym, served, tmp_path):
         in flat
     )
     assert "results: check" in out
+    assert "note: This log was written by kvgym run: agreement with it proves nothing." in flat
     assert {f.name for f in (tmp_path / "check").iterdir()} == {
         "config.json", "requests.csv", "summary.json", "validation.png", ".kvgym-results.json",
     }  # fmt: skip

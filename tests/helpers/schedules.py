@@ -20,6 +20,14 @@ PAPER_OF_WAIT = {"first_token": "decode", "progress_on_evict": "lost", "requeue"
 SETTINGS = frozenset(field.name for field in fields(System))
 
 
+def as_printed(policy: str | Policy) -> Policy:
+    """Return a policy with the usual value, the paper's, of everything that it would choose itself."""
+    made = make_policy(policy)
+    given = made.hyperparameters()
+    usual = {name: value for name, value in made.info.auto if name not in given}
+    return type(made)(**given, **usual) if usual else made
+
+
 def run(
     policy: str | Policy,
     M: int,  # noqa: N803
@@ -35,7 +43,7 @@ def run(
     """Simulate requests that arrive at ``a`` with prompts ``s`` and outputs ``o`` on a worker of ``M`` tokens.
 
     Args:
-        policy: spec or policy.
+        policy: spec or policy; it follows its paper, see :func:`as_printed`.
         M: KV capacity in tokens.
         a: arrival times, seconds.
         s: prompt lengths, tokens.
@@ -51,7 +59,7 @@ def run(
         arrival_time=a, prompt_len=s, output_len=o, predicted_output_len=o if p is None else p, **columns
     )
     system = System(**{"kv_capacity": M, "batch_time": UnitBatchTime(), **settings})
-    return simulate(system, table, policy, seed=seed, log=True, compiled=compiled)
+    return simulate(system, table, as_printed(policy), seed=seed, log=True, compiled=compiled)
 
 
 def check(
@@ -90,7 +98,7 @@ class Step:
 
 def play(spec: str, system: System, table: RequestTable) -> list[Step]:
     """Run a policy through ``schedule`` and return what it decides, boundary by boundary."""
-    policy = make_policy(spec)
+    policy = as_printed(spec)
     simulation = Simulation(system, table, needs=policy.info.needs, policy_name=spec)
     policy.reset(system_info(system, table, 0, policy.info.needs))
     steps = []

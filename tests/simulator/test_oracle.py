@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from helpers.amount import number, some
+from helpers.schedules import as_printed
 from helpers.selection import others_long
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import LivelockError
 from kvgym.kernels.random import next_uniform, seed_words
-from kvgym.policy import make_policy
 from kvgym.runner import simulate, system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
@@ -82,7 +82,7 @@ def both(
         book = LivelockError
     try:
         system = System(capacity, model, stall_limit=PATIENCE, block_size=block_size)
-        r = simulate(system, table, spec, seed=seed).requests
+        r = simulate(system, table, as_printed(spec), seed=seed).requests
         engine: Any = (r["start_time"], r["first_token_time"], r["finish_time"], r["num_evictions"])
     except LivelockError:
         engine = LivelockError
@@ -156,7 +156,7 @@ def test_decisions_equal_textbook(spec: str, case: int, block_size: int) -> None
     with contextlib.suppress(LivelockError):
         run_textbook(table, capacity, UnitBatchTime(), recording, patience, block_size, **arguments)
 
-    policy = make_policy(spec)
+    policy = as_printed(spec)
     system = System(capacity, UnitBatchTime(), stall_limit=patience, block_size=block_size)
     simulation = Simulation(system, table, needs=policy.info.needs)
     policy.reset(system_info(system, table, case, policy.info.needs))

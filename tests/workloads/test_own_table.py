@@ -39,6 +39,16 @@ def test_a_mapping_by_hand(tmp_path: Path) -> None:
     assert load_trace(path, "table", columns=full).prompt_len.tolist() == [5, 7]
 
 
+def test_columns_of_sessions_and_users_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "when,in,out,Session ID,userId,users\n10,5,6,a,b,c\n")
+    assert any(
+        note.startswith("Not used: Session ID, userId; ") for note in load_trace(path, columns=MAPPING).notes
+    )
+    used = {**MAPPING, "class_id": "userId"}
+    numbered = write(tmp_path, "when,in,out,userId\n10,5,6,1\n", "b.csv")
+    assert not any(note.startswith("Not used") for note in load_trace(numbered, columns=used).notes)
+
+
 def test_containers_agree(tmp_path: Path) -> None:
     rows = [{"startTime": "2024-05-10T00:00:00Z", "usage.prompt_tokens": 5, "usage.completion_tokens": 6}]
     rows.append({**rows[0], "startTime": "2024-05-10T02:00:01.5+02:00"})

@@ -68,8 +68,10 @@ def run(
     """
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import label_of
+    from kvgym.experiments.marks import mark_notes, measure_marks
     from kvgym.experiments.notes import rule_notes
     from kvgym.experiments.resolving import resolve_policy
+    from kvgym.experiments.runs import Played, RunRecord
     from kvgym.export import vllm_bench
     from kvgym.export.records import check_format
     from kvgym.export.run_folder import save_run
@@ -131,7 +133,14 @@ def run(
     if "workers" in summary:
         console.out.print()
         console.out.print(console.workers_table(summary["workers"]))
-    for note in (*chosen.notes(result.table), *rule_notes([made.info], chosen)):
+    label = label_of(made)
+    record = RunRecord(label, seed, summary_metrics(summary), "", result.completed, 0.0)
+    played = Played(record, len(result.table), measured=measure_marks(result))
+    for note in (
+        *mark_notes({label: [[played]]}, {label: made}),
+        *chosen.notes(result.table),
+        *rule_notes([made.info], chosen),
+    ):
         console.out.print(f"note: {note}", markup=False)
     if trace_out is not None:
         console.print_line(f"trace:   {trace_out}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.comparison import label_of
+from kvgym.experiments.marks import exact_notes
 from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import Scenario
@@ -48,7 +49,7 @@ class Entry:
 def find_policies(
     policies: Sequence[str | Policy] | None, scenario: Scenario, seed: int
 ) -> tuple[list[Policy], tuple[str, ...]]:
-    """Return the policies to run, and notes on policies that are excluded.
+    """Return the policies to run, and notes on exact lengths and on policies that are excluded.
 
     Args:
         policies: policies or specs; :data:`ALL` adds every other registered policy that can run here; None = those of
@@ -93,7 +94,7 @@ def find_policies(
                 made.append(policy)
     if not made:
         raise ConfigError("no policies to run; name at least one")
-    return made, tuple(notes)
+    return made, (*exact_notes({label_of(policy): policy for policy in made}, table), *notes)
 
 
 def pair(

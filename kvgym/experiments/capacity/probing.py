@@ -9,8 +9,9 @@ from typing import Any
 from kvgym.experiments.capacity.entries import Entry
 from kvgym.experiments.capacity.search import Search
 from kvgym.experiments.capacity.targets import Target
-from kvgym.experiments.capacity.verdict import Verdict, backlog_growth, judge
+from kvgym.experiments.capacity.verdict import Verdict, judge
 from kvgym.experiments.journal import Play
+from kvgym.experiments.marks import backlog_growth
 from kvgym.experiments.runs import Played, Run
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics import metric_names

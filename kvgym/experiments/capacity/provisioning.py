@@ -31,10 +31,11 @@ from kvgym.experiments.capacity.plan import LoadPoint, Plan, Provisioning
 from kvgym.experiments.capacity.probing import Progress, Quest, pursue
 from kvgym.experiments.capacity.search import Search, Workers
 from kvgym.experiments.capacity.targets import Target, parse_targets
-from kvgym.experiments.capacity.verdict import LEAST_REQUESTS, check_requests
+from kvgym.experiments.capacity.verdict import check_requests
 from kvgym.experiments.capacity.windows import WindowPlan, check_windows, cut
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.journal import Play, kept_runs
+from kvgym.experiments.marks import LEAST_REQUESTS
 from kvgym.experiments.runs import Played, Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Engine, Scenario, load_scenario
 from kvgym.metrics import metric_info

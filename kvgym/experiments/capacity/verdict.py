@@ -4,15 +4,8 @@ A run passes if
 
 1. every request finished exactly once: no livelock, no impossible decision, nothing left at a horizon;
 2. every target is met, over all requests of the run, including the first and the last;
-3. the backlog does not grow from the second to the last quarter of the arrivals. The backlog of a quarter is the mean
-   number of requests in the system, waiting or running, that its arrivals find. It may rise by :data:`MOST_GROWTH` of
-   the requests that arrived between the centres of the two quarters, plus an allowance for chance. The
-   allowance is 2·√(N + 1), with N the backlog of the second quarter. The first quarter, in which the
-   system fills, does not count.
-
-An overload by a share ε makes ε of all arrivals pile up, so the third rule detects overloads above
-MOST_GROWTH + 4·√(N + 1)/n; a smaller overload passes in a run of n requests unless a target detects it. A run
-with a first quarter shorter than the latency of requests fails the rule without an overload: it is too short.
+3. the backlog does not grow, by the test of :mod:`kvgym.experiments.marks`. A smaller overload than that finds passes
+   unless a target detects it, and a run that is too short fails without an overload.
 
 With the third rule a finite run stands for a continuing load. If the load *is* the run, as a trace that workers are
 provisioned for, only the first two apply.
@@ -23,20 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from kvgym.errors import ConfigError
 from kvgym.experiments.capacity.targets import Target
+from kvgym.experiments.marks import LEAST_REQUESTS, grows
 from kvgym.experiments.runs import Played
 from kvgym.metrics import check_targets
-from kvgym.runner import SimulationResult
 from kvgym.workloads.table import RequestTable
-
-MOST_GROWTH = 0.01
-"""Share of the arriving requests that may pile up, see the module."""
-
-LEAST_REQUESTS = 20
-"""Minimum number of requests of a run: with fewer, its quarters cannot be compared."""
 
 BACKLOG = "backlog"
 """Reason for a failure if all targets are met but requests pile up."""
@@ -55,28 +40,11 @@ class Verdict:
     reasons: tuple[str, ...]
 
 
-def backlog_growth(result: SimulationResult) -> dict[str, float]:
-    """Return the growth of the backlog in a run, for :attr:`kvgym.experiments.runs.Run.measure`.
-
-    Returns:
-        ``backlog_growth``: (N4 - N2) / (n/2) with N2 and N4 the backlogs of the second and the last quarter, and n the
-        number of requests. ``backlog_allowed``: the growth that is no sign of an overload, see the module.
-    """
-    arrival = result.table.arrival_time
-    finish = result.requests["finish_time"]
-    finish = np.sort(np.where(np.isnan(finish), np.inf, finish))
-    n = len(arrival)
-    found = np.arange(n) - np.searchsorted(finish, arrival, side="right")
-    second, last = float(found[n // 4 : n // 2].mean()), float(found[n - n // 4 :].mean())
-    allowed = MOST_GROWTH + 2 * np.sqrt(second + 1) / (n / 2)
-    return {"backlog_growth": (last - second) / (n / 2), "backlog_allowed": float(allowed)}
-
-
 def judge(played: Played, targets: Sequence[Target], *, sustained: bool = True) -> Verdict:
     """Return whether a run passes.
 
     Args:
-        played: result of the run; it measured :func:`backlog_growth`.
+        played: result of the run; it measured :func:`~kvgym.experiments.marks.backlog_growth`.
         targets: the targets.
         sustained: whether the third rule applies, by which the backlog must not grow.
     """
@@ -86,7 +54,7 @@ def judge(played: Played, targets: Sequence[Target], *, sustained: bool = True) 
     if not record.completed_once:
         return Verdict(False, ("unfinished",))
     reasons = [str(target) for target in targets if not target.met(record.metrics)]
-    if sustained and played.measured["backlog_growth"] > played.measured["backlog_allowed"]:
+    if sustained and grows(played.measured):
         reasons.append(BACKLOG)
     return Verdict(not reasons, tuple(reasons))
 

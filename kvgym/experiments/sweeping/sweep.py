@@ -16,6 +16,7 @@ from kvgym.execution import make_executor
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.identity import run_keys, setting_key
 from kvgym.experiments.journal import FILE, Journal, has_runs, play_kept
+from kvgym.experiments.marks import mark_notes, measure_marks
 from kvgym.experiments.notes import merge_point_notes
 from kvgym.experiments.result_files import run_context, write_json, write_table
 from kvgym.experiments.runs import Played, Player, Run
@@ -107,10 +108,23 @@ class SweepResult:
         Each sentence appears once, with its points and seeds unless it applies to all.
         """
         known = [f"{p} is {REFERENCE_ONLY}." for p in self.policies if p in clairvoyant_labels(self.policies)]
+        by_label = {
+            label: [[self.runs[i, j, k] for k in range(len(self.seeds))] for i in range(len(self.points))]
+            for j, label in enumerate(self.policies)
+        }
         notes = [
             ((i, self.seeds[k]), note) for (i, _, k), played in self.runs.items() for note in played.notes
         ]
-        return [*known, *merge_point_notes(notes, len(self.points), len(self.seeds))]
+        specs = self.plan.policies or self.scenarios[0].policies
+        policies = {
+            label: with_hyperparameters(spec, self.plan.fixed)
+            for label, spec in zip(self.policies, specs, strict=True)
+        }
+        return [
+            *known,
+            *mark_notes(by_label, policies),
+            *merge_point_notes(notes, len(self.points), len(self.seeds)),
+        ]
 
     def to_frame(self) -> Frame:
         """Return one row per point, policy and seed: fields, error, all metrics."""
@@ -266,10 +280,10 @@ def _lay_out(plan: SweepPlan) -> _Layout:
     keys: dict[tuple[int, int, int], str] = {}
     for i, (scenario, (policies, router)) in enumerate(zip(scenarios, players, strict=True)):
         setting = settings[scenario.model_dump_json()]
-        of_policies = [run_keys(setting, policy, router, seeds) for policy in policies]
+        of_policies = [run_keys(setting, policy, router, seeds, measure_marks) for policy in policies]
         for k, seed in enumerate(seeds):
             for j, policy in enumerate(policies):
-                runs[i, j, k] = Run(scenario, policy, None, seed, labels[j])
+                runs[i, j, k] = Run(scenario, policy, None, seed, labels[j], measure=measure_marks)
                 keys[i, j, k] = of_policies[j][k]
     return _Layout(plan, runs, keys, points, tuple(scenarios), labels, seeds)
 

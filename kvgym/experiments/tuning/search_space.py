@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -129,6 +129,12 @@ class SearchPlan:
     fixed: dict[str, Any]
     defaults: dict[str, Any]
     space: dict[str, tuple[Any, ...]]
+
+    def settle(self, resolved: Policy) -> SearchPlan:
+        """Return the plan with the defaults that a resolved policy has in place of :data:`~kvgym.policy.AUTO`."""
+        values, automatic = given_hyperparameters(resolved), {name for name, _ in resolved.info.auto}
+        found = {name: _plain(value) for name, value in values.items() if name in automatic - set(self.fixed)}
+        return replace(self, defaults={**self.defaults, **found})
 
     @property
     def start(self) -> dict[str, Any]:

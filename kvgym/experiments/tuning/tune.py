@@ -12,7 +12,9 @@ from pathlib import Path
 
 from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.experiments.capacity.targets import Target, parse_targets
+from kvgym.experiments.marks import exact_notes
 from kvgym.experiments.notes import merge_notes
+from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.experiments.tuning.optuna_search import counts_finished_only, import_optuna, search_optuna
@@ -101,17 +103,20 @@ def tune(
         chosen = chosen.override(kv_capacity=chosen.make_system().kv_capacity)
     player, workload, system = Player(tables=len(numbers)), chosen.make_workload(), chosen.make_system()
     tables = tuple(player.requests(chosen, seed)[1] for seed in numbers)
+    given = plan.make({})
     for table in tables:
-        check_needs(plan.make({}), table)
+        check_needs(given, table)
         system.check_fits(table)
         check_targets([metric, *others, *(t.metric for t in targets)], table)
+    plan = plan.settle(resolve_policy(given, system, tables[0]))
     notes = [
         *merge_notes(
             [(s, note) for s, table in zip(numbers, tables, strict=True) for note in chosen.notes(table)],
             len(numbers),
         )
     ]
-    if plan.make({}).info.clairvoyant:
+    notes += exact_notes({plan.spec({}): given}, tables[0])
+    if given.info.clairvoyant:
         notes.append(f"{plan.spec({})} is {REFERENCE_ONLY}.")
     if workload.spec.replays:
         notes.append("Every seed replays the same trace: evaluate the result on another trace.")

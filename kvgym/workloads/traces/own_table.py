@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher, get_close_matches
 
@@ -49,6 +49,23 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """Names that are known without a mapping, in the form of :func:`plain_name`; optional columns need their own names."""
+
+_IDENTITIES = frozenset(
+    f"{owner}{end}"
+    for owner in (
+        "session",
+        "conversation",
+        "chat",
+        "thread",
+        "user",
+        "client",
+        "customer",
+        "tenant",
+        "account",
+    )
+    for end in ("", "_id", "_uuid", "_key", "_name")
+)
+"""Names of columns that say which requests belong together, in the form of :func:`plain_name`."""
 
 _HINTS = {
     "arrival_time": {"at", "date", "when"},
@@ -160,7 +177,8 @@ class OwnTable:
         data = source.columns([Column(name, target, kinds[target]) for target, name in found.items()])
         if "arrival_time" in found:
             data["arrival_time"] = to_seconds(data["arrival_time"], kinds["arrival_time"])
-        return data, [columns_note(found, source.names), *notes]
+        ignored = [name for name in source.names if name not in found.values()]
+        return data, [columns_note(found, source.names), *identity_notes(ignored), *notes]
 
     def resolve(self, names: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
         """Return the name of each column by its target, and the missing or ambiguous columns.
@@ -206,6 +224,13 @@ def columns_note(found: Mapping[str, str], names: Sequence[str]) -> str:
     used = ", ".join(f"{_word(target)} = {name}" for target, name in found.items())
     ignored = [name for name in names if name not in found.values()]
     return f"Columns: {used}{'; ignored: ' + ', '.join(ignored) if ignored else ''}."
+
+
+def identity_notes(ignored: Iterable[str]) -> list[str]:
+    """Return the note on ignored columns of sessions or users; none without such a column."""
+    found = ", ".join(name for name in ignored if plain_name(name) in _IDENTITIES)
+    effect = "requests are independent: no prefix cache, no order within a session, no quota of a user"
+    return [f"Not used: {found}; {effect}."] if found else []
 
 
 def _meant(key: str) -> str:

@@ -17,7 +17,7 @@ from kvgym.utils.registry import Registry
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.traces.clock import AS_SECONDS, dated_kind
-from kvgym.workloads.traces.own_table import OWN_COLUMNS, OwnTable
+from kvgym.workloads.traces.own_table import OWN_COLUMNS, OwnTable, identity_notes
 from kvgym.workloads.traces.source import SourceFile
 from kvgym.workloads.traces.trace import NO_TIMES, Trace
 from kvgym.workloads.traces.values import PER_SECOND, Column, Columns, to_seconds
@@ -93,8 +93,9 @@ class TableFormat:
         if "arrival_time" in data:
             data["arrival_time"] = to_seconds(data["arrival_time"], kinds["arrival_time"])
         known = {c.source for c in self.columns}
-        ignored = [name for name in source.names if name not in known] if self.own_clock else []
-        return data, [f"Ignored columns: {', '.join(ignored)}."] if ignored else []
+        ignored = [name for name in source.names if name not in known]
+        listed = [f"Ignored columns: {', '.join(ignored)}."] if ignored and self.own_clock else []
+        return data, [*listed, *identity_notes(ignored)]
 
 
 @dataclass(frozen=True)

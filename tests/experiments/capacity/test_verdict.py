@@ -7,7 +7,8 @@ import pytest
 
 from kvgym.errors import ConfigError
 from kvgym.experiments.capacity.targets import parse_targets
-from kvgym.experiments.capacity.verdict import MOST_GROWTH, backlog_growth, check_requests, judge
+from kvgym.experiments.capacity.verdict import check_requests, judge
+from kvgym.experiments.marks import MOST_GROWTH, backlog_growth
 from kvgym.experiments.runs import Played, RunRecord
 from kvgym.workloads import RequestTable
 

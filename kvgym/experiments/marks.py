@@ -1,0 +1,210 @@
+"""Marks on results that need caution: exact lengths, overload and collapse, with the figures that they follow from.
+
+Overload is found by the backlog, see :func:`backlog_growth`. The backlog of a quarter of the arrivals is the mean
+number of requests in the system, waiting or running, that its arrivals find. From the second to the last quarter it
+may rise by :data:`MOST_GROWTH` of the requests that arrived between the centres of the two, plus an allowance
+for chance. The allowance is 2·√(N + 1), with N the backlog of the second quarter. The first quarter, in which
+the system fills, does not count.
+
+An overload by a share ε makes ε of all arrivals pile up, so overloads above MOST_GROWTH + 4·√(N + 1)/n are found.
+A run with a first quarter shorter than the latency of requests grows without an overload: it is too short. Then no
+queue grows, and the run gets no mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.experiments.runs import Played
+from kvgym.policy import AUTO, Policy
+from kvgym.runner import SimulationResult, observes_exact_lengths
+from kvgym.utils.hyperparameters import all_hyperparameters, given_hyperparameters
+from kvgym.utils.specs import spec_text
+from kvgym.workloads.table import RequestTable
+
+MOST_GROWTH = 0.01
+"""Share of the arriving requests that may pile up, see the module."""
+
+LEAST_REQUESTS = 20
+"""Minimum number of requests of a run: with fewer, its quarters cannot be compared."""
+
+RELIEF: Mapping[str, Any] = {"protection": 0.15, "overrun": "extend", "watermark": 0.05, "alpha": 0.4}
+"""Hyperparameters by which policies evict less, and a value that often suffices."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A mark on a policy in results.
+
+    Attributes:
+        name: its name in files.
+        sign: its sign behind the label of the policy.
+    """
+
+    name: str
+    sign: str
+
+    @property
+    def words(self) -> str:
+        """The name as text."""
+        return self.name.replace("_", " ")
+
+
+EXACT = Mark("exact_lengths", "†")
+OVERLOADED = Mark("overloaded", "‡")
+COLLAPSED = Mark("collapsed", "!")
+
+_TEXTS: Mapping[Mark, str] = {
+    EXACT: "The predictions are exact: {} observed the true output lengths, which no server knows in advance. "
+    "For predictions with errors: --predictions noisy:epsilon=0.5.",
+    OVERLOADED: "Overload, requests pile up, in % of arrivals: {}. A longer run has larger means; kvgym capacity "
+    "finds the rate that each policy sustains.",
+    COLLAPSED: "Collapsed, more was repeated than done: {}.",
+}
+
+MARKS = tuple(_TEXTS)
+"""All marks, in the order in which they are shown."""
+
+MOST_NAMED = 12
+"""Most policies that a note names."""
+
+
+def backlog_growth(result: SimulationResult) -> dict[str, float]:
+    """Return the growth of the backlog in a run, for :attr:`kvgym.experiments.runs.Run.measure`.
+
+    Returns:
+        ``backlog_growth``: (N4 - N2) / (n/2) with N2 and N4 the backlogs of the second and the last quarter, and n the
+        number of requests. ``backlog_allowed``: the growth that is no sign of an overload, see the module.
+    """
+    growth, allowed = _growth(result.table.arrival_time, result.requests["finish_time"])
+    return {"backlog_growth": growth, "backlog_allowed": allowed}
+
+
+def _growth(arrival: NDArray[np.float64], left: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the growth of the number of requests that have arrived and not left, and the growth that is allowed.
+
+    Args:
+        arrival: float64 (n,), seconds, non-decreasing.
+        left: float64 (n,), seconds, when each request left; NaN = never.
+    """
+    left = np.sort(np.where(np.isnan(left), np.inf, left))
+    n = len(arrival)
+    found = np.arange(n) - np.searchsorted(left, arrival, side="right")
+    second, last = float(found[n // 4 : n // 2].mean()), float(found[n - n // 4 :].mean())
+    return (last - second) / (n / 2), float(MOST_GROWTH + 2 * np.sqrt(second + 1) / (n / 2))
+
+
+def grows(measured: Mapping[str, float]) -> bool:
+    """Return whether the backlog of a run grows more than chance explains; False if it was not measured."""
+    return measured.get("backlog_growth", 0.0) > measured.get("backlog_allowed", 0.0)
+
+
+def measure_marks(result: SimulationResult) -> dict[str, float]:
+    """Return the figures of marks, for :attr:`kvgym.experiments.runs.Run.measure`.
+
+    Returns:
+        ``exact_lengths``: 1 if the policy observed the true output lengths as predictions, else 0. The figures of
+        :func:`backlog_growth`, and ``queues``: 1 if the number of requests that wait for their first admission grows,
+        too. With separate decode workers, which have queues of their own, it is 1 in any case. The last three
+        are missing if there are too few requests, or all arrive at once.
+    """
+    arrival = result.table.arrival_time
+    found = {"exact_lengths": float(observes_exact_lengths(result.policy, result.table))}
+    if len(arrival) < LEAST_REQUESTS or arrival[-1] == arrival[0]:
+        return found
+    growth, allowed = _growth(arrival, result.requests["start_time"])
+    queues = growth > allowed or result.system.num_prefill_workers > 0
+    return {**found, **backlog_growth(result), "queues": float(queues)}
+
+
+def collapsed(played: Played) -> bool:
+    """Return whether a run repeats more than it achieves: more evictions than requests, or more lost work than new."""
+    metrics = played.record.metrics
+    new = metrics["input_tokens"] + metrics["output_tokens"]
+    return metrics["evictions"] > played.num_requests or metrics["recomputed_tokens"] > new
+
+
+def find_marks(runs: Sequence[Played]) -> tuple[Mark, ...]:
+    """Return the marks of a policy.
+
+    Args:
+        runs: its runs, one per seed, which measured :func:`measure_marks`. Most of them must be overloaded for that
+            mark, and one of them for each other mark.
+    """
+    ended = [played for played in runs if not played.record.error]
+    found = {
+        EXACT: any(played.measured.get("exact_lengths") for played in ended),
+        OVERLOADED: 2 * sum(grows(p.measured) and bool(p.measured["queues"]) for p in ended) > len(ended),
+        COLLAPSED: any(collapsed(played) for played in ended),
+    }
+    return tuple(mark for mark in MARKS if found[mark])
+
+
+def mark_notes(
+    runs: Mapping[str, Sequence[Sequence[Played]]], policies: Mapping[str, Policy], what: str = "points"
+) -> list[str]:
+    """Return a note on each mark that some policy has.
+
+    Args:
+        runs: by label of a policy, its runs at each point, one per seed.
+        policies: the policies by label.
+        what: points in words, if there are several.
+    """
+    notes = []
+    for mark in MARKS:
+        parts = []
+        for label, points in runs.items():
+            affected = [point for point in points if mark in find_marks(point)]
+            if affected:
+                at = f" at {len(affected)} of {len(points)} {what}" if len(affected) < len(points) else ""
+                every = [played for point in affected for played in point if not played.record.error]
+                parts.append(f"{label}{_detail(mark, every, policies[label])}{at}")
+        notes += _note(mark, parts)
+    return notes
+
+
+def exact_notes(policies: Mapping[str, Policy], table: RequestTable) -> list[str]:
+    """Return the note on policies, given by label, that observe exact lengths; without runs, none if no policy does."""
+    return _note(EXACT, [label for label, made in policies.items() if observes_exact_lengths(made, table)])
+
+
+def _note(mark: Mark, parts: Sequence[str]) -> list[str]:
+    """Return the note on a mark; ``parts`` are the policies that have it, with figures."""
+    if not parts:
+        return []
+    more = f" and {len(parts) - MOST_NAMED} more" if len(parts) > MOST_NAMED else ""
+    return [f"{mark.sign} {_TEXTS[mark].format(', '.join(parts[:MOST_NAMED]) + more)}"]
+
+
+def _detail(mark: Mark, runs: Sequence[Played], policy: Policy) -> str:
+    """Return the figures of a mark in runs that have it, to append to the label of a policy."""
+    if mark is OVERLOADED:
+        growth = max(played.measured.get("backlog_growth", 0.0) for played in runs)
+        return f" {100 * growth:.0f}"
+    if mark is COLLAPSED:
+        worst = max(filter(collapsed, runs), key=lambda played: played.record.metrics["evictions"])
+        evictions = f"{worst.record.metrics['evictions']:,.0f} evictions of {worst.num_requests:,} requests"
+        return f" ({evictions}; {relief_of(policy)})"
+    return ""
+
+
+def relief_of(policy: Policy) -> str:
+    """Return advice against evictions: the policy's spec with :data:`RELIEF`, or how to search its options."""
+    name, values = policy.info.name, all_hyperparameters(policy)
+    better = {
+        key: value
+        for key, value in RELIEF.items()
+        if key in values
+        and values[key] not in (AUTO, value)
+        and not (isinstance(values[key], int | float) and values[key] > value)
+    }
+    if not better:
+        return f"kvgym tune {name} searches its options"
+    usual = dict(policy.info.auto)
+    given = {k: v for k, v in given_hyperparameters(policy).items() if k not in usual or v != usual[k]}
+    return f"try {spec_text(name, {**given, **better})}"
