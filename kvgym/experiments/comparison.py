@@ -399,7 +399,7 @@ def compare(
         },
         clairvoyant=frozenset(label for label, (policy, _) in pairs.items() if policy.info.clairvoyant),
         bounds=tuple(bounds),
-        marks={label: found for label, each in by_label.items() if (found := find_marks(each))},
+        marks={label: marks for label, each in by_label.items() if (marks := find_marks(each))},
     )
 
 
