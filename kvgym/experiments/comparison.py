@@ -21,7 +21,8 @@ from kvgym.experiments.identity import run_keys, setting_key
 from kvgym.experiments.journal import UNFINISHED, Journal, play_kept
 from kvgym.experiments.marks import Mark, find_marks, mark_notes, measure_marks
 from kvgym.experiments.notes import merge_notes, rule_notes
-from kvgym.experiments.resolving import resolve_policy
+from kvgym.experiments.resolving import both_described, resolve_policy
+from kvgym.experiments.resolving import label_of as label_of
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.runs import Played, Player, Run, RunRecord
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
@@ -40,8 +41,7 @@ from kvgym.runner import SimulationResult, check_needs
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_seeds
 from kvgym.utils.frame import Frame
-from kvgym.utils.hyperparameters import all_hyperparameters, given_hyperparameters
-from kvgym.utils.specs import spec_text
+from kvgym.utils.hyperparameters import all_hyperparameters
 
 if TYPE_CHECKING:
     from kvgym.theory.hindsight.calibrated.bounds import Bound
@@ -260,13 +260,6 @@ class Comparison:
         return path
 
 
-def label_of(policy: Policy | Router) -> str:
-    """Return the label of a policy or router; by default its name and given hyperparameters, as in ``make_policy``."""
-    if policy.label:
-        return str(policy.label)
-    return spec_text(policy.info.name, given_hyperparameters(policy))
-
-
 @explained
 def compare(
     scenario: str | Path | Scenario | None = None,
@@ -394,7 +387,7 @@ def compare(
         ),
         provenance=workload.provenance(),
         hyperparameters={
-            label: all_hyperparameters(policy) if routers is None else _both_described(policy, router)
+            label: all_hyperparameters(policy) if routers is None else both_described(policy, router)
             for label, (policy, router) in pairs.items()
         },
         clairvoyant=frozenset(label for label, (policy, _) in pairs.items() if policy.info.clairvoyant),
@@ -451,11 +444,3 @@ def _with_settings(
         {name: pairs[label] for name, (label, _) in labelled.items()},
         {name: places[place] for name, (_, place) in labelled.items()},
     )
-
-
-def _both_described(policy: Policy, router: Router | None) -> dict[str, Any]:
-    """Return names and hyperparameters of a policy and a router."""
-    both = {"policy": policy, "router": router}
-    return {
-        what: {"name": made.info.name, **all_hyperparameters(made)} for what, made in both.items() if made
-    }

@@ -1,10 +1,11 @@
-"""Policies with the defaults of a system, which labels and records of results then name."""
+"""Policies with the defaults of a system, and how results name and describe them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kvgym.policy import AUTO, Policy
+from kvgym.routing import Router
 from kvgym.runner import known_to, system_info
 from kvgym.simulator.system import System
 from kvgym.utils.hyperparameters import all_hyperparameters, construct, given_hyperparameters
@@ -54,3 +55,18 @@ def as_given(policy: Policy) -> Policy:
     """Return the policy that :func:`resolve_policy` was given; another policy unchanged."""
     given: Policy = vars(policy).get(_GIVEN, policy)
     return given
+
+
+def label_of(policy: Policy | Router) -> str:
+    """Return the label of a policy or router; by default its name and given hyperparameters, as in ``make_policy``."""
+    if policy.label:
+        return str(policy.label)
+    return spec_text(policy.info.name, given_hyperparameters(policy))
+
+
+def both_described(policy: Policy, router: Router | None) -> dict[str, Any]:
+    """Return names and hyperparameters of a policy and a router."""
+    both = {"policy": policy, "router": router}
+    return {
+        what: {"name": made.info.name, **all_hyperparameters(made)} for what, made in both.items() if made
+    }
