@@ -75,7 +75,7 @@ SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
         "watermark": (0.0, 0.05),
     },
     "vllm_v1": {
-        "max_num_batched_tokens": (1024, 2048, 4096, 8192),
+        "max_num_batched_tokens": (512, 1024, 2048, 4096, 8192),
         "max_num_seqs": (128, 256, 512),
         "long_prefill_token_threshold": (0, 512),
         "watermark": (0.0, 0.02, 0.05, 0.1),

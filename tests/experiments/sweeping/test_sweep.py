@@ -325,3 +325,28 @@ def test_a_replayed_trace_needs_one_seed(tmp_path):
     assert sweep(plan).seeds == (0,)
     assert sweep({**plan, "seeds": 2}).seeds == (0, 1)
     assert sweep({"fields": {**fields, "num_requests": 5}, "policies": ["fcfs"]}).seeds == (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "policy", "names"),
+    [
+        ({"hardware.gpu": ["l4", "h100"]}, "vllm_v1", "max_num_batched_tokens and max_num_seqs depend"),
+        ({"vllm_v1.max_num_batched_tokens": [512, 1024]}, "vllm_v1", "vllm_v1: max_num_seqs depends on"),
+        ({"rate": 5}, "vllm_v1:max_num_batched_tokens=512,max_num_seqs=9", ""),
+        ({"rate": 5}, "fcfs", ""),
+    ],
+)
+def test_defaults_that_depend_on_the_system_are_noted(fields, policy, names):
+    plan = {
+        "fields": {
+            **fields,
+            "num_requests": 5,
+            "hardware.model": "llama3-8b",
+            "hardware.gpu": "h100",
+            **fields,
+        }
+    }
+    result = sweep({**plan, "policies": [policy], "seeds": 1})
+    found = [note for note in result.notes() if "on the system" in note]
+    assert len(found) == bool(names)
+    assert names in "".join(found)
