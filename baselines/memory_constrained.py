@@ -72,8 +72,8 @@ PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Const
 USUAL = (("protection", 0.0), ("overrun", "ignore"))
 """The paper's rule, which holds by default if no prediction is too low."""
 
-# Layout of the parameters: memory limit of the look-ahead, whether it holds for a request that would be alone,
-# whether overruns extend predictions; what follows is the policy's own.
+# Layout of the parameters: memory limit of the look-ahead, whether it also applies to a request that would be alone,
+# whether overruns extend predictions; then the policy's own.
 LIMIT, STRICT, EXTEND, OWN = range(4)
 
 # Layout of the state array: origin of the profile, iteration until which the head is known to be blocked, the head
@@ -218,7 +218,7 @@ def blocked_request(policy: CompiledPolicy) -> int | None:
 
 
 class LookAhead(CompiledPolicy):
-    """Base of policies with a look-ahead: margin, overruns, and their memory."""
+    """Base class of policies with a look-ahead: margin, overruns, and their memory."""
 
     margin: ClassVar[float] = 0.15
     """``protection`` by default if predictions can be too low; docs/policies.md has measurements."""
@@ -227,18 +227,18 @@ class LookAhead(CompiledPolicy):
         """Set the margin and what happens when a prediction is overrun.
 
         Args:
-            protection: fraction α of the capacity kept free in the look-ahead, in [0, 1). The paper uses 0
-                with exact predictions and 0.1 with noisy ones. ``"auto"``: 0 if no prediction is below the truth, else
+            protection: fraction α of the capacity that the look-ahead keeps free, in [0, 1). The paper uses 0 with
+                exact predictions and 0.1 with noisy ones. ``"auto"``: 0 if no prediction is below the truth, else
                 0.15.
-            overrun: what an ongoing request counts once it has outlived its prediction: ``"ignore"``, 0 as
-                (5) is printed; ``"extend"``, the memory it needs in the coming iteration. With predictions
-                below the truth the printed rule can admit the same set, overflow and clear it for ever. ``"auto"``:
-                ``"ignore"`` if no prediction is below the truth, else ``"extend"``.
-            strict: True: a request that needs some of the margin is never admitted, as printed; False: an empty
+            overrun: memory counted for a running request that has outlived its prediction: ``"ignore"``, 0, as (5) is
+                printed; ``"extend"``, the memory that it needs in the next iteration. With predictions below the
+                truth, the printed rule can admit, overflow and evict the same set for ever. ``"auto"``: ``"ignore"``
+                if no prediction is below the truth, else ``"extend"``.
+            strict: True: a request that needs some of the margin is never admitted, as printed. False: an empty
                 worker admits it.
 
         Raises:
-            ConfigError: a value out of range.
+            ConfigError: a value is out of range.
         """
         share = isinstance(protection, int | float) and 0 <= protection < 1
         require("protection", protection, share or protection == AUTO, "a fraction in [0, 1), or auto")

@@ -174,11 +174,11 @@ class Ageing(LookAhead):
         Args:
             rate: credit for waiting, predicted output tokens per second, ≥ 0. 0 is the order of MC-SF; the
                 larger, the closer to first come, first served.
-            protection: fraction of the capacity kept free in the look-ahead, in [0, 1); a request that would be
+            protection: fraction of the capacity that the look-ahead keeps free, in [0, 1); a request that would be
                 alone may use it. ``"auto"``: 0 if no prediction is below the truth, else 0.05.
-            overrun: what an ongoing request counts once it has outlived its prediction: ``"ignore"`` 0,
-                ``"extend"`` the memory it needs in the next iteration. ``"auto"``: ``"ignore"`` if no prediction is
-                below the truth, else ``"extend"``.
+            overrun: memory counted for a running request that has outlived its prediction: ``"ignore"``, 0;
+                ``"extend"``, the memory that it needs in the next iteration. ``"auto"``: ``"ignore"`` if no
+                prediction is below the truth, else ``"extend"``.
 
         Raises:
             ConfigError: a value is out of range.
