@@ -41,7 +41,7 @@ def evaluate(
         str,
         typer.Argument(
             help="Agent: name (kvgym list agents), .npz or .json file, or folder of a training run; with "
-            "[bold]:deterministic=false[/bold] its actions are drawn, not the most probable ones.",
+            ":deterministic=false its actions are drawn, not the most probable ones.",
             autocompletion=names("agents"),
         ),
     ],
