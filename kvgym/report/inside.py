@@ -103,10 +103,8 @@ def spans_of(
         found.append((i, WAITING, arrival, start))
         inside = np.flatnonzero((samples.time > start) & (samples.time < last))
         cuts = [start]
-        kind = (
-            EVICTED if r["num_evictions"][i] else WAITING
-        )  # without an eviction it is on its way to a worker
-        for k in inside:
+        kind = EVICTED if r["num_evictions"][i] else WAITING  # else it is on its way to a worker
+        for k in inside.tolist():
             if held[k, column] != (len(cuts) % 2 == 1):
                 cuts.append(float(samples.time[k]))
         cuts.append(last)

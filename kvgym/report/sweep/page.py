@@ -80,16 +80,8 @@ def summary(runs: SweepRuns, metric: str) -> str:
         f"point{_s(points)} of {_listed(_swept(runs))}, {seeds} seed{_s(seeds)}."
     )
     failed = sum(len(row["seeds"]) for row in runs.failures())
-    return " ".join(
-        filter(
-            None,
-            (
-                outcome(runs, metric),
-                text,
-                failed and f"{failed:,} run{_s(failed)} failed; the reasons are below.",
-            ),
-        )
-    )
+    broken = f"{failed:,} run{_s(failed)} failed; the reasons are below." if failed else ""
+    return " ".join(filter(None, (outcome(runs, metric), text, broken)))
 
 
 def outcome(runs: SweepRuns, metric: str) -> str:
