@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from kvgym.experiments.statistics import Estimate, mean_interval
 from kvgym.experiments.sweeping.fields import set_fields, with_hyperparameters
 from kvgym.experiments.sweeping.plan import SweepPlan, load_plan, make_plan
 from kvgym.metrics import metric_info, metric_names
-from kvgym.policy import POLICIES, REFERENCE_ONLY, Policy, clairvoyant_labels
+from kvgym.policy import REFERENCE_ONLY, Policy, clairvoyant_labels
 from kvgym.routing import Router
 from kvgym.utils.arguments import explained
 from kvgym.utils.files import write_text
@@ -103,7 +103,7 @@ class SweepResult:
         return found
 
     def notes(self) -> list[str]:
-        """Return which policies are clairvoyant or have defaults that depend on the system, and notes on workloads.
+        """Return which policies are clairvoyant, notes on marks and workloads, and which defaults depend on the point.
 
         Each sentence appears once, with its points and seeds unless it applies to all.
         """
@@ -120,8 +120,6 @@ class SweepResult:
             label: with_hyperparameters(spec, self.plan.fixed)
             for label, spec in zip(self.policies, specs, strict=True)
         }
-        fields = {*self.fields, *self.plan.fixed}
-        known += [note for p in self.policies if (note := _auto_note(p, fields))]
         return [
             *known,
             *mark_notes(by_label, policies),
@@ -253,22 +251,6 @@ class _Layout(NamedTuple):
         return SweepResult(
             self.plan, self.points, self.labels, self.seeds, played, self.scenarios, total, made
         )
-
-
-def _auto_note(label: str, fields: Collection[str]) -> str:
-    """Return which hyperparameters of a policy depend on the system of each point, in a sentence; "" if none does.
-
-    Args:
-        label: label of the policy.
-        fields: fields of the sweep.
-    """
-    name, _, given = label.partition(":")
-    auto = POLICIES[name].info.auto if name in POLICIES else ()
-    names = [key for key, _ in auto if f"{key}=" not in given and f"{name}.{key}" not in fields]
-    if not names:
-        return ""
-    depend = "depends" if len(names) == 1 else "depend"
-    return f"{label}: {' and '.join(names)} {depend} on the system; kvgym list policies {name} explains how."
 
 
 def _lay_out(plan: SweepPlan) -> _Layout:
