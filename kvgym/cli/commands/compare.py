@@ -119,7 +119,7 @@ def compare(
     runs = (len(specs) + added) * max(1, len(routers)) * count * (1 + both)
     if tune_budgets and (several or both):
         raise ConfigError(
-            "--tune-budgets compares policies with one router and setting; omit --router and --together"
+            "--tune-budgets compares policies with one router in one setting; give one router, and --no-together"
         )
     with run_progress(runs, progress) as advance:
         arguments: dict[str, Any] = {
