@@ -129,7 +129,7 @@ def test_the_result_comes_first_and_the_setting_is_folded(text):
 
 def test_a_clairvoyant_policy_is_marked_below_its_name():
     made = compare(scenario(), ["clairvoyant", "fcfs"], seeds=1)
-    assert content.marks(made) == {"clairvoyant": ("clairvoyant",), "fcfs": ()}
+    assert content.marks(made) == {"clairvoyant": ("clairvoyant", "‡ overloaded"), "fcfs": ("‡ overloaded",)}
     assert render(made).count('<span class="mark">clairvoyant</span>') == 1
 
 
