@@ -9,6 +9,7 @@ from kvgym.cli.options.scenario import ALL, ROOFLINE_OPTIONS, SCENARIO_OPTIONS
 from kvgym.errors import KVGymError
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario_options import UNCHANGED, ScenarioOptions
+from kvgym.experiments.sweeping import fields as fields_of_sweeps
 
 TEXTS = {"name", "summary"}
 
@@ -55,8 +56,8 @@ def test_options_reach_the_scenario(kvgym, monkeypatch, tmp_path, command, name,
         found.append((dataclasses.replace(options, **fields) if command == "sweep" else options, fields))
         raise KVGymError("built")
 
+    monkeypatch.setattr(fields_of_sweeps, "build_scenario", built)
     monkeypatch.setattr("kvgym.experiments.changes.build_scenario", built)
-    monkeypatch.setattr("kvgym.experiments.sweeping.fields.build_scenario", built)
     log = tmp_path / "log.csv"
     log.write_text(
         "arrival_time,when,prompt_len,output_len,first_token_time,finish_time\n0,0,9,3,1,2\n1,1,9,3,2,3\n"
