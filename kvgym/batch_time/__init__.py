@@ -16,9 +16,14 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from kvgym.batch_time.deployments.deployment import CalibratedHardware, Hardware, RooflineHardware
+from kvgym.batch_time.deployments.deployment import (
+    CalibratedHardware,
+    Hardware,
+    KernelHardware,
+    RooflineHardware,
+)
+from kvgym.batch_time.deployments.described import Kernels, Roofline
 from kvgym.batch_time.deployments.load import hardware_names, load_calibrated, load_hardware
-from kvgym.batch_time.deployments.roofline_spec import Roofline
 from kvgym.batch_time.hardware.kv_capacity import kv_capacity
 from kvgym.batch_time.hardware.operator_tables import ProfileTables
 from kvgym.batch_time.hardware.overhead import NO_ENGINE, NONE, EngineOverhead, parse_overhead
@@ -26,6 +31,7 @@ from kvgym.batch_time.hardware.presets import GPUS, MODELS
 from kvgym.batch_time.hardware.shapes import GPU, ModelShape
 from kvgym.batch_time.models.affine import AffineBatchTime
 from kvgym.batch_time.models.calibrated import COMPOSITIONS, ProfileBatchTime
+from kvgym.batch_time.models.kernels import KernelBatchTime
 from kvgym.batch_time.models.piecewise import PiecewiseBatchTime
 from kvgym.batch_time.models.roofline import RooflineBatchTime
 from kvgym.batch_time.models.tile import TileBatchTime
@@ -47,6 +53,9 @@ __all__ = [
     "CalibratedHardware",
     "EngineOverhead",
     "Hardware",
+    "KernelBatchTime",
+    "KernelHardware",
+    "Kernels",
     "ModelShape",
     "PiecewiseBatchTime",
     "ProfileBatchTime",
@@ -130,6 +139,16 @@ def _tile(
         memory_efficiency=memory_efficiency,
         overhead=overhead,
     )
+
+
+@BATCH_TIMES.register("kernels")
+def _kernels(hardware: str, engine: str | Mapping[str, Any] | None = None) -> BatchTimeModel:
+    found = load_hardware(hardware)
+    if not isinstance(found, KernelHardware):
+        raise ConfigError(
+            f"batch time 'kernels': hardware {shown(hardware)} has no measured kernels: {found.kind}"
+        )
+    return found.batch_time(engine=engine)
 
 
 @BATCH_TIMES.register("profile")

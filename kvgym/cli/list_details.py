@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from kvgym.batch_time.deployments.deployment import CalibratedHardware
+from kvgym.batch_time.deployments.deployment import CalibratedHardware, KernelHardware
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.batch_time.hardware.shapes import GPU, ModelShape
 from kvgym.experiments.describing import hardware_rows, memory_rows, rule_rows
@@ -71,21 +72,26 @@ def hardware_facts(name: str) -> list[Row]:
         ("KV tokens", f"{hardware.kv_capacity:,}: {hardware.kv_capacity_origin}"),
         ("Source", hardware.source),
     ]
+    errors: Mapping[str, Any] = {}
     if isinstance(hardware, CalibratedHardware):
         rows.append(("Calibrated on", hardware.date))
+        errors = {group: error.model_dump() for group, error in hardware.fit_error.items()}
+    if isinstance(hardware, KernelHardware):
+        rows.append(("Kernels fitted on", hardware.operator_tables.date))
+        errors = hardware.operator_tables.fit_error
     for engine, overhead in hardware.all_engines.items():
         default = " (default)" if engine == hardware.engine else ""
         checked = overhead.validated or "not validated against a running engine"
         source = f"; {overhead.source}" if overhead.source else ""
         rows.append((f"Engine {engine}", f"{overhead.formula()}{default}; {checked}{source}"))
+    rows += [
+        (
+            f"Error {group.replace('_', ' ')}",
+            f"median {error['median']:.1%}, p95 {error['p95']:.1%} over {error['rows']:,} held-out rows",
+        )
+        for group, error in errors.items()
+    ]
     if isinstance(hardware, CalibratedHardware):
-        rows += [
-            (
-                f"Error {group.replace('_', ' ')}",
-                f"median {error.median:.1%}, p95 {error.p95:.1%} over {error.rows:,} held-out rows",
-            )
-            for group, error in hardware.fit_error.items()
-        ]
         rows += [
             (f"Measured {quantity.replace('_', ' ')}", f"{low:,.0f} to {high:,.0f}")
             for quantity, (low, high) in hardware.valid_range.items()

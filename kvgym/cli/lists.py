@@ -32,7 +32,9 @@ HARDWARE_HEADINGS = (
 MODEL_HEADINGS = (
     "name", "weights", "per token", "memory", "KV per token", "layers", "heads / KV heads", "MLP",
 )  # fmt: skip
-GPU_HEADINGS = ("name", "16-bit TFLOP/s", "smaller types", "memory", "bandwidth", "link, one way")
+GPU_HEADINGS = (
+    "name", "16-bit TFLOP/s", "smaller types", "memory", "bandwidth", "link, one way", "measured kernels",
+)  # fmt: skip
 
 Listing: TypeAlias = tuple[str, Sequence[str], Mapping[str, Sequence[str]]]
 """A title, headings and rows by name."""
@@ -165,6 +167,7 @@ def gpu_rows(full: bool) -> dict[str, tuple[str, ...]]:
         full: show the source.
     """
     from kvgym.batch_time.hardware.presets import GPUS
+    from kvgym.batch_time.operators.tables import load_operators, operator_gpus
 
     rows: dict[str, tuple[str, ...]] = {}
     for name, gpu in GPUS.items():
@@ -175,6 +178,7 @@ def gpu_rows(full: bool) -> dict[str, tuple[str, ...]]:
             f"{gpu.memory / 2**30:,.1f} GiB",
             f"{gpu.memory_bandwidth / 1e12:.2f} TB/s",
             f"{gpu.link_bandwidth / 1e9:,.0f} GB/s",
+            load_operators(name).measured if name in operator_gpus() else "–",
         )
         rows[name] = (*figures, *((GPUS.source(name),) if full else ()))
     return rows

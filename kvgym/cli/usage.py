@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from kvgym.cli.options.scenario import ROOFLINE_OPTIONS
+from kvgym.cli.options.scenario import DESCRIBED_OPTIONS
 from kvgym.errors import ConfigError, shown, some
 
 
@@ -47,7 +47,7 @@ class Command(TyperCommand):
             value = value if equals else next(iter(args[place + 1 : place + 2]), "")
             if "," in value or ":" in value:
                 name = numbers[flag]
-                field = f"hardware.{name}" if name in ROOFLINE_OPTIONS else name
+                field = f"hardware.{name}" if name in DESCRIBED_OPTIONS else name
                 raise ConfigError(
                     f"{flag} {value}: expected one value; for several: kvgym sweep {field}={value}"
                 )

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kvgym.batch_time.deployments.deployment import Hardware
+from kvgym.batch_time.deployments.described import described_options, is_described
 from kvgym.batch_time.deployments.load import hardware_label, load_hardware
-from kvgym.batch_time.deployments.roofline_spec import is_roofline, roofline_options
 from kvgym.errors import KVGymError
 from kvgym.experiments.disaggregation import describe_roles
 from kvgym.experiments.scenario import Scenario, WorkerGroup
@@ -35,9 +35,9 @@ def _served_name(scenario: Scenario) -> str:
     hardware = scenario.hardware
     if hardware is None:
         return str(scenario.batch_time.get("kind", "?"))
-    if not is_roofline(hardware):
+    if not is_described(hardware):
         return _plain(hardware)
-    given = roofline_options(hardware)
+    given = described_options(hardware)
     parts = [_plain(str(given[name])) for name in ("model", "gpu")]
     return "-".join(
         [*parts, f"tp{given.get('tp', 1)}", *([str(given["weights"])] if "weights" in given else [])]
@@ -54,7 +54,7 @@ def describe_hardware(scenario: Scenario) -> str:
     """Return hardware, memory and engine in a few words."""
     system = scenario.make_system()
     where = hardware_label(scenario.hardware) or scenario.batch_time.get("kind") or _of_groups(scenario)
-    engine = with_engine(scenario) if isinstance(scenario.workers, int) else ""
+    engine = _engine_figures(scenario) if isinstance(scenario.workers, int) else ""
     blocks = f" in blocks of {system.block_size}" if system.block_size > 1 else ""
     memory = scenario.kv_capacity
     capacity = (
@@ -70,6 +70,16 @@ def with_engine(scenario: Scenario) -> str:
         figures = {name: value for name, value in engine.items() if isinstance(value, float | int)}
         return ", engine " + ", ".join(f"{name} = {value:g}" for name, value in figures.items())
     return "" if engine is None else f", engine {engine}"
+
+
+def _engine_figures(scenario: Scenario) -> str:
+    """Return the engine with its overhead and year: ``, engine vllm-2024: 1 ms per batch, 2024``."""
+    engine = scenario.resolved().engine
+    if scenario.hardware is None or not isinstance(engine, str):
+        return with_engine(scenario)
+    overhead = load_hardware(scenario.hardware).overhead(engine)
+    year = "" if overhead.year is None else f", {overhead.year}"
+    return f", engine {engine}: {overhead.formula()}{year}"
 
 
 def _of_groups(scenario: Scenario) -> str:

@@ -18,8 +18,8 @@ from pydantic import (
 
 from kvgym.batch_time import BatchTimeModel, make_batch_time
 from kvgym.batch_time.deployments.deployment import Hardware, RooflineHardware
+from kvgym.batch_time.deployments.described import completed, described_text, is_described
 from kvgym.batch_time.deployments.load import load_hardware
-from kvgym.batch_time.deployments.roofline_spec import completed, is_roofline, roofline_text
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
 from kvgym.experiments.resources import check_memory
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO as DEFAULT_SCENARIO
@@ -43,7 +43,7 @@ Engine: TypeAlias = str | dict[str, Any] | None
 """An engine by name or by its figures; None = not given."""
 
 HardwareName: TypeAlias = Annotated[
-    str | None, BeforeValidator(lambda given: roofline_text(given) if isinstance(given, Mapping) else given)
+    str | None, BeforeValidator(lambda given: described_text(given) if isinstance(given, Mapping) else given)
 ]
 """Hardware by name or file; a mapping describes a roofline, and becomes ``"roofline:model=…,gpu=…"``."""
 
@@ -93,7 +93,7 @@ class Scenario(Description):
         name: id.
         summary: one line; may be omitted.
         hardware: name or path of a hardware file, or a roofline, ``{model: llama3-70b, gpu: h200, tp: 4}`` with the
-            options of :class:`~kvgym.batch_time.deployments.roofline_spec.Roofline`; None if ``batch_time`` is
+            options of :class:`~kvgym.batch_time.deployments.described.Described`; None if ``batch_time`` is
             given.
         engine: overhead of the engine per batch, outside the GPU: a name in the hardware file, ``"none"``, or
             figures (``base_ms``, ``per_request_ms``), see :mod:`kvgym.batch_time.hardware.overhead`; None = the
@@ -344,8 +344,8 @@ class Scenario(Description):
         """
         given = {k: v for k, v in changes.items() if v is not None}
         if isinstance(hardware := given.get("hardware"), Mapping):
-            hardware = roofline_text(hardware)
-        if is_roofline(hardware):
+            hardware = described_text(hardware)
+        if is_described(hardware):
             given = {"batch_time": {}, **given, "hardware": completed(hardware, self.hardware)}
         if any(
             given.get(name, getattr(self, name)) != getattr(self, name) for name in ("hardware", "batch_time")

@@ -9,8 +9,8 @@ import numpy as np
 
 from kvgym.batch_time.calibration.report import CHECKED_BATCHES, roofline_ratios
 from kvgym.batch_time.deployments.deployment import CalibratedHardware, RooflineHardware
+from kvgym.batch_time.deployments.described import Roofline
 from kvgym.batch_time.deployments.load import hardware_names, load_calibrated
-from kvgym.batch_time.deployments.roofline_spec import Roofline
 from kvgym.batch_time.hardware.overhead import NO_ENGINE
 from kvgym.validation.engines import Predictor, prompt_times, together_error, token_errors, token_times
 from kvgym.validation.published import BATCHES, MODEL, Deployment

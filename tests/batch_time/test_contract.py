@@ -44,6 +44,14 @@ MODELS = {
         {"kind": "tile", "gpu": "a100-80gb", "model": "llama2-70b", "tensor_parallel": 2}
     ),
     **{
+        spec: load_hardware(spec).batch_time()
+        for spec in (
+            "kernels:model=llama3-8b,gpu=rtx-4090",
+            "kernels:model=qwen3-30b-a3b,gpu=h100-80gb,tp=2,kv_dtype=fp8",
+            "kernels:model=deepseek-v3,gpu=h200,tp=8",
+        )
+    },
+    **{
         f"{name}/{composition}": load_hardware(name).batch_time(composition=composition)
         for name in hardware_names()
         for composition in ("kvgym", "homogeneous", "vidur")

@@ -10,12 +10,11 @@ from kvgym.batch_time.calibration.fitting import (
     PooledPrefill,
     fit_prefill,
     fit_surface,
-    isotonic,
     isotonic_surface,
 )
 from kvgym.batch_time.calibration.grids import batches, grid, resolution, thin
 from kvgym.batch_time.hardware.held_out import prefill_ms
-from kvgym.batch_time.hardware.interpolation import bilinear
+from kvgym.batch_time.hardware.interpolation import bilinear, isotonic
 from kvgym.batch_time.hardware.operator_tables import PrefillTable
 
 

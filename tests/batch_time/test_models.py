@@ -122,6 +122,7 @@ def test_roofline_presets_are_plausible():
 
 SPECS = [
     {"kind": "unit"},
+    {"kind": "kernels", "hardware": "kernels:model=llama3-8b,gpu=rtx-4090", "engine": "vllm-2024"},
     {"kind": "affine", "constant": 0.5, "per_context_token": 0.001, "include_new": False},
     {"kind": "wait", "d0": 0.01, "d1": 1e-6},
     {"kind": "piecewise", "quantity": "context", "breakpoints": [1, 5], "times": [1.0, 2.0], "slope": 0.0},

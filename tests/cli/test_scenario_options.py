@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from kvgym.cli.app import COMMANDS, load_command
-from kvgym.cli.options.scenario import ALL, ROOFLINE_OPTIONS, SCENARIO_OPTIONS
+from kvgym.cli.options.scenario import ALL, DESCRIBED_OPTIONS, SCENARIO_OPTIONS
 from kvgym.errors import KVGymError
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario_options import UNCHANGED, ScenarioOptions
@@ -97,8 +97,8 @@ def test_every_option_changes_the_scenario(name, tmp_path, azure_trace):
     assert after.model_dump(exclude=TEXTS) != before.model_dump(exclude=TEXTS)
 
 
-@pytest.mark.parametrize("name", ROOFLINE_OPTIONS)
-def test_roofline_options_become_hardware(kvgym, monkeypatch, name):
+@pytest.mark.parametrize("name", DESCRIBED_OPTIONS)
+def test_options_of_model_and_gpu_become_hardware(kvgym, monkeypatch, name):
     found = []
 
     def built(scenario, options, /, **fields):
@@ -108,7 +108,7 @@ def test_roofline_options_become_hardware(kvgym, monkeypatch, name):
     monkeypatch.setattr("kvgym.experiments.changes.build_scenario", built)
     value = {"model": "qwen3-8b", "gpu": "l4", "tp": 2, "memory_fraction": 0.8}.get(name, "fp8")
     assert kvgym("run", "-p", "fcfs", f"--{name.replace('_', '-')}", value)[2] == "error: built\n"
-    assert found == [f"roofline:{name}={value}"]
+    assert found == [f"roofline:{name}={value}" if name == "gpu" else f"{name}={value}"]
 
 
 def test_fields_replace_options():

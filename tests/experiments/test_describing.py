@@ -48,7 +48,8 @@ def test_traces_name_scenarios_and_their_rate_is_that_of_the_requests_in_use(tmp
 def test_a_cluster_names_its_router():
     made = build_scenario(BASE, workers=2, router="uniform_random")
     assert made.summary.startswith(
-        "2 workers, uniform_random: llama2-70b-a100-tp2 (M = 16,492, engine vllm-2023), lmsys, "
+        "2 workers, uniform_random: llama2-70b-a100-tp2 (M = 16,492, engine vllm-2023: 9 ms per batch"
+        " + 0.29 ms per request), lmsys, "
     )
     assert describe_scenario(made, ["round_robin"]).startswith("2 workers, round_robin: ")
     assert describe_scenario(made, ["round_robin", "uniform_random"]).startswith("2 workers, 2 routers: ")

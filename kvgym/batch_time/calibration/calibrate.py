@@ -21,7 +21,6 @@ from kvgym.batch_time.calibration.fitting import (
     Surface,
     fit_prefill,
     fit_surface,
-    isotonic,
     pool_decodes,
 )
 from kvgym.batch_time.calibration.grids import CACHED, CHUNKS, CONTEXTS, batches, grid, resolution, thin
@@ -29,7 +28,7 @@ from kvgym.batch_time.calibration.profile_csv import Profiles, read_profiles
 from kvgym.batch_time.calibration.recipes import Recipe
 from kvgym.batch_time.deployments.deployment import CalibratedHardware
 from kvgym.batch_time.hardware.held_out import WAITING_BYTES, FitError
-from kvgym.batch_time.hardware.interpolation import Floats, surface_values
+from kvgym.batch_time.hardware.interpolation import Floats, isotonic, surface_values
 from kvgym.batch_time.models.roofline import RooflineBatchTime
 from kvgym.errors import ConfigError, shown
 from kvgym.utils.files import write_text
@@ -249,7 +248,7 @@ def calibrate(
         ConfigError: an invalid ``date`` or profile (see :func:`read_profiles`), too few rows or a single value of a
             quantity, or a median error above ``max_error``; the message names the group.
     """
-    day = _day(date)
+    day = parse_day(date)
     gpu, model, parts = recipe.gpu, recipe.model, recipe.tensor_parallel
     capacity, origin = recipe.capacity()
     profiles = read_profiles(folder, recipe)
@@ -348,7 +347,7 @@ def calibrate(
     return content
 
 
-def _day(date: str | None) -> str:
+def parse_day(date: str | None) -> str:
     """Return a day in ISO 8601 form; today if none is given."""
     try:
         return (datetime.date.today() if date is None else datetime.date.fromisoformat(date)).isoformat()

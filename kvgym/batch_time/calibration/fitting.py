@@ -10,7 +10,13 @@ from scipy import sparse
 from scipy.optimize import nnls
 from scipy.sparse.linalg import spsolve
 
-from kvgym.batch_time.hardware.interpolation import Floats, bilinear, bilinear_weights, surface_values
+from kvgym.batch_time.hardware.interpolation import (
+    Floats,
+    bilinear,
+    bilinear_weights,
+    isotonic,
+    surface_values,
+)
 
 SMOOTHING = 0.05
 """Weight of the steps between neighbouring grid nodes, relative to a fitted row."""
@@ -33,27 +39,6 @@ class Change(NamedTuple):
 
     median: float
     largest: float
-
-
-def isotonic(values: Floats, weights: Floats | None = None) -> Floats:
-    """Return the non-decreasing sequence nearest in weighted least squares (pool adjacent violators).
-
-    Args:
-        values: shape (n,).
-        weights: positive, shape (n,); None = equal.
-    """
-    heights: list[float] = []
-    masses: list[float] = []
-    counts: list[int] = []
-    for value, weight in zip(values, np.ones(len(values)) if weights is None else weights, strict=True):
-        heights.append(float(value))
-        masses.append(float(weight))
-        counts.append(1)
-        while len(heights) > 1 and heights[-2] > heights[-1]:
-            mass = masses[-2] + masses[-1]
-            height = (heights[-2] * masses[-2] + heights[-1] * masses[-1]) / mass
-            heights[-2:], masses[-2:], counts[-2:] = [height], [mass], [counts[-2] + counts[-1]]
-    return np.repeat(heights, counts)
 
 
 def isotonic_surface(values: Floats, weights: Floats, sweeps: int = 80) -> Floats:

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kvgym.batch_time.calibration.fitting import isotonic
 from kvgym.batch_time.calibration.profile_table import ProfileTable, by_key
 from kvgym.batch_time.calibration.recipes import ProfileFile, Recipe
-from kvgym.batch_time.hardware.interpolation import Floats
+from kvgym.batch_time.hardware.interpolation import Floats, isotonic
 from kvgym.batch_time.models.ideal import IdealTimes
 from kvgym.errors import ConfigError, shown
 

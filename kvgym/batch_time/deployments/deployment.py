@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -14,7 +15,10 @@ from kvgym.batch_time.hardware.operator_tables import ProfileTables
 from kvgym.batch_time.hardware.overhead import NO_ENGINE, NONE, EngineOverhead, check_engine, parse_overhead
 from kvgym.batch_time.hardware.shapes import GPU, ModelShape
 from kvgym.batch_time.models.calibrated import COMPOSITIONS, ProfileBatchTime
+from kvgym.batch_time.models.kernels import KernelBatchTime, KernelTables
 from kvgym.batch_time.models.roofline import RooflineBatchTime
+from kvgym.batch_time.operators.assembly import Assembly
+from kvgym.batch_time.operators.tables import OperatorTables, load_operators
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.system import MAX_CAPACITY
@@ -230,10 +234,84 @@ class CalibratedHardware(Hardware):
         )
 
 
-class RooflineHardware(Hardware):
+class UntabledHardware(Hardware):
+    """Hardware without operator tables of its own model, so without compositions."""
+
+    def default_engine(self, composition: str = "kvgym") -> str:
+        """Return the default engine.
+
+        Raises:
+            ConfigError: a composition other than the default, which only tables have.
+        """
+        if composition != "kvgym":
+            raise ConfigError(
+                f"hardware {self.name}: composition = {shown(composition)} is for calibrated tables of one model only"
+            )
+        return self.engine
+
+
+class KernelHardware(UntabledHardware):
+    """Hardware with the measured kernels of its GPU, see :mod:`kvgym.batch_time.deployments.described`.
+
+    Attributes:
+        operators: operator tables, the name of a GPU's preset or an ``.npz`` file.
+        expert_parallel: whether experts are placed on single GPUs.
+        balance: load of the experts.
+        small_kernels_ms: milliseconds per layer of small kernels; None = as measured, or the usual ones.
+    """
+
+    operators: str
+    expert_parallel: bool
+    balance: str
+    small_kernels_ms: float | None
+
+    @property
+    def operator_tables(self) -> OperatorTables:
+        """Operator tables of the GPU."""
+        return load_operators(self.operators)
+
+    @property
+    def kind(self) -> str:
+        """Origin of its batch times, and what the roofline replaces."""
+        missing = self._assembled[1]
+        return f"measured kernels, {self.operator_tables.measured}" + (
+            f"; roofline for {' and '.join(missing)}" if missing else ""
+        )
+
+    @functools.cached_property
+    def _assembled(self) -> tuple[KernelTables, tuple[str, ...]]:
+        assembly = Assembly(
+            self.operator_tables,
+            self.gpu,
+            self.model,
+            self.tensor_parallel,
+            expert_parallel=self.expert_parallel,
+            balance=self.balance,
+            small_kernels_ms=self.small_kernels_ms,
+        )
+        return assembly.tables(), tuple(assembly.missing)
+
+    def batch_time(
+        self, *, composition: str = "kvgym", engine: str | Mapping[str, Any] | None = None
+    ) -> KernelBatchTime:
+        """Return the sum of the kernels; see :meth:`Hardware.batch_time`."""
+        name, overhead = self.chosen_engine(engine, composition)
+        tables, _ = self._assembled
+        return KernelBatchTime(
+            tables,
+            overhead=overhead,
+            hardware=self.name,
+            engine=name,
+            device=self.gpu.device,
+            source=self.operator_tables.source,
+            valid_range={"tokens": (1.0, float(tables.linear[0][-1]))},
+        )
+
+
+class RooflineHardware(UntabledHardware):
     """Hardware described by data sheets and the model's shape only.
 
-    See :mod:`kvgym.batch_time.deployments.roofline_spec`.
+    See :mod:`kvgym.batch_time.deployments.described`.
 
     Attributes:
         compute_efficiency: attainable share of the peak FLOP/s.
@@ -247,18 +325,6 @@ class RooflineHardware(Hardware):
     def kind(self) -> str:
         """Origin of its batch times."""
         return NOT_VALIDATED
-
-    def default_engine(self, composition: str = "kvgym") -> str:
-        """Return the default engine.
-
-        Raises:
-            ConfigError: a composition other than the default, which only tables have.
-        """
-        if composition != "kvgym":
-            raise ConfigError(
-                f"hardware {self.name}: composition = {shown(composition)} is for tables, not for a roofline"
-            )
-        return self.engine
 
     def batch_time(
         self, *, composition: str = "kvgym", engine: str | Mapping[str, Any] | None = None

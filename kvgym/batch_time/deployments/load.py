@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 
 from kvgym.batch_time.deployments.deployment import CalibratedHardware, Hardware, checked_hardware
-from kvgym.batch_time.deployments.roofline_spec import ROOFLINE, Roofline, describe_roofline, is_roofline
+from kvgym.batch_time.deployments.described import KINDS, describe, is_described, parse_described
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.utils.arguments import explained
 from kvgym.utils.reading import parse_fields, read_text, shipped_texts, validate_fields
@@ -33,15 +33,16 @@ def load_hardware(name_or_path: str | Path) -> Hardware:
     Args:
         name_or_path: one of :func:`hardware_names`, the path of a YAML file (it ends in ``.yaml`` or
             ``.yml``, or is a :class:`~pathlib.Path`), or ``"roofline:model=llama3-70b,gpu=h200,tp=4"`` with the fields
-            of a :class:`~kvgym.batch_time.deployments.roofline_spec.Roofline`.
+            of a :class:`~kvgym.batch_time.deployments.described.Kernels` or
+            :class:`~kvgym.batch_time.deployments.described.Roofline`.
 
     Raises:
         UnknownNameError: an unknown hardware, model or GPU.
         ConfigError: the file cannot be read, a field is wrong (the message names file and field), or the model does
             not fit into the memory.
     """
-    if is_roofline(name_or_path):  # before the test for a file, as it may end like one: gpu=mine.yaml
-        return describe_roofline(name_or_path)
+    if is_described(name_or_path):  # before the test for a file, as it may end like one: gpu=mine.yaml
+        return describe(name_or_path)
     if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
         return parse_hardware(read_text(path, "hardware file"), str(path), str(path))
@@ -94,8 +95,7 @@ def parse_hardware(text: str, origin: str, name: str | None = None) -> Hardware:
     """
     where = f"hardware file {origin}"
     fields = parse_fields(text, where)
-    if fields.get("kind") == ROOFLINE:
-        described = {field: value for field, value in fields.items() if field != "kind"}
-        return checked_hardware(validate_fields(Roofline, described, where).hardware(name or origin), where)
+    if fields.get("kind") in KINDS:
+        return parse_described(fields, where, name or origin)
     hardware = checked_hardware(validate_fields(CalibratedHardware, fields, where), where)
     return hardware if name is None else hardware.model_copy(update={"name": name})

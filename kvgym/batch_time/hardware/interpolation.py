@@ -153,3 +153,24 @@ def _far(x: Floats, rows: Floats) -> Floats:
     slope = np.maximum((rows[:, -1] - rows[:, middle]) / (x[-1] - x[middle]), 0.0)
     result: Floats = rows[:, -1] + slope * (FAR - x[-1])
     return result
+
+
+def isotonic(values: Floats, weights: Floats | None = None) -> Floats:
+    """Return the non-decreasing sequence nearest in weighted least squares (pool adjacent violators).
+
+    Args:
+        values: shape (n,).
+        weights: positive, shape (n,); None = equal.
+    """
+    heights: list[float] = []
+    masses: list[float] = []
+    counts: list[int] = []
+    for value, weight in zip(values, np.ones(len(values)) if weights is None else weights, strict=True):
+        heights.append(float(value))
+        masses.append(float(weight))
+        counts.append(1)
+        while len(heights) > 1 and heights[-2] > heights[-1]:
+            mass = masses[-2] + masses[-1]
+            height = (heights[-2] * masses[-2] + heights[-1] * masses[-1]) / mass
+            heights[-2:], masses[-2:], counts[-2:] = [height], [mass], [counts[-2] + counts[-1]]
+    return np.repeat(heights, counts)

@@ -13,12 +13,12 @@ from kvgym.errors import UnknownNameError
 SHOWN = 6
 """Number of lists shown by default."""
 
-_ROOFLINE = "roofline, not validated: --model NAME --gpu NAME --tp N (docs/hardware.md)"
+_SERVED = "any model on any GPU: --model NAME --gpu NAME --tp N; a roofline without measured kernels (docs/hardware.md)"
 ABOUT = {
-    "hardware": "other hardware by a roofline from data sheets: kvgym list models, kvgym list gpus (docs/hardware.md)",
+    "hardware": "other models and GPUs: --model NAME --gpu NAME (kvgym list models, kvgym list gpus, docs/hardware.md)",
     "environments": 'made by gymnasium.make("kvgym:ID"), or by gymnasium.make("ID") after import kvgym',
-    "models": _ROOFLINE,
-    "gpus": _ROOFLINE,
+    "models": _SERVED,
+    "gpus": _SERVED,
 }
 """Text below a list."""
 

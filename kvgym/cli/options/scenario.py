@@ -86,7 +86,7 @@ SCENARIO_OPTIONS: dict[str, Declared] = {
     ),
     "hardware": _option(
         "hardware",
-        "Replace the scenario's hardware: name (kvgym list hardware), YAML file, or roofline:model=…,gpu=…,tp=…",
+        "Replace the scenario's hardware: name (kvgym list hardware), YAML file, or model=…,gpu=…,tp=…",
         complete="hardware",
     ),
     "engine": _option(
@@ -144,31 +144,31 @@ ROUTERS = _option(
 )
 """``--router`` of commands that compare routers; the command splits the list."""
 
-ROOFLINE_OPTIONS: dict[str, Declared] = {
+DESCRIBED_OPTIONS: dict[str, Declared] = {
     "model": _option(
-        "roofline",
-        "Model of a roofline, not validated: preset (kvgym list models) or YAML file.",
+        "described",
+        "Model to serve: preset (kvgym list models) or YAML file.",
         complete="models",
         kind=str | None,
     ),
     "gpu": _option(
-        "roofline", "GPU preset (kvgym list gpus) or YAML file.", complete="gpus", kind=str | None
+        "described", "GPU preset (kvgym list gpus) or YAML file.", complete="gpus", kind=str | None
     ),
-    "tp": _option("roofline", "Number of GPUs (tensor parallel; default: 1).", kind=int | None),
+    "tp": _option("described", "Number of GPUs (tensor parallel; default: 1).", kind=int | None),
     "weights": _option(
-        "roofline",
+        "described",
         "Type of the weights: bf16, fp16, fp8, int8, fp4, int4 (default: the model's).",
         kind=str | None,
     ),
-    "kv_dtype": _option("roofline", "Type of the KV cache (default: 16-bit).", kind=str | None),
+    "kv_dtype": _option("described", "Type of the KV cache (default: 16-bit).", kind=str | None),
     "memory_fraction": _option(
-        "roofline",
+        "described",
         "Share of GPU memory that the engine may use (default: 0.9).",
         kind=float | None,
     ),
 }
-"""Options of a :class:`~kvgym.batch_time.deployments.roofline_spec.Roofline`, by field. They come with ``--hardware``:
-``--gpu h200`` is short for ``--hardware roofline:gpu=h200``."""
+"""Options of a :class:`~kvgym.batch_time.deployments.described.Described`, by field. They come with ``--hardware``:
+``--gpu h200`` is short for ``--hardware gpu=h200``."""
 
 
 ALL = tuple(SCENARIO_OPTIONS)
@@ -204,8 +204,8 @@ def scenario_options(
         def wrapped(**given: Any) -> None:
             fields = {name: given.pop(name) for name in taken}
             if "hardware" in fields:
-                roofline = {name: given.pop(name) for name in ROOFLINE_OPTIONS}
-                fields["hardware"] = _hardware(fields["hardware"], roofline)
+                described = {name: given.pop(name) for name in DESCRIBED_OPTIONS}
+                fields["hardware"] = _hardware(fields["hardware"], described)
             command(options=ScenarioOptions(**fields), **given)
 
         parameters = []
@@ -216,8 +216,8 @@ def scenario_options(
             for name in after.get(parameter.name, ()):
                 parameters.append(_parameter(name, declared[name]))
                 if name == "hardware":
-                    parameters += [_parameter(*each) for each in ROOFLINE_OPTIONS.items()]
-        wrapped.numbers = NUMBERS & {*taken, *ROOFLINE_OPTIONS}  # type: ignore[attr-defined]
+                    parameters += [_parameter(*each) for each in DESCRIBED_OPTIONS.items()]
+        wrapped.numbers = NUMBERS & {*taken, *DESCRIBED_OPTIONS}  # type: ignore[attr-defined]
         return with_parameters(wrapped, parameters)
 
     return decorate
@@ -235,28 +235,28 @@ _TYPES = get_type_hints(ScenarioOptions)
 
 NUMBERS = frozenset(
     name
-    for name, option in {**SCENARIO_OPTIONS, **ROOFLINE_OPTIONS}.items()
+    for name, option in {**SCENARIO_OPTIONS, **DESCRIBED_OPTIONS}.items()
     for kind in [option.kind or _TYPES[name]]
     if (set(get_args(kind)) or {kind}) <= {int, float, type(None)}
 )
 """Options that set one number."""
 
 
-def _hardware(hardware: str | None, roofline: Mapping[str, Any]) -> str | None:
-    """Return the hardware, which is given by name or by options of a roofline.
+def _hardware(hardware: str | None, described: Mapping[str, Any]) -> str | None:
+    """Return the hardware, which is given by name or by options of a model and a GPU.
 
     Raises:
         ConfigError: both are given.
     """
-    given = {name: value for name, value in roofline.items() if value is not None}
+    given = {name: value for name, value in described.items() if value is not None}
     if not given:
         return hardware
     if hardware is not None:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(f"--hardware and {flags} exclude each other: these describe hardware")
-    from kvgym.batch_time.deployments.roofline_spec import roofline_text
+    from kvgym.batch_time.deployments.described import described_text
 
-    return roofline_text(given)
+    return described_text(given)
 
 
 def with_parameters(

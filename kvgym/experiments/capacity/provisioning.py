@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.batch_time.deployments.described import completed
 from kvgym.batch_time.deployments.load import load_hardware
-from kvgym.batch_time.deployments.roofline_spec import completed
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.budgets import budget_note
 from kvgym.experiments.capacity.entries import Entry, find_policies

@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from kvgym.batch_time.deployments.roofline_spec import is_roofline, roofline_options, roofline_text
+from kvgym.batch_time.deployments.described import described_text, is_described, replaced
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import Scenario, SystemSettings
@@ -126,7 +126,7 @@ def set_fields(base: Scenario, point: Mapping[str, Any]) -> Scenario:
     Args:
         base: the scenario.
         point: values by field: the fields of :data:`DIRECT`, ``system.NAME``, ``predictions.NAME`` (also
-            ``prediction.NAME``), ``hardware.NAME`` of a roofline and ``workload.NAME``, at any depth of the
+            ``prediction.NAME``), ``hardware.NAME`` of a model and a GPU and ``workload.NAME``, at any depth of the
             workload's description.
 
     Raises:
@@ -137,15 +137,15 @@ def set_fields(base: Scenario, point: Mapping[str, Any]) -> Scenario:
     if direct.get("workers") == 1:
         direct.pop("router", None)  # it applies to the points with several workers
     parts = {name: name.partition(".") for name in point}
-    roofline = {rest: point[name] for name, (part, _, rest) in parts.items() if rest and part == "hardware"}
-    if roofline:
+    options = {rest: point[name] for name, (part, _, rest) in parts.items() if rest and part == "hardware"}
+    if options:
         given = direct.get("hardware", base.hardware)
-        if "hardware" in direct and not is_roofline(given):
+        if "hardware" in direct and not is_described(given):
             raise ConfigError(
-                f"hardware.{next(iter(roofline))} is for rooflines; hardware = {shown(given)} is not a roofline"
+                f"hardware.{next(iter(options))} is for hardware of a model and a GPU (docs/hardware.md); hardware = "
+                f"{shown(given)} is a file"
             )
-        options = roofline_options(given) if is_roofline(given) else {}
-        direct["hardware"] = roofline_text({**options, **roofline})
+        direct["hardware"] = replaced(given, options) if is_described(given) else described_text(options)
     inner = {
         rest: point[name] for name, (part, _, rest) in parts.items() if rest and _part(part) == "predictions"
     }

@@ -8,18 +8,22 @@ tangents; :func:`batch_floor` returns the one that is highest where batches have
 Why they hold, by kind of model:
 
 - ``affine``, ``unit``: the model itself.
-- ``piecewise``, the linear operators of ``profile``, the maxima of ``roofline``, the staircase of ``tile``: a line
+- ``piecewise``, the linear operators of ``profile``, those and the LM head of ``kernels``, the maxima of ``roofline``,
+  the staircase of ``tile``: a line
   that touches the curve from below at its nodes, and so everywhere, the curve being linear in between
   (:func:`line_below`).
-- decode attention of ``profile``: a plane below all nodes of the table. Between nodes the table is bilinear, in decodes
-  n and KV tokens S or in n and S / n; so is its difference from the plane, and a bilinear function has its least value
-  at a corner.
+- decode attention of ``profile`` and ``kernels``: a plane below all nodes of the table. Between nodes the table is
+  bilinear, in decodes n and KV tokens S or in n and S / n; so is its difference from the plane, and a bilinear function
+  has its least value at a corner.
 - prefill attention of ``profile``: A f(B / A) with sums A, B over the chunks is superadditive where f is concave, since
   it is then concave and homogeneous; so the batch pays no less than its chunks do alone. Tables are concave up to
   their rounding: with h the least concave function above f, and f ≥ θ h, the batch pays θ times what its chunks would
   with h. Over the chunks c of a prompt of L tokens, h lies above its chords, h(c) ≥ h(1) + σ (c - 1) for what a chunk
   attends to itself and h(c) ≥ γ c for each token cached before it; together h(1) L + σ (Σ c² - L) + γ (L² - Σ c²) / 2
   at least, which is linear in Σ c² and therefore least at L² (one chunk) or at L (a token each).
+- prefill attention of ``kernels``: a parabola α C below the curve over sqrt(C), C being the sum of the squared
+  chunks in the batch, and at least half of β per pair with cached tokens: over the chunks c of a prompt of L tokens
+  α Σ c² + β (L² - Σ c²) / 2, least at one end as above.
 - prefill attention of ``roofline``: the larger of two sums, of products and of reads, is no less than either. Reads of
   its experts are concave in the tokens, and so above their chord from one token to as many as the memory holds.
 - ``tile``: a product in tiles of a by b takes no less than its area over a b, and that is a sum over the chunks.
@@ -39,6 +43,7 @@ import numpy as np
 from kvgym.batch_time import (
     AffineBatchTime,
     BatchTimeModel,
+    KernelBatchTime,
     PiecewiseBatchTime,
     ProfileBatchTime,
     RooflineBatchTime,
@@ -47,7 +52,7 @@ from kvgym.batch_time import (
 )
 from kvgym.batch_time.models.piecewise import QUANTITIES
 from kvgym.theory.hindsight.calibrated.lines import BatchFloor, Composition, Floats, line_below
-from kvgym.theory.hindsight.calibrated.profile import profile_floor
+from kvgym.theory.hindsight.calibrated.profile import kernels_floor, profile_floor
 
 
 def alone_is_least(model: BatchTimeModel) -> bool:
@@ -188,3 +193,8 @@ def _with_decode_tiles(floor: BatchFloor, seconds: float, tile: float, at: Compo
 @batch_floor.register
 def _(model: ProfileBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
     return profile_floor(model, capacity, longest, at)
+
+
+@batch_floor.register
+def _(model: KernelBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
+    return kernels_floor(model, capacity, longest, at)

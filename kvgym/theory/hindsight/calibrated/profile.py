@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import linprog
 
-from kvgym.batch_time import ProfileBatchTime
+from kvgym.batch_time import KernelBatchTime, ProfileBatchTime
 from kvgym.batch_time.hardware.interpolation import bilinear
 from kvgym.theory.hindsight.calibrated.lines import (
     BatchFloor,
@@ -27,10 +27,12 @@ def profile_floor(model: ProfileBatchTime, capacity: int, longest: int, at: Comp
     """Return a floor of a calibrated model; arguments as of ``batch_floor``."""
     p = model.params()
     vidur = model.composition == "vidur"
-    weights, token = line_below(*_linear_curve(p, capacity), at.tokens)
+    weights, token = line_below(*_curve(p[int(p[4]) :], int(p[5]), capacity), at.tokens)
     ends = np.array([1.0, float(capacity)])
     head, row = (0.0, 0.0) if vidur else _head(p[1], p[2], ends, at.requests)
-    decode_batch, decode, context = _decode_plane(p, capacity, at, by_mean=vidur or p[12] > 0)
+    decode_batch, decode, context = _decode_plane(
+        p[int(p[6]) :], int(p[7]), int(p[8]), capacity, at, by_mean=vidur or p[12] > 0
+    )
     return BatchFloor(
         batch=p[0] + weights + head,
         prefill_batch=0.0 if vidur else p[3],
@@ -43,10 +45,35 @@ def profile_floor(model: ProfileBatchTime, capacity: int, longest: int, at: Comp
     )
 
 
-def _linear_curve(p: Floats, capacity: int) -> tuple[Floats, Floats]:
-    """Return the nodes of the operators that depend on the tokens of a batch, from 1 token to all that fit."""
-    start, count = int(p[4]), int(p[5])
-    x, y = p[start : start + count], p[start + count : start + 2 * count]
+def kernels_floor(model: KernelBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
+    """Return a floor of measured kernels; arguments as of ``batch_floor``."""
+    p = model.params()
+    x, y = _curve(p[int(p[10]) :], int(p[11]), longest)
+    square, pair = float((y / x**2).min()), p[12] / 2
+
+    def attention(lengths: Floats) -> Floats:
+        one = square * lengths**2
+        return np.asarray(np.minimum(one, square * lengths + pair * (lengths**2 - lengths)))
+
+    weights, token = line_below(*_curve(p[int(p[3]) :], int(p[4]), capacity), at.tokens)
+    head, row = line_below(*_curve(p[int(p[5]) :], int(p[6]), capacity), at.requests)
+    decode_batch, decode, context = _decode_plane(
+        p[int(p[7]) :], int(p[8]), int(p[9]), capacity, at, by_mean=False
+    )
+    return BatchFloor(
+        batch=p[0] + p[1] + weights + head,
+        decode_batch=decode_batch,
+        request=row + p[2],
+        prefill_token=token,
+        decode=token + decode,
+        context=context,
+        attention=attention,
+    )
+
+
+def _curve(table: Floats, count: int, capacity: int) -> tuple[Floats, Floats]:
+    """Return the nodes of a curve over the tokens or requests of a batch, from 1 to all that fit."""
+    x, y = table[:count], table[count : 2 * count]
     last = float(capacity + ROUNDING)
     nodes = np.concatenate([[1.0], x[(x > 1) & (x < last)], [last]])
     return nodes, np.interp(nodes, x, y)
@@ -58,13 +85,14 @@ def _head(weights: float, row: float, ends: Floats, at: float) -> tuple[float, f
     return line_below(x, np.maximum(weights, row * x), at)
 
 
-def _decode_plane(p: Floats, capacity: int, at: Composition, *, by_mean: bool) -> tuple[float, float, float]:
+def _decode_plane(
+    table: Floats, rows: int, columns: int, capacity: int, at: Composition, *, by_mean: bool
+) -> tuple[float, float, float]:
     """Return constant, seconds per decode and per cached token of a plane below the table of decode attention."""
     if at.decodes <= 0:
         return 0.0, 0.0, 0.0
-    start, rows, columns = int(p[6]), int(p[7]), int(p[8])
-    x, y = p[start : start + rows], p[start + rows : start + rows + columns]
-    table = p[start + rows + columns :][: rows * columns].reshape(rows, columns)
+    x, y = table[:rows], table[rows : rows + columns]
+    table = table[rows + columns :][: rows * columns].reshape(rows, columns)
     n = _inside(x, 1.0, float(capacity))
     context = _inside(y, 0.0, float(capacity))
     number, other = (grid.ravel() for grid in np.meshgrid(n, context, indexing="ij"))

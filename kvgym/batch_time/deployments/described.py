@@ -1,0 +1,325 @@
+"""Hardware described by a model, a GPU and their number: with measured kernels, or as a roofline.
+
+>>> described_text({"model": "Llama-3-70B", "gpu": "h200", "tp": 4})
+'kernels:model=llama3-70b,gpu=h200,tp=4'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeGuard
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kvgym.batch_time.deployments.deployment import (
+    Hardware,
+    KernelHardware,
+    RooflineHardware,
+    checked_hardware,
+)
+from kvgym.batch_time.hardware.kv_capacity import kv_capacity
+from kvgym.batch_time.hardware.overhead import ENGINES, EngineOverhead
+from kvgym.batch_time.hardware.presets import GPUS, MODELS, Presets
+from kvgym.batch_time.hardware.shapes import GPU, Dtype, ModelShape
+from kvgym.batch_time.operators.assembly import BALANCE
+from kvgym.batch_time.operators.tables import load_operators, operator_gpus
+from kvgym.errors import ConfigError, UnknownNameError, shown
+from kvgym.utils.reading import Description, validate_fields
+from kvgym.utils.specs import parse_spec
+
+ASSUMED = EngineOverhead(base_ms=3.0, source="an assumption, of no engine")
+
+
+class Described(Description):
+    """The fields that both kinds of described hardware have.
+
+    Attributes:
+        model: preset, YAML file or shape.
+        gpu: preset, YAML file or data-sheet figures.
+        tp: number of GPUs that the model is split over.
+        weights: type of the weights; None = the model's, usually 16-bit.
+        kv_dtype: type of the cache entries; None = 16-bit.
+        memory_fraction: share of the device memory that the engine may use.
+        reserve_gib: GiB per GPU for activations, workspaces and the driver's context.
+        description: one line; None = composed from the other fields.
+        engine: default engine, a name in ``engines``.
+        engines: overhead of engines outside the GPU, by name.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    kind: ClassVar[str]
+
+    model: str | ModelShape
+    gpu: str | GPU
+    tp: int = 1
+    weights: Dtype | None = None
+    kv_dtype: Dtype | None = None
+    memory_fraction: float = 0.9
+    reserve_gib: float = 2.0
+    description: str | None = None
+    engine: str
+    engines: dict[str, EngineOverhead]
+
+    def hardware(self, name: str) -> Hardware:
+        """Return the hardware.
+
+        Args:
+            name: its name.
+
+        Raises:
+            UnknownNameError: an unknown model or GPU.
+            ConfigError: the model does not fit, or cannot be split over this number of GPUs.
+        """
+        raise NotImplementedError
+
+    def _common(self, name: str) -> dict[str, Any]:
+        """Return the fields of the hardware that do not depend on its kind."""
+        gpu, model = GPUS.find(self.gpu), MODELS.find(self.model)
+        types = {"weight_dtype": self.weights, "kv_dtype": self.kv_dtype}
+        model = model.model_copy(update={field: dtype for field, dtype in types.items() if dtype is not None})
+        tokens = kv_capacity(
+            gpu,
+            model,
+            tensor_parallel=self.tp,
+            memory_fraction=self.memory_fraction,
+            activation_reserve=self.reserve_gib * 2**30,
+        )
+        served = [
+            f"{dtype} {what}"
+            for dtype, what in ((self.weights, "weights"), (self.kv_dtype, "cache"))
+            if dtype
+        ]
+        return {
+            "name": name,
+            "description": self.description
+            or ", ".join([f"{model.name} on {self.tp} x {gpu.name}", *served]),
+            "gpu": gpu,
+            "tensor_parallel": self.tp,
+            "model": model,
+            "kv_capacity": tokens,
+            "kv_capacity_origin": (
+                f"computed by kvgym.batch_time.kv_capacity: {self.memory_fraction:.0%} of the memory less the weights "
+                f"and {self.reserve_gib:g} GiB per GPU, in blocks of 16; not validated"
+            ),
+            "engine": self.engine,
+            "engines": self.engines,
+        }
+
+
+class Roofline(Described):
+    """Hardware from data sheets: attainable shares of FLOP/s and bandwidth; see :class:`Described`.
+
+    Attributes:
+        compute_efficiency: attainable share of the peak FLOP/s.
+        memory_efficiency: attainable share of the memory bandwidth.
+    """
+
+    kind = "roofline"
+
+    compute_efficiency: float = Field(default=0.6, gt=0, le=1)
+    memory_efficiency: float = Field(default=0.8, gt=0, le=1)
+    engine: str = "assumed"
+    engines: dict[str, EngineOverhead] = {"assumed": ASSUMED, **ENGINES}  # noqa: RUF012
+
+    def hardware(self, name: str) -> RooflineHardware:
+        """Return the hardware; see :meth:`Described.hardware`."""
+        return RooflineHardware(
+            **self._common(name),
+            source=(
+                f"{self.compute_efficiency:.0%} of the peak FLOP/s and {self.memory_efficiency:.0%} "
+                f"of the bandwidth are assumptions; model: {_source(MODELS, self.model)}; "
+                f"GPU: {_source(GPUS, self.gpu)}"
+            ),
+            compute_efficiency=self.compute_efficiency,
+            memory_efficiency=self.memory_efficiency,
+        )
+
+
+class Kernels(Described):
+    """Hardware from the measured kernels of its GPU; see :class:`Described`.
+
+    Attributes:
+        operators: operator tables: a GPU's preset or an ``.npz`` file; None = those of ``gpu``.
+        expert_parallel: whether experts are placed on single GPUs instead of a part of each on every GPU.
+        balance: load of the experts, a distribution of the tables.
+        small_kernels_ms: milliseconds per layer of small kernels; None = as measured, or 0.04.
+    """
+
+    kind = "kernels"
+
+    operators: str | None = None
+    expert_parallel: bool = False
+    balance: str = BALANCE
+    small_kernels_ms: float | None = Field(default=None, ge=0)
+    engine: str = "vllm-2026"
+    engines: dict[str, EngineOverhead] = dict(ENGINES)  # noqa: RUF012
+
+    def hardware(self, name: str) -> KernelHardware:
+        """Return the hardware; see :meth:`Described.hardware`.
+
+        Raises:
+            ConfigError: there are no operator tables of the GPU.
+            UnknownNameError: an unknown load of experts.
+        """
+        operators = self.operators
+        if operators is None:
+            operators = GPUS.name(self.gpu) if isinstance(self.gpu, str) else ""
+            if operators not in operator_gpus():
+                raise ConfigError(
+                    f"no kernels were measured on GPU {shown(self.gpu)}, only on {', '.join(operator_gpus())}; use "
+                    "roofline:model=…,gpu=…, or name a file of operator tables: operators=FILE.npz"
+                )
+        known = load_operators(operators).balances()
+        if known and self.balance not in known:
+            raise UnknownNameError("load of experts", self.balance, known)
+        return KernelHardware(
+            **self._common(name),
+            source=(
+                f"kernels: {load_operators(operators).source}; model: {_source(MODELS, self.model)}; "
+                f"GPU: {_source(GPUS, self.gpu)}"
+            ),
+            operators=operators,
+            expert_parallel=self.expert_parallel,
+            balance=self.balance,
+            small_kernels_ms=self.small_kernels_ms,
+        )
+
+
+KINDS: dict[str, type[Described]] = {kind.kind: kind for kind in (Kernels, Roofline)}
+"""Kinds of described hardware: names in specs, and ``kind`` in files."""
+
+OPTIONS = {
+    name: tuple(field for field in kind.model_fields if field not in ("description", "engine", "engines"))
+    for name, kind in KINDS.items()
+}
+"""Options in one-line descriptions, by kind."""
+
+_ALL_OPTIONS = tuple(dict.fromkeys(name for names in OPTIONS.values() for name in names))
+_NAMES = {"roofline": "a roofline", "kernels": "hardware with measured kernels", None: "hardware"}
+
+
+def _source(presets: Presets[Any], given: str | BaseModel) -> str:
+    return (presets.source(given) if isinstance(given, str) else "") or "figures as given"
+
+
+def is_described(hardware: object) -> TypeGuard[str]:
+    """Return whether a name of hardware is a one-line description, with its kind or without."""
+    if not isinstance(hardware, str):
+        return False
+    kind, colon, _ = hardware.partition(":")
+    return kind in KINDS if colon else hardware.partition("=")[0].strip() in _ALL_OPTIONS
+
+
+def described_options(text: str) -> dict[str, Any]:
+    """Parse a one-line description into options, with its kind as ``kind`` if it names one.
+
+    Raises:
+        ConfigError: it does not have the form ``kernels:model=…,gpu=…``, or has other options.
+    """
+    if ":" not in text.partition("=")[0]:
+        return parse_spec(f"hardware:{text}", "hardware")[1]
+    kind, options = parse_spec(text, "hardware")
+    return {"kind": kind, **_checked(kind, options)}
+
+
+def described_text(options: Mapping[str, Any]) -> str:
+    """Return the one-line description for options, in canonical order and spelling; None values are omitted.
+
+    Without a ``kind``, a GPU that has operator tables gives ``"kernels"``, another one a roofline. Without a GPU the
+    description has no kind.
+
+    Raises:
+        UnknownNameError: an unknown kind, option, model or GPU.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    kind = given.pop("kind", None)
+    for name, presets in (("model", MODELS), ("gpu", GPUS)):
+        if isinstance(given.get(name), str):
+            given[name] = presets.name(given[name])
+    if kind is None and ("gpu" in given or "operators" in given):
+        measured = given.get("gpu") in operator_gpus() and not set(given) - set(OPTIONS["kernels"])
+        kind = "kernels" if measured or "operators" in given else "roofline"
+    given = _checked(kind, given)
+    text = ",".join(f"{name}={given[name]}" for name in _ALL_OPTIONS if name in given)
+    return text if kind is None else f"{kind}:{text}"
+
+
+def _checked(kind: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    if kind is not None and kind not in KINDS:
+        raise UnknownNameError("kind of hardware", kind, KINDS)
+    valid = _ALL_OPTIONS if kind is None else OPTIONS[kind]
+    for name, value in options.items():
+        if name not in valid:
+            raise UnknownNameError(f"option of {_NAMES[kind]}", name, valid)
+        if isinstance(value, Mapping | list):
+            raise ConfigError(
+                f"{_NAMES[kind]}: {name} = {shown(value)}; write it into a YAML file and give its path"
+            )
+    return dict(options)
+
+
+def replaced(base: str, changes: Mapping[str, Any]) -> str:
+    """Return a one-line description with some options replaced.
+
+    The kind stays, but for two cases: ``changes`` have one, or they have another GPU. Then the kind is that of the GPU,
+    unless the other description is a roofline although its GPU has tables.
+
+    Raises:
+        UnknownNameError: an unknown option, model or GPU.
+    """
+    options = described_options(completed(base, None))
+    forced = options["kind"] == "roofline" and options["gpu"] in operator_gpus()
+    if "kind" in changes:
+        options = {name: value for name, value in options.items() if name in OPTIONS[changes["kind"]]}
+    elif "gpu" in changes and not forced:
+        del options["kind"]
+    return described_text({**options, **changes})
+
+
+def completed(hardware: str, base: str | None) -> str:
+    """Fill in the options that a description lacks from another one; other hardware is returned unchanged.
+
+    Raises:
+        ConfigError: model or GPU is missing, and the other hardware is not described.
+    """
+    if not is_described(hardware):
+        return hardware
+    given = described_options(hardware)
+    if missing := [name for name in ("model", "gpu") if name not in given]:
+        if base is None or not is_described(base):
+            raise ConfigError(
+                f"hardware {shown(hardware)}: {' and '.join(missing)} missing; it needs a model and a GPU, as in "
+                "--model llama3-70b --gpu h200 --tp 4 (kvgym list models, kvgym list gpus)"
+            )
+        return replaced(base, given)
+    return described_text(given)
+
+
+def describe(text: str) -> Hardware:
+    """Return the hardware of a one-line description.
+
+    Raises:
+        UnknownNameError: an unknown option, model or GPU.
+        ConfigError: options are missing or wrong, or the model does not fit.
+    """
+    name = completed(text, None)
+    options = described_options(name)
+    return parse_described(options, f"hardware {shown(text)}", name)
+
+
+def parse_described(fields: Mapping[str, Any], where: str, name: str) -> Hardware:
+    """Return the hardware of fields with a ``kind``.
+
+    Args:
+        fields: the fields.
+        where: their origin, for messages.
+        name: name of the hardware.
+
+    Raises:
+        UnknownNameError: an unknown model or GPU.
+        ConfigError: a wrong field, or the model does not fit.
+    """
+    kind = KINDS[fields["kind"]]
+    given = {field: value for field, value in fields.items() if field != "kind"}
+    return checked_hardware(validate_fields(kind, given, where).hardware(name), where)

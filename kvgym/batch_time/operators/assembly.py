@@ -1,0 +1,268 @@
+"""Assemble a GPU's operator tables into the batch time of one model on a number of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kvgym.batch_time.hardware.interpolation import Floats, isotonic, surface_values
+from kvgym.batch_time.hardware.shapes import BYTES, GPU, ModelShape
+from kvgym.batch_time.models.kernels import KernelTables
+from kvgym.batch_time.models.roofline import RooflineBatchTime
+from kvgym.batch_time.operators.tables import Grid, MissingOperatorError, OperatorTables
+
+SMALL_KERNELS_MS = 0.04
+"""Milliseconds per layer of launches of small kernels, where not measured.
+
+Measured iterations of vLLM 0.12 and later on H100 take 0.03 to 0.055 ms per layer longer than their large kernels, for
+models of 32 to 80 layers on 1 to 8 GPUs.
+"""
+
+QUERY_TILE = 64
+"""Query rows per block of the attention kernel.
+
+A chunk takes the time of at least one tile, and one with fewer tiles than multiprocessors does not fill the GPU.
+FlashAttention 2 with heads of 128 has tiles of 64 on the cards where chunks with cached tokens were measured (RTX 4090,
+RTX PRO 6000).
+"""
+
+BALANCE = "power_law_1.01"
+"""Usual distribution of tokens over experts: a few experts get most of them, as measured engines found."""
+
+_BANDWIDTH_SHARE = 0.8  # attained by element-wise kernels
+_TOTALS = np.concatenate([[0.0], np.round(np.geomspace(16.0, 2.0**22, 72))])
+
+
+class Assembly:
+    """The kernels of one model on one worker.
+
+    A group of operators that the tables lack is replaced by the roofline of the same model and GPU.
+
+    Args:
+        operators: tables of the GPU.
+        gpu: its data sheet, for what the tables lack.
+        model: the model.
+        tensor_parallel: number of GPUs.
+        expert_parallel: whether whole experts are placed on single GPUs instead of a part of each on every GPU.
+        balance: load of the experts: a distribution of the tables, such as ``"power_law_1.01"``.
+        small_kernels_ms: milliseconds per layer of small kernels; None = measured, or :data:`SMALL_KERNELS_MS`.
+
+    Attributes:
+        missing: what the roofline replaces, one text each.
+    """
+
+    def __init__(
+        self,
+        operators: OperatorTables,
+        gpu: GPU,
+        model: ModelShape,
+        tensor_parallel: int,
+        *,
+        expert_parallel: bool = False,
+        balance: str = BALANCE,
+        small_kernels_ms: float | None = None,
+    ) -> None:
+        self.operators, self.gpu, self.model, self.parts = operators, gpu, model, tensor_parallel
+        self.expert_parallel, self.balance = expert_parallel, balance
+        self.small_kernels_ms = small_kernels_ms
+        self.missing: list[str] = []
+        self._roofline = RooflineBatchTime(gpu, model, tensor_parallel=tensor_parallel, overhead=0.0)
+
+    def tables(self) -> KernelTables:
+        """Return the tables of the batch-time model."""
+        chunks, prefill, pair = self._prefill()
+        seconds = self.model.num_layers * 1e-3
+        return KernelTables(
+            linear=self._linear(),
+            head=self._head(),
+            decode=self._decode(),
+            prefill=(chunks, isotonic(prefill * seconds)),
+            pair=pair * seconds,
+            least_chunk=max(QUERY_TILE, QUERY_TILE * (self.gpu.num_sms or 0) / self._heads()[0]),
+            per_batch=self._small() * seconds,
+        )
+
+    def _linear(self) -> tuple[Floats, Floats]:
+        model, parts = self.model, self.parts
+        tokens = self.operators.tokens()
+        layer = self._elementwise(tokens)
+        for n, k in self._attention_products():
+            layer += self._product(model.weight_dtype, n, k, tokens)
+        dense, mixed = model.num_layers, 0
+        experts = model.experts
+        if experts is not None:
+            dense, mixed = experts.dense_layers, model.num_layers - experts.dense_layers
+        total = model.num_layers * layer
+        if dense:
+            total += dense * self._mlp(model.ffn, tokens)
+        if experts is not None:
+            block = self._product(None, experts.count, model.hidden, tokens) + self._experts(tokens)
+            if experts.shared_ffn:
+                block += self._mlp(experts.shared_ffn, tokens)
+            total += mixed * block
+        if parts > 1:
+            total += 2 * model.num_layers * self._all_reduce(tokens * model.hidden * model.dtype_bytes)
+        return tokens, isotonic(total * 1e-3)
+
+    def _attention_products(self) -> list[tuple[float, float]]:
+        """Return (n, k) of the projections of one layer on one GPU."""
+        model, parts, latent = self.model, self.parts, self.model.latent
+        hidden, heads = model.hidden, model.num_heads / parts
+        if latent is None:
+            kv_heads = max(model.num_kv_heads / parts, 1)
+            width = heads * model.head_dim
+            return [(width + 2 * kv_heads * model.head_dim, hidden), (hidden, width)]
+        query = heads * (latent.nope_dim + latent.rope_dim)
+        rank = latent.query_rank
+        queries = [(query, hidden)] if rank is None else [(rank, hidden), (query, rank)]
+        return [
+            *queries,
+            (latent.kv_rank + latent.rope_dim, hidden),
+            (heads * (latent.nope_dim + latent.value_dim), latent.kv_rank),
+            (hidden, heads * latent.value_dim),
+        ]
+
+    def _mlp(self, width: int, tokens: Floats) -> Floats:
+        dtype, hidden, part = self.model.weight_dtype, self.model.hidden, width / self.parts
+        return self._product(dtype, 2 * part, hidden, tokens) + self._product(dtype, hidden, part, tokens)
+
+    def _product(self, dtype: str | None, n: float, k: float, tokens: Floats) -> Floats:
+        """Return milliseconds of one matrix product."""
+        try:
+            x, ms = self.operators.matmul_ms(dtype, n, k)
+        except MissingOperatorError as error:
+            self._lacks(error)
+            flops = self.gpu.flops(dtype) * self._roofline.compute_efficiency  # type: ignore[arg-type]
+            weight = BYTES[dtype] if dtype else self.model.dtype_bytes
+            size = n * k * weight + tokens * (n + k) * self.model.dtype_bytes
+            return 1e3 * np.maximum(2 * tokens * n * k / flops, size / self._bandwidth())
+        beyond = np.maximum(tokens - x[-1], 0.0) * (ms[-1] - ms[-2]) / (x[-1] - x[-2])
+        result: Floats = np.interp(tokens, x, ms) + beyond
+        return result
+
+    def _experts(self, tokens: Floats) -> Floats:
+        """Return milliseconds of the routed experts of one layer."""
+        model, experts = self.model, self.model.experts
+        assert experts is not None
+        split = (1, self.parts) if self.expert_parallel else (self.parts, 1)
+        shape = (model.hidden, experts.ffn, experts.per_token, experts.count, *split)
+        try:
+            grid = self.operators.experts_of(model.weight_dtype, self.balance, shape)
+        except MissingOperatorError as error:
+            self._lacks(error)
+            used = 1 - (1 - experts.per_token / experts.count) ** tokens
+            weights = experts.count * 3 * model.hidden * experts.ffn / self.parts
+            flops = self.gpu.flops(model.weight_dtype) * self._roofline.compute_efficiency
+            work = 2 * tokens * experts.per_token * 3 * model.hidden * experts.ffn / self.parts
+            return 1e3 * np.maximum(work / flops, used * weights * model.bytes_per_weight / self._bandwidth())
+        return _along(grid, tokens)
+
+    def _all_reduce(self, size: Floats) -> Floats:
+        """Return milliseconds of one all-reduce."""
+        try:
+            return self.operators.all_reduce_ms(self.parts, size)
+        except MissingOperatorError as error:
+            self._lacks(error)
+            share = 2 * (self.parts - 1) / self.parts
+            return 1e3 * (self.gpu.link_latency + share * size / self.gpu.link_bandwidth)
+
+    def _elementwise(self, tokens: Floats) -> Floats:
+        """Return milliseconds per layer of norms, rotary embedding, activation and writes of the cache."""
+        model = self.model
+        if model.hidden in self.operators.elementwise and model.experts is None and self.parts == 1:
+            return _along(self.operators.elementwise[model.hidden], tokens)
+        width = 8 * model.hidden + (2 * model.query_width + 3 * model.kv_entries) / self.parts
+        width += 3 * model.mlp_widths / model.num_layers / self.parts
+        return 1e3 * tokens * width * model.dtype_bytes / self._bandwidth()
+
+    def _small(self) -> float:
+        if self.small_kernels_ms is not None:
+            return self.small_kernels_ms
+        return 0.0 if self.operators.elementwise and self.parts == 1 else SMALL_KERNELS_MS
+
+    def _head(self) -> tuple[Floats, Floats]:
+        rows = self.operators.tokens()
+        rows = rows[rows <= 8192]
+        ms = self._product(None, self.model.vocab / self.parts, self.model.hidden, rows)
+        return rows, isotonic(ms * 1e-3)
+
+    def _heads(self) -> tuple[int, int]:
+        """Return query heads and KV heads of one GPU."""
+        return self.model.num_heads // self.parts, max(self.model.num_kv_heads // self.parts, 1)
+
+    def _attention(self, kind: str, estimate: Callable[[], Grid]) -> Grid:
+        """Return milliseconds of attention in one layer; the roofline's if it was not measured."""
+        model = self.model
+        try:
+            if model.latent is not None:
+                raise MissingOperatorError("latent attention")
+            return self.operators.attention(kind, model.kv_dtype, model.head_dim, *self._heads())
+        except MissingOperatorError as error:
+            self._lacks(error)
+            return estimate()
+
+    def _decode(self) -> tuple[Floats, Floats, Floats]:
+        grid = self._attention("decode", self._estimated_decode)
+        decodes, contexts = grid.axes
+        ms = np.maximum(grid.ms, self._reading(grid))
+        # By KV tokens of all decodes instead of the context of each.
+        mean = _TOTALS[None, :] / decodes[:, None]
+        x, y = np.broadcast_to(decodes[:, None], mean.shape).ravel(), mean.ravel()
+        pooled = surface_values(decodes, contexts, ms, x, y).reshape(mean.shape)
+        return decodes, _TOTALS, _rising(pooled) * self.model.num_layers * 1e-3
+
+    def _reading(self, grid: Grid) -> Floats:
+        """Return the least milliseconds of decode attention: a launch, and reading the cache from memory.
+
+        Repeated measurements of a small cache read it from the GPU's L2 cache. In a model the other layers are read in
+        between. The bandwidth is that of the measurements of the largest caches.
+        """
+        decodes, contexts = grid.axes
+        size = decodes[:, None] * contexts[None, :]
+        large, launch = size >= size.max() / 8, float(grid.ms.min())
+        per_token = float(np.median((grid.ms[large] - launch) / size[large]))
+        return launch + per_token * size
+
+    def _estimated_decode(self) -> Grid:
+        params = self._roofline.params()
+        decodes, contexts = np.geomspace(1.0, 2048.0, 12), np.geomspace(16.0, 2.0**17, 14) - 1
+        per_token = max(params[12], params[5]) * 1e3 / self.model.num_layers
+        return Grid((decodes, contexts), per_token * decodes[:, None] * (contexts[None, :] + 1))
+
+    def _estimated_prefill(self) -> Grid:
+        params = self._roofline.params() * 1e3 / self.model.num_layers
+        chunks = np.geomspace(16.0, 2.0**17, 14)
+        return Grid((chunks,), np.maximum(params[4] * chunks * (chunks + 1) / 2, params[5] * chunks))
+
+    def _prefill(self) -> tuple[Floats, Floats, float]:
+        """Return tokens of a chunk, milliseconds of its attention, and per pair with a cached token.
+
+        Each of these pairs takes the time of a pair in the longest measured chunk, which fills the GPU.
+        """
+        grid = self._attention("prefill", self._estimated_prefill)
+        (chunks,), ms = grid.axes, grid.ms
+        return chunks, ms, float(ms[-1] - ms[0]) / (chunks[-1] * (chunks[-1] + 1) / 2)
+
+    def _bandwidth(self) -> float:
+        return self.gpu.memory_bandwidth * _BANDWIDTH_SHARE
+
+    def _lacks(self, error: MissingOperatorError) -> None:
+        if str(error) not in self.missing:
+            self.missing.append(str(error))
+
+
+def _along(grid: Grid, x: Floats) -> Floats:
+    nodes, ms = grid.axes[0], grid.ms
+    slope = max(float((ms[-1] - ms[-2]) / (nodes[-1] - nodes[-2])), 0.0)
+    result: Floats = np.interp(x, nodes, ms) + slope * np.maximum(x - nodes[-1], 0.0)
+    return result
+
+
+def _rising(table: Floats) -> Floats:
+    """Return a table that is non-decreasing along both axes: the mean of the nearest ones above and below."""
+    above = np.maximum.accumulate(np.maximum.accumulate(table, axis=0), axis=1)
+    below = np.minimum.accumulate(table[::-1, ::-1], axis=0)
+    below = np.minimum.accumulate(below, axis=1)[::-1, ::-1]
+    result: Floats = (above + below) / 2
+    return result
