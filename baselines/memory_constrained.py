@@ -223,6 +223,9 @@ class LookAhead(CompiledPolicy):
     margin: ClassVar[float] = 0.15
     """``protection`` by default if predictions can be too low; docs/policies.md has measurements."""
 
+    lengths: ClassVar[str] = "predicted_length"
+    """The predictions that the look-ahead counts with, as in ``info.needs``."""
+
     def __init__(self, *, protection: float | str = AUTO, overrun: str = AUTO, strict: bool = False) -> None:
         """Set the margin and what happens when a prediction is overrun.
 
@@ -249,10 +252,11 @@ class LookAhead(CompiledPolicy):
     def resolve(self, system: SystemInfo) -> dict[str, Any]:
         """Return the paper's rule, or one that does not collapse if predictions can be too low."""
         found: dict[str, Any] = {}
+        too_low = self.lengths in system.underestimates
         if self.protection == AUTO:
-            found["protection"] = self.margin if system.underestimates else 0.0
+            found["protection"] = self.margin if too_low else 0.0
         if self.overrun == AUTO:
-            found["overrun"] = "extend" if system.underestimates else "ignore"
+            found["overrun"] = "extend" if too_low else "ignore"
         return found
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
@@ -323,3 +327,4 @@ class MCLongest(LookAhead):
         auto=USUAL,
     )
     kernel = mc_longest_kernel
+    lengths = "length_interval"

@@ -154,8 +154,9 @@ class SystemInfo:
         first_token: see :class:`~kvgym.simulator.system.System`.
         classes: rates and mean lengths of the classes, for policies that need ``class_rates``; else empty.
         block_size: tokens of a block of memory.
-        underestimates: whether a predicted length that the policy observes is below the true one. It describes the
-            predictor, as an operator knows it: False for exact predictions, for upper bounds, and without any.
+        underestimates: which of the predictions that the policy observes (``"predicted_length"``, or upper ends of
+            ``"length_interval"``) are below a true length. It describes the predictor, as an operator knows it: none
+            of exact predictions and of upper bounds.
     """
 
     kv_capacity: int
@@ -167,7 +168,7 @@ class SystemInfo:
     first_token: str
     classes: tuple[ClassStatistics, ...] = ()
     block_size: int = 1
-    underestimates: bool = False
+    underestimates: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

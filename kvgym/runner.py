@@ -107,7 +107,7 @@ def system_info(
     prefill = system.num_prefill_workers
     sharing = prefill if described.role == "prefill" else len(system.all_workers) - prefill
     predicted = _predictions(table, needs)
-    longest = [*predicted, table.output_len] if "true_length" in needs else predicted
+    longest = [*predicted.values(), *([table.output_len] if "true_length" in needs else [])]
     return SystemInfo(
         kv_capacity=int(system.usable_capacities[worker]),
         prefill_emits=system.first_token == "counted",
@@ -118,15 +118,14 @@ def system_info(
         first_token=system.first_token,
         classes=tuple(c.at_rate(1 / sharing) for c in table.classes) if "class_rates" in needs else (),
         block_size=system.block_size,
-        underestimates=any(bool((c < table.output_len).any()) for c in predicted),
+        underestimates=frozenset(n for n, c in predicted.items() if (c < table.output_len).any()),
     )
 
 
-def _predictions(table: RequestTable, needs: Collection[str]) -> list[NDArray[np.int64]]:
+def _predictions(table: RequestTable, needs: Collection[str]) -> dict[str, NDArray[np.int64]]:
     """Return the predicted lengths that a policy with the given needs observes, of intervals the upper ends, (n,)."""
-    point = table.predicted_output_len if "predicted_length" in needs else None
-    high = table.predicted_high if "length_interval" in needs else None
-    return [column for column in (point, high) if column is not None]
+    columns = {"predicted_length": table.predicted_output_len, "length_interval": table.predicted_high}
+    return {need: column for need, column in columns.items() if need in needs and column is not None}
 
 
 def observes_exact_lengths(policy: Policy, table: RequestTable) -> bool:
@@ -137,10 +136,10 @@ def observes_exact_lengths(policy: Policy, table: RequestTable) -> bool:
     if policy.info.clairvoyant:
         return False
     predicted, low = _predictions(table, known_to(policy, table)), table.predicted_low
-    exact = [np.array_equal(column, table.output_len) for column in predicted]
-    if exact and "length_interval" in known_to(policy, table) and low is not None:
-        exact[-1] &= np.array_equal(low, table.output_len)
-    return any(exact)
+    exact = {need: np.array_equal(column, table.output_len) for need, column in predicted.items()}
+    if "length_interval" in exact and low is not None:
+        exact["length_interval"] &= np.array_equal(low, table.output_len)
+    return any(exact.values())
 
 
 @explained

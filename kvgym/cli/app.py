@@ -33,7 +33,7 @@ COMMANDS = {
     "capacity": "Find the highest arrival rate at which schedulers meet targets.",
     "provision": "Find how many workers a load needs, by theory and by simulation, and their cost.",
     "bound": "Bound the best value any scheduler, even a clairvoyant one, could reach.",
-    "calibrate": "Fit operator tables to profiles; write a hardware file and show its errors.",
+    "calibrate": "Fit operator tables to measured kernels; write a file and show its errors.",
     "validate": "Replay a log of a real server and show the simulator's errors.",
     "check-policy": "Run the conformance checks on a policy, with bounds checking.",
     "warm-up": "Compile everything that would otherwise be compiled on first use: for images and CI.",

@@ -22,8 +22,9 @@ from kvgym.version import __version__
 _PACKAGE = Path(__file__).resolve().parents[1]
 DECISIVE = (
     "agents", "baselines", "batch_time", "compiling", "configs/gpu", "configs/hardware", "configs/model",
-    "configs/scenario", "envs", "experiments/resolving.py", "experiments/runs.py", "experiments/scenario.py", "kernels",
-    "metrics.py", "policy.py", "routing.py", "runner.py", "simulator", "theory", "utils", "window.py", "workloads",
+    "configs/operators", "configs/scenario", "envs", "experiments/disaggregation.py", "experiments/resolving.py",
+    "experiments/runs.py", "experiments/scenario.py", "kernels", "metric_catalogue.py", "metrics.py", "policy.py",
+    "routing.py", "runner.py", "simulator", "theory", "utils", "window.py", "workloads",
 )  # fmt: skip
 """Parts of the library that determine the results of runs; agents take scales from the scenario of their training."""
 
@@ -114,7 +115,7 @@ def code_digest() -> str:
 
 
 def _sources_in(folder: Path) -> list[Path]:
-    return sorted(path for kind in ("py", "yaml") for path in folder.glob(f"**/*.{kind}"))
+    return sorted(path for kind in ("py", "yaml", "npz") for path in folder.glob(f"**/*.{kind}"))
 
 
 def _made(made: Policy | Router | None) -> dict[str, Any] | None:

@@ -118,7 +118,7 @@ def test_options_of_the_scenario_hold_at_every_point(kvgym, tmp_path):
     config = json.loads((tmp_path / "x" / "config.json").read_text())
     assert [scenario["system"]["block_size"] for scenario in config["scenarios"]] == [1, 16]
     for scenario in config["scenarios"]:
-        assert scenario["hardware"] == "roofline:model=qwen3-8b,gpu=l40s"
+        assert scenario["hardware"] == "kernels:model=qwen3-8b,gpu=l40s"
         assert scenario["workload"]["num_requests"] == 2
         assert scenario["workload"]["lengths"]["path"] == "log.csv"
     code, _, err = kvgym("sweep", "rate=1,2", "--rate", 3, "-o", "y")

@@ -213,7 +213,7 @@ def test_with_another_version_the_import_fails_with_one_line(what):
 
 def test_with_another_version_commands_end_with_one_line():
     done = in_a_process_with_another_version(
-        "import sys; sys.argv = ['kvgym', 'run', 'fcfs', '-n', '5']; from kvgym.cli.app import main; main()"
+        "import sys; sys.argv = ['kvgym', 'run', '-p', 'fcfs', '-n', '5']; from kvgym.cli.app import main; main()"
     )
     assert (done.returncode, done.stderr) == (2, f"error: {REFUSED}\n")
 

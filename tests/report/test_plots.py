@@ -32,7 +32,7 @@ def test_bars_are_the_means_and_their_intervals(comparison):
 def test_another_metric_can_be_shown(comparison):
     ax = plots.latency_bars(comparison, "request_throughput").axes[0]
     assert ax.patches[0].get_width() == comparison.estimate("fcfs", "request_throughput").value
-    assert ax.get_xlabel() == "request_throughput (1/s)"
+    assert ax.get_xlabel() == "Requests finished (1/s)"
 
 
 def test_one_seed_has_bars_without_intervals(single):

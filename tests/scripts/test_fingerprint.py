@@ -22,7 +22,9 @@ def test_environments_repeat_and_differ(script):
     first, second = ({name: str(digest) for name, digest in script.environments(20)} for _ in range(2))
     assert first == second
     assert {"kvgym/AdmitCount-v0", "kvgym/Route-v0"} <= first.keys()
-    assert len(set(first.values())) == len(first)
+    # 20 steps can be the same in two versions of an environment, but not in two kinds of it.
+    kinds = {(digest, name.partition("-v")[0]) for name, digest in first.items()}
+    assert len({digest for digest, _ in kinds}) == len(kinds)
 
 
 def test_every_policy_runs_on_a_scenario(script, monkeypatch):

@@ -38,7 +38,9 @@ class Stage:
             getattr(self.arrays, name)[:] = 99
 
     def functions(self):
-        settings = E(action_bounds=self.bounds.ctypes.data, whole_actions=1, apply_function=(6, 7))
+        settings = E(
+            action_bounds=self.bounds.ctypes.data, whole_actions=1, action_range=0, apply_function=(6, 7)
+        )
 
         def open_environment(where):
             n = int(where[0])
