@@ -54,7 +54,8 @@ class Command(TyperCommand):
 
     def _unknown(self, flag: str, parent: Any) -> str:
         """Return the message on an option that the command does not have."""
-        own, having = [text for each in self.params for text in each.opts], parent.command.owners(flag)
+        own = [text for each in self.params for text in each.opts]
+        having = () if parent is None else parent.command.owners(flag)
         close = difflib.get_close_matches(flag, own, n=1, cutoff=0.85 if having else 0.7)
         hints = []
         if having:
