@@ -8,6 +8,7 @@ the layers. Its matrix products are single shapes; other models get the nearest 
 from __future__ import annotations
 
 import csv
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +131,7 @@ def _curve(
     if rng is None or errors is None:
         order = np.argsort(x)
         return Grid((x[order].astype(np.float64),), ms[order])
-    grid = fit_grid(
-        [x], ms, rng, between=(0,), report=lambda predicted, measured: errors.add(group, predicted, measured)
-    )
+    grid = fit_grid([x], ms, rng, between=(0,), report=partial(errors.add, group))
     return complete(grid.axes, grid.ms)
 
 
@@ -156,7 +155,7 @@ def _attention(folder: Path, rng: np.random.Generator, errors: Errors) -> tuple[
         ms[alone],
         rng,
         between=(0, 1),
-        report=lambda predicted, measured: errors.add("decode attention", predicted, measured),
+        report=partial(errors.add, "decode attention"),
     )
     fresh = (decodes == 0) & (cached == 0)
     single = fit_grid(
@@ -164,6 +163,6 @@ def _attention(folder: Path, rng: np.random.Generator, errors: Errors) -> tuple[
         ms[fresh],
         rng,
         between=(0,),
-        report=lambda predicted, measured: errors.add("prefill attention", predicted, measured),
+        report=partial(errors.add, "prefill attention"),
     )
     return complete(decode.axes, decode.ms), complete(single.axes, single.ms)

@@ -9,6 +9,7 @@ predicts the measured times best. Nothing is smoothed, so steps of tiles and wav
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +208,7 @@ def _grids(
             rows["latency"][chosen].astype(np.float64),
             rng,
             between=range(len(axes)),
-            report=lambda predicted, measured: errors.add(group, predicted, measured),
+            report=partial(errors.add, group),
         )
         if apart:
             for value, ms in zip(grid.axes[0], grid.ms, strict=True):

@@ -265,7 +265,7 @@ class KernelHardware(UntabledHardware):
     balance: str
     small_kernels_ms: float | None
 
-    @property
+    @functools.cached_property
     def operator_tables(self) -> OperatorTables:
         """Operator tables of the GPU."""
         return load_operators(self.operators)

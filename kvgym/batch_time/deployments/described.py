@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import functools
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeGuard
 
@@ -19,7 +21,7 @@ from kvgym.batch_time.deployments.deployment import (
 )
 from kvgym.batch_time.hardware.kv_capacity import kv_capacity
 from kvgym.batch_time.hardware.overhead import ENGINES, EngineOverhead
-from kvgym.batch_time.hardware.presets import GPUS, MODELS, Presets
+from kvgym.batch_time.hardware.presets import GPUS, MODELS, Presets, is_path
 from kvgym.batch_time.hardware.shapes import GPU, Dtype, ModelShape
 from kvgym.batch_time.operators.assembly import BALANCE
 from kvgym.batch_time.operators.tables import load_operators, operator_gpus
@@ -30,7 +32,7 @@ from kvgym.utils.specs import parse_spec
 ASSUMED = EngineOverhead(base_ms=3.0, source="an assumption, of no engine")
 
 
-class Described(Description):
+class Described(Description, ABC):
     """The fields that both kinds of described hardware have.
 
     Attributes:
@@ -61,6 +63,7 @@ class Described(Description):
     engine: str
     engines: dict[str, EngineOverhead]
 
+    @abstractmethod
     def hardware(self, name: str) -> Hardware:
         """Return the hardware.
 
@@ -71,7 +74,6 @@ class Described(Description):
             UnknownNameError: an unknown model or GPU.
             ConfigError: the model does not fit, or cannot be split over this number of GPUs.
         """
-        raise NotImplementedError
 
     def _common(self, name: str) -> dict[str, Any]:
         """Return the fields of the hardware that do not depend on its kind."""
@@ -170,13 +172,14 @@ class Kernels(Described):
                     f"no kernels were measured on GPU {shown(self.gpu)}, only on {', '.join(operator_gpus())}; use "
                     "roofline:model=…,gpu=…, or name a file of operator tables: operators=FILE.npz"
                 )
-        known = load_operators(operators).balances()
+        tables = load_operators(operators)
+        known = tables.balances()
         if known and self.balance not in known:
             raise UnknownNameError("load of experts", self.balance, known)
         return KernelHardware(
             **self._common(name),
             source=(
-                f"kernels: {load_operators(operators).source}; model: {_source(MODELS, self.model)}; "
+                f"kernels: {tables.source}; model: {_source(MODELS, self.model)}; "
                 f"GPU: {_source(GPUS, self.gpu)}"
             ),
             operators=operators,
@@ -303,9 +306,17 @@ def describe(text: str) -> Hardware:
         UnknownNameError: an unknown option, model or GPU.
         ConfigError: options are missing or wrong, or the model does not fit.
     """
-    name = completed(text, None)
+    name, where = completed(text, None), f"hardware {shown(text)}"
     options = described_options(name)
-    return parse_described(options, f"hardware {shown(text)}", name)
+    if "operators" in options or any(is_path(str(options[part])) for part in ("model", "gpu")):
+        return parse_described(options, where, name)  # files may have changed
+    return _of_presets(name, where)
+
+
+@functools.lru_cache(maxsize=64)
+def _of_presets(name: str, where: str) -> Hardware:
+    """Return the hardware of a description without files, so that its kernels are assembled once."""
+    return parse_described(described_options(name), where, name)
 
 
 def parse_described(fields: Mapping[str, Any], where: str, name: str) -> Hardware:

@@ -94,7 +94,7 @@ class Presets(Mapping[str, M]):
         Raises:
             UnknownNameError: no such preset.
         """
-        if _is_path(given):
+        if is_path(given):
             return given
         found = [name for name in self if _plain(name) == _plain(given)]
         found = found or [name for name in self if name.startswith(f"{given.lower()}-")]
@@ -107,12 +107,13 @@ class Presets(Mapping[str, M]):
         return next((name for name in self if self[name] == figures), None)
 
     def _find(self, given: str) -> Preset[M]:
-        if _is_path(given):
+        if is_path(given):
             return self._parse(read_text(Path(given), self._what), given)
         return self._preset(self.name(given))
 
 
-def _is_path(text: str) -> bool:
+def is_path(text: str) -> bool:
+    """Return whether a text names a YAML file instead of a preset."""
     return text.endswith((".yaml", ".yml"))
 
 

@@ -130,16 +130,14 @@ class Assembly:
     def _product(self, dtype: str | None, n: float, k: float, tokens: Floats) -> Floats:
         """Return milliseconds of one matrix product."""
         try:
-            x, ms = self.operators.matmul_ms(dtype, n, k)
+            nodes, ms = self.operators.matmul_ms(dtype, n, k)
         except MissingOperatorError as error:
             self._lacks(error)
             flops = self.gpu.flops(dtype) * self._roofline.compute_efficiency  # type: ignore[arg-type]
             weight = BYTES[dtype] if dtype else self.model.dtype_bytes
             size = n * k * weight + tokens * (n + k) * self.model.dtype_bytes
             return 1e3 * np.maximum(2 * tokens * n * k / flops, size / self._bandwidth())
-        beyond = np.maximum(tokens - x[-1], 0.0) * (ms[-1] - ms[-2]) / (x[-1] - x[-2])
-        result: Floats = np.interp(tokens, x, ms) + beyond
-        return result
+        return Grid((nodes,), ms).at(tokens)
 
     def _experts(self, tokens: Floats) -> Floats:
         """Return milliseconds of the routed experts of one layer."""
@@ -156,7 +154,7 @@ class Assembly:
             flops = self.gpu.flops(model.weight_dtype) * self._roofline.compute_efficiency
             work = 2 * tokens * experts.per_token * 3 * model.hidden * experts.ffn / self.parts
             return 1e3 * np.maximum(work / flops, used * weights * model.bytes_per_weight / self._bandwidth())
-        return _along(grid, tokens)
+        return grid.at(tokens)
 
     def _all_reduce(self, size: Floats) -> Floats:
         """Return milliseconds of one all-reduce."""
@@ -171,7 +169,7 @@ class Assembly:
         """Return milliseconds per layer of norms, rotary embedding, activation and writes of the cache."""
         model = self.model
         if model.hidden in self.operators.elementwise and model.experts is None and self.parts == 1:
-            return _along(self.operators.elementwise[model.hidden], tokens)
+            return self.operators.elementwise[model.hidden].at(tokens)
         width = 8 * model.hidden + (2 * model.query_width + 3 * model.kv_entries) / self.parts
         width += 3 * model.mlp_widths / model.num_layers / self.parts
         return 1e3 * tokens * width * model.dtype_bytes / self._bandwidth()
@@ -250,13 +248,6 @@ class Assembly:
     def _lacks(self, error: MissingOperatorError) -> None:
         if str(error) not in self.missing:
             self.missing.append(str(error))
-
-
-def _along(grid: Grid, x: Floats) -> Floats:
-    nodes, ms = grid.axes[0], grid.ms
-    slope = max(float((ms[-1] - ms[-2]) / (nodes[-1] - nodes[-2])), 0.0)
-    result: Floats = np.interp(x, nodes, ms) + slope * np.maximum(x - nodes[-1], 0.0)
-    return result
 
 
 def _rising(table: Floats) -> Floats:

@@ -1,7 +1,7 @@
 """Operator tables of one GPU: milliseconds of kernels by shape and type, as one packed file.
 
 A file is an ``.npz`` archive. Times are stored as 16-bit codes of their logarithm (resolution 0.02 %), so that the
-tables of a GPU take some 300 kB. Matrix products are stored over (n, k, tokens), attention by pairs of (query heads,
+tables of a GPU take up to 200 kB. Matrix products are stored over (n, k, tokens), attention by pairs of (query heads,
 KV heads) per GPU, all-reduces by number of GPUs, fused experts by shape.
 """
 
@@ -36,7 +36,7 @@ class MissingOperatorError(LookupError):
 
 @dataclass(frozen=True)
 class Grid:
-    """Times of one operator over two or more axes.
+    """Times of one operator over one or more axes.
 
     Attributes:
         axes: ascending coordinates of each axis, float64.
@@ -45,6 +45,17 @@ class Grid:
 
     axes: tuple[Floats, ...]
     ms: Floats
+
+    def at(self, x: Floats) -> Floats:
+        """Return the milliseconds of a grid with one axis, which continues with its last slope.
+
+        Args:
+            x: coordinates, any shape.
+        """
+        nodes, ms = self.axes[0], self.ms
+        slope = max(float((ms[-1] - ms[-2]) / (nodes[-1] - nodes[-2])), 0.0)
+        result: Floats = np.interp(x, nodes, ms) + slope * np.maximum(x - nodes[-1], 0.0)
+        return result
 
 
 @dataclass(frozen=True)
@@ -187,10 +198,7 @@ class OperatorTables:
         """
         if degree not in self.all_reduce:
             raise MissingOperatorError(f"all-reduce over {degree} GPUs")
-        (x,), y = self.all_reduce[degree].axes, self.all_reduce[degree].ms
-        slope = (y[-1] - y[-2]) / (x[-1] - x[-2])
-        result: Floats = np.interp(size, x, y) + slope * np.maximum(size - x[-1], 0.0)
-        return result
+        return self.all_reduce[degree].at(size)
 
 
 def _between(axis: Floats, x: float) -> tuple[int, int, float, float]:
@@ -324,9 +332,8 @@ def operator_gpus() -> tuple[str, ...]:
     return tuple(sorted(file.name[:-4] for file in found.iterdir() if file.name.endswith(".npz")))
 
 
-@functools.lru_cache(maxsize=8)
 def load_operators(gpu: str) -> OperatorTables:
-    """Load the operator tables of a GPU.
+    """Load the operator tables of a GPU; a file is read each time, as it may have changed.
 
     Args:
         gpu: one of :func:`operator_gpus`, or the path of an ``.npz`` file.
@@ -335,8 +342,11 @@ def load_operators(gpu: str) -> OperatorTables:
         UnknownNameError: there are no tables of this GPU.
         ConfigError: the file cannot be read or is damaged.
     """
-    if gpu.endswith(".npz"):
-        return read_operators(Path(gpu))
+    return read_operators(Path(gpu)) if gpu.endswith(".npz") else _load_shipped(gpu)
+
+
+@functools.lru_cache(maxsize=8)
+def _load_shipped(gpu: str) -> OperatorTables:
     if gpu not in operator_gpus():
         raise UnknownNameError("GPU with operator tables", gpu, operator_gpus(), "an .npz file")
     place = resources.files("kvgym.configs").joinpath("operators", f"{gpu}.npz")
