@@ -26,7 +26,10 @@ OTHERS = ("weighted", "join_shortest_queue", "least_outstanding_work", "round_ro
 METRIC = "e2e_latency_mean"
 CLUSTERS: dict[str, Any] = {
     "four times 2 A100": 4,
-    "two times 2 A100, two times 4 H100": [{"count": 2}, {"count": 2, "hardware": "llama2-70b-h100-tp4"}],
+    "two times 2 A100, two times 4 H100": [
+        {"count": 2},
+        {"count": 2, "hardware": "llama2-70b-h100-tp4-2023"},
+    ],
 }
 PREDICTIONS: dict[str, Any] = {
     "unknown lengths": {"kind": "none"},

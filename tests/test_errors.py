@@ -62,8 +62,8 @@ def test_suggestions() -> None:
     """Names that are alike, and where there are none those of which the unknown one is a part."""
     assert suggestion("mc_fs", ["mc_sf", "vllm"]) == "Did you mean 'mc_sf'?"
     assert (
-        suggestion("h100", ["llama2-70b-h100-tp4", "llama2-7b-a100-tp1"])
-        == "Did you mean 'llama2-70b-h100-tp4'?"
+        suggestion("h100", ["llama2-70b-h100-tp4-2023", "llama2-7b-a100-tp1"])
+        == "Did you mean 'llama2-70b-h100-tp4-2023'?"
     )
     assert suggestion("", ["llama"]) == suggestion("a1", ["llama2-7b-a100-tp1"]) == ""
 

@@ -10,13 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.batch_time import RooflineBatchTime, load_hardware
-from kvgym.batch_time.deployments.load import hardware_names
 from kvgym.batch_time.hardware.overhead import NO_ENGINE, EngineOverhead
 from kvgym.simulator.batch_time import BatchTimeModel
-from kvgym.validation.published import BATCHES, MODEL, Deployment, MeasuredBatch
-
-REFERENCE = Deployment("a100-80gb", 2)
-"""Deployment with the engines that other deployments borrow."""
+from kvgym.validation.published import BATCHES, MODEL, REFERENCE, Deployment, MeasuredBatch
 
 CONSTANTS: Mapping[str, EngineOverhead] = {
     "constant 3 ms": EngineOverhead(base_ms=3.0),
@@ -85,7 +81,7 @@ def predictor(deployment: Deployment) -> Predictor:
     A deployment without a file, or with a file that names no engine, borrows the engines of :data:`REFERENCE`.
     """
     reference = load_hardware(REFERENCE.hardware)
-    if deployment.hardware not in hardware_names():
+    if not deployment.hardware:
         roofline = RooflineBatchTime(
             deployment.gpu, MODEL, tensor_parallel=deployment.tensor_parallel, overhead=0.0
         )

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from kvgym.report.style import DASHES, INK, PALETTE, styled
 from kvgym.validation.engines import (
     CONSTANTS,
-    REFERENCE,
     Predictor,
     decode_ms,
     half_spread,
@@ -20,7 +19,7 @@ from kvgym.validation.engines import (
     prompt_times,
     token_times,
 )
-from kvgym.validation.published import BATCHES
+from kvgym.validation.published import BATCHES, REFERENCE
 
 _CONTEXT = 512 + np.arange(127)  # of the rows that vary the batch
 _SIZES = np.unique(np.round(np.geomspace(1, 64, 40)).astype(int))

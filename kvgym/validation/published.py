@@ -29,20 +29,17 @@ class Deployment:
     Attributes:
         gpu: name in :data:`kvgym.batch_time.hardware.presets.GPUS`.
         tensor_parallel: how many.
+        hardware: hardware file of their kernels with this model; "" = there is none.
     """
 
     gpu: str
     tensor_parallel: int
+    hardware: str = ""
 
     @property
     def label(self) -> str:
         """Name for tables and figures."""
         return f"{self.gpu.split('-')[0].upper()} TP {self.tensor_parallel}"
-
-    @property
-    def hardware(self) -> str:
-        """Name that a hardware file of it has, if there is one."""
-        return f"{MODEL}-{self.gpu.split('-')[0]}-tp{self.tensor_parallel}"
 
 
 @dataclass(frozen=True)
@@ -110,8 +107,11 @@ def _batches(*rows: tuple[int, int, int, float, float, float]) -> tuple[Measured
     return tuple(MeasuredBatch(*row) for row in rows)
 
 
+REFERENCE = Deployment("a100-80gb", 2, "llama2-70b-a100-tp2")
+"""Deployment with the engines that other deployments borrow."""
+
 BATCHES: Mapping[Deployment, tuple[MeasuredBatch, ...]] = {
-    Deployment("a100-80gb", 2): _batches(
+    REFERENCE: _batches(
         (128, 1, 128, 81.08, 53.679, 6901.2),
         (256, 1, 128, 112.93, 54.099, 6986.1),
         (512, 1, 128, 196.86, 54.856, 7165.3),
@@ -195,7 +195,7 @@ BATCHES: Mapping[Deployment, tuple[MeasuredBatch, ...]] = {
         (512, 1, 4096, 83.82, 37.293, 19814.6),
         (512, 1, 8192, 84.32, 37.458, 19932.3),
     ),
-    Deployment("h100-80gb", 4): _batches(
+    Deployment("h100-80gb", 4, "llama2-70b-h100-tp4-2023"): _batches(
         (128, 1, 128, 49.09, 28.361, 3653.0),
         (256, 1, 128, 50.98, 30.03, 3874.8),
         (512, 1, 128, 59.62, 29.718, 3836.8),

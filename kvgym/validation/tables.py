@@ -13,7 +13,6 @@ from kvgym.batch_time.hardware.overhead import EngineOverhead
 from kvgym.errors import ConfigError
 from kvgym.validation.engines import (
     CONSTANTS,
-    REFERENCE,
     Predictor,
     half_spread,
     held_out,
@@ -25,7 +24,7 @@ from kvgym.validation.engines import (
     token_errors,
     token_times,
 )
-from kvgym.validation.published import BATCHES, CPU_TIMES
+from kvgym.validation.published import BATCHES, CPU_TIMES, REFERENCE
 
 CPU_ENGINE = "early-2024"
 """Engine of the published CPU times."""

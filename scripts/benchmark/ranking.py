@@ -49,7 +49,7 @@ def cases(n: int) -> Iterator[Case]:
     for rate in (3, 7, 12, 20):
         yield f"Llama-2-70B, noisy, {rate}/s", large, conversations(n, rate=rate, predictions=NOISY)
     yield "Llama-2-70B, unknown, 20/s", large, conversations(n, rate=20, predictions=UNKNOWN)
-    wide = load_scenario("a100-llama2-70b").override(hardware="llama2-70b-h100-tp4").make_system()
+    wide = load_scenario("a100-llama2-70b").override(hardware="llama2-70b-h100-tp4-2023").make_system()
     for rate in (30, 45, 80, 120):
         yield f"Llama-3-8B, unknown, {rate}/s", small, conversations(n, rate=rate, predictions=UNKNOWN)
     yield "Llama-2-70B on 4 H100, unknown, 100/s", wide, conversations(n, rate=100, predictions=UNKNOWN)

@@ -67,7 +67,7 @@ MIX = [
 BUDGETS = (128, 256, 512, 1024)
 """Token budgets of Sarathi-Serve; the best one is chosen on the reported results."""
 
-NEW_HARDWARE = ("mistral-7b-a100-tp1", "llama3-70b-a100-tp2", "llama2-70b-h100-tp4")
+NEW_HARDWARE = ("mistral-7b-a100-tp1", "llama3-70b-a100-tp2", "llama2-70b-h100-tp4-2023")
 TRACE_HARDWARE = ("llama2-70b-a100-tp2", "llama3-8b-a100-tp1", "mistral-7b-a100-tp1")
 LOADS = (0.7, 1.0, 1.4)
 MOST_OF_A_TRACE = 3000

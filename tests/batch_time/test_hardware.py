@@ -29,7 +29,7 @@ def _text(name):
 
 def test_names_have_descriptions():
     assert set(NAMES) == set(recipe_names())
-    assert {"llama2-70b-a100-tp2", "llama2-70b-h100-tp4", "mistral-7b-a100-tp1"} <= set(NAMES)
+    assert {"llama2-70b-a100-tp2", "llama2-70b-h100-tp4-2023", "mistral-7b-a100-tp1"} <= set(NAMES)
     assert all(0 < len(text) < 100 for text in hardware_names().values())
 
 
@@ -93,7 +93,7 @@ def test_capacities():
     assert load_hardware("llama2-70b-a100-tp2").kv_capacity == 16492
     assert load_hardware("llama3-8b-a100-tp1").kv_capacity == 131000
     assert load_hardware("llama2-7b-a100-tp1").kv_capacity == kv_capacity("a100-80gb", "llama2-7b")
-    assert load_hardware("llama2-70b-h100-tp4").kv_capacity == kv_capacity(
+    assert load_hardware("llama2-70b-h100-tp4-2023").kv_capacity == kv_capacity(
         "h100-80gb", "llama2-70b", tensor_parallel=4
     )
 

@@ -7,7 +7,8 @@ import pytest
 
 from kvgym.batch_time import RooflineBatchTime
 from kvgym.batch_time.deployments.load import load_calibrated
-from kvgym.validation.engines import REFERENCE, token_errors, token_times
+from kvgym.validation.engines import token_errors, token_times
+from kvgym.validation.published import REFERENCE
 from kvgym.validation.rooflines import (
     TABLES,
     engine_predictor,
