@@ -39,9 +39,10 @@ def _served_name(scenario: Scenario) -> str:
         return _plain(hardware)
     given = described_options(hardware)
     parts = [_plain(str(given[name])) for name in ("model", "gpu")]
-    return "-".join(
-        [*parts, f"tp{given.get('tp', 1)}", *([str(given["weights"])] if "weights" in given else [])]
-    )
+    types = [
+        f"{prefix}{given[name]}" for name, prefix in (("weights", ""), ("kv_dtype", "kv-")) if name in given
+    ]
+    return "-".join([*parts, f"tp{given.get('tp', 1)}", *types])
 
 
 def _plain(name: str) -> str:

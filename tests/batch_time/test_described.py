@@ -32,6 +32,8 @@ SHAPE = {
 }
 FULL = {"compute_efficiency": 1.0, "memory_efficiency": 1.0, "overhead": 0.0}
 
+SIXTEEN = "16-bit weights and KV cache"
+
 
 def test_experts_that_a_batch_reads_by_hand():
     shape = ModelShape(**SHAPE, experts={"count": 4, "per_token": 1, "ffn": 6})
@@ -111,7 +113,7 @@ def test_a_roofline_is_hardware():
     hardware = load_hardware("roofline:model=mixtral-8x7b,gpu=h100,tp=2,weights=fp8")
     assert isinstance(hardware, RooflineHardware)
     assert (hardware.kind, hardware.engine) == ("roofline, not validated", "assumed")
-    assert hardware.description == "Mixtral-8x7B-v0.1 on 2 x H100 80GB, fp8 weights"
+    assert hardware.description == "Mixtral-8x7B-v0.1 on 2 x H100 80GB, fp8 weights, 16-bit KV cache"
     assert "config.json of mistralai" in hardware.source
     assert "NVIDIA H100 data sheet" in hardware.source
     assert "not validated" not in hardware.source  # its kind says so, and stands beside it
@@ -130,9 +132,33 @@ def test_a_roofline_is_hardware():
         load_calibrated("roofline:model=mixtral-8x7b,gpu=h100,tp=2")
 
 
+@pytest.mark.parametrize("kind", ["kernels", "roofline"])
+@pytest.mark.parametrize(
+    ("types", "stated"),
+    [
+        ("", SIXTEEN),
+        (",weights=fp8", "fp8 weights, 16-bit KV cache"),
+        (",kv_dtype=fp8", "16-bit weights, fp8 KV cache"),
+        (",weights=fp8,kv_dtype=fp8", "fp8 weights and KV cache"),
+    ],
+)
+def test_types_of_weights_and_cache_are_chosen_and_stated(kind, types, stated):
+    plain, chosen = (load_hardware(f"{kind}:model=llama3-8b,gpu=h100{given}") for given in ("", types))
+    assert chosen.description == f"Llama-3-8B on 1 x H100 80GB, {stated}"
+    assert "roofline for" not in chosen.kind
+    usual, model = plain.batch_time(engine="none"), chosen.batch_time(engine="none")
+    one, long = {"num_decodes": 1}, {"num_decodes": 64, "decode_context": 64 * 8192}
+    assert (model(**one) < 0.8 * usual(**one)) == ("weights" in types)
+    assert (model(**long) - model(**one) < 0.8 * (usual(**long) - usual(**one))) == ("kv_dtype" in types)
+    assert (chosen.kv_capacity > 1.9 * plain.kv_capacity) == ("kv_dtype" in types)
+
+
 def test_labels_of_rooflines_say_not_validated(tmp_path):
     assert hardware_label("llama3-8b-a100-tp1") == "llama3-8b-a100-tp1"
-    assert hardware_label("roofline:model=qwen3-8b,gpu=l4") == "Qwen3-8B on 1 x L4 (roofline, not validated)"
+    assert (
+        hardware_label("roofline:model=qwen3-8b,gpu=l4")
+        == f"Qwen3-8B on 1 x L4, {SIXTEEN} (roofline, not validated)"
+    )
     path = tmp_path / "mine.yaml"
     path.write_text("kind: roofline\nmodel: qwen3-8b\ngpu: l4\ndescription: ours\n")
     assert hardware_label(str(path)) == "ours (roofline, not validated)"
@@ -148,7 +174,10 @@ def test_files(tmp_path):
         "engine: ours\nengines: {ours: {base_ms: 5, per_request_ms: 0.1}}\n"
     )
     hardware = load_hardware(path)
-    assert (hardware.name, hardware.description) == (str(path), "Mine on 1 x Ours")
+    assert (hardware.name, hardware.description) == (
+        str(path),
+        f"Mine on 1 x Ours, {SIXTEEN}",
+    )
     assert hardware.overhead().base_ms == 5
     assert hardware.batch_time()() == pytest.approx(0.005)
     path.write_text("kind: roofline\nmodel: qwen3-8b\ngpu: l4\ntensor_parallel: 2\n")

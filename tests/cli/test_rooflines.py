@@ -6,7 +6,7 @@ import pytest
 
 from kvgym.cli.options.scenario import DESCRIBED_OPTIONS
 
-NOTE = "Qwen3-30B-A3B on 1 x MI300X: roofline, not validated."
+NOTE = "Qwen3-30B-A3B on 1 x MI300X, 16-bit weights and KV cache: roofline, not validated."
 
 
 def test_results_say_that_rooflines_are_not_validated(kvgym, tmp_path):

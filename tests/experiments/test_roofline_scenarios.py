@@ -48,7 +48,7 @@ def test_a_roofline_replaces_other_hardware():
         {},
         None,
     )
-    assert "Qwen3-8B on 2 x L4 (roofline, not validated)" in changed.summary
+    assert "Qwen3-8B on 2 x L4, 16-bit weights and KV cache (roofline, not validated)" in changed.summary
     affine = scenario(hardware=None, batch_time={"kind": "affine", "constant": 1.0}, kv_capacity=50)
     assert build_scenario(affine, hardware=TEXT).batch_time == {}
 
@@ -84,7 +84,7 @@ def test_a_gpu_with_tables_brings_measured_kernels():
 def test_requests_carry_the_note():
     chosen = scenario()
     table = chosen.sample(chosen.make_workload(), 0, 1000)
-    assert table.notes == ("Qwen3-8B on 2 x L4: roofline, not validated.",)
+    assert table.notes == ("Qwen3-8B on 2 x L4, 16-bit weights and KV cache: roofline, not validated.",)
     groups = [{"role": "prefill", "hardware": MAPPING}, {"role": "decode", "hardware": "llama3-8b-a100-tp1"}]
     cluster = scenario(hardware=None, workers=groups)
     assert cluster.sample(cluster.make_workload(), 0, 1000).notes == table.notes

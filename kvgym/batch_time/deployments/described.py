@@ -87,15 +87,10 @@ class Described(Description, ABC):
             memory_fraction=self.memory_fraction,
             activation_reserve=self.reserve_gib * 2**30,
         )
-        served = [
-            f"{dtype} {what}"
-            for dtype, what in ((self.weights, "weights"), (self.kv_dtype, "cache"))
-            if dtype
-        ]
         return {
             "name": name,
             "description": self.description
-            or ", ".join([f"{model.name} on {self.tp} x {gpu.name}", *served]),
+            or f"{model.name} on {self.tp} x {gpu.name}, {_stored_types(model)}",
             "gpu": gpu,
             "tensor_parallel": self.tp,
             "model": model,
@@ -200,6 +195,13 @@ OPTIONS = {
 
 _ALL_OPTIONS = tuple(dict.fromkeys(name for names in OPTIONS.values() for name in names))
 _NAMES = {"roofline": "a roofline", "kernels": "hardware with measured kernels", None: "hardware"}
+
+
+def _stored_types(model: ModelShape) -> str:
+    """Return the types of weights and cache, which are always stated: a cache is not of the weights' type by itself."""
+    usual = f"{8 * model.dtype_bytes:g}-bit"
+    weights, cache = model.weight_dtype or usual, model.kv_dtype or usual
+    return f"{weights} weights and KV cache" if weights == cache else f"{weights} weights, {cache} KV cache"
 
 
 def _source(presets: Presets[Any], given: str | BaseModel) -> str:
