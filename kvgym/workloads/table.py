@@ -13,9 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from kvgym.errors import WorkloadError, shown
 from kvgym.utils.checks import as_array
 from kvgym.workloads.classes import ClassStatistics
+from kvgym.workloads.hashes import BlockHashes, Chains
 from kvgym.workloads.layout import UNKNOWN, WORKLOAD, words
 
-_ABOUT = ("notes", "classes")  # fields that are not columns
+_ABOUT = ("hashes", "notes", "classes")  # fields that are not columns
+
+GAP_KINDS = ("user", "tool")
+"""What a turn of a session waits for, by its ``gap_kind``: a person, or a tool that the model has called."""
 
 _OPTIONAL = {
     "predicted_output_len": ("predicted_len", UNKNOWN),
@@ -47,6 +51,11 @@ class RequestTable:
         priority: int64 (n,) or None, larger is more important.
         ttft_slo: float64 (n,), seconds, or None.
         tbt_slo: float64 (n,), seconds, or None.
+        session_id: int64 (n,), ≥ 0, or None; requests of one session are turns of one conversation or job.
+        turn: int64 (n,), ≥ 1, or None; increases within a session, gaps are turns that were dropped.
+        think_time: float64 (n,), seconds between the end of the session's previous turn and this one, or None.
+        gap_kind: int64 (n,), what that time is, an index of :data:`GAP_KINDS`, or None.
+        hashes: chains of block hashes, or None where it is unknown which requests begin with the same tokens.
         notes: what was clipped or dropped, one sentence each; shown to the user.
         classes: rates and mean lengths of the classes, if the workload has classes; entry k describes class_id k.
     """
@@ -61,6 +70,11 @@ class RequestTable:
     priority: NDArray[np.int64] | None = None
     ttft_slo: NDArray[np.float64] | None = None
     tbt_slo: NDArray[np.float64] | None = None
+    session_id: NDArray[np.int64] | None = None
+    turn: NDArray[np.int64] | None = None
+    think_time: NDArray[np.float64] | None = None
+    gap_kind: NDArray[np.int64] | None = None
+    hashes: BlockHashes | None = None
     notes: tuple[str, ...] = field(default=())
     classes: tuple[ClassStatistics, ...] = field(default=())
 
@@ -70,7 +84,7 @@ class RequestTable:
         Raises:
             WorkloadError: as for :meth:`from_columns`.
         """
-        vars(self).update(vars(RequestTable._of(self.columns(), {}, self.notes, self.classes)))
+        vars(self).update(vars(RequestTable._of(self._all(), {}, self.notes, self.classes)))
 
     @classmethod
     def from_columns(
@@ -78,15 +92,15 @@ class RequestTable:
         *,
         notes: tuple[str, ...] = (),
         classes: tuple[ClassStatistics, ...] = (),
-        **columns: ArrayLike | None,
+        **columns: ArrayLike | BlockHashes | None,
     ) -> RequestTable:
         """Build a table from columns: sorts by arrival (stable), converts and validates.
 
         Args:
             notes: notes of the table.
             classes: classes of the table.
-            **columns: the attributes above by name; ``arrival_time``, ``prompt_len`` and ``output_len``
-                are required.
+            **columns: the attributes above by name, ``hashes`` included; ``arrival_time``, ``prompt_len`` and
+                ``output_len`` are required.
 
         Raises:
             WorkloadError: missing, unknown, ragged or out-of-range columns, with the first bad row.
@@ -96,13 +110,13 @@ class RequestTable:
     @classmethod
     def _of(
         cls,
-        columns: Mapping[str, ArrayLike | None],
-        checked: Mapping[str, NDArray[Any]],
+        columns: Mapping[str, ArrayLike | BlockHashes | None],
+        checked: Mapping[str, Any],
         notes: tuple[str, ...],
         classes: tuple[ClassStatistics, ...],
     ) -> RequestTable:
         """Build a table from new columns (None drops one) and the remaining ones of another table."""
-        unknown = sorted(set(columns) - set(_COLUMNS))
+        unknown = sorted(set(columns) - {*_COLUMNS, "hashes"})
         if unknown:
             raise WorkloadError(f"unknown request column {unknown}; valid: {', '.join(_COLUMNS)}")
         merged = {**checked, **columns}
@@ -118,15 +132,21 @@ class RequestTable:
             if raw.shape != (n,):
                 raise WorkloadError(f"column {name} has shape {raw.shape}; expected ({n},) like arrival_time")
             arrays[name] = _convert(name, raw) if name in columns else raw
+        hashes: Any = merged.get("hashes")
+        if hashes is not None and "hashes" not in columns:
+            hashes = hashes.cut(_common_tokens(checked["prompt_len"], **arrays))
+        _check_hashes(hashes, **arrays)
         times = arrays["arrival_time"]
         if (times[1:] < times[:-1]).any():
             order = np.argsort(times, kind="stable")
             arrays = {name: array[order] for name, array in arrays.items()}
+            hashes = None if hashes is None else hashes[order]
         for array in arrays.values():
             array.setflags(write=False)
         low, high = arrays.get("predicted_low"), arrays.get("predicted_high")
         if (low is None) != (high is None) or (low is not None and high is not None and np.any(low > high)):
             raise WorkloadError("predicted_low and predicted_high must come together, low ≤ high")
+        _check_sessions(arrays)
         class_id = arrays.get("class_id")
         if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
             raise WorkloadError(f"notes = {shown(notes)}; expected strings")
@@ -140,7 +160,9 @@ class RequestTable:
             )
         table = object.__new__(cls)  # the constructor would check everything again
         nothing = dict.fromkeys(_COLUMNS)
-        vars(table).update({**nothing, **arrays, "notes": tuple(notes), "classes": tuple(classes)})
+        vars(table).update(
+            {**nothing, **arrays, "hashes": hashes, "notes": tuple(notes), "classes": tuple(classes)}
+        )
         return table
 
     def __len__(self) -> int:
@@ -148,7 +170,7 @@ class RequestTable:
         return len(self.arrival_time)
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the columns that are present, by name."""
+        """Return the columns that are present, by name; hashes are not among them."""
         values = {name: getattr(self, name) for name in _COLUMNS}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -157,21 +179,29 @@ class RequestTable:
         *,
         notes: tuple[str, ...] | None = None,
         classes: tuple[ClassStatistics, ...] | None = None,
-        **columns: ArrayLike | None,
+        **columns: ArrayLike | BlockHashes | None,
     ) -> RequestTable:
-        """Return a table with some columns replaced (None removes an optional one); new columns are validated."""
+        """Return a table with some columns replaced (None removes an optional one); new columns are validated.
+
+        Hashes that are not replaced are cut where lengths change: old and new prompt begin with the same tokens.
+        """
         return RequestTable._of(
             columns,
-            self.columns(),
+            self._all(),
             self.notes if notes is None else notes,
             self.classes if classes is None else classes,
         )
+
+    def _all(self) -> dict[str, Any]:
+        """Return the columns that are present and the hashes, by name."""
+        return {**self.columns(), "hashes": self.hashes}
 
     def select(self, keep: NDArray[np.bool_] | slice, *notes: str) -> RequestTable:
         """Return the rows under ``keep`` (boolean mask or slice), with ``notes`` appended."""
         return RequestTable.from_columns(
             notes=(*self.notes, *notes),
             classes=self.classes,
+            hashes=None if self.hashes is None else self.hashes[keep],
             **{name: column[keep] for name, column in self.columns().items()},
         )
 
@@ -179,6 +209,17 @@ class RequestTable:
         """Return the same requests arriving ``factor`` times as fast; the rates of classes are scaled too."""
         classes = tuple(c.at_rate(factor, speed=factor) for c in self.classes)
         return self.replace(arrival_time=self.arrival_time / factor, classes=classes)
+
+    def chains(self, unit: int) -> Chains | None:
+        """Return the chains of block hashes in units of ``unit`` tokens, None without hashes.
+
+        Args:
+            unit: tokens of a unit of the cache; divides the hashes' block or is a multiple of it.
+
+        Raises:
+            WorkloadError: neither divides the other.
+        """
+        return None if self.hashes is None else self.hashes.chains(unit)
 
     def to_records(self) -> np.ndarray:
         """Return the table in the simulator's layout, dtype :data:`WORKLOAD`, shape (n,)."""
@@ -204,13 +245,15 @@ _COLUMNS = tuple(f.name for f in fields(RequestTable) if f.name not in _ABOUT)
 
 def _convert(name: str, raw: NDArray[Any]) -> NDArray[Any]:
     """Convert one column to its dtype and check its range."""
-    times = name in ("arrival_time", "ttft_slo", "tbt_slo")
-    least = -(2**31) if name == "priority" else (0 if name == "class_id" else 1)
+    times = name in ("arrival_time", "ttft_slo", "tbt_slo", "think_time")
+    least = {"priority": -(2**31), "class_id": 0, "session_id": 0, "gap_kind": 0}.get(name, 1)
     if not times and raw.dtype == np.int64 and raw.size and raw.min() >= least and raw.max() < 2**31:
         return raw.copy()  # valid without a check of every number
     numbers = _numbers(raw)
     if times:
-        bad = np.isnan(numbers) | (numbers < 0) | (np.isinf(numbers) & (name == "arrival_time"))
+        bad = (
+            np.isnan(numbers) | (numbers < 0) | (np.isinf(numbers) & (name in ("arrival_time", "think_time")))
+        )
         expected = "seconds ≥ 0"
     else:
         bad = ~((least <= numbers) & (numbers < 2**31) & (numbers == np.floor(numbers)))
@@ -219,6 +262,55 @@ def _convert(name: str, raw: NDArray[Any]) -> NDArray[Any]:
         row = int(np.argmax(bad))
         raise WorkloadError(f"column {name}, row {row}: {shown(raw[row])}; expected {expected}")
     return numbers if times else numbers.astype(np.int64)
+
+
+def _common_tokens(
+    old: NDArray[np.int64], prompt_len: NDArray[np.int64], output_len: NDArray[np.int64], **_: NDArray[Any]
+) -> NDArray[np.int64]:
+    """Return how many tokens of each request stay the same when its lengths change, int64 (n,)."""
+    return np.where(prompt_len == old, prompt_len + output_len, np.minimum(prompt_len, old))
+
+
+def _check_hashes(
+    hashes: Any, prompt_len: NDArray[np.int64], output_len: NDArray[np.int64], **_: NDArray[Any]
+) -> None:
+    """Check that hashes fit the requests."""
+    if hashes is None:
+        return
+    if not isinstance(hashes, BlockHashes):
+        raise WorkloadError(f"hashes = {shown(hashes)}; expected BlockHashes, e.g. by BlockHashes.from_rows")
+    if len(hashes) != len(prompt_len):
+        raise WorkloadError(f"hashes have {len(hashes):,} rows; expected {len(prompt_len):,} like prompt_len")
+    if (beyond := hashes.chain_tokens > prompt_len + output_len).any():
+        row = int(np.argmax(beyond))
+        raise WorkloadError(
+            f"hashes, row {row}: cover {hashes.chain_tokens[row]} tokens; expected at most prompt_len + output_len = "
+            f"{prompt_len[row] + output_len[row]}"
+        )
+
+
+def _check_sessions(columns: Mapping[str, NDArray[Any]]) -> None:
+    """Check that sessions have turns, and that these are in order of arrival; the rows are sorted by arrival."""
+    session_id, turn = columns.get("session_id"), columns.get("turn")
+    if session_id is None and turn is None:
+        if found := [name for name in ("think_time", "gap_kind") if name in columns]:
+            raise WorkloadError(f"column {found[0]} needs session_id and turn")
+        return
+    if session_id is None or turn is None:
+        raise WorkloadError("session_id and turn must come together")
+    if (gap_kind := columns.get("gap_kind")) is not None and (wrong := gap_kind >= len(GAP_KINDS)).any():
+        row = int(np.argmax(wrong))
+        raise WorkloadError(
+            f"column gap_kind, row {row}: {gap_kind[row]}; expected 0 ({GAP_KINDS[0]}) or 1 ({GAP_KINDS[1]})"
+        )
+    order = np.argsort(session_id, kind="stable")
+    same = session_id[order][1:] == session_id[order][:-1]
+    if (wrong := same & (turn[order][1:] <= turn[order][:-1])).any():
+        before, row = (int(order[int(np.argmax(wrong)) + i]) for i in (0, 1))
+        raise WorkloadError(
+            f"column turn, row {row}: turn {turn[row]} of session {session_id[row]} arrives after turn {turn[before]} "
+            f"(row {before}); expected increasing turns: correct the turns or the arrival times"
+        )
 
 
 def _numbers(raw: NDArray[Any]) -> NDArray[np.float64]:
