@@ -15,10 +15,24 @@ As printed, Algorithm 4 is off by one in the length of the last chunk, its inner
   first request regardless, so that none starves.
 - A request that returns with its whole KV (swapped out, not recomputed) has no prompt left: it joins the decodes and
   counts as one token.
+
+Memory as the engines count it (``engine_memory``; sources: vllm-project/vllm, ``vllm/core/block_manager_v1.py`` and
+``vllm/core/scheduler.py`` until autumn 2024; microsoft/sarathi-serve, ``sarathi/core/block_space_manager`` and
+``sarathi/core/scheduler``):
+
+- Decodes get their memory in order of activation, and each must find a free block, even if its last block has room.
+  So a request stays only if a block is free after those before it have taken theirs. The oldest stays in any case.
+- The watermark is a number of whole blocks, rounded down. Otherwise it is a number of tokens, rounded up.
+- In Sarathi-Serve a request holds the blocks of its whole prompt from its admission. Otherwise only admissions respect
+  the prompts in progress, and decodes may take the memory that these will need.
+
+In both cases the KV of an output token is written with the batch that generates it; the engines write it with the next
+batch. So every request takes its blocks one iteration earlier than in the engines.
 """
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -34,7 +48,6 @@ from kvgym.kernels import (
     chunk_that_fits,
     claim_of,
     evict,
-    evict_latest,
     first_waiting,
     forget_left,
     has_place,
@@ -69,11 +82,17 @@ from kvgym.policy import (
 VLLM_RULES = (("first_token", "counted"), ("progress_on_evict", "recompute"), ("requeue", "front"))
 """Rules of vLLM: an evicted request returns to the front of the queue and prefills its output tokens again."""
 
-# Layout of the parameters: memory that admission may fill, tokens per iteration, active requests, and a
-# switch.
-_LIMIT, _MAX_TOKENS, _MAX_REQUESTS = range(3)
-_PADDED = 3  # of vLLM: every prompt counts as long as the longest
-_SHORTEST_FIRST = 3  # of Sarathi: the shortest prefill goes first
+# Layout of the parameters: memory that admission may fill, tokens per iteration, active requests, whether memory is
+# that of the engines, and a switch.
+_LIMIT, _MAX_TOKENS, _MAX_REQUESTS, _ENGINE = range(4)
+_PADDED = 4  # of vLLM: every prompt counts as long as the longest
+_SHORTEST_FIRST = 4  # of Sarathi: the shortest prefill goes first
+
+
+@jit_inline
+def missing_block(view: RuleView, slot: Any) -> int:
+    """Return what a free block for a decode is beyond the memory that its next token needs, allocated tokens."""
+    return int(view.problem.block_size - kv_growth(view.problem, slot, 1))
 
 
 @jit_inline
@@ -111,6 +130,19 @@ def admit_prompts(view: RuleView, decision: RuleDecision, params: Any) -> int:
     return prefills
 
 
+@jit_inline
+def evict_newest(view: RuleView, decision: RuleDecision, engine: bool) -> None:
+    """Evict LIFO until the decodes of the others fit; in an engine, until the last of them finds a free block."""
+    need = need_of_active(view)
+    for k in range(view.worker.num_active - 1, -1, -1):
+        slot = view.active[k]
+        beyond = missing_block(view, slot) if engine and k > 0 else 0
+        if need + beyond <= view.problem.kv_capacity:
+            break
+        need -= need_of(view, slot)
+        evict(decision, k)
+
+
 @policy_kernel
 def vllm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Process only prompts if one can be admitted; else decode all requests."""
@@ -118,7 +150,7 @@ def vllm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
     prefills = admit_prompts(view, decision, memory.params)
     if prefills == 0:
         if d.num_admit == 0:
-            evict_latest(view, decision, need_of_active(view))
+            evict_newest(view, decision, memory.params[_ENGINE] == 1.0)
         return
     if w.num_active == 0 and prefills == d.num_admit:
         return  # no request is paused
@@ -129,17 +161,33 @@ def vllm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
 
 
 @jit_inline
-def make_room(view: RuleView, decision: RuleDecision) -> int:
+def unfinished_claim(view: RuleView, slot: Any) -> int:
+    """Return the memory that a prompt in progress will take beside what it holds, with its first output; else 0."""
+    return claim_of(view, slot) - held_by(view, slot) if slot.num_prefill_left > 0 else 0
+
+
+@jit_inline
+def make_room(view: RuleView, decision: RuleDecision, engine: bool) -> int:
     """Evict LIFO until the decodes of the others fit; return the memory that they need, including KV at rest.
 
-    If no decode is left, the oldest prefill must be able to advance by at least one token.
+    If no decode is left, the oldest prefill must be able to advance by at least one token. In an engine, prompts in
+    progress hold all their blocks, and the last decode must find a free one.
     """
     w, active = view.worker, view.active
     last, decodes = w.num_active, w.num_active - w.num_prefilling
-    need = need_of_decodes(view)
+    need, reserved = need_of_decodes(view), 0
+    for k in range(w.num_active if engine and w.num_prefilling > 0 else 0):
+        reserved += unfinished_claim(view, active[k])
     while last > 0:
-        extra = kv_growth(view.problem, active[0], 1) if decodes == 0 else 0
-        if need + extra <= view.problem.kv_capacity:
+        extra = 0
+        if engine and decodes > 0 and last > 1:
+            k = last - 1
+            while active[k].num_prefill_left > 0:
+                k -= 1
+            extra = missing_block(view, active[k])
+        elif not engine and decodes == 0:
+            extra = kv_growth(view.problem, active[0], 1)
+        if need + reserved + extra <= view.problem.kv_capacity:
             break
         last -= 1
         if active[last].num_prefill_left == 0:
@@ -147,6 +195,7 @@ def make_room(view: RuleView, decision: RuleDecision) -> int:
             need -= need_of(view, active[last])
         else:
             need -= held_by(view, active[last])
+            reserved -= unfinished_claim(view, active[last]) if engine else 0
         evict(decision, last)
     return need
 
@@ -180,7 +229,7 @@ def continue_prefills(
             slot.planned = chunk
             budget -= chunk
             room -= kv_growth(view.problem, slot, chunk)
-            reserved += claim_of(view, slot) - held_by(view, slot)
+            reserved += unfinished_claim(view, slot)
     return budget, reserved
 
 
@@ -193,7 +242,7 @@ def sarathi_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -
     for j in range(w.num_queued if shortest_first else 0):
         i = view.queued[j]
         heap_push(memory.state, 0, request_key(view.requests[i].num_prefill_left, i))
-    need = make_room(view, decision)
+    need = make_room(view, decision, params[_ENGINE] == 1.0)
     staying = w.num_active - d.num_evict
     budget, reserved = int(params[_MAX_TOKENS]) - staying, 0
     if w.num_prefilling > 0:
@@ -221,6 +270,19 @@ def sarathi_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -
             heap_pop(memory.state, 0)
 
 
+def admission_limit(system: SystemInfo, watermark: float, engine_memory: bool) -> int:
+    """Return the memory that admission may fill; the watermark of an engine is in whole blocks, rounded down."""
+    if not engine_memory:
+        return fraction_of(system.kv_capacity, watermark)
+    return system.kv_capacity - whole_blocks_of(system, watermark)
+
+
+def whole_blocks_of(system: SystemInfo, fraction: float) -> int:
+    """Return a fraction of the memory as engines compute it: tokens of whole blocks, rounded down."""
+    blocks = int(Decimal(str(fraction)) * (system.kv_capacity // system.block_size))
+    return blocks * system.block_size
+
+
 @register_policy
 class VLLM(CompiledPolicy):
     """First come, first served, prefills first: a batch holds either prompts or decodes."""
@@ -243,6 +305,7 @@ class VLLM(CompiledPolicy):
         max_batch_tokens: int = 4096,
         max_batch_requests: int = 128,
         watermark: float = 0.01,
+        engine_memory: bool = False,
         padded: bool = False,
     ) -> None:
         """Set the limits.
@@ -252,6 +315,9 @@ class VLLM(CompiledPolicy):
                 alone.
             max_batch_requests: maximum number of active requests.
             watermark: fraction of the capacity that admission leaves free, in [0, 1).
+            engine_memory: whether the last decode needs a free block even if its own has room, and the watermark is
+                in whole blocks, as in the engine until autumn 2024; otherwise requests are evicted if their next
+                tokens do not fit.
             padded: whether every prompt of an iteration counts as long as the longest, as in the engine at
                 the time of the papers, which padded prompts to one length; otherwise lengths are summed.
         """
@@ -259,14 +325,16 @@ class VLLM(CompiledPolicy):
         require_count("max_batch_tokens", max_batch_tokens)
         require_count("max_batch_requests", max_batch_requests)
         require_fraction("watermark", watermark)
+        require_flag("engine_memory", engine_memory)
         self.max_batch_tokens, self.max_batch_requests = max_batch_tokens, max_batch_requests
-        self.watermark, self.padded = watermark, padded
+        self.watermark, self.engine_memory, self.padded = watermark, engine_memory, padded
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the admission limit in tokens, the limits of prompt tokens and active requests, and padding."""
-        limit = fraction_of(system.kv_capacity, self.watermark)
+        """Return the admission limit in tokens, the limits of prompt tokens and active requests, and the switches."""
+        limit = admission_limit(system, self.watermark, self.engine_memory)
         return np.array(
-            [limit, self.max_batch_tokens, self.max_batch_requests, self.padded], dtype=np.float64
+            [limit, self.max_batch_tokens, self.max_batch_requests, self.engine_memory, self.padded],
+            dtype=np.float64,
         )
 
 
@@ -298,6 +366,7 @@ class Sarathi(CompiledPolicy):
         max_batch_requests: int = 128,
         order: str = "fcfs",
         watermark: float = 0.0,
+        engine_memory: bool = False,
     ) -> None:
         """Set the budget, the limits and the order.
 
@@ -306,19 +375,23 @@ class Sarathi(CompiledPolicy):
             max_batch_requests: maximum number of active requests.
             order: order of admission: ``"fcfs"``, or ``"spf"``, shortest remaining prefill first (ties by arrival).
             watermark: fraction of the capacity that admission leaves free, in [0, 1).
+            engine_memory: whether a request holds the blocks of its whole prompt from its admission, the last decode
+                needs a free block even if its own has room, and the watermark is in whole blocks, as in the engine.
         """
         require_count("token_budget", token_budget)
         require_count("max_batch_requests", max_batch_requests)
         require("order", order, order in ("fcfs", "spf"), "fcfs or spf")
         require_fraction("watermark", watermark)
+        require_flag("engine_memory", engine_memory)
         self.token_budget, self.max_batch_requests = token_budget, max_batch_requests
-        self.order, self.watermark = order, watermark
+        self.order, self.watermark, self.engine_memory = order, watermark, engine_memory
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the admission limit in tokens, the budget, the limit of active requests, and whether it is SPF."""
-        limit = fraction_of(system.kv_capacity, self.watermark)
+        """Return the admission limit in tokens, the budget, the limit of active requests, and the switches."""
+        limit = admission_limit(system, self.watermark, self.engine_memory)
         return np.array(
-            [limit, self.token_budget, self.max_batch_requests, self.order == "spf"], dtype=np.float64
+            [limit, self.token_budget, self.max_batch_requests, self.engine_memory, self.order == "spf"],
+            dtype=np.float64,
         )
 
     def memory(self, system: SystemInfo) -> RuleMemory:

@@ -41,13 +41,12 @@ Deviations and readings:
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines.iteration_level import VLLM_RULES
+from kvgym.baselines.iteration_level import VLLM_RULES, whole_blocks_of
 from kvgym.errors import ConfigError
 from kvgym.kernels import (
     UNKNOWN,
@@ -325,8 +324,7 @@ class VLLMV1(CompiledPolicy):
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
         """Return the hyperparameters, with the watermark in tokens of whole blocks, rounded down like the engine's."""
-        blocks = int(Decimal(str(self.watermark)) * (system.kv_capacity // system.block_size))
-        watermark = blocks * system.block_size
+        watermark = whole_blocks_of(system, self.watermark)
         limits = {"max_num_batched_tokens": self.max_num_batched_tokens, "max_num_seqs": self.max_num_seqs}
         return np.array([
             *(limits | self.resolve(system)).values(), self.long_prefill_token_threshold,

@@ -240,6 +240,132 @@ def test_sarathi_evicts_the_newest() -> None:
     assert rows(result, "prefill_tokens", "kv_tokens")[:6] == [(2, 3), (1, 5), (1, 7), (1, 9), (0, 6), (0, 7)]
 
 
+# ---------------------------------------------------------------- memory as the engines count it
+
+
+def test_vllm_keeps_a_free_block_for_the_newest() -> None:
+    # Blocks of 4, M = 3 blocks. t=0: 4 | 2. t=1: 5 | 3 are 2 + 1 blocks. In the engine 0 takes the last free one, and 1
+    # finds none although its own has room: evicted. t=2: 1 again, 0 pauses. t=3, t=5: the same. t=6: 1, alone.
+    requests = (12, [0, 0], [3, 1], [4, 2])
+    check(run("vllm:watermark=0", *requests, block_size=4), start=[0, 0], finish=[4, 2])
+    result = run("vllm:watermark=0,engine_memory=true", *requests, block_size=4)
+    check(result, start=[0, 0], finish=[6, 8], evictions=[0, 3])
+    # The oldest needs none: 2, 3, 4 in the only block.
+    check(run("vllm:engine_memory=true", 4, [0], [1], [3], block_size=4), start=[0], finish=[3])
+
+
+@BOTH
+def test_engines_round_watermarks_down_to_whole_blocks(policy: str) -> None:
+    # 15 % of 10 blocks of 4 is one block: 4 + 5 blocks fit. In tokens the limit is 34, so 8 blocks.
+    requests, spec = (40, [0, 0], [15, 19], [1, 1]), f"{policy}:watermark=0.15"
+    check(run(spec, *requests, block_size=4), start=[0, 1], finish=[1, 2])
+    check(run(f"{spec},engine_memory=true", *requests, block_size=4), start=[0, 0], finish=[1, 1])
+
+
+def test_sarathi_holds_the_blocks_of_whole_prompts() -> None:
+    # M = 9, budget 2. 0: s 1, o 6; 1: s 6, o 1. t=0: 0 writes 2; 1 holds 7 and gets a chunk of 1. t=1: 3 + 7 > 9: 1 is
+    # evicted. t=6: 1: 2, 2, 2.
+    result = run("sarathi:token_budget=2,engine_memory=true", 9, [0, 0], [1, 6], [6, 1])
+    check(result, start=[0, 0], finish=[6, 9], evictions=[0, 1])
+    assert rows(result, "prefill_tokens", "kv_tokens")[:6] == [(2, 3), (0, 3), (0, 4), (0, 5), (0, 6), (0, 7)]
+
+
+def test_sarathi_keeps_a_free_block_for_the_newest_decode() -> None:
+    # As for vLLM above; t=2: 6 | 2 are 2 + 1 blocks: 1 is admitted beside the decode. t=3: evicted again. t=4: alone.
+    requests = (12, [0, 0], [3, 1], [4, 2])
+    check(run("sarathi", *requests, block_size=4), start=[0, 0], finish=[4, 2])
+    result = run("sarathi:engine_memory=true", *requests, block_size=4)
+    check(result, start=[0, 0], finish=[4, 6], evictions=[0, 2])
+
+
+def served_by_engine(
+    requests: tuple[list[float], list[int], list[int]], *, blocks: int, size: int, budget: int | None
+) -> tuple[list[float], list[int]]:
+    """Return finish times and evictions from the engines' own loops; vLLM if ``budget`` is None, else Sarathi-Serve.
+
+    A request's output token is written with the batch that generates it; the oldest request is never evicted, and no
+    request starts in an iteration that evicts. Evicted requests recompute and return to the front of the queue.
+    """
+    arrivals, prompts, outputs = requests
+    waiting, running, coming = list[int](), list[int](), list(range(len(arrivals)))
+    held, done, left, evictions = ([0] * len(arrivals) for _ in range(4))
+    finish, clock, free = [0.0] * len(arrivals), 0.0, blocks
+
+    def needed(i: int) -> int:
+        return -(-(prompts[i] + done[i] + 1) // size)
+
+    while coming or waiting or running:
+        if not waiting and not running:
+            clock = max(clock, arrivals[coming[0]])
+        while coming and arrivals[coming[0]] <= clock:
+            waiting.append(coming.pop(0))
+        tokens, evicted = dict[int, int](), False
+
+        def start(most: int) -> int:
+            nonlocal free
+            i = waiting.pop(0)
+            held[i], left[i] = needed(i), prompts[i] + done[i]
+            free -= held[i]
+            running.append(i)
+            tokens[i] = min(left[i], most)  # noqa: B023
+            return tokens[i]  # noqa: B023
+
+        if budget is None:
+            while waiting and needed(waiting[0]) <= free:
+                start(10**9)
+        if not tokens:
+            stay, rest = list[int](), list(running)
+            while rest:
+                i = rest.pop(0)
+                while left[i] == 0 and free < 1 and (stay or rest):
+                    gone, evicted = rest.pop() if rest else i, True
+                    free, held[gone], left[gone] = free + held[gone], 0, 0
+                    evictions[gone] += 1
+                    waiting.insert(0, gone)
+                    if gone == i:
+                        break
+                if i not in waiting:
+                    stay.append(i)
+                    if left[i] == 0:
+                        free, held[i], tokens[i] = free + held[i] - needed(i), needed(i), 1
+            running[:] = stay
+        if budget is not None:
+            room = budget - len(tokens)
+            for i in running:
+                if left[i] > 0 and room > 0:
+                    tokens[i] = min(left[i], room)
+                    room -= tokens[i]
+            while not evicted and waiting and room > 0 and needed(waiting[0]) <= free:
+                room -= start(room)
+        clock += 1
+        for i, count in tokens.items():
+            left[i] = max(0, left[i] - count)
+            done[i] += left[i] == 0
+            if done[i] == outputs[i]:
+                free, finish[i] = free + held[i], clock
+                running.remove(i)
+    return finish, evictions
+
+
+@BOTH
+def test_engine_memory_follows_the_loops_of_the_engines(policy: str) -> None:
+    evictions = 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        requests = (
+            np.cumsum(rng.integers(0, 3, 40)).tolist(),
+            rng.integers(1, 30, 40).tolist(),
+            rng.integers(1, 30, 40).tolist(),
+        )
+        budget = 16 if policy == "sarathi" else None
+        finish, evicted = served_by_engine(requests, blocks=24, size=4, budget=budget)
+        spec = f"{policy}:watermark=0,engine_memory=true" + (f",token_budget={budget}" if budget else "")
+        result = run(spec, 96, *requests, block_size=4, progress_on_evict="recompute", requeue="front")
+        check(result, finish=finish, evictions=evicted)
+        evictions += sum(evicted)
+    assert evictions > 50
+
+
 # ---------------------------------------------------------------- both, under load
 
 
@@ -275,12 +401,14 @@ def test_all_requests_are_served_and_memory_is_used(policy: str, first_token: st
         ("vllm", {"max_batch_requests": 0}),
         ("vllm", {"watermark": 1}),
         ("vllm", {"watermark": -0.01}),
+        ("vllm", {"engine_memory": 1}),
         ("sarathi", {"token_budget": 0}),
         ("sarathi", {"token_budget": "many"}),
         ("sarathi", {"max_batch_requests": -1}),
         ("sarathi", {"max_batch_requests": True}),
         ("sarathi", {"watermark": float("nan")}),
         ("sarathi", {"order": "sjf"}),
+        ("sarathi", {"engine_memory": "yes"}),
         ("sarathi", {"chunk": 512}),
     ],
 )
