@@ -1,8 +1,12 @@
-"""Logs of a real server: a row per request, read from a file and checked."""
+"""Logs of a real server: a row per request, read from a file and checked.
+
+Logs of known benchmarks need no options, see :mod:`kvgym.validation.log_formats`; any other table has its columns named
+as usual, or mapped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import TraceFormatError, some
 from kvgym.utils.arguments import explained
+from kvgym.validation.log_formats import NUMBERS, OWN_OUTPUT, REQUESTS, parse_log
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.traces.clock import UNITS, named_unit, time_kind
 from kvgym.workloads.traces.own_table import ALIASES, OWN_COLUMNS, SHORT, OwnTable, columns_note
@@ -20,12 +25,6 @@ from kvgym.workloads.traces.source import SourceFile
 from kvgym.workloads.traces.values import PER_SECOND, Column, Columns
 
 Floats = NDArray[np.float64]
-
-OWN_OUTPUT = (
-    "This log was written by kvgym run: agreement with it proves nothing. Give the log of a real server; "
-    "docs/validation.md lists its columns."
-)
-"""The note on a log that is the simulator's own output."""
 
 SLOWEST_TOKEN = 10.0
 """Seconds per output token beyond which times cannot be seconds."""
@@ -40,6 +39,7 @@ COLUMNS = (
     Column("prompt_len", "prompt_len", "positive"),
     Column("output_len", "output_len", "positive"),
     *(Column(name, name, "seconds", required=False) for pair in _CHOICES for name in pair),
+    Column("num_evictions", "num_evictions", "index", required=False),
 )
 """Columns of a log of served requests."""
 
@@ -63,6 +63,7 @@ SERVED_ALIASES: Mapping[str, tuple[str, ...]] = {
         "e2e_request_latency",
         "request_latency",
     ),
+    "num_evictions": ("num_evictions", "evictions", "num_preemptions", "preemptions"),
 }
 """Column names recognised without a mapping, as in traces."""
 
@@ -78,6 +79,7 @@ class ServedLog:
         output_len: int64 (n,), tokens.
         ttft: float64 (n,), seconds from arrival to first token.
         e2e_latency: float64 (n,), seconds from arrival to last token.
+        num_evictions: evictions (vLLM: preemptions) during the log; None = the log does not have them.
         notes: what was left out, one sentence each.
     """
 
@@ -87,6 +89,7 @@ class ServedLog:
     output_len: NDArray[np.int64]
     ttft: Floats
     e2e_latency: Floats
+    num_evictions: int | None = None
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -105,9 +108,8 @@ class ServedLog:
 
     def select(self, keep: NDArray[np.bool_], note: str) -> ServedLog:
         """Return the requests under ``keep``, bool (n,), times as they are, with a note."""
-        columns = {
-            f.name: getattr(self, f.name)[keep] for f in fields(self) if f.name not in ("name", "notes")
-        }
+        others = ("name", "num_evictions", "notes")
+        columns = {f.name: getattr(self, f.name)[keep] for f in fields(self) if f.name not in others}
         return replace(self, **columns, notes=(*self.notes, note))
 
     def requests(self, *, known: bool = False) -> RequestTable:
@@ -135,9 +137,11 @@ def read_served(
 ) -> ServedLog:
     """Read a log of served requests.
 
-    Columns ``arrival_time``, ``prompt_len``, ``output_len``, ``first_token_time`` or ``ttft``, ``finish_time`` or
-    ``e2e_latency``, or other names, recognised or given, as in traces (docs/traces.md). Moments are of any one clock;
-    others are ignored.
+    Logs of :data:`~kvgym.validation.log_formats.FORMATS` are recognised: ``kvgym observe`` (its folder is enough),
+    ``vllm bench serve --save-detailed``, inference-perf, and times of vLLM's engine. Any other file, and any file with
+    ``columns`` or ``time_unit``, is a table with columns ``arrival_time``, ``prompt_len``, ``output_len``,
+    ``first_token_time`` or ``ttft``, ``finish_time`` or ``e2e_latency``, optionally ``num_evictions``, or other names,
+    recognised or given, as in traces (docs/traces.md). Moments are of any one clock; other columns are ignored.
 
     Args:
         path: CSV, JSON, JSONL or Parquet.
@@ -150,16 +154,38 @@ def read_served(
             before it arrived or finished before that, or times are not in the unit; with row and column.
         ConfigError: no such column or unit.
     """
+    path = Path(path)
+    path = path / REQUESTS if (path / REQUESTS).is_file() else path
+    parsed = None if columns or time_unit is not None else parse_log(path)
+    if parsed is None:
+        return _read_table(path, columns or {}, time_unit)
+    data = {name: np.array([getattr(row, name) for row in parsed.rows]) for name in NUMBERS}
+    return _log_of(path, data, parsed.num_evictions, parsed.notes)
+
+
+def _read_table(path: Path, columns: Mapping[str, str], time_unit: str | None) -> ServedLog:
+    """Read a table with one row per request."""
     source = SourceFile.open(path)
-    found = _found(source, columns or {}, time_unit)
+    found = _found(source, columns, time_unit)
     kinds, notes = _kinds(source, found, time_unit)
     types = {c.target: kinds.get(c.target, c.kind) for c in COLUMNS}
     data = source.columns([Column(name, target, types[target]) for target, name in found.items()])
-    arrival = data["arrival_time"]
-    if not len(arrival):
+    if not len(data["arrival_time"]):
         raise TraceFormatError(f"{source.path}: no rows; expected at least one request")
-    start = _seconds(arrival - arrival.min(), kinds["arrival_time"])
     ttft, e2e = (_since_arrival(data, kinds, *pair) for pair in _CHOICES)
+    arrival = _seconds(data["arrival_time"] - data["arrival_time"].min(), kinds["arrival_time"])
+    evictions = int(data["num_evictions"].sum()) if "num_evictions" in data else None
+    times = {"arrival_time": arrival, "ttft": ttft, "e2e_latency": e2e}
+    return _log_of(path, {**data, **times}, evictions, notes)
+
+
+def _log_of(path: Path, data: Columns, num_evictions: int | None, notes: Sequence[str]) -> ServedLog:
+    """Return a log of columns in file order; arrivals are in seconds of any clock.
+
+    Raises:
+        TraceFormatError: times contradict each other, or are not plausible.
+    """
+    ttft, e2e = data["ttft"], data["e2e_latency"]
     for bad, what in (
         (ttft < 0, "the first token comes before the arrival"),
         (e2e < ttft, "the request finishes before its first token"),
@@ -167,21 +193,23 @@ def read_served(
         if bad.any():
             row = int(np.argmax(bad))
             raise TraceFormatError(
-                f"{source.path}, request {row + 1}: {what} ({int(bad.sum()):,} of {len(bad):,} requests): first token "
+                f"{path}, request {row + 1}: {what} ({int(bad.sum()):,} of {len(bad):,} requests): first token "
                 f"{ttft[row]:+g} s, finish {e2e[row]:+g} s after it; times must be of one clock, and in the unit of "
                 "their names (ttft_ms) or --time-unit, else in seconds"
             )
+    start = data["arrival_time"] - data["arrival_time"].min()
     order = np.argsort(start, kind="stable")
     log = ServedLog(
-        name=source.path.name,
+        name=path.name,
         arrival_time=start[order],
         prompt_len=data["prompt_len"].astype(np.int64)[order],
         output_len=data["output_len"].astype(np.int64)[order],
         ttft=ttft[order],
         e2e_latency=e2e[order],
+        num_evictions=num_evictions,
         notes=tuple(notes),
     )
-    _check_times(log, source.path)
+    _check_times(log, path)
     return log
 
 
@@ -216,6 +244,8 @@ def _found(source: SourceFile, given: Mapping[str, str], time_unit: str | None) 
                 f'--columns "{span}=NAME"; found {names}'
             )
         chosen |= {name: found[name] for name in sure or present}
+    if "num_evictions" in found:
+        chosen["num_evictions"] = found["num_evictions"]
     return chosen
 
 
@@ -227,7 +257,7 @@ def _kinds(
     for target, name in found.items():
         if target.endswith("_time"):
             kinds[target], how[target] = time_kind(name, source.first_value(name), time_unit)
-        elif target not in ("prompt_len", "output_len"):
+        elif target not in ("prompt_len", "output_len", "num_evictions"):
             kinds[target] = named_unit(name) or UNITS.get(time_unit or "") or "seconds"
             how[target] = f"in {kinds[target]}"
     if WRITTEN in source.names:
