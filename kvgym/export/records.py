@@ -54,6 +54,13 @@ REQUESTS: dict[str, Field] = {
     "priority": Field("Int64", "", "larger is more important", "with priorities"),
     "ttft_slo": Field("Float64", "s", "target of its time to first token; inf = none", "with targets"),
     "tbt_slo": Field("Float64", "s", "target of every gap between its tokens; inf = none", "with targets"),
+    "session_id": Field("Int64", "", "its session", "with sessions"),
+    "turn": Field("Int64", "", "its turn in the session, from 1", "with sessions"),
+    "think_time": Field("Float64", "s", "from the end of the previous turn to this one", "with think times"),
+    "gap_kind": Field("Int64", "", "what that time is: 0 a person, 1 a tool", "with kinds of gaps"),
+    "hash_ids": Field("String", "", "its block hashes, separated by spaces", "with hashes"),
+    "hash_block": Field("Int64", "tokens", "what a hash stands for", "with hashes"),
+    "hash_tokens": Field("Int64", "tokens", "that its hashes cover", "with hashes"),
     "start_time": Field("Float64", "s", "first admission; null: never"),
     "first_token_time": Field("Float64", "s", "first output token; null: none yet"),
     "finish_time": Field("Float64", "s", "last output token; null: not finished"),
@@ -95,6 +102,7 @@ def request_frame(result: SimulationResult) -> Frame:
     r, table = result.requests, result.table
     columns: dict[str, Any] = {"request_id": np.arange(len(table))}
     columns |= table.columns()
+    columns |= {} if table.hashes is None else table.hashes.columns()
     for name in ("start_time", "first_token_time", "finish_time"):
         columns[name] = r[name]
     columns["max_token_gap"] = np.where(r["max_token_gap"] > 0, r["max_token_gap"], np.nan)
@@ -153,7 +161,7 @@ def _frame(columns: Mapping[str, Any], fields: Mapping[str, Field]) -> Frame:
 def _typed(column: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Return a column as int64, float64 or bool, masked where it is NaN."""
     missing = np.isnan(column) if column.dtype.kind == "f" else np.zeros(len(column), bool)
-    kind = {"Int64": np.int64, "Float64": np.float64, "Boolean": np.bool_}[dtype]
+    kind = {"String": object, "Int64": np.int64, "Float64": np.float64, "Boolean": np.bool_}[dtype]
     if not missing.any():
         return column.astype(kind)
     return np.ma.MaskedArray(np.where(missing, 0, column).astype(kind), missing)

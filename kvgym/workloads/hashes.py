@@ -123,6 +123,16 @@ class BlockHashes:
         start = int(self.chain_start[i])
         return self.chain[start : start - (-int(self.chain_tokens[i]) // self.block)]
 
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return the columns of a file: hashes as text, ``"0 1 2"``, tokens of a block, and covered tokens."""
+        texts = np.empty(len(self), object)
+        texts[:] = [" ".join(map(str, self.row(i).tolist())) for i in range(len(self))]
+        return {
+            "hash_ids": texts,
+            "hash_block": np.full(len(self), self.block),
+            "hash_tokens": self.chain_tokens,
+        }
+
     def chains(self, unit: int) -> Chains:
         """Return the chains in units of ``unit`` tokens; only full units count.
 

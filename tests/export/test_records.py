@@ -8,6 +8,7 @@ from kvgym import make_batch_time, read_trace, simulate
 from kvgym.errors import ConfigError
 from kvgym.export.records import ITERATIONS, REQUESTS, iteration_frame, request_frame, write_frame
 from kvgym.simulator.system import System
+from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 
 UNIT = make_batch_time({"kind": "unit"})
@@ -22,6 +23,11 @@ FULL = RequestTable.from_columns(
     priority=[0, -1, 2],
     ttft_slo=[1.5, np.inf, 3.0],
     tbt_slo=[1.0, 2.0, np.inf],
+    session_id=[4, 4, 0],
+    turn=[1, 3, 1],
+    think_time=[0.0, 0.1, 0.0],
+    gap_kind=[0, 1, 0],
+    hashes=BlockHashes.from_rows([[0, 1], [0, 2, 3, 4], [5]], [3, 7, 2], 2),
 )
 
 
@@ -32,8 +38,8 @@ def result_of(table=FULL, workers=1, **options):
 
 def conforms(frame, fields, missing=()):
     expected = {name: f.dtype for name, f in fields.items() if name not in missing}
-    kinds = {name: str(frame[name].dtype) for name in frame.columns}
-    assert {name: kind.capitalize().replace("Bool", "Boolean") for name, kind in kinds.items()} == expected
+    kinds = {"bool": "Boolean", "int64": "Int64", "float64": "Float64", "object": "String"}
+    assert {name: kinds[str(frame[name].dtype)] for name in frame.columns} == expected
     assert list(frame.columns) == [name for name in fields if name in expected]
 
 
@@ -56,7 +62,8 @@ def test_optional_columns():
     bare = RequestTable.from_columns(arrival_time=[0.0], prompt_len=[2], output_len=[1])
     optional = {name for name, f in REQUESTS.items() if f.present != "always"}
     conforms(request_frame(result_of(bare)), REQUESTS, missing=optional)
-    assert optional == {*FULL.columns(), "worker"} - {"arrival_time", "prompt_len", "output_len"}
+    columns = {*FULL.columns(), *FULL.hashes.columns(), "worker"}
+    assert optional == columns - {"arrival_time", "prompt_len", "output_len"}
 
 
 def test_missing_events_are_null():
@@ -78,6 +85,8 @@ def test_reading_back_gives_the_same_run(tmp_path, file_format):
     again = read_trace(path)
     for name, column in FULL.columns().items():
         np.testing.assert_array_equal(again.columns()[name], column, name)
+    assert again.hashes.columns()["hash_ids"].tolist() == ["0 1", "0 2 3 4", "5"]
+    assert again.hashes.chain_tokens.tolist() == [3, 7, 2]
     assert "slo_met" in next(note for note in again.notes if note.startswith("Ignored columns"))
     assert result_of(again).requests.tobytes() == result.requests.tobytes()
 

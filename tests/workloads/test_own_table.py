@@ -41,9 +41,8 @@ def test_a_mapping_by_hand(tmp_path: Path) -> None:
 
 def test_columns_of_sessions_and_users_are_named(tmp_path: Path) -> None:
     path = write(tmp_path, "when,in,out,Session ID,userId,users\n10,5,6,a,b,c\n")
-    assert any(
-        note.startswith("Not used: Session ID, userId; ") for note in load_trace(path, columns=MAPPING).notes
-    )
+    assert any(note.startswith("Not used: userId; ") for note in load_trace(path, columns=MAPPING).notes)
+    assert load_trace(path, columns=MAPPING).extra["session_id"].tolist() == [0]
     used = {**MAPPING, "class_id": "userId"}
     numbered = write(tmp_path, "when,in,out,userId\n10,5,6,1\n", "b.csv")
     assert not any(note.startswith("Not used") for note in load_trace(numbered, columns=used).notes)

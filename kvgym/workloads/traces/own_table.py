@@ -10,6 +10,7 @@ import yaml
 
 from kvgym.errors import ConfigError, TraceFormatError, shown, some
 from kvgym.workloads.traces.clock import UNITS, plain_name, time_kind, without_unit
+from kvgym.workloads.traces.sharing import HASH_COLUMNS, SESSION_COLUMNS
 from kvgym.workloads.traces.source import SourceFile
 from kvgym.workloads.traces.values import Column, Columns, to_seconds
 
@@ -24,6 +25,8 @@ OWN_COLUMNS = (
     Column("priority", "priority", "integer", required=False),
     Column("ttft_slo", "ttft_slo", "slo", required=False),
     Column("tbt_slo", "tbt_slo", "slo", required=False),
+    *SESSION_COLUMNS,
+    *HASH_COLUMNS,
 )
 """Columns of kvgym's own format: all that a trace may contain."""
 
@@ -102,6 +105,7 @@ class OwnTable:
     zero: str = "a prompt or output of length 0"
     batched: bool = False
     own_clock: bool = False
+    block: int | None = None
 
     def __post_init__(self) -> None:
         """Check the options.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,21 +17,20 @@ from kvgym.utils.registry import Registry
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.traces.clock import AS_SECONDS, dated_kind
+from kvgym.workloads.traces.conversations import (
+    AgentFormat,
+    ConversationFormat,
+    Tokenizer,
+    count_words,
+)
 from kvgym.workloads.traces.own_table import OWN_COLUMNS, OwnTable, identity_notes
+from kvgym.workloads.traces.sharing import join_columns
 from kvgym.workloads.traces.source import SourceFile
 from kvgym.workloads.traces.trace import NO_TIMES, Trace
 from kvgym.workloads.traces.values import PER_SECOND, Column, Columns, to_seconds
 
 WRITTEN = "num_evictions"
 """A column that only the ``requests.csv`` of a kvgym run has; its times are in seconds."""
-
-Tokenizer = Callable[[str], "int | Sized"]
-"""Converts a text to its number of tokens or to the tokens."""
-
-
-def count_words(text: str) -> int:
-    """Return the number of words, which the papers use in place of tokens (MC-SF, Section 5.2)."""
-    return len(text.split())
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,7 @@ class TableFormat:
         zero: meaning of a length of 0, for the note on dropped rows.
         batched: whether arrivals are recorded in batches.
         own_clock: whether times are kept as written instead of counted from the first row.
+        block: tokens of a hash, None if the format has no usual number.
     """
 
     name: str
@@ -53,6 +53,7 @@ class TableFormat:
     zero: str = "a prompt or output of length 0"
     batched: bool = False
     own_clock: bool = False
+    block: int | None = None
 
     def matches(self, names: tuple[str, ...]) -> bool:
         """Return whether a file with these columns or keys has this format."""
@@ -98,65 +99,7 @@ class TableFormat:
         return data, [*listed, *identity_notes(ignored)]
 
 
-@dataclass(frozen=True)
-class ConversationFormat:
-    """A format with one conversation per record; its first question and answer make a request.
-
-    Attributes:
-        name: its name.
-        description: one line.
-        turns: key of the list of turns.
-        role: key of a turn's speaker.
-        text: key of a turn's text.
-    """
-
-    name: str
-    description: str
-    turns: str
-    role: str
-    text: str
-    batched: bool = False
-    own_clock: bool = False
-    zero: str = "no question with an answer, or an empty one,"
-
-    def matches(self, names: tuple[str, ...]) -> bool:
-        """Return whether a file with these columns or keys has this format."""
-        return self.turns in names
-
-    def read(self, source: SourceFile, tokenizer: Tokenizer) -> tuple[Columns, list[str]]:
-        """Return prompt and output lengths in file order, and notes."""
-        if not self.matches(source.names):
-            raise TraceFormatError(
-                f"{source.path}: key {shown(self.turns)} is missing; found {', '.join(source.names) or 'none'}"
-            )
-        lengths: list[tuple[int, int]] = []
-        for place, record in source.records(self.turns):
-            pair = self._first_exchange(source.path, place, record.get(self.turns))
-            lengths.append((_count(tokenizer, pair[0]), _count(tokenizer, pair[1])) if pair else (0, 0))
-        table = np.array(lengths, np.float64).reshape(-1, 2)
-        return {"prompt_len": table[:, 0], "output_len": table[:, 1]}, []
-
-    def _first_exchange(self, path: Path, place: str, turns: Any) -> tuple[str, str] | None:
-        """Return the first question and the first answer after it, None if there is no such pair."""
-        if not isinstance(turns, list):
-            raise TraceFormatError(f"{path}, {place}, key {shown(self.turns)}: expected a list of turns")
-        question = None
-        for turn in turns:
-            text = turn.get(self.text) if isinstance(turn, dict) else None
-            if not isinstance(text, str) or self.role not in turn:
-                raise TraceFormatError(
-                    f"{path}, {place}, key {shown(self.turns)}: "
-                    f"expected turns with {shown(self.role)} and text in {shown(self.text)}"
-                )
-            speaker = str(turn[self.role]).lower()
-            if question is None and speaker in ("user", "human"):
-                question = text
-            elif question is not None and speaker not in ("user", "human", "system"):
-                return question, text
-        return None
-
-
-Format: TypeAlias = TableFormat | ConversationFormat | OwnTable
+Format: TypeAlias = TableFormat | ConversationFormat | AgentFormat | OwnTable
 
 FORMATS: Registry[Format] = Registry("trace format")
 """All formats, in the order in which detection tries them."""
@@ -188,14 +131,30 @@ for _format in (
         zero="0 response tokens (a failed request) or 0 request tokens",
     ),
     TableFormat(
+        "bailian",
+        "Qwen-Bailian, JSONL: Mooncake's columns, but timestamp in s; chat_id, parent_chat_id, turn",
+        (
+            Column("timestamp", "arrival_time", "seconds"),
+            Column("input_length", "prompt_len", "tokens"),
+            Column("output_length", "output_len", "tokens"),
+            Column("chat_id", "chat_id", "label"),
+            Column("parent_chat_id", "parent_chat_id", "label"),
+            Column("turn", "turn", "positive", required=False),
+            Column("hash_ids", "hash_ids", "hashes", required=False),
+        ),
+        block=16,
+    ),
+    TableFormat(
         "mooncake",
-        "Mooncake, JSONL: timestamp (ms, recorded in batches), input_length, output_length",
+        "Mooncake, JSONL: timestamp (ms, recorded in batches), input_length, output_length, hash_ids",
         (
             Column("timestamp", "arrival_time", "milliseconds"),
             Column("input_length", "prompt_len", "tokens"),
             Column("output_length", "output_len", "tokens"),
+            Column("hash_ids", "hash_ids", "hashes", required=False),
         ),
         batched=True,
+        block=512,
     ),
     TableFormat(
         "vidur",
@@ -219,6 +178,10 @@ for _format in (
         turns="conversation",
         role="role",
         text="content",
+    ),
+    AgentFormat(
+        "lmcache",
+        "LMCache agent traces, JSONL or Parquet: session_id, input (messages), output_length, pre_gap; no times",
     ),
     OwnTable(),
 ):
@@ -263,7 +226,8 @@ def load_trace(
         return _last[1]
     trace = _read(path, _chosen(format, columns or {}, time_unit), tokenizer)
     for column in (trace.arrival_time, trace.prompt_len, trace.output_len, *trace.extra.values()):
-        column.setflags(write=False)
+        if isinstance(column, np.ndarray):
+            column.setflags(write=False)
     if key is not None:
         _last = key, trace
     return trace
@@ -308,6 +272,8 @@ def _read(path: str | Path, chosen: Format | None, tokenizer: Tokenizer) -> Trac
     data, notes = chosen.read(source, tokenizer)
     if how == "detected" and isinstance(chosen, TableFormat):
         notes += chosen.time_note(source)
+    data, more = join_columns(data, source, chosen.block)
+    notes += more
     num_rows = len(data["prompt_len"])
     sha256 = source.contents[0]
     has_times = "arrival_time" in data
@@ -404,11 +370,5 @@ def _detect(source: SourceFile) -> Format:
 
 
 def _to_int(name: str, column: NDArray[Any]) -> NDArray[Any]:
-    """Convert lengths and ids to int64; SLOs stay float64."""
-    return column if name.endswith("_slo") else column.astype(np.int64)
-
-
-def _count(tokenizer: Tokenizer, text: str) -> int:
-    """Return the number of tokens of a text."""
-    tokens = tokenizer(text)
-    return tokens if isinstance(tokens, int) else len(tokens)
+    """Convert lengths and ids to int64; times and hashes stay as they are."""
+    return column if name.endswith(("_slo", "_time", "hashes")) else column.astype(np.int64)

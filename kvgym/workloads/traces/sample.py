@@ -109,9 +109,34 @@ def _burstgpt(table: RequestTable) -> Rows:
 
 def _mooncake(table: RequestTable) -> Rows:
     return [
-        {"timestamp": round(1e3 * t), "input_length": p, "output_length": o, "hash_ids": [0, 1]}
-        for t, p, o in _tuples(table)
+        {"timestamp": round(1e3 * t), "input_length": p, "output_length": o, "hash_ids": _hash_ids(i, p, 512)}
+        for i, (t, p, o) in enumerate(_tuples(table))
     ]
+
+
+def _bailian(table: RequestTable) -> Rows:
+    return [
+        {
+            "chat_id": i,
+            "parent_chat_id": i - 1 if i % 2 else -1,
+            "timestamp": t,
+            "input_length": p,
+            "output_length": o,
+            "type": "text",
+            "turn": 1 + i % 2,
+            "hash_ids": _hash_ids(i, p, 16),
+        }
+        for i, (t, p, o) in enumerate(_tuples(table))
+    ]
+
+
+def _hash_ids(row: int, tokens: int, block: int) -> list[int]:
+    """Return the hashes of a request that shares its first block, if that is full, with all others."""
+    own = range(1, -(-tokens // block))
+    return [0 if tokens >= block else _OWN * (row + 1), *(_OWN * (row + 1) + j for j in own)]
+
+
+_OWN = 1 << 16  # hashes of one request
 
 
 def _vidur(table: RequestTable) -> Rows:
@@ -155,12 +180,27 @@ def _table(table: RequestTable) -> Rows:
     ]
 
 
+def _lmcache(table: RequestTable) -> Rows:
+    return [
+        {
+            "session_id": f"session-{i}",
+            "model": "synthetic",
+            "input": [{"role": "user", "content": _words(p - 1)}],
+            "output_length": o,
+            "pre_gap": 0.0,
+        }
+        for i, (_, p, o) in enumerate(_tuples(table))
+    ]
+
+
 _ROWS: dict[str, Callable[[RequestTable], Rows]] = {
     "azure": _azure,
     "burstgpt": _burstgpt,
+    "bailian": _bailian,
     "mooncake": _mooncake,
     "vidur": _vidur,
     "sharegpt": _sharegpt,
     "lmsys": _lmsys,
+    "lmcache": _lmcache,
     "table": _table,
 }

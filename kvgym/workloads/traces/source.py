@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from errno import EINVAL
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -28,6 +29,7 @@ from kvgym.workloads.traces.parquet import parquet_first, parquet_names, parquet
 from kvgym.workloads.traces.values import (
     DECIMAL_COMMA,
     KINDS,
+    OBJECTS,
     PER_SECOND,
     Column,
     Columns,
@@ -139,12 +141,20 @@ class SourceFile:
             raise TraceFormatError(
                 f"{self.path}: column {shown(missing[0])} is missing; found {', '.join(self.names) or 'none'}"
             )
+        plain = not any(c.kind in OBJECTS for c in present)
         if self.container == "parquet":
-            return self._parquet_columns(present)
+            return self._parquet_columns(present, plain)
         if self.container == "csv":
-            fast = self._fast_columns(present) if self.contents[1] else None
+            fast = self._fast_columns(present) if plain and self.contents[1] else None
             return fast if fast is not None else self._checked_columns(present, self._csv_rows())
         return self._checked_columns(present, self._complete_records(absent))
+
+    def place(self, row: int) -> str:
+        """Return where a row is, for messages; rows count from 0."""
+        if self.container == "parquet":
+            return f"row {row}"
+        rows: Iterator[tuple[str, Any]] = self._csv_rows() if self.container == "csv" else self.records()
+        return next(islice(rows, row, None))[0]
 
     def first_value(self, name: str) -> Any:
         """Return the value of a column or key in the first row, None if there is none."""
@@ -201,10 +211,10 @@ class SourceFile:
                 arrays[c.source] = times
         return _validated(arrays, columns)
 
-    def _parquet_columns(self, columns: Sequence[Column]) -> Columns:
+    def _parquet_columns(self, columns: Sequence[Column], plain: bool) -> Columns:
         """Read a Parquet file; errors name the row of a wrong value."""
         names = [c.source for c in columns]
-        arrays = parquet_numbers(self.path, names)
+        arrays = parquet_numbers(self.path, names) if plain else None
         fast = None if arrays is None else _validated(arrays, columns)
         if fast is not None:
             return fast
@@ -231,7 +241,7 @@ class SourceFile:
         self, columns: Sequence[Column], rows: Iterator[tuple[str, dict[str, Any]]]
     ) -> Columns:
         """Read value by value; raise an error with the place of the first wrong one."""
-        lists: dict[str, list[float | int]] = {c.target: [] for c in columns}
+        lists: dict[str, list[Any]] = {c.target: [] for c in columns}
         for place, row in rows:
             for c in columns:
                 value = row.get(c.source)
@@ -241,8 +251,18 @@ class SourceFile:
                     raise TraceFormatError(
                         f"{self.path}, {place}, column {shown(c.source)}: {_wrong(value, c)}"
                     ) from None
-        types = {c.target: np.int64 if c.kind == "datetime" else np.float64 for c in columns}
-        return {target: np.array(values, types[target]) for target, values in lists.items()}
+        return {c.target: _array(lists[c.target], c.kind) for c in columns}
+
+
+def _array(values: list[Any], kind: str) -> NDArray[Any]:
+    """Return parsed values as an array; labels that are all numbers become int64."""
+    if kind not in OBJECTS:
+        return np.array(values, np.int64 if kind == "datetime" else np.float64)
+    if kind == "label" and all(isinstance(value, int) for value in values):
+        return np.array(values, np.int64)
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
 
 
 def _traces_in(folder: Path) -> str:

@@ -30,7 +30,8 @@ class Trace:
         arrival_time: float64 (n,), seconds since the first row (kvgym's own format: as written).
         prompt_len: int64 (n,), tokens, ≥ 1.
         output_len: int64 (n,), tokens, ≥ 1.
-        extra: further columns of a request table, by name.
+        extra: further columns of a request table, by name; ``hashes`` are
+            :class:`~kvgym.workloads.hashes.BlockHashes`.
         notes: what was read, ignored and dropped.
         has_times: whether the file has arrival times.
         batched: whether the format records arrivals in batches, so that equal times are an artefact.
@@ -43,7 +44,7 @@ class Trace:
     arrival_time: Times
     prompt_len: NDArray[np.int64]
     output_len: NDArray[np.int64]
-    extra: dict[str, NDArray[Any]] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     has_times: bool = True
     batched: bool = False

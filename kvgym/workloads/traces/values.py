@@ -13,7 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Columns = dict[str, NDArray[Any]]
-"""Raw columns by target name: int64 nanoseconds for ``datetime``, else float64, in file order."""
+"""Raw columns by target name, in file order: int64 nanoseconds for ``datetime``, objects for kinds of
+:data:`OBJECTS`, else float64."""
+
+OBJECTS = ("hashes", "label")
+"""Kinds of columns with lists or texts as values."""
 
 DATE = r"(?:19[7-9]\d|20\d\d|21\d\d)-\d{2}-\d{2}"
 """Pattern of valid dates, 1970 to 2199: nanoseconds since 1970 fit 64 bits."""
@@ -83,6 +87,8 @@ KINDS: Mapping[str, Kind] = {
     "integer": Kind("a whole number", _whole(-math.inf)),
     **{unit: Kind(f"a number of {unit} ≥ 0", lambda x: (x >= 0) & (x < math.inf)) for unit in PER_SECOND},
     "slo": Kind("a number of seconds ≥ 0, or nothing for no target", lambda x: x >= 0, missing=math.inf),
+    "hashes": Kind("a list of hashes, [0, 1, 2] or 0 1 2", bool),
+    "label": Kind("a whole number or a text", bool),
     "datetime": Kind(
         "a time such as 2023-11-16 18:15:46.6805900 or 2024-05-10T00:00:00+00:00 (ISO 8601)", bool
     ),
@@ -107,8 +113,10 @@ def to_seconds(times: NDArray[Any], kind: str) -> NDArray[np.float64]:
     return np.asarray(times / PER_SECOND[kind], np.float64)
 
 
-def parse_value(value: Any, kind: str) -> float | int:
+def parse_value(value: Any, kind: str) -> Any:
     """Return one value of a column as a number; datetimes as nanoseconds since 1970 (UTC without a zone).
+
+    Hashes are lists of whole numbers or texts, labels one of them.
 
     Args:
         value: text of a CSV field, or a value of a JSON record.
@@ -120,6 +128,15 @@ def parse_value(value: Any, kind: str) -> float | int:
     rule = KINDS[kind]
     if kind == "datetime":
         return _nanoseconds(value)
+    if kind == "hashes":
+        values = re.split(r"[\s,]+", value.strip("[] ")) if isinstance(value, str) else value
+        if not isinstance(values, list | tuple):
+            raise ValueError("not a list")
+        if set(map(type, values)) <= {int}:
+            return values
+        return [_label(each) for each in values if each != ""]
+    if kind == "label":
+        return _label(value)
     if value is None or (isinstance(value, str) and not value.strip()):
         if rule.missing is None:
             raise ValueError("missing")
@@ -135,6 +152,20 @@ def parse_value(value: Any, kind: str) -> float | int:
     if not rule.valid(number):
         raise ValueError("out of range")
     return number
+
+
+def _label(value: Any) -> int | str:
+    """Return a whole number or a text; numbers in texts are numbers."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("not a label")
+    if isinstance(value, str):
+        text = value.strip()
+        if not text:
+            raise ValueError("missing")
+        return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text
+    if value != math.floor(value):
+        raise ValueError("not a whole number")
+    return int(value)
 
 
 def _offset(zone: str) -> int:

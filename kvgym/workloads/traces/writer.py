@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from kvgym.workloads.table import RequestTable
 
 @explained
 def write_requests(table: RequestTable, path: str | Path) -> None:
-    """Write a table so that :func:`read_trace` returns the same columns, bit for bit.
+    """Write a table so that :func:`read_trace` returns the same columns, bit for bit; hashes are numbered again.
 
     Times since 1970 are read relative to the first one unless ``format="kvgym"`` is given. Columns have the names of
     :class:`RequestTable`, absent columns are omitted, and a target of infinity is an empty value. Notes are not
@@ -39,12 +40,19 @@ def write_requests(table: RequestTable, path: str | Path) -> None:
             name: np.ma.masked_equal(values, np.inf) if name.endswith("_slo") else values
             for name, values in columns.items()
         }
+        | ({} if table.hashes is None else table.hashes.columns())
     )
     if suffix == ".csv":
         frame.write_csv(path)
     elif suffix == ".parquet":
         frame.write_parquet(path)
     elif suffix == ".jsonl":
-        write_text(path, "".join(json.dumps(row) + "\n" for row in frame.rows()))
+        write_text(path, "".join(json.dumps(_listed(row)) + "\n" for row in frame.rows()))
     else:
         raise ConfigError(f"{path}: unknown suffix {shown(suffix)}; valid: .csv, .jsonl, .parquet")
+
+
+def _listed(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its hashes as a list."""
+    hashes = row.get("hash_ids")
+    return row if hashes is None else {**row, "hash_ids": [int(each) for each in hashes.split()]}
