@@ -28,7 +28,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.profiles is not None:
         for name in recipe_names():
-            write_hardware(calibrate(args.profiles, load_recipe(name), args.date), HARDWARE / f"{name}.yaml")
+            made = calibrate(args.profiles, load_recipe(name), args.date, implausible=True)
+            write_hardware(made, HARDWARE / f"{name}.yaml")
     print(report([load_calibrated(name) for name in hardware_names()]))
 
 

@@ -86,6 +86,20 @@ def test_prefill_fit_recovers_its_own_form():
     assert np.all(np.diff(fit.own) >= 0)
 
 
+def test_prefill_of_a_kernel_that_long_chunks_fill_better():
+    """A pair takes as long as the chunk fills the GPU; own is flat, then rises: not concave."""
+    chunk = np.array([32.0, 64, 128, 256, 512, 1024, 2048, 4096, 8192])
+    value = 0.01 + 1e-7 * chunk * np.maximum(chunk, 1024)
+    points = (np.tile(chunk, 2), np.repeat([0.0, 8192], 9), np.append(value, value + 2e-7 * chunk * 8192))
+    nodes = np.append(0.0, chunk)
+    errors = [
+        np.abs(prefill_ms(_table(fit_prefill(nodes, points, concave=concave)), chunk, 0 * chunk) / value - 1)
+        for concave in (True, False)
+    ]
+    assert errors[0].max() > 0.06
+    assert errors[1].max() < 0.02
+
+
 def test_long_prefills_are_never_faster_than_the_peak():
     """Flat beyond a chunk of 100: a pair takes 1e-3 ms at the peak, so own rises by half of the estimated 2e-3."""
     chunk = np.array([0.0, 50, 100])

@@ -11,6 +11,7 @@ from helpers.profiles import (
     attention_row,
     attention_rows,
     linear_rows,
+    operator_ms,
     read,
     recipe,
     write,
@@ -81,7 +82,7 @@ def test_a_repeated_measurement_counts_as_the_median(folder):
     write(folder / "linear.csv", rows + again)
     profiles = read_profiles(folder, recipe(degree=2))
     place = list(profiles.tokens).index(64)
-    assert profiles.block[place] == pytest.approx(7 * 0.0125 + 0.03)
+    assert profiles.block[place] == pytest.approx(7 * operator_ms(64) + 0.03)
 
 
 def test_reshapes_may_be_missing_or_zero(folder):
@@ -239,7 +240,7 @@ def test_too_few_rows(folder):
     with pytest.raises(ConfigError, match="0 rows of prefills of one request"):
         _calibrate(folder)
     prefills = [row for row in attention_rows(degree=2) if row["is_prefill"]]
-    write(folder / "attention.csv", [attention_row(1, 0, k, 0.02, degree=2) for k in (32, 64)] + prefills)
+    write(folder / "attention.csv", [attention_row(1, 0, k, 0.01, degree=2) for k in (32, 64)] + prefills)
     with pytest.raises(ConfigError, match="decode attention: 2 different measurements; at least 4"):
         _calibrate(folder)
 

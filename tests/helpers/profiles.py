@@ -15,7 +15,7 @@ SIZES = [2048 * 2**i for i in range(16)]
 
 
 def operator_ms(tokens):
-    return 0.01 * (1 + tokens / 256)
+    return 0.01 * (1 + tokens / 1024)
 
 
 def decode_ms(n, k):
@@ -23,7 +23,7 @@ def decode_ms(n, k):
 
 
 def prefill_ms(c, k):
-    return 0.02 + 1e-7 * c * c + 2e-7 * c * k
+    return 0.02 + 4e-8 * c * c + 8e-8 * c * k
 
 
 def all_reduce_ms(size):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +79,16 @@ def fit_decode(points: Rows, candidates: tuple[float, ...], kv_capacity: int) ->
     return table, pool_decodes(Surface(few, table.columns, sampled, support, table.change), totals)
 
 
-def fit_prefills(points: Rows) -> tuple[Surface, PooledPrefill]:
+def fit_prefills(points: Rows, *, concave: bool = False) -> tuple[Surface, PooledPrefill]:
     """Fit prefill attention by (chunk, cached), and as a sum over requests.
 
     Args:
         points: chunk, cached tokens, milliseconds, each of shape (p,).
+        concave: see :func:`fit_prefill`.
     """
     rows, columns = grid(CHUNKS, points[0]), grid(CACHED, points[1])
     table = fit_surface(rows, columns, points, PREFILL_TERMS)
-    return _thinned(table, points[2]), fit_prefill(np.concatenate([[0.0], rows]), points)
+    return _thinned(table, points[2]), fit_prefill(np.concatenate([[0.0], rows]), points, concave=concave)
 
 
 def with_cached(points: Rows, pair_ms: float) -> Rows:
@@ -170,9 +172,21 @@ def _small_sizes(size: Floats, bytes_per_token: float) -> Floats:
 
 
 def _hold_out(
-    group: str, count: int, rng: np.random.Generator, keep: NDArray[np.int64] | None = None
+    group: str,
+    count: int,
+    rng: np.random.Generator,
+    keep: NDArray[np.int64] | None = None,
+    *,
+    apart: bool = True,
 ) -> NDArray[np.bool_]:
     """Choose rows at random, except the outermost and, if enough others are left, those in ``keep``.
+
+    Args:
+        group: name of the group, for the message.
+        count: number of its rows, in the order of their quantities.
+        rng: chooses them.
+        keep: indices of rows that the table needs.
+        apart: choose no two neighbours, as the table would have nothing to follow between the rows around them.
 
     Raises:
         ConfigError: there are fewer than four rows.
@@ -183,7 +197,14 @@ def _hold_out(
     inner = np.arange(1, count - 1)
     free = inner if keep is None else np.setdiff1d(inner, keep)
     chosen = np.zeros(count, bool)
-    chosen[rng.choice(free if len(free) >= number else inner, number, replace=False)] = True
+    allowed = free if len(free) >= number else inner
+    if not apart:
+        chosen[rng.choice(allowed, number, replace=False)] = True
+        return chosen
+    for row in rng.permutation(allowed):
+        if number and not (chosen[row - 1] or chosen[row + 1]):
+            chosen[row] = True
+            number -= 1
     return chosen
 
 
@@ -231,7 +252,12 @@ def _save_at(tokens: Floats, save: tuple[Floats, Floats]) -> Floats:
 
 
 def calibrate(
-    folder: Path, recipe: Recipe, date: str | None = None, *, max_error: float = REFUSE_BEYOND
+    folder: Path,
+    recipe: Recipe,
+    date: str | None = None,
+    *,
+    max_error: float = REFUSE_BEYOND,
+    implausible: bool = False,
 ) -> dict[str, Any]:
     """Return the content of a hardware file, with the errors of its tables on held-out rows.
 
@@ -243,30 +269,36 @@ def calibrate(
         recipe: what to calibrate.
         date: ISO 8601 day; None = today.
         max_error: largest median error allowed in the groups of :data:`WARN_BEYOND`.
+        implausible: allow times that the hardware makes implausible; the file then states them.
 
     Raises:
-        ConfigError: an invalid ``date`` or profile (see :func:`read_profiles`), too few rows or a single value of a
-            quantity, or a median error above ``max_error``; the message names the group.
+        ConfigError: an invalid ``date`` or profile (see :func:`read_profiles`), implausible times, too few rows or a
+            single value of a quantity, or a median error above ``max_error``; the message names the group.
     """
     day = parse_day(date)
-    gpu, model, parts = recipe.gpu, recipe.model, recipe.tensor_parallel
+    gpu, model, parts = recipe.gpu, recipe.served, recipe.tensor_parallel
     capacity, origin = recipe.capacity()
     profiles = read_profiles(folder, recipe)
+    if profiles.doubts and not implausible:
+        others = len(profiles.doubts) - 1
+        more = f" ({others} more column{'s' * (others > 1)})" if others else ""
+        raise ConfigError(f"{profiles.doubts[0]}{more}; --implausible writes the file all the same")
     rng = np.random.default_rng(SEED)
+    hold_out = partial(_hold_out, apart=recipe.method > 1)
     per_token = model.hidden * model.dtype_bytes
 
-    out = _hold_out("token operators", len(profiles.tokens), rng, _kept_tokens(profiles.tokens))
+    out = hold_out("token operators", len(profiles.tokens), rng, _kept_tokens(profiles.tokens))
     total = profiles.block + 2 * profiles.add
     held: dict[str, Any] = {"linear": {"tokens": _exact(profiles.tokens[out]), "ms": _exact(total[out])}}
     tokens, block, add, embedding = (
         column[~out] for column in (profiles.tokens, profiles.block, profiles.add, profiles.embedding)
     )
     decode_rows, (n, k, t) = _split(
-        profiles.decode, _hold_out("decode attention", len(profiles.decode[0]), rng)
+        profiles.decode, hold_out("decode attention", len(profiles.decode[0]), rng)
     )
     held["decode"] = {"decodes": _exact(n), "context": _exact(k), "ms": _exact(t)}
     prefill_rows, (c, k, t) = _split(
-        profiles.prefill, _hold_out("prefill attention", len(profiles.prefill[0]), rng)
+        profiles.prefill, hold_out("prefill attention", len(profiles.prefill[0]), rng)
     )
     held["prefill"] = {"chunk": _exact(c), "cached": _exact(k), "ms": _exact(t)}
 
@@ -283,7 +315,7 @@ def calibrate(
     assert gpu.num_sms is not None
     heads, kv_heads = (max(1, count // parts) for count in (model.num_heads, model.num_kv_heads))
     decode, pooled = fit_decode(decode_rows, batches(gpu.num_sms, heads, kv_heads), capacity)
-    prefill, summed = fit_prefills(prefill_rows)
+    prefill, summed = fit_prefills(prefill_rows, concave=recipe.method == 1)
     summed = summed.continued(pair * roofline.compute_efficiency, pair)
     weights, row = roofline.lm_head()
     tables: dict[str, Any] = {
@@ -314,7 +346,7 @@ def calibrate(
         right = np.searchsorted(size, small)
         neighbours = np.concatenate([right, np.maximum(right - 1, 0)])
         reduce_rows, (s, _, t) = _split(
-            profiles.all_reduce, _hold_out("all-reduce", len(size), rng, neighbours)
+            profiles.all_reduce, hold_out("all-reduce", len(size), rng, neighbours)
         )
         held["all_reduce"] = {"size": _exact(s), "ms": _exact(t)}
         size, low, median = reduce_rows
@@ -335,11 +367,12 @@ def calibrate(
         "kv_capacity": capacity,
         "kv_capacity_origin": origin,
         "engine": recipe.engine,
-        "engines": {name: engine.model_dump() for name, engine in recipe.engines.items()},
+        "engines": {name: engine.model_dump(exclude_none=True) for name, engine in recipe.engines.items()},
         "valid_range": ranges,
         "fit_error": {},
         "tables": tables,
         "held_out": held,
+        **({"doubts": list(profiles.doubts)} if profiles.doubts else {}),
     }
     errors = CalibratedHardware.model_validate(content).measured_errors()
     _refuse(recipe.name, errors, max_error)
@@ -379,11 +412,11 @@ def _refuse(name: str, errors: dict[str, FitError], max_error: float) -> None:
 
 
 def warnings(hardware: CalibratedHardware) -> list[str]:
-    """Return a line for each operator group with a large median error or with estimated values."""
+    """Return a line for each doubt, and each operator group with a large median error or with estimated values."""
     estimated = [
         "attention_prefill: no chunk after cached tokens was measured; their attention is estimated from the data sheet"
     ]
-    return (estimated if hardware.valid_range["prefill_cached_each"][1] == 0 else []) + [
+    return [*hardware.doubts, *(estimated if hardware.valid_range["prefill_cached_each"][1] == 0 else [])] + [
         f"{group}: median error {hardware.fit_error[group].median:.1%} is above {bound:.0%}"
         for group, bound in WARN_BEYOND.items()
         if group in hardware.fit_error and hardware.fit_error[group].median > bound

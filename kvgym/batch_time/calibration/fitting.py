@@ -34,6 +34,10 @@ LONG_CONTEXT = 4096.0
 """Context of each decode beyond which the weight of a batch in pooling falls with the square of the context."""
 
 
+TOWARDS_GUESS = 0.01
+"""Weight of the first guess of prefill attention at each node, relative to a fitted row."""
+
+
 class Change(NamedTuple):
     """Relative change of a table's entries when it was made monotone."""
 
@@ -206,12 +210,18 @@ class PooledPrefill(NamedTuple):
         return PooledPrefill(self.launch, np.append(self.chunk, far), own, cached)
 
 
-def fit_prefill(nodes: Floats, points: tuple[Floats, Floats, Floats]) -> PooledPrefill:
-    """Fit prefill attention with ``own`` and ``cached`` concave and non-decreasing in the chunk.
+def fit_prefill(
+    nodes: Floats, points: tuple[Floats, Floats, Floats], *, concave: bool = False
+) -> PooledPrefill:
+    """Fit prefill attention with ``own`` and ``cached`` non-decreasing, and rising at most in proportion to the chunk.
+
+    More is not needed for a sum that is non-decreasing in every field of a load. A concave first guess, which misses
+    kernels that fill the GPU better with longer chunks, is refined.
 
     Args:
         nodes: chunk lengths at which the slopes may change, ascending from 0, shape (n,).
         points: chunk, cached tokens, measured milliseconds, each of shape (k,).
+        concave: return the first guess.
     """
     chunk, cached, value = points
 
@@ -225,6 +235,60 @@ def fit_prefill(nodes: Floats, points: tuple[Floats, Floats, Floats]) -> PooledP
     weights = weights / scale
     width = shape.shape[1]
     at_nodes = basis(nodes)
-    return PooledPrefill(
-        float(weights[0]), nodes, at_nodes @ weights[1 : 1 + width], at_nodes @ weights[1 + width :]
+    own, past = at_nodes @ weights[1 : 1 + width], at_nodes @ weights[1 + width :]
+    guess = PooledPrefill(float(weights[0]), nodes, own, past)
+    return guess if concave else _refined(guess, points)
+
+
+def _refined(guess: PooledPrefill, points: tuple[Floats, Floats, Floats]) -> PooledPrefill:
+    """Return the nearest fit with values that rise at most in proportion to the chunk.
+
+    The unknowns are ratios to the guess; a small weight on their distance from 1 keeps what was not measured. Least
+    squares under linear inequalities are the projection of a point on a cone, found by non-negative least squares
+    (Lawson and Hanson, Solving Least Squares Problems, chapter 23).
+    """
+    chunk, cached, value = points
+    nodes, count = guess.chunk, len(guess.chunk)
+    i, share = bilinear_weights(nodes, chunk)
+    k = np.arange(len(value))
+    shape = np.zeros((len(value), count))
+    shape[k, i], shape[k, i + 1] = 1 - share, share
+    least = 1e-3 * float(value.min())
+    prior = np.concatenate(
+        [
+            [max(guess.launch, least)],
+            np.maximum(guess.own, least / nodes[-1]),
+            np.maximum(guess.cached, least / max(float(cached.max()), 1.0)),
+        ]
     )
+    columns = [np.ones((len(value), 1)), chunk[:, None] * shape, cached[:, None] * shape]
+    data = np.hstack(columns) * prior / value[:, None]
+    keep = TOWARDS_GUESS * np.eye(len(prior))
+    q, r = np.linalg.qr(np.vstack([data, keep]))
+    point = q.T @ np.concatenate([np.ones(len(value)), TOWARDS_GUESS * np.ones(len(prior))])
+    rules = np.zeros((2, 2 * count - 2, count))
+    steps = np.arange(count - 1)
+    rules[:, steps, steps], rules[:, steps, steps + 1] = -1, 1  # non-decreasing …
+    later = steps[1:]
+    rules[:, count - 2 + later, later] = nodes[later + 1] / nodes[later]  # … and y / x non-increasing
+    rules[:, count - 2 + later, later + 1] = -1
+    rules[:, -1, 0] = 1
+    cone = np.zeros((2 * rules.shape[1] + 1, len(prior)))
+    cone[0, 0] = 1
+    cone[1 : 1 + rules.shape[1], 1 : 1 + count] = rules[0]
+    cone[1 + rules.shape[1] :, 1 + count :] = rules[1]
+    cone = cone * prior
+    cone = np.linalg.solve(r.T, (cone / np.linalg.norm(cone, axis=1, keepdims=True)).T)
+    forces, _ = nnls(cone, -point, maxiter=20000)
+    fitted = prior * np.linalg.solve(r, point + cone @ forces)
+    own, past = fitted[1 : 1 + count], fitted[1 + count :]
+    return PooledPrefill(max(float(fitted[0]), 0.0), nodes, _within(nodes, own), _within(nodes, past))
+
+
+def _within(nodes: Floats, values: Floats) -> Floats:
+    """Return values without the rounding errors by which they violate their bounds."""
+    result = np.maximum(values, 0.0)
+    for i in range(1, len(result)):
+        most = result[i - 1] * nodes[i] / nodes[i - 1] if i > 1 else np.inf
+        result[i] = min(max(result[i], result[i - 1]), most)
+    return result

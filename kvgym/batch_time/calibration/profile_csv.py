@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kvgym.batch_time.calibration.plausibility import doubts
 from kvgym.batch_time.calibration.profile_table import ProfileTable, by_key
 from kvgym.batch_time.calibration.recipes import ProfileFile, Recipe
 from kvgym.batch_time.hardware.interpolation import Floats, isotonic
@@ -27,7 +28,7 @@ BLOCK_OPERATORS = (
     "mlp_act",
     "mlp_down_proj",
 )
-"""Token operators of one block, each once; a block also has two residual additions (``add``)."""
+"""Token operators of one block, each once; a block also has two residual additions, ``add``, if norms lack them."""
 
 RESHAPES = ("attn_input_reshape", "attn_output_reshape")
 """Columns of an attention file that may be missing or 0."""
@@ -45,12 +46,13 @@ class Profiles:
     Attributes:
         tokens: tokens, shape (n,).
         block: sum of :data:`BLOCK_OPERATORS`, shape (n,).
-        add: one residual addition, shape (n,).
+        add: one residual addition, shape (n,); 0 = fused into the norms.
         embedding: input embedding, shape (n,).
         decode: decodes, context of each, time; each of shape (d,).
         prefill: chunk, cached tokens, time; each of shape (p,).
         save: tokens and time of output reshape plus separate KV writes; each of shape (s,).
         all_reduce: bytes, smallest and median time, each of shape (a,), or None.
+        doubts: columns with implausible times, a line each.
     """
 
     tokens: Floats
@@ -61,6 +63,7 @@ class Profiles:
     prefill: tuple[Floats, Floats, Floats]
     save: tuple[Floats, Floats]
     all_reduce: tuple[Floats, Floats, Floats] | None
+    doubts: tuple[str, ...]
 
 
 def read_profiles(folder: Path, recipe: Recipe) -> Profiles:
@@ -74,9 +77,11 @@ def read_profiles(folder: Path, recipe: Recipe) -> Profiles:
         ConfigError: a file or column is missing, no rows fit the recipe, a cell is not a time, times are not
             milliseconds, or a row differs strongly from its neighbours; the message names file, line and column.
     """
-    ideal = IdealTimes(recipe.gpu, recipe.model, recipe.tensor_parallel)
-    tokens, *times = _linear(folder, recipe, ideal)
-    decode, prefill, save = _attention(folder, recipe, ideal)
+    ideal = IdealTimes(recipe.gpu, recipe.served, recipe.tensor_parallel)
+    found: list[str] = []
+    tokens, *times = _linear(folder, recipe, ideal, found)
+    decode, prefill, save = _attention(folder, recipe, ideal, found)
+    reduce = None if recipe.profiles.all_reduce is None else _all_reduce(folder, recipe, ideal, found)
     return Profiles(
         tokens,
         np.sum(times[:-2], axis=0),
@@ -85,7 +90,8 @@ def read_profiles(folder: Path, recipe: Recipe) -> Profiles:
         decode,
         prefill,
         save,
-        None if recipe.profiles.all_reduce is None else _all_reduce(folder, recipe, ideal),
+        reduce,
+        tuple(found),
     )
 
 
@@ -110,11 +116,20 @@ def _of_model(table: ProfileTable, recipe: Recipe, *, mlp: bool) -> ProfileTable
     return table.where({DEGREE: recipe.tensor_parallel})
 
 
-def _linear(folder: Path, recipe: Recipe, ideal: IdealTimes) -> list[Floats]:
-    operators = [*BLOCK_OPERATORS, "add", "emb"]
-    table = _of_model(_open(folder, recipe.profiles.linear, ["num_tokens", *operators]), recipe, mlp=True)
+def _linear(folder: Path, recipe: Recipe, ideal: IdealTimes, found: list[str]) -> list[Floats]:
+    """Return tokens, and times of the operators, an addition and the embedding; add doubts to ``found``."""
+    needed = ["num_tokens", *BLOCK_OPERATORS, "emb"]
+    table = _of_model(_open(folder, recipe.profiles.linear, needed), recipe, mlp=True)
     tokens = table.numbers("num_tokens", least=1)
-    times = [table.times(name, [tokens], ideal.linear(name, tokens)) for name in operators]
+    fused = not table.has("add") or not table.numbers("add").any()
+    times = []
+    for name in (*BLOCK_OPERATORS, "add", "emb"):
+        if name == "add" and fused:
+            times.append(np.zeros(len(table)))
+            continue
+        ideal_ms = ideal.linear(name, tokens)
+        times.append(table.times(name, [tokens], ideal_ms))
+        found += doubts(table.path, name, times[-1], ideal_ms)
     return by_key([tokens], times)
 
 
@@ -122,8 +137,9 @@ Columns = tuple[Floats, Floats, Floats]
 
 
 def _attention(
-    folder: Path, recipe: Recipe, ideal: IdealTimes
+    folder: Path, recipe: Recipe, ideal: IdealTimes, found: list[str]
 ) -> tuple[Columns, Columns, tuple[Floats, Floats]]:
+    """Return decode and prefill attention and what each token adds to them; add doubts to ``found``."""
     keys = ["batch_size", "prefill_chunk_size", "kv_cache_size", "is_prefill"]
     table = _open(folder, recipe.profiles.attention, [*keys, "attn_prefill", "attn_decode"])
     table = _of_model(table, recipe, mlp=False)
@@ -155,12 +171,14 @@ def _attention(
         if len(rows) < 2:
             raise ConfigError(f"profile {table.path}: {len(rows)} rows of {name}; at least 2 are needed")
 
-    d = by_key(
-        [decodes, context], [decode.times("attn_decode", [decodes, context], ideal.decode(decodes, context))]
-    )
-    p = by_key(
-        [chunk, cached], [prefill.times("attn_prefill", [chunk, cached], ideal.prefill(chunk, cached))]
-    )
+    ideal_ms = ideal.decode(decodes, context)
+    ms = decode.times("attn_decode", [decodes, context], ideal_ms)
+    found += doubts(table.path, "attn_decode", ms, ideal_ms, whole_batch=whole_batch)
+    d = by_key([decodes, context], [ms])
+    ideal_ms = ideal.prefill(chunk, cached)
+    ms = prefill.times("attn_prefill", [chunk, cached], ideal_ms)
+    found += doubts(table.path, "attn_prefill", ms, ideal_ms)
+    p = by_key([chunk, cached], [ms])
     save = _save(decode, decodes, prefill, chunk, recipe, ideal)
     return (d[0], d[1], d[2]), (p[0], p[1], p[2]), save
 
@@ -192,12 +210,12 @@ def _save(
     large, shape_large = large[beyond], shape_large[beyond]
     kv_large = np.zeros(len(large))
     if kv.any():
-        per_token = recipe.model.kv_bytes_per_token / recipe.model.num_layers / recipe.tensor_parallel
+        per_token = recipe.served.kv_bytes_per_token / recipe.model.num_layers / recipe.tensor_parallel
         kv_large = kv[-1] + 2e3 * per_token / recipe.gpu.memory_bandwidth * (large - small[-1])
     return np.append(small, large), isotonic(np.append(shape + kv, shape_large + kv_large))
 
 
-def _all_reduce(folder: Path, recipe: Recipe, ideal: IdealTimes) -> Columns:
+def _all_reduce(folder: Path, recipe: Recipe, ideal: IdealTimes, found: list[str]) -> Columns:
     file = recipe.profiles.all_reduce
     assert file is not None
     table = _open(folder, file, ["size", "num_workers", "all_reduce", "all_reduce.min"])
@@ -206,7 +224,10 @@ def _all_reduce(folder: Path, recipe: Recipe, ideal: IdealTimes) -> Columns:
     table = table.where({"collective": "all_reduce", "devices_per_node": node}, optional=True)
     table.one_value(("max_devices_per_node",))
     size = table.numbers("size", least=1)
-    low = table.times("all_reduce.min", [size], ideal.all_reduce(size), faster=FASTEST_FACTOR)
-    times = [low, table.times("all_reduce", [size], ideal.all_reduce(size))]
-    size, low, median = by_key([size], times)
+    ideal_ms = ideal.all_reduce(size)
+    low = table.times("all_reduce.min", [size], ideal_ms, faster=FASTEST_FACTOR)
+    median = table.times("all_reduce", [size], ideal_ms)
+    for name, ms in (("all_reduce.min", low), ("all_reduce", median)):
+        found += doubts(table.path, name, ms, ideal_ms)
+    size, low, median = by_key([size], [low, median])
     return size, low, median

@@ -15,14 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from kvgym.batch_time.calibration.plausibility import LAUNCH_MS
 from kvgym.batch_time.hardware.interpolation import Floats
 from kvgym.errors import ConfigError, shown
 
 ALIASES = {"tp": "num_tensor_parallel_workers", "n_head": "n_q_head", "backend": "attention_backend"}
 """Names of columns in sampled files."""
-
-LAUNCH_MS = 0.005
-"""Minimum time of a kernel without its work, for bounds, milliseconds."""
 
 MEDIAN_BOUNDS = (1 / 50, 50.0)
 """Bounds of a column's median of measured / ideal time; they exclude times in seconds or microseconds."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from kvgym.batch_time.hardware.kv_capacity import check_tensor_parallel, kv_capacity
 from kvgym.batch_time.hardware.overhead import NO_ENGINE, EngineOverhead, check_engine
 from kvgym.batch_time.hardware.presets import GPUS, MODELS
-from kvgym.batch_time.hardware.shapes import GPU, ModelShape, require_plain
+from kvgym.batch_time.hardware.shapes import GPU, Dtype, ModelShape, require_plain
 from kvgym.errors import UnknownNameError
 from kvgym.simulator.system import MAX_CAPACITY
 from kvgym.utils.reading import parse_fields, read_text, validate_fields
@@ -93,10 +93,14 @@ class Recipe(_Section):
         profiles: the CSV files.
         model: shape; in the file a full shape or the name of a preset.
         gpu: data-sheet values; in the file all values or the name of a preset.
+        weights: type of the weights of the blocks; None = the model's, usually 16-bit.
+        kv_dtype: type of the cache entries; None = the model's, usually 16-bit.
         tensor_parallel: number of GPUs.
         kv_capacity: tokens of KV cache.
         engine: default engine, a name in ``engines``.
         engines: overhead of engines outside the GPU, by name.
+        method: 2 = as described in docs/calibration.md; 1 = as kvgym's own files were made, which results rest on: rows
+            are held out wherever the draw puts them, and prefill attention is concave.
     """
 
     name: str = Field(pattern=r"^\w[\w.-]*$")
@@ -105,14 +109,25 @@ class Recipe(_Section):
     profiles: ProfileFiles
     model: ModelShape
     gpu: GPU
+    weights: Dtype | None = None
+    kv_dtype: Dtype | None = None
     tensor_parallel: int = Field(default=1, gt=0)
     kv_capacity: KVCapacity = KVCapacity()
     engine: str = NO_ENGINE
     engines: dict[str, EngineOverhead] = {}
+    method: Literal[1, 2] = 2
+
+    @property
+    def served(self) -> ModelShape:
+        """The model with the recipe's types of weights and cache."""
+        types = {"weight_dtype": self.weights, "kv_dtype": self.kv_dtype}
+        return self.model.model_copy(
+            update={name: dtype for name, dtype in types.items() if dtype is not None}
+        )
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
-        require_plain(self.model, "calibration")
+        require_plain(self.model, "calibration", types=True)
         check_tensor_parallel(self.model, self.tensor_parallel)
         if self.gpu.num_sms is None:
             raise ValueError(
@@ -134,7 +149,7 @@ class Recipe(_Section):
             return given.tokens, given.origin
         tokens = kv_capacity(
             self.gpu,
-            self.model,
+            self.served,
             tensor_parallel=self.tensor_parallel,
             memory_fraction=given.memory_fraction,
             activation_reserve=given.activation_reserve_gib * 2**30,

@@ -175,6 +175,7 @@ class CalibratedHardware(Hardware):
         fit_error: errors of the tables on held-out rows, by operator group.
         tables: calibrated operator tables.
         held_out: measurements that the tables were not fitted to.
+        doubts: columns of the profiles with implausible times, a line each.
     """
 
     date: str
@@ -182,6 +183,7 @@ class CalibratedHardware(Hardware):
     fit_error: dict[str, FitError]
     tables: ProfileTables
     held_out: HeldOut
+    doubts: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> CalibratedHardware:
@@ -196,7 +198,7 @@ class CalibratedHardware(Hardware):
     @property
     def kind(self) -> str:
         """Origin of its batch times."""
-        return "calibrated"
+        return "calibrated with implausible times" if self.doubts else "calibrated"
 
     def measured_errors(self) -> dict[str, FitError]:
         """Compute the errors of the tables on the held-out rows, by operator group; equal to ``fit_error``."""

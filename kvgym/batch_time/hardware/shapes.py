@@ -273,19 +273,20 @@ class ModelShape(_Figures):
         return self.latent is not None or kv % tensor_parallel == 0 or tensor_parallel % kv == 0
 
 
-def require_plain(model: ModelShape, what: str) -> None:
-    """Check that a model is dense, caches keys and values, and has one data type.
+def require_plain(model: ModelShape, what: str, *, types: bool = False) -> None:
+    """Check that a model is dense and caches keys and values, and that it has one data type.
 
     Args:
         model: its shape.
         what: what requires this, for the message.
+        types: allow other types of weights and cache.
 
     Raises:
         ConfigError: it does not.
     """
-    for name in ("experts", "latent", "weight_dtype", "kv_dtype"):
+    for name in ("experts", "latent", *(() if types else ("weight_dtype", "kv_dtype"))):
         if getattr(model, name) is not None:
             raise ConfigError(
-                f"{what}: {model.name} has {name}; only dense models of one data type that cache keys and values are "
-                "supported here; use a roofline"
+                f"{what}: {model.name} has {name}; only dense models {'' if types else 'of one data type '}that cache "
+                "keys and values are supported here; use a roofline"
             )

@@ -37,10 +37,8 @@ class IdealTimes:
             "emb": (0, 0, 2 * hidden),
         }
 
-    def _ms(self, flops: Floats, entries: Floats) -> Floats:
-        compute = flops / self.gpu.peak_flops
-        memory = entries * self.model.dtype_bytes / self.gpu.memory_bandwidth
-        result: Floats = 1e3 * (compute + memory + abs(compute - memory)) / 2
+    def _ms(self, flops: Floats, size: Floats, peak: float) -> Floats:
+        result: Floats = 1e3 * np.maximum(flops / peak, size / self.gpu.memory_bandwidth)
         return result
 
     def linear(self, operator: str, tokens: Floats) -> Floats:
@@ -52,7 +50,10 @@ class IdealTimes:
         """
         weights, divided, whole = self._operators[operator]
         weights = weights / self.parts
-        return self._ms(2 * weights * tokens, weights + (divided / self.parts + whole) * tokens)
+        size = weights * self.model.bytes_per_weight + self._activations(
+            (divided / self.parts + whole) * tokens
+        )
+        return self._ms(2 * weights * tokens, size, self.gpu.flops(self.model.weight_dtype))
 
     def decode(self, decodes: Floats, context: Floats) -> Floats:
         """Return milliseconds of decode attention.
@@ -62,7 +63,7 @@ class IdealTimes:
             context: tokens cached before each, shape (n,).
         """
         pairs = decodes * (context + 1)
-        return self._ms(4 * self.model.query_width / self.parts * pairs, self._keys() * pairs)
+        return self._attention(pairs, self._key_bytes() * pairs)
 
     def prefill(self, chunk: Floats, cached: Floats) -> Floats:
         """Return milliseconds of prefill attention of one chunk.
@@ -72,21 +73,28 @@ class IdealTimes:
             cached: tokens cached before it, shape (n,).
         """
         pairs = chunk * (cached + (chunk + 1) / 2)
-        entries = self._keys() * (chunk + cached) + 2 * self.model.query_width / self.parts * chunk
-        return self._ms(4 * self.model.query_width / self.parts * pairs, entries)
+        queries = self._activations(2 * self.model.query_width / self.parts * chunk)
+        return self._attention(pairs, self._key_bytes() * (chunk + cached) + queries)
 
     def reshape(self, tokens: Floats) -> Floats:
         """Return milliseconds of a copy of the queries, keys and values of ``tokens``, shape (n,)."""
         width = (self.model.query_width + 2 * self.model.kv_width) / self.parts
-        return self._ms(np.zeros_like(tokens), 2 * width * tokens)
+        return self._ms(np.zeros_like(tokens), self._activations(2 * width * tokens), self.gpu.peak_flops)
 
     def kv_write(self, tokens: Floats) -> Floats:
         """Return milliseconds of reading and writing the keys and values of ``tokens``, shape (n,)."""
-        return self._ms(np.zeros_like(tokens), 2 * self._keys() * tokens)
+        return self._ms(np.zeros_like(tokens), 2 * self._key_bytes() * tokens, self.gpu.peak_flops)
 
-    def _keys(self) -> float:
-        """Return entries of keys and values of one token on one GPU."""
-        return 2 * self.model.kv_width / self.model.kv_parts(self.parts)
+    def _activations(self, entries: Floats) -> Floats:
+        """Return the bytes of activations."""
+        return entries * self.model.dtype_bytes
+
+    def _attention(self, pairs: Floats, size: Floats) -> Floats:
+        return self._ms(4 * self.model.query_width / self.parts * pairs, size, self.gpu.peak_flops)
+
+    def _key_bytes(self) -> float:
+        """Return bytes of keys and values of one token on one GPU, in one layer."""
+        return self.model.kv_bytes_per_token / self.model.num_layers / self.model.kv_parts(self.parts)
 
     def all_reduce(self, size: Floats) -> Floats:
         """Return milliseconds of an all-reduce of ``size`` bytes, shape (n,)."""

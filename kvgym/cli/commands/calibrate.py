@@ -64,6 +64,12 @@ def calibrate(
             min=0.0, help="Write nothing if a median held-out error of a recipe exceeds this share."
         ),
     ] = 0.25,
+    implausible: Annotated[
+        bool,
+        typer.Option(
+            "--implausible", help="Write the file although the GPU makes a recipe's times implausible."
+        ),
+    ] = False,
 ) -> None:
     """Fit operator tables to measured kernels; write a file and show its errors.
 
@@ -80,7 +86,7 @@ def calibrate(
             )
         _fit_gpu(operators, bundle, gpu, model, measured, source, date, out)
     else:
-        _fit_recipe(recipe, profiles, date, out, plot, max_error)
+        _fit_recipe(recipe, profiles, date, out, plot, max_error, implausible)
 
 
 def _fit_gpu(
@@ -138,6 +144,7 @@ def _fit_recipe(
     out: Path | None,
     plot: Path | None,
     max_error: float,
+    implausible: bool,
 ) -> None:
     from kvgym.batch_time.calibration.calibrate import calibrate as fit
     from kvgym.batch_time.calibration.calibrate import warnings, write_hardware
@@ -152,7 +159,7 @@ def _fit_recipe(
     chosen = load_recipe(recipe)
     folder = profiles or (Path(recipe).parent if recipe.endswith((".yaml", ".yml")) else Path())
     path = out or Path(f"{chosen.name}.yaml")
-    content = fit(folder, chosen, date, max_error=max_error)
+    content = fit(folder, chosen, date, max_error=max_error, implausible=implausible)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_hardware(content, path)
