@@ -7,7 +7,9 @@ import numpy as np
 from kvgym.errors import ConfigError, shown
 from kvgym.utils.checks import check_seed
 
-STREAMS = ("arrivals", "lengths", "predictions", "classes", "policy", "routing", "noise", "load")
+STREAMS = (
+    "arrivals", "lengths", "predictions", "classes", "policy", "routing", "noise", "load", "prefixes", "thinking",
+)  # fmt: skip
 """The named streams. The position of a name is its spawn key: append, never reorder."""
 
 

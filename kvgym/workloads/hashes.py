@@ -152,12 +152,12 @@ class BlockHashes:
         np.maximum.at(longest, group, self.chain_tokens)
         parts, step = max(self.block // unit, 1), max(unit // self.block, 1)
         count = -(-longest // self.block) if parts > 1 else longest // unit
-        first, position = _positions(count)
-        numbers, num_contents = _renumber(self.chain[np.repeat(starts, count) + (position + 1) * step - 1])
+        first, position = positions(count)
+        numbers, num_contents = renumber(self.chain[np.repeat(starts, count) + (position + 1) * step - 1])
         if parts > 1:
             units = longest // unit
             blocks = np.repeat(first, units)
-            first, position = _positions(units)
+            first, position = positions(units)
             numbers = numbers[blocks + position // parts] * np.int32(parts) + (position % parts).astype(
                 np.int32
             )
@@ -204,13 +204,13 @@ def _integers(name: str, values: ArrayLike) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def _positions(count: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def positions(count: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return where rows of ``count`` entries begin when they are joined, and each entry's position in its row."""
     first = np.cumsum(count) - count
     return first, np.arange(count.sum()) - np.repeat(first, count)
 
 
-def _renumber(values: NDArray[np.int32]) -> tuple[NDArray[np.int32], int]:
+def renumber(values: NDArray[Any]) -> tuple[NDArray[np.int32], int]:
     """Return the values numbered from 0 by first appearance, and how many differ."""
     first = np.full(int(values.max(initial=-1)) + 1, len(values))
     np.minimum.at(first, values, np.arange(len(values)))

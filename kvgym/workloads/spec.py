@@ -13,6 +13,7 @@ from kvgym.workloads.base import IntRange, Spec
 from kvgym.workloads.lengths import AnyLength, EmpiricalPairs, FillLengths, IndependentLengths
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.predictions import AnyPredictor
+from kvgym.workloads.prefixes import Prefixes
 
 
 class TraceLengths(Spec):
@@ -99,6 +100,7 @@ class WorkloadSpec(Spec):
         arrivals: process of all requests together.
         lengths: source of (prompt, output) lengths for classes without their own.
         classes: classes of requests; empty = none.
+        prefixes: what requests share; lengths are those of a request's own part. None = nothing, or what a trace says.
         predictions: predicted output lengths; None = those of the trace, else exact lengths.
         limits: bounds on the lengths.
         ttft_slo: target of the time to first token of every request, seconds; None = those of the classes or the trace.
@@ -113,6 +115,7 @@ class WorkloadSpec(Spec):
     arrivals: AnyArrivals | None = None
     lengths: AnyPairs | None = None
     classes: tuple[RequestClass, ...] = ()
+    prefixes: Prefixes | None = None
     predictions: AnyPredictor | None = None
     limits: LengthLimits = LengthLimits()
     ttft_slo: float | None = Field(default=None, gt=0)
@@ -130,6 +133,10 @@ class WorkloadSpec(Spec):
             raise ValueError(f"both the workload and its classes give {sources.pop()}; use class weights")
         if self.replays and per_class:
             raise ValueError("a replayed trace sets the arrivals; give its classes weights")
+        if self.replays and self.prefixes is not None:
+            raise ValueError(
+                "a replayed trace says what its requests share; remove prefixes, or use mode: resample"
+            )
         if self.arrivals is None and not per_class and not self.replays:
             raise ValueError("no arrivals: give arrivals, or a rate for every class, or replay a trace")
         if self.lengths is None and not all(c.prompt and c.output for c in self.classes or [RequestClass()]):

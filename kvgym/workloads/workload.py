@@ -118,7 +118,9 @@ class Workload:
 
     @functools.cached_property
     def class_statistics(self) -> tuple[ClassStatistics, ...]:
-        """Rate and mean lengths of each class; empty without classes, or where a class has no mean length."""
+        """Rate and mean lengths of each class; empty without classes, with prefixes, or without a mean length."""
+        if self.spec.prefixes is not None:
+            return ()
         source = self.spec.lengths
         pair = source if isinstance(source, PairDistribution) else None
         described = []
@@ -156,6 +158,8 @@ class Workload:
             table = RequestTable.from_columns(
                 arrival_time=times, prompt_len=prompt, output_len=output, **self._class_columns(class_id)
             )
+            if spec.prefixes is not None:
+                table = spec.prefixes.apply(table, seed)
             if not len(table):
                 table = table.replace(notes=("no requests: none arrive in time.",))
         table = spec.limits.apply(table)

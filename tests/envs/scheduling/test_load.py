@@ -42,7 +42,9 @@ def factors(env, count=40):
 
 
 def test_the_stream_was_added_last():
-    assert STREAMS == ("arrivals", "lengths", "predictions", "classes", "policy", "routing", "noise", "load")
+    assert STREAMS == (
+        "arrivals", "lengths", "predictions", "classes", "policy", "routing", "noise", "load", "prefixes", "thinking",
+    )  # fmt: skip
 
 
 def test_factors_lie_in_the_range():
