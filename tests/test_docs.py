@@ -45,7 +45,13 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize(
     ("what", "name"),
-    [("policies", "policies"), ("routers", "policies"), ("models", "hardware"), ("gpus", "hardware")],
+    [
+        ("policies", "policies"),
+        ("routers", "policies"),
+        ("models", "hardware"),
+        ("gpus", "hardware"),
+        ("engines", "hardware"),
+    ],
 )
 def test_pages_with_lists_are_up_to_date(what: str, name: str) -> None:
     page = (DOCS / f"{name}.md").read_text("utf-8")

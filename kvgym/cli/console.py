@@ -136,11 +136,12 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
     If the comparison has bounds, the table also has the bound, and each policy's maximum ratio to the optimum.
     """
     from kvgym.experiments.comparison import BOUNDED
+    from kvgym.experiments.describing import titled
 
     many = len(comparison.seeds) > 1
     first, *rest = columns
     bounded = bool(comparison.bounds)
-    table = make_table(comparison.scenario.heading, _caption(comparison))
+    table = make_table(titled(comparison.scenario.heading, comparison.scenario), _caption(comparison))
     table.add_column("policy", no_wrap=True)
     table.add_column(heading(first), justify="right")
     if many:
@@ -191,11 +192,13 @@ def _caption(comparison: Comparison) -> str:
 
 def agent_table(comparison: Comparison, agent: str, metric: str) -> Table:
     """Return the table of an agent: means of one metric, and its improvement on each policy, paired by seed."""
+    from kvgym.experiments.describing import titled
+
     caption = (
         f"means over {len(comparison.seeds)} seeds from {comparison.seeds[0]:,}, 95 % intervals, paired by seed; "
         "positive = the agent is better" + _MARK * bool(comparison.clairvoyant)
     )
-    table = make_table(comparison.scenario.heading, caption)
+    table = make_table(titled(comparison.scenario.heading, comparison.scenario), caption)
     table.add_column("policy", no_wrap=True)
     for text in (heading(metric), "95 % interval", "agent better by", "95 % interval", "unfinished"):
         table.add_column(text, justify="right", no_wrap=True)

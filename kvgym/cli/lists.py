@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 LISTS = (
     "policies", "agents", "scenarios", "hardware", "workloads", "environments", "routers", "training", "sweeps",
-    "traces", "metrics", "models", "gpus",
+    "traces", "metrics", "models", "gpus", "engines",
 )  # fmt: skip
 SHOWN_ERRORS = ("linear", "attention_decode", "attention_decode_homogeneous", "attention_prefill")
 """Operator groups with median held-out errors in the list of hardware."""
@@ -24,8 +24,7 @@ POLICY_HEADINGS = (
 
 
 HARDWARE_HEADINGS = (
-    "name", "what it is", "KV tokens", "engine", "engine validated", "errors: linear, decode (equal contexts), prefill",
-    "measured up to",
+    "name", "what it is", "KV tokens", "engine", "errors: linear, decode (equal contexts), prefill", "measured up to",
 )  # fmt: skip
 
 
@@ -35,6 +34,9 @@ MODEL_HEADINGS = (
 GPU_HEADINGS = (
     "name", "16-bit TFLOP/s", "smaller types", "memory", "bandwidth", "link, one way", "measured kernels",
 )  # fmt: skip
+
+ENGINE_HEADINGS = ("name", "year", "ms per batch", "ms per request", "fitted to", "tried on")
+
 
 Listing: TypeAlias = tuple[str, Sequence[str], Mapping[str, Sequence[str]]]
 """A title, headings and rows by name."""
@@ -106,24 +108,18 @@ def known_to(info: PolicyInfo) -> str:
     return f"{known}: clairvoyant" if info.clairvoyant else known
 
 
-def hardware_rows(full: bool) -> dict[str, tuple[str, ...]]:
-    """Return the rows of hardware files by name, with their errors; columns as in ``HARDWARE_HEADINGS``.
-
-    Args:
-        full: show all engine validation; else the part before a colon, such as its year.
-    """
+def hardware_rows() -> dict[str, tuple[str, ...]]:
+    """Return the rows of hardware files by name, with their errors; columns as in ``HARDWARE_HEADINGS``."""
     from kvgym.batch_time.deployments.load import hardware_names, load_calibrated
 
     rows: dict[str, tuple[str, ...]] = {}
     for name in hardware_names():
         hardware = load_calibrated(name)
-        validated = hardware.overhead().validated
         errors, most = hardware.fit_error, {k: v[1] for k, v in hardware.valid_range.items()}
         rows[name] = (
             hardware.description,
             f"{hardware.kv_capacity:,}",
             hardware.engine,
-            (validated if full else validated.partition(":")[0]) or "no",
             "{}, {} ({}), {}".format(*(f"{errors[group].median:.1%}" for group in SHOWN_ERRORS)),
             f"{most['tokens']:,.0f} tokens, {most['decodes']:,.0f} decodes, "
             f"{most['decode_context_each']:,.0f} of context, chunks of {most['prefill_chunk']:,.0f}",
@@ -184,6 +180,33 @@ def gpu_rows(full: bool) -> dict[str, tuple[str, ...]]:
     return rows
 
 
+def engine_rows(full: bool) -> dict[str, tuple[str, ...]]:
+    """Return the rows of engines by name, those of single hardware files included; columns as in ``ENGINE_HEADINGS``.
+
+    Args:
+        full: show all that an engine was tried on; else the part before a colon.
+    """
+    from kvgym.batch_time.deployments.described import ASSUMED
+    from kvgym.batch_time.deployments.load import hardware_names, load_hardware
+    from kvgym.batch_time.hardware.overhead import ENGINES, ENGINES_OF_SEVERAL
+
+    found = dict(ENGINES)
+    found |= {f"{name}, two GPUs or more": engine for name, engine in ENGINES_OF_SEVERAL.items()}
+    for file in hardware_names():
+        found |= {f"{name}, {file}": engine for name, engine in load_hardware(file).engines.items()}
+    found["assumed, rooflines"] = ASSUMED
+    return {
+        name: (
+            str(engine.year or "–"),
+            f"{engine.base_ms:g}",
+            f"{engine.per_request_ms:g}",
+            engine.source,
+            (engine.validated if full else engine.validated.partition(":")[0]) or "–",
+        )
+        for name, engine in found.items()
+    }
+
+
 def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
     """Return headings and rows of one list; ``full`` adds columns that do not fit a terminal."""
     if what == "policies":
@@ -191,11 +214,13 @@ def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[st
         shown = len(POLICY_HEADINGS) if full else 2
         return POLICY_HEADINGS[:shown], {name: row[: shown - 1] for name, row in rows.items()}
     if what == "hardware":
-        return HARDWARE_HEADINGS, hardware_rows(full)
+        return HARDWARE_HEADINGS, hardware_rows()
     if what == "models":
         return (*MODEL_HEADINGS, *(("source",) if full else ())), model_rows(full)
     if what == "gpus":
         return (*GPU_HEADINGS, *(("source",) if full else ())), gpu_rows(full)
+    if what == "engines":
+        return ENGINE_HEADINGS, engine_rows(full)
     if what == "metrics":
         from kvgym.metrics import metric_info, metric_names
 

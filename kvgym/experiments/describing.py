@@ -18,6 +18,8 @@ from kvgym.workloads.describing import describe_requests
 Row = tuple[str, str]
 """A term and its description."""
 
+_SHOWN = 3  # engines named above a table
+
 
 def name_of(changed: Scenario, base: Scenario) -> str:
     """Return a name for a modified scenario.
@@ -52,16 +54,15 @@ def _plain(name: str) -> str:
 
 
 def describe_hardware(scenario: Scenario) -> str:
-    """Return hardware, memory and engine in a few words."""
+    """Return hardware and memory in a few words."""
     system = scenario.make_system()
     where = hardware_label(scenario.hardware) or scenario.batch_time.get("kind") or _of_groups(scenario)
-    engine = _engine_figures(scenario) if isinstance(scenario.workers, int) else ""
     blocks = f" in blocks of {system.block_size}" if system.block_size > 1 else ""
     memory = scenario.kv_capacity
     capacity = (
         f"{memory.low:,} to {memory.high:,}" if isinstance(memory, IntRange) else f"{system.kv_capacity:,}"
     )
-    return f"{where} (M = {capacity}{blocks}{engine})"
+    return f"{where} (M = {capacity}{blocks})"
 
 
 def with_engine(scenario: Scenario) -> str:
@@ -73,14 +74,28 @@ def with_engine(scenario: Scenario) -> str:
     return "" if engine is None else f", engine {engine}"
 
 
-def _engine_figures(scenario: Scenario) -> str:
-    """Return the engine with its overhead and year: ``, engine vllm-2024: 1 ms per batch, 2024``."""
-    engine = scenario.resolved().engine
-    if scenario.hardware is None or not isinstance(engine, str):
-        return with_engine(scenario)
-    overhead = load_hardware(scenario.hardware).overhead(engine)
-    year = "" if overhead.year is None else f", {overhead.year}"
-    return f", engine {engine}: {overhead.formula()}{year}"
+def engine_line(*scenarios: Scenario) -> str:
+    """Return engine and kernels: ``engine vllm-2024: 1 ms per batch, 2024; kernels calibrated on A100 80GB``.
+
+    Those of scenarios, or groups of workers, that differ follow each other; "" without hardware.
+    """
+    found = []
+    for hardware, engine, options in [workers for scenario in scenarios for workers in scenario.served]:
+        if hardware is not None and "kind" not in options:
+            served = load_hardware(hardware)
+            name, overhead = served.chosen_engine(engine, **options)
+            figures = (
+                overhead.formula() if overhead.year is None else f"{overhead.formula()}, {overhead.year}"
+            )
+            found.append(f"engine {f'{name}: ' if name else ''}{figures}; {served.kernels}")
+    different = list(dict.fromkeys(found))
+    more = [f"{len(different) - _SHOWN} others"] if len(different) > _SHOWN else []
+    return " | ".join([*different[:_SHOWN], *more])
+
+
+def titled(heading: str, *scenarios: Scenario) -> str:
+    """Return the heading of a table, with engine and kernels in a second line."""
+    return "\n".join(filter(None, (heading, engine_line(*scenarios))))
 
 
 def _of_groups(scenario: Scenario) -> str:

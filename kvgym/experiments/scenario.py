@@ -269,6 +269,13 @@ class Scenario(Description):
             )
         return self.model_copy(update=changes)
 
+    @property
+    def served(self) -> tuple[tuple[str | None, Engine, Mapping[str, Any]], ...]:
+        """Hardware, engine and options of the batch time of every group of workers."""
+        if isinstance(self.workers, int):
+            return ((self.hardware, self.engine, self.batch_time),)
+        return tuple(self._group(group) for group in self.workers)
+
     def _engine_of(self, hardware: str | None, engine: Engine, batch_time: Mapping[str, Any]) -> Engine:
         """Return the engine of a worker, by name if it has one; None = the worker has no hardware file."""
         if engine is not None or hardware is None or "kind" in batch_time:

@@ -6,6 +6,7 @@ from typing import Any
 
 from kvgym.errors import UnknownNameError
 from kvgym.experiments.comparison import Comparison
+from kvgym.experiments.describing import titled
 from kvgym.report import breakdown, content, inside, plots
 from kvgym.report.numbers import figures
 from kvgym.report.page import CHART_WIDTH, Page
@@ -26,7 +27,7 @@ def render(comparison: Comparison, *, command: str = "", reference: str | None =
         lead=content.lead(comparison),
         failures=content.failures(comparison),
         unfinished=content.unfinished_policies(comparison),
-        about=comparison.scenario.heading,
+        about=titled(comparison.scenario.heading, comparison.scenario),
         setting=content.setting(comparison),
         notes=comparison.notes,
         completion=content.completion(comparison),

@@ -78,7 +78,7 @@ class PromptTime(NamedTuple):
 def predictor(deployment: Deployment) -> Predictor:
     """Return the predictor of a deployment: its hardware file, or a roofline if it has none.
 
-    A deployment without a file, or with a file that names no engine, borrows the engines of :data:`REFERENCE`.
+    A deployment without a file, or with a file without an engine, borrows the engines of :data:`REFERENCE`.
     """
     reference = load_hardware(REFERENCE.hardware)
     if not deployment.hardware:
@@ -87,8 +87,7 @@ def predictor(deployment: Deployment) -> Predictor:
         )
         return Predictor(deployment, roofline, False, None, reference.all_engines, reference.engine)
     hardware = load_hardware(deployment.hardware)
-    named = any(name != NO_ENGINE for name in hardware.engines)
-    source = hardware if named else reference
+    source = hardware if hardware.engine != NO_ENGINE else reference
     kernels = hardware.batch_time(engine=NO_ENGINE)
     return Predictor(deployment, kernels, True, hardware.kv_capacity, source.all_engines, source.engine)
 

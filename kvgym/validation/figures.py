@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from kvgym.batch_time.hardware.overhead import NO_ENGINE
 from kvgym.report.style import DASHES, INK, PALETTE, styled
 from kvgym.validation.engines import (
     CONSTANTS,
@@ -33,7 +34,9 @@ def token_figure() -> Figure:
     ax = figure.add_subplot()
     _measured_tokens(ax, source)
     kernels = np.array([decode_ms(source.kernels, int(n), _CONTEXT).mean() for n in _SIZES])
-    for i, (name, overhead) in enumerate({**source.engines, **CONSTANTS}.items()):
+    shown = {**source.engines, **CONSTANTS}
+    shown = {name: x for name, x in shown.items() if name == NO_ENGINE or x.milliseconds(1) > 0}
+    for i, (name, overhead) in enumerate(shown.items()):
         predicted = kernels + [overhead.milliseconds(int(n)) for n in _SIZES]
         ax.plot(
             _SIZES,

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvgym.batch_time.deployments.load import hardware_names, load_hardware
-from kvgym.batch_time.hardware.overhead import EngineOverhead
+from kvgym.batch_time.hardware.overhead import engines_of
 from kvgym.errors import ConfigError
 from kvgym.validation.engines import (
     CONSTANTS,
@@ -76,6 +75,7 @@ def engine_table() -> str:
     for name, overhead in {**source.engines, **CONSTANTS}.items():
         errors = token_errors(times, overhead)
         label = name if name in CONSTANTS else f"`{name}`"
+        label += ", fitted to these rows" if name == source.engine else ""
         formula = f"{overhead.base_ms:g} + {overhead.per_request_ms:g} n"
         rows.append([label, formula, *sizes(errors), percent(float(errors.mean()))])
     return markdown(["engine", "overhead of n requests, ms", "median", "largest", "mean, signed"], rows)
@@ -166,30 +166,17 @@ def prompt_batch_table() -> str:
     return markdown([*head, "measured / (n x one alone)"], rows)
 
 
-def _cpu_overhead(model: str, tensor_parallel: int) -> tuple[str, EngineOverhead] | None:
-    """Return name and overhead of the nearest hardware file that has :data:`CPU_ENGINE`."""
-    near = []
-    for name in hardware_names():
-        if name.startswith(f"{model}-a100-"):
-            hardware = load_hardware(name)
-            if CPU_ENGINE in hardware.engines:
-                distance = abs(hardware.tensor_parallel - tensor_parallel)
-                near.append((distance, name, hardware.engines[CPU_ENGINE]))
-    return min(near, key=lambda item: item[:2])[1:] if near else None
-
-
 def cpu_table() -> str:
     """Return measured CPU times and the overhead of their engine."""
     rows = []
     for time in CPU_TIMES:
-        row = [time.model, f"{time.tensor_parallel}", f"{time.decodes}", f"{time.total_ms:.2f}"]
-        found = _cpu_overhead(time.model, time.tensor_parallel)
-        if found is None:
-            continue
-        predicted = found[1].milliseconds(time.decodes)
-        rows.append([*row, f"`{found[0]}`", f"{predicted:.2f}", percent(predicted / time.total_ms - 1)])
-    head = ["model", "TP", "decodes", "measured, ms", f"`{CPU_ENGINE}` of", "predicted, ms", "error"]
-    return markdown(head, rows)
+        overhead = engines_of(time.tensor_parallel)[CPU_ENGINE]
+        predicted = overhead.milliseconds(time.decodes)
+        rows.append([
+            time.model, f"{time.tensor_parallel}", f"{time.decodes}", f"{time.total_ms:.2f}",
+            f"{predicted:.2f}", percent(predicted / time.total_ms - 1),
+        ])  # fmt: skip
+    return markdown(["model", "TP", "decodes", "measured, ms", f"`{CPU_ENGINE}`, ms", "error"], rows)
 
 
 TABLES: Mapping[str, Callable[[], str]] = {

@@ -126,8 +126,8 @@ def test_a_roofline_is_hardware():
     ]
     with pytest.raises(ConfigError, match="composition = 'vidur'"):
         hardware.batch_time(composition="vidur")
-    with pytest.raises(UnknownNameError, match="assumed, none"):
-        hardware.batch_time(engine="vllm-2023")
+    with pytest.raises(UnknownNameError, match="assumed, early-2024"):
+        hardware.batch_time(engine="vllm-2022")
     with pytest.raises(ConfigError, match="no tables"):
         load_calibrated("roofline:model=mixtral-8x7b,gpu=h100,tp=2")
 

@@ -39,7 +39,6 @@ def test_file_is_complete_compact_and_within_its_errors(name):
     assert hardware.name == name
     assert "MIT" in hardware.source
     assert hardware.kv_capacity_origin
-    assert all(engine.source for engine in hardware.engines.values())
     assert len(_text(name).encode()) < 60_000
     errors = {group: error.median for group, error in hardware.fit_error.items()}
     assert errors["linear"] <= 0.015

@@ -4,7 +4,7 @@ import pytest
 
 from kvgym.batch_time import load_hardware, make_batch_time
 from kvgym.batch_time.deployments.load import hardware_names
-from kvgym.batch_time.hardware.overhead import EngineOverhead
+from kvgym.batch_time.hardware.overhead import ENGINES, EngineOverhead
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.scenario import Scenario, load_scenario, scenario_names
@@ -16,17 +16,31 @@ NAME = "llama2-70b-a100-tp2"
 @pytest.mark.parametrize("name", hardware_names())
 def test_every_engine_adds_its_overhead(name):
     hardware = load_hardware(name)
-    assert hardware.engine in hardware.engines
-    assert hardware.engines["none"].base_ms == hardware.engines["none"].per_request_ms == 0
+    assert {"vllm-2023", "early-2024", "vllm-2024", "vllm-2026", "none"} <= set(hardware.all_engines)
+    assert hardware.overhead("none").milliseconds(7) == 0
     load = {"num_decodes": 7, "decode_context": 7 * 300}
     bare = hardware.batch_time(engine="none")
-    for engine, overhead in hardware.engines.items():
+    for engine, overhead in hardware.all_engines.items():
         model = hardware.batch_time(engine=engine)
         added = 1e-3 * (overhead.base_ms + 7 * overhead.per_request_ms)
         assert model(**load) == pytest.approx(bare(**load) + added)
         assert make_batch_time(model.spec())(**load) == model(**load)
     assert hardware.batch_time().spec()["engine"] == hardware.engine
     assert hardware.batch_time(composition="vidur").spec()["engine"] == "none"
+
+
+def test_engines_come_from_one_table():
+    one, two = load_hardware("llama2-7b-a100-tp1"), load_hardware(NAME)
+    assert (one.engines, two.engines) == ({}, {})
+    # Sums of the published components over 8 to 64 decodes on one GPU, and 8 to 32 on two.
+    assert one.overhead("early-2024").milliseconds(32) == pytest.approx(4.93, rel=0.04)
+    assert two.overhead("early-2024").milliseconds(32) == pytest.approx(8.59, rel=0.02)
+    assert one.overhead("vllm-2023") == two.overhead("vllm-2023") == ENGINES["vllm-2023"]
+    # A file's own figures come first.
+    own = load_hardware("llama2-70b-h100-tp4-2023")
+    assert own.overhead().formula() == "11.6 ms per batch + 0.12 ms per request"
+    assert own.overhead("vllm-2026").formula() == "0 ms per batch"
+    assert all(engine.source and (engine.validated or name == "none") for name, engine in ENGINES.items())
 
 
 def test_values_instead_of_a_name():

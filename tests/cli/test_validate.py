@@ -24,7 +24,8 @@ def test_the_same_settings_give_no_error(kvgym, served, tmp_path):
     )
     assert code == 0
     flat = " ".join(out.split())
-    assert "(M = 131,000 in blocks of 16, engine base_ms = 6, per_request_ms = 0.2), requests.csv" in flat
+    assert "(M = 131,000 in blocks of 16), requests.csv" in flat
+    assert "engine 6 ms per batch + 0.2 ms per request; kernels calibrated on A100 80GB" in flat
     assert (
         "replayed on scenario vllm-v1: llama3-8b-a100-tp1, engine base_ms = 6, per_request_ms = 0.2, blocks"
         in flat

@@ -3,7 +3,7 @@
 import pytest
 
 from kvgym.experiments.changes import build_scenario
-from kvgym.experiments.describing import describe_scenario
+from kvgym.experiments.describing import describe_scenario, engine_line, titled
 from kvgym.experiments.scenario import Scenario, load_scenario
 
 BASE = "a100-llama2-70b"
@@ -47,10 +47,7 @@ def test_traces_name_scenarios_and_their_rate_is_that_of_the_requests_in_use(tmp
 
 def test_a_cluster_names_its_router():
     made = build_scenario(BASE, workers=2, router="uniform_random")
-    assert made.summary.startswith(
-        "2 workers, uniform_random: llama2-70b-a100-tp2 (M = 16,492, engine vllm-2023: 9 ms per batch"
-        " + 0.29 ms per request), lmsys, "
-    )
+    assert made.summary.startswith("2 workers, uniform_random: llama2-70b-a100-tp2 (M = 16,492), lmsys, ")
     assert describe_scenario(made, ["round_robin"]).startswith("2 workers, round_robin: ")
     assert describe_scenario(made, ["round_robin", "uniform_random"]).startswith("2 workers, 2 routers: ")
     assert describe_scenario(load_scenario(BASE), ["round_robin"]).startswith("llama2-70b-a100-tp2 (M = ")
@@ -59,6 +56,27 @@ def test_a_cluster_names_its_router():
     ]
     mixed = Scenario(name="x", workers=groups, workload="lmsys")
     assert "llama3-8b-a100-tp1 and llama2-7b-a100-tp1 (M = " in describe_scenario(mixed)
+
+
+def test_a_line_names_engine_and_kernels():
+    base = load_scenario(BASE)
+    usual = "engine vllm-2023: 9 ms per batch + 0.29 ms per request, 2023; kernels calibrated on A100 80GB"
+    assert engine_line(base) == usual
+    assert titled("x", base) == f"x\n{usual}"
+    own = base.override(engine={"base_ms": 5})
+    assert engine_line(own) == "engine 5 ms per batch; kernels calibrated on A100 80GB"
+    measured = base.override(hardware="model=llama3-8b,gpu=h100", engine=None)
+    line = "engine vllm-2026: 0 ms per batch, 2026; kernels measured with vLLM 0.19.0 on H100 80GB"
+    assert engine_line(measured, measured, own) == f"{line} | {engine_line(own)}"
+    roofline = base.override(hardware="model=llama3-8b,gpu=l4", engine=None)
+    assert engine_line(roofline) == "engine assumed: 3 ms per batch; kernels: roofline, not validated"
+    vidur = base.override(batch_time={"composition": "vidur"}, engine=None)
+    assert engine_line(vidur) == "engine none: 0 ms per batch; kernels calibrated on A100 80GB"
+    many = [base.override(engine={"base_ms": k}) for k in range(5)]
+    assert engine_line(*many).endswith(" | 2 others")
+    assert engine_line(load_scenario("mc-sf-model-1")) == ""
+    groups = base.override(workers=[{"hardware": "llama2-7b-a100-tp1"}, {}])
+    assert engine_line(groups) == f"{engine_line(base.override(hardware='llama2-7b-a100-tp1'))} | {usual}"
 
 
 def test_an_outdated_description_is_removed():

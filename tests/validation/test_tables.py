@@ -32,7 +32,7 @@ def test_tables_replace_the_text_between_markers():
     page = fill(f"before\n{marks}after\n")
     assert page.startswith("before\n")
     assert page.endswith("after\n")
-    assert "| `vllm-2023` | " in page
+    assert "| `vllm-2023`, fitted to these rows | " in page
     assert fill(page) == page
 
 

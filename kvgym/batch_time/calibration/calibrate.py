@@ -356,6 +356,7 @@ def calibrate(
             "kernel_ms": _list(envelope),
             "median_ms": _list(median),
         }
+    own = {name: engine.model_dump(exclude_none=True) for name, engine in recipe.engines.items()}
     content: dict[str, Any] = {
         "name": recipe.name,
         "description": recipe.description,
@@ -367,7 +368,7 @@ def calibrate(
         "kv_capacity": capacity,
         "kv_capacity_origin": origin,
         "engine": recipe.engine,
-        "engines": {name: engine.model_dump(exclude_none=True) for name, engine in recipe.engines.items()},
+        **({"engines": own} if own else {}),
         "valid_range": ranges,
         "fit_error": {},
         "tables": tables,

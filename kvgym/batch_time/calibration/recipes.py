@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from kvgym.batch_time.hardware.kv_capacity import check_tensor_parallel, kv_capacity
-from kvgym.batch_time.hardware.overhead import NO_ENGINE, EngineOverhead, check_engine
+from kvgym.batch_time.hardware.overhead import NO_ENGINE, EngineOverhead, check_engine, engines_of
 from kvgym.batch_time.hardware.presets import GPUS, MODELS
 from kvgym.batch_time.hardware.shapes import GPU, Dtype, ModelShape, require_plain
 from kvgym.errors import UnknownNameError
@@ -97,8 +97,8 @@ class Recipe(_Section):
         kv_dtype: type of the cache entries; None = the model's, usually 16-bit.
         tensor_parallel: number of GPUs.
         kv_capacity: tokens of KV cache.
-        engine: default engine, a name in ``engines``.
-        engines: overhead of engines outside the GPU, by name.
+        engine: default engine, a name in ``engines`` or of kvgym.
+        engines: overhead of further engines outside the GPU, by name.
         method: 2 = as described in docs/calibration.md; 1 = as kvgym's own files were made, which results rest on: rows
             are held out wherever the draw puts them, and prefill attention is concave.
     """
@@ -135,7 +135,7 @@ class Recipe(_Section):
             )
         if (self.profiles.all_reduce is None) != (self.tensor_parallel == 1):
             raise ValueError("profiles.all_reduce must name a file if and only if tensor_parallel > 1")
-        check_engine(self.engine, self.engines)
+        check_engine(self.engine, {**engines_of(self.tensor_parallel), **self.engines})
         return self
 
     def capacity(self) -> tuple[int, str]:

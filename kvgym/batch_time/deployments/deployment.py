@@ -12,7 +12,13 @@ from pydantic import ConfigDict, Field, model_validator
 
 from kvgym.batch_time.hardware.held_out import Comparison, FitError, HeldOut, compare_held_out, fit_errors
 from kvgym.batch_time.hardware.operator_tables import ProfileTables
-from kvgym.batch_time.hardware.overhead import NO_ENGINE, NONE, EngineOverhead, check_engine, parse_overhead
+from kvgym.batch_time.hardware.overhead import (
+    NO_ENGINE,
+    EngineOverhead,
+    check_engine,
+    engines_of,
+    parse_overhead,
+)
 from kvgym.batch_time.hardware.shapes import GPU, ModelShape
 from kvgym.batch_time.models.calibrated import COMPOSITIONS, ProfileBatchTime
 from kvgym.batch_time.models.kernels import KernelBatchTime, KernelTables
@@ -41,8 +47,9 @@ class Hardware(Description, ABC):
         model: shape of the model.
         kv_capacity: tokens of KV cache.
         kv_capacity_origin: source of that number.
-        engine: default engine, a name in ``engines``.
-        engines: overhead of engines outside the GPU, by name; ``"none"`` always exists.
+        engine: default engine, a name in ``all_engines``.
+        engines: overhead of engines of its own, by name, beside or instead of
+            :data:`~kvgym.batch_time.hardware.overhead.ENGINES`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -56,11 +63,11 @@ class Hardware(Description, ABC):
     kv_capacity: int = Field(ge=2, le=MAX_CAPACITY)
     kv_capacity_origin: str
     engine: str
-    engines: dict[str, EngineOverhead]
+    engines: dict[str, EngineOverhead] = {}  # noqa: RUF012
 
     @model_validator(mode="after")
     def _engine_is_named(self) -> Hardware:
-        check_engine(self.engine, self.engines)
+        check_engine(self.engine, self.all_engines)
         return self
 
     @property
@@ -69,9 +76,14 @@ class Hardware(Description, ABC):
         """Origin of its batch times: ``"calibrated"`` or :data:`NOT_VALIDATED`."""
 
     @property
+    @abstractmethod
+    def kernels(self) -> str:
+        """Origin of its kernels in a few words, for the line above a table."""
+
+    @property
     def all_engines(self) -> dict[str, EngineOverhead]:
-        """Overhead of engines by name, including ``"none"``."""
-        return {**self.engines, NO_ENGINE: self.engines.get(NO_ENGINE, NONE)}
+        """Overhead of engines by name: those of kvgym, and its own."""
+        return {**engines_of(self.tensor_parallel), **self.engines}
 
     def overhead(self, engine: str | None = None) -> EngineOverhead:
         """Return the overhead of an engine.
@@ -80,7 +92,7 @@ class Hardware(Description, ABC):
             engine: name; None = the default engine.
 
         Raises:
-            UnknownNameError: the file has no engine of that name.
+            UnknownNameError: there is no engine of that name.
         """
         name = self.engine if engine is None else engine
         if name not in self.all_engines:
@@ -118,7 +130,7 @@ class Hardware(Description, ABC):
 
         Args:
             composition: one of :data:`~kvgym.batch_time.models.calibrated.COMPOSITIONS`, how tables are summed.
-            engine: engine overhead: a name in ``engines``, ``"none"``, or the fields of an
+            engine: engine overhead: a name in :attr:`all_engines`, or the fields of an
                 :class:`~kvgym.batch_time.hardware.overhead.EngineOverhead` (``{"base_ms": 5, "per_request_ms": 0.1}``).
                 None = the default engine; ``"none"`` with composition ``"vidur"``, which has no overhead.
 
@@ -200,6 +212,11 @@ class CalibratedHardware(Hardware):
         """Origin of its batch times."""
         return "calibrated with implausible times" if self.doubts else "calibrated"
 
+    @property
+    def kernels(self) -> str:
+        """Origin of its kernels."""
+        return f"kernels calibrated on {self.gpu.name}"
+
     def measured_errors(self) -> dict[str, FitError]:
         """Compute the errors of the tables on the held-out rows, by operator group; equal to ``fit_error``."""
         return fit_errors(self.tables, self.held_out)
@@ -275,10 +292,18 @@ class KernelHardware(UntabledHardware):
     @property
     def kind(self) -> str:
         """Origin of its batch times, and what the roofline replaces."""
+        return f"measured kernels, {self.operator_tables.measured}{self._replaced}"
+
+    @property
+    def kernels(self) -> str:
+        """Origin of its kernels."""
+        return f"kernels measured with {self.operator_tables.measured} on {self.gpu.name}{self._replaced}"
+
+    @property
+    def _replaced(self) -> str:
+        """What the roofline replaces, to append to a text."""
         missing = self._assembled[1]
-        return f"measured kernels, {self.operator_tables.measured}" + (
-            f"; roofline for {' and '.join(missing)}" if missing else ""
-        )
+        return f"; roofline for {' and '.join(missing)}" if missing else ""
 
     @functools.cached_property
     def _assembled(self) -> tuple[KernelTables, tuple[str, ...]]:
@@ -327,6 +352,11 @@ class RooflineHardware(UntabledHardware):
     def kind(self) -> str:
         """Origin of its batch times."""
         return NOT_VALIDATED
+
+    @property
+    def kernels(self) -> str:
+        """Origin of its kernels."""
+        return f"kernels: {NOT_VALIDATED}"
 
     def batch_time(
         self, *, composition: str = "kvgym", engine: str | Mapping[str, Any] | None = None

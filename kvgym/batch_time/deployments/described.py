@@ -20,7 +20,7 @@ from kvgym.batch_time.deployments.deployment import (
     checked_hardware,
 )
 from kvgym.batch_time.hardware.kv_capacity import kv_capacity
-from kvgym.batch_time.hardware.overhead import ENGINES, EngineOverhead
+from kvgym.batch_time.hardware.overhead import EngineOverhead
 from kvgym.batch_time.hardware.presets import GPUS, MODELS, Presets, is_path
 from kvgym.batch_time.hardware.shapes import GPU, Dtype, ModelShape
 from kvgym.batch_time.operators.assembly import BALANCE
@@ -44,8 +44,8 @@ class Described(Description, ABC):
         memory_fraction: share of the device memory that the engine may use.
         reserve_gib: GiB per GPU for activations, workspaces and the driver's context.
         description: one line; None = composed from the other fields.
-        engine: default engine, a name in ``engines``.
-        engines: overhead of engines outside the GPU, by name.
+        engine: default engine, a name in ``engines`` or of kvgym.
+        engines: overhead of further engines outside the GPU, by name.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -61,7 +61,7 @@ class Described(Description, ABC):
     reserve_gib: float = 2.0
     description: str | None = None
     engine: str
-    engines: dict[str, EngineOverhead]
+    engines: dict[str, EngineOverhead] = {}  # noqa: RUF012
 
     @abstractmethod
     def hardware(self, name: str) -> Hardware:
@@ -117,7 +117,7 @@ class Roofline(Described):
     compute_efficiency: float = Field(default=0.6, gt=0, le=1)
     memory_efficiency: float = Field(default=0.8, gt=0, le=1)
     engine: str = "assumed"
-    engines: dict[str, EngineOverhead] = {"assumed": ASSUMED, **ENGINES}  # noqa: RUF012
+    engines: dict[str, EngineOverhead] = {"assumed": ASSUMED}  # noqa: RUF012
 
     def hardware(self, name: str) -> RooflineHardware:
         """Return the hardware; see :meth:`Described.hardware`."""
@@ -150,7 +150,6 @@ class Kernels(Described):
     balance: str = BALANCE
     small_kernels_ms: float | None = Field(default=None, ge=0)
     engine: str = "vllm-2026"
-    engines: dict[str, EngineOverhead] = dict(ENGINES)  # noqa: RUF012
 
     def hardware(self, name: str) -> KernelHardware:
         """Return the hardware; see :meth:`Described.hardware`.

@@ -58,6 +58,7 @@ def bound(
     assumptions and the tightness of the bounds.
     """
     from kvgym.experiments.changes import build_scenario
+    from kvgym.experiments.describing import titled
     from kvgym.metrics import metric_info
     from kvgym.runner import simulate
     from kvgym.theory.hindsight.bounds import REFERENCE
@@ -123,7 +124,7 @@ def bound(
             interval.method,
         )
     headings = ("metric", "bound", "best known", "× optimum", "gap at most", "how")
-    console.out.print(console.mapping_table(chosen.heading, lines, headings))
+    console.out.print(console.mapping_table(titled(chosen.heading, chosen), lines, headings))
     for note in table.notes:
         console.out.print(f"note: {note}", markup=False)
     _note_missing(names, found)

@@ -186,6 +186,8 @@ def _cells(result: CapacityResult) -> tuple[list[str], dict[str, list[str]]]:
 
 def _table(result: CapacityResult) -> Table:
     """Return the table for a terminal."""
+    from kvgym.experiments.describing import titled
+
     seeds = f"means over {len(result.seeds)} seeds" if len(result.seeds) > 1 else "one seed"
     sizes = sorted({probe.played.num_requests for probe in result.probes})
     size = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
@@ -195,7 +197,7 @@ def _table(result: CapacityResult) -> Table:
     if any(map(_counts_seeds, result.capacities)):
         caption += "; fails next: with the number of seeds"
     targets = ", ".join(map(str, result.targets)) or "no growing backlog"
-    table = console.make_table(f"{result.heading}\n{targets}", caption)
+    table = console.make_table(f"{titled(result.heading, result.scenario)}\n{targets}", caption)
     headings, rows = _cells(result)
     for heading in headings:
         text = heading in ("policy", "fails next")

@@ -79,10 +79,11 @@ def provision(
     """
     from kvgym.batch_time.deployments.described import is_described
     from kvgym.batch_time.deployments.load import hardware_label
-    from kvgym.experiments.capacity.provisioning import CURVE
+    from kvgym.experiments.capacity.provisioning import CURVE, on_hardware
     from kvgym.experiments.capacity.provisioning import provision as plan_workers
     from kvgym.experiments.capacity.targets import parse_targets
     from kvgym.experiments.changes import build_scenario
+    from kvgym.experiments.describing import engine_line
 
     targets = parse_targets(slo)
     prices = parse_prices(price, "--price") if price else None
@@ -118,6 +119,11 @@ def provision(
         f"{', '.join(map(str, result.targets))}",
         markup=False,
     )
+    on = [
+        on_hardware(result.scenario, name) for name in dict.fromkeys(p.hardware for p in result.plans) if name
+    ]
+    if line := engine_line(*on):
+        console.print_line(line)
     for answer in result.answers():
         console.out.print(answer, style="bold", markup=False)
     tables = [("Workers", _plans(result)), ("Workers over time", _windows(result))]

@@ -68,6 +68,7 @@ def run(
     """
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import label_of
+    from kvgym.experiments.describing import titled
     from kvgym.experiments.marks import mark_notes, measure_marks
     from kvgym.experiments.notes import rule_notes
     from kvgym.experiments.resolving import resolve_policy
@@ -126,7 +127,7 @@ def run(
         vllm_bench.write({**figures, **vllm_bench.details(result)}, folder / "vllm-bench.json")
         print(json.dumps(figures, indent=2))
         return
-    console.out.print(f"{result.policy!r} on {chosen.heading}", markup=False)
+    console.out.print(titled(f"{result.policy!r} on {chosen.heading}", chosen), markup=False)
     if made.info.clairvoyant:
         console.out.print(f"note: {made.info.name} is {REFERENCE_ONLY}", markup=False)
     console.out.print(console.metrics_table(summary_metrics(summary)))

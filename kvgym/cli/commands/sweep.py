@@ -96,6 +96,7 @@ def sweep(
     Every run is saved when it finishes: after Ctrl-C, --resume continues with the remaining runs. Shows a table and
     writes runs.csv, summary.json, config.json and report.html; with the extra parquet also runs.parquet.
     """
+    from kvgym.experiments.describing import engine_line
     from kvgym.experiments.journal import has_runs
     from kvgym.experiments.sweeping.plan import make_plan
     from kvgym.experiments.sweeping.sweep import plan_of
@@ -137,6 +138,8 @@ def sweep(
                     bar.update(text or plan.name, done, total)
 
             result = run_sweep(plan, folder, resume=resume, jobs=jobs, ray=ray, progress=advance)
+        if line := engine_line(*result.scenarios):
+            console.print_line(line)
         console.out.print(sweep_table(result))
         for note in result.notes():
             console.out.print(f"note: {note}", markup=False)

@@ -125,6 +125,7 @@ def tune(
     """
     from kvgym.experiments.capacity.targets import parse_targets
     from kvgym.experiments.changes import build_scenario
+    from kvgym.experiments.describing import titled
     from kvgym.experiments.tuning.tune import plan_search
     from kvgym.experiments.tuning.tune import tune as run_search
 
@@ -170,7 +171,7 @@ def tune(
             continue
         with replacing(place, options.trace, kept=True):
             result.save(place, command=command_line())
-        title = f"{result.policy} on {chosen.heading}"
+        title = titled(f"{result.policy} on {chosen.heading}", chosen)
         console.print_line(title, style="italic")
         console.out.print(tuning_table(result))
         console.print_line(_caption(result), style="dim italic")

@@ -143,9 +143,10 @@ def difference_table(replay: Replay, *, explained: bool = True) -> Table:
         explained: whether to explain errors and intervals in the caption.
     """
     from kvgym.experiments.comparison import label_of
+    from kvgym.experiments.describing import titled
 
     table = console.make_table(
-        f"{label_of(replay.result.policy)} on {replay.scenario.summary}",
+        titled(f"{label_of(replay.result.policy)} on {replay.scenario.summary}", replay.scenario),
         "error = simulated / observed - 1; intervals by bootstrap over blocks of consecutive requests"
         if explained
         else None,

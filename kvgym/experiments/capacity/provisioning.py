@@ -37,7 +37,7 @@ from kvgym.experiments.comparison import label_of
 from kvgym.experiments.journal import Play, kept_runs
 from kvgym.experiments.marks import LEAST_REQUESTS
 from kvgym.experiments.runs import Played, Player
-from kvgym.experiments.scenario import DEFAULT_SCENARIO, Engine, Scenario, load_scenario
+from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.metrics import metric_info
 from kvgym.policy import Policy
 from kvgym.routing import Router, make_router
@@ -90,8 +90,8 @@ def provision(
             ignored. None = the default scenario.
         targets: as in :func:`~kvgym.experiments.capacity.targets.parse_targets`, at least one.
         policies: policies or specs, or ``"all"``; None = those of the scenario.
-        hardware: names or files to compare, with the scenario's engine if they have it, else with their default; None =
-            the scenario's.
+        hardware: names or files to compare, each with its default engine unless the scenario's was chosen, see
+            :func:`on_hardware`; None = the scenario's.
         routers: routers or specs to compare; None = the scenario's.
         prices: price of a worker per hour, one for all hardware or by name (a roofline may be as short as in
             ``hardware``); any currency.
@@ -230,10 +230,7 @@ def _loads(
         raise ConfigError(f"hardware {names}: expected at least one name, all different")
     loads = []
     for name in names:
-        on = scenario
-        if name is not None and name != scenario.hardware:
-            plain = scenario.model_copy(update={"kv_capacity": None, "batch_time": {}})
-            on = plain.override(hardware=name, engine=_engine_for(name, scenario))
+        on = scenario if name is None else on_hardware(scenario, name)
         load = Load(on.resolved(), request_slos=request_slos)
         check_equal_workers(load)
         loads.append(load)
@@ -291,11 +288,21 @@ def _out_of_reach(targets: Sequence[Target], table: RequestTable, system: System
     return ""
 
 
-def _engine_for(hardware: str, scenario: Scenario) -> Engine:
-    """Return the scenario's engine if the hardware has it too, else None, which is the hardware's default."""
+def on_hardware(scenario: Scenario, hardware: str) -> Scenario:
+    """Return a scenario on other hardware, with that hardware's default engine unless the scenario's was chosen.
+
+    An engine counts as chosen if it is not the default of the scenario's own hardware. The other hardware must have
+    it, too.
+    """
+    if hardware == scenario.hardware:
+        return scenario
     engine = scenario.resolved().engine
-    known = not isinstance(engine, str) or engine in load_hardware(hardware).all_engines
-    return engine if known else None
+    if isinstance(engine, str):
+        usual = None if scenario.hardware is None else load_hardware(scenario.hardware).engine
+        if engine == usual or engine not in load_hardware(hardware).all_engines:
+            engine = None
+    plain = scenario.model_copy(update={"kv_capacity": None, "batch_time": {}})
+    return plain.override(hardware=hardware, engine=engine)
 
 
 def _estimates(

@@ -154,7 +154,7 @@ def test_hardware_is_compared_with_one_engine_if_possible(scenario):
 
     assert engines("none") == ["none", "none"]
     assert engines("vllm-2024") == ["vllm-2024", "vllm-2024"]
-    assert engines("vllm-2023") == ["vllm-2023", "early-2024"]
+    assert engines("vllm-2023") == ["vllm-2023", "early-2024"]  # the default of each
     assert engines({"base_ms": 3.0}) == [{"base_ms": 3.0}] * 2
 
 
