@@ -35,6 +35,8 @@ COMMANDS = {
     "bound": "Bound the best value any scheduler, even a clairvoyant one, could reach.",
     "calibrate": "Fit operator tables to measured kernels; write a file and show its errors.",
     "validate": "Replay a log of a real server and show the simulator's errors.",
+    "observe": "Send a workload to an OpenAI-compatible server and log every request, for kvgym validate.",
+    "serve-mock": "Answer OpenAI-compatible requests on this machine with the simulator's times.",
     "check-policy": "Run the conformance checks on a policy, with bounds checking.",
     "warm-up": "Compile everything that would otherwise be compiled on first use: for images and CI.",
 }

@@ -274,7 +274,8 @@ class Simulation:
         return True
 
     def start(self) -> bool:
-        """Advance to the first decision; False if there is none."""
+        """Advance to the next decision; False if there is none, now or before the horizon."""
+        self._ended = False
         return self._settle(self._until_log_fits(step_worker, (), 0))
 
     def step(self, decision: Decision) -> bool:

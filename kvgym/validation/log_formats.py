@@ -173,12 +173,11 @@ def _read_observed(
     path: Path, records: Iterable[Mapping[str, Any]]
 ) -> tuple[Sequence[Row], int | None, list[str]]:
     about = _beside(path.with_name(OBSERVED))
-    stage = about.get("logs", {}).get(path.name, {})
     rows = [
         Row(**{name: _number(record.get(name)) for name in NUMBERS}, reason=record.get("reason") or "")
         for record in records
     ]
-    return rows, stage.get("num_evictions"), list(stage.get("notes", []))
+    return rows, about.get("num_evictions"), list(about.get("notes", []))
 
 
 def _number(value: Any) -> float:

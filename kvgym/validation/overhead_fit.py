@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,6 @@ import yaml
 
 from kvgym.batch_time.hardware.overhead import EngineOverhead
 from kvgym.errors import ConfigError
-from kvgym.experiments.describing import describe_scenario
 from kvgym.experiments.scenario import Scenario
 from kvgym.utils.arguments import explained
 from kvgym.validation.replay import Replay, loss, mean_error, replay_log
@@ -207,9 +206,7 @@ def fit_overhead(
         for i, (name, curve) in enumerate(zip(NAMES, curves, strict=True))
     }
     overhead = EngineOverhead(base_ms=best[0], per_request_ms=best[1])
-    after = objective.replay(best)
-    fitted = after.scenario.model_copy(update={"summary": describe_scenario(after.scenario)})
-    return OverheadFit(overhead, profiles, len(objective.seen), before, replace(after, scenario=fitted))
+    return OverheadFit(overhead, profiles, len(objective.seen), before, objective.replay(best))
 
 
 def _search(objective: _Objective) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
+from kvgym.experiments.describing import describe_cluster, describe_hardware
 from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, block_ratio_intervals
@@ -54,6 +55,31 @@ class Difference(NamedTuple):
     error: Estimate
 
 
+QUARTERS = 4
+"""Parts of a log between which drift is reported."""
+
+LEAST = 5
+"""Fewest requests of a part."""
+
+
+class Drift(NamedTuple):
+    """The error of a metric's mean over the time of a log.
+
+    Attributes:
+        metric: key of :data:`METRICS`.
+        errors: simulated / observed - 1 of each quarter of the requests, in order of arrival, with an interval.
+    """
+
+    metric: str
+    errors: tuple[Estimate, ...]
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether first and last quarter differ by more than chance: their intervals do not overlap."""
+        first, last = self.errors[0], self.errors[-1]
+        return last.low > first.high or last.high < first.low
+
+
 @dataclass(frozen=True, eq=False)
 class Replay:
     """A log and the simulation of the same requests.
@@ -67,6 +93,11 @@ class Replay:
     log: ServedLog
     scenario: Scenario
     result: SimulationResult
+
+    @property
+    def setup(self) -> str:
+        """The simulated hardware, memory and engine, and the name of the log."""
+        return f"{describe_cluster(self.scenario)}{describe_hardware(self.scenario)}, {self.log.name}"
 
     def observed(self, metric: str) -> Floats:
         """Return seconds of a metric by request, float64 (n,); NaN where it has no value."""
@@ -109,19 +140,35 @@ class Replay:
         return float(spearmanr(observed, simulated).statistic)
 
     def totals(self) -> dict[str, tuple[float, float]]:
-        """Return makespan (s) and throughputs (1/s, tokens/s), observed and simulated.
+        """Return makespan (s), throughputs (1/s, tokens/s) and evictions, observed and simulated.
 
-        The throughputs are left out where nothing took any time.
+        The throughputs are left out where nothing took any time; evictions that the log does not have are NaN.
         """
         ends = self.log.makespan, float(self.result.requests["finish_time"].max())
         tokens = int(self.log.output_len.sum())
-        if min(ends) <= 0:
-            return {"makespan": ends}
-        return {
-            "makespan": ends,
-            "request_throughput": (len(self.log) / ends[0], len(self.log) / ends[1]),
-            "token_throughput": (tokens / ends[0], tokens / ends[1]),
-        }
+        counted = self.log.num_evictions
+        evicted = float(self.result.requests["num_evictions"].sum())
+        found = {"makespan": ends}
+        if min(ends) > 0:
+            found["request_throughput"] = (len(self.log) / ends[0], len(self.log) / ends[1])
+            found["token_throughput"] = (tokens / ends[0], tokens / ends[1])
+        found["evictions"] = (np.nan if counted is None else float(counted), evicted)
+        return found
+
+    def drifts(self) -> list[Drift]:
+        """Return how the error of every metric changes over the log; empty for short logs."""
+        found = []
+        for metric in METRICS:
+            observed, simulated = self.pairs(metric)
+            if len(observed) < QUARTERS * LEAST:
+                continue
+            parts = zip(np.array_split(simulated, QUARTERS), np.array_split(observed, QUARTERS), strict=True)
+            ratios = [
+                block_ratio_intervals(x, y, lambda values: values.mean(keepdims=True))[0] for x, y in parts
+            ]
+            errors = tuple(Estimate(r.value - 1, r.low - 1, r.high - 1, r.n) for r in ratios)
+            found.append(Drift(metric, errors))
+        return found
 
 
 def has_token_times(replay: Replay) -> bool:

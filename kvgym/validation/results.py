@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.result_files import jsonable, run_context, write_json
 from kvgym.report import require
@@ -40,6 +41,10 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
         "metrics": {metric: rows for metric, rows in differences.items() if rows},
         "rank_correlation": {metric: replay.rank_correlation(metric) for metric in METRICS},
         "totals": totals,
+        "drift": {
+            drift.metric: {"errors": [error.value for error in drift.errors], "clear": drift.is_clear}
+            for drift in replay.drifts()
+        },
     }
 
 
@@ -62,6 +67,8 @@ def save_replay(
 ) -> dict[str, Any]:
     """Write ``config.json``, ``requests.csv`` and ``summary.json``; with a fit they describe its replay.
 
+    ``requests.csv`` is also a trace of the log, and the workload of the scenario in ``config.json``.
+
     Args:
         replay: the replay with the requested engine.
         folder: created if missing.
@@ -79,12 +86,9 @@ def save_replay(
     if fit is not None:
         summary |= {"fit": fit.summary(), "fitted": replay_summary(fit.after)}
     summary = jsonable(summary)
-    config = {
-        "scenario": shown.scenario.resolved().model_dump(mode="json"),
-        "seed": seed,
-        **run_context(command),
-    }
     request_frame(shown).write_csv(path / "requests.csv")
+    scenario = build_scenario(shown.scenario, trace=path / "requests.csv")
+    config = {"scenario": scenario.resolved().model_dump(mode="json"), "seed": seed, **run_context(command)}
     write_json(path / "config.json", config)
     write_json(path / "summary.json", summary)
     return dict(summary)

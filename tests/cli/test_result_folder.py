@@ -95,7 +95,7 @@ def test_files_not_written_by_kvgym_stay(kvgym, tmp_path, monkeypatch):
         f"note: same/{name} was not written by kvgym; it is now same/{name}.old" for name in sorted(moved)
     ]
     assert (
-        kvgym("validate", "--requests", "same/requests.csv", "-p", "fcfs", "-o", "same")[0] == 0
+        kvgym("validate", "same/requests.csv", "-p", "fcfs", "-o", "same")[0] == 0
     )  # an input file with the name of a result
     (folder / "unfinished.jsonl").rename(folder / "kept")
     assert kvgym("compare", "-p", "fcfs", "--seeds", 1, *SMALL)[0] == 0

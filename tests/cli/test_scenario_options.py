@@ -62,7 +62,7 @@ def test_options_reach_the_scenario(kvgym, monkeypatch, tmp_path, command, name,
     log.write_text(
         "arrival_time,when,prompt_len,output_len,first_token_time,finish_time\n0,0,9,3,1,2\n1,1,9,3,2,3\n"
     )
-    arguments = ARGUMENTS.get(command, ["--requests", log] if command == "validate" else [])
+    arguments = ARGUMENTS.get(command, [log] if command == "validate" else [])
     given = GIVEN[name]
     code, _, error = kvgym(command, *arguments, flag, given)
     assert (code, error) == (2, "error: built\n")

@@ -23,7 +23,7 @@ from kvgym.errors import LIMIT
         (("run", "--tp", "1,2"), "for several: kvgym sweep hardware.tp=1,2"),
         (("run",), "kvgym run needs a policy: --policies NAME"),
         (("run", "-p", "fcfs,mc_sf"), "--policies fcfs, mc_sf: kvgym run runs one policy; kvgym compare runs several"),
-        (("validate", "--requests", "x.csv", "-p", "fcfs", "-p", "mc_sf"), "kvgym validate runs one policy"),
+        (("validate", "x.csv", "-p", "fcfs", "-p", "mc_sf"), "kvgym validate runs one policy"),
     ],
 )  # fmt: skip
 def test_mistakes_name_what_to_do(kvgym, arguments, message):

@@ -162,7 +162,7 @@ def test_observed_folders(tmp_path):
     log = read_served(tmp_path)
     check(log, "2 of 5 requests are left out: 1 x HTTP 500, 1 x no usage in the answer.")
     assert log.num_evictions is None
-    about = {"logs": {"requests.jsonl": {"num_evictions": 7, "notes": ["The server was slow."]}}}
+    about = {"num_evictions": 7, "notes": ["The server was slow."]}
     (tmp_path / "observed.json").write_text(json.dumps(about))
     assert read_served(path).num_evictions == 7
     assert "The server was slow." in read_served(path).notes

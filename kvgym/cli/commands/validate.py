@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from kvgym.cli.options.scenario import ScenarioOption, group, scenario_options
 from kvgym.cli.options.shared import one_policy, policies_option
 from kvgym.cli.progress import run_progress
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
+from kvgym.errors import ConfigError
 from kvgym.experiments.scenario_options import SERVER_SCENARIO, ScenarioOptions
 
 WORST_FIT = 0.5
@@ -24,90 +26,137 @@ WORST_FIT = 0.5
 if TYPE_CHECKING:
     from kvgym.validation.overhead_fit import OverheadFit
     from kvgym.validation.replay import Replay
+    from kvgym.validation.served import ServedLog
 
 
-_SYSTEM = tuple(name for name in group("hardware", "cluster") if name not in ("hardware", "engine"))
+SYSTEM = tuple(name for name in group("hardware", "cluster") if name not in ("hardware", "engine"))
+"""Options of the simulated server beside hardware and engine."""
+
+SchedulerOption = Annotated[
+    list[str] | None,
+    policies_option("The server's scheduler, e.g. vllm_v1:max_num_seqs=128 (default: vllm_v1)."),
+]
+DropLongOption = Annotated[
+    bool, typer.Option("--drop-long", help="Skip requests longer than the KV capacity.")
+]
+FitOption = Annotated[
+    bool, typer.Option("--fit-overhead", help="Also fit the engine's overhead (base_ms, per_request_ms).")
+]
+PictureOption = Annotated[bool, typer.Option(help="Write validation.png (needs kvgym\\[report]).")]
 
 
 @scenario_options(
-    after={"requests": ["columns", "time_unit"], "scenario": ["hardware", "engine"], "policies": _SYSTEM}
+    after={"log": ["columns", "time_unit"], "scenario": ["hardware", "engine"], "policies": SYSTEM}
 )
 def validate(
     options: ScenarioOptions,
-    requests: Annotated[
+    log: Annotated[
         Path,
-        typer.Option(
-            "--requests",
-            help="CSV, JSONL or Parquet with a row per served request: arrival_time, prompt_len, output_len, "
-            "first_token_time (or ttft), finish_time (or e2e_latency), or the names and times of a trace.",
+        typer.Argument(
+            metavar="LOG",
+            help="A log of kvgym observe (or its folder), vllm bench serve --save-detailed or inference-perf, or any "
+            "CSV, JSONL or Parquet with a row per request: arrival_time, prompt_len, output_len, first_token_time (or "
+            "ttft), finish_time (or e2e_latency).",
         ),
     ],
     scenario: ScenarioOption = SERVER_SCENARIO,
-    policies: Annotated[
-        list[str] | None,
-        policies_option("The server's scheduler, e.g. vllm_v1:max_num_seqs=128 (default: vllm_v1)."),
-    ] = None,
-    drop_long: Annotated[
-        bool, typer.Option("--drop-long", help="Skip requests longer than the KV capacity.")
-    ] = False,
-    fit_overhead: Annotated[
-        bool, typer.Option("--fit-overhead", help="Also fit the engine's overhead (base_ms, per_request_ms).")
-    ] = False,
+    policies: SchedulerOption = None,
+    drop_long: DropLongOption = False,
+    fit_overhead: FitOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of policy and router.")] = 0,
     out: OutOption = None,
-    picture: Annotated[bool, typer.Option(help="Write validation.png (needs kvgym\\[report]).")] = True,
+    picture: PictureOption = True,
     progress: Annotated[bool, typer.Option(help="Show a progress bar while fitting.")] = True,
 ) -> None:
     """Replay a log of a real server and show the simulator's errors.
 
-    Compares TTFT, TBT (mean time per output token of a request) and E2E latency by quantile, with 95 % bootstrap
-    intervals, and writes config.json, requests.csv (observed and simulated, by request), summary.json and
-    validation.png. docs/validation.md lists what to log.
+    Compares TTFT, TBT (mean time per output token of a request), E2E latency, throughput and evictions, by quantile,
+    with 95 % bootstrap intervals, and over the time of the log. Writes config.json, requests.csv (observed and
+    simulated, by request), summary.json and validation.png. docs/validation.md lists what to log.
     """
-    from kvgym.experiments.changes import build_scenario, parse_columns
-    from kvgym.validation.overhead_fit import MOST_REPLAYS
-    from kvgym.validation.overhead_fit import fit_overhead as fit_to
-    from kvgym.validation.replay import replay_log, without_long
-    from kvgym.validation.results import save_picture, save_replay
-    from kvgym.validation.served import read_served, trace_columns
-    from kvgym.workloads.traces.reader import detected_format
+    from kvgym.experiments.changes import parse_columns
+    from kvgym.validation.served import read_served
 
     policy = one_policy(policies or ["vllm_v1"], "validate")
     names = {} if options.columns is None else parse_columns(options.columns)
-    log = read_served(requests, columns=names, time_unit=options.time_unit)
-    of_trace = ",".join(f"{key}={name}" for key, name in trace_columns(names).items()) or None
-    chosen = build_scenario(scenario, options, trace=requests, trace_format="table", columns=of_trace)
-    if drop_long:
-        log = without_long(log, chosen.make_system().usable_capacity)
-    folder = make_folder(out or default_folder("validate", requests.stem))
-    replay = replay_log(log, chosen, policy, seed=seed)
-    fit = None
+    served = read_served(log, columns=names, time_unit=options.time_unit)
+    settings = replace(options, columns=None, time_unit=None)
+    folder = make_folder(out or default_folder("validate", log.stem))
+    if log.is_dir() and log.resolve() == folder.resolve():
+        raise ConfigError(f"--out {folder} has the log, and results would replace it; choose another folder")
+    check = Check(served, settings, scenario, policy, drop_long=drop_long, seed=seed)
     if fit_overhead:
+        check.fit(progress)
+    with replacing(folder, log):
+        check.save(folder)
+    check.show(folder, picture=picture)
+
+
+class Check:
+    """The replay of a log on the server that options describe.
+
+    Args:
+        log: the log.
+        options: hardware and system.
+        scenario: name or file of the scenario that they change.
+        policy: the scheduler.
+        drop_long: whether to skip requests longer than the KV capacity.
+        seed: seed of policy and router.
+    """
+
+    def __init__(
+        self,
+        log: ServedLog,
+        options: ScenarioOptions,
+        scenario: str,
+        policy: str,
+        *,
+        drop_long: bool,
+        seed: int,
+    ) -> None:
+        from kvgym.experiments.changes import build_scenario
+        from kvgym.validation.replay import replay_log, without_long
+
+        self._options, self._scenario, self._policy, self._seed = options, scenario, policy, seed
+        self._chosen = build_scenario(scenario, options)
+        self._log = without_long(log, self._chosen.make_system().usable_capacity) if drop_long else log
+        self._fit: OverheadFit | None = None
+        self._replay = replay_log(self._log, self._chosen, policy, seed=seed)
+
+    def fit(self, progress: bool) -> None:
+        """Fit the overhead of the engine to the log."""
+        from kvgym.validation.overhead_fit import MOST_REPLAYS, fit_overhead
+
         with run_progress(MOST_REPLAYS, progress) as advance:
-            fit = fit_to(log, chosen, policy, seed=seed, progress=advance)
-    with replacing(folder, requests):
-        save_replay(replay, folder, fit=fit, seed=seed, command=command_line())
-    console.out.print(difference_table(replay))
-    settings = {
-        "scenario": scenario,
-        **{name: getattr(options, name) for name in ("hardware", "engine", *_SYSTEM)},
-        "trace": requests,
-        "columns": of_trace,
-        "time_unit": options.time_unit,
-        "too_long": "drop" if drop_long else None,
-    }
-    if of_trace is None and options.time_unit is None and detected_format(requests) not in ("kvgym", "table"):
-        # compare would otherwise detect that format, and read other times from it.
-        settings["trace_format"] = "table"
-    console.print_line(setup_line(replay, scenario, policy, settings))
-    if fit is not None:
-        print_fit(fit)
-    for note in log.notes:
-        console.out.print(f"note: {note}", markup=False)
-    if picture:
-        with console.optional("picture"):
-            save_picture(replay, folder / "validation.png", fit=fit)
-    console.print_line(f"results: {folder}")
+            self._fit = fit_overhead(self._log, self._chosen, self._policy, seed=self._seed, progress=advance)
+
+    def save(self, folder: Path) -> None:
+        """Write the results."""
+        from kvgym.validation.results import save_replay
+
+        save_replay(self._replay, folder, fit=self._fit, seed=self._seed, command=command_line())
+
+    def show(self, folder: Path, *, picture: bool) -> None:
+        """Print tables and notes, and write the picture."""
+        from kvgym.validation.results import save_picture
+
+        console.out.print(difference_table(self._replay))
+        if (table := drift_table(self._replay)) is not None:
+            console.out.print(table)
+        settings = {
+            "scenario": self._scenario,
+            **{name: getattr(self._options, name) for name in ("hardware", "engine", *SYSTEM)},
+            "trace": folder / "requests.csv",
+        }
+        console.print_line(setup_line(self._replay, self._scenario, self._policy, settings))
+        if self._fit is not None:
+            print_fit(self._fit)
+        for note in self._log.notes:
+            console.out.print(f"note: {note}", markup=False)
+        if picture:
+            with console.optional("picture"):
+                save_picture(self._replay, folder / "validation.png", fit=self._fit)
+        console.print_line(f"results: {folder}")
 
 
 def setup_line(replay: Replay, scenario: str, policy: str, settings: Mapping[str, Any]) -> str:
@@ -135,6 +184,25 @@ def setup_line(replay: Replay, scenario: str, policy: str, settings: Mapping[str
     return f"replayed on scenario {scenario}: {served}; to compare schedulers: {command}"
 
 
+def drift_table(replay: Replay) -> Table | None:
+    """Return the table of errors by quarter of a log, None for a short log."""
+    from kvgym.validation.replay import QUARTERS
+
+    drifts = replay.drifts()
+    if not drifts:
+        return None
+    table = console.make_table(
+        "error of the mean by quarter of the log",
+        "drift: the intervals of the first and the last quarter do not overlap",
+    )
+    for text in ("", *(f"{k} of {QUARTERS}" for k in range(1, QUARTERS + 1)), "drift"):
+        table.add_column(text, justify="right" if text else "left", no_wrap=True)
+    for drift in drifts:
+        errors = (console.percent(error.value) for error in drift.errors)
+        table.add_row(console.heading(drift.metric), *errors, "yes" if drift.is_clear else "no")
+    return table
+
+
 def difference_table(replay: Replay, *, explained: bool = True) -> Table:
     """Return the table of observed and simulated values and errors, for every statistic and total.
 
@@ -146,7 +214,7 @@ def difference_table(replay: Replay, *, explained: bool = True) -> Table:
     from kvgym.experiments.describing import titled
 
     table = console.make_table(
-        titled(f"{label_of(replay.result.policy)} on {replay.scenario.summary}", replay.scenario),
+        titled(f"{label_of(replay.result.policy)} on {replay.setup}", replay.scenario),
         "error = simulated / observed - 1; intervals by bootstrap over blocks of consecutive requests"
         if explained
         else None,

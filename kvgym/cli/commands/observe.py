@@ -1,0 +1,236 @@
+"""``kvgym observe``: send a workload to an OpenAI-compatible server and log what every request experiences."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from kvgym.cli import console
+from kvgym.cli.commands.validate import (
+    SYSTEM,
+    Check,
+    DropLongOption,
+    FitOption,
+    PictureOption,
+    SchedulerOption,
+)
+from kvgym.cli.options.scenario import ScenarioOption, group, scenario_options
+from kvgym.cli.options.shared import ProgressOption, one_policy, time_option
+from kvgym.cli.progress import run_progress
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
+from kvgym.errors import ConfigError, TraceFormatError
+from kvgym.experiments.scenario_options import SERVER_SCENARIO, ScenarioOptions
+
+if TYPE_CHECKING:
+    from kvgym.endpoint.client import Measured, Server
+    from kvgym.validation.served import ServedLog
+    from kvgym.workloads.table import RequestTable
+
+_REQUESTS = tuple(name for name in group("requests") if name != "predictions")
+
+
+@dataclass
+class _Stage:
+    """A workload that is sent, and its results."""
+
+    name: str  # folder in the results, "" = the results themselves
+    workload: str
+    table: RequestTable
+    log: ServedLog | None = None
+
+
+@scenario_options(
+    after={"scenario": _REQUESTS, "validate": ["hardware", "engine"], "policies": SYSTEM},
+)
+def observe(
+    options: ScenarioOptions,
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Address of the server, as in http://localhost:8000.")
+    ],
+    scenario: ScenarioOption = SERVER_SCENARIO,
+    rates: Annotated[
+        str | None, typer.Option(help="Send the workload at each of these rates, one after the other: 1,2,4.")
+    ] = None,
+    api: Annotated[
+        str | None,
+        typer.Option(
+            help="Kind of requests: completions or chat (default: as in the URL, else completions)."
+        ),
+    ] = None,
+    served_model: Annotated[
+        str, typer.Option(help="Name of the model at the server (default: the first in its list).")
+    ] = "",
+    api_key_env: Annotated[
+        str, typer.Option(help="Environment variable with the API key; no file or message has the key.")
+    ] = "OPENAI_API_KEY",
+    timeout: Annotated[
+        float, time_option("--timeout", "Longest time for a complete answer", least=0.001)
+    ] = 600.0,
+    validate: Annotated[
+        bool, typer.Option("--validate", help="Then replay the log, as kvgym validate does.")
+    ] = False,
+    policies: SchedulerOption = None,
+    drop_long: DropLongOption = False,
+    fit_overhead: FitOption = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of workload and prompts.")] = 0,
+    out: OutOption = None,
+    picture: PictureOption = True,
+    progress: ProgressOption = True,
+) -> None:
+    """Send a workload to an OpenAI-compatible server and log every request, for kvgym validate.
+
+    Requests are sent at their times, whether or not earlier ones are answered, and answers are streamed. Writes
+    requests.jsonl (times sent, TTFT, gaps between tokens, lengths as the server counts them, or why an answer cannot be
+    compared) and observed.json, with --rates in a folder per rate. Prompts are random words. Ctrl-C keeps what was
+    measured.
+    """
+    from kvgym.experiments.changes import build_scenario
+
+    if find_spec("httpx") is None:
+        raise ConfigError('kvgym observe needs httpx; install it with: pip install "kvgym[observe]"')
+    from kvgym.endpoint.client import meet
+    from kvgym.endpoint.target import Target
+
+    policy = one_policy(policies or ["vllm_v1"], "observe")
+    key = os.environ.get(api_key_env, "")
+    target = Target.of(url, api=api, model=served_model, key=key, key_variable=api_key_env)
+    stages = []
+    for rate in _rates(rates):
+        chosen = build_scenario(scenario, options, **({} if rate is None else {"rate": rate}))
+        source = chosen.make_workload()
+        name = "" if rate is None else f"rate-{rate:g}"
+        stages.append(_Stage(name, source.spec.name, source.sample(seed)))
+    server = meet(target, seed=seed, timeout=timeout)
+    folder = make_folder(out or default_folder("observe", target.base.partition("//")[2].partition("/")[0]))
+    simulated = ScenarioOptions(**{name: getattr(options, name) for name in ("hardware", "engine", *SYSTEM)})
+    checks = []
+    with replacing(folder, options.trace):
+        stopped = _run(server, stages, folder, timeout, progress)
+        if validate and not stopped:
+            for stage in stages:
+                if stage.log is None:
+                    continue
+                check = Check(stage.log, simulated, scenario, policy, drop_long=drop_long, seed=seed)
+                if fit_overhead:
+                    check.fit(progress)
+                check.save(folder / stage.name)
+                checks.append((check, folder / stage.name))
+    if any(stage.log is not None for stage in stages):
+        console.out.print(_summary(server, stages))
+    for check, place in checks:
+        check.show(place, picture=picture)
+    if not checks:
+        for stage in stages:
+            for note in stage.log.notes if stage.log is not None else ():
+                console.out.print(f"note: {f'{stage.name}: ' if stage.name else ''}{note}", markup=False)
+        console.print_line(f"results: {folder}; to compare with the simulator: kvgym validate {folder}")
+    if stopped:
+        raise KeyboardInterrupt
+    if all(stage.log is None for stage in stages):
+        raise typer.Exit(1)
+
+
+def _rates(text: str | None) -> list[float | None]:
+    """Return the rates of ``--rates``, [None] for the workload's own.
+
+    Raises:
+        ConfigError: a rate is not a positive number.
+    """
+    if text is None:
+        return [None]
+    found: list[float | None] = []
+    for part in text.split(","):
+        try:
+            rate = float(part)
+        except ValueError:
+            rate = math.nan
+        if not 0 < rate < math.inf or rate in found:
+            raise ConfigError(f"--rates {text}: expected different requests per second > 0, as in 1,2,4")
+        found.append(rate)
+    return found
+
+
+def _run(server: Server, stages: list[_Stage], folder: Path, timeout: float, progress: bool) -> bool:
+    """Send all stages and write their logs; return whether Ctrl-C stopped them."""
+    from kvgym.endpoint.client import read_counters, send
+    from kvgym.endpoint.log import save_observed
+    from kvgym.validation.served import read_served
+
+    total = sum(len(stage.table) for stage in stages)
+    seconds = sum(float(stage.table.arrival_time[-1] - stage.table.arrival_time[0]) for stage in stages)
+    console.print_line(
+        f"{server.target.url}, model {server.target.model}: {total:,} requests over {seconds / server.speed:,.0f} s; "
+        "Ctrl-C keeps what was measured"
+    )
+    with run_progress(total, progress) as advance:
+        for stage in stages:
+            before, stopped = read_counters(server.target), False
+            found: list[Measured] = []
+            try:
+                send(server, stage.table, timeout=timeout, found=found, progress=advance)
+            except KeyboardInterrupt:
+                stopped = True
+            counters = before, read_counters(server.target)
+            place = folder / stage.name
+            save_observed(place, server, found, counters, workload=stage.workload, command=command_line())
+            try:
+                stage.log = read_served(place) if found else None
+            except TraceFormatError as error:
+                console.print_to_stderr(f"warning: {error}")
+            if stopped:
+                console.print_to_stderr(
+                    f"stopped: {len(found):,} of {len(stage.table):,} requests were sent and are in {place}"
+                )
+                return True
+    return False
+
+
+def _summary(server: Server, stages: list[_Stage]) -> Table:
+    """Return the table of what was measured, a row per stage."""
+    import numpy as np
+
+    table = console.make_table(f"{server.target.model} at {server.target.url}", "seconds; TBT by request")
+    headings = (
+        "",
+        "requests",
+        "complete",
+        "requests/s",
+        "tokens/s",
+        "TTFT mean",
+        "p50",
+        "p99",
+        "TBT mean",
+        "p99",
+    )
+    for text in (*headings, "E2E mean", "p99", "evictions"):
+        table.add_column(text, justify="right" if text else "left", no_wrap=True)
+    for stage in stages:
+        log = stage.log
+        if log is None:
+            table.add_row(stage.name or stage.workload, f"{len(stage.table):,}", "0")
+            continue
+        times = [
+            (log.ttft.mean(), *np.quantile(log.ttft, (0.5, 0.99))),
+            *((values.mean(), np.quantile(values, 0.99)) if len(values) else (np.nan, np.nan)
+              for values in (log.tbt[np.isfinite(log.tbt)], log.e2e_latency)),
+        ]  # fmt: skip
+        figures = (
+            len(log) / log.makespan,
+            log.output_len.sum() / log.makespan,
+            *(x for each in times for x in each),
+        )
+        evictions = np.nan if log.num_evictions is None else log.num_evictions
+        table.add_row(
+            stage.name or stage.workload,
+            f"{len(stage.table):,}",
+            f"{len(log):,}",
+            *(console.number(float(x)) for x in (*figures, evictions)),
+        )
+    return table

@@ -1,0 +1,50 @@
+"""``kvgym serve-mock``: a local OpenAI-compatible server that answers with the simulator's times."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kvgym.cli import console
+from kvgym.cli.options.scenario import ScenarioOption, group, scenario_options
+from kvgym.cli.options.shared import one_policy, policies_option
+from kvgym.experiments.scenario_options import SERVER_SCENARIO, ScenarioOptions
+
+
+@scenario_options(after={"policies": group("hardware")})
+def serve_mock(
+    options: ScenarioOptions,
+    scenario: ScenarioOption = SERVER_SCENARIO,
+    policies: Annotated[
+        list[str] | None, policies_option("The scheduler, e.g. vllm_v1:max_num_seqs=128 (default: vllm_v1).")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the policy.")] = 0,
+    speed: Annotated[
+        float, typer.Option(help="Simulated seconds per second; kvgym observe measures in simulated seconds.")
+    ] = 1.0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 = a free one.")] = 8000,
+) -> None:
+    """Answer OpenAI-compatible requests on this machine with the simulator's times.
+
+    Serves completions and chat completions, streamed or not: as many tokens as requested (max_tokens), each when the
+    simulator delivers it. To try clients, dashboards and kvgym observe without a GPU. Ctrl-C ends it.
+    """
+    from kvgym.endpoint.mock import MockServer
+    from kvgym.endpoint.online import OnlineRun
+    from kvgym.experiments.changes import build_scenario
+    from kvgym.experiments.describing import describe_hardware
+    from kvgym.policy import make_policy
+
+    policy = make_policy(one_policy(policies or ["vllm_v1"], "serve-mock"))
+    chosen = build_scenario(scenario, options)
+    system = chosen.override(system={**chosen.system.model_dump(), "horizon": None}).make_system()
+    server = MockServer(OnlineRun(system, policy, seed=seed), model=chosen.name, speed=speed, port=port)
+    server.start()
+    console.print_line(f"serving {describe_hardware(chosen)} at {server.url}  (Ctrl-C ends it)")
+    try:
+        server.wait()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.close()

@@ -1,0 +1,128 @@
+"""A server to measure: its address, model and key."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from kvgym.errors import ConfigError, shown
+
+APIS = {"completions": "/completions", "chat": "/chat/completions"}
+"""Path of an API below ``/v1``, by its name."""
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+"""Environment variable with the key, unless another is named."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """An OpenAI-compatible server.
+
+    Attributes:
+        base: address up to ``/v1``.
+        api: a name of :data:`APIS`.
+        model: name of the model; "" = not known yet.
+        key: API key, "" for none; it is in no text of this object.
+        key_variable: the environment variable of the key, for messages.
+    """
+
+    base: str
+    api: str
+    model: str = ""
+    key: str = field(default="", repr=False)
+    key_variable: str = KEY_VARIABLE
+
+    @classmethod
+    def of(cls, url: str, *, api: str | None = None, **fields: Any) -> Target:
+        """Return the server at an address.
+
+        Args:
+            url: ``http://localhost:8000``, with or without ``/v1``, or the whole address of a kind of request.
+            api: a name of :data:`APIS`; None = as the address says, else completions.
+            **fields: other attributes.
+
+        Raises:
+            ConfigError: this is no such address, or names another API; or no such API.
+        """
+        if api is not None and api not in APIS:
+            raise ConfigError(f"--api {api}: valid are {', '.join(APIS)}")
+        try:
+            parts = urlsplit(url.strip())
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+            raise ConfigError(
+                "the URL has a user name, password, query or fragment, which would be written into files; give a key "
+                f"in an environment variable ({KEY_VARIABLE}, or --api-key-env NAME)"
+            )
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+            raise ConfigError(
+                f"URL {shown(url)}: expected http://HOST:PORT or https://HOST, as in http://localhost:8000"
+            )
+        path = parts.path.rstrip("/")
+        named = next((name for name in ("chat", "completions") if path.endswith(APIS[name])), None)
+        if named is not None:
+            path = path.removesuffix(APIS[named])
+        if named is not None and api not in (None, named):
+            raise ConfigError(
+                f"--api {api} and a URL of {APIS[named]}: give the address up to /v1, or leave --api out"
+            )
+        path = path if named is not None or re.search(r"/v\d\w*(/|$)", path) else f"{path}/v1"
+        return cls(f"{parts.scheme}://{parts.netloc}{path}", named or api or "completions", **fields)
+
+    @property
+    def url(self) -> str:
+        """Address of requests."""
+        return self.base + APIS[self.api]
+
+    @property
+    def metrics_url(self) -> str:
+        """Address of the server's counters."""
+        return re.sub(r"/v\d\w*$", "", self.base) + "/metrics"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of requests."""
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
+    def body(self, prompt: str, output_len: int, *, ignore_eos: bool) -> dict[str, Any]:
+        """Return the body of a request for a streamed answer of a number of tokens."""
+        content: dict[str, Any] = {"prompt": prompt}
+        if self.api == "chat":
+            content = {"messages": [{"role": "user", "content": prompt}]}
+        whole = {"ignore_eos": True} if ignore_eos else {}
+        stream = {"stream": True, "stream_options": {"include_usage": True}}
+        return {"model": self.model, **content, "max_tokens": output_len, **stream, **whole}
+
+    def plain(self, text: str, limit: int = 120) -> str:
+        """Return a server's text in one short line, without the key."""
+        if self.key:
+            text = text.replace(self.key, "***")
+        return " ".join(text.split())[:limit]
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Counters of a server, NaN where it has none.
+
+    Attributes:
+        evictions: evictions (vLLM: preemptions) since its start.
+        kv_capacity: KV memory, tokens.
+    """
+
+    evictions: float = math.nan
+    kv_capacity: float = math.nan
+
+    @classmethod
+    def of(cls, text: str) -> Counters:
+        """Read counters in Prometheus' form, under the names of vLLM."""
+        evicted = re.findall(r"^vllm:num_preemptions_total(?:{[^}]*})? (\S+)", text, re.MULTILINE)
+        memory = 0
+        for labels in re.findall(r"^vllm:cache_config_info{([^}]*)}", text, re.MULTILINE):
+            found = dict(re.findall(r'(\w+)="(\d+)"', labels))
+            memory += int(found.get("block_size", 0)) * int(found.get("num_gpu_blocks", 0))
+        return cls(sum(map(float, evicted)) if evicted else math.nan, memory or math.nan)

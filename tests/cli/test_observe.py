@@ -1,0 +1,150 @@
+"""``kvgym observe`` and ``kvgym serve-mock``, from URL to error table on this machine."""
+
+import json
+import os
+import signal
+import threading
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+
+from kvgym.endpoint.mock import MockServer
+from kvgym.endpoint.online import OnlineRun
+from kvgym.experiments.changes import build_scenario
+from kvgym.policy import make_policy
+
+
+@pytest.fixture
+def served():
+    """Return the address of a mock server at twice real time."""
+    server = MockServer(OnlineRun(build_scenario("vllm-v1").make_system(), make_policy("vllm_v1")), speed=2.0)
+    server.start()
+    yield server.url
+    server.close()
+
+
+@pytest.fixture
+def trace(tmp_path):
+    rng = np.random.default_rng(0)
+    times, prompts, outputs = (
+        np.cumsum(rng.exponential(0.1, 24)),
+        rng.integers(20, 400, 24),
+        rng.integers(4, 40, 24),
+    )
+    rows = "".join(f"{t:.4f},{p},{o}\n" for t, p, o in zip(times, prompts, outputs, strict=True))
+    (tmp_path / "trace.csv").write_text(f"arrival_time,prompt_len,output_len\n{rows}")
+    return "trace.csv"
+
+
+def test_from_url_to_error_table(kvgym, served, trace, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    code, out, err = kvgym(
+        "observe", served, "--trace", trace, "--validate", "--no-picture", "--no-progress", "-o", "r"
+    )
+    assert code == 0, err
+    flat = " ".join(out.split())
+    assert "24 requests over 1 s; Ctrl-C keeps what was measured" in flat
+    assert "error of the mean by quarter" in flat
+    assert (
+        "note: The server was kvgym serve-mock at 2 times real time: agreement with it proves nothing."
+        in flat
+    )
+    assert "note: The server reports 130,992 KV tokens (--kv-capacity 130992)." in flat
+    assert {path.name for path in (tmp_path / "r").iterdir()} >= {
+        "requests.jsonl", "observed.json", "config.json", "requests.csv", "summary.json",
+    }  # fmt: skip
+    rows = [json.loads(line) for line in (tmp_path / "r" / "requests.jsonl").read_text().splitlines()]
+    assert [row["request_id"] for row in rows] == list(range(24))
+    for row in rows:
+        assert row["reason"] is None
+        assert (row["prompt_len"], row["output_len"]) == (row["wanted_prompt_len"], row["wanted_output_len"])
+        assert len(row["gaps"]) == row["output_len"] - 1
+        assert row["ttft"] + sum(row["gaps"]) == pytest.approx(row["e2e_latency"], abs=1e-4)
+        assert row["arrival_time"] >= row["scheduled_time"]
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert summary["num_requests"] == 24
+    assert summary["totals"]["evictions"]["observed"] == summary["totals"]["evictions"]["simulated"] == 0
+    assert abs(summary["metrics"]["tbt"]["mean"]["error"]) < 0.5  # a busy machine is late
+    assert summary["rank_correlation"]["e2e_latency"] > 0.7
+    about = json.loads((tmp_path / "r" / "observed.json").read_text())
+    assert (about["sent"], about["complete"], about["num_evictions"], about["key_sent"]) == (24, 24, 0, True)
+    assert "sk-secret" not in out + err + "".join(p.read_text() for p in (tmp_path / "r").iterdir())
+    code, out, err = kvgym("validate", "r", "--no-picture", "-o", "again")
+    assert code == 0, err
+    assert json.loads((tmp_path / "again" / "summary.json").read_text())["totals"] == summary["totals"]
+    assert "choose another folder" in kvgym("validate", "r", "-o", "r")[2]
+
+
+def test_rates_have_folders_of_their_own(kvgym, served, trace, tmp_path):
+    code, out, err = kvgym(
+        "observe", f"{served}/chat/completions", "--trace", trace, "--rates", "20,40", "-n", 3,
+        "--no-progress", "-o", "r",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "rate-40" in out
+    for name in ("rate-20", "rate-40"):
+        about = json.loads((tmp_path / "r" / name / "observed.json").read_text())
+        assert (about["api"], about["complete"]) == ("chat", 3)
+
+
+def test_ctrl_c_keeps_what_was_measured(kvgym, served, tmp_path):
+    rows = "".join(f"{t},10,3\n" for t in (0.0, 0.1, 1000.0)) + "1000.1,10,3\n"
+    (tmp_path / "trace.csv").write_text(f"arrival_time,prompt_len,output_len\n{rows}")
+
+    def stop():
+        time.sleep(1.5)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=stop, daemon=True).start()
+    code, _, err = kvgym("observe", served, "--trace", "trace.csv", "--validate", "--no-progress", "-o", "r")
+    assert code != 0
+    assert "stopped: 2 of 4 requests were sent and are in r" in err
+    assert "Traceback" not in err
+    rows = [json.loads(line) for line in (tmp_path / "r" / "requests.jsonl").read_text().splitlines()]
+    assert [row["reason"] for row in rows] == [None, None]
+
+
+def test_a_mock_server_until_ctrl_c(kvgym, monkeypatch):
+    def wait(server):
+        with urllib.request.urlopen(f"{server.url}/models", timeout=10) as answer:
+            (model,) = json.load(answer)["data"]
+        assert (model["id"], model["speed"]) == ("vllm-v1-changed", 3.0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MockServer, "wait", wait)
+    code, out, _ = kvgym("serve-mock", "--port", 0, "--speed", 3, "--kv-capacity", 20000, "-p", "fcfs")
+    assert code == 0
+    assert "serving llama3-8b-a100-tp1 (M = 20,000 in blocks of 16" in out
+    assert "/v1  (Ctrl-C ends it)" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("observe", "localhost:8000"), ("URL", "http://localhost:8000")),
+        (("observe", "http://me:pw@localhost"), ("user name", "OPENAI_API_KEY")),
+        (("observe", "http://127.0.0.1:9", "-n", 1), ("no connection", "check that the server runs")),
+        (("observe", "http://127.0.0.1:9", "--rates", "1,x"), ("--rates 1,x",)),
+        (("observe", "http://127.0.0.1:9", "--api", "chats"), ("completions, chat",)),
+        (("observe", "http://127.0.0.1:9", "-n", 0), ("num_requests",)),
+        (("observe", "http://127.0.0.1:9", "--timeout", 0), ("--timeout",)),
+        (("serve-mock", "--speed", 0), ("speed = 0",)),
+        (("serve-mock", "-p", "nothing"), ("unknown policy",)),
+    ],
+)
+def test_mistakes_are_named(kvgym, tmp_path, arguments, words):
+    code, _, err = kvgym(*arguments)
+    assert code == 2
+    for word in words:
+        assert word in err
+    assert "pw@" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_library_is_named(kvgym, monkeypatch):
+    monkeypatch.setattr("kvgym.cli.commands.observe.find_spec", lambda name: None)
+    code, _, err = kvgym("observe", "http://localhost:8000")
+    assert code == 2
+    assert 'pip install "kvgym[observe]"' in err
