@@ -159,6 +159,7 @@ class MockServer:
 
     def start(self) -> None:
         """Start to serve, in a thread."""
+        self._run.warm_up()
         self._thread.start()
         self._ready.wait()
 

@@ -7,6 +7,7 @@ every decision is the one of a run that knows all requests beforehand.
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, NamedTuple
 
@@ -81,6 +82,12 @@ class OnlineRun:
     def worker(self) -> Any:
         """The record of the worker, dtype WORKER."""
         return self._simulation.worker
+
+    def warm_up(self) -> None:
+        """Compile and load what the run needs, so that its first decisions take no longer than others."""
+        other = OnlineRun(self.system, copy.deepcopy(self.policy), most=1)
+        other.add(0.0, 1, 1)
+        other.advance(1.0)
 
     def add(self, time: float, prompt_len: int, output_len: int) -> int:
         """Enter a request and return its number.

@@ -37,6 +37,10 @@ def summed_up(values: Floats) -> Floats:
     return np.concatenate([[values.mean()], np.quantile(values, QUANTILES)])
 
 
+def _mean_alone(values: Floats) -> Floats:
+    return values.mean(keepdims=True)
+
+
 class Difference(NamedTuple):
     """One statistic of one metric, observed and simulated.
 
@@ -163,9 +167,7 @@ class Replay:
             if len(observed) < QUARTERS * LEAST:
                 continue
             parts = zip(np.array_split(simulated, QUARTERS), np.array_split(observed, QUARTERS), strict=True)
-            ratios = [
-                block_ratio_intervals(x, y, lambda values: values.mean(keepdims=True))[0] for x, y in parts
-            ]
+            ratios = (block_ratio_intervals(x, y, _mean_alone, resamples=400)[0] for x, y in parts)
             errors = tuple(Estimate(r.value - 1, r.low - 1, r.high - 1, r.n) for r in ratios)
             found.append(Drift(metric, errors))
         return found

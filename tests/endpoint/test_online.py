@@ -86,7 +86,7 @@ def test_a_policy_in_python_that_waits():
     run.add(1.3, 10, 1)
     assert run.advance(1.4) == []
     assert run.due == 1.5
-    first, second = run.advance(1.51)
+    first, second = run.advance(1.52)
     assert first.time == pytest.approx(1.5 + 0.01 + 20e-4)
     assert first.request_id.tolist() == [0, 1]
     assert first.finished.tolist() == [1]
