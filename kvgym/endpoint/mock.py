@@ -188,12 +188,13 @@ class MockServer:
             self._error = error
 
     async def _main(self) -> None:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
         server = await asyncio.start_server(self._connection, sock=self._socket, limit=LARGEST_HEAD)
         self._origin = self._loop.time()
+        self._task = self._loop.create_task(self._play())
         self._ready.set()
         try:
-            await self._play()
+            await self._task
         finally:
             server.close()
 

@@ -1,4 +1,4 @@
-"""A run whose requests arrive while it goes on: the engine never passes a moment that the caller has not reached.
+"""A run with requests that arrive while it goes on: the engine never passes a moment that the caller has not reached.
 
 The tables of a run have a row per request. Here the rows are written when a request arrives; until then the arrival is
 at infinity. The horizon is the present: the engine makes no decision from there on, and goes on when it has moved. So
@@ -66,7 +66,7 @@ class OnlineRun:
         longest = max(1, system.usable_capacity - 1)
         known = {"predicted_length", "length_interval"} & policy.info.needs
         names = ("predicted_output_len", "predicted_low", "predicted_high") if known else ()
-        lengths = dict.fromkeys(("output_len", *names), np.full(most, longest))
+        lengths: dict[str, Any] = dict.fromkeys(("output_len", *names), np.full(most, longest))
         table = RequestTable.from_columns(arrival_time=np.zeros(most), prompt_len=np.ones(most), **lengths)
         check_needs(policy, table)
         self.policy = resolve_policy(policy, system, table)

@@ -41,7 +41,7 @@ class Prompts:
 
     @classmethod
     def measured(cls, short: int, long: int, seed: int = 0) -> Prompts:
-        """Return the prompts of a server that counts so many tokens in prompts of :data:`PROBES` words."""
+        """Return the prompts of a server that counts these tokens in prompts of :data:`PROBES` words."""
         low, high = PROBES
         each = max((long - short) / (high - low), 1e-3)
         return cls(each, short - each * low, seed)

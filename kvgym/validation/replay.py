@@ -38,7 +38,7 @@ def summed_up(values: Floats) -> Floats:
 
 
 def _mean_alone(values: Floats) -> Floats:
-    return values.mean(keepdims=True)
+    return np.asarray(values.mean(keepdims=True))
 
 
 class Difference(NamedTuple):

@@ -24,11 +24,17 @@ GIVEN = {
 
 ARGUMENTS = {
     "run": ["-p", "fcfs"], "tune": ["-p", "fcfs"], "evaluate": ["ppo_noisy"], "sweep": ["system.stall_limit=9"],
+    "observe": ["http://127.0.0.1:9"],
 }  # fmt: skip
 """Required arguments of commands."""
 
-OWN = {("capacity", "workers"), *(("render", name) for name in ALL)}
-"""Options with the name of a scenario option that take several values, or are arguments of an environment."""
+OWN = {
+    ("capacity", "workers"),
+    ("validate", "columns"),
+    ("validate", "time_unit"),
+    *(("render", name) for name in ALL),
+}
+"""Options with the name of a scenario option that take several values, describe a log, or are of an environment."""
 
 TAKEN = [
     (command, parameter.name, max(parameter.opts, key=len))
