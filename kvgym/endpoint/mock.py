@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from kvgym.endpoint.online import OnlineRun, Tokens
 from kvgym.errors import ConfigError, KVGymError, WorkloadError
-from kvgym.workloads.traces.reader import count_words
+from kvgym.workloads.traces.conversations import count_words
 
 HOST = "127.0.0.1"
 
