@@ -26,8 +26,9 @@ Memory as the engines count it (``engine_memory``; sources: vllm-project/vllm, `
 - In Sarathi-Serve a request holds the blocks of its whole prompt from its admission. Otherwise only admissions respect
   the prompts in progress, and decodes may take the memory that these will need.
 
-In both cases the KV of an output token is written with the batch that generates it; the engines write it with the next
-batch. So every request takes its blocks one iteration earlier than in the engines.
+In both cases the system writes the KV of an output token with the batch that generates it; the engines write it with
+the next batch, as a system with ``output_kv="next_iteration"`` does. Otherwise every request takes its blocks one
+iteration earlier than in the engines.
 """
 
 from __future__ import annotations

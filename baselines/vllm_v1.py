@@ -1,8 +1,10 @@
 """The scheduler of vLLM's V1 engine: one token budget, running requests first, prompts in chunks, preemption.
 
-Sources: the engine's pages on optimization and tuning and on scheduler configuration (docs.vllm.ai, V1 engine), and its
-repository, vllm-project/vllm: ``vllm/v1/core/sched/scheduler.py``, ``vllm/v1/core/kv_cache_manager.py``,
-``vllm/config/scheduler.py``, as of 2026. Hyperparameters have the engine's names and meanings.
+Sources: the engine's pages on optimization and tuning and on scheduler configuration (docs.vllm.ai, V1 engine), and
+releases 0.24.0 and 0.33.0 of vllm-project/vllm: ``vllm/v1/core/sched/scheduler.py``,
+``vllm/v1/core/kv_cache_manager.py``, ``vllm/config/scheduler.py``. Hyperparameters have the engine's names and
+meanings.
+``scripts/conformance`` compares this policy with the scheduler of a release, batch by batch; see docs/conformance.md.
 
 The scheduler does not distinguish prefills and decodes: every request has prompt or output tokens to compute. Every
 iteration follows these rules:
@@ -12,11 +14,19 @@ iteration follows these rules:
   find the budget spent keep their KV and skip the iteration.
 - If the tokens of a running request do not fit into memory, it preempts others until they fit: the newest or, with
   priorities, the least urgent, and of equal ones the latest arrived. Later requests may use the tokens that a
-  preempted request was given in this iteration. If a request preempts itself, those after it also skip the iteration.
+  preempted request was given in this iteration. If a request preempts itself, those after it also skip the iteration;
+  in release 0.33 with priorities, they go on.
 - Only if no request was preempted, waiting requests start, in order of the queue or of priority, while the budget,
   ``max_num_seqs`` places and memory last. The first that does not fit ends admission. A request then takes only the
   memory of its first chunk, but all its tokens to compute must fit (``scheduler_reserve_full_isl``). Beside other
   running requests, the ``watermark`` must stay free.
+
+Release 0.33 differs from 0.24 in four points. A request that is alone, running or waiting, ignores
+``long_prefill_token_threshold``. With ``long_prefill_token_threshold_adaptive``, that threshold is at least the budget
+divided by the number of requests. ``max_num_active_seqs`` limits running requests in place of ``max_num_seqs``, which
+then only sizes buffers. With ``prefill_schedule_interval`` = N, iterations process no prompt until N have passed since
+the last that did, unless all running requests are prompts, or a waiting request was left over when prompts were last
+allowed.
 
 A preempted request loses its KV, keeps its output tokens and returns to the front of the queue, or to its place by
 priority. In kvgym these are settings of the system: ``first_token="counted"``, ``progress_on_evict="recompute"`` and
@@ -24,19 +34,22 @@ priority. In kvgym these are settings of the system: ``first_token="counted"``, 
 applies under any ``requeue``.
 
 Priority: in vLLM lower values come first; in kvgym larger values of the column ``priority`` are more important. The
-policy follows kvgym's column, the negative of vLLM's value. Ties go by arrival, then by request id.
+policy follows kvgym's column, the negative of vLLM's value. Ties go by arrival. Of requests that also arrived together,
+the one with the smallest id starts first, and the one that has run longest is preempted first.
 
 Deviations and readings:
 
-- Here the KV of an output token is written with the batch that generates it; the engine writes it with the next
-  batch. So every request takes one more token of memory, one iteration earlier. The same applies to the memory that
-  must fit at a start.
-- If the first running request preempts itself, the engine runs an empty step, which takes almost no time, and decides
-  again. Here the requests after it are scheduled in the same iteration, and no waiting request starts.
+- By default, the system writes the KV of an output token with the batch that generates it; the engine writes it with
+  the next batch. So every request takes one more token of memory, one iteration earlier. The same applies to the memory
+  that must fit at a start. ``output_kv="next_iteration"`` of the system is the engine's way.
+- If the first running request preempts itself in release 0.24, the engine runs an empty step, which takes almost no
+  time, and decides again. Here both steps are one decision, so a request preempted in the first cannot start in the
+  second. In the engine that can happen without ``scheduler_reserve_full_isl``, or after two such steps in a row.
 - A request without a prompt left (handed over by a prefill worker, or swapped out and back) needs one token.
+- The engine counts one block more than requests can use, its null block; the watermark is a share of all of them.
 - Left out: prefix caching, speculative decoding, encoders, adapters, asynchronous scheduling, pipeline parallelism,
-  KV connectors. ``max_num_partial_prefills`` and ``max_long_partial_prefills`` are configured in the engine but not
-  read by this scheduler.
+  KV connectors. ``max_num_partial_prefills`` and ``max_long_partial_prefills`` of release 0.24 are not read by its
+  scheduler.
 """
 
 from __future__ import annotations
@@ -46,32 +59,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines.iteration_level import VLLM_RULES, whole_blocks_of
-from kvgym.errors import ConfigError
-from kvgym.kernels import (
-    UNKNOWN,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
-    admit,
-    admit_tokens,
-    evict,
-    forget_left,
-    full_tokens,
-    has_place,
-    heap_pop,
-    heap_push,
-    held_by,
-    jit_inline,
-    kv_growth,
-    need_of,
-    need_of_active,
-    next_to_admit,
-    pause_all,
-    policy_kernel,
-    request_key,
-    rule_memory,
+from kvgym.baselines.iteration_level import VLLM_RULES
+from kvgym.baselines.vllm_decisions import NUM_COUNTERS, vllm_v1_kernel
+from kvgym.baselines.vllm_releases import (
+    RELEASES,
+    USUAL,
+    check_active,
+    check_budget,
+    engine_defaults,
+    release_of,
 )
+from kvgym.errors import ConfigError, shown
+from kvgym.kernels import RuleMemory, rule_memory
 from kvgym.policy import (
     AUTO,
     CompiledPolicy,
@@ -83,157 +82,7 @@ from kvgym.policy import (
     require_flag,
     require_fraction,
 )
-from kvgym.simulator.batch_time import Device
 from kvgym.simulator.view import SystemView
-
-# Layout of the parameters; the state is the heap of waiting requests by priority.
-_MAX_TOKENS, _MAX_SEQS, _THRESHOLD, _BY_PRIORITY, _CHUNKED, _WHOLE_INPUT, _WATERMARK = range(7)
-
-USUAL = (2048, 256)
-"""The engine's token budget and maximum number of running requests on a small or unknown GPU, and on an A100."""
-
-_GIB = 2**30
-
-_PREEMPTED = -2  # marks a slot, instead of its planned tokens, while the decision is made
-
-
-def engine_defaults(device: Device | None) -> tuple[int, int]:
-    """Return the token budget and the maximum number of running requests that the engine chooses as an API server.
-
-    Source: ``vllm/engine/arg_utils.py``, ``EngineArgs.get_batch_defaults``, as of version 0.28.0 (August 2026): by
-    device memory, with an exception for the A100, on which larger batches were measured to be slower. Memory of
-    an unknown device counts as 0.
-
-    Args:
-        device: the GPU; None = unknown.
-    """
-    if device is not None and device.memory >= 160 * _GIB:
-        return 16384, 1024
-    if device is not None and device.memory >= 70 * _GIB and "a100" not in device.name.lower():
-        return 8192, 1024
-    return USUAL
-
-
-@jit_inline
-def urgency(row: Any, i: int) -> int:
-    """Return a key that is smaller for more urgent requests: by priority, then by arrival."""
-    return request_key(-1 - row.priority, i)  # its negative would be too large for the lowest priority
-
-
-@jit_inline
-def tokens_lacking(params: Any, prefill_left: int) -> int:
-    """Return the tokens that a request needs in an iteration: all that it lacks, or less for a long prompt."""
-    lacking, threshold = full_tokens(prefill_left), int(params[_THRESHOLD])
-    return threshold if 0 < threshold < lacking else lacking
-
-
-@jit_inline
-def victim(view: RuleView, params: Any) -> int:
-    """Return the next slot to preempt: the newest, or the least urgent, of those not preempted yet."""
-    chosen, latest = UNKNOWN, 0
-    for k in range(view.worker.num_active - 1, -1, -1):
-        slot = view.active[k]
-        if slot.planned == _PREEMPTED:
-            continue
-        if params[_BY_PRIORITY] == 0.0:
-            return k
-        due = urgency(view.requests[slot.request_id], slot.request_id)
-        if chosen == UNKNOWN or due > latest:
-            chosen, latest = k, due
-    return chosen
-
-
-@jit_inline
-def schedule_running(view: RuleView, decision: RuleDecision, params: Any) -> tuple[int, int]:
-    """Give the running requests their tokens; preempt if memory is short.
-
-    Returns:
-        The remaining budget, and the memory in use with all planned tokens.
-    """
-    w, active, capacity = view.worker, view.active, view.problem.kv_capacity
-    budget, used = int(params[_MAX_TOKENS]), view.worker.kv_allocated
-    if w.num_prefilling == 0 and w.num_active <= budget and need_of_active(view) <= capacity:
-        return budget - w.num_active, need_of_active(view)  # the usual batch: all requests decode
-    pause_all(view, decision)
-    scheduled = k = 0
-    while k < w.num_active and budget > 0:
-        slot = active[k]
-        if slot.planned != _PREEMPTED:
-            tokens = min(tokens_lacking(params, slot.num_prefill_left), budget)
-            growth = kv_growth(view.problem, slot, tokens)
-            while slot.planned != _PREEMPTED and used + growth > capacity:
-                v = victim(view, params)
-                other = active[v]
-                if other.planned > 0:
-                    scheduled -= 1
-                    budget += other.planned
-                    used -= kv_growth(view.problem, other, other.planned)
-                used -= held_by(view, other)
-                other.planned = _PREEMPTED
-                evict(decision, v)
-            if slot.planned != _PREEMPTED:
-                slot.planned = tokens
-                scheduled += 1
-                budget -= tokens
-                used += growth
-            elif scheduled > 0:
-                break
-        k += 1
-    for j in range(decision.record.num_evict):
-        active[decision.evict[j]].planned = UNKNOWN
-    return budget, used
-
-
-@jit_inline
-def start_waiting(view: RuleView, decision: RuleDecision, memory: RuleMemory, budget: int, used: int) -> None:
-    """Start waiting requests in order while budget, places and memory last."""
-    w, d, params = view.worker, decision.record, memory.params
-    max_seqs, by_priority = int(params[_MAX_SEQS]), params[_BY_PRIORITY] == 1.0
-    while budget > 0 and w.num_active + d.num_admit < max_seqs and has_place(view, decision):
-        i = next_to_admit(view, decision, memory.state, by_priority)
-        if i == UNKNOWN:
-            break
-        row = view.requests[i]
-        lacking = tokens_lacking(params, row.num_prefill_left)
-        if lacking > budget and params[_CHUNKED] == 0.0:
-            break
-        tokens = min(lacking, budget)
-        taken = held_by(view, row) + kv_growth(view.problem, row, tokens)
-        room = view.problem.kv_capacity - used
-        if w.num_active + d.num_admit > 0:
-            room -= int(params[_WATERMARK])
-        if taken > room or (params[_WHOLE_INPUT] == 1.0 and need_of(view, row) > room):
-            break
-        if tokens == full_tokens(row.num_prefill_left):
-            admit(decision, i)
-        else:
-            admit_tokens(decision, i, tokens)
-        budget -= tokens
-        used += taken
-        if by_priority:
-            heap_pop(memory.state, 0)
-
-
-@policy_kernel
-def vllm_v1_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Schedule running requests first, and waiting ones only in an iteration without preemption."""
-    w = view.worker
-    forget_left(view, memory.state, 0)
-    for j in range(w.num_queued if memory.params[_BY_PRIORITY] == 1.0 else 0):
-        i = view.queued[j]
-        heap_push(memory.state, 0, urgency(view.requests[i], i))
-    budget, used = schedule_running(view, decision, memory.params)
-    if decision.record.num_evict == 0:
-        start_waiting(view, decision, memory, budget, used)
-
-
-def _check_budget(budget: int | str, seqs: int | str) -> None:
-    """Raise an error if the budget is below the maximum number of running requests, as the engine does."""
-    if isinstance(budget, int) and isinstance(seqs, int) and budget < seqs:
-        raise ConfigError(
-            f"max_num_batched_tokens = {budget} is below max_num_seqs = {seqs}; expected a token for every running "
-            "request at least"
-        )
 
 
 @register_policy
@@ -249,7 +98,10 @@ class VLLMV1(CompiledPolicy):
         pauses=True,
         evicts=True,
         rules=VLLM_RULES,
-        auto=tuple(zip(("max_num_batched_tokens", "max_num_seqs"), USUAL, strict=True)),
+        auto=(
+            *zip(("max_num_batched_tokens", "max_num_seqs"), USUAL, strict=True),
+            ("engine_version", RELEASES[0]),
+        ),
         budget="max_num_batched_tokens",
     )
     kernel = vllm_v1_kernel
@@ -264,6 +116,10 @@ class VLLMV1(CompiledPolicy):
         enable_chunked_prefill: bool = True,
         scheduler_reserve_full_isl: bool = True,
         watermark: float = 0.0,
+        engine_version: str = AUTO,
+        max_num_active_seqs: int | None = None,
+        prefill_schedule_interval: int = 1,
+        long_prefill_token_threshold_adaptive: bool = False,
     ) -> None:
         """Set the budget, the limits and the order; names and defaults are the engine's.
 
@@ -283,10 +139,17 @@ class VLLMV1(CompiledPolicy):
             scheduler_reserve_full_isl: whether a request starts only if all its tokens to compute fit into memory,
                 not just its first chunk.
             watermark: fraction of the memory that stays free when a request starts beside others, in [0, 1).
+            engine_version: release of the engine, ``"0.24"`` or ``"0.33"``. ``"auto"``: 0.33 if the GPU is known or
+                one of the next three options is used; otherwise 0.24, as for the batch times of papers. Results name
+                the release where it matters.
+            max_num_active_seqs: maximum number of running requests, at most ``max_num_seqs``; None = ``max_num_seqs``.
+            prefill_schedule_interval: iterations from one that processes prompts to the next, if requests decode.
+            long_prefill_token_threshold_adaptive: whether ``long_prefill_token_threshold`` is at least
+                ``max_num_batched_tokens`` divided by the number of requests that run or wait.
 
         Raises:
-            ConfigError: a value is out of range, or the budget is below ``max_num_seqs``, which the engine also
-                refuses.
+            ConfigError: a value is out of range, the release lacks an option, or the budget is below ``max_num_seqs``,
+                which the engine also refuses.
         """
         for name, value in (
             ("max_num_batched_tokens", max_num_batched_tokens),
@@ -299,41 +162,80 @@ class VLLMV1(CompiledPolicy):
         require_flag("enable_chunked_prefill", enable_chunked_prefill)
         require_flag("scheduler_reserve_full_isl", scheduler_reserve_full_isl)
         require_fraction("watermark", watermark)
-        _check_budget(max_num_batched_tokens, max_num_seqs)
+        engine_version = release_of(engine_version)
+        if max_num_active_seqs is not None:
+            require_count("max_num_active_seqs", max_num_active_seqs)
+        require_count("prefill_schedule_interval", prefill_schedule_interval)
+        require_flag("long_prefill_token_threshold_adaptive", long_prefill_token_threshold_adaptive)
+        check_budget(max_num_batched_tokens, max_num_seqs)
+        check_active(max_num_active_seqs, max_num_seqs)
         self.max_num_batched_tokens, self.max_num_seqs = max_num_batched_tokens, max_num_seqs
         self.long_prefill_token_threshold, self.policy = long_prefill_token_threshold, policy
         self.enable_chunked_prefill = enable_chunked_prefill
         self.scheduler_reserve_full_isl, self.watermark = scheduler_reserve_full_isl, watermark
+        self.engine_version, self.max_num_active_seqs = engine_version, max_num_active_seqs
+        self.prefill_schedule_interval = prefill_schedule_interval
+        self.long_prefill_token_threshold_adaptive = long_prefill_token_threshold_adaptive
+        if engine_version == "0.24" and (newer := self._newer_options()):
+            raise ConfigError(
+                f"engine_version = 0.24 has no {newer[0]} = {shown(getattr(self, newer[0]))}; use engine_version = 0.33"
+            )
+
+    def _newer_options(self) -> list[str]:
+        """Return the options in use that release 0.24 does not have."""
+        usual = {"max_num_active_seqs": None, "prefill_schedule_interval": 1}
+        usual |= {"long_prefill_token_threshold_adaptive": False}
+        return [name for name, value in usual.items() if getattr(self, name) != value]
+
+    def _release_on(self, system: SystemInfo) -> str:
+        """Return the release on a system, see ``engine_version``."""
+        if self.engine_version != AUTO:
+            return self.engine_version
+        newest = system.batch_time.device is not None or self._newer_options()
+        return RELEASES[-1] if newest else RELEASES[0]
 
     def resolve(self, system: SystemInfo) -> dict[str, Any]:
         """Return the budget and the number of running requests that the engine chooses for the GPU, unless given.
 
+        The release is among them if it matters: by default both releases decide alike.
+
         Raises:
             ConfigError: the engine's budget is below the given ``max_num_seqs``.
         """
-        budget, seqs = engine_defaults(system.batch_time.device)
+        release = self.engine_version if self.engine_version != AUTO else RELEASES[-1]
+        budget, seqs = engine_defaults(system.batch_time.device, release)
         found: dict[str, Any] = {}
         if self.max_num_batched_tokens == AUTO:
             found["max_num_batched_tokens"] = budget
-            _check_budget(budget, self.max_num_seqs)
+            check_budget(budget, self.max_num_seqs)
         else:
             budget = int(self.max_num_batched_tokens)
         if self.max_num_seqs == AUTO:
             found["max_num_seqs"] = min(seqs, budget)
+            check_active(self.max_num_active_seqs, found["max_num_seqs"])
+        matters = self.policy == "priority" or self.long_prefill_token_threshold > 0 or self._newer_options()
+        if self.engine_version == AUTO and matters:
+            found["engine_version"] = self._release_on(system)
         return found
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
         """Return the hyperparameters, with the watermark in tokens of whole blocks, rounded down like the engine's."""
-        watermark = whole_blocks_of(system, self.watermark)
+        blocks = int(self.watermark * (system.kv_capacity // system.block_size + 1))  # with the null block
+        watermark = blocks * system.block_size
         limits = {"max_num_batched_tokens": self.max_num_batched_tokens, "max_num_seqs": self.max_num_seqs}
+        limits |= self.resolve(system)
         return np.array([
-            *(limits | self.resolve(system)).values(), self.long_prefill_token_threshold,
-            self.policy == "priority", self.enable_chunked_prefill, self.scheduler_reserve_full_isl, watermark,
+            limits["max_num_batched_tokens"], self.max_num_active_seqs or limits["max_num_seqs"],
+            self.long_prefill_token_threshold, self.policy == "priority", self.enable_chunked_prefill,
+            self.scheduler_reserve_full_isl, watermark, RELEASES.index(self._release_on(system)),
+            self.long_prefill_token_threshold_adaptive, self.prefill_schedule_interval,
         ], dtype=np.float64)  # fmt: skip
 
     def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return the heap of waiting requests."""
-        return rule_memory(self.params(system), state=np.zeros(1 + system.max_requests))
+        """Return the heap of waiting requests, and the counters for the interval between prefills."""
+        state = np.zeros(1 + system.max_requests + NUM_COUNTERS)
+        state[1 - NUM_COUNTERS] = -self.prefill_schedule_interval  # the first iteration may process prompts
+        return rule_memory(self.params(system), state=state)
 
     def blocking(self, view: SystemView) -> int | None:
         """Return the first waiting request in the policy's order, which no other may pass."""

@@ -73,6 +73,7 @@ class InvariantChecker(Policy):
             assert columns.num_evictions.tolist() == [self.evictions[i] for i in columns.request_id]
             assert (columns.num_prefill_left >= 0).all()
             total = columns.prompt_len + columns.num_output_tokens
+            total = total - self.system.unwritten_tokens * (columns.num_prefill_left == 0)
             np.testing.assert_array_equal(columns.num_kv_tokens + columns.num_prefill_left, total)
         assert view.kv_tokens == sum(self.state[i][0] for i in self.active)
         assert view.kv_allocated == self.memory() <= view.kv_capacity == self.system.usable_capacity
@@ -100,13 +101,13 @@ class InvariantChecker(Policy):
             kv, left, outputs = self.state[i]
             tokens = decision.tokens.get(i, max(1, left))
             completes = 0 < tokens == left and self.system.first_token == "counted"
-            written = int(completes) if left else tokens
+            made = int(completes) if left else tokens
+            written = tokens if not left else tokens + made * (1 - self.system.unwritten_tokens)
             self.members += tokens > 0
             self.prefilled += tokens if left else 0
-            self.generated += written
-            kv += (tokens if left else 0) + written
-            self.state[i] = (kv, left - tokens if left else 0, outputs + written)
-            if outputs + written == self.table.output_len[i]:
+            self.generated += made
+            self.state[i] = (kv + written, left - tokens if left else 0, outputs + made)
+            if outputs + made == self.table.output_len[i]:
                 completed.append(i)
         self.intervals.append(Interval(clock, is_batch, self.memory(), len(self.active), inside, completed))
         self.active = [i for i in self.active if i not in completed]

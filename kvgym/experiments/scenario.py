@@ -62,6 +62,7 @@ class SystemSettings(Description):
     transfer_latency: float = 0.0
     transfer_time: float = 0.0
     block_size: int = 1
+    output_kv: str = "at_once"
 
 
 class WorkerGroup(Description):

@@ -133,7 +133,7 @@ def profile_clear(profile: Any) -> None:
 def first_tokens(problem: Any, request: Any) -> int:
     """Return the KV tokens of an active or waiting request in its next iteration if it runs in full."""
     if request.num_prefill_left > 0:
-        return request.num_kv_tokens + request.num_prefill_left + problem.prefill_emits
+        return request.num_kv_tokens + request.num_prefill_left + problem.prefill_writes
     return request.num_kv_tokens + 1
 
 

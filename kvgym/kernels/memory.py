@@ -128,7 +128,7 @@ def chunk_that_fits(view: RuleView, row: Any, most: int, room: int) -> int:
     """
     left, free = row.num_prefill_left, room + held_by(view, row) - row.num_kv_tokens
     chunk = max(0, min(left, most, free))
-    if chunk == left and left + view.problem.prefill_emits > free:
+    if chunk == left and left + view.problem.prefill_writes > free:
         chunk -= 1
     return chunk
 

@@ -219,8 +219,8 @@ def settle(run: Run, noted: int, end: float) -> int:
 
 
 @jit_inline
-def process_tokens(run: Run, end: float) -> int:
-    """Advance every request of the batch to the end of the iteration; return the number of output tokens.
+def process_tokens(run: Run, end: float) -> tuple[int, int]:
+    """Advance every request of the batch to the end of the iteration; return how many output and KV tokens it made.
 
     Most requests only decode; they have a separate loop. Rare events are recorded and handled afterwards.
     They are recorded in the list of finished requests, which is empty while a batch runs.
@@ -252,7 +252,7 @@ def process_tokens(run: Run, end: float) -> int:
         w.last_progress = w.decisions
     if usual > 0:
         count_gap(run.gap_counts, run.gap_sums, end - last_batch_end, usual)
-    return made
+    return made, written
 
 
 @jit_inline
@@ -297,9 +297,9 @@ def finish_batch(run: Run) -> None:
     """End the batch: deliver its tokens and remove finished requests."""
     w, start, end = run.w, run.w.clock, run.w.until
     kv = take_blocks(run) if run.problem.block_size > 1 else 0
-    made = process_tokens(run, end)
+    made, written = process_tokens(run, end)
     if run.problem.block_size == 1:
-        kv = w.batch_kv + run.load.prefill_tokens + made
+        kv = w.batch_kv + written
     duration = w.batch_duration
     w.phase = READY
     w.iteration += 1

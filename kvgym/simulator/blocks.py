@@ -17,7 +17,7 @@ from kvgym.compiling.kernel import jit_inline
 def written_tokens(p: Any, prefill_left: int, tokens: int) -> int:
     """Return the KV tokens a request gains; the last prefill chunk may also write output token 1."""
     if prefill_left > 0 and tokens == prefill_left:
-        return tokens + p.prefill_emits
+        return tokens + p.prefill_writes
     return tokens
 
 

@@ -30,6 +30,7 @@ from kvgym.utils.checks import real_number, whole_number
 from kvgym.workloads.table import RequestTable
 
 FIRST_TOKEN = {"counted": (1, 1), "uncounted": (0, 1), "decode": (0, 0)}
+OUTPUT_KV = ("at_once", "next_iteration")
 PROGRESS_ON_EVICT = {"lost": PROGRESS_LOST, "recompute": PROGRESS_RECOMPUTE, "kept": PROGRESS_KEPT}
 ROLES = {"mixed": ROLE_MIXED, "prefill": ROLE_PREFILL, "decode": ROLE_DECODE}
 
@@ -145,6 +146,10 @@ class System:
             as the hand-over begins.
         workers: the workers of a cluster; empty = one worker. Prefill workers come before decode workers.
             Create a cluster with :meth:`cluster` or :meth:`replicate`.
+        output_kv: when the KV of an output token is written. ``"at_once"``: by the iteration that generates the token,
+            as the papers count, so a request ends with prompt + output tokens of KV. ``"next_iteration"``: by the
+            next one, as engines do, so each request takes one token less, and that of its last output token is never
+            written. It needs ``first_token="counted"``.
         block_size: tokens of a block, of every worker. Memory is handed out in whole blocks: a request with k KV
             tokens takes ⌈k / block_size⌉ of them, and what remains of the capacity beyond whole blocks cannot be
             used. 1 counts tokens, as the papers' models do; engines with paged memory use about 16.
@@ -162,6 +167,7 @@ class System:
     transfer_time: float = 0.0
     workers: tuple[Worker, ...] = ()
     block_size: int = 1
+    output_kv: str = "at_once"
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -174,6 +180,12 @@ class System:
         _check_name("first_token", self.first_token, FIRST_TOKEN)
         _check_name("progress_on_evict", self.progress_on_evict, PROGRESS_ON_EVICT)
         _check_name("requeue", self.requeue, REQUEUE)
+        _check_name("output_kv", self.output_kv, OUTPUT_KV)
+        if self.output_kv != "at_once" and self.first_token != "counted":
+            raise ConfigError(
+                f"output_kv = {self.output_kv} with first_token = {self.first_token}; expected first_token = counted, "
+                "as in engines, or output_kv = at_once"
+            )
         real_number(
             self.horizon,
             "horizon",
@@ -259,6 +271,11 @@ class System:
         return sum(worker.role == "prefill" for worker in self.workers)
 
     @property
+    def unwritten_tokens(self) -> int:
+        """Output tokens of a decoding request without KV yet: 1 or 0, see ``output_kv``."""
+        return int(self.output_kv == "next_iteration")
+
+    @property
     def usable_capacity(self) -> int:
         """KV memory of :attr:`kv_capacity` in whole blocks, tokens: the longest request that can be served."""
         return whole_blocks(self.kv_capacity, self.block_size)
@@ -279,6 +296,7 @@ class System:
         """
         for worker, usable in zip(self.all_workers, self.usable_capacities.tolist(), strict=True):
             output_len = np.minimum(table.output_len, 1) if worker.role == "prefill" else table.output_len
+            output_len = output_len - self.unwritten_tokens
             peak = table.prompt_len + output_len
             too_long = peak > usable
             if too_long.any():
@@ -299,6 +317,7 @@ class System:
         p["block_size"] = self.block_size
         p["num_requests"] = len(table)
         p["prefill_emits"], p["ttft_at_prefill"] = FIRST_TOKEN[self.first_token]
+        p["prefill_writes"] = p["prefill_emits"] - self.unwritten_tokens
         p["progress_on_evict"] = PROGRESS_ON_EVICT[self.progress_on_evict]
         p["requeue"] = REQUEUE[self.requeue]
         p["stall_limit"] = self.stall_limit or 10_000 + 20 * longest

@@ -197,6 +197,7 @@ PROBLEM = np.dtype(
         ("block_size", "i8"),  # tokens
         ("num_requests", "i8"),
         ("prefill_emits", "i8"),  # 1: the last prefill chunk emits output token 1
+        ("prefill_writes", "i8"),  # 1: and writes its KV
         ("ttft_at_prefill", "i8"),  # 1: the first token appears at the end of the last prefill chunk
         ("hands_over", "i8"),  # 1: requests leave this worker when their prefill has ended
         ("progress_on_evict", "i8"),

@@ -116,7 +116,8 @@ class SystemView:
         kv_tokens: KV tokens of the active set at rest.
         kv_allocated: memory they take, tokens of whole blocks.
         block_size: tokens of a block; see :meth:`allocated`.
-        prefill_emits: whether completing a prefill also writes output token 1.
+        prefill_emits: whether completing a prefill also generates output token 1.
+        prefill_writes: whether it also writes the KV of that token.
         num_waiting: requests in the queue.
         num_active: requests in the active set.
     """
@@ -185,8 +186,13 @@ class SystemView:
 
     @property
     def prefill_emits(self) -> bool:
-        """Whether the iteration that completes a prefill also writes output token 1 (1 token more of KV)."""
+        """Whether the iteration that completes a prefill also generates output token 1."""
         return bool(self._simulation.problem[self._worker]["prefill_emits"])
+
+    @property
+    def prefill_writes(self) -> bool:
+        """Whether it also writes the KV of that token, 1 token more; see ``output_kv`` of the system."""
+        return bool(self._simulation.problem[self._worker]["prefill_writes"])
 
     @property
     def num_waiting(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from helpers.schedules import Step, check, play
-from kvgym.baselines.vllm_v1 import engine_defaults
+from kvgym.baselines.vllm_releases import engine_defaults
 from kvgym.batch_time import UnitBatchTime, load_hardware
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.policy import make_policy
@@ -151,9 +151,11 @@ def test_a_request_starts_only_if_all_it_has_to_compute_fits() -> None:
     assert evicted(steps) == {2: [1]}
 
 
-@pytest.mark.parametrize(("M", "s", "starts"), [(20, 8, 0), (20, 9, 1), (21, 9, 0), (21, 10, 1), (23, 11, 0)])
+@pytest.mark.parametrize(
+    ("M", "s", "starts"), [(20, 8, 0), (20, 9, 1), (22, 10, 0), (22, 11, 1), (23, 10, 0), (23, 11, 1)]
+)
 def test_the_watermark_stays_free_beside_others(M: int, s: int, starts: int) -> None:  # noqa: N803
-    # A quarter of M, rounded down, is 5 tokens: 6 + (s + 1) must not exceed M - 5.
+    # A quarter of M + 1, with the engine's null block, is 5 tokens, at 23 it is 6: 6 + (s + 1) must fit beside them.
     requests = instance(M, [0, 0], [5, s], [1, 1])
     result = simulate(*requests, spec_of(watermark=0.25, max_num_batched_tokens=99))
     check(result, start=[0, starts], finish=[1, starts + 1])
@@ -198,10 +200,27 @@ def test_the_least_important_is_preempted_and_its_tokens_go_to_others() -> None:
     assert batches(steps)[7:9] == [{1: 1, 0: 3}, {1: 1, 0: 3}]
 
 
+def test_a_watermark_of_029_of_100_blocks_is_28() -> None:
+    # As floats, 0.29 * 100 is a little less than 29: 6 + (s + 1) must not exceed 99 - 28.
+    for s, start in ((64, 0), (65, 1)):
+        requests = instance(99, [0, 0], [5, s], [1, 1])
+        result = simulate(*requests, spec_of(watermark=0.29, max_num_batched_tokens=99))
+        assert result.requests["start_time"].tolist() == [0, start]
+
+
 def test_among_equals_the_latest_is_preempted() -> None:
     # M = 9, all alike: as first come, first served.
-    requests = instance(9, [0, 0], [3, 3], [3, 3], [2, 2])
-    assert play(spec_of(policy="priority"), *requests) == play(spec_of(), *requests)
+    requests = instance(9, [0, 1], [3, 3], [3, 3], [2, 2])
+    steps = play(spec_of(policy="priority"), *requests)
+    assert steps == play(spec_of(), *requests)
+    assert evicted(steps) == {2: [1]}
+
+
+def test_of_equals_that_arrived_together_the_first_is_preempted() -> None:
+    # M = 9. t=0: 4+4. t=1: 0 gets its token, 1 finds 9 taken: 0 is preempted. t=2: 1 has 6; 0 needs 3 + 1 + 1.
+    steps = play(spec_of(policy="priority"), *instance(9, [0, 0], [3, 3], [3, 3], [2, 2]))
+    assert batches(steps) == [{0: 3, 1: 3}, {1: 1}, {1: 1}, {0: 4}, {0: 1}]
+    assert evicted(steps) == {1: [0]}
 
 
 def test_a_preempted_request_returns_to_its_place_by_priority() -> None:
@@ -210,7 +229,7 @@ def test_a_preempted_request_returns_to_its_place_by_priority() -> None:
     requests = instance(9, [0, 1, 2], [3, 3, 2], [4, 3, 3], [0, 2, 1])
     for requeue in ("front", "back", "arrival"):
         system = System(kv_capacity=9, batch_time=UnitBatchTime(), **{**ENGINE, "requeue": requeue})  # type: ignore[arg-type]
-        steps = play(spec_of(policy="priority"), system, requests[1])
+        steps = play(spec_of(policy="priority", engine_version="0.33"), system, requests[1])
         assert evicted(steps) == {2: [0]}
         assert batches(steps)[:5] == [{0: 3}, {0: 1, 1: 3}, {1: 1}, {1: 1, 2: 2}, {2: 1}]
 
@@ -221,6 +240,20 @@ def test_those_behind_a_request_that_preempts_itself_sit_out() -> None:
     steps = play(spec_of(policy="priority"), *requests)
     assert batches(steps)[:4] == [{0: 1, 1: 1}, {0: 1, 1: 1, 2: 1}, {0: 1}, {0: 1, 2: 1}]
     assert evicted(steps)[2] == [1]
+    # In release 0.33 they go on: 4 + 3.
+    steps = play(spec_of(policy="priority", engine_version=0.33), *requests)
+    assert batches(steps)[2] == {0: 1, 2: 1}
+    assert evicted(steps)[2] == [1]
+
+
+@pytest.mark.parametrize(("release", "batch"), [("0.24", {1: 1, 2: 1}), ("0.33", {1: 1})])
+def test_after_an_empty_step_more_urgent_ones_start(release: str, batch: dict[int, int]) -> None:
+    # M = 9: at t=2, 0 (least important) preempts itself. 0.24 ends that step and decides again: 1 decodes, and 2, which
+    # has just arrived, starts. In 0.33 it is one step, in which none starts after a preemption.
+    requests = instance(9, [0, 1, 2], [3, 3, 1], [6, 3, 2], [0, 1, 2])
+    steps = play(spec_of(policy="priority", engine_version=release), *requests)
+    assert batches(steps)[2] == batch
+    assert evicted(steps) == {2: [0]}
 
 
 def test_if_the_first_preempts_itself_the_others_have_their_turn() -> None:
@@ -242,6 +275,49 @@ def test_a_turn_goes_on_if_all_that_had_tokens_were_preempted() -> None:
     assert evicted(steps)[3] == [0, 1]
 
 
+# ---------------------------------------------------------------- release 0.33
+
+
+def test_a_request_that_is_alone_ignores_the_threshold() -> None:
+    # 1 arrives at t=1, when 0 has 8 of 10 tokens; from then on they are two.
+    requests = instance(100, [0, 1], [10, 6], [2, 1])
+    spec = spec_of(long_prefill_token_threshold=3, engine_version="0.33")
+    assert batches(play(spec, *requests)) == [{0: 8}, {0: 2, 1: 3}, {0: 1, 1: 3}]
+
+
+def test_the_adaptive_threshold_is_a_fair_share_of_the_budget() -> None:
+    # Budget 8: 4 for each of two requests, 2 for each of four; the threshold of 3 holds where it is more.
+    spec = spec_of(
+        long_prefill_token_threshold=3, long_prefill_token_threshold_adaptive=True, engine_version="0.33"
+    )
+    assert batches(play(spec, *instance(100, [0, 0], [9, 9], [1, 1])))[0] == {0: 4, 1: 4}
+    assert batches(play(spec, *instance(100, [0] * 4, [9] * 4, [1] * 4)))[0] == {0: 3, 1: 3, 2: 2}
+
+
+def test_active_requests_may_be_fewer_than_max_num_seqs() -> None:
+    steps = play(
+        spec_of(max_num_active_seqs=2, engine_version="0.33"), *instance(100, [0] * 3, [1] * 3, [2, 3, 1])
+    )
+    assert batches(steps) == [{0: 1, 1: 1}, {0: 1, 1: 1}, {1: 1, 2: 1}]
+
+
+def test_between_prefills_requests_only_decode() -> None:
+    # Every third iteration: 1 arrives at t=1 and starts at t=3 with the 7 tokens that are left. At t=4 and 5 its last
+    # three wait; 2 has a prompt of one token and need not wait.
+    requests = instance(100, [0, 1, 4], [4, 10, 1], [9, 1, 2])
+    steps = play(spec_of(prefill_schedule_interval=3, engine_version="0.33"), *requests)
+    assert batches(steps) == [
+        {0: 4}, {0: 1}, {0: 1}, {0: 1, 1: 7}, {0: 1, 2: 1}, {0: 1, 2: 1}, {0: 1, 1: 3}, {0: 1}, {0: 1},
+    ]  # fmt: skip
+
+
+def test_prefills_are_not_held_back_if_some_were_left_over() -> None:
+    # One token budget of 8 does not hold both prompts, so 1 is left over at t=0 and starts at once.
+    requests = instance(100, [0, 0], [8, 6], [3, 1])
+    steps = play(spec_of(prefill_schedule_interval=9, engine_version="0.33"), *requests)
+    assert batches(steps) == [{0: 8}, {0: 1, 1: 6}, {0: 1}]
+
+
 # ---------------------------------------------------------------- settings
 
 
@@ -260,6 +336,15 @@ def test_a_turn_goes_on_if_all_that_had_tokens_were_preempted() -> None:
         ({"enable_chunked_prefill": 0}, "enable_chunked_prefill = 0; expected True or False"),
         ({"scheduler_reserve_full_isl": "no"}, "scheduler_reserve_full_isl = 'no'; expected True or False"),
         ({"watermark": 1.0}, r"watermark = 1.0; expected a fraction in \[0, 1\)"),
+        ({"engine_version": "0.28"}, "engine_version = '0.28'; expected 0.24, 0.33, or auto"),
+        ({"max_num_active_seqs": 0}, "max_num_active_seqs = 0; expected a whole number ≥ 1"),
+        ({"max_num_active_seqs": 9, "max_num_seqs": 8}, "max_num_active_seqs = 9 is above max_num_seqs = 8"),
+        ({"prefill_schedule_interval": 0}, "prefill_schedule_interval = 0; expected a whole number ≥ 1"),
+        ({"long_prefill_token_threshold_adaptive": 1}, "long_prefill_token_threshold_adaptive = 1; expected True"),
+        (
+            {"engine_version": "0.24", "prefill_schedule_interval": 2},
+            "engine_version = 0.24 has no prefill_schedule_interval = 2; use engine_version = 0.33",
+        ),
     ],
 )  # fmt: skip
 def test_wrong_settings_are_explained(given: dict[str, Any], message: str) -> None:
@@ -286,6 +371,10 @@ def test_defaults_are_those_of_the_engine_for_the_gpu(
 ) -> None:
     found = None if device is None else Device(device[0], device[1] * 2**30)
     assert engine_defaults(found) == expected
+    if found is not None and found.memory >= 160 * 2**30:
+        assert engine_defaults(found, "0.24") == (
+            (2048, 256) if "a100" in found.name.lower() else (8192, 1024)
+        )
 
 
 def test_running_requests_by_default_are_at_most_the_budget() -> None:

@@ -34,6 +34,7 @@ class Job:
     known: int = 0  # prompt and output tokens so far
     computed: int = 0
     memory: int = 0
+    partial: bool = False  # its last chunk left a part of the prompt
     starts: list[float] = field(default_factory=list)
     preemptions: int = 0
     finish: float = -1.0
@@ -61,6 +62,12 @@ class Scheduler:
     chunked: bool
     whole_input: bool
     reserve: int
+    newer: bool = False  # release 0.33, else 0.24
+    adaptive: bool = False
+    interval: int = 1
+    executed: int = 0
+    last_prefill: int = -(10**6)
+    left_over: bool = False
     running: list[Job] = field(default_factory=list)
     waiting: list[Job] = field(default_factory=list)
 
@@ -70,9 +77,14 @@ class Scheduler:
     def blocks_after(self, job: Job, tokens: int) -> int:
         return -(-job.memory_after(tokens) // self.block)
 
-    def wanted(self, job: Job) -> int:
-        lacking = job.known - job.computed
-        return min(lacking, self.threshold) if self.threshold else lacking
+    def limit(self) -> int:
+        """Return the most tokens of a prompt, 0 = no limit."""
+        count = len(self.running) + len(self.waiting)
+        if self.threshold == 0 or not self.newer:
+            return self.threshold
+        if count == 1:
+            return 0
+        return max(self.threshold, self.budget // count) if self.adaptive else self.threshold
 
     def preempt(self, job: Job) -> None:
         self.running.remove(job)
@@ -80,29 +92,39 @@ class Scheduler:
         job.preemptions += 1
         self.waiting.insert(0, job)
 
-    def step(self, may_start: bool) -> tuple[dict[Job, int], list[Job]]:
-        """Return the tokens of each scheduled request, and the preempted requests."""
+    def step(self, barred: list[Job]) -> tuple[dict[Job, int], list[Job]]:
+        """Return the tokens of each scheduled request, and those preempted; requests in ``barred`` may not start."""
         left, tokens, gone = self.budget, dict[int, tuple[Job, int]](), list[Job]()
+        limit, prefills = self.limit(), False
+        recent = self.executed + 1 - self.last_prefill < self.interval
+        holds = recent and not self.left_over and any(not job.partial for job in self.running)
         for job in list(self.running):
             if left == 0:
                 break
-            if job in gone:
+            if job in gone or (holds and job.partial):
                 continue
-            count = min(self.wanted(job), left)
+            count = min(job.known - job.computed, limit or 10**6, left)
             while job not in gone and self.blocks_after(job, count) - job.memory > self.free():
-                worst = max(self.running, key=Job.rank) if self.by_priority else self.running[-1]
+                worst = self.running[-1]
+                if self.by_priority:
+                    worst = max(self.running, key=lambda job: job.rank()[:2])  # the first of equal ones
                 if worst.number in tokens:
                     left += tokens.pop(worst.number)[1]
                 gone.append(worst)
                 self.preempt(worst)
             if job in gone:
+                if self.newer and self.by_priority:
+                    continue
                 break
             job.memory = self.blocks_after(job, count)
             tokens[job.number] = (job, count)
+            prefills |= job.partial
             left -= count
-        while may_start and not gone and self.waiting and left > 0 and len(self.running) < self.places:
+        while not gone and self.waiting and left > 0 and len(self.running) < self.places:
             job = min(self.waiting, key=Job.rank) if self.by_priority else self.waiting[0]
-            count = self.wanted(job)
+            if job in barred or (holds and job.known > 1):
+                break
+            count = min(job.known, limit or 10**6)
             if count > left and not self.chunked:
                 break
             count = min(count, left)
@@ -113,7 +135,13 @@ class Scheduler:
             self.running.append(job)
             job.memory = self.blocks_after(job, count)
             tokens[job.number] = (job, count)
+            prefills |= job.known > 1
             left -= count
+        if not gone and not holds:
+            self.left_over = bool(self.waiting)
+        self.executed += bool(tokens)
+        if prefills:
+            self.last_prefill = self.executed
         return dict(tokens.values()), gone
 
 
@@ -126,10 +154,12 @@ def serve(scheduler: Scheduler, jobs: list[Job]) -> list[Step]:
         while coming and coming[0].arrival <= clock:
             coming[0].known = coming[0].prompt
             scheduler.waiting.append(coming.pop(0))
-        batch, gone = scheduler.step(may_start=True)
-        while not batch:  # an empty step takes no time, and preempted requests cannot return within it
+        batch, gone = scheduler.step([])
+        while (
+            not batch
+        ):  # an empty step takes no time; here, requests that it preempted cannot return in the next
             assert gone, "none runs and none can start"
-            batch, more = scheduler.step(may_start=False)
+            batch, more = scheduler.step(gone)
             gone += more
         steps.append(
             Step(clock, {job.number: count for job, count in batch.items()}, [job.number for job in gone])
@@ -138,7 +168,8 @@ def serve(scheduler: Scheduler, jobs: list[Job]) -> list[Step]:
             if not job.starts:
                 job.starts.append(clock)
             job.computed += count
-            if job.computed == job.known:
+            job.partial = job.computed < job.known
+            if not job.partial:
                 job.known += 1
         clock += 1.0
         for job in [job for job in batch if job.known == job.prompt + job.output]:
@@ -172,8 +203,15 @@ def instances(draw: st.DrawFn) -> tuple[RequestTable, dict[str, Any], int, int]:
         "policy": draw(st.sampled_from(["fcfs", "priority"])),
         "enable_chunked_prefill": chunked,
         "scheduler_reserve_full_isl": draw(st.booleans()),
-        "watermark": draw(st.sampled_from([0.0, 0.0, 0.1, 0.5])),
+        "watermark": draw(st.sampled_from([0.0, 0.0, 0.1, 0.29, 0.5])),
+        "engine_version": draw(st.sampled_from(["0.24", "0.33"])),
     }
+    if hyperparameters["engine_version"] == "0.33":
+        hyperparameters |= {
+            "max_num_active_seqs": draw(st.integers(1, hyperparameters["max_num_seqs"])),
+            "prefill_schedule_interval": draw(st.sampled_from([1, 1, 2, 5])),
+            "long_prefill_token_threshold_adaptive": draw(st.booleans()),
+        }
     block = draw(st.sampled_from([1, 1, 2, 3, 4, 16]))
     return table, hyperparameters, -(-longest // block) * block + draw(st.integers(0, 16)), block
 
@@ -191,12 +229,15 @@ def reference(
         capacity=blocks,
         block=block,
         budget=hyperparameters["max_num_batched_tokens"],
-        places=hyperparameters["max_num_seqs"],
+        places=hyperparameters.get("max_num_active_seqs", hyperparameters["max_num_seqs"]),
         threshold=hyperparameters["long_prefill_token_threshold"],
         by_priority=hyperparameters["policy"] == "priority",
         chunked=hyperparameters["enable_chunked_prefill"],
         whole_input=hyperparameters["scheduler_reserve_full_isl"],
-        reserve=blocks * {0.0: 0, 0.1: 1, 0.5: 5}[hyperparameters["watermark"]] // 10,
+        reserve=int((blocks + 1) * hyperparameters["watermark"]),  # a float, as the engine's
+        newer=hyperparameters.get("engine_version") == "0.33",
+        adaptive=hyperparameters.get("long_prefill_token_threshold_adaptive", False),
+        interval=hyperparameters.get("prefill_schedule_interval", 1),
     )
     return jobs, serve(plain, jobs)
 

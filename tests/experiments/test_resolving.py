@@ -32,6 +32,9 @@ def system_on(*gpus: str) -> System:
          "vllm_v1:max_num_batched_tokens=512,max_num_seqs=512", 512),
         ("vllm_v1", ["h100", "h100"], "vllm_v1:max_num_batched_tokens=8192,max_num_seqs=1024", 8192),
         ("vllm_v1", ["h100", "l4"], "vllm_v1", "auto"),
+        ("vllm_v1:policy=priority", ["l4"], "vllm_v1:policy=priority,engine_version=0.33", 2048),
+        ("vllm_v1:long_prefill_token_threshold=9,engine_version=0.24", ["l4"],
+         "vllm_v1:long_prefill_token_threshold=9,engine_version=0.24", 2048),
     ],
 )  # fmt: skip
 def test_labels_name_values_that_are_not_the_usual_ones(

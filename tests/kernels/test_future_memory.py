@@ -126,7 +126,9 @@ def test_a_profile_is_cleared(compiled: bool) -> None:
 
 
 def problem(**fields: int) -> Any:
-    return SimpleNamespace(**{"prefill_emits": 1, "hands_over": 0, "block_size": 1, **fields})
+    emits = fields.get("prefill_emits", 1)
+    usual = {"prefill_emits": emits, "prefill_writes": emits, "hands_over": 0, "block_size": 1}
+    return SimpleNamespace(**{**usual, **fields})
 
 
 def request(kv: int = 0, left: int = 0, made: int = 0, predicted: int = 1) -> Any:
@@ -179,6 +181,7 @@ def test_rounds_by_hand(left: int, made: int, output: int, emits: int, rounds: i
         (request(kv=5, made=2), 1, problem(), [0] * 5),
         (request(kv=2, left=3), 2, problem(), [0, 6, 7, 0, 0]),
         (request(kv=2, left=3), 2, problem(prefill_emits=0), [0, 5, 6, 7, 0]),
+        (request(kv=2, left=3), 2, problem(prefill_writes=0), [0, 5, 6, 0, 0]),
     ],
 )
 def test_an_active_request_is_added_until_its_predicted_end(

@@ -182,7 +182,7 @@ batches = st.booleans().flatmap(
 def test_a_batch_advances_all_requests(drawn):
     explicit, batch = drawn
     run = tables_of(batch, explicit)
-    made = uncompiled(process_tokens)(run, END)
+    made, _ = uncompiled(process_tokens)(run, END)
     stay, finished, first, largest, gaps = play(batch, explicit)
     w = run.w
     slots = [run.active[k] for k in range(w.num_active)]

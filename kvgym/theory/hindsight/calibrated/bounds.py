@@ -156,7 +156,7 @@ def check_boundable(table: RequestTable, system: System, metric: str) -> None:
     """Check that there is a bound on a metric.
 
     Raises:
-        ConfigError: there is none, there are no requests, or the system has a horizon.
+        ConfigError: there is none, there are no requests, or the system has a horizon or writes KV late.
         WorkloadError: a request can never be served.
     """
     if metric not in METRICS:
@@ -167,6 +167,11 @@ def check_boundable(table: RequestTable, system: System, metric: str) -> None:
         raise ConfigError(
             f"horizon = {system.horizon:g} s: a run that may leave requests out has no bound; bounds need a system "
             "without horizon"
+        )
+    if system.output_kv != "at_once":
+        raise ConfigError(
+            f"output_kv = {system.output_kv}: bounds count the KV of each output token at once, which takes more "
+            "memory; bound a system with output_kv = at_once"
         )
     system.check_fits(table)
 

@@ -1,0 +1,113 @@
+"""Random workloads for comparisons with an engine, and the records that are compared."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from kvgym.batch_time import AffineBatchTime
+
+CONSTANT, PER_TOKEN = 2.0**-8, 2.0**-14
+"""Seconds per batch, and per token: powers of two, so that clocks are exact and comparable bit by bit."""
+
+BATCH_TIME = AffineBatchTime(CONSTANT, per_prefill_token=PER_TOKEN, per_decode_token=PER_TOKEN)
+
+
+def duration(tokens: int) -> float:
+    """Return the seconds of a batch with a number of tokens, as :data:`BATCH_TIME` does."""
+    return CONSTANT + PER_TOKEN * tokens
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload and the settings of a scheduler.
+
+    Attributes:
+        arrival: seconds, ascending.
+        prompt: tokens.
+        output: tokens.
+        priority: kvgym's; larger values are more important.
+        blocks: blocks of memory that requests can use.
+        block_size: tokens of a block.
+        settings: hyperparameters of kvgym's policy, which has the engine's names.
+    """
+
+    arrival: tuple[float, ...]
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+    priority: tuple[int, ...]
+    blocks: int
+    block_size: int
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch.
+
+    Attributes:
+        time: when it starts, seconds.
+        running: running requests before the decision, in order.
+        waiting: waiting requests before the decision, in order.
+        preempted: requests preempted by the decision, in order.
+        tokens: request and its tokens, in the order in which requests were admitted.
+        blocks: blocks in use while the batch runs.
+        empty: whether the engine ran steps without tokens before this batch; they count with it. It is not compared.
+    """
+
+    time: float
+    running: tuple[int, ...]
+    waiting: tuple[int, ...]
+    preempted: tuple[int, ...]
+    tokens: tuple[tuple[int, int], ...]
+    blocks: int
+    empty: bool = False
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All batches of a run, and the first-token and finish times of its requests, seconds."""
+
+    steps: tuple[Step, ...]
+    first_token: tuple[float, ...]
+    finish: tuple[float, ...]
+
+
+def difference(ours: Schedule, theirs: Schedule) -> str:
+    """Return the first difference between two schedules, one line; "" if they are equal."""
+    for k, (a, b) in enumerate(zip(ours.steps, theirs.steps, strict=False)):
+        for name in ("time", "running", "waiting", "preempted", "tokens", "blocks"):
+            if getattr(a, name) != getattr(b, name):
+                return f"step {k}, {name}: {getattr(a, name)} here, {getattr(b, name)} in the engine"
+    for name in ("first_token", "finish"):
+        if getattr(ours, name) != getattr(theirs, name):
+            return f"{name} times: {getattr(ours, name)} here, {getattr(theirs, name)} in the engine"
+    if len(ours.steps) != len(theirs.steps):
+        return f"{len(ours.steps)} steps here, {len(theirs.steps)} in the engine"
+    return ""
+
+
+def draw_requests(draw: random.Random) -> dict[str, Any]:
+    """Return columns of 2 to 14 requests, in bursts and at even gaps; some arrive together."""
+    count = draw.randint(2, 14)
+    gap = draw.choice([0, 4, 16, 64])
+    arrival, clock = [], 0
+    for _ in range(count):
+        clock += draw.randint(0, gap)
+        arrival.append(clock * CONSTANT)
+    longest = draw.choice([6, 20, 60])
+    return {
+        "arrival": tuple(arrival),
+        "prompt": tuple(draw.randint(1, longest) for _ in range(count)),
+        "output": tuple(draw.randint(1, draw.choice([3, 20, 60])) for _ in range(count)),
+        "priority": tuple(draw.randint(-2, 2) for _ in range(count)),
+    }
+
+
+def draw_memory(draw: random.Random, requests: dict[str, Any]) -> dict[str, int]:
+    """Return blocks of 1 to 16 tokens: as many as the longest request takes, or up to three times as many."""
+    longest = max(p + o for p, o in zip(requests["prompt"], requests["output"], strict=True))
+    size = draw.choice([1, 2, 4, 16, 16])
+    least = max(2, -(-longest // size))
+    return {"block_size": size, "blocks": least + draw.randint(0, draw.choice([1, least, 2 * least]))}

@@ -1,0 +1,132 @@
+"""The command ``python scripts/conformance``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conformance import frozen
+from conformance.cases import Case, Schedule, difference
+from conformance.engines import Comparison, comparison_of
+from conformance.wheel import default_cache
+from kvgym.errors import KVGymError
+
+EXAMPLES = 5
+"""Differences that are printed in full."""
+
+
+@dataclass
+class Outcome:
+    """Counts of a campaign.
+
+    Attributes:
+        workloads: compared.
+        steps: batches of the engine.
+        preempted: requests that the engine preempted.
+        differences: workloads by the class of their first difference; "" = equal.
+        examples: the first differences, one line each.
+        equal: workloads with equal schedules.
+    """
+
+    workloads: int = 0
+    steps: int = 0
+    preempted: int = 0
+    differences: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+    equal: list[tuple[Case, Schedule]] = field(default_factory=list)
+
+    def add(self, seed: int, case: Case, theirs: Schedule, kind: str, found: str) -> None:
+        """Count a workload and its first difference."""
+        self.workloads += 1
+        self.steps += len(theirs.steps)
+        self.preempted += sum(len(step.preempted) for step in theirs.steps)
+        self.differences[kind] += 1
+        if not found:
+            self.equal.append((case, theirs))
+        elif len(self.examples) < EXAMPLES:
+            self.examples.append(f"workload {seed} ({kind}): {found}")
+
+    def described(self, engine: str) -> str:
+        """Return the counts as text."""
+        lines = [f"{engine}: {self.workloads} workloads, {self.steps} steps, {self.preempted} preemptions"]
+        for kind, count in sorted(self.differences.items()):
+            share = 100 * count / self.workloads
+            lines.append(f"  {kind or 'equal'}: {count} ({share:.2f} %)")
+        return "\n".join([*lines, *(f"  {line[:600]}" for line in self.examples)])
+
+
+def compare(comparison: Comparison, seeds: Sequence[int], at_once: bool) -> Outcome:
+    """Play workloads in the engine and in kvgym; return how many schedules are equal."""
+    outcome, shown = Outcome(), time.monotonic()
+    for seed in seeds:
+        case = comparison.draw(seed)
+        theirs = comparison.theirs(case)
+        kind, found = "", difference(comparison.ours(case, at_once), theirs)
+        if found:
+            kind = comparison.classify(found, theirs)
+        outcome.add(seed, case, theirs, kind, found)
+        if sys.stderr.isatty() and time.monotonic() - shown > 1:
+            shown = time.monotonic()
+            print(f"\r{outcome.workloads} of {len(seeds)}", end="", file=sys.stderr)
+    return outcome
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(
+        "python scripts/conformance", description="Compare schedules of kvgym with an engine's."
+    )
+    add = found.add_argument
+    add("engine", choices=("vllm",))
+    add("--version", default="0.33.0", help="release of vLLM, default 0.33.0")
+    add(
+        "--source",
+        type=Path,
+        metavar="FOLDER",
+        help="folder with the package in place of its wheel",
+    )
+    add("--cache", type=Path, metavar="FOLDER", help=f"folder for wheels, default {default_cache()}")
+    add("--workloads", type=int, default=100, help="number of random workloads, default 100")
+    add("--first", type=int, default=0, metavar="SEED", help="first of them, default 0")
+    add(
+        "--at-once",
+        action="store_true",
+        help="leave output_kv at its default: KV of output tokens is written one iteration earlier than in engines",
+    )
+    add("--freeze", type=Path, metavar="FILE", help="record some equal schedules for the tests")
+    add("--json", type=Path, metavar="FILE", help="write the counts")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; exit with 1 if a difference is of no known class."""
+    reader = parser()
+    options = reader.parse_args(arguments)
+    if options.workloads < 1:
+        reader.error(f"--workloads {options.workloads}: expected a whole number ≥ 1")
+    try:
+        comparison = comparison_of(
+            options.engine, options.version, options.source, options.cache or default_cache()
+        )
+        seeds = range(options.first, options.first + options.workloads)
+        outcome = compare(comparison, seeds, options.at_once)
+    except KVGymError as error:
+        raise SystemExit(f"error: {error}") from None
+    print(outcome.described(comparison.name))
+    if options.json:
+        counts: dict[str, Any] = {
+            name: getattr(outcome, name) for name in ("workloads", "steps", "preempted")
+        }
+        counts |= {"engine": comparison.name, "differences": dict(outcome.differences)}
+        options.json.write_text(json.dumps(counts) + "\n", "utf-8")
+    if options.freeze:
+        frozen.write(options.freeze, comparison.described, frozen.choose(outcome.equal, 12))
+    if "other" in outcome.differences:
+        raise SystemExit(1)

@@ -1,0 +1,86 @@
+"""Recorded schedules of an engine, in a small file: one line of JSON for the engine, and one for each workload.
+
+Times are whole numbers of :data:`~conformance.cases.PER_TOKEN` seconds, of which all clocks are multiples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from conformance.cases import PER_TOKEN, Case, Schedule, Step
+
+MOST_STEPS = 24
+"""Longest schedule that is recorded, batches."""
+
+
+def features(case: Case, schedule: Schedule) -> frozenset[str]:
+    """Return what a workload exercises: settings that are not the usual ones, and events."""
+    settings = case.settings
+    found = {f"{name}={bool(value)}" for name, value in settings.items() if name != "policy"}
+    found |= {f"policy={settings.get('policy')}", f"blocks of {case.block_size}"}
+    preempted = [len(step.preempted) for step in schedule.steps]
+    found |= {f"preempted {min(most, 3)}" for most in preempted}
+    alone = any(len(step.running) + len(step.waiting) == 1 for step in schedule.steps)
+    return frozenset(found | {f"alone={alone}", f"empty={any(step.empty for step in schedule.steps)}"})
+
+
+def choose(played: Iterable[tuple[Case, Schedule]], most: int) -> list[tuple[Case, Schedule]]:
+    """Return short schedules that together have many pairs of features, at most ``most``."""
+    left = [(c, s) for c, s in played if len(s.steps) <= MOST_STEPS]
+    pairs = [{(a, b) for a in f for b in f if a < b} for f in (features(c, s) for c, s in left)]
+    chosen: list[tuple[Case, Schedule]] = []
+    covered: set[tuple[str, str]] = set()
+    while len(chosen) < most and left:
+        best = max(range(len(left)), key=lambda k: (len(pairs[k] - covered), -len(left[k][1].steps)))
+        if not pairs[best] - covered:
+            break
+        covered |= pairs.pop(best)
+        chosen.append(left.pop(best))
+    return chosen
+
+
+def write(path: Path, engine: dict[str, str], played: Sequence[tuple[Case, Schedule]]) -> None:
+    """Write a file of recorded schedules."""
+    lines = [engine, *({"case": _described(case), **_recorded(schedule)} for case, schedule in played)]
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines), "utf-8")
+
+
+def read(path: Path) -> tuple[dict[str, str], list[tuple[Case, Schedule]]]:
+    """Return the engine and the recorded schedules of a file."""
+    engine, *lines = (json.loads(line) for line in path.read_text("utf-8").splitlines())
+    return engine, [(_case(line["case"]), _schedule(line)) for line in lines]
+
+
+def _units(seconds: Iterable[float]) -> list[int]:
+    return [round(time / PER_TOKEN) for time in seconds]
+
+
+def _seconds(units: Iterable[int]) -> tuple[float, ...]:
+    return tuple(number * PER_TOKEN for number in units)
+
+
+def _described(case: Case) -> dict[str, Any]:
+    return vars(case) | {"arrival": _units(case.arrival)}
+
+
+def _case(line: dict[str, Any]) -> Case:
+    columns = {name: tuple(line[name]) for name in ("prompt", "output", "priority")}
+    return Case(**(line | columns | {"arrival": _seconds(line["arrival"])}))
+
+
+def _recorded(schedule: Schedule) -> dict[str, Any]:
+    steps = [
+        [*_units([s.time]), s.running, s.waiting, s.preempted, s.tokens, s.blocks] for s in schedule.steps
+    ]
+    return {"steps": steps, "first": _units(schedule.first_token), "finish": _units(schedule.finish)}
+
+
+def _schedule(line: dict[str, Any]) -> Schedule:
+    steps = tuple(
+        Step(*_seconds([time]), *map(tuple, lists), tuple(map(tuple, tokens)), blocks)  # type: ignore[arg-type]
+        for time, *lists, tokens, blocks in line["steps"]
+    )
+    return Schedule(steps, _seconds(line["first"]), _seconds(line["finish"]))

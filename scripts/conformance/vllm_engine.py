@@ -1,0 +1,223 @@
+"""vLLM's V1 scheduler, driven iteration by iteration without a model."""
+
+from __future__ import annotations
+
+import random
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from conformance.cases import Case, Schedule, Step, draw_memory, draw_requests, duration
+from conformance.stubs import Stub, StubFinder
+
+REAL = (
+    "vllm.v1.core",
+    "vllm.v1.core.",
+    "vllm.v1.request",
+    "vllm.v1.kv_cache_interface",
+    "vllm.v1.kv_cache_spec_registry",
+    "vllm.v1.kv_cache_layout",
+    "vllm.utils.math_utils",
+)
+"""Modules of the scheduler, its requests and its memory."""
+
+NAMES = {
+    "vllm": {"envs": SimpleNamespace(VLLM_PREFIX_CACHE_RETENTION_INTERVAL=None)},
+    "vllm.v1.utils": {"ConstantList": lambda values: values},
+    "vllm.utils": {"length_from_prompt_token_ids_or_embeds": lambda ids, _: len(ids)},
+    "vllm.v1.structured_output.request": {
+        "StructuredOutputRequest": SimpleNamespace(from_sampling_params=lambda _: None)
+    },
+}
+"""What the stubs of other modules must have, because the scheduler uses its value."""
+
+MAX_LEN = 1 << 20
+"""Longest context of the model, tokens: never a limit here."""
+
+
+def draw_case(seed: int, options: bool) -> Case:
+    """Return a random workload with random settings of the scheduler.
+
+    Args:
+        seed: of the workload.
+        options: whether settings are drawn that only recent releases have.
+    """
+    draw = random.Random(seed)
+    requests = draw_requests(draw)
+    memory = draw_memory(draw, requests)
+    longest = max(p + o for p, o in zip(requests["prompt"], requests["output"], strict=True))
+    chunked = draw.random() < 0.75
+    budget = draw.randint(1, 64) if chunked else draw.randint(longest, longest + 64)
+    settings = {
+        "max_num_batched_tokens": budget,
+        "max_num_seqs": draw.randint(1, min(budget, 12)),
+        "long_prefill_token_threshold": draw.choice([0, 0, 1, 4, 16]),
+        "policy": draw.choice(["fcfs", "fcfs", "priority"]),
+        "enable_chunked_prefill": chunked,
+        "scheduler_reserve_full_isl": draw.random() < 0.75,
+        "watermark": draw.choice([0.0, 0.0, 0.01, 0.1, 0.29, 0.5]),
+    }
+    if options:
+        settings |= {
+            "max_num_active_seqs": draw.choice([None, draw.randint(1, settings["max_num_seqs"])]),
+            "prefill_schedule_interval": draw.choice([1, 1, 2, 3, 8]),
+            "long_prefill_token_threshold_adaptive": draw.random() < 0.5,
+        }
+    return Case(**requests, **memory, settings=settings)
+
+
+class Engine:
+    """The scheduler of one release.
+
+    Args:
+        folder: folder that contains the package ``vllm`` of the release.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        StubFinder("vllm", folder, REAL, NAMES).install()
+        self._torch = import_module("torch")
+        self._interface = import_module("vllm.v1.kv_cache_interface")
+        self._request = import_module("vllm.v1.request")
+        self._scheduler = import_module("vllm.v1.core.sched.scheduler")
+
+    def _make_scheduler(self, case: Case) -> Any:
+        """Return a scheduler with the settings of a case; it counts one more block, its null block."""
+        group = self._interface.KVCacheGroupSpec(
+            ["layer"],
+            self._interface.FullAttentionSpec(
+                block_size=case.block_size, num_kv_heads=1, head_size=1, dtype=self._torch.float16
+            ),
+        )
+        memory = self._interface.KVCacheConfig(
+            num_blocks=case.blocks + 1, kv_cache_tensors=[], kv_cache_groups=[group]
+        )
+        return self._scheduler.Scheduler(
+            vllm_config=_configuration(case),
+            kv_cache_config=memory,
+            structured_output_manager=SimpleNamespace(
+                accept_tokens=lambda *_: True, should_advance=lambda _: False
+            ),
+            block_size=case.block_size,
+        )
+
+    def _make_request(self, case: Case, i: int) -> Any:
+        sampling = SimpleNamespace(
+            max_tokens=case.output[i], min_tokens=0, eos_token_id=None, stop_token_ids=(), extra_args=None,
+            skip_reading_prefix_cache=None, repetition_detection=None, num_logprobs=None, logprobs=None,
+        )  # fmt: skip
+        return self._request.Request(
+            request_id=f"{i:06}", prompt_token_ids=[0] * case.prompt[i], sampling_params=sampling,
+            pooling_params=None, arrival_time=case.arrival[i], priority=-case.priority[i],
+        )  # fmt: skip
+
+    def play(self, case: Case) -> Schedule:
+        """Return the schedule; a step that schedules no tokens takes no time and counts with the next one."""
+        scheduler, count = self._make_scheduler(case), len(case.arrival)
+        steps: list[Step] = []
+        first, finish = [float("nan")] * count, [float("nan")] * count
+        clock, coming, preempted, empty = 0.0, 0, (), False
+        before: tuple[Any, ...] = ()
+        while coming < count or scheduler.requests:
+            if not scheduler.requests:
+                clock = max(clock, case.arrival[coming])
+            while coming < count and case.arrival[coming] <= clock:
+                scheduler.add_request(self._make_request(case, coming))
+                coming += 1
+            running = list(scheduler.running)
+            if not empty:
+                before = clock, _numbers(running), _numbers(scheduler.waiting)
+            order = _Preemptions(scheduler)
+            output = scheduler.schedule()
+            preempted += order.restore()
+            tokens = output.num_scheduled_tokens
+            if not tokens:
+                if not preempted:
+                    raise RuntimeError(f"nothing is scheduled at {clock} s, for ever: {case}")
+                empty = True
+                continue
+            pool = scheduler.kv_cache_manager.block_pool
+            ran = [
+                (int(r.request_id), tokens[r.request_id]) for r in scheduler.running if r.request_id in tokens
+            ]
+            used = case.blocks - pool.get_num_free_blocks()
+            steps.append(Step(*before, preempted, tuple(ran), used, empty))
+            preempted, empty = (), False
+            clock += duration(sum(tokens.values()))
+            done = {name: scheduler.requests[name] for name in tokens}
+            emits = [r.num_computed_tokens >= r.num_tokens for r in done.values()]
+            scheduler.update_from_output(output, _outputs(list(tokens), emits))
+            for name, (request, emitted) in zip(tokens, zip(done.values(), emits, strict=True), strict=True):
+                if emitted and first[int(name)] != first[int(name)]:
+                    first[int(name)] = clock
+                if request.is_finished():
+                    finish[int(name)] = clock
+        return Schedule(tuple(steps), tuple(first), tuple(finish))
+
+
+def _numbers(requests: Any) -> tuple[int, ...]:
+    return tuple(int(request.request_id) for request in requests)
+
+
+class _Preemptions:
+    """Records the order in which a scheduler preempts during one step."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler, self._found = scheduler, []  # type: ignore[var-annotated]
+        preempt = scheduler._preempt_request
+
+        def record(request: Any, *values: Any, **named: Any) -> Any:
+            self._found.append(int(request.request_id))
+            return preempt(request, *values, **named)
+
+        scheduler._preempt_request = record
+
+    def restore(self) -> tuple[int, ...]:
+        """Stop recording; return the preempted requests."""
+        del self._scheduler._preempt_request
+        return tuple(self._found)
+
+
+def _outputs(names: list[str], emits: list[bool]) -> Any:
+    """Return what the model gives back: one token for each request that has all its tokens computed."""
+    return Stub(
+        sampled_token_ids=[[1] if emitted else [] for emitted in emits],
+        req_id_to_index={name: k for k, name in enumerate(names)},
+        logprobs=None, prompt_logprobs_dict={}, prompt_token_id_logprobs_dict={}, pooler_output=None,
+        num_nans_in_logits=None,
+        kv_connector_output=None, ec_connector_output=None, cudagraph_stats=None, routed_experts=None,
+    )  # fmt: skip
+
+
+def _configuration(case: Case) -> Any:
+    """Return the configuration that the scheduler reads: an attribute it lacks is an error, as its default matters."""
+    scheduler = {
+        "max_num_scheduled_tokens": None, "async_scheduling": False, "disable_chunked_mm_input": False,
+        "max_num_active_seqs": None, "prefill_schedule_interval": 1, "long_prefill_token_threshold_adaptive": False,
+    }  # fmt: skip
+    return SimpleNamespace(
+        scheduler_config=SimpleNamespace(**(scheduler | case.settings)),
+        cache_config=SimpleNamespace(
+            num_gpu_blocks=case.blocks + 1, enable_prefix_caching=False, block_size=case.block_size,
+            mamba_cache_mode="none", enable_mamba_shared_prefix_checkpoint=False,
+        ),
+        model_config=SimpleNamespace(
+            max_model_len=MAX_LEN, is_encoder_decoder=False, is_diffusion=False, runner_type="generate",
+            supports_multimodal_inputs=False, enable_return_routed_experts=False, return_sampling_mask=False,
+            uses_mrope=False, is_multimodal_model=False,
+        ),
+        parallel_config=SimpleNamespace(
+            data_parallel_index=0, data_parallel_size=1, decode_context_parallel_size=1,
+            prefill_context_parallel_size=1, pipeline_parallel_size=1,
+        ),
+        observability_config=SimpleNamespace(
+            kv_cache_metrics=False, enable_mfu_metrics=False, enable_logging_iteration_details=False,
+            per_request_spec_decode_metrics="none",
+        ),
+        ec_manager_config=SimpleNamespace(get_encoder_cache_manager_obj=lambda: None),
+        aux_output_config=SimpleNamespace(enabled=False),
+        lora_config=None, kv_events_config=None, kv_transfer_config=None, ec_transfer_config=None,
+        speculative_config=None, num_speculative_tokens=0, num_lookahead_tokens=0, num_prefill_lookahead_tokens=0,
+        num_hash_lookahead_tokens=0, is_mm_encoder_only=False, use_v2_model_runner=True, max_concurrent_batches=1,
+        max_in_flight_tokens=MAX_LEN,
+    )  # fmt: skip

@@ -1,0 +1,53 @@
+"""Schedules recorded from engines by ``scripts/conformance --freeze`` are still those of kvgym's policies."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conformance import frozen
+from conformance.cases import difference
+from conformance.engines import classify, play_vllm
+
+FILES = sorted(Path(__file__).parent.glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_recorded_schedules_are_equal(path):
+    engine, played = frozen.read(path)
+    assert path.stem == f"{engine['engine']}-{engine['version']}"
+    assert len(played) >= 8
+    for case, theirs in played:
+        assert difference(play_vllm(case), theirs) == "", case
+
+
+def test_another_release_or_memory_is_noticed():
+    _, played = frozen.read(Path(__file__).parent / "vllm-0.33.0.jsonl")
+    for change in ({"engine_version": "0.24"}, {"watermark": 0.6}):
+        usual = {"max_num_active_seqs": None, "prefill_schedule_interval": 1}
+        usual |= {"long_prefill_token_threshold_adaptive": False} if "engine_version" in change else {}
+        others = [replace(case, settings=case.settings | usual | change) for case, _ in played]
+        found = [difference(play_vllm(c), theirs) for c, (_, theirs) in zip(others, played, strict=True)]
+        assert any(found)
+    assert any(difference(play_vllm(case, at_once=True), theirs) for case, theirs in played)
+
+
+def test_a_file_is_read_as_it_was_written(tmp_path):
+    engine, played = frozen.read(FILES[0])
+    frozen.write(tmp_path / "copy", engine, played)
+    assert (tmp_path / "copy").read_bytes() == FILES[0].read_bytes()
+    assert frozen.choose(played, 3)[0] in played
+    assert frozen.choose([], 3) == []
+
+
+def test_differences_are_named():
+    _, ((_, schedule), *_) = frozen.read(FILES[0])
+    first, *rest = schedule.steps
+    other = replace(schedule, steps=(replace(first, blocks=first.blocks + 1), *rest))
+    found = difference(other, schedule)
+    assert found == f"step 0, blocks: {first.blocks + 1} here, {first.blocks} in the engine"
+    assert classify(found, schedule) == "other"
+    assert (
+        classify(found, replace(schedule, steps=(replace(first, empty=True), *rest))) == "after an empty step"
+    )
+    assert "steps here" in difference(replace(schedule, steps=tuple(rest[:0])), schedule)
+    assert difference(replace(schedule, finish=()), schedule).startswith("finish times")
