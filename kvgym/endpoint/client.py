@@ -257,7 +257,7 @@ async def _send(
     request.arrival_time = now()
     try:
         await asyncio.wait_for(_receive(client, target, request, body, now), timeout)
-    except (TimeoutError, asyncio.TimeoutError, httpx.TimeoutException):
+    except (httpx.ReadTimeout, TimeoutError, asyncio.TimeoutError):
         request.reason = f"no complete answer within {timeout:g} s"
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         request.reason = _failure(error, target)
@@ -267,7 +267,7 @@ async def _send(
 
 def _failure(error: Exception, target: Target) -> str:
     """Return what went wrong in a few words."""
-    if isinstance(error, httpx.ConnectError):
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return f"no connection ({target.plain(str(error), 60) or type(error).__name__})"
     return target.plain(f"{type(error).__name__}: {error}", 80)
 

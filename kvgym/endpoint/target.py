@@ -72,7 +72,12 @@ class Target:
                 f"--api {api} and a URL of {APIS[named]}: give the address up to /v1, or leave --api out"
             )
         path = path if named is not None or re.search(r"/v\d\w*(/|$)", path) else f"{path}/v1"
-        return cls(f"{parts.scheme}://{parts.netloc}{path}", named or api or "completions", **fields)
+        found = cls(f"{parts.scheme}://{parts.netloc}{path}", named or api or "completions", **fields)
+        if not (found.key.isascii() and found.key.isprintable()):  # an error of a header would show it
+            raise ConfigError(
+                f"environment variable {found.key_variable}: its value is not a key of printable letters"
+            )
+        return found
 
     @property
     def url(self) -> str:

@@ -29,10 +29,10 @@ def name_of(changed: Scenario, base: Scenario) -> str:
     """
     if (changed.hardware, changed.batch_time) == (base.hardware, base.batch_time):
         return f"{base.name}-changed"
-    return f"{_served_name(changed)}-{_plain(changed.make_workload().spec.name)}"
+    return f"{served_name(changed)}-{_plain(changed.make_workload().spec.name)}"
 
 
-def _served_name(scenario: Scenario) -> str:
+def served_name(scenario: Scenario) -> str:
     """Return the hardware or roofline as ``llama3-8b-a100-tp1``; without any, the kind of batch-time model."""
     hardware = scenario.hardware
     if hardware is None:

@@ -65,6 +65,9 @@ QUARTERS = 4
 LEAST = 5
 """Fewest requests of a part."""
 
+LEAST_DRIFT = 0.01
+"""Smallest change of an error that is drift."""
+
 
 class Drift(NamedTuple):
     """The error of a metric's mean over the time of a log.
@@ -79,9 +82,13 @@ class Drift(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Whether first and last quarter differ by more than chance: their intervals do not overlap."""
+        """Whether first and last quarter differ by a per cent or more, and by more than chance.
+
+        Chance: their intervals overlap.
+        """
         first, last = self.errors[0], self.errors[-1]
-        return last.low > first.high or last.high < first.low
+        apart = last.low > first.high or last.high < first.low
+        return apart and abs(last.value - first.value) >= LEAST_DRIFT
 
 
 @dataclass(frozen=True, eq=False)

@@ -101,7 +101,7 @@ def test_rates_have_folders_of_their_own(kvgym, served, tmp_path):
 
 
 def test_ctrl_c_keeps_what_was_measured(kvgym, served, tmp_path):
-    rows = "".join(f"{t},10,3\n" for t in (0.0, 0.1, 1000.0)) + "1000.1,10,3\n"
+    rows = "".join(f"{t},10,3\n" for t in (0.0, 0.1)) + "0.2,10,5000\n1000,10,3\n"
     (tmp_path / "trace.csv").write_text(f"arrival_time,prompt_len,output_len\n{rows}")
 
     def stop():
@@ -111,17 +111,18 @@ def test_ctrl_c_keeps_what_was_measured(kvgym, served, tmp_path):
     threading.Thread(target=stop, daemon=True).start()
     code, _, err = kvgym("observe", served, "--trace", "trace.csv", "--validate", "--no-progress", "-o", "r")
     assert code != 0
-    assert "stopped: 2 of 4 requests were sent and are in r" in err
+    assert "stopped: 3 of 4 requests were sent and are in r" in err
     assert "Traceback" not in err
     rows = [json.loads(line) for line in (tmp_path / "r" / "requests.jsonl").read_text().splitlines()]
-    assert [row["reason"] for row in rows] == [None, None]
+    assert [row["reason"] for row in rows] == [None, None, "stopped before the answer was complete"]
+    assert rows[2]["gaps"]
 
 
 def test_a_mock_server_until_ctrl_c(kvgym, monkeypatch):
     def wait(server):
         with urllib.request.urlopen(f"{server.url}/models", timeout=10) as answer:
             (model,) = json.load(answer)["data"]
-        assert (model["id"], model["speed"]) == ("vllm-v1-changed", 3.0)
+        assert (model["id"], model["speed"]) == ("llama3-8b-a100-tp1", 3.0)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(MockServer, "wait", wait)
@@ -140,6 +141,7 @@ def test_a_mock_server_until_ctrl_c(kvgym, monkeypatch):
         (("observe", "http://127.0.0.1:9", "--rates", "1,x"), ("--rates 1,x",)),
         (("observe", "http://127.0.0.1:9", "--api", "chats"), ("completions, chat",)),
         (("observe", "http://127.0.0.1:9", "-n", 0), ("num_requests",)),
+        (("observe", "http://127.0.0.1:9", "--api-key-env", "NO_SUCH_KEY"), ("NO_SUCH_KEY", "empty")),
         (("observe", "http://127.0.0.1:9", "--timeout", 0), ("--timeout",)),
         (("serve-mock", "--speed", 0), ("speed = 0",)),
         (("serve-mock", "-p", "nothing"), ("unknown policy",)),

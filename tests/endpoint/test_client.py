@@ -46,6 +46,7 @@ class Fake:
 
     def __init__(self, answer, metrics=""):
         self.answer, self.metrics, self.seen = answer, metrics, []
+        self.models = {"data": [{"id": "m/8b"}, {"id": "other"}]}
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
         threading.Thread(target=self.listen, daemon=True).start()
@@ -69,7 +70,7 @@ class Fake:
             body = file.read(int(headers.get("content-length", 0)))
             self.seen.append((first, headers, body))
             if first[1] == "/v1/models":
-                packets = plain("200 OK", {"data": [{"id": "m/8b"}, {"id": "other"}]})
+                packets = plain("200 OK", self.models)
             elif first[1] == "/metrics":
                 packets = plain("200 OK" if self.metrics else "404 Not Found", self.metrics)
             else:
@@ -256,6 +257,19 @@ def test_lateness_is_noted():
 )
 def test_addresses(url, api, expected):
     assert Target.of(url, api=api).url == expected
+
+
+def test_keys_that_no_header_takes_are_not_shown():
+    with pytest.raises(ConfigError, match="MY_KEY") as caught:
+        Target.of("http://host", key="sk-1\nsk-2", key_variable="MY_KEY")
+    assert "sk-" not in str(caught.value)
+
+
+def test_pages_are_no_lists_of_models(fake):
+    server = fake(good)
+    server.models = "<html>hello</html>"
+    with pytest.raises(ConfigError, match=r"no list of models; check the URL"):
+        meet(Target.of(server.url))
 
 
 @pytest.mark.parametrize(

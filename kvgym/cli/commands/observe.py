@@ -68,8 +68,11 @@ def observe(
         str, typer.Option(help="Name of the model at the server (default: the first in its list).")
     ] = "",
     api_key_env: Annotated[
-        str, typer.Option(help="Environment variable with the API key; no file or message has the key.")
-    ] = "OPENAI_API_KEY",
+        str | None,
+        typer.Option(
+            help="Environment variable with the API key (default: OPENAI_API_KEY, if set); no file or message has it."
+        ),
+    ] = None,
     timeout: Annotated[
         float, time_option("--timeout", "Longest time for a complete answer", least=0.001)
     ] = 600.0,
@@ -96,11 +99,17 @@ def observe(
     if find_spec("httpx") is None:
         raise ConfigError('kvgym observe needs httpx; install it with: pip install "kvgym[observe]"')
     from kvgym.endpoint.client import meet
-    from kvgym.endpoint.target import Target
+    from kvgym.endpoint.target import KEY_VARIABLE, Target
+    from kvgym.validation.log_formats import REQUESTS
 
     policy = one_policy(policies or ["vllm_v1"], "observe")
-    key = os.environ.get(api_key_env, "")
-    target = Target.of(url, api=api, model=served_model, key=key, key_variable=api_key_env)
+    if api_key_env is not None and not os.environ.get(api_key_env):
+        raise ConfigError(
+            f"--api-key-env {api_key_env}: there is no such environment variable, or it is empty"
+        )
+    variable = api_key_env or KEY_VARIABLE
+    key = os.environ.get(variable, "").strip()
+    target = Target.of(url, api=api, model=served_model, key=key, key_variable=variable)
     stages = []
     for rate in _rates(rates):
         chosen = build_scenario(scenario, options, **({} if rate is None else {"rate": rate}))
@@ -113,24 +122,25 @@ def observe(
     checks = []
     with replacing(folder, options.trace):
         stopped = _run(server, stages, folder, timeout, progress)
+        if any(stage.log is not None for stage in stages):
+            console.out.print(_summary(server, stages))
         if validate and not stopped:
             for stage in stages:
                 if stage.log is None:
                     continue
+                console.print_line(f"log: {folder / stage.name / REQUESTS}")  # also if the replay fails
                 check = Check(stage.log, simulated, scenario, policy, drop_long=drop_long, seed=seed)
                 if fit_overhead:
                     check.fit(progress)
                 check.save(folder / stage.name)
                 checks.append((check, folder / stage.name))
-    if any(stage.log is not None for stage in stages):
-        console.out.print(_summary(server, stages))
     for check, place in checks:
         check.show(place, picture=picture)
     if not checks:
         for stage in stages:
             for note in stage.log.notes if stage.log is not None else ():
                 console.out.print(f"note: {f'{stage.name}: ' if stage.name else ''}{note}", markup=False)
-        console.print_line(f"results: {folder}; to compare with the simulator: kvgym validate {folder}")
+        console.print_line(f"results: {folder}")
     if stopped:
         raise KeyboardInterrupt
     if all(stage.log is None for stage in stages):

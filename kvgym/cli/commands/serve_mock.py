@@ -33,13 +33,15 @@ def serve_mock(
     from kvgym.endpoint.mock import MockServer
     from kvgym.endpoint.online import OnlineRun
     from kvgym.experiments.changes import build_scenario
-    from kvgym.experiments.describing import describe_hardware
+    from kvgym.experiments.describing import describe_hardware, served_name
     from kvgym.policy import make_policy
 
     policy = make_policy(one_policy(policies or ["vllm_v1"], "serve-mock"))
     chosen = build_scenario(scenario, options)
     system = chosen.override(system={**chosen.system.model_dump(), "horizon": None}).make_system()
-    server = MockServer(OnlineRun(system, policy, seed=seed), model=chosen.name, speed=speed, port=port)
+    server = MockServer(
+        OnlineRun(system, policy, seed=seed), model=served_name(chosen), speed=speed, port=port
+    )
     server.start()
     console.print_line(f"serving {describe_hardware(chosen)} at {server.url}  (Ctrl-C ends it)")
     try:

@@ -193,7 +193,7 @@ def drift_table(replay: Replay) -> Table | None:
         return None
     table = console.make_table(
         "error of the mean by quarter of the log",
-        "drift: the intervals of the first and the last quarter do not overlap",
+        "drift: from the first to the last quarter the error changes by 1 % or more, and by more than chance",
     )
     for text in ("", *(f"{k} of {QUARTERS}" for k in range(1, QUARTERS + 1)), "drift"):
         table.add_column(text, justify="right" if text else "left", no_wrap=True)
