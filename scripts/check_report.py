@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ FLAGS = (
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 PATIENCE = 60
 SCHEMES = ("light", "dark")
+LOOKS = tuple(product(SIZES, SCHEMES))
 
 FAULTS = """(() => {
   const faults = [];
@@ -293,19 +295,22 @@ def check_colours(browser: Chromium, scheme: str) -> list[str]:
     return faults
 
 
-def check(browser: Chromium, path: Path, screenshots: Path | None = None) -> list[str]:
-    """Return the faults of a page, one sentence each."""
-    faults = []
-    for (size, area), scheme in product(SIZES.items(), SCHEMES):
+def check(
+    browser: Chromium,
+    path: Path,
+    screenshots: Path | None = None,
+    looks: Iterable[tuple[str, str]] = LOOKS,
+) -> Iterator[str]:
+    """Yield the faults of a page, one sentence each, in each look: a size and a colour scheme."""
+    for size, scheme in looks:
         phone = size == "phone"
-        browser.open(path, area, scheme, phone)
+        browser.open(path, SIZES[size], scheme, phone)
         found = browser.value(FAULTS) + check_colours(browser, scheme) + check_choice(browser)
         if screenshots is not None:
             screenshots.mkdir(parents=True, exist_ok=True)
             browser.picture(screenshots / f"{path.stem}-{size}-{scheme}.png", whole=True)
         found += check_values(browser, phone) + messages(browser)
-        faults += [f"{path.name}, {size}, {scheme}: {fault}" for fault in found]
-    return faults
+        yield from (f"{path.name}, {size}, {scheme}: {fault}" for fault in found)
 
 
 def find_browser(given: str | None) -> str:

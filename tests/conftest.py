@@ -46,6 +46,23 @@ FAST = (
     "envs/test_every_id.py",
 )
 
+# They take longest: begun last, one of them would run while the other processes have nothing to do. The first ones
+# compile what the others use.
+LONGEST = (
+    "baselines/test_contract.py",
+    "simulator/cluster/test_loop.py",
+    "test_code_quality.py",
+    "envs/scheduling/test_vector.py",
+    "compiling/test_checked_build.py",
+    "baselines/test_ranked_oracle.py",
+    "test_docs.py",
+    "test_readme.py",
+    "scripts/test_check_report.py",
+    "utils/test_wrong_types.py",
+    "envs/test_sb3.py",
+    "agents/test_training.py",
+)
+
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -80,6 +97,8 @@ def pytest_collection():
 
 
 def pytest_collection_modifyitems(config, items):
+    longest = [TESTS / name for name in LONGEST]
+    items.sort(key=lambda item: longest.index(item.path) if item.path in longest else len(longest))
     for item in items:
         if _is_fast(item.path):
             item.add_marker(pytest.mark.fast)

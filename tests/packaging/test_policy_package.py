@@ -122,7 +122,7 @@ def test_without_plugins_it_is_not_known(run) -> None:
 
 
 def test_it_runs_in_a_comparison(run) -> None:
-    command = ["-c", KVGYM, "compare", "--scenario", "mc-sf-model-2", "--seeds", "2"]
+    command = ["-c", KVGYM, "compare", "--scenario", "mc-sf-model-2", "--seeds", "2", "--no-report"]
     printed = run(*command, "--policies", "shortest_prompt:spare=8,fcfs").stdout
     assert re.search(r"shortest_prompt:spare=8 +\d", printed), printed
 

@@ -131,6 +131,7 @@ def test_a_hyperparameter_of_one_policy_leaves_the_others_in_every_panel():
     assert "Without b, which has no alpha." in cut(runs, (1,), panels=True).remarks
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_hyperparameter_of_one_policy_does_not_repeat_the_runs_of_others(tmp_path):
     grid = [{"rate": r, "a.alpha": x} for x in (0.1, 0.2) for r in (1, 2)]
     runs = SweepRuns(frame(grid), ["rate", "a.alpha"])
@@ -145,6 +146,7 @@ def test_a_hyperparameter_of_one_policy_does_not_repeat_the_runs_of_others(tmp_p
     assert "Without b, which has no a alpha." in text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_metrics_that_are_always_0_have_no_figure(tmp_path):
     rows = [{**row, "evictions": 0} for row in frame(RATES).rows()]
     text = report(tmp_path, Frame.from_rows(rows), ["rate"], metrics=["evictions", "ttft_mean"])
@@ -193,6 +195,7 @@ def test_a_sweep_in_which_all_runs_failed(tmp_path):
     assert pictures_of(text) == {}
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_missing_seeds_and_points_are_shown(tmp_path):
     left_out = [{"rate": 8, "policy": "b"}, {"rate": 1, "seed": 2}]
     runs = Frame.from_rows(
@@ -257,6 +260,7 @@ def test_the_front_of_a_sweep_is_in_the_table(tmp_path):
     assert "on the front" in text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_clairvoyant_policies_are_marked_and_on_no_front(tmp_path):
     known = ("clairvoyant:rule=ranked", "fcfs")  # the first has the lower latency everywhere
     runs = SweepRuns(frame(RATES, known), ["rate"])
@@ -272,6 +276,7 @@ def without(runs, column):
     return Frame({name: runs[name] for name in runs.columns if name != column})
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_bad_input_is_explained(tmp_path):
     runs = frame(RATES)
     with pytest.raises(ConfigError, match="lack speed, policy"):

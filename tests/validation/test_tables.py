@@ -54,6 +54,7 @@ def test_the_page_lists_every_engine_and_the_limits():
         assert word in PAGE
 
 
+@pytest.mark.long
 def test_the_script_updates_page_and_figures(tmp_path, monkeypatch, capsys):
     spec = importlib.util.spec_from_file_location(
         "validate_engines", ROOT / "scripts" / "validate_engines.py"
