@@ -23,6 +23,7 @@ COMMANDS = {
     "compare": "Run schedulers, or routers of a cluster, on identical workloads and compare them.",
     "run": "Run one scheduler once and write a record of every request.",
     "sweep": "Run schedulers at every point of a grid over fields of the scenario and hyperparameters of policies.",
+    "workload": "Describe a workload: its rate, lengths and sessions, and its reuse by a prefix cache.",
     "watch": "Show a run or a training live in a browser on this machine.",
     "list": "List policies, agents, scenarios, hardware, workloads, environments and more.",
     "render": "Play an episode of an environment; write a GIF or MP4 of it and a PNG summary.",

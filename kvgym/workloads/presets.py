@@ -14,6 +14,7 @@ from kvgym.workloads.lengths import (
     UniformLength,
 )
 from kvgym.workloads.limits import LengthLimits
+from kvgym.workloads.prefixes import Gap, Level, Prefixes, Turns
 from kvgym.workloads.spec import RequestClass, WorkloadSpec
 
 PRESETS: Registry[WorkloadSpec] = Registry("workload")
@@ -193,3 +194,28 @@ for _name, _prompt, _output in (
             num_requests=10_000,
         )
     )
+
+# A coding agent: 610 runs of Codex on SWE-bench Pro (Inferact, codex_swebenchpro_traces, 2026, MIT licence). Per run:
+# 33 calls (median 30, p90 57); 12,367 tokens in the first prompt, 84,482 in the last; 17,239 tokens of output; 94 % of
+# the prompts' tokens were cached. So a call adds 2,254 tokens, 522 of them output. Assumed, as not published: all runs
+# share 11,000 tokens of the first prompt; the spread of lengths; the times of tools.
+_add(
+    WorkloadSpec(
+        name="coding-agent",
+        description="agents on SWE-bench Pro, 50 at a time, 33 calls each, prompts grow to 84k tokens, 1/s (Codex)",
+        arrivals=PoissonArrivals(rate=1.0),
+        lengths=IndependentLengths(
+            prompt=LogNormalLength(median=1200, mean=1732), output=LogNormalLength(median=300, mean=522)
+        ),
+        prefixes=Prefixes(
+            levels=(Level(count=1, tokens=11_000),),
+            turns=Turns(
+                number=LogNormalLength(median=30, p90=57),
+                open=50,
+                max_context=200_000,
+                gaps=(Gap(kind="tool", median=1.0, mean=5.0),),
+            ),
+        ),
+        num_requests=2000,
+    )
+)
