@@ -24,7 +24,7 @@ GIVEN = {
 
 ARGUMENTS = {
     "run": ["-p", "fcfs"], "tune": ["-p", "fcfs"], "evaluate": ["ppo_noisy"], "sweep": ["system.stall_limit=9"],
-    "observe": ["http://127.0.0.1:9"],
+    "observe": ["http://127.0.0.1:9"], "workload": ["lmsys"],
 }  # fmt: skip
 """Required arguments of commands."""
 

@@ -28,7 +28,8 @@ def folder(tmp_path, monkeypatch):
 def test_every_command_of_the_page_runs(kvgym, line):
     program, *arguments = shlex.split(line)
     assert program == "kvgym"
-    code, out, err = kvgym(*arguments, "--no-progress") if arguments[0] != "run" else kvgym(*arguments)
+    progress = () if arguments[0] in ("run", "workload") else ("--no-progress",)
+    code, out, err = kvgym(*arguments, *progress)
     assert code == 0, out + err
 
 

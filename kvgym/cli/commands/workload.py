@@ -160,9 +160,9 @@ def tables(found: Mapping[str, Any]) -> list[Any]:
             )
             for c in reuse["caches"]
         }  # fmt: skip
-        headings = ("cache (tokens)", "prompt tokens that hit", "share", "units evicted", "too long for it")
+        columns = ("cache (tokens)", "prompt tokens that hit", "share", "units evicted", "too long for it")
         title = f"reuse in units of {reuse['unit']:,} tokens, one request after another"
-        listed.append(console.mapping_table(title, caches, headings))
+        listed.append(console.mapping_table(title, caches, columns))
     return listed
 
 
