@@ -1,0 +1,176 @@
+"""Compare whole servers with their logs: the tables of docs/validation.md.
+
+python scripts/validate_servers.py FOLDER            print the tables
+python scripts/validate_servers.py FOLDER --write    put them into docs/validation.md
+
+FOLDER holds logs of servers, not part of this repository: ``NAME.requests.jsonl`` with ``NAME.meta.json`` of vLLM, as
+the benchmark of LLMServingSim 2 writes them, and ``vllm_h100.csv``, a row per load stage with mean latencies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvgym.batch_time.hardware.presets import GPUS
+from kvgym.experiments.changes import build_scenario
+from kvgym.experiments.scenario import Scenario
+from kvgym.runner import simulate
+from kvgym.validation.replay import Replay, replay_log
+from kvgym.validation.served import read_served
+from kvgym.workloads.table import RequestTable
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "validation.md"
+FITTED = {"rtx4090"}
+"""GPUs with a log that an engine was fitted to."""
+MODELS_OF = {
+    "meta-llama/Llama-3.1-8B": "llama3-8b",
+    "meta-llama/Llama-2-7b-hf": "llama2-7b",
+    "meta-llama/Llama-2-70b-hf": "llama2-70b",
+    "mistralai/Mixtral-8x7B-v0.1": "mixtral-8x7b",
+}
+"""Presets of the models in the logs."""
+STAGE_REQUESTS = 1500
+"""Simulated requests of a load stage; they arrive at a constant rate."""
+BEYOND = 10
+"""Errors from which on the simulated server is overloaded."""
+STATISTICS = ("mean", "p50", "p99")
+
+
+def served(hardware: str, capacity: int | None = None) -> Scenario:
+    """Return a server under the rules of its engine."""
+    return build_scenario("vllm-v1", hardware=hardware, kv_capacity=capacity)
+
+
+def policy_of(arguments: Mapping[str, Any]) -> str:
+    """Return the engine's scheduler with the limits of a server."""
+    limits = ("max_num_seqs", "max_num_batched_tokens")
+    return "vllm_v1:" + ",".join(f"{name}={arguments[name]}" for name in limits)
+
+
+def percent(ratio: float) -> str:
+    """Return an error in per cent, with a sign."""
+    return f"{100 * ratio:+.1f} %" if ratio < BEYOND else "overload"
+
+
+def table(headings: list[str], rows: list[list[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def replays(folder: Path) -> Iterator[tuple[str, Replay]]:
+    """Yield the logs by request, each with its replay on the measured kernels of its GPU."""
+    for path in sorted(folder.glob("*.requests.jsonl")):
+        name = path.name.partition("_")[0]
+        meta = json.loads(path.with_name(path.name.replace("requests.jsonl", "meta.json")).read_text("utf-8"))
+        cache = meta["kv_cache"] or {}
+        scenario = served(
+            f"model={MODELS_OF[meta['engine_kwargs']['model']]},gpu={GPUS.name(name)}",
+            cache.get("num_kv_tokens"),
+        )
+        yield name, replay_log(read_served(path), scenario, policy_of(meta["engine_kwargs"]))
+
+
+def log_table(folder: Path) -> str:
+    """Return the errors of all statistics of the logs by request."""
+    rows = []
+    for name, replay in replays(folder):
+        errors = {(d.metric, d.statistic): d.error.value for d in replay.differences()}
+        speed = replay.totals()["token_throughput"]
+        rows.append([
+            GPUS.name(name) + (", fitted" if name in FITTED else ""),
+            *(
+                " / ".join(f"{100 * errors[metric, statistic]:+.1f}" for statistic in STATISTICS)
+                for metric in ("ttft", "tbt", "e2e_latency")
+            ),
+            percent(speed[1] / speed[0] - 1),
+            f"{replay.result.requests['num_evictions'].sum()}",
+            f"{replay.rank_correlation('e2e_latency'):.4f}",
+        ])  # fmt: skip
+    heads = [f"{name}: mean / median / p99, %" for name in ("TTFT", "time between tokens", "E2E")]
+    return table(["server", *heads, "tokens/s", "evictions, simulated", "rank correlation of E2E"], rows)
+
+
+def stage_figures(stage: Mapping[str, str]) -> tuple[float, float]:
+    """Return simulated mean E2E and TTFT of a load stage, with all prompts processed whole, seconds."""
+    scenario = served(f"model={MODELS_OF[stage['model']]},gpu=h100,tp={stage['tensor_parallel']}")
+    shares, quantiles = [0.0, 0.1, 0.5, 0.9, 0.99, 1.0], ("p10", "p10", "median", "p90", "p99", "max")
+    prompts = np.interp(
+        np.random.default_rng(0).random(STAGE_REQUESTS),
+        shares,
+        [float(stage[f"prompt_len_{name}"]) for name in quantiles],
+    )
+    requests = RequestTable.from_columns(
+        arrival_time=np.arange(STAGE_REQUESTS) / float(stage["rate"]),
+        prompt_len=prompts.round().astype(int),
+        output_len=np.full(STAGE_REQUESTS, int(stage["requested_output_len"])),
+    )
+    records = simulate(scenario.make_system(), requests, policy_of(stage)).requests
+    arrival = records["arrival_time"]
+    return float((records["finish_time"] - arrival).mean()), float(
+        (records["first_token_time"] - arrival).mean()
+    )
+
+
+def cached_token(stage: Mapping[str, str]) -> float:
+    """Return the time of an iteration of decodes at the measured concurrency, as with cached prompts, seconds."""
+    scenario = served(f"model={MODELS_OF[stage['model']]},gpu=h100,tp={stage['tensor_parallel']}")
+    running = round(float(stage["requests_per_sec"]) * float(stage["e2e_mean_s"]))
+    context = float(stage["prompt_len_mean"]) + int(stage["requested_output_len"]) / 2
+    batch_time = scenario.make_system().batch_time
+    return float(batch_time(num_decodes=running, decode_context=round(running * context)))
+
+
+def stage_table(folder: Path) -> str:
+    """Return measured and simulated means of the load stages.
+
+    The load generator counts two events per token, so its times per token are half, and counts the tokens of texts
+    again: the requested lengths agree with its number of events.
+    """
+    rows = []
+    with (folder / "vllm_h100.csv").open(encoding="utf-8") as file:
+        for stage in csv.DictReader(file):
+            gaps = int(stage["requested_output_len"]) - 1
+            (e2e, ttft), (own, first) = (
+                (float(stage["e2e_mean_s"]), float(stage["ttft_mean_s"])),
+                stage_figures(stage),
+            )
+            token = (e2e - ttft) / gaps
+            rows.append([
+                MODELS_OF[stage["model"]], stage["tensor_parallel"], stage["experiment"].rpartition("-")[2],
+                f"{float(stage['rate']):g}", f"{e2e:.2f}", f"{1e3 * ttft:.0f}", f"{1e3 * token:.1f}",
+                percent(own / e2e - 1), percent(first / ttft - 1), percent((own - first) / gaps / token - 1),
+                percent(cached_token(stage) / token - 1),
+            ])  # fmt: skip
+    heads = ["model", "TP", "load", "requests/s", "E2E, s", "TTFT, ms", "token, ms"]
+    return table([*heads, "E2E", "TTFT", "token", "token, prompts cached"], sorted(rows))
+
+
+TABLES = {"logs": log_table, "stages": stage_table}
+_BLOCK = re.compile(r"(<!-- servers: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="folder of the logs")
+    parser.add_argument("--write", action="store_true", help="update the page")
+    args = parser.parse_args()
+    found = {name: make(args.folder) for name, make in TABLES.items()}
+    if not args.write:
+        print("\n\n".join(found.values()))
+        return
+    page = PAGE.read_text("utf-8")
+    PAGE.write_text(_BLOCK.sub(lambda m: f"{m[1]}{found[m[2]]}\n{m[3]}", page), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
