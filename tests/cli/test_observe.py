@@ -110,7 +110,7 @@ def test_ctrl_c_keeps_what_was_measured(kvgym, served, tmp_path):
 
     threading.Thread(target=stop, daemon=True).start()
     code, _, err = kvgym("observe", served, "--trace", "trace.csv", "--validate", "--no-progress", "-o", "r")
-    assert code != 0
+    assert code == 130
     assert "stopped: 3 of 4 requests were sent and are in r" in err
     assert "Traceback" not in err
     rows = [json.loads(line) for line in (tmp_path / "r" / "requests.jsonl").read_text().splitlines()]

@@ -43,6 +43,7 @@ class _Stage:
     name: str  # folder in the results, "" = the results themselves
     workload: str
     table: RequestTable
+    sent: int = 0
     log: ServedLog | None = None
 
 
@@ -188,7 +189,7 @@ def _run(server: Server, stages: list[_Stage], folder: Path, timeout: float, pro
             except KeyboardInterrupt:
                 stopped = True
             counters = before, read_counters(server.target)
-            place = folder / stage.name
+            place, stage.sent = folder / stage.name, len(found)
             save_observed(place, server, found, counters, workload=stage.workload, command=command_line())
             try:
                 stage.log = read_served(place) if found else None
@@ -209,7 +210,7 @@ def _summary(server: Server, stages: list[_Stage]) -> Table:
     table = console.make_table(f"{server.target.model} at {server.target.url}", "seconds; TBT by request")
     headings = (
         "",
-        "requests",
+        "sent",
         "complete",
         "requests/s",
         "tokens/s",
@@ -224,7 +225,7 @@ def _summary(server: Server, stages: list[_Stage]) -> Table:
     for stage in stages:
         log = stage.log
         if log is None:
-            table.add_row(stage.name or stage.workload, f"{len(stage.table):,}", "0")
+            table.add_row(stage.name or stage.workload, f"{stage.sent:,}", "0")
             continue
         times = [
             (log.ttft.mean(), *np.quantile(log.ttft, (0.5, 0.99))),
@@ -239,7 +240,7 @@ def _summary(server: Server, stages: list[_Stage]) -> Table:
         evictions = np.nan if log.num_evictions is None else log.num_evictions
         table.add_row(
             stage.name or stage.workload,
-            f"{len(stage.table):,}",
+            f"{stage.sent:,}",
             f"{len(log):,}",
             *(console.number(float(x)) for x in (*figures, evictions)),
         )
