@@ -56,6 +56,9 @@ def test_hashes_of_another_number_of_tokens_are_recognised_by_the_lengths(tmp_pa
         ([(1000, 7)], "line 1, column 'hash_ids': 7; expected a list of hashes"),
         ([(1000, [1, None])], "line 1, column 'hash_ids': .*; expected a list of hashes"),
         ([(1000, [1, 1.5])], "line 1, column 'hash_ids': .*; expected a list of hashes"),
+        ([(1000, [1, float("inf")])], "line 1, column 'hash_ids': .*; expected a list of hashes"),
+        ([(1000, [1, [2]])], "line 1, column 'hash_ids': .*; expected a list of hashes"),
+        ([(1000, None)], "line 1, column 'hash_ids': nothing; expected a list of hashes"),
     ],
 )  # fmt: skip
 def test_wrong_hashes_name_the_line(tmp_path, rows, message):
@@ -161,6 +164,8 @@ def test_own_tables_may_have_texts_as_sessions_and_no_turns(tmp_path):
     rows = "timestamp,prompt_tokens,completion_tokens,session_id\n3,5,5,b\n1,5,5,b\n2,5,5,a\n"
     table = read_trace(write(tmp_path, rows))
     assert [table.session_id.tolist(), table.turn.tolist()] == [[0, 1, 0], [1, 1, 2]]
+    huge = "arrival_time,prompt_len,output_len,session_id\n0,5,5,123456789012345678901\n1,5,5,7\n"
+    assert read_trace(write(tmp_path, huge)).session_id.tolist() == [0, 1]
     text = 'arrival_time,prompt_len,output_len,hash_ids,hash_block\n0,5,5,"1 2",4\n1,5,5,"[1,3]",3\n'
     with pytest.raises(TraceFormatError, match="line 3: hash_block differs from the first row's, 4"):
         read_trace(write(tmp_path, text, "b.csv"))

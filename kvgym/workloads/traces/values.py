@@ -155,7 +155,7 @@ def parse_value(value: Any, kind: str) -> Any:
 
 
 def _label(value: Any) -> int | str:
-    """Return a whole number or a text; numbers in texts are numbers."""
+    """Return a whole number or a text; numbers in texts are numbers, those beyond 64 bits texts."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError("not a label")
     if isinstance(value, str):
@@ -163,9 +163,9 @@ def _label(value: Any) -> int | str:
         if not text:
             raise ValueError("missing")
         return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text
-    if value != math.floor(value):
+    if not math.isfinite(value) or value != math.floor(value):
         raise ValueError("not a whole number")
-    return int(value)
+    return int(value) if -(2**63) <= value < 2**63 else str(value)
 
 
 def _offset(zone: str) -> int:
