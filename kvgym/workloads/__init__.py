@@ -13,9 +13,11 @@ from kvgym.utils.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kvgym.workloads.adversarial import theorem_4_1_schedule, theorem_4_1_workload
+    from kvgym.workloads.hashes import BlockHashes
     from kvgym.workloads.instances import mcsf_instance
     from kvgym.workloads.presets import describe_presets, preset_names
     from kvgym.workloads.spec import RequestClass, WorkloadSpec
+    from kvgym.workloads.summary import summarise
     from kvgym.workloads.table import RequestTable
     from kvgym.workloads.traces import Trace, load_trace, read_trace, trace_formats, write_requests
     from kvgym.workloads.workload import Workload, make_workload
@@ -24,9 +26,11 @@ else:
         __name__,
         {
             "adversarial": "theorem_4_1_schedule theorem_4_1_workload",
+            "hashes": "BlockHashes",
             "instances": "mcsf_instance",
             "presets": "describe_presets preset_names",
             "spec": "RequestClass WorkloadSpec",
+            "summary": "summarise",
             "table": "RequestTable",
             "traces": "Trace load_trace read_trace trace_formats write_requests",
             "workload": "Workload make_workload",
@@ -34,6 +38,7 @@ else:
     )
 
 __all__ = [
+    "BlockHashes",
     "RequestClass",
     "RequestTable",
     "Trace",
@@ -45,6 +50,7 @@ __all__ = [
     "mcsf_instance",
     "preset_names",
     "read_trace",
+    "summarise",
     "theorem_4_1_schedule",
     "theorem_4_1_workload",
     "trace_formats",
