@@ -90,6 +90,7 @@ def _roofline(
     tensor_parallel: int = 1,
     compute_efficiency: float = 0.6,
     memory_efficiency: float = 0.8,
+    small_kernels_ms: float = 0.0,
     overhead: float = 0.003,
     overhead_per_request: float = 0.0,
 ) -> BatchTimeModel:
@@ -99,6 +100,7 @@ def _roofline(
         tensor_parallel=tensor_parallel,
         compute_efficiency=compute_efficiency,
         memory_efficiency=memory_efficiency,
+        small_kernels_ms=small_kernels_ms,
         overhead=overhead,
         overhead_per_request=overhead_per_request,
     )

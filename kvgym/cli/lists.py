@@ -32,7 +32,8 @@ MODEL_HEADINGS = (
     "name", "weights", "per token", "memory", "KV per token", "layers", "heads / KV heads", "MLP",
 )  # fmt: skip
 GPU_HEADINGS = (
-    "name", "16-bit TFLOP/s", "smaller types", "memory", "bandwidth", "link, one way", "measured kernels",
+    "name", "16-bit TFLOP/s", "smaller types", "memory", "bandwidth", "link, one way", "attained",
+    "measured kernels",
 )  # fmt: skip
 
 ENGINE_HEADINGS = ("name", "year", "ms per batch", "ms per request", "fitted to", "tried on")
@@ -174,6 +175,7 @@ def gpu_rows(full: bool) -> dict[str, tuple[str, ...]]:
             f"{gpu.memory / 2**30:,.1f} GiB",
             f"{gpu.memory_bandwidth / 1e12:.2f} TB/s",
             f"{gpu.link_bandwidth / 1e9:,.0f} GB/s",
+            ", ".join(f"{dtype} {a:.0%} / {b:.0%}" for dtype, (a, b) in (gpu.attained or {}).items()) or "–",
             load_operators(name).measured if name in operator_gpus() else "–",
         )
         rows[name] = (*figures, *((GPUS.source(name),) if full else ()))
@@ -186,7 +188,6 @@ def engine_rows(full: bool) -> dict[str, tuple[str, ...]]:
     Args:
         full: show all that an engine was tried on; else the part before a colon.
     """
-    from kvgym.batch_time.deployments.described import ASSUMED
     from kvgym.batch_time.deployments.load import hardware_names, load_hardware
     from kvgym.batch_time.hardware.overhead import ENGINES, ENGINES_OF_SEVERAL
 
@@ -194,7 +195,6 @@ def engine_rows(full: bool) -> dict[str, tuple[str, ...]]:
     found |= {f"{name}, two GPUs or more": engine for name, engine in ENGINES_OF_SEVERAL.items()}
     for file in hardware_names():
         found |= {f"{name}, {file}": engine for name, engine in load_hardware(file).engines.items()}
-    found["assumed, rooflines"] = ASSUMED
     return {
         name: (
             str(engine.year or "–"),

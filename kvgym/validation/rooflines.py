@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
-from kvgym.batch_time.calibration.report import CHECKED_BATCHES, roofline_ratios
-from kvgym.batch_time.deployments.deployment import CalibratedHardware, RooflineHardware
-from kvgym.batch_time.deployments.described import Roofline
+from kvgym.batch_time.calibration.report import CHECKED_BATCHES
+from kvgym.batch_time.deployments.deployment import CalibratedHardware, Hardware, RooflineHardware
+from kvgym.batch_time.deployments.described import Kernels, Roofline
 from kvgym.batch_time.deployments.load import hardware_names, load_calibrated
 from kvgym.batch_time.hardware.overhead import NO_ENGINE
+from kvgym.batch_time.hardware.presets import GPUS
+from kvgym.batch_time.models.roofline import ASSUMED_SHARES
+from kvgym.batch_time.operators.tables import operator_gpus
+from kvgym.errors import ConfigError
 from kvgym.validation.engines import Predictor, prompt_times, together_error, token_errors, token_times
 from kvgym.validation.published import BATCHES, MODEL, Deployment
+
+Errors = tuple[list[float], list[float]]
+"""Errors of batches of decodes and of prompts."""
 
 
 def _span(errors: Iterable[float]) -> str:
@@ -24,17 +32,25 @@ def _span(errors: Iterable[float]) -> str:
 
 def roofline_of(hardware: CalibratedHardware) -> RooflineHardware:
     """Return the roofline of the same model on the same GPUs, with default settings."""
-    made = Roofline(model=hardware.model, gpu=hardware.gpu, tp=hardware.tensor_parallel)
+    gpu = next(gpu for gpu in GPUS.values() if gpu.name == hardware.gpu.name)
+    made = Roofline(model=hardware.model, gpu=gpu, tp=hardware.tensor_parallel)
     return made.hardware(hardware.name)
 
 
-def kernel_errors(hardware: CalibratedHardware) -> tuple[list[float], list[float]]:
+def kernel_errors(hardware: CalibratedHardware) -> Errors:
     """Return roofline / tables - 1 of batches of decodes and of prompts, GPU kernels only."""
-    ratios = roofline_ratios(hardware)
-    errors: tuple[list[float], list[float]] = ([], [])
+    return _errors(roofline_of(hardware), hardware)
+
+
+def _errors(roofline: RooflineHardware, measured: Hardware, *, prompts: bool = True) -> Errors:
+    """Return roofline / measured - 1 of the batches that fit into the measured hardware's cache."""
+    errors: Errors = ([], [])
+    predicted, expected = (hardware.batch_time(engine=NO_ENGINE) for hardware in (roofline, measured))
     for batch in CHECKED_BATCHES:
-        if batch.label in ratios:
-            errors[0 if batch.decodes else 1].append(1 / ratios[batch.label] - 1)
+        fits = batch.decodes * (batch.context + 1) <= measured.kv_capacity
+        if fits and (batch.decodes or prompts):
+            ratio = float(predicted(**batch.load()) / expected(**batch.load()))
+            errors[0 if batch.decodes else 1].append(ratio - 1)
     return errors
 
 
@@ -51,8 +67,52 @@ def kernel_table() -> str:
     return "\n".join(rows)
 
 
+GPU_MODELS = (("llama3-8b", 1), ("qwen3-32b", 2), ("llama3-70b", 4))
+"""Models and numbers of GPUs of :func:`gpu_table`, where they fit and their kernels were measured."""
+
+
+def gpu_errors(gpu: str, model: str, tp: int, weights: str | None, *, assumed: bool = False) -> Errors:
+    """Return roofline / measured kernels - 1; nothing if the model does not fit or its kernels were not measured.
+
+    Args:
+        gpu: a preset with operator tables.
+        model: a preset.
+        tp: number of GPUs.
+        weights: their type; None = 16-bit.
+        assumed: use the shares of a GPU that was not measured.
+    """
+    fields: dict[str, Any] = {"model": model, "gpu": gpu, "tp": tp, "weights": weights}
+    shares = dict(zip(("compute_efficiency", "memory_efficiency"), ASSUMED_SHARES, strict=True))
+    try:
+        measured = Kernels(**fields).hardware("kernels")
+        roofline = Roofline(**fields, **(shares if assumed else {})).hardware("roofline")
+    except ConfigError:
+        return [], []
+    if "matrix" in measured.kind or "all-reduce" in measured.kind:
+        return [], []
+    return _errors(roofline, measured, prompts="attention" not in measured.kind)
+
+
+def gpu_table() -> str:
+    """Return the table of rooflines against the measured kernels of GPUs that have them."""
+    rows = [
+        "| GPU | weights | decodes | prompts | decodes, 60 and 80 % | prompts, 60 and 80 % |",
+        "| --- " * 6 + "|",
+    ]
+    for gpu in operator_gpus():
+        for weights in (None, "fp8"):
+            spans = []
+            for assumed in (False, True):
+                found = [gpu_errors(gpu, *served, weights, assumed=assumed) for served in GPU_MODELS]
+                parts = [[error for errors in found for error in errors[part]] for part in (0, 1)]
+                spans += [_span(part) if part else "–" for part in parts]
+            if spans[0] != "–":
+                rows.append(f"| `{gpu}` | {weights or '16-bit'} | {' | '.join(spans)} |")
+    return "\n".join(rows)
+
+
 def engine_predictor(deployment: Deployment) -> Predictor:
-    """Return the predictor of a deployment's roofline, with its own KV capacity and assumed overhead."""
+    """Return the predictor of a deployment's roofline, with its own KV capacity and its default engine."""
     hardware = Roofline(model=MODEL, gpu=deployment.gpu, tp=deployment.tensor_parallel).hardware(MODEL)
     kernels = hardware.batch_time(engine=NO_ENGINE)
     return Predictor(deployment, kernels, False, hardware.kv_capacity, hardware.all_engines, hardware.engine)
@@ -71,5 +131,9 @@ def engine_table() -> str:
     return "\n".join(rows)
 
 
-TABLES: Mapping[str, Callable[[], str]] = {"roofline kernels": kernel_table, "roofline engines": engine_table}
+TABLES: Mapping[str, Callable[[], str]] = {
+    "roofline gpus": gpu_table,
+    "roofline kernels": kernel_table,
+    "roofline engines": engine_table,
+}
 """Tables of the page, by the name in their markers."""

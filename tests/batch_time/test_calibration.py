@@ -1,5 +1,7 @@
 """Calibration from small synthetic profiles with known times: fit, file, held-out rows and refusals."""
 
+import re
+
 import numpy as np
 import pytest
 import yaml
@@ -227,8 +229,8 @@ def _scaled(folder, name, factor, *operators):
 @pytest.mark.parametrize(
     ("name", "factor", "operators", "words"),
     [
-        ("linear.csv", 3, ["mlp_down_proj"], r"column mlp_down_proj: its 9 largest rows take [\d.]+ x the ideal"),
-        ("linear.csv", 3, BLOCK_OPERATORS, r"\(5 more columns\); --implausible"),
+        ("linear.csv", 3, ["attn_post_proj"], r"column attn_post_proj: its 9 largest rows take [\d.]+ x the ideal"),
+        ("linear.csv", 3, BLOCK_OPERATORS, r"\(\d more columns\); --implausible"),
         ("linear.csv", 0.1, ["mlp_up_proj"], r"column mlp_up_proj: .* take 0\.\d+ x the ideal time"),
         ("attention.csv", 10, ["attn_decode"], "column attn_decode: its 5 largest rows .* x the ideal time"),
         ("attention.csv", 10, ["attn_prefill"], "column attn_prefill: its 3 largest rows .* x the ideal time"),
@@ -252,6 +254,15 @@ def test_implausible_columns_can_be_written_and_are_stated(tmp_path):
     assert len(hardware.doubts) == 2
     assert set(warnings(hardware)) >= set(hardware.doubts)
     assert hardware.kind == "calibrated with implausible times"
+
+
+def test_tables_far_from_the_roofline_are_warned_of(tmp_path):
+    """Twice the time in every column is plausible by itself."""
+    write_profiles(tmp_path)
+    _scaled(tmp_path, "linear.csv", 1.5, *BLOCK_OPERATORS)
+    write_hardware(calibrate(tmp_path, recipe()), tmp_path / "made.yaml")
+    [note] = warnings(load_hardware(tmp_path / "made.yaml"))
+    assert re.match(r"tables: batches take [\d.]+ x the roofline's time \(plausible: 0.6 to 1.6\)", note)
 
 
 def test_keys_of_the_whole_batch_are_not_read_as_those_of_a_request(tmp_path):

@@ -114,6 +114,13 @@ def test_roofline_tensor_parallel_halves_work_and_adds_collectives():
     np.testing.assert_allclose(two.params()[8:10], [4 * 0.5, 4 * 0.8])
 
 
+def test_small_kernels_take_time_in_every_layer_of_a_batch_with_tokens():
+    plain, more = (RooflineBatchTime(TOY_GPU, TOY_MODEL, small_kernels_ms=ms) for ms in (0.0, 2.0))
+    load = {"num_decodes": 2, "decode_context": 10}
+    assert more(**load) - plain(**load) == pytest.approx(TOY_MODEL.num_layers * 2e-3)
+    assert more() == plain()
+
+
 def test_roofline_presets_are_plausible():
     """A decode of Llama-2-7B reads 13.2 GB of weights: 6.5 ms at the A100's peak bandwidth, 8.1 at 80 %."""
     model = make_batch_time({"kind": "roofline", "gpu": "a100-80gb", "model": "llama2-7b", "overhead": 0.0})

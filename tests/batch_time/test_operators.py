@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kvgym.batch_time import GPUS, KernelBatchTime, load_hardware
+from kvgym.batch_time import GPU, GPUS, KernelBatchTime, load_hardware
 from kvgym.batch_time.calibration.bundles import fit_bundle
 from kvgym.batch_time.calibration.operators import Errors, fit_grid, fit_operators
 from kvgym.batch_time.hardware.shapes import ModelShape
@@ -176,6 +176,34 @@ def test_a_batch_is_the_sum_of_its_kernels():
     assert with_cache - prompt == pytest.approx(layers * 10 * pair * 64 * 132 / 8, rel=1e-6)
     with_cache = 1e3 * model(**load, prefill_context=10, prefill_products=640_000)
     assert with_cache - prompt == pytest.approx(layers * pair * 640_000, rel=1e-6)
+
+
+@pytest.mark.parametrize("gpu", operator_gpus())
+def test_shares_that_rooflines_use_are_those_of_the_tables(gpu):
+    """Of matrix products, and over PCIe of an all-reduce over two GPUs."""
+    tables, figures = load_operators(gpu), GPUS[gpu]
+    found = {
+        dtype: tuple(round(share, 2) for share in shares)
+        for dtype, shares in tables.attained(figures).items()
+    }
+    assert figures.attained == found
+    if 2 in tables.all_reduce and figures.link_bandwidth < 1e11:
+        grid = tables.all_reduce[2]
+        attained = grid.axes[0][-1] / grid.ms[-1] * 1e3
+        assert figures.link_bandwidth == pytest.approx(attained, rel=0.06)
+
+
+def test_shares_by_hand():
+    """Of 2 x 8192 x 4096 FLOPs a token and 67 MB of weights; narrower products do not count."""
+    gpu = GPU(name="x", peak_flops=1e14, memory_bandwidth=1e12, memory=1e10)
+    tokens = np.array([1.0, 1024.0])
+    products = {
+        ("bf16", 8192, 4096): Grid((tokens,), np.array([0.1, 1.0])),
+        ("bf16", 1024, 4096): Grid((tokens,), np.array([9.0, 9.0])),
+    }
+    compute, memory = OperatorTables("x", "", "", "", products=products).attained(gpu)["bf16"]
+    assert compute == pytest.approx(2 * 8192 * 4096 * 1024 / 1e-3 / 1e14)
+    assert memory == pytest.approx(2 * 8192 * 4096 / 1e-4 / 1e12)
 
 
 def test_what_the_tables_lack_is_a_roofline_and_named():

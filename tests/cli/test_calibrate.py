@@ -75,15 +75,15 @@ def test_implausible_times_are_refused_unless_allowed(kvgym, tmp_path):
     recipe = _recipe(tmp_path / "here")
     rows = read(tmp_path / "here" / "linear.csv")
     for row in rows:
-        row["time_stats.mlp_down_proj.median"] = 3 * float(row["time_stats.mlp_down_proj.median"])
+        row["time_stats.attn_post_proj.median"] = 3 * float(row["time_stats.attn_post_proj.median"])
     write(tmp_path / "here" / "linear.csv", rows)
     code, _, err = kvgym("calibrate", "--recipe", recipe)
     assert code == 2
-    assert "column mlp_down_proj: its 9 largest rows take" in err
+    assert "column attn_post_proj: its 9 largest rows take" in err
     assert not (tmp_path / "small.yaml").exists()
     code, out, _ = kvgym("calibrate", "--recipe", recipe, "--implausible")
     assert code == 0
-    assert "warning: profile linear.csv: column mlp_down_proj" in out
+    assert "warning: profile linear.csv: column attn_post_proj" in out
 
 
 def test_wrong_arguments(kvgym, tmp_path):

@@ -79,5 +79,5 @@ def test_lists(kvgym):
     assert code == 0
     [row] = [line for line in shown.splitlines() if line.startswith("| `mi300x`")]
     assert row.startswith(
-        "| `mi300x` | 1,307 | fp8 2,615 | 192.0 GiB | 5.30 TB/s | 448 GB/s | – | AMD Instinct MI300X data"
+        "| `mi300x` | 1,307 | fp8 2,615 | 192.0 GiB | 5.30 TB/s | 448 GB/s | – | – | AMD Instinct MI300X data"
     )

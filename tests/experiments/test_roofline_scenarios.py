@@ -33,7 +33,7 @@ def test_a_mapping_is_a_line_of_text(tmp_path):
 def test_systems_have_its_capacity_and_engine():
     system = scenario().make_system()
     assert system.kv_capacity == build_scenario("a100-llama3-8b", hardware=TEXT).make_system().kv_capacity
-    assert scenario().resolved().engine == "assumed"
+    assert scenario().resolved().engine == "vllm-2026"
     assert scenario(engine={"base_ms": 7}).make_system().batch_time() == pytest.approx(0.007)
     assert scenario(kv_capacity=100).make_system().kv_capacity == 100
 

@@ -15,7 +15,7 @@ SIZES = [2048 * 2**i for i in range(16)]
 
 
 def operator_ms(tokens):
-    return 0.01 * (1 + tokens / 1024)
+    return 0.008 * (1 + tokens / 512)
 
 
 def decode_ms(n, k):

@@ -27,6 +27,7 @@ from kvgym.batch_time.calibration.fitting import (
 from kvgym.batch_time.calibration.grids import CACHED, CHUNKS, CONTEXTS, batches, grid, resolution, thin
 from kvgym.batch_time.calibration.profile_csv import Profiles, read_profiles
 from kvgym.batch_time.calibration.recipes import Recipe
+from kvgym.batch_time.calibration.report import ROOFLINE_BOUNDS, roofline_ratios
 from kvgym.batch_time.deployments.deployment import CalibratedHardware
 from kvgym.batch_time.hardware.held_out import WAITING_BYTES, FitError
 from kvgym.batch_time.hardware.interpolation import Floats, isotonic, surface_values
@@ -362,7 +363,7 @@ def calibrate(
         "description": recipe.description,
         "source": recipe.source,
         "date": day,
-        "gpu": gpu.model_dump(),
+        "gpu": gpu.model_dump(exclude={"attained"}),
         "tensor_parallel": parts,
         "model": model.model_dump(),
         "kv_capacity": capacity,
@@ -414,10 +415,20 @@ def _refuse(name: str, errors: dict[str, FitError], max_error: float) -> None:
 
 def warnings(hardware: CalibratedHardware) -> list[str]:
     """Return a line for each doubt, and each operator group with a large median error or with estimated values."""
-    estimated = [
-        "attention_prefill: no chunk after cached tokens was measured; their attention is estimated from the data sheet"
-    ]
-    return [*hardware.doubts, *(estimated if hardware.valid_range["prefill_cached_each"][1] == 0 else [])] + [
+    found = list(hardware.doubts)
+    low, high = ROOFLINE_BOUNDS
+    ratio = float(np.median(list(roofline_ratios(hardware).values())))
+    if not low <= ratio <= high:
+        found.append(
+            f"tables: batches take {ratio:.2g} x the roofline's time (plausible: {low:g} to {high:g}); check the unit "
+            "and the recipe's model, weights, tensor_parallel and gpu"
+        )
+    if hardware.valid_range["prefill_cached_each"][1] == 0:
+        found.append(
+            "attention_prefill: no chunk after cached tokens was measured; their attention is estimated from the data "
+            "sheet"
+        )
+    return found + [
         f"{group}: median error {hardware.fit_error[group].median:.1%} is above {bound:.0%}"
         for group, bound in WARN_BEYOND.items()
         if group in hardware.fit_error and hardware.fit_error[group].median > bound

@@ -343,10 +343,12 @@ class RooflineHardware(UntabledHardware):
     Attributes:
         compute_efficiency: attainable share of the peak FLOP/s.
         memory_efficiency: attainable share of the memory bandwidth.
+        small_kernels_ms: milliseconds per layer of small kernels.
     """
 
     compute_efficiency: float
     memory_efficiency: float
+    small_kernels_ms: float
 
     @property
     def kind(self) -> str:
@@ -369,6 +371,7 @@ class RooflineHardware(UntabledHardware):
             tensor_parallel=self.tensor_parallel,
             compute_efficiency=self.compute_efficiency,
             memory_efficiency=self.memory_efficiency,
+            small_kernels_ms=self.small_kernels_ms,
             overhead=overhead.base_ms / 1e3,
             overhead_per_request=overhead.per_request_ms / 1e3,
         )

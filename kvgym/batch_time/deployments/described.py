@@ -23,13 +23,12 @@ from kvgym.batch_time.hardware.kv_capacity import kv_capacity
 from kvgym.batch_time.hardware.overhead import EngineOverhead
 from kvgym.batch_time.hardware.presets import GPUS, MODELS, Presets, is_path
 from kvgym.batch_time.hardware.shapes import GPU, Dtype, ModelShape
-from kvgym.batch_time.operators.assembly import BALANCE
+from kvgym.batch_time.models.roofline import ASSUMED_SHARES
+from kvgym.batch_time.operators.assembly import BALANCE, SMALL_KERNELS_MS
 from kvgym.batch_time.operators.tables import load_operators, operator_gpus
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.utils.reading import Description, validate_fields
 from kvgym.utils.specs import parse_spec
-
-ASSUMED = EngineOverhead(base_ms=3.0, source="an assumption, of no engine")
 
 
 class Described(Description, ABC):
@@ -60,7 +59,7 @@ class Described(Description, ABC):
     memory_fraction: float = 0.9
     reserve_gib: float = 2.0
     description: str | None = None
-    engine: str
+    engine: str = "vllm-2026"
     engines: dict[str, EngineOverhead] = {}  # noqa: RUF012
 
     @abstractmethod
@@ -108,28 +107,34 @@ class Roofline(Described):
     """Hardware from data sheets: attainable shares of FLOP/s and bandwidth; see :class:`Described`.
 
     Attributes:
-        compute_efficiency: attainable share of the peak FLOP/s.
-        memory_efficiency: attainable share of the memory bandwidth.
+        compute_efficiency: attainable share of the peak FLOP/s; None = that of the GPU, or 0.6 if not measured.
+        memory_efficiency: attainable share of the memory bandwidth; None = that of the GPU, or 0.8 if not measured.
+        small_kernels_ms: milliseconds per layer of small kernels.
     """
 
     kind = "roofline"
 
-    compute_efficiency: float = Field(default=0.6, gt=0, le=1)
-    memory_efficiency: float = Field(default=0.8, gt=0, le=1)
-    engine: str = "assumed"
-    engines: dict[str, EngineOverhead] = {"assumed": ASSUMED}  # noqa: RUF012
+    compute_efficiency: float | None = Field(default=None, gt=0, le=1)
+    memory_efficiency: float | None = Field(default=None, gt=0, le=1)
+    small_kernels_ms: float = Field(default=SMALL_KERNELS_MS, ge=0)
 
     def hardware(self, name: str) -> RooflineHardware:
         """Return the hardware; see :meth:`Described.hardware`."""
+        common = self._common(name)
+        given = (self.compute_efficiency, self.memory_efficiency)
+        attained = common["gpu"].efficiencies(common["model"].weight_dtype)
+        shares = [own or share for own, share in zip(given, attained or ASSUMED_SHARES, strict=True)]
+        measured = attained is not None and given == (None, None)
         return RooflineHardware(
-            **self._common(name),
+            **common,
             source=(
-                f"{self.compute_efficiency:.0%} of the peak FLOP/s and {self.memory_efficiency:.0%} "
-                f"of the bandwidth are assumptions; model: {_source(MODELS, self.model)}; "
-                f"GPU: {_source(GPUS, self.gpu)}"
+                f"{shares[0]:.0%} of the peak FLOP/s and {shares[1]:.0%} of the bandwidth "
+                f"{'as measured matrix products attain' if measured else 'are assumptions'}; "
+                f"model: {_source(MODELS, self.model)}; GPU: {_source(GPUS, self.gpu)}"
             ),
-            compute_efficiency=self.compute_efficiency,
-            memory_efficiency=self.memory_efficiency,
+            compute_efficiency=shares[0],
+            memory_efficiency=shares[1],
+            small_kernels_ms=self.small_kernels_ms,
         )
 
 
@@ -149,7 +154,6 @@ class Kernels(Described):
     expert_parallel: bool = False
     balance: str = BALANCE
     small_kernels_ms: float | None = Field(default=None, ge=0)
-    engine: str = "vllm-2026"
 
     def hardware(self, name: str) -> KernelHardware:
         """Return the hardware; see :meth:`Described.hardware`.

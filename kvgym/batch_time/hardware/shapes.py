@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     ConfigDict,
@@ -22,6 +22,9 @@ Dtype = Literal["bf16", "fp16", "fp8", "int8", "fp4", "int4"]
 
 BYTES: Mapping[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5}
 """Bytes by type, without the scales of groups of numbers (a few per cent)."""
+
+
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class _Figures(Description):
@@ -43,8 +46,10 @@ class GPU(_Figures):
         memory_bandwidth: bytes/s of device memory.
         memory: bytes of device memory.
         num_sms: streaming multiprocessors, over which kernels run in waves; needed by the tile model and to calibrate.
-        link_bandwidth: bytes/s to the peer GPUs, one direction.
+        link_bandwidth: bytes/s to the peer GPUs, one direction; over PCIe what an all-reduce attains.
         link_latency: seconds per collective operation.
+        attained: by type of the weights, the shares of the peak FLOP/s and of the memory bandwidth that measured matrix
+            products attain, for rooflines; None = not measured.
     """
 
     name: str
@@ -55,11 +60,20 @@ class GPU(_Figures):
     num_sms: int | None = Field(default=None, gt=0)
     link_bandwidth: float = Field(default=300e9, gt=0)
     link_latency: float = Field(default=10e-6, ge=0)
+    attained: dict[Literal["bf16", "fp8"], tuple[Share, Share]] | None = None
 
     @property
     def device(self) -> Device:
         """Its name and memory."""
         return Device(self.name, self.memory)
+
+    def efficiencies(self, dtype: Dtype | None) -> tuple[float, float] | None:
+        """Return the attained shares of FLOP/s and bandwidth with weights of a type; None if not measured.
+
+        Types without a rate of their own are multiplied as 16-bit numbers.
+        """
+        shares: Mapping[Any, tuple[float, float]] = self.attained or {}
+        return shares.get(dtype, shares.get("bf16"))
 
     def flops(self, dtype: Dtype | None) -> float:
         """Return the dense FLOP/s with weights of a type: those of 16 bit if the GPU does not support the type."""

@@ -39,6 +39,10 @@ def _roofline(load: Any, params: Any) -> Any:
     return params[0] + linear + prefill + decode + head + params[8] + params[9] * tokens + params[14] * rows
 
 
+ASSUMED_SHARES = (0.6, 0.8)
+"""Attainable shares of FLOP/s and bandwidth of a GPU that was not measured."""
+
+
 class RooflineBatchTime(BatchTimeModel):
     """``overhead + sum over operator groups of max(FLOPs / attainable FLOP/s, bytes / attainable bytes/s)``.
 
@@ -54,7 +58,8 @@ class RooflineBatchTime(BatchTimeModel):
       of its compressed form, ``2 heads (2 kv_rank + rope_dim)``;
     - LM head: one row of logits per request in the batch, 16-bit;
     - two all-reduces per layer if ``tensor_parallel`` > 1: latency, and ``2 (p - 1) / p`` times the activations over
-      the link.
+      the link;
+    - small kernels, a constant time per layer in batches with tokens.
 
     Weights of a type that the GPU supports count at its rate for that type, others at the 16-bit rate. Experts are
     split over the GPUs like other weights, not placed on single GPUs.
@@ -65,6 +70,7 @@ class RooflineBatchTime(BatchTimeModel):
         tensor_parallel: number of GPUs that the model is split over.
         compute_efficiency: attainable share of the peak FLOP/s, in (0, 1].
         memory_efficiency: attainable share of the memory bandwidth, in (0, 1].
+        small_kernels_ms: milliseconds per layer of small kernels.
         overhead: seconds per batch outside the GPU, including empty batches.
         overhead_per_request: seconds per request of the batch outside the GPU.
 
@@ -84,6 +90,7 @@ class RooflineBatchTime(BatchTimeModel):
         tensor_parallel: int = 1,
         compute_efficiency: float = 0.6,
         memory_efficiency: float = 0.8,
+        small_kernels_ms: float = 0.0,
         overhead: float = 0.003,
         overhead_per_request: float = 0.0,
     ) -> None:
@@ -93,6 +100,7 @@ class RooflineBatchTime(BatchTimeModel):
         self.tensor_parallel = int(tensor_parallel)
         self.compute_efficiency = share("roofline", "compute_efficiency", compute_efficiency)
         self.memory_efficiency = share("roofline", "memory_efficiency", memory_efficiency)
+        self.small_kernels_ms = non_negative("roofline", "small_kernels_ms", small_kernels_ms)
         self.overhead = non_negative("roofline", "overhead", overhead)
         self.overhead_per_request = non_negative("roofline", "overhead_per_request", overhead_per_request)
         self.source = (
@@ -102,7 +110,8 @@ class RooflineBatchTime(BatchTimeModel):
     def params(self) -> NDArray[np.float64]:
         """Return seconds: overhead; linear per token (FLOPs), weights, per token (bytes); per pair of a prefill.
 
-        Then: per KV token read; LM head per row (FLOPs), its weights; all-reduce latency and per token; routed experts,
+        Then: per KV token read; LM head per row (FLOPs), its weights; per batch with tokens (latencies of all-reduces,
+        small kernels); all-reduce per token; routed experts,
         share of them that a token leaves out; per pair of a decode; per cached token before a chunk; per request.
         """
         model, parts = self.model, self.tensor_parallel
@@ -134,7 +143,7 @@ class RooflineBatchTime(BatchTimeModel):
                 model.kv_bytes_per_token * kv_copies * second_per_byte,
                 2 * head * second_per_flop,
                 head * model.dtype_bytes * second_per_byte,
-                collective * self.gpu.link_latency,
+                collective * self.gpu.link_latency + model.num_layers * self.small_kernels_ms * 1e-3,
                 collective * transfer,
                 model.expert_weights * model.bytes_per_weight * second_per_byte,
                 0.0 if experts is None else 1 - experts.per_token / experts.count,
@@ -162,6 +171,7 @@ class RooflineBatchTime(BatchTimeModel):
             "tensor_parallel": self.tensor_parallel,
             "compute_efficiency": self.compute_efficiency,
             "memory_efficiency": self.memory_efficiency,
+            "small_kernels_ms": self.small_kernels_ms,
             "overhead": self.overhead,
             "overhead_per_request": self.overhead_per_request,
         }

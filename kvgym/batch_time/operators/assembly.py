@@ -9,7 +9,7 @@ import numpy as np
 from kvgym.batch_time.hardware.interpolation import Floats, isotonic, surface_values
 from kvgym.batch_time.hardware.shapes import BYTES, GPU, ModelShape
 from kvgym.batch_time.models.kernels import KernelTables
-from kvgym.batch_time.models.roofline import RooflineBatchTime
+from kvgym.batch_time.models.roofline import ASSUMED_SHARES, RooflineBatchTime
 from kvgym.batch_time.operators.tables import Grid, MissingOperatorError, OperatorTables
 
 SMALL_KERNELS_MS = 0.04
@@ -67,7 +67,15 @@ class Assembly:
         self.expert_parallel, self.balance = expert_parallel, balance
         self.small_kernels_ms = small_kernels_ms
         self.missing: list[str] = []
-        self._roofline = RooflineBatchTime(gpu, model, tensor_parallel=tensor_parallel, overhead=0.0)
+        compute, memory = gpu.efficiencies(model.weight_dtype) or ASSUMED_SHARES
+        self._roofline = RooflineBatchTime(
+            gpu,
+            model,
+            tensor_parallel=tensor_parallel,
+            compute_efficiency=compute,
+            memory_efficiency=memory,
+            overhead=0.0,
+        )
 
     def tables(self) -> KernelTables:
         """Return the tables of the batch-time model."""
@@ -136,7 +144,9 @@ class Assembly:
             flops = self.gpu.flops(dtype) * self._roofline.compute_efficiency  # type: ignore[arg-type]
             weight = BYTES[dtype] if dtype else self.model.dtype_bytes
             size = n * k * weight + tokens * (n + k) * self.model.dtype_bytes
-            return 1e3 * np.maximum(2 * tokens * n * k / flops, size / self._bandwidth())
+            return 1e3 * np.maximum(
+                2 * tokens * n * k / flops, size / self._bandwidth(self._roofline.memory_efficiency)
+            )
         return Grid((nodes,), ms).at(tokens)
 
     def _experts(self, tokens: Floats) -> Floats:
@@ -152,8 +162,9 @@ class Assembly:
             used = 1 - (1 - experts.per_token / experts.count) ** tokens
             weights = experts.count * 3 * model.hidden * experts.ffn / self.parts
             flops = self.gpu.flops(model.weight_dtype) * self._roofline.compute_efficiency
+            bandwidth = self._bandwidth(self._roofline.memory_efficiency)
             work = 2 * tokens * experts.per_token * 3 * model.hidden * experts.ffn / self.parts
-            return 1e3 * np.maximum(work / flops, used * weights * model.bytes_per_weight / self._bandwidth())
+            return 1e3 * np.maximum(work / flops, used * weights * model.bytes_per_weight / bandwidth)
         return grid.at(tokens)
 
     def _all_reduce(self, size: Floats) -> Floats:
@@ -242,8 +253,8 @@ class Assembly:
         (chunks,), ms = grid.axes, grid.ms
         return chunks, ms, float(ms[-1] - ms[0]) / (chunks[-1] * (chunks[-1] + 1) / 2)
 
-    def _bandwidth(self) -> float:
-        return self.gpu.memory_bandwidth * _BANDWIDTH_SHARE
+    def _bandwidth(self, share: float = _BANDWIDTH_SHARE) -> float:
+        return self.gpu.memory_bandwidth * share
 
     def _lacks(self, error: MissingOperatorError) -> None:
         if str(error) not in self.missing:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.batch_time.hardware.interpolation import Floats
+from kvgym.batch_time.hardware.shapes import BYTES, GPU
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.utils.reading import read_arrays
 
@@ -126,6 +127,34 @@ class OperatorTables:
         key = min(single, key=lambda key: abs(math.log(key[1] / n)) + abs(math.log(key[2] / k)))
         grid = self.products[key]
         return grid.axes[0], grid.ms * (n * k / (key[1] * key[2]))
+
+    def attained(self, gpu: GPU) -> dict[str, tuple[float, float]]:
+        """Return the shares of a GPU's peak FLOP/s and of its memory bandwidth that matrix products attain, by type.
+
+        Medians over the measured products with 4,096 to 32,768 rows and columns: of FLOP/s at 1,024 to 4,096 tokens,
+        and of bytes/s of the weights at up to 16 tokens.
+
+        Args:
+            gpu: its data sheet.
+        """
+        single = [(*key, grid.axes[0], grid.ms) for key, grid in self.products.items()]
+        single += [
+            (dtype, n, k, grid.axes[2], grid.ms[i, j])
+            for dtype, grid in self.matmul.items()
+            for i, n in enumerate(grid.axes[0])
+            for j, k in enumerate(grid.axes[1])
+        ]
+        found: dict[str, tuple[list[Floats], list[Floats]]] = {}
+        for dtype, n, k, tokens, ms in single:
+            if all(4096 <= width <= 32768 for width in (n, k)):
+                compute, memory = found.setdefault(dtype, ([], []))
+                many, few = (tokens >= 1024) & (tokens <= 4096), tokens <= 16
+                compute.append(2e3 * n * k * tokens[many] / ms[many] / gpu.flops(dtype))
+                memory.append(1e3 * n * k * BYTES[dtype] / ms[few] / gpu.memory_bandwidth)
+        return {
+            dtype: (float(np.median(np.concatenate(compute))), float(np.median(np.concatenate(memory))))
+            for dtype, (compute, memory) in found.items()
+        }
 
     def tokens(self) -> Floats:
         """Return the numbers of tokens of the measured matrix products, ascending."""

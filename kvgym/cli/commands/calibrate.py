@@ -100,7 +100,7 @@ def _fit_gpu(
     out: Path | None,
 ) -> None:
     from kvgym.batch_time.calibration.calibrate import parse_day
-    from kvgym.batch_time.hardware.presets import MODELS
+    from kvgym.batch_time.hardware.presets import GPUS, MODELS
     from kvgym.batch_time.operators.tables import pack
     from kvgym.errors import ConfigError
     from kvgym.utils.files import whole_file
@@ -124,6 +124,10 @@ def _fit_gpu(
     with whole_file(path) as place:
         place.write_bytes(pack(tables))
     _show_errors(f"{gpu}, {measured or 'kernels'}", tables.fit_error)
+    if gpu in GPUS:
+        shares = tables.attained(GPUS[gpu]).items()
+        text = ", ".join(f"{dtype}: [{compute:.2f}, {memory:.2f}]" for dtype, (compute, memory) in shares)
+        console.out.print(f"\nattained shares of FLOP/s and bandwidth: {{{text}}}", markup=False)
     console.out.print(
         f"\n{path}: use it with --hardware kernels:model=NAME,gpu={gpu},operators={path}", markup=False
     )
