@@ -57,9 +57,8 @@ def test_streams(server, chat):
     choices = [json.loads(text)["choices"][0] for text in tokens]
     assert [(c["delta"]["content"] if chat else c["text"]) for c in choices] == [" token"] * 5
     assert [c["finish_reason"] for c in choices] == [None] * 4 + ["length"]
-    times = [moment for moment, _ in found[:5]]
-    assert times[0] - started > 0.009  # a batch of 20 ms at twice real time
-    assert times[4] - times[0] == pytest.approx(0.04, abs=0.03)
+    assert found[0][0] - started > 0.009  # a batch of 20 ms at twice real time
+    assert found[4][0] - started > 0.049
 
 
 def test_whole_answers_on_one_connection(server):

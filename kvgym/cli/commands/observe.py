@@ -180,6 +180,10 @@ def _run(server: Server, stages: list[_Stage], folder: Path, timeout: float, pro
         f"{server.target.url}, model {server.target.model}: {total:,} requests over {seconds / server.speed:,.0f} s; "
         "Ctrl-C keeps what was measured"
     )
+    if not server.reports_usage:
+        console.print_to_stderr(
+            "warning: the answers of this server have no usage, so lengths are not known and nothing can be compared"
+        )
     with run_progress(total, progress) as advance:
         for stage in stages:
             before, stopped = read_counters(server.target), False
