@@ -156,8 +156,8 @@ PROJECT = {
             ("maskable_ppo", MaskablePPO, wrapped),
             ("maskable_ppo_native", MaskablePPO, make_sb3_env("admit_count", 16, seed=0, **task)),
         ):
-            steps = 256 if vector is wrapped else 16
-            trained[name] = algorithm("MlpPolicy", vector, n_steps=steps, **settings).learn(250)
+            steps = 1024 if vector is wrapped else 64
+            trained[name] = algorithm("MlpPolicy", vector, n_steps=steps, **settings).learn(1000)
         agent = AgentPolicy(trained["maskable_ppo_native"], name="acme_agent", action="admit_count", **task)
         comparison = kvgym.compare("mc-sf-model-2", ["acme_shortest_prompt:spare=8", "mc_sf", agent], seeds=2)
         print(json.dumps({
@@ -217,7 +217,7 @@ def test_wrappers(outcome):
 
 def test_training(outcome):
     assert outcome["steps"].keys() == {"ppo", "ppo_native", "maskable_ppo", "maskable_ppo_native"}
-    assert min(outcome["steps"].values()) >= 250
+    assert min(outcome["steps"].values()) >= 1000
 
 
 def test_comparison(outcome):
