@@ -24,6 +24,7 @@ from kvgym.kernels import (
     clear_all,
     evict,
     evict_latest,
+    kept_by_others,
     need_of,
     need_of_active,
     next_uniform,
@@ -81,7 +82,7 @@ def alpha_beta_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory
     for k in range(view.worker.num_active):
         if next_uniform(memory.state, 0) < memory.params[2]:
             evict(decision, k)
-            need -= need_of(view, view.active[k])
+            need -= need_of(view, view.active[k]) - kept_by_others(view, view.active[k])
     if need > view.problem.kv_capacity:
         pause_all(view, decision)
 

@@ -46,6 +46,7 @@ from kvgym.kernels import (
     heap_pop,
     heap_push,
     jit,
+    kept_by_others,
     key_request,
     left_request,
     need_of,
@@ -62,6 +63,7 @@ from kvgym.kernels import (
     rounds_for,
     rule_memory,
     seed_words,
+    taken_by,
     unlink,
 )
 from kvgym.policy import (
@@ -217,7 +219,7 @@ def flow_control_classes_kernel(view: RuleView, decision: RuleDecision, memory: 
         left = int(memory.params[1 + min(state[1 + row], last)])
         while left > 0 and state[1 + n + row] != UNKNOWN:
             i = state[1 + n + row]
-            need += need_of(view, view.requests[i])
+            need += taken_by(view, i)
             if need > view.problem.kv_capacity or not has_place(view, decision):
                 put_back_classes(view, decision, memory, row, left)
                 return
@@ -250,7 +252,7 @@ def evict_shortest(
             tokens = first_tokens(view.problem, slot)
             profile_forget(memory.profile, offset, state[at], made, tokens, view.problem.block_size)
         state[at] = max(state[at], made + 1)
-        need -= need_of(view, slot)
+        need -= need_of(view, slot) - kept_by_others(view, slot)
         evict(decision, k)
     state[BLOCKED_ID] = UNKNOWN
 

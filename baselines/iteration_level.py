@@ -56,6 +56,7 @@ from kvgym.kernels import (
     heap_push,
     held_by,
     jit_inline,
+    kept_by_others,
     kv_growth,
     need_of,
     need_of_active,
@@ -64,9 +65,11 @@ from kvgym.kernels import (
     next_waiting,
     pause_all,
     policy_kernel,
+    prefill_without_cache,
     request_key,
     room_to_admit,
     rule_memory,
+    taken_by,
 )
 from kvgym.policy import (
     CompiledPolicy,
@@ -113,7 +116,7 @@ def admit_prompts(view: RuleView, decision: RuleDecision, params: Any) -> int:
     tokens, prefills, longest = 0, 0, 0
     i = first_waiting(view)
     while i != UNKNOWN and w.num_active + d.num_admit < max_requests and has_place(view, decision):
-        use, left = need_of(view, view.requests[i]), view.requests[i].num_prefill_left
+        use, left = taken_by(view, i), view.requests[i].num_prefill_left
         room = room_to_admit(view, decision, limit) - used
         if left == 0 and prefills == 0:
             room -= decodes
@@ -140,7 +143,7 @@ def evict_newest(view: RuleView, decision: RuleDecision, engine: bool) -> None:
         beyond = missing_block(view, slot) if engine and k > 0 else 0
         if need + beyond <= view.problem.kv_capacity:
             break
-        need -= need_of(view, slot)
+        need -= need_of(view, slot) - kept_by_others(view, slot)
         evict(decision, k)
 
 
@@ -191,6 +194,7 @@ def make_room(view: RuleView, decision: RuleDecision, engine: bool) -> int:
         if need + reserved + extra <= view.problem.kv_capacity:
             break
         last -= 1
+        need += kept_by_others(view, active[last])
         if active[last].num_prefill_left == 0:
             decodes -= 1
             need -= need_of(view, active[last])
@@ -242,7 +246,7 @@ def sarathi_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -
     forget_left(view, memory.state, 0)
     for j in range(w.num_queued if shortest_first else 0):
         i = view.queued[j]
-        heap_push(memory.state, 0, request_key(view.requests[i].num_prefill_left, i))
+        heap_push(memory.state, 0, request_key(prefill_without_cache(view, i), i))
     need = make_room(view, decision, params[_ENGINE] == 1.0)
     staying = w.num_active - d.num_evict
     budget, reserved = int(params[_MAX_TOKENS]) - staying, 0

@@ -40,7 +40,6 @@ from kvgym.kernels import (
     heap_pop,
     heap_push,
     jit_inline,
-    need_of,
     need_of_active,
     next_waiting,
     policy_kernel,
@@ -54,6 +53,7 @@ from kvgym.kernels import (
     room_to_admit,
     rounds_for,
     rule_memory,
+    taken_by,
 )
 from kvgym.policy import (
     AUTO,
@@ -144,7 +144,7 @@ def need_of_next_iteration(view: RuleView, decision: RuleDecision) -> int:
     """Return the memory that the next iteration needs, including that of requests just admitted."""
     need = need_of_active(view)
     for j in range(decision.record.num_admit):
-        need += need_of(view, view.requests[decision.admit[j]])
+        need += taken_by(view, decision.admit[j])
     return need
 
 

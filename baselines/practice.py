@@ -32,6 +32,7 @@ from kvgym.kernels import (
     heap_push,
     jit,
     jit_inline,
+    kept_by_others,
     key_request,
     need_of,
     need_of_active,
@@ -43,6 +44,8 @@ from kvgym.kernels import (
     ranked_push,
     request_key,
     rule_memory,
+    stays,
+    taken_by,
 )
 from kvgym.policy import (
     AUTO,
@@ -71,7 +74,7 @@ def leave_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory
         d.num_admit -= 1
         i = decision.admit[d.num_admit]
         r = view.requests[i]
-        need -= need_of(view, r)
+        need -= taken_by(view, i)
         rounds = predicted_rounds(problem, r)
         profile_add(memory.profile, offset, first_tokens(problem, r), rounds, -1, problem.block_size)
         ranked_push(memory.state, HEAP, memory.reals, 0, i)
@@ -123,11 +126,14 @@ def evict_cheapest(view: RuleView, decision: RuleDecision, memory: RuleMemory, n
         heap_push(state, 0, request_key(view.active[k].num_kv_tokens, last - k))
     while need > capacity:
         k = last - key_request(heap_pop(state, 0))
-        need -= need_of(view, view.active[k])
+        need -= need_of(view, view.active[k]) - kept_by_others(view, view.active[k])
         evict(decision, k)
     for j in range(d.num_evict - 1, -1, -1):
-        use = need_of(view, view.active[decision.evict[j]])
+        slot = view.active[decision.evict[j]]
+        stays(view, slot)
+        use = need_of(view, slot) - kept_by_others(view, slot)
         if need + use <= capacity:
+            stays(view, slot)
             need += use
             decision.evict[j] = UNKNOWN
     kept = 0

@@ -21,6 +21,7 @@ from kvgym.kernels import (
     heap_push,
     held_by,
     jit_inline,
+    kept_by_others,
     kv_growth,
     need_of,
     need_of_active,
@@ -28,6 +29,7 @@ from kvgym.kernels import (
     pause_all,
     policy_kernel,
     request_key,
+    shared_hit,
 )
 
 # Layout of the parameters.
@@ -135,7 +137,7 @@ def schedule_running(
                     scheduled -= 1
                     budget += other.planned
                     used -= kv_growth(view.problem, other, other.planned)
-                used -= held_by(view, other)
+                used -= held_by(view, other) - kept_by_others(view, other)
                 other.planned = _PREEMPTED
                 evict(decision, v)
                 empty = UNKNOWN
@@ -194,11 +196,12 @@ def start_waiting(
         if lacking > budget and params[_CHUNKED] == 0.0:
             break
         tokens = min(lacking, budget)
-        taken = held_by(view, row) + kv_growth(view.problem, row, tokens)
+        shared = shared_hit(view, i)
+        taken = held_by(view, row) + kv_growth(view.problem, row, tokens) - shared
         room = view.problem.kv_capacity - used
         if running + d.num_admit > 0:
             room -= int(params[_WATERMARK])
-        if taken > room or (params[_WHOLE_INPUT] == 1.0 and need_of(view, row) > room):
+        if taken > room or (params[_WHOLE_INPUT] == 1.0 and need_of(view, row) - shared > room):
             break
         if tokens == full_tokens(row.num_prefill_left):
             admit(decision, i)

@@ -49,6 +49,7 @@ from kvgym.kernels import (
     held_by,
     jit,
     jit_inline,
+    kept_by_others,
     kv_growth,
     need_of_active,
     next_waiting,
@@ -58,6 +59,7 @@ from kvgym.kernels import (
     profile_offset,
     request_key,
     rule_memory,
+    shared_hit,
 )
 from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
 
@@ -108,7 +110,8 @@ def swap_out(view: RuleView, decision: RuleDecision, need: int, chunk: int) -> N
     k = view.worker.num_active
     while need > view.problem.kv_capacity:
         k -= 1
-        need -= held_by(view, view.active[k]) + chunk_growth(view, view.active[k], chunk)
+        slot = view.active[k]
+        need -= held_by(view, slot) + chunk_growth(view, slot, chunk) - kept_by_others(view, slot)
         evict(decision, k)
 
 
@@ -261,7 +264,8 @@ def admit_if_safe(
 ) -> bool:
     """Admit request ``i`` if memory is predicted never to overflow with it; otherwise store when to try again."""
     state, iteration, r = memory.state, view.worker.iteration, view.requests[i]
-    if state[_BLOCKED_ID] == i and iteration < state[_BLOCKED_UNTIL]:
+    may_change = view.problem.prefix_unit > 0  # what the prefix cache gives changes the chunks
+    if state[_BLOCKED_ID] == i and iteration < state[_BLOCKED_UNTIL] and not may_change:
         return False
     rounds = expected_iterations(view, r, chunk)
     wait = chunks_blocked_for(view, memory, offset, r, chunk, rounds)
@@ -286,7 +290,8 @@ def work_conserving_kernel(view: RuleView, decision: RuleDecision, memory: RuleM
     else:
         i = first_in_order(view, memory)
         while i != UNKNOWN:
-            need += held_by(view, view.requests[i]) + chunk_growth(view, view.requests[i], chunk)
+            r = view.requests[i]
+            need += held_by(view, r) + chunk_growth(view, r, chunk) - shared_hit(view, i)
             if need > capacity:
                 break
             admit(decision, i)

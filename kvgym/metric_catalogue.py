@@ -60,6 +60,13 @@ SCALARS: dict[str, MetricInfo] = {
     "moves": MetricInfo("1", "requests that the router moved from one worker to another", None),
     "kv_utilisation": MetricInfo("1", "time average of KV memory in use / capacity, in whole blocks", None),
     "kv_peak": MetricInfo("1", "most KV memory in use / capacity, in whole blocks", None),
+    "hit_rate": MetricInfo(
+        "1", "share of the tokens to prefill that first starts found in the prefix cache", None
+    ),
+    "hit_rate_resumed": MetricInfo("1", "the same for starts after an eviction", None),
+    "hit_tokens": MetricInfo("tokens", "prefill tokens saved by the prefix cache", None),
+    "cached_share": MetricInfo("1", "time average of cached KV memory that is not in use / capacity", None),
+    "cache_evictions": MetricInfo("1", "units dropped from the prefix cache to make room", None),
     "batch_size": MetricInfo("1", "requests per iteration", None),
     "active_requests": MetricInfo("1", "time average of active requests", None),
     "busy_fraction": MetricInfo("1", "share of time spent in batches", None),

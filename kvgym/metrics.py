@@ -32,6 +32,11 @@ over finished requests), ``jain_fairness`` = (Σx)² / (n Σx²) of the finished
 (1 = equal), ``max_wait`` (longest b - a; requests not yet admitted wait until t1), ``finished``, ``unfinished``
 (arrived by t1 and not finished).
 
+With a prefix cache (otherwise NaN): ``hit_rate`` (tokens that requests found at their first start / tokens that they
+had to process), ``hit_rate_resumed`` (the same at starts after an eviction, with kept output among the tokens),
+``hit_tokens`` (tokens found at all starts), ``cached_share`` (time average of cached memory that is not in use / M),
+``cache_evictions`` (units dropped). The cache is not emptied at the start of a window.
+
 In a run with a window [w0, w1) (:class:`kvgym.window.Window`) latencies, ``slo_attainment``, ``jain_fairness`` and
 ``max_wait`` cover the requests with w0 ≤ a < w1, however long they take; ``request_throughput``,
 ``token_throughput`` and ``goodput`` over those with w0 ≤ c < w1, per second of w1 - w0. ``tbt`` and all other metrics
@@ -132,6 +137,9 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
     def good(requests: NDArray[np.bool_]) -> float:
         return float((slo_met(result) & requests).sum()) if has_targets(table) else float("nan")
 
+    def if_cached(figure: Any) -> float:
+        return float(figure) if result.system.prefix_unit else float("nan")
+
     capacity = result.system.usable_capacities
     families: dict[str, Callable[[], dict[str, float]]] = {
         "e2e_latency": lambda: _statistics("e2e_latency", e2e[done]),
@@ -156,6 +164,11 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         "moves": lambda: float(total("total_received")),
         "kv_utilisation": lambda: _ratio(total("kv_time"), capacity.sum() * scope.counting),
         "kv_peak": lambda: float((result.worker["peak_kv_tokens"] / capacity).max()),
+        "hit_rate": lambda: _ratio(total("total_hit_tokens"), total("total_known_tokens")),
+        "hit_rate_resumed": lambda: _ratio(total("total_hit_resumed"), total("total_known_resumed")),
+        "hit_tokens": lambda: if_cached(total("total_hit_tokens") + total("total_hit_resumed")),
+        "cached_share": lambda: if_cached(_ratio(total("cached_time"), capacity.sum() * scope.counting)),
+        "cache_evictions": lambda: if_cached(total("total_dropped_units")),
         "batch_size": lambda: _ratio(total("total_batch_requests"), total("iteration")),
         "active_requests": lambda: _ratio(total("active_time"), scope.counting),
         "busy_fraction": lambda: _ratio(total("busy_time"), scope.counting * len(w)),
@@ -284,7 +297,13 @@ def scope_of(result: SimulationResult) -> Scope:
         )
     opening, closing, worker = window.opening, window.closing, window.closing.worker.copy()
     for name in worker.dtype.names or ():
-        if name.startswith("total_") or name in ("iteration", "busy_time", "kv_time", "active_time"):
+        if name.startswith("total_") or name in (
+            "iteration",
+            "busy_time",
+            "kv_time",
+            "cached_time",
+            "active_time",
+        ):
             worker[name] -= opening.worker[name]
     seconds = closing.clock - opening.clock
     arrival, finish = result.table.arrival_time, r["finish_time"]

@@ -27,6 +27,7 @@ from kvgym.kernels import (
     held_by,
     jit,
     jit_inline,
+    kept_by_others,
     kv_growth,
     next_waiting,
     pause_all,
@@ -112,7 +113,7 @@ def decode_first(view: RuleView, decision: RuleDecision, width: int) -> None:
     growth = growth_of_first(view, keep, width)
     while kv + growth > view.problem.kv_capacity:
         keep -= 1
-        kv -= held_by(view, active[keep])
+        kv -= held_by(view, active[keep]) - kept_by_others(view, active[keep])
         if keep < width:
             growth -= kv_growth(view.problem, active[keep], 1)
         evict(decision, keep)

@@ -37,6 +37,7 @@ from kvgym.kernels import (
     held_by,
     jit,
     jit_inline,
+    kept_by_others,
     kv_growth,
     ranked_merge,
     ranked_sink,
@@ -114,6 +115,7 @@ def evict_worst(view: RuleView, decision: RuleDecision, memory: RuleMemory, used
                 score = memory.reals[SCORES + active[k].request_id] + weight
                 if score > worst:
                     worst, at = score, k
+        used += kept_by_others(view, active[at])
         used -= held_by(view, active[at]) + claim_beyond(view, active[at])
         active[at].planned = LEAVES
         evict(decision, at)

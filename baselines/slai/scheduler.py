@@ -75,11 +75,13 @@ from kvgym.kernels import (
     held_by,
     jit,
     jit_inline,
+    kept_by_others,
     kv_growth,
     need_of_tokens,
     needs_block,
     next_waiting,
     policy_kernel,
+    prefill_without_cache,
     ranked_pop,
     ranked_push,
     room_to_admit,
@@ -118,7 +120,7 @@ def rank_waiting(view: RuleView, memory: RuleMemory) -> None:
         r = view.requests[i]
         rank: Any = np.int64(i)
         if memory.params[SHORTEST] == 1.0:
-            rank = np.int64(r.num_prefill_left)
+            rank = np.int64(prefill_without_cache(view, i))
         elif requeue in (REQUEUE_BACK, REQUEUE_FRONT):
             if requeue == REQUEUE_FRONT and r.num_evictions > 0:
                 state[FRONT] += 1
@@ -182,11 +184,13 @@ def has_batch(
 
 
 @jit_inline
-def evict_until_batch(view: RuleView, decision: RuleDecision, memory: RuleMemory, critical: int) -> int:
+def evict_until_batch(
+    view: RuleView, decision: RuleDecision, memory: RuleMemory, critical: int
+) -> tuple[int, int]:
     """Evict the latest activated requests until critical decodes fit and a batch can run; the first slots stay.
 
     Returns:
-        The number of slots that stay: at least one, if any is active.
+        The number of slots that stay, at least one if any is active, and the free memory.
     """
     w, active = view.worker, view.active
     keep, free = w.num_active, view.problem.kv_capacity - w.kv_allocated
@@ -207,7 +211,7 @@ def evict_until_batch(view: RuleView, decision: RuleDecision, memory: RuleMemory
     ):
         keep -= 1
         slot = active[keep]
-        free += held_by(view, slot)
+        free += held_by(view, slot) - kept_by_others(view, slot)
         if slot.num_prefill_left == 0:
             late, needs = memory.reals[keep] <= w.clock, needs_block(view, slot)
             decoding -= 1
@@ -215,7 +219,7 @@ def evict_until_batch(view: RuleView, decision: RuleDecision, memory: RuleMemory
             critical -= late
             full -= late and needs
         evict(decision, keep)
-    return keep
+    return keep, free
 
 
 @jit_inline
@@ -283,15 +287,11 @@ def admit_prefills(
 @policy_kernel
 def slai_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Section 6: critical decodes, then prefills (ongoing ones first), then the other decodes."""
-    w, params = view.worker, memory.params
+    params = memory.params
     if ranked(params):
         rank_waiting(view, memory)
     critical = find_deadlines(view, decision, memory)
-    keep = evict_until_batch(view, decision, memory, critical)
-    free = view.problem.kv_capacity - w.kv_allocated
-    for k in range(keep, w.num_active):
-        free += held_by(view, view.active[k])
-
+    keep, free = evict_until_batch(view, decision, memory, critical)
     tokens, decodes = int(params[BUDGET]), int(params[MAX_DECODES])
     ran, gained = run_decodes(view, memory, memory.state[CRITICAL_AT], keep, min(tokens, decodes), free)
     tokens, decodes, free = tokens - ran, decodes - ran, free - gained

@@ -18,12 +18,15 @@ from kvgym.kernels import (
     RuleMemory,
     RuleView,
     admit,
+    all_stay,
     evict,
     has_place,
     held_by,
     jit,
     jit_inline,
+    kept_by_others,
     need_of,
+    taken_by,
     unlink,
 )
 
@@ -129,6 +132,7 @@ def evict_newest(view: RuleView, decision: RuleDecision, need: int, running: int
     k = view.worker.num_active - 1
     while need > view.problem.kv_capacity and k >= 0:
         slot = view.active[k]
+        need += kept_by_others(view, slot)
         if slot.planned == 0:
             need -= held_by(view, slot)
         else:
@@ -148,6 +152,7 @@ def plan_all(view: RuleView, decision: RuleDecision) -> None:
         for k in range(view.worker.num_active):
             view.active[k].planned = UNKNOWN
     d.explicit = d.num_admit = d.num_evict = 0
+    all_stay(view)
 
 
 @jit_inline
@@ -246,7 +251,7 @@ def admit_by_queue(
         for _ in range(state[IN_FORCE + first_of(memory, q)]):
             if i == UNKNOWN:
                 break
-            need += need_of(view, view.requests[i])
+            need += taken_by(view, i)
             if need > view.problem.kv_capacity or not has_place(view, decision):
                 return
             admit(decision, i)

@@ -18,6 +18,7 @@ from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, Syst
 from kvgym.simulator.tables import BUSY
 from kvgym.simulator.view import ClusterView
 from kvgym.workloads.classes import ClassStatistics
+from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 
 Make = Callable[[], Policy]
@@ -55,6 +56,7 @@ class Case:
         """Return the system in one line and each request in another."""
         system = self.system
         settings = f"{system.first_token}, {system.progress_on_evict}, {system.requeue}, block_size={system.block_size}"
+        settings += f", prefix cache of {system.prefix_unit}" if system.prefix_unit else ""
         columns = {"arrival_time": "at", "prompt_len": "prompt", "output_len": "output"}
         columns |= {"predicted_output_len": "predicted"}
         times = ", ".join(sorted({type(worker.batch_time).__name__ for worker in system.all_workers}))
@@ -97,6 +99,22 @@ def requests(
         tbt_slo=rng.uniform(0.5, 4, n),
         classes=(ClassStatistics("short", 0.35, 4.5, 4.0), ClassStatistics("long", 0.35, 4.5, 6.0)),
     )
+
+
+def with_common_prefixes(table: RequestTable, unit: int, seed: int = 0) -> RequestTable:
+    """Return the requests with block hashes: each begins with a part of one of three texts.
+
+    Args:
+        table: the requests.
+        unit: tokens of a block.
+        seed: seed of the texts and of the common parts.
+    """
+    rng, rows = np.random.default_rng(seed), []
+    tokens = table.prompt_len + table.output_len
+    for i, count in enumerate((-(-tokens // unit)).tolist()):
+        text, common = int(rng.integers(3)), int(rng.integers(0, count + 1))
+        rows.append([("text", text) if j < common else ("request", i) for j in range(count)])
+    return table.replace(hashes=BlockHashes.from_rows(rows, tokens, unit))
 
 
 def shrink(case: Case, fails: Callable[[Case], bool], budget: int = SHRINK_BUDGET) -> Case:

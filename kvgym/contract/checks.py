@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from kvgym.batch_time import UnitBatchTime
+from kvgym.contract.cache_invariants import check_cache
 from kvgym.contract.cases import (
     TIMES,
     Case,
@@ -25,6 +26,7 @@ from kvgym.contract.cases import (
     require_equal,
     setting_cases,
     shrink,
+    with_common_prefixes,
 )
 from kvgym.contract.invariants import InvariantChecker
 from kvgym.errors import ContractError, KVGymError, LivelockError
@@ -339,6 +341,26 @@ def keeps_the_invariants(make: Make, case: Case) -> None:
     checker.check(result)
 
 
+def _shared_prefixes() -> Iterator[Case]:
+    for k, (progress, block, unit) in enumerate((("recompute", 1, 1), ("lost", 2, 4))):
+        system = System(
+            40,
+            TIMES["affine"],
+            progress_on_evict=progress,
+            stall_limit=400,
+            block_size=block,
+            prefix_cache="computed",
+            prefix_block=unit,
+        )
+        yield Case(with_common_prefixes(requests(k, 14), unit, k), system, k)
+
+
+@_check("prefixes", _shared_prefixes)
+def shares_prefixes(make: Make, case: Case) -> None:
+    """Its decisions fit when requests share memory in a prefix cache, the same in the loop and step by step."""
+    require_equal(outcome(case, make()), outcome(case, WatchedCache(make())), "in the loop, and step by step")
+
+
 @_check("moves", _clusters)
 def keeps_up_with_moves(make: Make, case: Case) -> None:
     """It handles a router that moves requests between workers, the same compiled and in plain Python."""
@@ -348,6 +370,25 @@ def keeps_up_with_moves(make: Make, case: Case) -> None:
         _demand(runs[0].completed, "the run ends before every request has finished")
         for name in ("kv_tokens", "num_active", "num_waiting"):
             _demand(bool((runs[0].worker[name] == 0).all()), f"{name} is not 0 at the end")
+
+
+class WatchedCache(Policy):
+    """Calls another policy through ``schedule`` and checks the prefix cache at every decision."""
+
+    def __init__(self, inner: Policy) -> None:
+        """Wrap a policy."""
+        self.inner, self.info = inner, inner.info  # type: ignore[misc]
+
+    def reset(self, system: SystemInfo) -> None:
+        """Reset the policy."""
+        with calling(self.inner, "policy", "reset"):
+            self.inner.reset(system)
+
+    def schedule(self, view: SystemView) -> Decision:
+        """Check the prefix cache and return the policy's decision."""
+        check_cache(view.simulation)
+        with calling(self.inner, "policy", "schedule"):
+            return self.inner.schedule(view)
 
 
 class ThroughView(Policy):

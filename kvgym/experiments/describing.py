@@ -58,6 +58,7 @@ def describe_hardware(scenario: Scenario) -> str:
     system = scenario.make_system()
     where = hardware_label(scenario.hardware) or scenario.batch_time.get("kind") or _of_groups(scenario)
     blocks = f" in blocks of {system.block_size}" if system.block_size > 1 else ""
+    blocks += f", prefix cache in units of {system.prefix_unit}" if system.prefix_unit else ""
     memory = scenario.kv_capacity
     capacity = (
         f"{memory.low:,} to {memory.high:,}" if isinstance(memory, IntRange) else f"{system.kv_capacity:,}"
@@ -167,7 +168,10 @@ def memory_rows(scenario: Scenario, capacity: int | None) -> list[Row]:
         scenario: the scenario.
         capacity: tokens, unless drawn from a range; None = unknown, and no row.
     """
-    blocks = f", in blocks of {scenario.system.block_size}" if scenario.system.block_size > 1 else ""
+    system = scenario.system
+    blocks = f", in blocks of {system.block_size}" if system.block_size > 1 else ""
+    if system.prefix_cache != "off":
+        blocks += f", with a prefix cache in units of {system.prefix_block or system.block_size}"
     given = scenario.kv_capacity
     if isinstance(given, IntRange):
         text = f"{given.low:,} to {given.high:,} tokens{blocks}, drawn with each seed"
@@ -177,7 +181,10 @@ def memory_rows(scenario: Scenario, capacity: int | None) -> list[Row]:
 
 def rule_rows(scenario: Scenario) -> list[Row]:
     """Return the rules of the engine."""
-    return [("Engine rules", flat({k: v for k, v in scenario.system.model_dump().items() if v is not None}))]
+    rules = {k: v for k, v in scenario.system.model_dump().items() if v is not None}
+    if scenario.system.prefix_cache == "off":
+        del rules["prefix_cache"]
+    return [("Engine rules", flat(rules))]
 
 
 def _engine(scenario: Scenario, hardware: Hardware) -> str:

@@ -63,6 +63,8 @@ class SystemSettings(Description):
     transfer_time: float = 0.0
     block_size: int = 1
     output_kv: str = "at_once"
+    prefix_cache: str = "off"
+    prefix_block: int | None = None
 
 
 class WorkerGroup(Description):

@@ -41,6 +41,8 @@ class ScenarioOptions:
         batch_time: spec of a batch-time model that replaces the hardware's, ``"affine:constant=0.02"``.
         kv_capacity: KV memory, tokens.
         block_size: tokens per block of KV memory.
+        prefix_cache: ``"computed"`` or ``"off"``, see :class:`~kvgym.simulator.system.System`.
+        prefix_block: tokens per unit of the prefix cache, which is then on unless ``prefix_cache`` says otherwise.
         rules: name of the engine's rules, see :data:`~kvgym.experiments.changes.RULES`; None = those of the scenario. A
             roofline in place of other hardware has ``"engine"`` unless the scenario states its rules.
         workers: number of equal workers.
@@ -72,6 +74,8 @@ class ScenarioOptions:
     batch_time: str | None = None
     kv_capacity: int | None = None
     block_size: int | None = None
+    prefix_cache: str | None = None
+    prefix_block: int | None = None
     rules: str | None = None
     workers: int | None = None
     prefill_workers: int | None = None

@@ -36,6 +36,9 @@ The building blocks:
 - Memory of the next iteration: :func:`need_of`, :func:`need_of_active`; if not all requests run in full
   :func:`need_of_tokens`, :func:`need_of_decodes`, :func:`held_by`, :func:`kv_growth`, :func:`claim_of`,
   :func:`chunk_that_fits`, :func:`needs_block`, :func:`full_tokens`.
+- Memory that requests share in a prefix cache: :func:`kept_by_others` of a request that is evicted, :func:`stays` and
+  :func:`all_stay` if it is not after all; :func:`taken_by` and :func:`shared_hit` of one that starts. All other
+  functions count each request alone, which is an upper bound. :func:`prefill_without_cache` does not change with hits.
 - Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`room_to_admit`,
   :func:`evict`, :func:`evict_latest`, :func:`clear_all`, :func:`put_back`, :func:`pause`, :func:`pause_all`,
   :func:`drop_full_plan`; to wait, set ``decision.record.act = WAIT`` and, if not for the next arrival, ``wait_until``.
@@ -84,6 +87,7 @@ from kvgym.kernels.memory import NO_LIMIT as NO_LIMIT
 from kvgym.kernels.memory import admit as admit
 from kvgym.kernels.memory import admit_tokens as admit_tokens
 from kvgym.kernels.memory import admit_while_fits as admit_while_fits
+from kvgym.kernels.memory import all_stay as all_stay
 from kvgym.kernels.memory import chunk_that_fits as chunk_that_fits
 from kvgym.kernels.memory import claim_of as claim_of
 from kvgym.kernels.memory import clear_all as clear_all
@@ -92,6 +96,7 @@ from kvgym.kernels.memory import evict_latest as evict_latest
 from kvgym.kernels.memory import first_waiting as first_waiting
 from kvgym.kernels.memory import has_place as has_place
 from kvgym.kernels.memory import held_by as held_by
+from kvgym.kernels.memory import kept_by_others as kept_by_others
 from kvgym.kernels.memory import need_of as need_of
 from kvgym.kernels.memory import need_of_active as need_of_active
 from kvgym.kernels.memory import need_of_decodes as need_of_decodes
@@ -101,8 +106,12 @@ from kvgym.kernels.memory import next_to_admit as next_to_admit
 from kvgym.kernels.memory import next_waiting as next_waiting
 from kvgym.kernels.memory import pause as pause
 from kvgym.kernels.memory import pause_all as pause_all
+from kvgym.kernels.memory import prefill_without_cache as prefill_without_cache
 from kvgym.kernels.memory import put_back as put_back
 from kvgym.kernels.memory import room_to_admit as room_to_admit
+from kvgym.kernels.memory import shared_hit as shared_hit
+from kvgym.kernels.memory import stays as stays
+from kvgym.kernels.memory import taken_by as taken_by
 from kvgym.kernels.random import next_uniform as next_uniform
 from kvgym.kernels.random import seed_words as seed_words
 from kvgym.kernels.rerouted import forget_left as forget_left

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from kvgym.compiling.kernel import jit, jit_inline
+from kvgym.compiling.references import by_address
 from kvgym.kernels.future_memory import first_use
 from kvgym.kernels.heap import heap_first, heap_pop
 from kvgym.simulator.blocks import allocated, written_tokens
 from kvgym.simulator.policy_interface import RuleDecision, RuleView
+from kvgym.simulator.prefix_cache import plan_units, units_of_others
 from kvgym.simulator.tables import UNKNOWN, WAITING
 
 NO_LIMIT = 2**31 - 1
@@ -74,6 +76,64 @@ def held_by(view: RuleView, row: Any) -> int:
 
 
 @jit_inline
+def kept_by_others(view: RuleView, slot: Any) -> int:
+    """Return how much of the memory of a request that the decision evicts stays in use, in allocated tokens.
+
+    These are its units in the prefix cache that other requests hold. Call it once for each request that the decision
+    evicts: each call counts that request among those that have given up their units.
+
+    Args:
+        view: the kernel's view.
+        slot: the active request.
+    """
+    if view.problem.prefix_unit == 0:
+        return 0
+    kept = units_of_others(by_address(view.cache), slot.request_id, True)
+    plan_units(by_address(view.cache), slot.request_id, True, -1)
+    return kept * view.problem.prefix_unit
+
+
+@jit_inline
+def stays(view: RuleView, slot: Any) -> None:
+    """Take back a call of :func:`kept_by_others`: the decision does not evict the request after all."""
+    if view.problem.prefix_unit > 0:
+        plan_units(by_address(view.cache), slot.request_id, True, 1)
+
+
+@jit_inline
+def all_stay(view: RuleView) -> None:
+    """Take it back for all requests: the decision starts afresh."""
+    if view.problem.prefix_unit > 0:
+        view.cache.pool.stamp += 1
+
+
+@jit_inline
+def shared_hit(view: RuleView, i: int) -> int:
+    """Return how much of the hit of a waiting request in the prefix cache other requests hold, allocated tokens."""
+    if view.problem.prefix_unit == 0:
+        return 0
+    return units_of_others(by_address(view.cache), i, False) * view.problem.prefix_unit
+
+
+@jit_inline
+def prefill_without_cache(view: RuleView, i: int) -> int:
+    """Return the tokens that a waiting request would prefill without the cache; its hit may change while it waits."""
+    left: int = view.requests[i].num_prefill_left
+    if view.problem.prefix_unit > 0:
+        left += view.cache.prefix[i].num_units * view.problem.prefix_unit
+    return left
+
+
+@jit_inline
+def taken_by(view: RuleView, i: int) -> int:
+    """Return the memory that a waiting request takes from what is free if it starts and runs in full, allocated tokens.
+
+    It is :func:`need_of` less :func:`shared_hit`. Several requests together take at most the sum.
+    """
+    return need_of(view, view.requests[i]) - shared_hit(view, i)
+
+
+@jit_inline
 def claim_of(view: RuleView, row: Any) -> int:
     """Return the memory of a request with its whole prompt and one more token, allocated tokens.
 
@@ -94,7 +154,7 @@ def need_of_active(view: RuleView) -> int:
     w = view.worker
     if w.num_prefilling == 0:
         return w.kv_allocated + view.problem.block_size * w.num_full
-    need = 0
+    need = -w.kv_shared
     for k in range(w.num_active):
         need += need_of(view, view.active[k])
     return need
@@ -180,7 +240,7 @@ def admit_while_fits(
     i = first_waiting(view)
     room = room_to_admit(view, decision, limit, strict)
     while i != UNKNOWN and d.num_admit < most and has_place(view, decision):
-        use = need_of(view, view.requests[i])
+        use = taken_by(view, i)
         if need + use > room:
             break
         need += use
@@ -227,7 +287,7 @@ def evict_latest(view: RuleView, decision: RuleDecision, need: int) -> None:
     """
     k = view.worker.num_active - 1
     while need > view.problem.kv_capacity and k >= 0:
-        need -= need_of(view, view.active[k])
+        need -= need_of(view, view.active[k]) - kept_by_others(view, view.active[k])
         evict(decision, k)
         k -= 1
 

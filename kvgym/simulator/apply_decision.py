@@ -12,7 +12,8 @@ import numpy as np
 
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.blocks import allocated, count_memory, kv_growth, written_tokens
-from kvgym.simulator.boundary import Run, list_queued
+from kvgym.simulator.boundary import Run, cache_of, list_queued, show_hit
+from kvgym.simulator.prefix_cache import give_up, hold_hit, plan_units, units_of_others
 from kvgym.simulator.queue import queue_remove, queue_return
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -96,6 +97,22 @@ def decoding_front(run: Run, known: int) -> int:
 
 
 @jit_inline
+def shared_by(run: Run, i: int, active: bool) -> int:
+    """Return the memory of request ``i`` that others hold under the decision so far, tokens; add it to the decision.
+
+    Args:
+        run: the tables.
+        i: the request.
+        active: whether it is active and evicted, or waits and starts.
+    """
+    if run.problem.prefix_unit == 0:
+        return 0
+    shared = units_of_others(cache_of(run), i, active) * run.problem.prefix_unit
+    plan_units(cache_of(run), i, active, -1 if active else 1)
+    return shared
+
+
+@jit_inline
 def inspect_decision(run: Run) -> int:
     """Check a decision, and mark the requests it evicts and admits."""
     d, w, limit = run.decision, run.w, run.problem.kv_capacity
@@ -113,8 +130,11 @@ def inspect_decision(run: Run) -> int:
     if count > run.active.shape[0] or d.num_admit > run.admit.shape[0]:
         return refuse(run.tracker, TOO_MANY, UNKNOWN, count, run.active.shape[0])
     kv = w.kv_allocated + run.problem.block_size * w.num_full  # if all decode one token
+    if run.problem.prefix_unit > 0:
+        run.pool.stamp += 1
     for j in range(d.num_evict):
-        kv -= allocated(run.problem, run.active[run.evict[j]].num_kv_tokens + 1)
+        slot = run.active[run.evict[j]]
+        kv += shared_by(run, slot.request_id, True) - allocated(run.problem, slot.num_kv_tokens + 1)
     d.front = decoding_front(run, 0)
     for k in range(d.front, w.num_active):
         slot = run.active[k]
@@ -137,6 +157,7 @@ def inspect_decision(run: Run) -> int:
         if not 0 <= tokens <= full_tokens(r.num_prefill_left):
             return refuse(run.tracker, BAD_TOKENS, i, tokens, full_tokens(r.num_prefill_left))
         kv += allocated(run.problem, r.num_kv_tokens) + kv_growth(run.problem, r, tokens)
+        kv -= shared_by(run, i, False)
         if kv > limit:
             return refuse(run.tracker, NO_MEMORY, i, kv, limit)
         r.status = ADMITTING
@@ -156,10 +177,19 @@ def check_decision(run: Run) -> int:
     return status
 
 
+@jit_inline
+def free_memory(run: Run, slot: Any) -> None:
+    """Free the memory of a request that stops being active; its units in the prefix cache stay there."""
+    count_memory(run.problem, run.w, slot.num_kv_tokens, -1)
+    if run.problem.prefix_unit > 0:
+        shared = give_up(cache_of(run), slot.request_id) * run.problem.prefix_unit
+        run.w.kv_allocated += shared
+        run.w.kv_shared -= shared
+
+
 @jit
-def detach(p: Any, w: Any, r: Any, slot: Any) -> None:
-    """Free the memory of a request and copy the state of its slot to its row."""
-    count_memory(p, w, slot.num_kv_tokens, -1)
+def detach(w: Any, r: Any, slot: Any) -> None:
+    """Copy the state of a slot to the row of its request, which stops being active."""
     if slot.num_prefill_left > 0:
         w.num_prefilling -= 1
     r.num_kv_best = max(slot.num_kv_best, slot.num_kv_tokens)
@@ -176,7 +206,8 @@ def release(run: Run, k: int) -> None:
     """Return the request in slot ``k`` to the queue, with the progress that the settings let it keep."""
     w, slot, p = run.w, run.active[k], run.problem
     r = run.requests[slot.request_id]
-    detach(p, w, r, slot)
+    free_memory(run, slot)
+    detach(w, r, slot)
     r.ready_time = np.nan
     r.num_evictions += 1
     if p.progress_on_evict == PROGRESS_KEPT:
@@ -189,6 +220,7 @@ def release(run: Run, k: int) -> None:
         r.num_prefill_left = slot.prompt_len + r.num_output_tokens
     queue_return(w, run.requests, slot.request_id, p.requeue)
     list_queued(w, run.requests, run.queued, slot.request_id)
+    show_hit(run, slot.request_id)
     w.total_evicted += 1
 
 
@@ -210,6 +242,32 @@ def apply_evictions(run: Run) -> None:
 
 
 @jit_inline
+def allocate_memory(run: Run, i: int) -> int:
+    """Allocate the memory that a starting request has from the beginning; return how much of it the cache gives.
+
+    Returns:
+        Its hit, tokens.
+    """
+    w, r, unit = run.w, run.requests[i], run.problem.prefix_unit
+    count_memory(run.problem, w, r.num_kv_tokens, 1)
+    if unit == 0:
+        return 0
+    shared = hold_hit(cache_of(run), i) * unit
+    w.kv_allocated -= shared
+    w.kv_shared += shared
+    hit, known = run.prefix[i].num_units * unit, r.num_kv_tokens + r.num_prefill_left
+    if r.num_kv_tokens > hit:
+        run.pool.next_full = 0  # its own KV fills units with the next batch
+    elif r.num_admissions == 0:
+        w.total_hit_tokens += hit
+        w.total_known_tokens += known
+    else:
+        w.total_hit_resumed += hit
+        w.total_known_resumed += known
+    return hit
+
+
+@jit_inline
 def activate(run: Run, i: int, tokens: int) -> None:
     """Move a waiting request into the active set, restoring what it kept when it was evicted."""
     w, r, slot = run.w, run.requests[i], run.active[run.w.num_active]
@@ -218,6 +276,7 @@ def activate(run: Run, i: int, tokens: int) -> None:
     if math.isnan(r.start_time):
         r.start_time = w.clock
     r.admit_iteration = w.iteration
+    hit = allocate_memory(run, i)
     slot.request_id = i
     slot.prompt_len = r.prompt_len
     slot.predicted_len = r.predicted_len
@@ -233,9 +292,8 @@ def activate(run: Run, i: int, tokens: int) -> None:
     slot.last_token_time = r.last_token_time
     slot.max_token_gap = r.max_token_gap
     run.targets[w.num_active] = run.workload[i].output_len
-    count_memory(run.problem, w, r.num_kv_tokens, 1)
     if math.isnan(r.ready_time):  # else its KV comes from another worker, not from CPU memory
-        w.swap_tokens += r.num_kv_tokens
+        w.swap_tokens += r.num_kv_tokens - hit
     if r.num_prefill_left > 0:
         w.num_prefilling += 1
     r.num_kv_tokens = 0

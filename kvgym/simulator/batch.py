@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from kvgym.compiling.kernel import jit, jit_inline
-from kvgym.simulator.apply_decision import decoding_front, planned_tokens
-from kvgym.simulator.blocks import allocated, count_memory, written_tokens
-from kvgym.simulator.boundary import Run, expected_tokens
+from kvgym.simulator.apply_decision import decoding_front, free_memory, planned_tokens
+from kvgym.simulator.blocks import allocated, written_tokens
+from kvgym.simulator.boundary import Run, cache_of, expected_tokens
 from kvgym.simulator.gaps import count_gap
+from kvgym.simulator.prefix_cache import make_room, share_computed
 from kvgym.simulator.tables import (
     BAD_CLOCK,
     BAD_DURATION,
@@ -81,15 +82,14 @@ def deliver(requests: Any, gap_counts: Any, gap_sums: Any, slot: Any, end: float
 
 
 @jit
-def complete(p: Any, w: Any, requests: Any, finished: Any, slot: Any, end: float) -> None:
-    """Record a finished request and free its memory."""
+def complete(w: Any, requests: Any, finished: Any, slot: Any, end: float) -> None:
+    """Record a finished request."""
     r = requests[slot.request_id]
     r.status = FINISHED
     r.num_output_tokens = r.num_delivered_tokens = slot.num_output_tokens
     r.last_token_time = slot.last_token_time
     r.max_token_gap = slot.max_token_gap
     r.finish_time = end
-    count_memory(p, w, slot.num_kv_tokens, -1)
     finished[w.num_finished] = slot.request_id
     w.num_finished += 1
     w.total_finished += 1
@@ -120,7 +120,7 @@ def take_blocks(run: Run) -> int:
     Only for blocks of more than one token; one-token blocks are counted as they are written.
     """
     p, w, d = run.problem, run.w, run.decision
-    kv = full = 0
+    kv, full = -w.kv_shared, 0
     for k in range(w.num_active):
         slot = run.active[k]
         left = slot.num_prefill_left
@@ -209,13 +209,28 @@ def settle(run: Run, noted: int, end: float) -> int:
             late += 1
             deliver(run.requests, run.gap_counts, run.gap_sums, slot, end)
         if slot.num_output_tokens == targets[k]:
-            complete(run.problem, w, run.requests, run.finished, slot, end)
+            free_memory(run, slot)
+            complete(w, run.requests, run.finished, slot, end)
             close_up(active, targets, stay, k, gone)
             stay = k + 1
             gone += 1
     close_up(active, targets, stay, w.num_active, gone)
     w.num_active -= gone
     return late
+
+
+@jit_inline
+def update_cache(run: Run, in_use: int) -> None:
+    """Let the batch take its memory from the prefix cache, and enter what it has computed into the map.
+
+    Args:
+        run: the tables.
+        in_use: memory in use while the batch runs, tokens.
+    """
+    p, w = run.problem, run.w
+    make_room(cache_of(run), run.requests, p, w, in_use)
+    w.cached_time += w.kv_cached * w.batch_duration
+    share_computed(cache_of(run), run.requests, p, w, run.active, run.decision.front)
 
 
 @jit_inline
@@ -243,6 +258,8 @@ def process_tokens(run: Run, end: float) -> tuple[int, int]:
                 more, noted = make_token(slot, targets[k], k, notes, noted, last_batch_end, end)
                 apart += more
                 made += 1
+    if run.problem.prefix_unit > 0:
+        update_cache(run, w.kv_allocated + (written if run.problem.block_size == 1 else 0))
     usual, late = made - apart, settle(run, noted, end) if noted > 0 else 0
     w.kv_tokens += written
     if run.problem.block_size == 1:
@@ -300,6 +317,7 @@ def finish_batch(run: Run) -> None:
     made, written = process_tokens(run, end)
     if run.problem.block_size == 1:
         kv = w.batch_kv + written
+    w.kv_cached = run.pool.num_cached * run.problem.prefix_unit
     duration = w.batch_duration
     w.phase = READY
     w.iteration += 1

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kvgym.compiling.kernel import jit, jit_inline
+from kvgym.compiling.kernel import jit, jit_expand, jit_inline
+from kvgym.compiling.references import by_address
 from kvgym.compiling.tables import FRONT, WHOLE, Table, declared
+from kvgym.simulator.prefix_cache import PrefixCache, start_waiting
 from kvgym.simulator.queue import queue_insert
 from kvgym.simulator.tables import (
+    CONTENT,
     DECIDE,
     DECISION,
     DONE,
@@ -17,16 +21,20 @@ from kvgym.simulator.tables import (
     ITERATION,
     LOAD,
     LOG_FULL,
+    POOL,
+    PREFIX,
     PROBLEM,
     REQUEST,
     SLOT,
     STALLED,
     TRACKER,
+    UNIT,
     UNKNOWN,
     WAITING,
     WORKER,
     WORKLOAD,
 )
+from kvgym.workloads.layout import words
 
 
 class Run(NamedTuple):
@@ -34,8 +42,11 @@ class Run(NamedTuple):
 
     A field added here is a table of every simulation, cluster and environment. ``targets`` are the true output lengths
     of the active requests, kept apart from what policies observe; ``queued`` and ``finished`` the requests that joined
-    the queue and finished since the last decision. Lengths: ``num_requests`` n, ``slots`` A, ``queued`` 2n,
-    ``gap_bins`` GAP_BINS or those of a sparse histogram, ``log`` as many iterations as it has room for.
+    the queue and finished since the last decision. The last six are the prefix cache, see
+    :class:`~kvgym.simulator.prefix_cache.PrefixCache`.
+    Lengths: ``num_requests`` n, ``slots`` A, ``queued`` 2n, ``gap_bins`` GAP_BINS or those of a sparse histogram,
+    ``log`` as many iterations as it has room for; without a prefix cache they have none, but for
+    the one record of ``pool``.
     """
 
     problem: Annotated[Any, Table(PROBLEM, touched=WHOLE)]
@@ -55,10 +66,45 @@ class Run(NamedTuple):
     gap_counts: Annotated[Any, Table("i8", "gap_bins", shared=True)]
     gap_sums: Annotated[Any, Table("f8", "gap_bins", shared=True)]
     log: Annotated[Any, Table(ITERATION, "log", shared=True)]
+    pool: Annotated[Any, Table(POOL)]
+    units: Annotated[Any, Table(UNIT, "units")]
+    contents: Annotated[Any, Table(CONTENT, "contents")]
+    chain: Annotated[Any, Table("i4", "chain", shared=True)]
+    held: Annotated[Any, Table("i4", "held", shared=True)]
+    prefix: Annotated[Any, Table(PREFIX, "prefix", shared=True)]
 
 
 RUN_TABLES = declared(Run)
 """The tables of a run by name, in the order of the fields of :class:`Run`."""
+
+
+def blank_requests(n: int) -> NDArray[Any]:
+    """Return the records of requests that have not arrived, dtype REQUEST, shape (n,)."""
+    record, records = np.zeros(1, REQUEST), np.empty(n, REQUEST)
+    for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
+        record[name] = np.nan
+    record["worker"] = UNKNOWN
+    words(records)[:] = words(record)
+    return records
+
+
+@jit_expand
+def cache_tables(run: Run) -> PrefixCache:
+    """Return the tables of the prefix cache."""
+    return PrefixCache(run.pool, run.units, run.contents, run.chain, run.held, run.prefix)
+
+
+@jit_expand
+def cache_of(run: Run) -> PrefixCache:
+    """Return the prefix cache as its functions take it: by address, since they are called for every unit."""
+    return by_address(cache_tables(run))
+
+
+@jit_inline
+def show_hit(run: Run, i: int) -> None:
+    """Show in the row of a request that has joined the queue what it finds in the prefix cache, if there is one."""
+    if run.problem.prefix_unit > 0:
+        start_waiting(cache_of(run), run.requests, run.problem.prefix_unit, i)
 
 
 @jit
@@ -147,6 +193,7 @@ def take_arrivals(run: Run) -> None:
         reveal(run.problem, run.workload[i], run.requests[i])
         assign(run.w, run.requests[i])
         join(run.w, run.requests, run.queued, i)
+        show_hit(run, i)
         run.tracker.next_arrival += 1
 
 
@@ -154,6 +201,7 @@ def take_arrivals(run: Run) -> None:
 def advance_clock(w: Any, until: float) -> None:
     """Advance the clock, and the integrals of memory and active requests over time."""
     w.kv_time += w.kv_allocated * (until - w.clock)
+    w.cached_time += w.kv_cached * (until - w.clock)
     w.active_time += w.num_active * (until - w.clock)
     w.clock = until
 

@@ -13,7 +13,8 @@ import numpy as np
 from kvgym.compiling.kernel import jit_inline
 from kvgym.simulator.apply_decision import activate, apply_evictions, check_decision
 from kvgym.simulator.batch import finish_batch, start_batch
-from kvgym.simulator.boundary import Run, advance_clock, next_arrival_time
+from kvgym.simulator.boundary import Run, advance_clock, cache_of, next_arrival_time
+from kvgym.simulator.prefix_cache import make_room
 from kvgym.simulator.tables import (
     BUSY,
     DEADLOCK,
@@ -39,6 +40,8 @@ def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
         d.front = 0
     for j in range(d.num_admit):
         activate(run, run.admit[j], run.admit_tokens[j] if d.explicit == 1 else UNKNOWN)
+    if run.problem.prefix_unit > 0:
+        make_room(cache_of(run), run.requests, run.problem, w, w.kv_allocated)
     w.total_admitted += d.num_admit
     w.total_put_back += d.num_put_back
     w.total_overflows += 1 if d.num_evict + d.num_put_back > 0 else 0
@@ -72,6 +75,8 @@ def carry_out(run: Run, batch_time: Any, batch_params: Any) -> int:
 @jit_inline
 def clear_decision(run: Run) -> None:
     """Reset the decision: run all active requests and admit none."""
+    if run.problem.prefix_unit > 0:
+        run.pool.stamp += 1
     d = run.decision
     d.act, d.explicit, d.num_admit, d.num_evict, d.num_put_back = RUN, 0, 0, 0, 0
     d.wait_until = np.inf

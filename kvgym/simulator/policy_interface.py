@@ -25,7 +25,8 @@ from kvgym.compiling.kernel import Kernel, jit_expand, kernel
 from kvgym.compiling.references import Reference
 from kvgym.compiling.tables import Table, declared, opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
-from kvgym.simulator.boundary import Run
+from kvgym.simulator.boundary import RUN_TABLES, Run, cache_tables
+from kvgym.simulator.prefix_cache import PrefixCache
 from kvgym.simulator.tables import DECISION, LOAD, PROBLEM, REQUEST, SLOT, WORKER
 
 
@@ -47,6 +48,8 @@ class RuleView(NamedTuple):
             moved away are listed backwards from its end, see :func:`kvgym.kernels.left_request`.
         finished: int32 (A,), ids of the requests that finished since the last decision; the first
             ``worker.num_finished`` entries count.
+        cache: the :class:`~kvgym.simulator.prefix_cache.PrefixCache`, for :func:`kvgym.kernels.shared_by`; its tables
+            are empty if ``problem.prefix_unit`` is 0.
         load: LOAD record, scratch space for the load of a batch, for which ``batch_time`` returns the duration.
         batch_time: the worker's batch-time kernel, ``(load, batch_params) -> seconds``.
         batch_params: float64 (k,), its parameters.
@@ -58,6 +61,7 @@ class RuleView(NamedTuple):
     active: Any
     queued: Any
     finished: Any
+    cache: Any
     load: Any
     batch_time: Any
     batch_params: Any
@@ -144,6 +148,7 @@ def view_of(run: Run, batch_time: Any, batch_params: Any) -> RuleView:
         run.active,
         run.queued,
         run.finished,
+        cache_tables(run),
         run.load,
         batch_time,
         batch_params,
@@ -181,6 +186,16 @@ _I4 = types.int32[::1]
 MEMORY = tuple_type(RuleMemory, *map(table_type, MEMORY_DTYPES))
 """Numba type of :class:`RuleMemory`."""
 
+_CACHE = tuple_type(
+    PrefixCache,
+    *(
+        table_type(RUN_TABLES[name].dtype)
+        if RUN_TABLES[name].length
+        else numba.from_dtype(RUN_TABLES[name].dtype)
+        for name in PrefixCache._fields
+    ),
+)
+
 POLICY_SIGNATURE = types.void(
     Reference(
         tuple_type(
@@ -191,6 +206,7 @@ POLICY_SIGNATURE = types.void(
             table_type(SLOT),
             _I4,
             _I4,
+            _CACHE,
             numba.from_dtype(LOAD),
             types.FunctionType(BATCH_TIME_SIGNATURE),
             types.float64[::1],

@@ -14,10 +14,11 @@ from kvgym.compiling.kernel import Kernel, jit_disabled, uncompiled
 from kvgym.compiling.records import as_records, sparse_zeros
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.batch_time import duration_error, params_of
-from kvgym.simulator.boundary import RUN_TABLES, Run
+from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests
 from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
 from kvgym.simulator.loop import run_loop, step_worker
 from kvgym.simulator.policy_interface import MemoryRoom, RuleDecision, RuleMemory
+from kvgym.simulator.prefix_cache import empty_caches
 from kvgym.simulator.progress import in_slices
 from kvgym.simulator.system import ROLES, System
 from kvgym.simulator.tables import (
@@ -37,7 +38,6 @@ from kvgym.simulator.tables import (
     MOVE,
     NO_MEMORY,
     OK,
-    REQUEST,
     STALLED,
     TOO_MANY,
     UNKNOWN,
@@ -46,19 +46,9 @@ from kvgym.simulator.tables import (
 from kvgym.simulator.view import SystemView
 from kvgym.utils.arguments import explained
 from kvgym.utils.user_code import calling, named_errors
-from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 
 _tables_of = operator.attrgetter(*RUN_TABLES)
-
-
-def _unseen_request() -> NDArray[Any]:
-    """Return the record of a request that has not arrived, dtype REQUEST, shape (1,)."""
-    record = np.zeros(1, REQUEST)
-    for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
-        record[name] = np.nan
-    record["worker"] = UNKNOWN
-    return record
 
 
 _MARGIN_ADVICE = "If it evicts and readmits the same requests for ever, it needs a larger protection margin."
@@ -95,6 +85,12 @@ class Simulation:
     gap_counts: NDArray[np.int64]
     gap_sums: NDArray[np.float64]
     log: NDArray[Any]
+    pool: NDArray[Any]
+    units: NDArray[Any]
+    contents: NDArray[Any]
+    chain: NDArray[np.int32]
+    held: NDArray[np.int32]
+    prefix: NDArray[Any]
 
     @explained
     def __init__(
@@ -112,9 +108,12 @@ class Simulation:
         slots = max(1, min(n, int(system.usable_capacities.max())))
         self.system, self.table, self.needs, self.policy_name = system, table, needs, policy_name
         self.compiled = compiled and not jit_disabled()
-        given = {"problem": system.to_record(table, needs, log), "workload": table.to_records()}
-        requests = given["requests"] = np.empty(n, REQUEST)
-        words(requests)[:] = words(_unseen_request())
+        given = {
+            "problem": system.to_record(table, needs, log),
+            "workload": table.to_records(),
+            "requests": blank_requests(n),
+            **empty_caches(table, system.prefix_unit, system.usable_capacities),
+        }
         lengths = {
             "num_requests": n,
             "slots": slots,
@@ -123,7 +122,7 @@ class Simulation:
             "log": 4096 if log else 0,
         }
         for name, kind in RUN_TABLES.items():
-            length = (lengths[kind.length],) if kind.length else ()
+            length = (lengths.get(kind.length, 0),) if kind.length else ()
             shape = (length or (1,)) if kind.shared else (r, *length)
             setattr(self, name, guarded(given[name] if name in given else sparse_zeros(shape, kind.dtype)))
         self.workers["index"] = np.arange(r)

@@ -32,6 +32,7 @@ from kvgym.workloads.table import RequestTable
 FIRST_TOKEN = {"counted": (1, 1), "uncounted": (0, 1), "decode": (0, 0)}
 OUTPUT_KV = ("at_once", "next_iteration")
 PROGRESS_ON_EVICT = {"lost": PROGRESS_LOST, "recompute": PROGRESS_RECOMPUTE, "kept": PROGRESS_KEPT}
+PREFIX_CACHES = ("off", "computed")
 ROLES = {"mixed": ROLE_MIXED, "prefill": ROLE_PREFILL, "decode": ROLE_DECODE}
 
 LEAST_EFFORT = 1_000_000_000
@@ -153,6 +154,11 @@ class System:
         block_size: tokens of a block, of every worker. Memory is handed out in whole blocks: a request with k KV
             tokens takes ⌈k / block_size⌉ of them, and what remains of the capacity beyond whole blocks cannot be
             used. 1 counts tokens, as the papers' models do; engines with paged memory use about 16.
+        prefix_cache: ``"computed"`` keeps the KV of requests that have gone until its memory is needed, and requests
+            with the same beginning share it from the end of the batch that computes it, see
+            :mod:`kvgym.simulator.prefix_cache`. ``"off"``: every request computes and holds all of its KV itself.
+        prefix_block: tokens that the prefix cache finds, holds and drops together, a multiple of ``block_size``;
+            None = ``block_size``. Larger units are faster and find less.
     """
 
     kv_capacity: int
@@ -168,6 +174,8 @@ class System:
     workers: tuple[Worker, ...] = ()
     block_size: int = 1
     output_kv: str = "at_once"
+    prefix_cache: str = "off"
+    prefix_block: int | None = None
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -197,6 +205,7 @@ class System:
                 f"workers = {shown(self.workers)}; make clusters with System.cluster or replicate"
             )
         self._check_blocks()
+        self._check_cache()
         if self.stall_limit is not None:
             whole_number(self.stall_limit, "stall_limit", "a whole number ≥ 1, or None", most=2**62)
         for name in ("swap_time", "transfer_latency", "transfer_time"):
@@ -226,6 +235,23 @@ class System:
         if size > smallest:
             raise ConfigError(
                 f"block_size = {size}, but a worker has kv_capacity = {smallest} tokens; expected at most that"
+            )
+
+    def _check_cache(self) -> None:
+        _check_name("prefix_cache", self.prefix_cache, PREFIX_CACHES)
+        smallest = min(whole_blocks(worker.kv_capacity, self.block_size) for worker in self.all_workers)
+        if self.prefix_block is not None:
+            expected = f"a multiple of block_size = {self.block_size}, at most kv_capacity = {smallest}"
+            whole_number(self.prefix_block, "prefix_block", expected, most=smallest)
+            if self.prefix_block % self.block_size:
+                raise ConfigError(f"prefix_block = {self.prefix_block}; expected {expected}")
+            if self.prefix_cache == "off":
+                raise ConfigError(
+                    f"prefix_block = {self.prefix_block} without a prefix cache; set prefix_cache: computed as well"
+                )
+        if self.prefix_cache != "off" and self.workers:
+            raise ConfigError(
+                f"prefix_cache = {self.prefix_cache} on a cluster of {len(self.workers)} workers; expected one worker"
             )
 
     @classmethod
@@ -266,6 +292,11 @@ class System:
         return self.workers or (Worker(self.kv_capacity, self.batch_time),)
 
     @property
+    def prefix_unit(self) -> int:
+        """Tokens of a unit of the prefix cache; 0 without one."""
+        return 0 if self.prefix_cache == "off" else self.prefix_block or self.block_size
+
+    @property
     def num_prefill_workers(self) -> int:
         """Number of workers that only prefill."""
         return sum(worker.role == "prefill" for worker in self.workers)
@@ -287,6 +318,21 @@ class System:
         capacities = np.array(sizes, np.int64)
         capacities.setflags(write=False)
         return capacities
+
+    def check_whole_prompts(self, what: str) -> None:
+        """Check that every request computes and holds its whole prompt itself.
+
+        Args:
+            what: what depends on it, the subject of the message.
+
+        Raises:
+            ConfigError: there is a prefix cache.
+        """
+        if self.prefix_unit:
+            raise ConfigError(
+                f"{what} assumes that every request computes its whole prompt, and does not hold with prefix_cache = "
+                f"{self.prefix_cache}; set it to off"
+            )
 
     def check_fits(self, table: RequestTable) -> None:
         """Check that every request can be served alone on every worker it may go to.
@@ -314,7 +360,7 @@ class System:
         problem = np.zeros(len(self.all_workers), PROBLEM)
         p = problem[0]
         longest = int((table.prompt_len + table.output_len).max()) if len(table) else 0
-        p["block_size"] = self.block_size
+        p["block_size"], p["prefix_unit"] = self.block_size, self.prefix_unit
         p["num_requests"] = len(table)
         p["prefill_emits"], p["ttft_at_prefill"] = FIRST_TOKEN[self.first_token]
         p["prefill_writes"] = p["prefill_emits"] - self.unwritten_tokens

@@ -114,7 +114,9 @@ WORKER = np.dtype(
         ("last_batch_end", "f8"),
         ("iteration", "i8"),  # batches executed, stalled ones included
         ("kv_tokens", "i8"),  # at rest
-        ("kv_allocated", "i8"),  # tokens of the blocks that hold them
+        ("kv_allocated", "i8"),  # memory in use: tokens of the blocks that hold them
+        ("kv_shared", "i8"),  # by how much the memory of the requests, each counted alone, exceeds that
+        ("kv_cached", "i8"),  # memory in the prefix cache that is not in use, tokens; free for all purposes
         ("num_full", "i8"),  # active requests that need a new block for their next token
         ("num_active", "i8"),
         ("num_prefilling", "i8"),
@@ -154,9 +156,17 @@ WORKER = np.dtype(
         ("total_prefill_tokens", "i8"),  # as processed, repeats included
         ("total_swapped_tokens", "i8"),  # KV tokens moved to or from CPU memory
         ("total_batch_requests", "i8"),  # sum over iterations of requests in the batch
+        # With a prefix cache: tokens that requests had to process when they first started, those of them that were
+        # found, the same for starts after an eviction, and units dropped from the cache.
+        ("total_known_tokens", "i8"),
+        ("total_hit_tokens", "i8"),
+        ("total_known_resumed", "i8"),
+        ("total_hit_resumed", "i8"),
+        ("total_dropped_units", "i8"),
         ("peak_kv_tokens", "i8"),  # most memory in use, allocated tokens
         ("busy_time", "f8"),
         ("kv_time", "f8"),  # integral of memory in use, allocated tokens, over time
+        ("cached_time", "f8"),  # integral of cached memory that is not in use, tokens, over time
         ("active_time", "f8"),  # integral of active requests over time
     ],
     align=True,
@@ -177,6 +187,56 @@ DECISION = np.dtype(
 )
 """Decision of a policy; its lists are separate arrays."""
 
+POOL = np.dtype(
+    [
+        ("num_cached", "i8"),  # units that no active request holds
+        ("head", "i4"),  # first of them: the next to be dropped
+        ("tail", "i4"),
+        ("spare", "i4"),  # first unused row among the used ones
+        ("num_rows", "i4"),  # rows that have been used
+        ("stamp", "i8"),  # of the decision being made or checked
+        ("next_full", "i8"),  # worker iteration before which no decoding request fills a unit
+    ],
+    align=True,
+)
+"""Scalars of a worker's prefix cache, see :mod:`kvgym.simulator.prefix_cache`."""
+
+UNIT = np.dtype(
+    [
+        ("content", "i4"),
+        ("holders", "i4"),  # active requests that hold it
+        ("before", "i4"),  # neighbours in the list of cached units; ``after`` also links unused rows
+        ("after", "i4"),
+        ("copy_before", "i4"),  # ring of the units with the same content, in order of entry
+        ("copy_after", "i4"),
+        ("planned", "i4"),  # change of holders by the decision of ``stamp``
+        ("stamp", "i8"),
+    ],
+    align=True,
+)
+"""A unit of KV memory with a content that later requests can find."""
+
+CONTENT = np.dtype([("unit", "i4"), ("waiting", "i4", (2,))], align=True)
+"""First unit with a content, and the first waiting request with a hit that ends there (ENDS) or that lacks it next
+(LACKS); UNKNOWN if there is none.
+"""
+
+ENDS, LACKS = 0, 1
+
+PREFIX = np.dtype(
+    [
+        ("chain", "i8"),  # place of its chain in the table of chains
+        ("held", "i8"),  # place of its units in the table of held units
+        ("length", "i4"),  # of its chain
+        ("most", "i4"),  # most units that it may find while it waits
+        ("num_units", "i4"),  # found while it waits; held, and open to others, while it is active
+        ("before", "i4", (2,)),  # neighbours in the lists of CONTENT.waiting
+        ("after", "i4", (2,)),
+    ],
+    align=True,
+)
+"""What the prefix cache knows of a request."""
+
 LOAD = np.dtype(
     [
         ("num_prefills", "i8"),  # requests with a prefill chunk
@@ -195,6 +255,7 @@ PROBLEM = np.dtype(
     [
         ("kv_capacity", "i8"),  # of whole blocks
         ("block_size", "i8"),  # tokens
+        ("prefix_unit", "i8"),  # tokens of a unit of the prefix cache, whole blocks; 0: no prefix cache
         ("num_requests", "i8"),
         ("prefill_emits", "i8"),  # 1: the last prefill chunk emits output token 1
         ("prefill_writes", "i8"),  # 1: and writes its KV

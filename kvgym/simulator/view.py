@@ -9,8 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import InformationError, shown
+from kvgym.simulator.boundary import RUN_TABLES
 from kvgym.simulator.decision import Decision
 from kvgym.simulator.policy_interface import RuleDecision, RuleMemory, RuleView
+from kvgym.simulator.prefix_cache import PrefixCache
 from kvgym.simulator.tables import RUN, UNKNOWN
 
 # Columns that exist only for policies with the given need.
@@ -243,6 +245,12 @@ class SystemView:
             tables["active"][worker],
             tables["queued"][worker],
             tables["finished"][worker],
+            PrefixCache(
+                *(
+                    tables[name] if RUN_TABLES[name].shared else tables[name][worker]
+                    for name in PrefixCache._fields
+                )
+            ),
             tables["load"][worker],
             uncompiled(batch_time),
             batch_params,

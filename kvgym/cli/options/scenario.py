@@ -99,6 +99,13 @@ SCENARIO_OPTIONS: dict[str, Declared] = {
     ),
     "kv_capacity": _option("hardware", "Replace the KV capacity, tokens."),
     "block_size": _option("hardware", "Replace the block size, the number of tokens per block of KV memory."),
+    "prefix_cache": _option(
+        "hardware",
+        "Prefix cache: computed keeps KV for later requests that begin alike (block hashes in the trace); or off.",
+    ),
+    "prefix_block": _option(
+        "hardware", "Tokens per unit of the prefix cache (default: a block); a multiple of the block size."
+    ),
     "rules": _option(
         "hardware",
         "Rules of the engine: engine, as in servers today (an evicted request keeps its output, recomputes its KV and "

@@ -95,6 +95,7 @@ class Episodes(Arrays):
         first = self.workload.sample(0)
         self.check_information(first)
         self.system: System = config.make_system(self.scenario, self.workload, len(first))
+        self.system.check_whole_prompts("an environment")
         self.kind = config.kind
         self.settings = config.make_settings(
             self.system.batch_time, len(first), self.workload.mean_rate, compiled=self.compiled

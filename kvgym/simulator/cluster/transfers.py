@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvgym.compiling.kernel import jit
-from kvgym.simulator.apply_decision import detach
+from kvgym.simulator.apply_decision import detach, free_memory
 from kvgym.simulator.batch import close_up
 from kvgym.simulator.boundary import Run, advance_clock, assign, expected_tokens, join
 from kvgym.simulator.cluster.event_queue import NEVER, NOW, set_time
@@ -59,7 +59,8 @@ def hand_over(run: Run) -> None:
             continue
         i = slot.request_id
         r = run.requests[i]
-        detach(run.problem, w, r, slot)
+        free_memory(run, slot)
+        detach(w, r, slot)
         depart(w, r)
         r.status = TRANSFERRING
         r.queue_next = UNKNOWN
@@ -158,7 +159,8 @@ def leave_batch(run: Run, i: int) -> None:
     w, k = run.w, 0
     while run.active[k].request_id != i:
         k += 1
-    detach(run.problem, w, run.requests[i], run.active[k])
+    free_memory(run, run.active[k])
+    detach(w, run.requests[i], run.active[k])
     close_up(run.active, run.targets, k + 1, w.num_active, 1)
     w.num_active -= 1
 

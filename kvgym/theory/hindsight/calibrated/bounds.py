@@ -156,7 +156,8 @@ def check_boundable(table: RequestTable, system: System, metric: str) -> None:
     """Check that there is a bound on a metric.
 
     Raises:
-        ConfigError: there is none, there are no requests, or the system has a horizon or writes KV late.
+        ConfigError: there is none, there are no requests, or the system has a horizon or a prefix cache, or writes KV
+            late.
         WorkloadError: a request can never be served.
     """
     if metric not in METRICS:
@@ -173,6 +174,7 @@ def check_boundable(table: RequestTable, system: System, metric: str) -> None:
             f"output_kv = {system.output_kv}: bounds count the KV of each output token at once, which takes more "
             "memory; bound a system with output_kv = at_once"
         )
+    system.check_whole_prompts("a bound")
     system.check_fits(table)
 
 

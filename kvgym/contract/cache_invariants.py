@@ -1,0 +1,90 @@
+"""Invariants of a prefix cache, found by searching its tables from scratch."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+from kvgym.simulator.tables import UNKNOWN
+
+
+def check_cache(simulation: Any) -> None:
+    """Check the prefix cache of a worker that is about to decide; does nothing without one.
+
+    Args:
+        simulation: a :class:`~kvgym.simulator.simulation.Simulation` of one worker.
+    """
+    unit = simulation.system.prefix_unit
+    if unit == 0:
+        return
+    size, capacity = simulation.system.block_size, simulation.system.usable_capacity
+    worker, pool = simulation.workers[0], simulation.pool[0]
+    units, contents = simulation.units[0], simulation.contents[0]
+    prefix, chain, held = simulation.prefix, simulation.chain, simulation.held
+    active = simulation.active[0][: int(worker["num_active"])]
+
+    def chain_of(i: int) -> list[int]:
+        start, length = int(prefix["chain"][i]), int(prefix["length"][i])
+        return list(map(int, chain[start : start + length]))
+
+    copies: dict[int, list[int]] = {}
+    for content, first in enumerate(contents["unit"].tolist()):
+        ring: list[int] = []
+        b = first
+        while b != UNKNOWN and (not ring or b != first):
+            ring.append(b)
+            assert units["content"][b] == content
+            assert units["copy_before"][units["copy_after"][b]] == b
+            b = int(units["copy_after"][b])
+        if ring:
+            copies[content] = ring
+    in_map = [b for ring in copies.values() for b in ring]
+    assert len(set(in_map)) == len(in_map)
+
+    holders: Counter[int] = Counter()
+    own = private = 0
+    for slot in active:
+        i, kv = int(slot["request_id"]), int(slot["num_kv_tokens"])
+        count = int(prefix["num_units"][i])
+        start = int(prefix["held"][i])
+        mine = held[start : start + count].tolist()
+        assert [int(units["content"][b]) for b in mine] == chain_of(i)[:count]
+        assert count * unit <= kv
+        holders.update(mine)
+        memory = -(-kv // size) * size
+        own += memory
+        private += memory - count * unit
+    assert {b: int(units["holders"][b]) for b in in_map} == {b: holders[b] for b in in_map}
+    assert set(holders) <= set(in_map)
+
+    cached, b, before = [], int(pool["head"]), UNKNOWN
+    while b != UNKNOWN:
+        assert units["before"][b] == before
+        cached.append(b)
+        before, b = b, int(units["after"][b])
+    assert pool["tail"] == before
+    assert pool["num_cached"] == len(cached)
+    assert sorted(cached) == sorted(b for b in in_map if not holders[b])
+    assert worker["kv_allocated"] == private + unit * len(holders)
+    assert worker["kv_shared"] == own - worker["kv_allocated"]
+    assert worker["kv_allocated"] + unit * len(cached) <= capacity
+
+    total = {content: sum(holders[b] for b in ring) for content, ring in copies.items()}
+    for i in range(len(prefix)):
+        contents_of = chain_of(i)
+        for earlier, later in itertools.pairwise(contents_of):
+            if later in copies:
+                assert earlier in copies
+                assert total[earlier] >= total[later]
+    row = simulation.workers[0]["queue_head"]
+    while row != UNKNOWN:
+        r, p = simulation.requests[row], prefix[row]
+        known = int(r["num_kv_tokens"] + r["num_prefill_left"])
+        if p["most"] > 0:
+            fresh = 0
+            while fresh < min((known - 1) // unit, int(p["length"])) and chain_of(row)[fresh] in copies:
+                fresh += 1
+            assert p["num_units"] == fresh
+            assert r["num_kv_tokens"] == fresh * unit
+        row = int(r["queue_next"])

@@ -1,0 +1,355 @@
+"""The prefix cache of a worker: KV memory that stays after its request has gone, for later requests that begin alike.
+
+KV memory is shared in *units* of whole blocks. A request has a *chain*: a number for each full unit of its tokens.
+Equal numbers mean equal text, and equal text before it. When the tokens of a unit have been computed, the unit enters
+the *map*, in which later requests find it by its content. The memory of a worker divides into:
+
+- used: units with holders, and what requests have beyond their units in the map;
+- cached: units in the map without a holder. They are free memory: new blocks take the unused memory first, and then
+  drop the cached unit that has been without a holder for longest;
+- unused: the rest.
+
+A request finds the longest beginning of its chain that is in the map, short of its last token, because at least one
+token must be computed. While it waits, its row always shows the present hit: the hit counts as KV tokens and not as
+prompt left. This is kept up to date by events: a waiting request is listed with the content at which its hit ends and
+with the one that it lacks next, and every change of the map looks only at the requests listed there. A request that
+starts becomes a holder of its hit. A request that leaves gives its units up from the last to the first, so that the end
+of a chain is dropped before its beginning. A unit in the map therefore always has its predecessors there.
+
+Equal units that two requests compute side by side stay *copies*: each takes memory, the first one is found.
+
+Source: the block pool of vLLM's V1 engine (``vllm/v1/core/block_pool.py``, ``kv_cache_manager.py``, releases 0.24 and
+0.33), with the same hits, order of eviction and copies. Here a unit enters the map at the end of the batch that
+computes it; there, when the batch is scheduled.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.compiling.kernel import jit
+from kvgym.compiling.records import sparse_zeros
+from kvgym.simulator.tables import CONTENT, ENDS, LACKS, POOL, PREFIX, UNIT, UNKNOWN
+from kvgym.workloads.table import RequestTable
+
+_NEVER = 2**62
+"""Later than any iteration."""
+
+
+class PrefixCache(NamedTuple):
+    """The tables of a worker's prefix cache: n requests, D contents, N units; empty without one.
+
+    Attributes:
+        pool: POOL record.
+        units: UNIT (N,).
+        contents: CONTENT (D,).
+        chain: int32 (T,), the contents of the chains of all requests, which may overlap.
+        held: int32 (H,), the units that active requests hold, in the order of their chains.
+        prefix: PREFIX (n,).
+    """
+
+    pool: Any
+    units: Any
+    contents: Any
+    chain: Any
+    held: Any
+    prefix: Any
+
+
+def empty_caches(table: RequestTable, unit: int, capacities: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """Return the tables of empty prefix caches, by the names of the fields of :class:`PrefixCache`.
+
+    Args:
+        table: the requests; without block hashes none finds anything.
+        unit: tokens of a unit; 0 = no prefix cache: tables without rows, but for those of pools.
+        capacities: memory of each worker, tokens, (r,). ``pool``, ``units`` and ``contents`` have a row for each.
+
+    Raises:
+        WorkloadError: the unit does not fit the blocks that the hashes stand for.
+    """
+    r = len(capacities)
+    pool = np.zeros(r, POOL)
+    pool["head"] = pool["tail"] = pool["spare"] = UNKNOWN
+    prefix = np.zeros(len(table) if unit else 0, PREFIX)
+    chain, contents = np.zeros(0, np.int32), np.zeros((r, 0), CONTENT)
+    if unit and table.hashes is not None:
+        chains = table.hashes.chains(unit)
+        chain, contents = chains.chain, np.empty((r, chains.num_contents), CONTENT)
+        contents["unit"], contents["waiting"] = UNKNOWN, UNKNOWN
+        prefix["chain"], prefix["length"] = chains.chain_start, chains.chain_len
+        prefix["held"] = np.cumsum(chains.chain_len) - chains.chain_len
+    return {
+        "pool": pool,
+        "units": sparse_zeros((r, int(capacities.max()) // unit if unit else 0), UNIT),
+        "contents": contents,
+        "chain": chain,
+        "held": sparse_zeros((int(prefix["length"].sum()),), np.int32),
+        "prefix": prefix,
+    }
+
+
+# ------------------------------------------------------------ waiting requests
+
+
+@jit
+def list_waiting(c: PrefixCache, kind: int, place: int, i: int) -> None:
+    """List request ``i`` with the content at ``place`` of the chains; ``kind`` is ENDS or LACKS."""
+    content, r = c.contents[c.chain[place]], c.prefix[i]
+    following = content.waiting[kind]
+    r.before[kind], r.after[kind] = UNKNOWN, following
+    if following != UNKNOWN:
+        c.prefix[following].before[kind] = i
+    content.waiting[kind] = i
+
+
+@jit
+def unlist_waiting(c: PrefixCache, kind: int, place: int, i: int) -> None:
+    """Remove request ``i`` from the list of the content at ``place``."""
+    r = c.prefix[i]
+    before, following = r.before[kind], r.after[kind]
+    if before == UNKNOWN:
+        c.contents[c.chain[place]].waiting[kind] = following
+    else:
+        c.prefix[before].after[kind] = following
+    if following != UNKNOWN:
+        c.prefix[following].before[kind] = before
+
+
+@jit
+def set_hit(c: PrefixCache, requests: Any, unit: int, i: int, found: int) -> None:
+    """Let the waiting request ``i`` have a hit of ``found`` units, list it, and show the hit in its row."""
+    p, r = c.prefix[i], requests[i]
+    change = (found - p.num_units) * unit
+    r.num_kv_tokens += change
+    r.num_prefill_left -= change
+    p.num_units = found
+    if found > 0:
+        list_waiting(c, ENDS, p.chain + found - 1, i)
+    if found < p.most:
+        list_waiting(c, LACKS, p.chain + found, i)
+
+
+@jit
+def forget_hit(c: PrefixCache, i: int) -> None:
+    """Remove the waiting request ``i`` from the lists; its row still shows its hit."""
+    p = c.prefix[i]
+    if p.num_units > 0:
+        unlist_waiting(c, ENDS, p.chain + p.num_units - 1, i)
+    if p.num_units < p.most:
+        unlist_waiting(c, LACKS, p.chain + p.num_units, i)
+
+
+@jit
+def find_hit(c: PrefixCache, i: int, found: int) -> int:
+    """Return the units that request ``i`` finds in the map, of which the first ``found`` are known to be there."""
+    p = c.prefix[i]
+    while found < p.most and c.contents[c.chain[p.chain + found]].unit != UNKNOWN:
+        found += 1
+    return found
+
+
+@jit
+def start_waiting(c: PrefixCache, requests: Any, unit: int, i: int) -> None:
+    """Show in the row of a request that joins the queue what it finds; nothing if it brings KV of its own."""
+    p, r = c.prefix[i], requests[i]
+    p.num_units = p.most = 0
+    if r.num_kv_tokens == 0:
+        p.most = min((r.num_prefill_left - 1) // unit, p.length)
+        set_hit(c, requests, unit, i, find_hit(c, i, 0))
+
+
+# ------------------------------------------------------------ units
+
+
+@jit
+def append_cached(c: PrefixCache, b: int) -> None:
+    """Add unit ``b``, which has no holder any more, to the end of the list of cached units."""
+    pool, u = c.pool, c.units[b]
+    u.before, u.after = pool.tail, UNKNOWN
+    if pool.tail == UNKNOWN:
+        pool.head = b
+    else:
+        c.units[pool.tail].after = b
+    pool.tail = b
+    pool.num_cached += 1
+
+
+@jit
+def remove_cached(c: PrefixCache, b: int) -> None:
+    """Remove unit ``b`` from the list of cached units."""
+    pool, u = c.pool, c.units[b]
+    if u.before == UNKNOWN:
+        pool.head = u.after
+    else:
+        c.units[u.before].after = u.after
+    if u.after == UNKNOWN:
+        pool.tail = u.before
+    else:
+        c.units[u.after].before = u.before
+    pool.num_cached -= 1
+
+
+@jit
+def enter_map(c: PrefixCache, requests: Any, unit: int, i: int) -> None:
+    """Enter the next unit of the active request ``i`` into the map; it is a copy if its content is there already."""
+    pool, p = c.pool, c.prefix[i]
+    b: Any = pool.spare
+    if b == UNKNOWN:
+        b = pool.num_rows
+        pool.num_rows += 1
+    else:
+        pool.spare = c.units[b].after
+    u, content = c.units[b], c.contents[c.chain[p.chain + p.num_units]]
+    u.content, u.holders, u.stamp = c.chain[p.chain + p.num_units], 1, 0
+    c.held[p.held + p.num_units] = b
+    p.num_units += 1
+    first = content.unit
+    if first == UNKNOWN:
+        content.unit = u.copy_before = u.copy_after = b
+        while content.waiting[LACKS] != UNKNOWN:
+            j = content.waiting[LACKS]
+            forget_hit(c, j)
+            set_hit(c, requests, unit, j, find_hit(c, j, c.prefix[j].num_units + 1))
+    else:
+        last = c.units[first].copy_before
+        u.copy_before, u.copy_after = last, first
+        c.units[last].copy_after = c.units[first].copy_before = b
+
+
+@jit
+def drop_first(c: PrefixCache, requests: Any, unit: int) -> None:
+    """Drop the first cached unit; its memory is unused afterwards."""
+    pool = c.pool
+    b = pool.head
+    remove_cached(c, b)
+    u = c.units[b]
+    content = c.contents[u.content]
+    if u.copy_after == b:
+        content.unit = UNKNOWN
+        while content.waiting[ENDS] != UNKNOWN:
+            j = content.waiting[ENDS]
+            forget_hit(c, j)
+            set_hit(c, requests, unit, j, c.prefix[j].num_units - 1)
+    else:
+        c.units[u.copy_before].copy_after = u.copy_after
+        c.units[u.copy_after].copy_before = u.copy_before
+        if content.unit == b:
+            content.unit = u.copy_after
+    u.after = pool.spare
+    pool.spare = b
+
+
+@jit
+def make_room(c: PrefixCache, requests: Any, problem: Any, w: Any, in_use: int) -> None:
+    """Drop cached units until they fit beside the memory that is in use, tokens."""
+    unit = problem.prefix_unit
+    while in_use + c.pool.num_cached * unit > problem.kv_capacity:
+        drop_first(c, requests, unit)
+        w.total_dropped_units += 1
+    w.kv_cached = c.pool.num_cached * unit
+
+
+# ------------------------------------------------------------ active requests
+
+
+@jit
+def hold_hit(c: PrefixCache, i: int) -> int:
+    """Make request ``i``, which starts, a holder of its hit; return how many of its units others hold as well."""
+    p, shared = c.prefix[i], 0
+    forget_hit(c, i)
+    for j in range(p.num_units):
+        b = c.contents[c.chain[p.chain + j]].unit
+        c.held[p.held + j] = b
+        u = c.units[b]
+        if u.holders == 0:
+            remove_cached(c, b)
+        else:
+            shared += 1
+        u.holders += 1
+    return shared
+
+
+@jit
+def give_up(c: PrefixCache, i: int) -> int:
+    """Let the active request ``i`` give up its units, from the last; return the number of those that others hold."""
+    p, shared = c.prefix[i], 0
+    for place in range(p.held + p.num_units - 1, p.held - 1, -1):
+        b = c.held[place]
+        u = c.units[b]
+        u.holders -= 1
+        if u.holders == 0:
+            append_cached(c, b)
+        else:
+            shared += 1
+    p.num_units = 0
+    return shared
+
+
+@jit
+def share_computed(c: PrefixCache, requests: Any, problem: Any, w: Any, active: Any, front: int) -> None:
+    """Enter the units into the map that the batch has filled, in order of activation.
+
+    KV counts as engines have it: if the prefill writes that of the first output token (``output_kv`` ``"at_once"``),
+    every request has one token less there. As long as no decoding request can fill a unit, only the others are
+    examined.
+
+    Args:
+        c: the prefix cache.
+        requests: REQUEST (n,).
+        problem: PROBLEM record.
+        w: WORKER record.
+        active: SLOT (A,).
+        front: slot before which every active request has decoded one token.
+    """
+    unit, pool = problem.prefix_unit, c.pool
+    first = front
+    if w.iteration >= pool.next_full:
+        first, pool.next_full = 0, _NEVER
+    for k in range(first, w.num_active):
+        slot = active[k]
+        p = c.prefix[slot.request_id]
+        kv = slot.num_kv_tokens - (problem.prefill_writes if slot.num_prefill_left == 0 else 0)
+        full = min(kv // unit, p.length)
+        while p.num_units < full:
+            enter_map(c, requests, unit, slot.request_id)
+        if p.num_units < p.length:
+            pool.next_full = min(pool.next_full, w.iteration + (p.num_units + 1) * unit - kv)
+
+
+# ------------------------------------------------------------ what a decision frees and takes
+
+
+@jit
+def unit_of(c: PrefixCache, i: int, j: int, active: bool) -> int:
+    """Return the j-th unit of request ``i``: held if it is active, found if it waits."""
+    p = c.prefix[i]
+    return int(c.held[p.held + j] if active else c.contents[c.chain[p.chain + j]].unit)
+
+
+@jit
+def planned_holders(c: PrefixCache, b: int) -> int:
+    """Return how many requests hold unit ``b`` under the decision so far."""
+    u = c.units[b]
+    return int(u.holders + (u.planned if u.stamp == c.pool.stamp else 0))
+
+
+@jit
+def units_of_others(c: PrefixCache, i: int, active: bool) -> int:
+    """Return how many units of request ``i``, held or found, others hold under the decision so far."""
+    shared = 0
+    for j in range(c.prefix[i].num_units):
+        shared += 1 if planned_holders(c, unit_of(c, i, j, active)) > (1 if active else 0) else 0
+    return shared
+
+
+@jit
+def plan_units(c: PrefixCache, i: int, active: bool, change: int) -> None:
+    """Add to the decision that each unit of request ``i``, held or found, has ``change`` more holders."""
+    for j in range(c.prefix[i].num_units):
+        u = c.units[unit_of(c, i, j, active)]
+        if u.stamp != c.pool.stamp:
+            u.stamp, u.planned = c.pool.stamp, 0
+        u.planned += change

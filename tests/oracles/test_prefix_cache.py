@@ -1,0 +1,162 @@
+"""The oracle of the prefix cache on examples worked by hand, and on runs that share nothing."""
+
+import numpy as np
+import pytest
+
+from kvgym.simulator.textbook import run_textbook
+from kvgym.workloads.table import RequestTable
+from oracles.prefix_cache import ReferencePool, run_reference
+
+# Blocks, tokens of a block, when units are listed; then a line per operation with what holds after it: tokens of the
+# hits (! = does not fit), cached contents with the next victim first, blank blocks, references. Requests are named by
+# their chains and, if needed, a number; "end" lists what the batch has filled and releases.
+EXAMPLES = {
+    "the last token is computed, so that the last unit becomes a copy": (6, 4, "computed", """
+        admit AB 8         | 0   |        | 4 | 11
+        end AB             |     | BA     | 4 |
+        admit AB2 8        | 4   | B      | 3 | 11
+        end AB2            |     | BBA    | 3 |
+        admit AB3 9        | 8   | B      | 2 | 111
+        """),
+    "two requests hold a prefix": (8, 4, "scheduled", """
+        admit ABC 12       | 0   |        | 5 | 111
+        admit ABD 13       | 8   |        | 3 | 11122
+        end ABC            |     | C      | 3 | 1111
+        end ABD            |     | CDBA   | 4 |
+        """),
+    "victims are the units released first": (5, 4, "computed", """
+        admit AB 8         | 0   |        | 3 | 11
+        end AB             |     | BA     | 3 |
+        admit CD 8         | 0   | BA     | 1 | 11
+        end CD             |     | BADC   | 1 |
+        admit XY 8         | 0   | ADC    | 0 | 11
+        end XY             |     | ADCYX  | 0 |
+        admit ABZ 12       | 4   | YX     | 0 | 111
+        """),
+    "a hit of cached units takes free memory": (4, 4, "computed", """
+        admit AB 8         | 0   |        | 2 | 11
+        end AB             |     | BA     | 2 |
+        admit MN 8         | 0   | BA     | 0 | 11
+        admit AB 9         | !   | BA     | 0 | 11
+        end MN             |     | BANM   | 0 |
+        admit AB 9         | 8   | M      | 0 | 111
+        """),
+    "chunks of one text side by side": (9, 4, "scheduled", """
+        admit ABCD 16 8    | 0   |        | 7 | 11
+        admit ABCD2 17 8   | 8   |        | 5 | 1122
+        grow ABCD 8        |     |        | 3 | 111122
+        grow ABCD2 1       |     |        | 2 | 1111122
+        end ABCD           |     | DC     | 2 | 11111
+        end ABCD2          |     | DCDCBA | 3 |
+        """),
+    "an evicted request finds its units": (5, 4, "computed", """
+        admit AB 6         | 0   |        | 3 | 11
+        grow AB 1          |     |        | 3 | 11
+        grow AB 1          |     |        | 3 | 11
+        grow AB 1          |     |        | 2 | 111
+        admit XY 8         | 0   |        | 0 | 11111
+        end AB             |     | BA     | 1 | 11
+        grow XY 1          |     | BA     | 0 | 111
+        admit AB 9         | !   | BA     | 0 | 111
+        end XY             |     | BAYX   | 1 |
+        admit AB 9         | 8   | YX     | 0 | 111
+        """),
+    "starts of one decision do not hit each other": (8, 4, "computed", """
+        admit ABC 12 ABD 13 | 0 0 |       | 1 | 1111111
+        end ABC            |     | CBA    | 1 | 1111
+        end ABD            |     | CBADBA | 2 |
+        admit ABE 13       | 8   | CDBA   | 0 | 1111
+        """),
+    "blocks of one token": (5, 1, "computed", """
+        admit abc 3        | 0   |        | 2 | 111
+        end abc            |     | cba    | 2 |
+        admit abc2 3       | 2   | c      | 1 | 111
+        grow abc2 1        |     | c      | 0 | 1111
+        end abc2           |     | ccba   | 1 |
+        admit abx 3        | 2   | cc     | 0 | 111
+        """),
+    "hits of a decision are held before blocks are taken": (5, 4, "computed", """
+        admit AB 8         | 0   |        | 3 | 11
+        end AB             |     | BA     | 3 |
+        admit XY 12 AC 8   | 0 4 |        | 0 | 11111
+        """),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example(name):
+    blocks, size, share, text = EXAMPLES[name]
+    rows = [[cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()]
+    names = {word for row in rows for word in row[0].split()[1:] if word.isalnum() and not word.isdigit()}
+    pool = ReferencePool(blocks, size, share, {name: name.rstrip("0123456789") for name in names})
+    for operation, hits, cached, blank, references in rows:
+        verb, first, *numbers = operation.split()
+        found = ""
+        if verb == "end":
+            pool.end_batch()
+            pool.release(first)
+        elif verb == "grow":
+            assert pool.grow(first, int(numbers[0]))
+        elif len(numbers) == 3:
+            known, second, more = numbers
+            sizes = pool.admit_many([(first, int(known), 99), (second, int(more), 99)])
+            found = " ".join(str(hit) for hit, _ in sizes)
+        else:
+            sizes = pool.admit(first, int(numbers[0]), int(numbers[-1]))
+            found = str(sizes[0]) if sizes else "!"
+        pool.check()
+        state = pool.state()
+        now = (found, "".join(state["lru"]), str(state["blank"]), "".join(map(str, state["refs"])))
+        assert now == (hits, cached, blank, references), operation
+
+
+def test_units_of_two_blocks():
+    pool = ReferencePool(5, 2, "computed", {0: "AB", 1: "AC"}, unit=4)
+    pool.admit(0, 6, 6)
+    pool.end_batch()
+    assert (pool.used, pool.cached, pool.blank) == (3, 0, 2)
+    assert pool.admit(1, 7, 7) == (4, 3)
+    pool.release(0)
+    assert (pool.used, pool.cached, pool.blank) == (4, 0, 1)
+    pool.release(1)
+    assert pool.admit(0, 4, 4) == (0, 4)  # takes blank blocks
+    assert (pool.used, pool.cached, pool.blank) == (2, 2, 1)
+    assert not pool.grow(0, 8)
+    assert pool.grow(0, 4)  # takes the last blank block, and both of A
+    assert (pool.used, pool.cached, pool.blank) == (4, 0, 1)
+
+
+@pytest.mark.parametrize("share", ["computed", "scheduled"])
+@pytest.mark.parametrize(("progress", "finish", "hit"), [("recompute", 6, 4), ("lost", 10, 0)])
+def test_run_with_an_eviction(share, progress, finish, hit):
+    """Four blocks of 4 tokens, two requests of 4 + 5 tokens: the fifth iteration would take six blocks."""
+    (first, second), trace = run_reference([(0, 4, 5, "XY"), (0, 4, 5, "PQ")], 16, 4, 4, progress, share)
+    assert (first.finish, first.evictions, second.evictions) == (5, 0, 1)
+    assert (second.start, second.first_token, second.finish, second.hit_resumed) == (0, 1, finish, hit)
+    assert [(i.memory, i.cached, i.evicted) for i in trace[3:5]] == [(16, 0, []), (12, 4, [1])]
+    # P was released before Y and X. With 8 known tokens it is hit; with 4 it is not, as the last token is computed.
+    assert (trace[5].memory, trace[5].cached) == ((12, 4) if hit else (8, 8))
+
+
+def test_run_with_a_prefix():
+    """The first two compute A side by side; the third hits it, but waits for its second block."""
+    outcomes, trace = run_reference([(0, 5, 2, "A"), (0, 5, 2, "A"), (1, 6, 1, "A")], 16, 4, 4, "lost")
+    assert [(o.start, o.finish, o.hit) for o in outcomes] == [(0, 2, 0), (0, 2, 0), (2, 3, 4)]
+    assert [(i.memory, i.cached) for i in trace] == [(16, 0), (16, 0), (8, 4)]
+    assert [i.hits for i in trace] == [{0: 0, 1: 0}, {2: 4}, {2: 4}]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_without_shared_content_runs_equal_the_textbook(seed):
+    rng = np.random.default_rng(seed)
+    columns = (np.cumsum(rng.integers(0, 3, 20)), rng.integers(1, 25, 20), rng.integers(1, 15, 20))
+    names = ("arrival_time", "prompt_len", "output_len")
+    table = RequestTable.from_columns(**dict(zip(names, columns, strict=True)))
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    requests = [(*row, [(i, j) for j in range(20)]) for i, row in enumerate(rows)]
+    share, block = ("computed", "scheduled")[seed % 2], (1, 2, 4)[seed % 3]
+    outcomes, _ = run_reference(requests, 60, block, 4, "lost", share)
+    times = run_textbook(table, 60, lambda **_: 1.0, "fcfs", block_size=block)
+    assert sum(outcome.evictions for outcome in outcomes) > 0
+    for name, expected in times._asdict().items():
+        assert [getattr(outcome, name) for outcome in outcomes] == expected.tolist()

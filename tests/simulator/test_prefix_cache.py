@@ -1,0 +1,307 @@
+"""The prefix cache: its tables against a plain-Python oracle, whole runs against one, and what it must leave alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import kvgym
+from kvgym.batch_time import UnitBatchTime
+from kvgym.compiling.kernel import uncompiled
+from kvgym.compiling.records import as_records, records
+from kvgym.contract.cache_invariants import check_cache
+from kvgym.errors import ConfigError, WorkloadError
+from kvgym.policy import Decision, Policy, make_policy
+from kvgym.simulator import prefix_cache
+from kvgym.simulator.prefix_cache import PrefixCache, empty_caches
+from kvgym.simulator.system import System
+from kvgym.simulator.tables import REQUEST, UNKNOWN, WORKER
+from kvgym.simulator.view import SystemView
+from kvgym.workloads.hashes import BlockHashes
+from kvgym.workloads.table import RequestTable
+from oracles.prefix_cache import ReferencePool, run_reference
+
+
+def random_chains(rng: np.random.Generator, lengths: NDArray[Any], unit: int) -> list[list[tuple[str, int]]]:
+    """Return a chain for each length in tokens: the beginning of one of three texts, then text of its own."""
+    chains = []
+    for i, tokens in enumerate(lengths.tolist()):
+        count = tokens // unit
+        shared, text = int(rng.integers(0, count + 1)), int(rng.integers(3))
+        chains.append([(f"text {text}" if j < shared else f"own {i}", j) for j in range(count)])
+    return chains
+
+
+def table_of(arrival: Any, prompt: Any, output: Any, chains: Any, unit: int) -> RequestTable:
+    """Return requests with chains of full units."""
+    tokens = unit * np.array([len(chain) for chain in chains])
+    hashes = BlockHashes.from_rows(chains, tokens, unit)
+    return RequestTable.from_columns(
+        arrival_time=arrival, prompt_len=prompt, output_len=output, predicted_output_len=output, hashes=hashes
+    )
+
+
+def random_requests(seed: int, unit: int, most: int, n: int = 18) -> tuple[RequestTable, list[Any]]:
+    """Return requests that fit a memory of ``most`` tokens, and their chains; some chains end with the prompt."""
+    rng = np.random.default_rng(seed)
+    prompt, output = rng.integers(1, min(20, most - 8), n), rng.integers(1, 8, n)
+    chains = random_chains(rng, np.where(rng.random(n) < 0.3, prompt, prompt + output), unit)
+    arrival = np.sort(np.floor(rng.random(n) * rng.choice([5, 30, 60])))
+    return table_of(arrival, prompt, output, chains, unit), chains
+
+
+def system_of(capacity: int, block: int, unit: int, **settings: Any) -> System:
+    """Return a worker with a prefix cache and unit batch times."""
+    return System(
+        capacity, UnitBatchTime(), block_size=block, prefix_cache="computed", prefix_block=unit, **settings
+    )
+
+
+class Driver:
+    """The operations of the oracle's pool, by the functions of the engine as plain Python."""
+
+    def __init__(self, capacity: int, unit: int, table: RequestTable) -> None:
+        made = empty_caches(table, unit, np.array([capacity]))
+        own = {name: made[name][0] for name in ("units", "contents")}
+        tables = {**made, **own, "pool": as_records(made["pool"])[0]}
+        self.cache = PrefixCache(
+            *(
+                as_records(array) if name in ("units", "contents", "prefix") else array
+                for name in PrefixCache._fields
+                for array in [tables[name]]
+            )
+        )
+        self.requests, self.worker = records(REQUEST, len(table)), records(WORKER, 1)[0]
+        self.problem = records(np.dtype([("kv_capacity", "i8"), ("prefix_unit", "i8")]), 1)[0]
+        self.problem.kv_capacity, self.problem.prefix_unit = capacity, unit
+        self.unit, self.in_use, self.kv = unit, 0, dict[int, int]()
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a function of the prefix cache."""
+        return uncompiled(getattr(prefix_cache, name))(self.cache, *arguments)
+
+    def admit(self, i: int, known: int, chunk: int) -> tuple[int, int] | None:
+        """Start request ``i`` if it fits; return its hit and the tokens of its chunk."""
+        row = self.requests[i]
+        row.num_kv_tokens, row.num_prefill_left = 0, known
+        self.call("start_waiting", self.requests, self.unit, i)
+        hit, left = int(row.num_kv_tokens), int(row.num_prefill_left)
+        tokens = min(left, chunk)
+        need = -(-tokens // self.unit) * self.unit + hit - self.unit * self.call("units_of_others", i, False)
+        if self.in_use + need > self.problem.kv_capacity:
+            self.call("forget_hit", i)
+            return None
+        self.in_use += hit - self.unit * self.call("hold_hit", i)
+        self.kv[i] = hit
+        assert self.grow(i, tokens)
+        return hit, tokens
+
+    def grow(self, i: int, tokens: int) -> bool:
+        """Give a running request more tokens if they fit."""
+        before, after = (-(-count // self.unit) * self.unit for count in (self.kv[i], self.kv[i] + tokens))
+        if self.in_use + after - before > self.problem.kv_capacity:
+            return False
+        self.kv[i] += tokens
+        self.in_use += after - before
+        self.call("make_room", self.requests, self.problem, self.worker, self.in_use)
+        return True
+
+    def end_batch(self) -> None:
+        """Enter full units into the map."""
+        for i, kv in self.kv.items():
+            while self.cache.prefix[i].num_units < min(kv // self.unit, self.cache.prefix[i].length):
+                self.call("enter_map", self.requests, self.unit, i)
+
+    def release(self, i: int) -> None:
+        """End a request."""
+        kept = self.unit * self.call("give_up", i)
+        self.in_use -= -(-self.kv.pop(i) // self.unit) * self.unit - kept
+
+    def cached(self) -> list[int]:
+        """Return the contents of the cached units, the next victim first."""
+        found, b = [], self.cache.pool.head
+        while b != UNKNOWN:
+            found.append(int(self.cache.units[b].content))
+            b = self.cache.units[b].after
+        return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pool_equals_the_oracle_after_every_operation(seed):
+    rng, unit = np.random.default_rng(seed), 2
+    lengths = rng.integers(1, 12, 14)
+    chains = random_chains(rng, lengths, unit)
+    table = table_of(np.zeros(14), lengths, np.ones(14, int), chains, unit)
+    numbers = table.hashes.chains(unit)
+    named = {
+        i: numbers.chain[start : start + length].tolist()
+        for i, (start, length) in enumerate(zip(numbers.chain_start, numbers.chain_len, strict=True))
+    }
+    blocks = int(rng.integers(8, 14))
+    ours, oracle = Driver(blocks * unit, unit, table), ReferencePool(blocks, unit, "computed", named)
+    refused = 0
+    for _ in range(150):
+        running = list(ours.kv)
+        kind = rng.choice(["admit", "grow", "end", "release"], p=[0.4, 0.25, 0.15, 0.2])
+        i = int(rng.integers(14))
+        if kind == "admit" and i not in running:
+            found = [pool.admit(i, int(lengths[i]), int(lengths[i] + 1) // 2) for pool in (ours, oracle)]
+            assert found[0] == (None if found[1] is None else tuple(found[1]))
+            refused += found[0] is None
+        elif kind == "grow" and running:
+            i = running[i % len(running)]
+            assert ours.grow(i, 1) == oracle.grow(i, 1)
+        elif kind == "end":
+            ours.end_batch()
+            oracle.end_batch()
+        elif kind == "release" and running:
+            i = running[i % len(running)]
+            ours.release(i)
+            oracle.release(i)
+        state = oracle.state()
+        assert ours.cached() == state["lru"]
+        assert ours.in_use == state["used"] * unit
+    assert refused > 0
+    assert ours.worker.total_dropped_units > 0
+
+
+@pytest.mark.parametrize("progress", ["lost", "recompute"])
+@pytest.mark.parametrize(("block", "unit"), [(1, 1), (1, 3), (4, 4), (2, 4)])
+def test_runs_equal_those_of_the_oracle(block, unit, progress):
+    evictions = hits = 0
+    for seed in range(5):
+        table, chains = random_requests(seed, unit, 36)
+        rows = zip(
+            table.arrival_time.tolist(),
+            table.prompt_len.tolist(),
+            table.output_len.tolist(),
+            chains,
+            strict=True,
+        )
+        outcomes, trace = run_reference([*rows], capacity=36, block=block, unit=unit, progress=progress)
+        system = system_of(36, block, unit, progress_on_evict=progress)
+        result = kvgym.simulate(system, table, "fcfs", log=True, compiled=False)
+        r, w = result.requests, result.worker[0]
+        for i, expected in enumerate(outcomes):
+            found = tuple(
+                r[name][i] for name in ("start_time", "first_token_time", "finish_time", "num_evictions")
+            )
+            times = (expected.start, expected.first_token, expected.finish, expected.evictions)
+            assert found == times, f"seed {seed}, request {i}"
+        assert result.log["kv_tokens"].tolist() == [step.memory for step in trace]
+        assert w["total_hit_tokens"] == sum(o.hit for o in outcomes)
+        assert w["total_hit_resumed"] == sum(o.hit_resumed for o in outcomes)
+        assert w["total_known_tokens"] == table.prompt_len.sum()
+        evictions, hits = evictions + w["total_evicted"], hits + w["total_hit_tokens"]
+    assert evictions > 0
+    assert hits > 0
+
+
+class Watching(Policy):
+    """Checks the tables at every decision of another policy."""
+
+    def __init__(self, inner: Policy) -> None:
+        self.inner, self.info = inner, inner.info
+
+    def reset(self, system: Any) -> None:
+        """Reset the other policy."""
+        self.inner.reset(system)
+
+    def schedule(self, view: SystemView) -> Decision:
+        """Check, then return the other policy's decision."""
+        check_cache(view.simulation)
+        return self.inner.schedule(view)
+
+
+@pytest.mark.parametrize("progress", ["lost", "recompute", "kept"])
+@pytest.mark.parametrize("first_token", ["counted", "uncounted", "decode"])
+def test_tables_are_right_at_every_decision(progress, first_token):
+    for seed, name in enumerate(("fcfs", "vllm_v1", "cost_aware", "alpha_beta")):
+        table, _ = random_requests(seed, 2, 30)
+        system = system_of(30, 2, 2, progress_on_evict=progress, first_token=first_token, requeue="front")
+        result = kvgym.simulate(system, table, Watching(make_policy(name)), compiled=False)
+        assert result.completed
+
+
+@pytest.mark.parametrize("progress", ["lost", "kept"])
+def test_without_common_text_nothing_changes(progress):
+    """The cache takes only memory that no request uses; requests find nothing, so the schedule is the same."""
+    rng = np.random.default_rng(0)
+    prompt, output = rng.integers(1, 20, 40), rng.integers(1, 10, 40)
+    arrival = np.floor(np.cumsum(rng.exponential(3, 40)))
+    chains = [[(i, j) for j in range(p // 4)] for i, p in enumerate(prompt.tolist())]
+    table = table_of(arrival, prompt, output, chains, 4)
+    on = kvgym.simulate(system_of(40, 4, 4, progress_on_evict=progress), table, "fcfs", log=True)
+    off = kvgym.simulate(
+        System(40, UnitBatchTime(), block_size=4, progress_on_evict=progress), table, "fcfs", log=True
+    )
+    if progress == "kept":  # under "lost", requests find their own prompt after an eviction
+        for name in ("start_time", "first_token_time", "finish_time"):
+            np.testing.assert_array_equal(on.requests[name], off.requests[name])
+        np.testing.assert_array_equal(on.log, off.log)
+    assert on.worker["total_hit_tokens"][0] == 0
+    assert off.worker["total_evicted"][0] > 0
+
+
+def test_compiled_and_plain_python_are_equal():
+    table, _ = random_requests(3, 2, 30, n=40)
+    runs = [kvgym.simulate(system_of(30, 2, 2), table, "fcfs", log=True, compiled=c) for c in (True, False)]
+    for name in ("requests", "worker", "log"):
+        one, other = (getattr(run, name) for run in runs)
+        for field in one.dtype.names:
+            np.testing.assert_array_equal(one[field], other[field])
+
+
+def test_a_conversation_by_hand():
+    """Two turns and a stranger in 12 tokens of memory, units of 2.
+
+    Turn 1 (prompt 4, output 3) runs from 0 to 3. Its KV is prompt and three tokens, one of them not yet in an engine's
+    KV: 6 tokens in 3 units stay. Turn 2 (prompt 8: those 7 tokens and one more) finds 3 units. It needs 9 tokens of
+    memory at its start, so beside it 2 remain for the stranger of 3, which waits until turn 2 has finished at 12.
+    """
+    text = [("chat", j) for j in range(5)]
+    table = table_of([0.0, 10.0, 10.0], [4, 8, 3], [3, 2, 1], [text[:3], text, [("other", 0)]], 2)
+    result = kvgym.simulate(system_of(12, 2, 2), table, "fcfs", log=True)
+    assert result.requests["start_time"].tolist() == [0, 10, 12]
+    assert result.requests["finish_time"].tolist() == [3, 12, 13]
+    assert result.log["prefill_tokens"].tolist() == [4, 0, 0, 2, 0, 3]
+    assert result.log["kv_tokens"].tolist() == [6, 6, 8, 10, 10, 4]
+    metrics = kvgym.compute_metrics(result)
+    assert metrics["hit_rate"] == 6 / 15
+    assert metrics["hit_tokens"] == 6
+    assert metrics["cache_evictions"] == 0
+
+
+def test_metrics_have_no_value_without_a_cache():
+    table, _ = random_requests(0, 2, 30)
+    metrics = kvgym.compute_metrics(kvgym.simulate(System(30, UnitBatchTime()), table, "fcfs"))
+    names = ("hit_rate", "hit_rate_resumed", "hit_tokens", "cached_share", "cache_evictions")
+    assert all(np.isnan(metrics[name]) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"prefix_cache": "on"}, "prefix_cache = 'on'; valid: off, computed"),
+        ({"prefix_block": 8}, "prefix_block = 8 without a prefix cache"),
+        ({"prefix_cache": "computed", "prefix_block": 6}, "a multiple of block_size = 4"),
+        ({"prefix_cache": "computed", "prefix_block": 64}, "at most kv_capacity = 40"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        System(40, UnitBatchTime(), block_size=4, **settings)
+
+
+def test_clusters_are_refused():
+    with pytest.raises(ConfigError, match="on a cluster of 2 workers; expected one worker"):
+        system_of(40, 4, 4).replicate(2)
+
+
+def test_units_must_fit_the_blocks_of_the_hashes():
+    table, _ = random_requests(0, 4, 30)
+    with pytest.raises(WorkloadError, match="one must divide the other"):
+        kvgym.simulate(system_of(30, 3, 3), table, "fcfs")
