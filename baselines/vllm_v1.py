@@ -47,7 +47,8 @@ Deviations and readings:
   second. In the engine that can happen without ``scheduler_reserve_full_isl``, or after two such steps in a row.
 - A request without a prompt left (handed over by a prefill worker, or swapped out and back) needs one token.
 - The engine counts one block more than requests can use, its null block; the watermark is a share of all of them.
-- Left out: prefix caching, speculative decoding, encoders, adapters, asynchronous scheduling, pipeline parallelism,
+- The prefix cache of the system enters units at the end of a batch; the engine when it schedules them.
+- Left out: speculative decoding, encoders, adapters, asynchronous scheduling, pipeline parallelism,
   KV connectors. ``max_num_partial_prefills`` and ``max_long_partial_prefills`` of release 0.24 are not read by its
   scheduler.
 """
