@@ -139,7 +139,8 @@ def claim_of(view: RuleView, row: Any) -> int:
 
     Policies with chunked prefill reserve this memory, so that a prefill never gets stuck.
     """
-    return allocated(view.problem, row.num_kv_tokens + row.num_prefill_left + 1)
+    unwritten = view.problem.prefill_emits - view.problem.prefill_writes
+    return allocated(view.problem, row.num_kv_tokens + row.num_prefill_left + 1 - unwritten)
 
 
 @jit_inline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,10 +75,14 @@ class Schedule:
     finish: tuple[float, ...]
 
 
-def difference(ours: Schedule, theirs: Schedule) -> str:
+COMPARED = ("time", "running", "waiting", "preempted", "tokens", "blocks")
+"""Fields of :class:`Step` that are compared."""
+
+
+def difference(ours: Schedule, theirs: Schedule, compared: Sequence[str] = COMPARED) -> str:
     """Return the first difference between two schedules, one line; "" if they are equal."""
     for k, (a, b) in enumerate(zip(ours.steps, theirs.steps, strict=False)):
-        for name in ("time", "running", "waiting", "preempted", "tokens", "blocks"):
+        for name in compared:
             if getattr(a, name) != getattr(b, name):
                 return f"step {k}, {name}: {getattr(a, name)} here, {getattr(b, name)} in the engine"
     for name in ("first_token", "finish"):

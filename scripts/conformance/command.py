@@ -14,7 +14,7 @@ from typing import Any
 
 from conformance import frozen
 from conformance.cases import Case, Schedule, difference
-from conformance.engines import Comparison, comparison_of
+from conformance.engines import NAMES, Comparison, classify, comparison_of
 from conformance.wheel import default_cache
 from kvgym.errors import KVGymError
 
@@ -68,9 +68,8 @@ def compare(comparison: Comparison, seeds: Sequence[int], at_once: bool) -> Outc
     for seed in seeds:
         case = comparison.draw(seed)
         theirs = comparison.theirs(case)
-        kind, found = "", difference(comparison.ours(case, at_once), theirs)
-        if found:
-            kind = comparison.classify(found, theirs)
+        found = difference(comparison.ours(case, at_once), theirs, comparison.compared)
+        kind = classify(found, theirs, comparison.name) if found else ""
         outcome.add(seed, case, theirs, kind, found)
         if sys.stderr.isatty() and time.monotonic() - shown > 1:
             shown = time.monotonic()
@@ -84,13 +83,13 @@ def parser() -> argparse.ArgumentParser:
         "python scripts/conformance", description="Compare schedules of kvgym with an engine's."
     )
     add = found.add_argument
-    add("engine", choices=("vllm",))
+    add("engine", choices=("vllm", *NAMES))
     add("--version", default="0.33.0", help="release of vLLM, default 0.33.0")
     add(
         "--source",
         type=Path,
         metavar="FOLDER",
-        help="folder with the package in place of its wheel",
+        help="checkout of Sarathi-Serve or Vidur; of vLLM: in place of its wheel",
     )
     add("--cache", type=Path, metavar="FOLDER", help=f"folder for wheels, default {default_cache()}")
     add("--workloads", type=int, default=100, help="number of random workloads, default 100")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conformance import ours, vllm_engine
-from conformance.cases import Case, Schedule
+from conformance import ours, sarathi_engine, vidur_engine, vllm_engine
+from conformance.cases import COMPARED, Case, Schedule
 from conformance.wheel import unpacked
 from kvgym.baselines.vllm_releases import RELEASES
 from kvgym.errors import ConfigError
@@ -15,8 +15,21 @@ from kvgym.errors import ConfigError
 ENGINE_RULES = {"progress_on_evict": "recompute", "requeue": "front"}
 """Settings of the system for engines that recompute a preempted request from the front of the queue."""
 
+NAMES = {"sarathi": "Sarathi-Serve", "vidur": "Vidur"}
+"""Engines that are compared from a checkout."""
+
+CHECKOUT_COMPARED = tuple(name for name in COMPARED if name != "blocks")
+"""What is compared there: these engines take all blocks of a prompt at once, kvgym chunk by chunk."""
+
 EMPTY_STEP = "after an empty step"
 """Class of differences: the engine ran a step without tokens, which is part of the next batch here."""
+
+
+RESTART = "a preempted request starts again in the same batch"
+"""Class of differences: in kvgym a request that the decision evicts cannot be admitted by it."""
+
+PARTIAL_PROMPT = "a prompt preempted half way is shorter when it starts again"
+"""Class of differences: Vidur restarts a request with the tokens it had processed as its prompt."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +42,7 @@ class Comparison:
         draw: returns the random workload of a seed.
         theirs: plays it in the engine.
         ours: plays it in kvgym; the second argument is whether the KV of output tokens is written at once.
-        classify: returns the class of a first difference, ``"other"`` if it is not known.
+        compared: fields of a step that are compared.
     """
 
     name: str
@@ -37,22 +50,38 @@ class Comparison:
     draw: Callable[[int], Case]
     theirs: Callable[[Case], Schedule]
     ours: Callable[[Case, bool], Schedule]
-    classify: Callable[[str, Schedule], str]
+    compared: tuple[str, ...] = COMPARED
 
 
 def play_vllm(case: Case, at_once: bool = False) -> Schedule:
     """Return kvgym's schedule of a case for vLLM."""
-    output_kv = "at_once" if at_once else "next_iteration"
     by_priority = case.settings["policy"] == "priority"
-    return ours.play(case, "vllm_v1", by_priority, output_kv=output_kv, **ENGINE_RULES)
+    return ours.play(case, "vllm_v1", by_priority, **_memory(at_once), **ENGINE_RULES)
 
 
-def classify(found: str, theirs: Schedule) -> str:
-    """Return the class of a first difference."""
-    step = found.split(",")[0].removeprefix("step ")
-    if step.isdigit() and any(one.empty for one in theirs.steps[: int(step) + 1]):
+def play_sorted(case: Case, at_once: bool = False) -> Schedule:
+    """Return kvgym's schedule of a case for Sarathi-Serve or Vidur, with requests by number."""
+    found = ours.play(case, vidur_engine.policy_of(case), **_memory(at_once), **ENGINE_RULES)
+    steps = (
+        replace(s, running=tuple(sorted(s.running)), tokens=tuple(sorted(s.tokens))) for s in found.steps
+    )
+    return replace(found, steps=tuple(steps))
+
+
+def _memory(at_once: bool) -> dict[str, str]:
+    return {"output_kv": "at_once" if at_once else "next_iteration"}
+
+
+def classify(found: str, theirs: Schedule, engine: str) -> str:
+    """Return the class of a first difference with an engine, ``"other"`` if it is not known."""
+    number = found.split(",")[0].removeprefix("step ")
+    if not number.isdigit():
+        return PARTIAL_PROMPT if engine == "Vidur" and found.startswith("first_token") else "other"
+    steps = theirs.steps[: int(number) + 1]
+    if any(step.empty for step in steps):
         return EMPTY_STEP
-    return "other"
+    restarts = steps and {i for i, _ in steps[-1].tokens} & {*steps[-1].preempted}
+    return RESTART if restarts else "other"
 
 
 def comparison_of(engine: str, version: str, source: Path | None, cache: Path) -> Comparison:
@@ -61,24 +90,38 @@ def comparison_of(engine: str, version: str, source: Path | None, cache: Path) -
     Args:
         engine: ``vllm``, ``sarathi`` or ``vidur``.
         version: release of vLLM.
-        source: folder with the engine's sources; of vLLM, None = its wheel.
+        source: folder with the engine's package; of vLLM, None = its wheel.
         cache: folder for wheels.
 
     Raises:
-        ConfigError: kvgym does not follow that release, or the sources cannot be had.
+        ConfigError: kvgym does not follow that release, or the sources are missing.
     """
+    if engine != "vllm":
+        return _checkout(engine, source)
     release = ".".join(version.split(".")[:2])
     if release not in RELEASES:
         raise ConfigError(
             f"version = {version}: kvgym follows vLLM {' and '.join(RELEASES)}; give one of these releases"
         )
-    folder = unpacked("vllm", version, cache) if source is None else source
-    scheduler = vllm_engine.Engine(folder)
+    scheduler = vllm_engine.Engine(unpacked("vllm", version, cache) if source is None else source)
 
     def draw(seed: int) -> Case:
         case = vllm_engine.draw_case(seed, options=release != "0.24")
         return replace(case, settings=case.settings | {"engine_version": release})
 
     return Comparison(
-        f"vllm {version}", {"engine": "vllm", "version": version}, draw, scheduler.play, play_vllm, classify
+        f"vllm {version}", {"engine": "vllm", "version": version}, draw, scheduler.play, play_vllm
+    )
+
+
+def _checkout(engine: str, source: Path | None) -> Comparison:
+    """Return the comparison with an engine in a checkout."""
+    if source is None or not (source / engine).is_dir():
+        raise ConfigError(
+            f"source = {source}: expected a checkout of {NAMES[engine]}, with the folder {engine}; give --source FOLDER"
+        )
+    module = {"sarathi": sarathi_engine, "vidur": vidur_engine}[engine]
+    scheduler = module.Engine(source)
+    return Comparison(
+        NAMES[engine], {"engine": engine}, module.draw_case, scheduler.play, play_sorted, CHECKOUT_COMPARED
     )

@@ -60,6 +60,11 @@ def test_an_unpacked_release_is_not_downloaded_again(tmp_path):
     ("arguments", "message"),
     [
         (["vllm", "--version", "0.28.0"], "kvgym follows vLLM 0.24 and 0.33; give one of these releases"),
+        (
+            ["sarathi"],
+            "source = None: expected a checkout of Sarathi-Serve, with the folder sarathi; give --source",
+        ),
+        (["vidur", "--source", "."], "source = .: expected a checkout of Vidur"),
         (["vllm", "--workloads", "0"], "--workloads 0: expected a whole number ≥ 1"),
     ],
 )
