@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from itertools import chain as joined
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -139,9 +140,19 @@ class BlockHashes:
         If ``unit`` divides the block, unit j of a block is a content of its own for each hash of that block. If the
         block divides the unit, the hash of a unit's last block stands for the unit.
 
+        The chains of the last unit are kept for the next run of the same requests.
+
         Raises:
             WorkloadError: neither divides the other.
         """
+        made_for, chains = _LAST.get(self, (0, None))
+        if chains is None or made_for != unit:
+            chains = self._chains_of(unit)
+            _LAST[self] = unit, chains
+        return chains
+
+    def _chains_of(self, unit: int) -> Chains:
+        """Make the chains in units of ``unit`` tokens."""
         if unit < 1 or (self.block % unit and unit % self.block):
             raise WorkloadError(
                 f"a unit of {unit:,} tokens does not fit hashes of {self.block:,} tokens each: one must divide the "
@@ -174,6 +185,8 @@ class BlockHashes:
         vars(other).update(vars(self), chain_start=start, chain_tokens=tokens)
         return other
 
+
+_LAST: WeakKeyDictionary[BlockHashes, tuple[int, Chains]] = WeakKeyDictionary()
 
 _ARRAYS = ("chain", "chain_start", "chain_tokens")
 

@@ -183,7 +183,7 @@ def test_own_format_keeps_its_clock_and_names_ignored_columns(tmp_path):
     assert table.arrival_time.tolist() == [5, 6]
     assert table.tbt_slo.tolist() == [np.inf, 0.5]
     assert "Ignored columns: user." in table.notes
-    effect = "requests are independent: no prefix cache, no order within a session, no quota of a user"
+    effect = "requests are independent: no common beginnings, no order within a session, no quota of a user"
     assert f"Not used: user; {effect}." in table.notes
 
 

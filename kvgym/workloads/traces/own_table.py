@@ -233,7 +233,7 @@ def columns_note(found: Mapping[str, str], names: Sequence[str]) -> str:
 def identity_notes(ignored: Iterable[str]) -> list[str]:
     """Return the note on ignored columns of sessions or users; none without such a column."""
     found = ", ".join(name for name in ignored if plain_name(name) in _IDENTITIES)
-    effect = "requests are independent: no prefix cache, no order within a session, no quota of a user"
+    effect = "requests are independent: no common beginnings, no order within a session, no quota of a user"
     return [f"Not used: {found}; {effect}."] if found else []
 
 
