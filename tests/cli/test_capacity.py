@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
+from kvgym.experiments.scenario import load_scenario
 from kvgym.experiments.statistics import mean_interval
 
 SMALL = ("-n", 60, "--seeds", 1, "-p", "fcfs", "--tolerance", 0.5, "--no-progress")
@@ -82,7 +83,7 @@ def test_limits_show_the_number_of_seeds(seeds):
     )  # fmt: skip
     result = SimpleNamespace(
         capacities=(capacity,), seeds=tuple(range(seeds)), targets=(), tolerance=0.1, heading="x",
-        probes=(SimpleNamespace(played=SimpleNamespace(num_requests=9)),),
+        probes=(SimpleNamespace(played=SimpleNamespace(num_requests=9)),), scenario=load_scenario("mc-sf-model-1"),
     )  # fmt: skip
     assert _limit(capacity) == ("tbt_p99<0.2, backlog" if seeds == 1 else "tbt_p99<0.2 (1), backlog (2)")
     assert ("with the number of seeds" in _table(result).caption) == (seeds > 1)
