@@ -1,4 +1,4 @@
-"""Invariants of a prefix cache, found by searching its tables from scratch."""
+"""Invariants of prefix caches, found by searching its tables from scratch."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import itertools
 from collections import Counter
 from typing import Any
 
-from kvgym.simulator.tables import UNKNOWN
+from kvgym.simulator.tables import BUSY, UNKNOWN
 
 
 def check_cache(simulation: Any) -> None:
-    """Check the prefix cache of a worker that is about to decide; does nothing without one.
+    """Check the prefix caches of the workers that are not in a batch; does nothing without one.
 
     Args:
-        simulation: a :class:`~kvgym.simulator.simulation.Simulation` of one worker.
+        simulation: a :class:`~kvgym.simulator.simulation.Simulation`, or a cluster, before a decision.
     """
-    unit = simulation.system.prefix_unit
-    if unit == 0:
-        return
-    size, capacity = simulation.system.block_size, simulation.system.usable_capacity
-    worker, pool = simulation.workers[0], simulation.pool[0]
-    units, contents = simulation.units[0], simulation.contents[0]
+    for k in range(len(simulation.workers) if simulation.system.prefix_unit else 0):
+        if simulation.workers[k]["phase"] != BUSY:
+            _check_worker(simulation, k)
+
+
+def _check_worker(simulation: Any, k: int) -> None:
+    unit, size = simulation.system.prefix_unit, simulation.system.block_size
+    worker, pool, capacity = simulation.workers[k], simulation.pool[k], simulation.problem[k]["kv_capacity"]
+    units, contents = simulation.units[k], simulation.contents[k]
     prefix, chain, held = simulation.prefix, simulation.chain, simulation.held
-    active = simulation.active[0][: int(worker["num_active"])]
+    active = simulation.active[k][: int(worker["num_active"])]
 
     def chain_of(i: int) -> list[int]:
         start, length = int(prefix["chain"][i]), int(prefix["length"][i])
@@ -68,6 +71,7 @@ def check_cache(simulation: Any) -> None:
     assert sorted(cached) == sorted(b for b in in_map if not holders[b])
     assert worker["kv_allocated"] == private + unit * len(holders)
     assert worker["kv_shared"] == own - worker["kv_allocated"]
+    assert worker["kv_cached"] == unit * len(cached)
     assert worker["kv_allocated"] + unit * len(cached) <= capacity
 
     total = {content: sum(holders[b] for b in ring) for content, ring in copies.items()}
@@ -77,7 +81,7 @@ def check_cache(simulation: Any) -> None:
             if later in copies:
                 assert earlier in copies
                 assert total[earlier] >= total[later]
-    row = simulation.workers[0]["queue_head"]
+    row = worker["queue_head"]
     while row != UNKNOWN:
         r, p = simulation.requests[row], prefix[row]
         known = int(r["num_kv_tokens"] + r["num_prefill_left"])

@@ -185,6 +185,7 @@ def free_memory(run: Run, slot: Any) -> None:
         shared = give_up(cache_of(run), slot.request_id) * run.problem.prefix_unit
         run.w.kv_allocated += shared
         run.w.kv_shared -= shared
+        run.w.kv_cached = run.pool.num_cached * run.problem.prefix_unit
 
 
 @jit

@@ -317,7 +317,6 @@ def finish_batch(run: Run) -> None:
     made, written = process_tokens(run, end)
     if run.problem.block_size == 1:
         kv = w.batch_kv + written
-    w.kv_cached = run.pool.num_cached * run.problem.prefix_unit
     duration = w.batch_duration
     w.phase = READY
     w.iteration += 1

@@ -143,6 +143,16 @@ def forget_hit(c: PrefixCache, i: int) -> None:
 
 
 @jit
+def lose_hit(c: PrefixCache, requests: Any, unit: int, i: int) -> None:
+    """Take its hit from the waiting request ``i``, which leaves the queue without starting."""
+    p, r = c.prefix[i], requests[i]
+    forget_hit(c, i)
+    r.num_kv_tokens -= p.num_units * unit
+    r.num_prefill_left += p.num_units * unit
+    p.num_units = p.most = 0
+
+
+@jit
 def find_hit(c: PrefixCache, i: int, found: int) -> int:
     """Return the units that request ``i`` finds in the map, of which the first ``found`` are known to be there."""
     p = c.prefix[i]

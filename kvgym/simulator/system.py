@@ -249,10 +249,6 @@ class System:
                 raise ConfigError(
                     f"prefix_block = {self.prefix_block} without a prefix cache; set prefix_cache: computed as well"
                 )
-        if self.prefix_cache != "off" and self.workers:
-            raise ConfigError(
-                f"prefix_cache = {self.prefix_cache} on a cluster of {len(self.workers)} workers; expected one worker"
-            )
 
     @classmethod
     def cluster(cls, workers: Iterable[Worker], **rules: Any) -> System:

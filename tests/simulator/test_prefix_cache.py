@@ -296,11 +296,6 @@ def test_settings_are_checked(settings, message):
         System(40, UnitBatchTime(), block_size=4, **settings)
 
 
-def test_clusters_are_refused():
-    with pytest.raises(ConfigError, match="on a cluster of 2 workers; expected one worker"):
-        system_of(40, 4, 4).replicate(2)
-
-
 def test_units_must_fit_the_blocks_of_the_hashes():
     table, _ = random_requests(0, 4, 30)
     with pytest.raises(WorkloadError, match="one must divide the other"):

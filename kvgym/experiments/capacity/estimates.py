@@ -248,11 +248,12 @@ def worker_estimates(
 
 
 def check_equal_workers(load: Load) -> None:
-    """Check that a load can run on equal workers.
+    """Check that a load can run on equal workers, and that equation (1) holds for them.
 
     Raises:
-        ConfigError: the scenario has groups of workers.
+        ConfigError: the scenario has groups of workers, or a prefix cache.
     """
+    load.scenario.make_system().check_whole_prompts("the number of workers by theory")
     if not isinstance(load.scenario.workers, int):
         raise ConfigError(
             f"scenario {shown(load.scenario.name)} has groups of workers; provisioning needs equal workers: use a "

@@ -272,8 +272,6 @@ def _out_of_reach(targets: Sequence[Target], table: RequestTable, system: System
         table: the requests.
         system: one of the workers.
     """
-    if system.prefix_unit:
-        return ""  # no bound is known
     least = least_latencies(table, system)
     for target in targets:
         info = metric_info(target.metric)

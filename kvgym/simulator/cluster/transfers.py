@@ -11,9 +11,18 @@ from typing import Any
 from kvgym.compiling.kernel import jit
 from kvgym.simulator.apply_decision import detach, free_memory
 from kvgym.simulator.batch import close_up
-from kvgym.simulator.boundary import Run, advance_clock, assign, expected_tokens, join
+from kvgym.simulator.boundary import (
+    Run,
+    advance_clock,
+    assign,
+    cache_of,
+    expected_tokens,
+    join,
+    show_hit,
+)
 from kvgym.simulator.cluster.event_queue import NEVER, NOW, set_time
 from kvgym.simulator.cluster.tables import Cluster, queued_of, run_of
+from kvgym.simulator.prefix_cache import lose_hit
 from kvgym.simulator.queue import queue_remove
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -120,6 +129,7 @@ def place(c: Cluster, k: int, i: int, is_new: bool) -> None:
             advance_clock(w, c.tracker.clock)
     progress = w.last_progress
     join(w, c.requests, queued_of(c, k), i)
+    show_hit(run_of(c, k), i)
     if not is_new:
         w.last_progress = progress
     plan(c, k)
@@ -199,6 +209,8 @@ def move(c: Cluster, i: int, k: int) -> int:
         w.phase = READY  # even if it had decided to wait with this request
     else:
         queue_remove(w, c.requests, i)
+        if c.problems[source].prefix_unit > 0:
+            lose_hit(cache_of(run_of(c, source)), c.requests, c.problems[source].prefix_unit, i)
     depart(w, r)
     plan(c, source)
     c.workers[k].total_received += 1
