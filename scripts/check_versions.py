@@ -3,7 +3,7 @@
 Builds the wheel, reads its requirements, and installs it into a new environment of the Python that runs this script:
 
     python scripts/check_versions.py lowest
-    python scripts/check_versions.py lowest --extras parquet,report,train,tune,video
+    python scripts/check_versions.py lowest --extras observe,parquet,report,train,tune,video
     python scripts/check_versions.py highest
     python scripts/check_versions.py lowest --suite
 
@@ -62,6 +62,19 @@ from kvgym.workloads.traces import write_sample_trace
 import sys
 write_sample_trace(sys.argv[1], sys.argv[2], 30)
 """
+OBSERVE = """
+import subprocess
+from kvgym.endpoint.mock import MockServer
+from kvgym.endpoint.online import OnlineRun
+from kvgym.experiments.changes import build_scenario
+from kvgym.policy import make_policy
+server = MockServer(OnlineRun(build_scenario("vllm-v1").make_system(), make_policy("fcfs")), speed=20.0)
+server.start()
+command = ["kvgym", "observe", server.url, "--workload", "lmsys", "--rate", "2", "-n", "3", "--out", "observed"]
+code = subprocess.run([*command, "--no-progress"]).returncode
+server.close()
+raise SystemExit(code)
+"""
 PYTHON, KVGYM = "python", "kvgym"
 COMPARE = "compare --scenario mc-sf-model-2 --seeds 3 --no-progress"
 CHECKS: dict[str, list[list[str]]] = {
@@ -78,6 +91,7 @@ CHECKS: dict[str, list[list[str]]] = {
         [KVGYM, "run", "-p", "fcfs", "--trace", "azure.parquet", "--records", "parquet", "--out", "parquet"],
         [KVGYM, "run", "-p", "fcfs", "--trace", "parquet/requests.parquet", "--out", "again"],
     ],
+    "observe": [[PYTHON, "-c", OBSERVE]],
     "report": [[KVGYM, *COMPARE.split(), "--out", "reported"]],
     "video": [
         [KVGYM, "render", "kvgym/AdmitCount-v0", "-n", "6", "--max-frames", "4", "--out", "film.mp4"],

@@ -72,6 +72,8 @@ REQUESTS: dict[str, Field] = {
 }
 """Columns of the per-request records, in order."""
 
+_CACHED = "with a prefix cache"
+
 ITERATIONS: dict[str, Field] = {
     "start_time": Field("Float64", "s", "when the batch began"),
     "end_time": Field("Float64", "s", "when it ended; rows are in this order"),
@@ -86,6 +88,8 @@ ITERATIONS: dict[str, Field] = {
     "num_decodes": Field("Int64", "requests", "that decoded a token"),
     "num_output_tokens": Field("Int64", "tokens", "output made, repeats after lost progress included"),
     "kv_tokens": Field("Int64", "tokens", "memory in use while it ran, of whole blocks"),
+    "hit_tokens": Field("Int64", "tokens", "found in the prefix cache by the admitted requests", _CACHED),
+    "kv_cached": Field("Int64", "tokens", "in the prefix cache and not in use while it ran", _CACHED),
 }
 """Columns of the per-iteration log, in order."""
 
@@ -123,7 +127,8 @@ def iteration_frame(result: SimulationResult) -> Frame:
     """
     if result.log is None:
         raise ValueError("this run kept no per-iteration log; run it with log=True")
-    return _frame({name: result.log[name] for name in ITERATIONS}, ITERATIONS)
+    names = [name for name, f in ITERATIONS.items() if f.present != _CACHED or result.system.prefix_unit]
+    return _frame({name: result.log[name] for name in names}, ITERATIONS)
 
 
 def write_frame(frame: Frame, folder: Path, name: str, file_format: str) -> Path:

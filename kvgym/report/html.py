@@ -7,7 +7,7 @@ from typing import Any
 from kvgym.errors import UnknownNameError
 from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.describing import titled
-from kvgym.report import breakdown, content, inside, plots
+from kvgym.report import breakdown, caching, content, inside, plots
 from kvgym.report.numbers import figures
 from kvgym.report.page import CHART_WIDTH, Page
 from kvgym.report.style import marked_lines
@@ -106,6 +106,16 @@ def _add_single_runs(page: Page, comparison: Comparison) -> None:
             "generated again count again.",
         ),
     )
+    if caching.is_cached(comparison):
+        over_time = (
+            *over_time,
+            (
+                "cache",
+                "Prefix cache over time",
+                caching.cache_use,
+                f"Tokens found in the prefix cache, and cached memory that no request holds, over time, {first}.",
+            ),
+        )
     for name, title, draw, caption in over_time:
         page.add(name, draw(comparison, **options), caption + without + cut, title=title, legend=ran)
     if breakdown.class_names(next(iter(comparison.examples.values())).table):

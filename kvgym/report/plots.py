@@ -155,7 +155,7 @@ def draw_distributions(
     """Draw distribution functions, values and shares by policy, on a logarithmic axis if they are far apart."""
     shown = {policy: (x, y) for policy, (x, y) in curves.items() if len(x)}
     for policy, (x, y) in shown.items():
-        _steps(chart, ax, np.insert(x, 0, x[0]), np.insert(y, 0, 0.0), policy, styles)
+        draw_steps(chart, ax, np.insert(x, 0, x[0]), np.insert(y, 0, 0.0), policy, styles)
     ax.set_ylim(0, 1.02)
     medians = [float(x[np.searchsorted(y, 0.5 * y[-1])]) for x, y in shown.values()]
     if far_apart(medians) or far_apart([*medians, *(x[-1] for x, _ in shown.values())], TAIL):
@@ -206,7 +206,7 @@ def waiting_queue(runs: Runs, *, width: float = WIDTH, legend: bool = True) -> C
     longest = []
     for policy, result in results.items():
         x, y = series.thin_steps(*series.step_series(series.iteration_log(result), "num_waiting"))
-        _steps(chart, ax, x, y, policy, styles)
+        draw_steps(chart, ax, x, y, policy, styles)
         longest.append(float(y.max(initial=0.0)))
     if far_apart(longest):
         ax.set_yscale("log", nonpositive="clip")
@@ -245,7 +245,7 @@ def token_throughput(runs: Runs, *, width: float = WIDTH, legend: bool = True) -
     for policy, result in results.items():
         log = series.iteration_log(result)
         rate = series.rate_bins(log["end_time"], log["num_output_tokens"], edges)
-        _steps(chart, ax, edges, np.append(rate, rate[-1]), policy, styles)
+        draw_steps(chart, ax, edges, np.append(rate, rate[-1]), policy, styles)
     ax.set_title("Generated output tokens, including repeats after evictions", pad=3)
     ax.set_xlabel(axis_label(TIME))
     for panel in (top, ax):
@@ -387,7 +387,7 @@ def _single(styles: Mapping[str, LineStyle], width: float, x: Quantity, y: Quant
     return chart, ax
 
 
-def _steps(
+def draw_steps(
     chart: Chart, ax: Axes, x: series.Floats, y: series.Floats, policy: str, styles: Mapping[str, LineStyle]
 ) -> None:
     """Draw a policy's step function."""

@@ -229,7 +229,8 @@ def update_cache(run: Run, in_use: int) -> None:
     """
     p, w = run.problem, run.w
     make_room(cache_of(run), run.requests, p, w, in_use)
-    w.cached_time += w.kv_cached * w.batch_duration
+    w.batch_cached = w.kv_cached
+    w.cached_time += w.batch_cached * w.batch_duration
     share_computed(cache_of(run), run.requests, p, w, run.active, run.decision.front)
 
 
@@ -287,6 +288,7 @@ def write_log(run: Run, start: float, kv: int, made: int) -> None:
     )
     row.num_output_tokens = made
     row.kv_tokens = kv
+    row.hit_tokens, row.kv_cached = w.batch_hits, w.batch_cached
     run.tracker.num_log += 1
 
 

@@ -131,6 +131,8 @@ WORKER = np.dtype(
         ("at_boundary", "i8"),  # 1: a batch or a wait has ended, and the router has not handled it yet
         ("batch_duration", "f8"),  # seconds
         ("batch_kv", "i8"),  # memory in use when the batch began, allocated tokens
+        ("batch_hits", "i8"),  # tokens that the requests started with it found in the prefix cache
+        ("batch_cached", "i8"),  # memory in the prefix cache that is not in use while it runs, tokens
         ("batch_active", "i8"),  # active requests when the batch began
         ("batch_waiting", "i8"),  # waiting requests when the batch began
         ("swap_tokens", "i8"),  # KV tokens to be moved to or from CPU memory with the next batch
@@ -331,6 +333,8 @@ ITERATION = np.dtype(
         ("num_decodes", "i4"),
         ("num_output_tokens", "i4"),
         ("kv_tokens", "i8"),  # memory in use while the batch runs, allocated tokens
+        ("hit_tokens", "i8"),  # found in the prefix cache by the admitted requests
+        ("kv_cached", "i8"),  # memory in the prefix cache that is not in use while the batch runs, tokens
     ],
     align=True,
 )

@@ -5,6 +5,8 @@ import polars as pl
 import pytest
 
 from kvgym import make_batch_time, read_trace, simulate
+from kvgym.batch_time import UnitBatchTime
+from kvgym.contract.cases import requests, with_common_prefixes
 from kvgym.errors import ConfigError
 from kvgym.export.records import ITERATIONS, REQUESTS, iteration_frame, request_frame, write_frame
 from kvgym.simulator.system import System
@@ -50,6 +52,8 @@ def test_written_files_match_the_schema(tmp_path, file_format):
         ("requests", request_frame(result), REQUESTS),
         ("iterations", iteration_frame(result), ITERATIONS),
     ):
+        cached = {f.present for f in fields.values()} - {"with a prefix cache"}
+        fields = {column: f for column, f in fields.items() if f.present in cached}
         conforms(frame, fields)
         path = write_frame(frame, tmp_path, name, file_format)
         assert path.name == f"{name}.{file_format}"
@@ -64,6 +68,20 @@ def test_optional_columns():
     conforms(request_frame(result_of(bare)), REQUESTS, missing=optional)
     columns = {*FULL.columns(), *FULL.hashes.columns(), "worker"}
     assert optional == columns - {"arrival_time", "prompt_len", "output_len"}
+
+
+def test_columns_of_the_prefix_cache():
+    system = System(40, UnitBatchTime(), prefix_cache="computed", prefix_block=2)
+    table = with_common_prefixes(requests(1, 12), 2, 1)
+    result = simulate(system, table, "fcfs", log=True, compiled=False)
+    frame = iteration_frame(result)
+    conforms(frame, ITERATIONS)
+    assert sum(frame["hit_tokens"]) == sum(
+        result.worker[0][name] for name in ("total_hit_tokens", "total_hit_resumed")
+    )
+    assert sum(frame["hit_tokens"]) > 0
+    assert max(frame["kv_cached"]) > 0
+    assert (result.log["kv_tokens"] + result.log["kv_cached"] <= 40).all()
 
 
 def test_missing_events_are_null():

@@ -56,4 +56,4 @@ def test_what_is_not_there_is_refused(script, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["check_versions.py", "lowest", "--extras", "video,films"])
     with pytest.raises(SystemExit):
         script.main()
-    assert "unknown extras films; valid: parquet, report" in capsys.readouterr().err
+    assert "unknown extras films; valid: parquet, observe, report" in capsys.readouterr().err
