@@ -241,7 +241,8 @@ def test_without_common_text_nothing_changes(progress):
     if progress == "kept":  # under "lost", requests find their own prompt after an eviction
         for name in ("start_time", "first_token_time", "finish_time"):
             np.testing.assert_array_equal(on.requests[name], off.requests[name])
-        np.testing.assert_array_equal(on.log, off.log)
+        for name in set(on.log.dtype.names) - {"kv_cached"}:
+            np.testing.assert_array_equal(on.log[name], off.log[name])
     assert on.worker["total_hit_tokens"][0] == 0
     assert off.worker["total_evicted"][0] > 0
 

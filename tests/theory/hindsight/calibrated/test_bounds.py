@@ -1,5 +1,7 @@
 """Bounds under calibrated batch times: by hand, and below every run."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -135,6 +137,7 @@ def test_calibrated_batches_bound_calibrated_runs():
     table=tables(), system=systems(), seed=st.integers(0, 2**32 - 1), workers=st.sampled_from([1, 1, 1, 2])
 )
 def test_no_random_run_beats_the_bound(table, system, seed, workers):
+    system = replace(system, output_kv="at_once")
     system = system if workers == 1 else system.replicate(workers)
     try:
         result = simulate(system, table, RandomPolicy(seed, table), seed=seed)
@@ -154,6 +157,10 @@ def test_metrics_and_systems_without_bound_are_rejected():
         bound_calibrated(table, system, "tbt_p99")
     with pytest.raises(ConfigError, match=r"horizon = 5 s: .*without horizon"):
         bound_calibrated(table, System(10, UNIT, horizon=5.0))
+    with pytest.raises(ConfigError, match="a bound assumes that every request computes its whole prompt"):
+        bound_calibrated(table, System(10, UNIT, prefix_cache="computed"))
+    with pytest.raises(ConfigError, match="output_kv = next_iteration: bounds count the KV"):
+        bound_calibrated(table, System(10, UNIT, output_kv="next_iteration"))
     with pytest.raises(ConfigError, match="no requests"):
         bound_calibrated(table.select(slice(0, 0)), system)
     with pytest.raises(WorkloadError, match="can never be served"):

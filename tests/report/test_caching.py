@@ -1,0 +1,35 @@
+"""The figure of the prefix cache."""
+
+import numpy as np
+
+from kvgym.batch_time import UnitBatchTime
+from kvgym.contract.cases import requests, with_common_prefixes
+from kvgym.report import caching
+from kvgym.runner import simulate
+from kvgym.simulator.system import System
+
+TABLE = with_common_prefixes(requests(1, 40), 2, 1)
+
+
+def run(**settings):
+    return simulate(System(40, UnitBatchTime(), **settings), TABLE, "fcfs", log=True, compiled=False)
+
+
+def test_shares_over_time():
+    result = run(prefix_cache="computed", prefix_block=2)
+    top, bottom = caching.cache_use({"fcfs": result}).axes
+    (share,), (cached,) = top.lines, bottom.lines
+    log = result.log
+    assert log["hit_tokens"].sum() > 0
+    first = log[log["start_time"] < share.get_xdata()[1]]
+    assert share.get_ydata()[0] == first["hit_tokens"].sum() / max(
+        first["hit_tokens"].sum() + first["prefill_tokens"].sum(), 1
+    )
+    assert 0 < share.get_ydata().max() <= 1
+    assert cached.get_ydata().max() == log["kv_cached"].max() / 40
+    assert np.all(cached.get_ydata() <= 1)
+
+
+def test_only_runs_with_a_cache_have_it():
+    assert caching.is_cached({"fcfs": run(prefix_cache="computed")})
+    assert not caching.is_cached({"fcfs": run()})
