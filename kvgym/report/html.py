@@ -96,7 +96,7 @@ def _add_single_runs(page: Page, comparison: Comparison) -> None:
             title=f"{plots.LATENCIES[name].label}, distribution",
             legend=ran,
         )
-    over_time = (
+    over_time = [
         ("queue", "Requests waiting", plots.waiting_queue, f"Requests waiting over time, {first}."),
         (
             "tokens",
@@ -105,17 +105,12 @@ def _add_single_runs(page: Page, comparison: Comparison) -> None:
             f"Arriving work and generated output tokens over time, {first}. Tokens that were lost in an eviction and "
             "generated again count again.",
         ),
-    )
+    ]
     if caching.is_cached(comparison):
-        over_time = (
-            *over_time,
-            (
-                "cache",
-                "Prefix cache over time",
-                caching.cache_use,
-                f"Tokens found in the prefix cache, and cached memory that no request holds, over time, {first}.",
-            ),
+        found = (
+            f"Tokens found in the prefix cache, and cached memory that no request holds, over time, {first}."
         )
+        over_time.append(("cache", "Prefix cache over time", caching.cache_use, found))
     for name, title, draw, caption in over_time:
         page.add(name, draw(comparison, **options), caption + without + cut, title=title, legend=ran)
     if breakdown.class_names(next(iter(comparison.examples.values())).table):
