@@ -12,14 +12,13 @@ import kvgym
 from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.compiling.records import as_records, records
-from kvgym.contract.cache_invariants import check_cache
+from kvgym.contract.checks import WatchedCache
 from kvgym.errors import ConfigError, WorkloadError
-from kvgym.policy import Decision, Policy, make_policy
+from kvgym.policy import make_policy
 from kvgym.simulator import prefix_cache
 from kvgym.simulator.prefix_cache import PrefixCache, empty_caches
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import REQUEST, UNKNOWN, WORKER
-from kvgym.simulator.view import SystemView
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 from oracles.prefix_cache import ReferencePool, run_reference
@@ -200,29 +199,13 @@ def test_runs_equal_those_of_the_oracle(block, unit, progress):
     assert hits > 0
 
 
-class Watching(Policy):
-    """Checks the tables at every decision of another policy."""
-
-    def __init__(self, inner: Policy) -> None:
-        self.inner, self.info = inner, inner.info
-
-    def reset(self, system: Any) -> None:
-        """Reset the other policy."""
-        self.inner.reset(system)
-
-    def schedule(self, view: SystemView) -> Decision:
-        """Check, then return the other policy's decision."""
-        check_cache(view.simulation)
-        return self.inner.schedule(view)
-
-
 @pytest.mark.parametrize("progress", ["lost", "recompute", "kept"])
 @pytest.mark.parametrize("first_token", ["counted", "uncounted", "decode"])
 def test_tables_are_right_at_every_decision(progress, first_token):
     for seed, name in enumerate(("fcfs", "vllm_v1", "cost_aware", "alpha_beta")):
         table, _ = random_requests(seed, 2, 30)
         system = system_of(30, 2, 2, progress_on_evict=progress, first_token=first_token, requeue="front")
-        result = kvgym.simulate(system, table, Watching(make_policy(name)), compiled=False)
+        result = kvgym.simulate(system, table, WatchedCache(make_policy(name)), compiled=False)
         assert result.completed
 
 

@@ -9,11 +9,10 @@ import pytest
 
 import kvgym
 from kvgym.batch_time import UnitBatchTime
-from kvgym.contract.cache_invariants import check_cache
 from kvgym.contract.cases import Shuffling, requests, with_common_prefixes
-from kvgym.policy import Decision, Policy, make_policy
+from kvgym.contract.checks import WatchedCache
+from kvgym.policy import make_policy
 from kvgym.simulator.system import System, Worker
-from kvgym.simulator.view import SystemView
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 
@@ -62,22 +61,6 @@ def test_a_prefill_worker_keeps_the_prompt_and_the_decode_worker_gets_it_whole()
     assert result.completed
 
 
-class Watching(Policy):
-    """Checks the caches of all workers at every decision of another policy."""
-
-    def __init__(self, inner: Policy) -> None:
-        self.inner, self.info = inner, inner.info
-
-    def reset(self, system: Any) -> None:
-        """Reset the other policy."""
-        self.inner.reset(system)
-
-    def schedule(self, view: SystemView) -> Decision:
-        """Check, then return the other policy's decision."""
-        check_cache(view.simulation)
-        return self.inner.schedule(view)
-
-
 @pytest.mark.parametrize("roles", [["mixed"] * 3, ["prefill", "prefill", "decode", "decode"]])
 def test_tables_are_right_when_requests_move(roles):
     hits = moved = 0
@@ -91,7 +74,7 @@ def test_tables_are_right_when_requests_move(roles):
             progress_on_evict=("lost", "recompute", "kept")[seed],
         )
         result = kvgym.simulate(
-            system, table, Watching(make_policy("fcfs")), router=Shuffling(0.6), compiled=False
+            system, table, WatchedCache(make_policy("fcfs")), router=Shuffling(0.6), compiled=False
         )
         assert result.completed
         assert (result.worker["kv_allocated"] == 0).all()
