@@ -10,7 +10,7 @@ from kvgym.kernels.future_memory import first_use
 from kvgym.kernels.heap import heap_first, heap_pop
 from kvgym.simulator.blocks import allocated, written_tokens
 from kvgym.simulator.policy_interface import RuleDecision, RuleView
-from kvgym.simulator.prefix_cache import plan_units, units_of_others
+from kvgym.simulator.prefix_cache import plan_change, plan_units, units_of_others
 from kvgym.simulator.tables import UNKNOWN, WAITING
 
 NO_LIMIT = 2**31 - 1
@@ -88,9 +88,7 @@ def kept_by_others(view: RuleView, slot: Any) -> int:
     """
     if view.problem.prefix_unit == 0:
         return 0
-    kept = units_of_others(by_address(view.cache), slot.request_id, True)
-    plan_units(by_address(view.cache), slot.request_id, True, -1)
-    return kept * view.problem.prefix_unit
+    return plan_change(by_address(view.cache), slot.request_id, True) * view.problem.prefix_unit
 
 
 @jit_inline

@@ -13,7 +13,7 @@ import numpy as np
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.blocks import allocated, count_memory, kv_growth, written_tokens
 from kvgym.simulator.boundary import Run, cache_of, list_queued, show_hit
-from kvgym.simulator.prefix_cache import give_up, hold_hit, plan_units, units_of_others
+from kvgym.simulator.prefix_cache import give_up, hold_hit, plan_change
 from kvgym.simulator.queue import queue_remove, queue_return
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -107,9 +107,7 @@ def shared_by(run: Run, i: int, active: bool) -> int:
     """
     if run.problem.prefix_unit == 0:
         return 0
-    shared = units_of_others(cache_of(run), i, active) * run.problem.prefix_unit
-    plan_units(cache_of(run), i, active, -1 if active else 1)
-    return shared
+    return plan_change(cache_of(run), i, active) * run.problem.prefix_unit
 
 
 @jit_inline
@@ -257,6 +255,7 @@ def allocate_memory(run: Run, i: int) -> int:
     w.kv_allocated -= shared
     w.kv_shared += shared
     hit, known = run.prefix[i].num_units * unit, r.num_kv_tokens + r.num_prefill_left
+    w.batch_hits += hit
     if r.num_kv_tokens > hit:
         run.pool.next_full = 0  # its own KV fills units with the next batch
     elif r.num_admissions == 0:

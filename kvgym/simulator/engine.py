@@ -38,11 +38,9 @@ def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
     if d.num_evict > 0:
         apply_evictions(run)
         d.front = 0
-    hits = w.total_hit_tokens + w.total_hit_resumed
     for j in range(d.num_admit):
         activate(run, run.admit[j], run.admit_tokens[j] if d.explicit == 1 else UNKNOWN)
     if run.problem.prefix_unit > 0:
-        w.batch_hits = w.total_hit_tokens + w.total_hit_resumed - hits
         make_room(cache_of(run), run.requests, run.problem, w, w.kv_allocated)
     w.total_admitted += d.num_admit
     w.total_put_back += d.num_put_back
@@ -79,6 +77,7 @@ def clear_decision(run: Run) -> None:
     """Reset the decision: run all active requests and admit none."""
     if run.problem.prefix_unit > 0:
         run.pool.stamp += 1
+        run.w.batch_hits = 0
     d = run.decision
     d.act, d.explicit, d.num_admit, d.num_evict, d.num_put_back = RUN, 0, 0, 0, 0
     d.wait_until = np.inf

@@ -75,8 +75,8 @@ def empty_caches(table: RequestTable, unit: int, capacities: NDArray[np.int64]) 
     pool["head"] = pool["tail"] = pool["spare"] = UNKNOWN
     prefix = np.zeros(len(table) if unit else 0, PREFIX)
     chain, contents = np.zeros(0, np.int32), np.zeros((r, 0), CONTENT)
-    if unit and table.hashes is not None:
-        chains = table.hashes.chains(unit)
+    chains = table.chains(unit) if unit else None
+    if chains is not None:
         chain, contents = chains.chain, np.empty((r, chains.num_contents), CONTENT)
         contents["unit"], contents["waiting"] = UNKNOWN, UNKNOWN
         prefix["chain"], prefix["length"] = chains.chain_start, chains.chain_len
@@ -145,11 +145,9 @@ def forget_hit(c: PrefixCache, i: int) -> None:
 @jit
 def lose_hit(c: PrefixCache, requests: Any, unit: int, i: int) -> None:
     """Take its hit from the waiting request ``i``, which leaves the queue without starting."""
-    p, r = c.prefix[i], requests[i]
     forget_hit(c, i)
-    r.num_kv_tokens -= p.num_units * unit
-    r.num_prefill_left += p.num_units * unit
-    p.num_units = p.most = 0
+    c.prefix[i].most = 0
+    set_hit(c, requests, unit, i, 0)
 
 
 @jit
@@ -363,3 +361,15 @@ def plan_units(c: PrefixCache, i: int, active: bool, change: int) -> None:
         if u.stamp != c.pool.stamp:
             u.stamp, u.planned = c.pool.stamp, 0
         u.planned += change
+
+
+@jit
+def plan_change(c: PrefixCache, i: int, active: bool) -> int:
+    """Add to the decision that the active request ``i`` is evicted, or that a waiting one starts.
+
+    Returns:
+        The number of its units, held or found, that others hold.
+    """
+    shared = units_of_others(c, i, active)
+    plan_units(c, i, active, -1 if active else 1)
+    return shared
