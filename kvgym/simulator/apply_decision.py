@@ -12,7 +12,7 @@ import numpy as np
 
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.blocks import allocated, count_memory, kv_growth, written_tokens
-from kvgym.simulator.boundary import Run, cache_of, list_queued, show_hit
+from kvgym.simulator.boundary import Run, cache_of, has_cache, list_queued, show_hit
 from kvgym.simulator.prefix_cache import give_up, hold_hit, plan_change
 from kvgym.simulator.queue import queue_remove, queue_return
 from kvgym.simulator.tables import (
@@ -105,7 +105,7 @@ def shared_by(run: Run, i: int, active: bool) -> int:
         i: the request.
         active: whether it is active and evicted, or waits and starts.
     """
-    if run.problem.prefix_unit == 0:
+    if not has_cache(run):
         return 0
     return plan_change(cache_of(run), i, active) * run.problem.prefix_unit
 
@@ -128,7 +128,7 @@ def inspect_decision(run: Run) -> int:
     if count > run.active.shape[0] or d.num_admit > run.admit.shape[0]:
         return refuse(run.tracker, TOO_MANY, UNKNOWN, count, run.active.shape[0])
     kv = w.kv_allocated + run.problem.block_size * w.num_full  # if all decode one token
-    if run.problem.prefix_unit > 0:
+    if has_cache(run):
         run.pool.stamp += 1
     for j in range(d.num_evict):
         slot = run.active[run.evict[j]]
@@ -179,7 +179,7 @@ def check_decision(run: Run) -> int:
 def free_memory(run: Run, slot: Any) -> None:
     """Free the memory of a request that stops being active; its units in the prefix cache stay there."""
     count_memory(run.problem, run.w, slot.num_kv_tokens, -1)
-    if run.problem.prefix_unit > 0:
+    if has_cache(run):
         shared = give_up(cache_of(run), slot.request_id) * run.problem.prefix_unit
         run.w.kv_allocated += shared
         run.w.kv_shared -= shared
@@ -249,7 +249,7 @@ def allocate_memory(run: Run, i: int) -> int:
     """
     w, r, unit = run.w, run.requests[i], run.problem.prefix_unit
     count_memory(run.problem, w, r.num_kv_tokens, 1)
-    if unit == 0:
+    if not has_cache(run):
         return 0
     shared = hold_hit(cache_of(run), i) * unit
     w.kv_allocated -= shared

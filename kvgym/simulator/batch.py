@@ -10,7 +10,7 @@ import numpy as np
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.apply_decision import decoding_front, free_memory, planned_tokens
 from kvgym.simulator.blocks import allocated, written_tokens
-from kvgym.simulator.boundary import Run, cache_of, expected_tokens
+from kvgym.simulator.boundary import Run, cache_of, expected_tokens, has_cache
 from kvgym.simulator.gaps import count_gap
 from kvgym.simulator.prefix_cache import make_room, share_computed
 from kvgym.simulator.tables import (
@@ -259,7 +259,7 @@ def process_tokens(run: Run, end: float) -> tuple[int, int]:
                 more, noted = make_token(slot, targets[k], k, notes, noted, last_batch_end, end)
                 apart += more
                 made += 1
-    if run.problem.prefix_unit > 0:
+    if has_cache(run):
         update_cache(run, w.kv_allocated + (written if run.problem.block_size == 1 else 0))
     usual, late = made - apart, settle(run, noted, end) if noted > 0 else 0
     w.kv_tokens += written

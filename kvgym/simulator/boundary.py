@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
-from kvgym.compiling.kernel import jit, jit_expand, jit_inline
+from kvgym.compiling.kernel import generated, jit, jit_expand, jit_inline
 from kvgym.compiling.references import by_address
 from kvgym.compiling.tables import FRONT, WHOLE, Table, declared
 from kvgym.simulator.prefix_cache import PrefixCache, start_waiting
@@ -88,6 +89,25 @@ def blank_requests(n: int) -> NDArray[Any]:
     return records
 
 
+class CacheFreeRun(Run):
+    """The tables of a run without a prefix cache: code that is compiled for them leaves the cache out."""
+
+
+def _typed(typing: Any, run: Any) -> Any:
+    known_free = issubclass(run.instance_class, CacheFreeRun)
+    return types.boolean(run), lambda context, *_: context.get_constant(types.boolean, known_free)
+
+
+is_cache_free = generated(_typed, lambda run: isinstance(run, CacheFreeRun))
+"""Return whether code for these tables leaves the cache out: a constant in compiled code."""
+
+
+@jit_inline
+def has_cache(run: Run) -> bool:
+    """Return whether the worker has a prefix cache."""
+    return bool(not is_cache_free(run) and run.problem.prefix_unit > 0)
+
+
 @jit_expand
 def cache_tables(run: Run) -> PrefixCache:
     """Return the tables of the prefix cache."""
@@ -103,7 +123,7 @@ def cache_of(run: Run) -> PrefixCache:
 @jit_inline
 def show_hit(run: Run, i: int) -> None:
     """Show in the row of a request that has joined the queue what it finds in the prefix cache, if there is one."""
-    if run.problem.prefix_unit > 0:
+    if has_cache(run):
         start_waiting(cache_of(run), run.requests, run.problem.prefix_unit, i)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from kvgym.compiling.kernel import jit_inline
 from kvgym.simulator.apply_decision import activate, apply_evictions, check_decision
 from kvgym.simulator.batch import finish_batch, start_batch
-from kvgym.simulator.boundary import Run, advance_clock, cache_of, next_arrival_time
+from kvgym.simulator.boundary import Run, advance_clock, cache_of, has_cache, next_arrival_time
 from kvgym.simulator.prefix_cache import make_room
 from kvgym.simulator.tables import (
     BUSY,
@@ -40,7 +40,7 @@ def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
         d.front = 0
     for j in range(d.num_admit):
         activate(run, run.admit[j], run.admit_tokens[j] if d.explicit == 1 else UNKNOWN)
-    if run.problem.prefix_unit > 0:
+    if has_cache(run):
         make_room(cache_of(run), run.requests, run.problem, w, w.kv_allocated)
     w.total_admitted += d.num_admit
     w.total_put_back += d.num_put_back
@@ -75,7 +75,7 @@ def carry_out(run: Run, batch_time: Any, batch_params: Any) -> int:
 @jit_inline
 def clear_decision(run: Run) -> None:
     """Reset the decision: run all active requests and admit none."""
-    if run.problem.prefix_unit > 0:
+    if has_cache(run):
         run.pool.stamp += 1
         run.w.batch_hits = 0
     d = run.decision

@@ -7,11 +7,11 @@ from typing import Any
 
 from numba import types
 
-from kvgym.compiling.kernel import kernel
+from kvgym.compiling.kernel import jit_inline, kernel
 from kvgym.compiling.references import by_address
 from kvgym.compiling.tables import opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
-from kvgym.simulator.boundary import RUN_TABLES, Run, next_boundary
+from kvgym.simulator.boundary import RUN_TABLES, CacheFreeRun, Run, next_boundary
 from kvgym.simulator.engine import carry_out, clear_decision
 from kvgym.simulator.policy_interface import (
     MEMORY,
@@ -28,22 +28,47 @@ _TABLES = tuple_type(
 )
 _BATCH_TIME = (types.FunctionType(BATCH_TIME_SIGNATURE), types.float64[::1])
 
+_FIRST_WORKER = [
+    f"tables.{field}" + ("" if table.shared and table.length else "[0]")
+    for field, table in zip(Run._fields, RUN_TABLES.values(), strict=True)
+]
+
 first_worker: Callable[[Run], Run] = opener(
-    Run,
-    "def first_worker(tables):",
-    "Return the tables of the first worker.",
-    [
-        f"tables.{field}" + ("" if table.shared and table.length else "[0]")
-        for field, table in zip(Run._fields, RUN_TABLES.values(), strict=True)
-    ],
+    Run, "def first_worker(tables):", "Return the tables of the first worker.", _FIRST_WORKER
 )
 
-
-@kernel(
-    types.int64(_TABLES, types.FunctionType(POLICY_SIGNATURE), MEMORY, *_BATCH_TIME, types.int64), "simulator"
+first_cache_free: Callable[[Run], CacheFreeRun] = opener(
+    CacheFreeRun,
+    "def first_cache_free(tables):",
+    "Return the tables of the first worker, which has no prefix cache.",
+    _FIRST_WORKER,
 )
+
+_LOOP = types.int64(_TABLES, types.FunctionType(POLICY_SIGNATURE), MEMORY, *_BATCH_TIME, types.int64)
+
+
+@jit_inline
+def run_worker(run: Run, policy: Any, memory: Any, batch_time: Any, batch_params: Any, budget: int) -> int:
+    """Run one worker; arguments and result as of :func:`run_loop`."""
+    view = by_address(view_of(run, batch_time, batch_params))
+    decision, known = by_address(decision_of(run)), by_address(memory)
+    for _ in range(budget):
+        status = next_boundary(run)
+        if status != DECIDE:
+            return int(status)
+        clear_decision(run)
+        policy(view, decision, known)
+        status = carry_out(run, batch_time, batch_params)
+        if status != OK:
+            return int(status)
+    return BUDGET
+
+
+@kernel(_LOOP, "simulator")
 def run_loop(tables: Run, policy: Any, memory: Any, batch_time: Any, batch_params: Any, budget: int) -> int:
-    """Run until the run ends, an error occurs, or ``budget`` decisions have been made.
+    """Run a worker without a prefix cache until the run ends, an error occurs, or ``budget`` decisions have been made.
+
+    Code for the cache costs time even where there is none, so it has a kernel of its own.
 
     Args:
         tables: the worker's tables, with a leading axis of length 1.
@@ -57,19 +82,15 @@ def run_loop(tables: Run, policy: Any, memory: Any, batch_time: Any, batch_param
         DONE, HORIZON, LOG_FULL (call again with a longer log), BUDGET, STALLED, DEADLOCK, or the code of a
         refused decision, with details in ``tracker``.
     """
-    run = first_worker(tables)
-    view = by_address(view_of(run, batch_time, batch_params))
-    decision, known = by_address(decision_of(run)), by_address(memory)
-    for _ in range(budget):
-        status = next_boundary(run)
-        if status != DECIDE:
-            return status
-        clear_decision(run)
-        policy(view, decision, known)
-        status = carry_out(run, batch_time, batch_params)
-        if status != OK:
-            return status
-    return BUDGET
+    return int(run_worker(first_cache_free(tables), policy, memory, batch_time, batch_params, budget))
+
+
+@kernel(_LOOP, "simulator")
+def run_loop_with_cache(
+    tables: Run, policy: Any, memory: Any, batch_time: Any, batch_params: Any, budget: int
+) -> int:
+    """Run a worker with a prefix cache; arguments and result as of :func:`run_loop`."""
+    return int(run_worker(first_worker(tables), policy, memory, batch_time, batch_params, budget))
 
 
 @kernel(types.int64(_TABLES, *_BATCH_TIME, types.int64), "simulator")

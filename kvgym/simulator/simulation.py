@@ -16,7 +16,7 @@ from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, Livelock
 from kvgym.simulator.batch_time import duration_error, params_of
 from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests
 from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
-from kvgym.simulator.loop import run_loop, step_worker
+from kvgym.simulator.loop import run_loop, run_loop_with_cache, step_worker
 from kvgym.simulator.policy_interface import MemoryRoom, RuleDecision, RuleMemory
 from kvgym.simulator.prefix_cache import empty_caches
 from kvgym.simulator.progress import in_slices
@@ -266,7 +266,8 @@ class Simulation:
         """
         self._load_kernel()
         arguments = (self._kernel, *self._memory)
-        status = in_slices(lambda most: self._until_log_fits(run_loop, arguments, most), budget, self)
+        entry = run_loop_with_cache if self.system.prefix_unit else run_loop
+        status = in_slices(lambda most: self._until_log_fits(entry, arguments, most), budget, self)
         if status == BUDGET:
             return False
         self._raise_for(status)

@@ -19,7 +19,7 @@ from kvgym.policy import POLICIES, CompiledPolicy
 from kvgym.routing import ROUTERS
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.cluster.loop import run_cluster
-from kvgym.simulator.loop import run_loop, step_worker
+from kvgym.simulator.loop import run_loop, run_loop_with_cache, step_worker
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,15 @@ def test_every_registered_kernel_is_compiled(known):
         if isinstance(x, Kernel)
         and x.function.__module__.startswith("kvgym.")  # other tests have some of their own
     }
-    found |= {run_loop, step_worker, run_cluster, step_envs, observe, demonstrate_episode}
+    found |= {
+        run_loop,
+        run_loop_with_cache,
+        step_worker,
+        run_cluster,
+        step_envs,
+        observe,
+        demonstrate_episode,
+    }
     assert len(found) > 50
     assert found <= set(known)
 

@@ -15,7 +15,8 @@ from kvgym.compiling.records import as_records, records
 from kvgym.contract.checks import WatchedCache
 from kvgym.errors import ConfigError, WorkloadError
 from kvgym.policy import make_policy
-from kvgym.simulator import prefix_cache
+from kvgym.simulator import prefix_cache, simulation
+from kvgym.simulator.loop import run_loop_with_cache
 from kvgym.simulator.prefix_cache import PrefixCache, empty_caches
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import REQUEST, UNKNOWN, WORKER
@@ -228,6 +229,18 @@ def test_without_common_text_nothing_changes(progress):
             np.testing.assert_array_equal(on.log[name], off.log[name])
     assert on.worker["total_hit_tokens"][0] == 0
     assert off.worker["total_evicted"][0] > 0
+
+
+def test_code_that_leaves_the_cache_out_gives_equal_bits(monkeypatch):
+    """Runs without a cache have a kernel of their own; here they also run in the one with a cache."""
+    table, _ = random_requests(3, 2, 30, n=40)
+    system = System(30, UnitBatchTime(), block_size=2)
+    first = kvgym.simulate(system, table, "fcfs")
+    monkeypatch.setattr(simulation, "run_loop", run_loop_with_cache)
+    second = kvgym.simulate(system, table, "fcfs")
+    assert first.worker["total_evicted"][0] > 0
+    assert first.requests.tobytes() == second.requests.tobytes()
+    assert first.worker.tobytes() == second.worker.tobytes()
 
 
 def test_compiled_and_plain_python_are_equal():
