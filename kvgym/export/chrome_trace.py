@@ -25,8 +25,10 @@ QUEUED, PREFILL, DECODE, PAUSED, EVICTED, TRANSFER = (
 """States of a request; names of slices."""
 
 
-COUNTERS = {"KV": "tokens", "waiting": "requests", "active": "requests"}
-"""Counters of a worker, with their units."""
+COUNTERS = {"KV": "tokens", "waiting": "requests", "active": "requests", "cached": "tokens"}
+"""Counters of a worker, with their units. ``cached`` is there only with a prefix cache: memory in it that is not in use
+while a batch runs.
+"""
 
 
 @dataclass
@@ -74,6 +76,7 @@ class ChromeTrace(Observer):
     @explained
     def __init__(self, file: TraceFile, system: System, table: RequestTable) -> None:
         self._file, self._table = file, table
+        self._has_cache = system.prefix_unit > 0
         self._stays: dict[int, _Stay] = {}
         self._free: list[list[int]] = []
         self._tracks: list[int] = []
@@ -97,7 +100,8 @@ class ChromeTrace(Observer):
             self._describe("process_name", k, k + 1, name=title)
             self._describe("process_sort_index", k, k + 1, sort_index=k)
             self._name_track(k, k + 1, "batches")
-            self._counters.append({name: self._counter(k, name) for name in COUNTERS})
+            shown = [name for name in COUNTERS if name != "cached" or self._has_cache]
+            self._counters.append({name: self._counter(k, name) for name in shown})
 
     # ------------------------------------------------------------ events of the run
 
@@ -148,6 +152,9 @@ class ChromeTrace(Observer):
             self._change(i, state, start, count)
         figures = {name: int(row[name]) for name in ("prefill_tokens", "num_prefills", "num_decodes")}
         about = {**figures, "num_active": int(row["num_active"]), "kv_tokens": int(row["kv_tokens"])}
+        if self._has_cache:
+            about["hit_tokens"] = int(row["hit_tokens"])
+            self._counters[k]["cached"].set(start, int(row["kv_cached"]))
         if batch.cut:
             about["cut"] = True
         self._slice(_kind(figures), k, k + 1, start, end, about)

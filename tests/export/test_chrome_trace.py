@@ -16,10 +16,11 @@ from helpers.amount import number
 from helpers.random_runs import RandomPolicy, rules_of, systems, tables
 from kvgym import make_batch_time, simulate
 from kvgym.errors import InvalidDecisionError, LivelockError
-from kvgym.export.chrome_trace import ChromeTrace
+from kvgym.export.chrome_trace import COUNTERS, ChromeTrace
 from kvgym.export.trace_file import TraceFile
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.simulator.system import System, Worker
+from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 from oracles.chrome_trace_format import load
 
@@ -52,7 +53,7 @@ def slices(events, worker=0, unit=SECOND):
 def counter(events, name, worker=0):
     """Values of a counter by nanosecond."""
     return {
-        e["ts"]: e["args"]["tokens" if name == "KV" else "requests"]
+        e["ts"]: e["args"][COUNTERS[name]]
         for e in events
         if e["ph"] == "C" and e["name"] == name and e["pid"] == worker + 1
     }
@@ -106,6 +107,20 @@ def test_two_requests_by_hand(tmp_path):
     assert batch["args"] == {
         "prefill_tokens": 3, "num_prefills": 1, "num_decodes": 1, "num_active": 2, "kv_tokens": 9,
     }  # fmt: skip
+
+
+def test_the_prefix_cache_has_a_counter(tmp_path):
+    # A prompt of 4 in units of 2 runs from 0 to 1 and stays cached; the same prompt at 2 computes its last unit again.
+    hashes = BlockHashes.from_rows([[0, 1], [0, 1]], [4, 4], 2)
+    table = RequestTable.from_columns(
+        arrival_time=[0, 2], prompt_len=[4, 4], output_len=[1, 1], hashes=hashes
+    )
+    system = System(kv_capacity=12, batch_time=UNIT, block_size=2, prefix_cache="computed")
+    _, events = trace(tmp_path / "run.json", system, table, "fcfs")
+    assert {t / SECOND: v for t, v in counter(events, "cached").items()} == {0: 0, 2: 2}
+    assert [
+        e["args"]["hit_tokens"] for e in events if e["name"] == "prefill" and "hit_tokens" in e["args"]
+    ] == [0, 2]
 
 
 def test_tracks_are_reused(tmp_path):
