@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 LISTS = (
     "policies", "agents", "scenarios", "hardware", "workloads", "environments", "routers", "training", "sweeps",
-    "traces", "metrics", "models", "gpus", "engines",
+    "traces", "metrics", "models", "gpus", "engines", "cache-rules",
 )  # fmt: skip
 SHOWN_ERRORS = ("linear", "attention_decode", "attention_decode_homogeneous", "attention_prefill")
 """Operator groups with median held-out errors in the list of hardware."""
@@ -247,6 +247,10 @@ def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[st
         from kvgym.routing import ROUTERS
 
         lines = {name: ROUTERS[name].info.summary for name in ROUTERS}
+    elif what == "cache-rules":
+        from kvgym.simulator.cache_rules import rule_lines
+
+        lines = rule_lines()
     elif what == "environments":
         from kvgym.envs import environment_names
 

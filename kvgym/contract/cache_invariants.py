@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from typing import Any
 
-from kvgym.simulator.tables import BUSY, UNKNOWN
+from kvgym.simulator.tables import BUSY, FINISHED, UNKNOWN
 
 
 def check_cache(simulation: Any) -> None:
@@ -46,6 +47,17 @@ def _check_worker(simulation: Any, k: int) -> None:
     assert len(set(in_map)) == len(in_map)
 
     holders: Counter[int] = Counter()
+    i, before, due = int(pool["first_pin"]), UNKNOWN, -math.inf
+    while i != UNKNOWN:
+        row = prefix[i]
+        assert simulation.requests[i]["status"] == FINISHED
+        assert row["before"][0] == before
+        assert row["deadline"] >= due
+        mine = held[int(row["held"]) :][: int(row["num_units"])].tolist()
+        assert [int(units["content"][b]) for b in mine] == chain_of(i)[: len(mine)]
+        holders.update(mine)
+        before, due, i = i, row["deadline"], int(row["after"][0])
+    assert pool["last_pin"] == before
     own = private = 0
     for slot in active:
         i, kv = int(slot["request_id"]), int(slot["num_kv_tokens"])

@@ -83,12 +83,12 @@ def _change_workers(
         changes["engine"] = parse_spec(f"engine:{engine}", "engine")[1] if "=" in engine else engine
     settings = {name: getattr(options, name, None) for name in SystemSettings.model_fields}
     given = {name: value for name, value in settings.items() if value is not None}
-    if "prefix_block" in given:
+    if "prefix_block" in given or "cache_rule" in given:
         given = {"prefix_cache": "computed", **given}
     if given := {**_rules(base, options), **given}:
         changes["system"] = {**base.system.model_dump(), **given}
         if given.get("prefix_cache") == "off":
-            changes["system"]["prefix_block"] = None
+            changes["system"].update(prefix_block=None, cache_rule=given.get("cache_rule", "lru"))
     if hardware is not None and "kind" in base.batch_time:
         changes["batch_time"] = {}
     updated = base.override(**changes)

@@ -65,6 +65,7 @@ class SystemSettings(Description):
     output_kv: str = "at_once"
     prefix_cache: str = "off"
     prefix_block: int | None = None
+    cache_rule: str = "lru"
 
 
 class WorkerGroup(Description):

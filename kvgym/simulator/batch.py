@@ -12,6 +12,7 @@ from kvgym.simulator.apply_decision import decoding_front, free_memory, planned_
 from kvgym.simulator.blocks import allocated, written_tokens
 from kvgym.simulator.boundary import Run, cache_of, expected_tokens, has_cache
 from kvgym.simulator.gaps import count_gap
+from kvgym.simulator.pins import keep_finished
 from kvgym.simulator.prefix_cache import make_room, share_computed
 from kvgym.simulator.tables import (
     BAD_CLOCK,
@@ -210,6 +211,7 @@ def settle(run: Run, noted: int, end: float) -> int:
             deliver(run.requests, run.gap_counts, run.gap_sums, slot, end)
         if slot.num_output_tokens == targets[k]:
             free_memory(run, slot)
+            keep_finished(run, slot.request_id, end)
             complete(w, run.requests, run.finished, slot, end)
             close_up(active, targets, stay, k, gone)
             stay = k + 1

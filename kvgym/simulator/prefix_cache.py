@@ -72,7 +72,8 @@ def empty_caches(table: RequestTable, unit: int, capacities: NDArray[np.int64]) 
     """
     r = len(capacities)
     pool = np.zeros(r, POOL)
-    pool["head"] = pool["tail"] = pool["spare"] = UNKNOWN
+    for name in ("head", "tail", "spare", "first_pin", "last_pin"):
+        pool[name] = UNKNOWN
     prefix = np.zeros(len(table) if unit else 0, PREFIX)
     chain, contents = np.zeros(0, np.int32), np.zeros((r, 0), CONTENT)
     chains = table.chains(unit) if unit else None
@@ -211,7 +212,7 @@ def enter_map(c: PrefixCache, requests: Any, unit: int, i: int) -> None:
     else:
         pool.spare = c.units[b].after
     u, content = c.units[b], c.contents[c.chain[p.chain + p.num_units]]
-    u.content, u.holders, u.stamp = c.chain[p.chain + p.num_units], 1, 0
+    u.content, u.holders, u.stamp, u.pin = c.chain[p.chain + p.num_units], 1, 0, UNKNOWN
     c.held[p.held + p.num_units] = b
     p.num_units += 1
     first = content.unit
@@ -282,7 +283,7 @@ def hold_hit(c: PrefixCache, i: int) -> int:
 
 @jit
 def give_up(c: PrefixCache, i: int) -> int:
-    """Let the active request ``i`` give up its units, from the last; return the number of those that others hold."""
+    """Let request ``i``, active or pinned, give up its units, from the last; return how many of them others hold."""
     p, shared = c.prefix[i], 0
     for place in range(p.held + p.num_units - 1, p.held - 1, -1):
         b = c.held[place]
@@ -292,7 +293,7 @@ def give_up(c: PrefixCache, i: int) -> int:
             append_cached(c, b)
         else:
             shared += 1
-    p.num_units = 0
+    p.left, p.num_units = p.num_units, 0
     return shared
 
 

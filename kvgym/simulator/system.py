@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, WorkloadError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.simulator.cache_rules import LRU, parse_rule
 from kvgym.simulator.tables import (
     PROBLEM,
     PROGRESS_KEPT,
@@ -159,6 +160,8 @@ class System:
             :mod:`kvgym.simulator.prefix_cache`. ``"off"``: every request computes and holds all of its KV itself.
         prefix_block: tokens that the prefix cache finds, holds and drops together, a multiple of ``block_size``;
             None = ``block_size``. Larger units are faster and find less.
+        cache_rule: how long the prefix cache keeps the KV of finished requests, with options as in
+            ``"fixed:seconds=5"``, see :mod:`kvgym.simulator.cache_rules`.
     """
 
     kv_capacity: int
@@ -176,6 +179,7 @@ class System:
     output_kv: str = "at_once"
     prefix_cache: str = "off"
     prefix_block: int | None = None
+    cache_rule: str = "lru"
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -249,6 +253,10 @@ class System:
                 raise ConfigError(
                     f"prefix_block = {self.prefix_block} without a prefix cache; set prefix_cache: computed as well"
                 )
+        if parse_rule(self.cache_rule)[0].code != LRU and self.prefix_cache == "off":
+            raise ConfigError(
+                f"cache_rule = {shown(self.cache_rule)} without a prefix cache; set prefix_cache: computed as well"
+            )
 
     @classmethod
     def cluster(cls, workers: Iterable[Worker], **rules: Any) -> System:
@@ -357,6 +365,9 @@ class System:
         p = problem[0]
         longest = int((table.prompt_len + table.output_len).max()) if len(table) else 0
         p["block_size"], p["prefix_unit"] = self.block_size, self.prefix_unit
+        rule, options = parse_rule(self.cache_rule)
+        p["cache_rule"] = rule.code
+        p["rule_params"][: len(options)] = options
         p["num_requests"] = len(table)
         p["prefill_emits"], p["ttft_at_prefill"] = FIRST_TOKEN[self.first_token]
         p["prefill_writes"] = p["prefill_emits"] - self.unwritten_tokens

@@ -191,13 +191,15 @@ DECISION = np.dtype(
 
 POOL = np.dtype(
     [
-        ("num_cached", "i8"),  # units that no active request holds
+        ("num_cached", "i8"),  # units without a holder
         ("head", "i4"),  # first of them: the next to be dropped
         ("tail", "i4"),
         ("spare", "i4"),  # first unused row among the used ones
         ("num_rows", "i4"),  # rows that have been used
         ("stamp", "i8"),  # of the decision being made or checked
         ("next_full", "i8"),  # worker iteration before which no decoding request fills a unit
+        ("first_pin", "i4"),  # finished requests that still hold their units, by deadline
+        ("last_pin", "i4"),
     ],
     align=True,
 )
@@ -206,12 +208,13 @@ POOL = np.dtype(
 UNIT = np.dtype(
     [
         ("content", "i4"),
-        ("holders", "i4"),  # active requests that hold it
+        ("holders", "i4"),  # active and pinned requests that hold it
         ("before", "i4"),  # neighbours in the list of cached units; ``after`` also links unused rows
         ("after", "i4"),
         ("copy_before", "i4"),  # ring of the units with the same content, in order of entry
         ("copy_after", "i4"),
         ("planned", "i4"),  # change of holders by the decision of ``stamp``
+        ("pin", "i4"),  # pinned request that ends with it, UNKNOWN if there is none
         ("stamp", "i8"),
     ],
     align=True,
@@ -231,9 +234,15 @@ PREFIX = np.dtype(
         ("held", "i8"),  # place of its units in the table of held units
         ("length", "i4"),  # of its chain
         ("most", "i4"),  # most units that it may find while it waits
-        ("num_units", "i4"),  # found while it waits; held, and open to others, while it is active
-        ("before", "i4", (2,)),  # neighbours in the lists of CONTENT.waiting
+        ("num_units", "i4"),  # found while it waits; held, and open to others, while it is active or pinned
+        ("left", "i4"),  # units that it gave up last
+        (
+            "before",
+            "i4",
+            (2,),
+        ),  # neighbours in the lists of CONTENT.waiting; the first also in the list of pins
         ("after", "i4", (2,)),
+        ("deadline", "f8"),  # s, when its pin ends
     ],
     align=True,
 )
@@ -258,6 +267,11 @@ PROBLEM = np.dtype(
         ("kv_capacity", "i8"),  # of whole blocks
         ("block_size", "i8"),  # tokens
         ("prefix_unit", "i8"),  # tokens of a unit of the prefix cache, whole blocks; 0: no prefix cache
+        (
+            "cache_rule",
+            "i8",
+        ),  # code of the rule for finished requests, see `cache_rules`; 0: none stays pinned
+        ("rule_params", "f8", (4,)),  # and its options
         ("num_requests", "i8"),
         ("prefill_emits", "i8"),  # 1: the last prefill chunk emits output token 1
         ("prefill_writes", "i8"),  # 1: and writes its KV

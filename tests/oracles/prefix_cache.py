@@ -56,15 +56,17 @@ class ReferencePool:
         assert rest == 0
         assert self.share in ("computed", "scheduled")
         self.tables = dict[Any, Table]()  # in order of start
+        self.pins = dict[Any, tuple[float, list[Unit]]]()  # deadline (s) and units of finished requests
         self.listed = list[Unit]()  # oldest first
 
     def references(self) -> Counter[Unit]:
-        """Return how many running requests hold each used unit."""
-        return Counter(itertools.chain.from_iterable(table.units for table in self.tables.values()))
+        """Return how many running requests and pins hold each used unit."""
+        held = [table.units for table in self.tables.values()] + [units for _, units in self.pins.values()]
+        return Counter(itertools.chain.from_iterable(held))
 
     def held(self) -> set[Unit]:
         """Return the used units."""
-        return set[Unit]().union(*(table.units for table in self.tables.values()))
+        return set(self.references())
 
     def order_of_eviction(self) -> list[Unit]:
         """Return the cached units, next victim first: in order of release."""
@@ -174,9 +176,23 @@ class ReferencePool:
         """End or evict a request: it gives back its units, the last one first."""
         table = self.tables.pop(i)
         self.blank += self.private(table)
-        for unit in reversed(table.units):
+        self.pins[i] = 0.0, table.units
+        self.unpin(i)
+
+    def pin(self, i: Any, units: list[Unit], deadline: float) -> None:
+        """Let a finished request hold the units that it has just given back."""
+        if units:
+            self.pins[i] = deadline, units
+
+    def unpin(self, i: Any) -> None:
+        """End a pin: its units are given back, the last one first."""
+        for unit in reversed(self.pins.pop(i)[1]):
             self.releases += 1
             unit.released = self.releases
+
+    def first_pin(self) -> Any:
+        """Return the request with the pin that ends first, of equal deadlines the one pinned first."""
+        return min(self.pins, key=lambda i: self.pins[i][0], default=None)
 
     def drop(self, count: int) -> int:
         """Make the blocks of the next ``count`` victims blank; return how many units there were."""
@@ -243,6 +259,7 @@ def run_reference(
     unit: int,
     progress: str,
     share: str = "computed",
+    keep: float = 0.0,
 ) -> tuple[list[Outcome], list[Iteration]]:
     """Serve requests first come, first served on one worker; every iteration takes 1 s.
 
@@ -261,6 +278,9 @@ def run_reference(
         progress: what evicted requests keep: ``"lost"`` = nothing; ``"recompute"`` = their output tokens, with KV
             to prefill again.
         share: see :class:`ReferencePool`. If ``"scheduled"``, running requests grow before others start.
+        keep: time for which finished requests stay pinned (s). Before a decision pins end that are due, in the way
+            of running requests, or beside an empty worker while requests wait; and when a request starts that finds
+            the last of the pinned units last.
 
     Returns:
         The outcome of each request, and the iterations.
@@ -278,6 +298,12 @@ def run_reference(
         while future and arrival[future[0]] <= clock:
             waiting.append(future.pop(0))
         waiting.sort(key=lambda i: (arrival[i], i))
+        while (first := pool.first_pin()) is not None and (
+            (waiting and not active)
+            or pool.free < sum(pool.growth(i, 1) for i in active)
+            or pool.pins[first][0] <= clock
+        ):
+            pool.unpin(first)
         known = {i: prompt[i] + generated[i] for i in waiting}
         matches = {i: pool.match(i, known[i]) for i in waiting}
         hits = {i: unit * len(match) for i, match in matches.items()}
@@ -298,6 +324,10 @@ def run_reference(
         if share == "computed":  # starts hold their hits before growth may evict them
             found += pool.admit_many(starts) or []
             assert found == [(hits[i], known[i] - hits[i]) for i in admitted]
+        for i in admitted:
+            ends = [j for j, (_, units) in pool.pins.items() if matches[i] and units[-1] is matches[i][-1]]
+            if ends:
+                pool.unpin(ends[-1])
         assert all(pool.grow(i, 1) for i in active)
         if share == "scheduled":
             found += [pool.admit(*start) for start in starts]
@@ -327,5 +357,8 @@ def run_reference(
             if generated[i] == output[i]:
                 outcomes[i].finish = clock
                 active.remove(i)
+                units = pool.tables[i].units
                 pool.release(i)
+                if keep:
+                    pool.pin(i, units, clock + keep)
     return outcomes, trace

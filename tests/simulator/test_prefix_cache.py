@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -243,9 +244,39 @@ def test_code_that_leaves_the_cache_out_gives_equal_bits(monkeypatch):
     assert first.worker.tobytes() == second.worker.tobytes()
 
 
+@pytest.mark.parametrize(("block", "unit"), [(1, 1), (1, 3), (4, 4)])
+@pytest.mark.parametrize("seconds", [3.0, math.inf])
+def test_runs_with_pins_equal_those_of_the_oracle(block, unit, seconds):
+    changed = 0
+    for seed in range(5):
+        table, chains = random_requests(seed, unit, 36)
+        columns = (table.arrival_time, table.prompt_len, table.output_len)
+        rows = [*zip(*(column.tolist() for column in columns), chains, strict=True)]
+        outcomes, trace = run_reference(rows, 36, block, unit, "lost", keep=seconds)
+        system = system_of(36, block, unit, cache_rule=f"fixed:seconds={seconds}")
+        result = kvgym.simulate(system, table, WatchedCache(make_policy("fcfs")), log=True, compiled=False)
+        r = result.requests
+        for i, expected in enumerate(outcomes):
+            found = (r["start_time"][i], r["finish_time"][i], r["num_evictions"][i])
+            assert found == (expected.start, expected.finish, expected.evictions), f"seed {seed}, request {i}"
+        assert result.log["kv_tokens"].tolist() == [step.memory for step in trace]
+        assert result.worker["total_hit_tokens"][0] == sum(o.hit for o in outcomes)
+        changed += outcomes != run_reference(rows, 36, block, unit, "lost")[0]
+    assert changed > 0
+
+
+@pytest.mark.parametrize("name", ["fcfs", "vllm_v1", "mc_sf", "alpha_greedy", "sarathi", "ranked"])
+def test_pins_stop_no_policy(name):
+    for seed in range(3):
+        table, _ = random_requests(seed, 2, 30)
+        system = system_of(30, 2, 2, cache_rule="fixed:seconds=inf")
+        assert kvgym.simulate(system, table, WatchedCache(make_policy(name)), compiled=False).completed
+
+
 def test_compiled_and_plain_python_are_equal():
     table, _ = random_requests(3, 2, 30, n=40)
-    runs = [kvgym.simulate(system_of(30, 2, 2), table, "fcfs", log=True, compiled=c) for c in (True, False)]
+    system = system_of(30, 2, 2, cache_rule="fixed:seconds=4")
+    runs = [kvgym.simulate(system, table, "fcfs", log=True, compiled=c) for c in (True, False)]
     for name in ("requests", "worker", "log"):
         one, other = (getattr(run, name) for run in runs)
         for field in one.dtype.names:
@@ -286,6 +317,10 @@ def test_metrics_have_no_value_without_a_cache():
         ({"prefix_block": 8}, "prefix_block = 8 without a prefix cache"),
         ({"prefix_cache": "computed", "prefix_block": 6}, "a multiple of block_size = 4"),
         ({"prefix_cache": "computed", "prefix_block": 64}, "at most kv_capacity = 40"),
+        ({"cache_rule": "fixed:seconds=3"}, "without a prefix cache"),
+        ({"prefix_cache": "computed", "cache_rule": "fixed:seconds=-1"}, "seconds > 0, or inf"),
+        ({"prefix_cache": "computed", "cache_rule": "fixed:hours=1"}, "no option 'hours'; valid: seconds"),
+        ({"prefix_cache": "computed", "cache_rule": "mru"}, "unknown cache rule 'mru'"),
     ],
 )
 def test_settings_are_checked(settings, message):

@@ -106,6 +106,11 @@ SCENARIO_OPTIONS: dict[str, Declared] = {
     "prefix_block": _option(
         "hardware", "Tokens per unit of the prefix cache (default: a block); a multiple of the block size."
     ),
+    "cache_rule": _option(
+        "hardware",
+        "How long the prefix cache keeps the KV of finished requests: lru, or e.g. fixed:seconds=5 "
+        "(kvgym list cache-rules).",
+    ),
     "rules": _option(
         "hardware",
         "Rules of the engine: engine, as in servers today (an evicted request keeps its output, recomputes its KV and "

@@ -1,0 +1,116 @@
+"""Cache rules: how long the KV of a request that has finished is kept for the next turn of its conversation.
+
+A rule gives every finished request a time to live, for which its units of the prefix cache stay pinned
+(:mod:`kvgym.simulator.pins`). It is a setting of the system, ``cache_rule``, and works beside every policy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kvgym.errors import ConfigError, UnknownNameError, shown
+from kvgym.utils.specs import parse_spec
+
+LRU, FIXED = 0, 1
+"""Codes of the rules, PROBLEM.cache_rule."""
+
+
+@dataclass(frozen=True)
+class RuleOption:
+    """A number that a rule takes.
+
+    Attributes:
+        name: its name in a spec.
+        default: its value unless given.
+        meaning: what it does, with its range and unit.
+        valid: whether a value is valid.
+    """
+
+    name: str
+    default: float
+    meaning: str
+    valid: Callable[[float], bool]
+
+
+@dataclass(frozen=True)
+class CacheRule:
+    """A rule.
+
+    Attributes:
+        name: its name in a spec.
+        summary: one line for listings.
+        code: number by which compiled code knows it.
+        options: its numbers, in the order of PROBLEM.rule_params.
+        needs: what it observes beyond finished requests, subset of :data:`kvgym.policy.NEEDS`.
+        paper: authors and title, or "" if it comes from practice.
+    """
+
+    name: str
+    summary: str
+    code: int
+    options: tuple[RuleOption, ...] = ()
+    needs: frozenset[str] = frozenset()
+    paper: str = ""
+
+
+_RULES = (
+    CacheRule("lru", "keep nothing longer: the KV that is unused for longest goes first", LRU),
+    CacheRule(
+        "fixed",
+        "keep the KV of every finished request for a fixed time",
+        FIXED,
+        (RuleOption("seconds", 10.0, "time to live, seconds > 0, or inf", lambda x: x > 0),),
+    ),
+)
+
+CACHE_RULES = {rule.name: rule for rule in _RULES}
+"""All rules by name; the first is the default."""
+
+
+def parse_rule(spec: Any) -> tuple[CacheRule, tuple[float, ...]]:
+    """Return a rule and the values of its options.
+
+    Args:
+        spec: its name, with options as in ``"fixed:seconds=5"``.
+
+    Raises:
+        ConfigError: an unknown option, or a value out of range.
+        UnknownNameError: there is no rule of this name.
+    """
+    if not isinstance(spec, str):
+        raise ConfigError(f"cache_rule = {shown(spec)}; expected a name, as in 'fixed:seconds=5'")
+    name, given = parse_spec(spec, "cache rule")
+    if name not in CACHE_RULES:
+        raise UnknownNameError("cache rule", name, CACHE_RULES)
+    rule = CACHE_RULES[name]
+    unknown = sorted(given.keys() - {option.name for option in rule.options})
+    if unknown:
+        valid = ", ".join(option.name for option in rule.options) or "none"
+        raise ConfigError(f"cache rule {name!r} has no option {shown(unknown[0])}; valid: {valid}")
+    values = []
+    for option in rule.options:
+        value = given.get(option.name, option.default)
+        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+        if not option.valid(number):  # also for NaN
+            raise ConfigError(
+                f"cache rule {name!r}: {option.name} = {shown(value)}; expected {option.meaning}"
+            )
+        values.append(number)
+    return rule, tuple(values)
+
+
+def rule_lines() -> dict[str, str]:
+    """Return what each rule does, with its options and their defaults, by name."""
+    return {
+        rule.name: "; ".join(
+            [
+                rule.summary,
+                *(f"{o.name}={o.default:g}: {o.meaning}" for o in rule.options),
+                *filter(None, [rule.paper]),
+            ]
+        )
+        for rule in CACHE_RULES.values()
+    }
