@@ -90,9 +90,11 @@ def decoding_front(run: Run, known: int) -> int:
             front -= 1
             prefills -= 1 if run.active[front].num_prefill_left > 0 else 0
     elif d.act == RUN:
-        while front < w.num_active and run.active[front].planned == UNKNOWN:
-            if run.active[front].num_prefill_left > 0:
+        while front < w.num_active:
+            slot = run.active[front]
+            if slot.num_prefill_left > 0 or not (slot.planned == UNKNOWN or slot.planned == 1):
                 break
+            slot.planned = UNKNOWN  # one token, too; the engine leaves it so
             front += 1
     return front
 

@@ -321,11 +321,12 @@ def share_computed(c: PrefixCache, requests: Any, problem: Any, w: Any, active: 
         slot = active[k]
         p = c.prefix[slot.request_id]
         kv = slot.num_kv_tokens - (problem.prefill_writes if slot.num_prefill_left == 0 else 0)
-        full = min(kv // unit, p.length)
-        while p.num_units < full:
+        missing = (p.num_units + 1) * unit - kv  # tokens until its next unit is full; a division takes longer
+        while missing <= 0 and p.num_units < p.length:
             enter_map(c, requests, unit, slot.request_id)
+            missing += unit
         if p.num_units < p.length:
-            pool.next_full = min(pool.next_full, w.iteration + (p.num_units + 1) * unit - kv)
+            pool.next_full = min(pool.next_full, w.iteration + missing)
 
 
 # ------------------------------------------------------------ what a decision frees and takes
