@@ -28,7 +28,7 @@ from kvgym.compiling.checked_build import guarded
 from kvgym.compiling.kernel import Kernel, kernel, uncompiled
 from kvgym.errors import ConfigError, shown
 from kvgym.policy import Weight
-from kvgym.simulator.cluster.tables import REASSIGN_SIGNATURE, ROUTER_SIGNATURE
+from kvgym.simulator.cluster.router_view import ROUTER_SIGNATURE, RouterView
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.simulator.view import ClusterView
 from kvgym.utils.arguments import explained
@@ -121,9 +121,9 @@ class Router(Configurable, ABC):
 
 
 class CompiledRouter(Router):
-    """A router with a compiled kernel, see :data:`~kvgym.simulator.cluster.tables.ROUTER_SIGNATURE`.
+    """A router with a compiled kernel; one that reassigns has a second.
 
-    One that reassigns has a second, see :data:`~kvgym.simulator.cluster.tables.REASSIGN_SIGNATURE`.
+    See :data:`~kvgym.simulator.cluster.router_view.ROUTER_SIGNATURE` for what they return.
     """
 
     kernel: ClassVar[Kernel]
@@ -164,39 +164,21 @@ class CompiledRouter(Router):
 
     def route(self, view: ClusterView) -> int:
         """Choose by the kernel, run as plain Python."""
-        tables = view.simulation.python_tables()
-        first, last = view.candidates.start, view.candidates.stop
-        return int(
-            uncompiled(self.kernel)(
-                tables["problem"], tables["workers"], tables["requests"], view.request_id, first, last,
-                *self.arguments(),
-            )
-        )  # fmt: skip
+        return int(uncompiled(self.kernel)(view.simulation.router_view(view), *self.arguments()))
 
     def reassign(self, view: ClusterView) -> tuple[int, int] | None:
         """Choose by the second kernel, run as plain Python."""
         if self.second_kernel is None:
             return None
-        tables = view.simulation.python_tables()
-        move = int(
-            uncompiled(self.second_kernel)(
-                tables["problem"], tables["workers"], tables["requests"], tables["active"], view.boundary,
-                *self.arguments(),
-            )
-        )  # fmt: skip
+        move = int(uncompiled(self.second_kernel)(view.simulation.router_view(view), *self.arguments()))
         count = len(view.simulation.workers)
         return None if move == UNKNOWN else (move // count, move % count)
 
 
 @explained
-def router_kernel(function: Callable[..., int]) -> Kernel:
-    """Return a router kernel from a function with the arguments of ``ROUTER_SIGNATURE``."""
+def router_kernel(function: Callable[[RouterView, Any, Any], int]) -> Kernel:
+    """Return a kernel of a router from a function ``(view, params, state)``."""
     return kernel(ROUTER_SIGNATURE, "router")(function)
-
-
-def reassign_kernel(function: Callable[..., int]) -> Kernel:
-    """Return a router's second kernel from a function with the arguments of ``REASSIGN_SIGNATURE``."""
-    return kernel(REASSIGN_SIGNATURE)(function)
 
 
 _FACTORY: Factory[Router] = Factory(

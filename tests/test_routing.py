@@ -15,6 +15,7 @@ from helpers.amount import number
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, InformationError, InvalidDecisionError, UnknownNameError, UserCodeError
+from kvgym.kernels import RouterView
 from kvgym.policy import Decision, Policy, PolicyInfo, policy_defaults
 from kvgym.routing import (
     DEFAULT_ROUTER,
@@ -214,12 +215,10 @@ class ByLength(Router):
 
 
 @router_kernel
-def every_other_kernel(
-    problems: Any, workers: Any, requests: Any, i: int, first: int, last: int, params: Any, state: Any
-) -> int:
+def every_other_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Skip ``params[0]`` workers at each turn, counting in ``state``."""
     state[0] += int(params[0])
-    return first + state[0] % (last - first)
+    return int(view.first + state[0] % (view.last - view.first))
 
 
 class EveryOther(CompiledRouter):
@@ -359,11 +358,9 @@ def test_the_wrong_stage() -> None:
 
 
 @router_kernel
-def beyond_kernel(
-    problems: Any, workers: Any, requests: Any, i: int, first: int, last: int, params: Any, state: Any
-) -> int:
+def beyond_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Return the worker after the last, from request 3 on."""
-    return last if i >= 3 else first
+    return int(view.last if view.request >= 3 else view.first)
 
 
 class Beyond(CompiledRouter):

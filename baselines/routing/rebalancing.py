@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.baselines.routing.routers import join_shortest_queue_kernel
-from kvgym.kernels import UNKNOWN, allocated, jit, move_to
+from kvgym.kernels import UNKNOWN, RouterView, allocated, jit, move_to
 from kvgym.policy import require, require_flag
-from kvgym.routing import CompiledRouter, RouterInfo, reassign_kernel, register_router
+from kvgym.routing import CompiledRouter, RouterInfo, register_router, router_kernel
 
 # Layout of the parameters.
 _DIFFERENCE, _MIGRATE = 0, 1
@@ -59,15 +59,14 @@ def extreme(workers: Any, k: int, sign: int) -> int:
     return best
 
 
-@reassign_kernel
-def rebalancing_kernel(
-    problems: Any, workers: Any, requests: Any, active: Any, k: int, params: Any, state: Any
-) -> int:
+@router_kernel
+def rebalancing_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Move the latest activated request away from full memory, then the last of the longest queue to the shortest."""
+    problems, workers, k = view.problems, view.workers, view.boundary
     w = workers[k]
     full = w.kv_allocated + problems[k].block_size * w.num_full > problems[k].kv_capacity
     if params[_MIGRATE] == 1.0 and full and w.num_active > 1:
-        slot = active[k, w.num_active - 1]
+        slot = view.active[k, w.num_active - 1]
         to = place_for(problems, workers, k, slot)
         if to != UNKNOWN:
             return int(move_to(workers, slot.request_id, to))

@@ -13,54 +13,47 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.kernels import RouterView
 from kvgym.kernels.random import next_uniform, seed_words
 from kvgym.routing import CompiledRouter, RouterInfo, register_router, router_kernel
 
 
 @router_kernel
-def uniform_random_kernel(
-    problems: Any, workers: Any, requests: Any, i: int, first: int, last: int, params: Any, state: Any
-) -> int:
+def uniform_random_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Draw a worker uniformly at random."""
-    return first + int(next_uniform(state, 0) * (last - first))
+    return int(view.first + int(next_uniform(state, 0) * (view.last - view.first)))
 
 
 @router_kernel
-def round_robin_kernel(
-    problems: Any, workers: Any, requests: Any, i: int, first: int, last: int, params: Any, state: Any
-) -> int:
+def round_robin_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the workers in turn, with separate turns for new requests and for hand-overs."""
-    stage = 1 if first > 0 else 0
-    k = first + state[stage] % (last - first)
+    stage = 1 if view.first > 0 else 0
+    k = view.first + state[stage] % (view.last - view.first)
     state[stage] += 1
     return int(k)
 
 
 @router_kernel
-def least_outstanding_work_kernel(
-    problems: Any, workers: Any, requests: Any, i: int, first: int, last: int, params: Any, state: Any
-) -> int:
+def least_outstanding_work_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the worker with the fewest tokens of unfinished requests, relative to its memory."""
-    best = first
-    for k in range(first + 1, last):
+    workers, problems, best = view.workers, view.problems, view.first
+    for k in range(view.first + 1, view.last):
         # a / A < b / B, exactly
         if workers[k].outstanding_tokens * problems[best].kv_capacity < (
             workers[best].outstanding_tokens * problems[k].kv_capacity
         ):
             best = k
-    return best
+    return int(best)
 
 
 @router_kernel
-def join_shortest_queue_kernel(
-    problems: Any, workers: Any, requests: Any, i: int, first: int, last: int, params: Any, state: Any
-) -> int:
+def join_shortest_queue_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the worker with the fewest unfinished requests."""
-    best = first
-    for k in range(first + 1, last):
+    workers, best = view.workers, view.first
+    for k in range(view.first + 1, view.last):
         if workers[k].outstanding_requests < workers[best].outstanding_requests:
             best = k
-    return best
+    return int(best)
 
 
 @register_router

@@ -14,7 +14,7 @@ including the new request. Then a batch of k takes
 - ``now = base + decode · min(n, M / w) + context · min(W, M)`` with the requests it has.
 
 The request has s prompt tokens, and z tokens of prompt and predicted output. ``size = z / (z + w)`` compares its
-length with the others: 0 very short, 1/2 average, 1 very long.
+length with the others: 0 very short, 1/2 average, 1 very long. With a prefix cache, k has h of the s tokens.
 
 :data:`WEIGHTS` lists the terms. All are in seconds, so weights have no unit and suit any hardware and any
 lengths.
@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit_inline
+from kvgym.kernels import RouterView, hit_of
 from kvgym.policy import Weight, require
 from kvgym.routing import CompiledRouter, RouterInfo, register_router, router_kernel
 from kvgym.simulator.boundary import expected_tokens
@@ -59,6 +60,10 @@ WEIGHTS: tuple[Weight, ...] = (
         "(decode + context · z) · (n - q): the delay of active requests by each of its tokens"),
     Weight("batch", 0.0, 0.3, -5.0, 5.0, meaning=
         "the remaining time of the batch that runs"),
+    Weight("cached", 0.0, 0.3, -5.0, 10.0, meaning=
+        "- prefill · h: the prefill time that the prefix cache saves"),
+    Weight("uncached", 0.0, 0.3, -5.0, 10.0, meaning=
+        "prefill · (s - h): the prefill time of the request"),
 )  # fmt: skip
 """The weights of the terms, in the order in which the kernel reads them."""
 
@@ -83,11 +88,10 @@ def present(workers: Any, first: int, last: int, r: Any) -> float:
 
 
 @router_kernel
-def weighted_kernel(
-    problems: Any, workers: Any, requests: Any, i: int, first: int, last: int, params: Any, state: Any
-) -> int:
+def weighted_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the worker with the least sum of weighted terms."""
-    r = requests[i]
+    problems, workers, r = view.problems, view.workers, view.requests[view.request]
+    first, last = view.first, view.last
     tokens = expected_tokens(r)
     mean = mean_tokens(workers, first, last, tokens)
     clock = present(workers, first, last, r)
@@ -118,9 +122,12 @@ def weighted_kernel(
             + params[10] * active * (p.batch_decode + p.batch_context * tokens)
             + params[11] * batch
         )
+        if params[12] != 0.0 or params[13] != 0.0:
+            hit = hit_of(view, k)
+            score += p.batch_prefill * (params[13] * (r.prompt_len - hit) - params[12] * hit)
         if score < least:
             best, least = k, score
-    return best
+    return int(best)
 
 
 @register_router
@@ -158,5 +165,5 @@ class Weighted(CompiledRouter):
         return WEIGHTS
 
     def params(self) -> NDArray[np.float64]:
-        """Return the weights, float64 (12,)."""
+        """Return the weights, float64 (14,)."""
         return self._given

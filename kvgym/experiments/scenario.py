@@ -66,6 +66,7 @@ class SystemSettings(Description):
     prefix_cache: str = "off"
     prefix_block: int | None = None
     cache_rule: str = "lru"
+    cache_staleness: float = 0.0
 
 
 class WorkerGroup(Description):

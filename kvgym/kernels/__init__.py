@@ -125,6 +125,10 @@ from kvgym.simulator.apply_decision import full_tokens as full_tokens
 from kvgym.simulator.blocks import allocated as allocated
 from kvgym.simulator.blocks import kv_growth as kv_growth
 from kvgym.simulator.blocks import written_tokens as written_tokens
+from kvgym.simulator.cluster.router_view import RouterView as RouterView
+from kvgym.simulator.cluster.router_view import hit_of as hit_of
+from kvgym.simulator.cluster.router_view import missing_of as missing_of
+from kvgym.simulator.cluster.router_view import prefill_backlog as prefill_backlog
 from kvgym.simulator.policy_interface import RuleDecision as RuleDecision
 from kvgym.simulator.policy_interface import RuleMemory as RuleMemory
 from kvgym.simulator.policy_interface import RuleView as RuleView
@@ -166,6 +170,7 @@ __all__ = [
     "UNKNOWN",
     "WAIT",
     "WAITING",
+    "RouterView",
     "RuleDecision",
     "RuleMemory",
     "RuleView",
@@ -193,11 +198,13 @@ __all__ = [
     "heap_pop",
     "heap_push",
     "held_by",
+    "hit_of",
     "jit",
     "jit_inline",
     "key_request",
     "kv_growth",
     "left_request",
+    "missing_of",
     "move_to",
     "need_of",
     "need_of_active",
@@ -211,6 +218,7 @@ __all__ = [
     "pause_all",
     "policy_kernel",
     "predicted_rounds",
+    "prefill_backlog",
     "profile_add",
     "profile_clear",
     "profile_forget",

@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
     A field added here is a table of every simulation, cluster and environment. ``targets`` are the true output lengths
     of the active requests, kept apart from what policies observe; ``queued`` and ``finished`` the requests that joined
-    the queue and finished since the last decision. The last six are the prefix cache, see
+    the queue and finished since the last decision. The last seven are the prefix cache, see
     :class:`~kvgym.simulator.prefix_cache.PrefixCache`.
     Lengths: ``num_requests`` n, ``slots`` A, ``queued`` 2n, ``gap_bins`` GAP_BINS or those of a sparse histogram,
     ``log`` as many iterations as it has room for; without a prefix cache they have none, but for
@@ -73,6 +73,7 @@ class Run(NamedTuple):
     chain: Annotated[Any, Table("i4", "chain", shared=True)]
     held: Annotated[Any, Table("i4", "held", shared=True)]
     prefix: Annotated[Any, Table(PREFIX, "prefix", shared=True)]
+    changed: Annotated[Any, Table("f8", "changed")]
 
 
 RUN_TABLES = declared(Run)
@@ -111,7 +112,7 @@ def has_cache(run: Run) -> bool:
 @jit_expand
 def cache_tables(run: Run) -> PrefixCache:
     """Return the tables of the prefix cache."""
-    return PrefixCache(run.pool, run.units, run.contents, run.chain, run.held, run.prefix)
+    return PrefixCache(run.pool, run.units, run.contents, run.chain, run.held, run.prefix, run.changed)
 
 
 @jit_expand

@@ -49,6 +49,7 @@ class PrefixCache(NamedTuple):
         chain: int32 (T,), the contents of the chains of all requests, which may overlap.
         held: int32 (H,), the units that active requests hold, in the order of their chains.
         prefix: PREFIX (n,).
+        changed: float64 (D,), when a content last entered the map or left it, seconds; empty if no router needs it.
     """
 
     pool: Any
@@ -57,15 +58,20 @@ class PrefixCache(NamedTuple):
     chain: Any
     held: Any
     prefix: Any
+    changed: Any
 
 
-def empty_caches(table: RequestTable, unit: int, capacities: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+def empty_caches(
+    table: RequestTable, unit: int, capacities: NDArray[np.int64], timed: bool
+) -> dict[str, NDArray[Any]]:
     """Return the tables of empty prefix caches, by the names of the fields of :class:`PrefixCache`.
 
     Args:
         table: the requests; without block hashes none finds anything.
         unit: tokens of a unit; 0 = no prefix cache: tables without rows, but for those of pools.
-        capacities: memory of each worker, tokens, (r,). ``pool``, ``units`` and ``contents`` have a row for each.
+        capacities: memory of each worker, tokens, (r,). ``pool``, ``units``, ``contents`` and ``changed`` have a row
+            for each.
+        timed: whether ``changed`` is kept.
 
     Raises:
         WorkloadError: the unit does not fit the blocks that the hashes stand for.
@@ -89,6 +95,7 @@ def empty_caches(table: RequestTable, unit: int, capacities: NDArray[np.int64]) 
         "chain": chain,
         "held": sparse_zeros((int(prefix["length"].sum()),), np.int32),
         "prefix": prefix,
+        "changed": np.full((r, contents.shape[1] if timed else 0), -np.inf),
     }
 
 
@@ -161,6 +168,14 @@ def find_hit(c: PrefixCache, i: int, found: int) -> int:
 
 
 @jit
+def tokens_there(c: PrefixCache, unit: int, i: int, tokens: int) -> int:
+    """Return how many of the first ``tokens`` of request ``i``, which does not wait here, are in the map."""
+    p = c.prefix[i]
+    p.most = min(tokens // unit, p.length)
+    return find_hit(c, i, 0) * unit
+
+
+@jit
 def start_waiting(c: PrefixCache, requests: Any, unit: int, i: int) -> None:
     """Show in the row of a request that joins the queue what it finds; nothing if it brings KV of its own."""
     p, r = c.prefix[i], requests[i]
@@ -202,7 +217,14 @@ def remove_cached(c: PrefixCache, b: int) -> None:
 
 
 @jit
-def enter_map(c: PrefixCache, requests: Any, unit: int, i: int) -> None:
+def note_change(c: PrefixCache, content: int, clock: float) -> None:
+    """Record the time at which a content enters the map or leaves it, if a router needs it."""
+    if c.changed.shape[0] > 0:
+        c.changed[content] = clock
+
+
+@jit
+def enter_map(c: PrefixCache, requests: Any, unit: int, i: int, clock: float) -> None:
     """Enter the next unit of the active request ``i`` into the map; it is a copy if its content is there already."""
     pool, p = c.pool, c.prefix[i]
     b: Any = pool.spare
@@ -218,6 +240,7 @@ def enter_map(c: PrefixCache, requests: Any, unit: int, i: int) -> None:
     first = content.unit
     if first == UNKNOWN:
         content.unit = u.copy_before = u.copy_after = b
+        note_change(c, u.content, clock)
         while content.waiting[LACKS] != UNKNOWN:
             j = content.waiting[LACKS]
             forget_hit(c, j)
@@ -229,7 +252,7 @@ def enter_map(c: PrefixCache, requests: Any, unit: int, i: int) -> None:
 
 
 @jit
-def drop_first(c: PrefixCache, requests: Any, unit: int) -> None:
+def drop_first(c: PrefixCache, requests: Any, unit: int, clock: float) -> None:
     """Drop the first cached unit; its memory is unused afterwards."""
     pool = c.pool
     b = pool.head
@@ -238,6 +261,7 @@ def drop_first(c: PrefixCache, requests: Any, unit: int) -> None:
     content = c.contents[u.content]
     if u.copy_after == b:
         content.unit = UNKNOWN
+        note_change(c, u.content, clock)
         while content.waiting[ENDS] != UNKNOWN:
             j = content.waiting[ENDS]
             forget_hit(c, j)
@@ -256,7 +280,7 @@ def make_room(c: PrefixCache, requests: Any, problem: Any, w: Any, in_use: int) 
     """Drop cached units until they fit beside the memory that is in use, tokens."""
     unit = problem.prefix_unit
     while in_use + c.pool.num_cached * unit > problem.kv_capacity:
-        drop_first(c, requests, unit)
+        drop_first(c, requests, unit, w.clock)
         w.total_dropped_units += 1
     w.kv_cached = c.pool.num_cached * unit
 
@@ -323,7 +347,7 @@ def share_computed(c: PrefixCache, requests: Any, problem: Any, w: Any, active: 
         kv = slot.num_kv_tokens - (problem.prefill_writes if slot.num_prefill_left == 0 else 0)
         missing = (p.num_units + 1) * unit - kv  # tokens until its next unit is full; a division takes longer
         while missing <= 0 and p.num_units < p.length:
-            enter_map(c, requests, unit, slot.request_id)
+            enter_map(c, requests, unit, slot.request_id, w.clock)
             missing += unit
         if p.num_units < p.length:
             pool.next_full = min(pool.next_full, w.iteration + missing)

@@ -112,7 +112,7 @@ class Simulation:
             "problem": system.to_record(table, needs, log),
             "workload": table.to_records(),
             "requests": blank_requests(n),
-            **empty_caches(table, system.prefix_unit, system.usable_capacities),
+            **empty_caches(table, system.prefix_unit, system.usable_capacities, system.cache_staleness > 0),
         }
         lengths = {
             "num_requests": n,

@@ -144,8 +144,8 @@ class System:
         swap_time: seconds (0 to 1e6) per KV token moved to or from CPU memory, added to the iteration in which an
             evicted request leaves or comes back under progress ``"kept"``; 0 = swap at no cost.
         transfer_latency: seconds (0 to 1e6) per hand-over from a prefill to a decode worker.
-        transfer_time: further seconds (0 to 1e6) per KV token handed over. The prefill worker's memory is free as soon
-            as the hand-over begins.
+        transfer_time: further seconds (0 to 1e6) per KV token handed over, but for those that the decode worker has in
+            its prefix cache. The prefill worker's memory is free as soon as the hand-over begins.
         workers: the workers of a cluster; empty = one worker. Prefill workers come before decode workers.
             Create a cluster with :meth:`cluster` or :meth:`replicate`.
         output_kv: when the KV of an output token is written. ``"at_once"``: by the iteration that generates the token,
@@ -162,6 +162,8 @@ class System:
             None = ``block_size``. Larger units are faster and find less.
         cache_rule: how long the prefix cache keeps the KV of finished requests, with options as in
             ``"fixed:seconds=5"``, see :mod:`kvgym.simulator.cache_rules`.
+        cache_staleness: seconds (0 to 1e6) until the router of a cluster observes that a content has come to the prefix
+            cache of a worker or left it; of several changes within that time it overlooks the earlier ones.
     """
 
     kv_capacity: int
@@ -180,6 +182,7 @@ class System:
     prefix_cache: str = "off"
     prefix_block: int | None = None
     cache_rule: str = "lru"
+    cache_staleness: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -212,7 +215,7 @@ class System:
         self._check_cache()
         if self.stall_limit is not None:
             whole_number(self.stall_limit, "stall_limit", "a whole number ≥ 1, or None", most=2**62)
-        for name in ("swap_time", "transfer_latency", "transfer_time"):
+        for name in ("swap_time", "transfer_latency", "transfer_time", "cache_staleness"):
             real_number(getattr(self, name), name, "seconds, 0 … 1e6", lambda x: 0 <= x <= MAX_SECONDS)
         roles = [worker.role for worker in self.workers]
         apart = ["prefill"] * roles.count("prefill") + ["decode"] * roles.count("decode")
@@ -256,6 +259,11 @@ class System:
         if parse_rule(self.cache_rule)[0].code != LRU and self.prefix_cache == "off":
             raise ConfigError(
                 f"cache_rule = {shown(self.cache_rule)} without a prefix cache; set prefix_cache: computed as well"
+            )
+        if self.cache_staleness and self.prefix_cache == "off":
+            raise ConfigError(
+                f"cache_staleness = {shown(self.cache_staleness)} without a prefix cache; set prefix_cache: computed "
+                "as well"
             )
 
     @classmethod
@@ -389,6 +397,7 @@ class System:
         p["reveal_class"] = "class" in needs
         p["reveal_slo"] = "slo" in needs
         p["transfer_latency"], p["transfer_time"] = self.transfer_latency, self.transfer_time
+        p["cache_staleness"] = self.cache_staleness
         problem[1:] = p
         problem["kv_capacity"] = self.usable_capacities
         problem["hands_over"] = [worker.role == "prefill" for worker in self.all_workers]

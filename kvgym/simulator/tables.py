@@ -288,6 +288,7 @@ PROBLEM = np.dtype(
         ("swap_time", "f8"),  # seconds per KV token moved to or from CPU memory
         ("transfer_latency", "f8"),  # seconds per transfer between workers
         ("transfer_time", "f8"),  # seconds per KV token transferred between workers
+        ("cache_staleness", "f8"),  # seconds until a router observes a change of a prefix cache
         # In a cluster: approximate duration of the worker's batches, see `batch_time.rough_figures`; else 0.
         ("batch_base", "f8"),  # seconds per batch
         ("batch_decode", "f8"),  # and per decoding request

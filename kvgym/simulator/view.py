@@ -315,6 +315,36 @@ class ClusterView:
         return float(self.simulation.tracker[0]["clock"])
 
     @property
+    def session(self) -> int:
+        """Number of the request's session, from 0; UNKNOWN without sessions, and when requests may be moved."""
+        return int(self.simulation.router_view(self).session)
+
+    @property
+    def previous_worker(self) -> int:
+        """The worker of the session's previous request, UNKNOWN if there is none.
+
+        For a request that is handed over it is the worker that decoded the previous one.
+        """
+        return int(self.simulation.router_view(self).previous)
+
+    @property
+    def hits(self) -> NDArray[np.int64]:
+        """Tokens of the request that each worker has in its prefix cache, int64 (r,), as the router knows it.
+
+        These are the prompt tokens that it need not compute, of a request that is handed over the KV tokens that need
+        not be transferred. With a ``cache_staleness`` of the system, late changes are not known yet.
+        """
+        found: NDArray[np.int64] = self.simulation.router_view(self).hits()
+        return found
+
+    @property
+    def missing(self) -> NDArray[np.int64]:
+        """Tokens of the request that each worker lacks: to be computed or transferred, int64 (r,)."""
+        columns = self.request
+        found: NDArray[np.int64] = columns.num_kv_tokens[0] + columns.num_prefill_left[0] - self.hits
+        return found
+
+    @property
     def request(self) -> RequestColumns:
         """The request, as one row of columns, limited to the needs of the policy."""
         return RequestColumns(self.simulation, np.array([self.request_id], np.int64), None)

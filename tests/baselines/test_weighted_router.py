@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.router_views import router_view
 from kvgym.baselines.routing.weighted import WEIGHTS, Weighted, weighted_kernel
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
-from kvgym.compiling.records import records
 from kvgym.errors import ConfigError
 from kvgym.policy import policy_defaults
 from kvgym.routing import Router, RouterInfo, make_router
 from kvgym.runner import simulate
 from kvgym.simulator.system import System, Worker
-from kvgym.simulator.tables import BUSY, PROBLEM, READY, REQUEST, WORKER
+from kvgym.simulator.tables import BUSY, READY
 from kvgym.simulator.view import ClusterView
 from kvgym.workloads.table import RequestTable
 
@@ -53,30 +53,23 @@ BY_HAND = {
     "prompt_delay": (0.05 * 30 * 5, 0.1 * 30 * 3),
     "token_delay": ((0.1 + 0.01 * 40) * 5, (0.2 + 0.02 * 40) * 3),
     "batch": (1.5, 0.0),  # it is 8: the latest of arrival and boundaries
+    # Of 30 prompt tokens worker 0 has 20 in its prefix cache, and worker 1 has 10.
+    "cached": (-0.05 * 20, -0.1 * 10),
+    "uncached": (0.05 * 10, 0.1 * 20),
 }
-
-
-def tables() -> tuple[Any, Any, Any]:
-    problems, workers, requests = records(PROBLEM, 2), records(WORKER, 2), records(REQUEST, 1)
-    for table, rows in ((problems, FIGURES), (workers, STATES)):
-        for k, row in enumerate(rows):
-            for name, value in row.items():
-                table[name][k] = value
-    requests[0].arrival_time, requests[0].prompt_len, requests[0].predicted_len = 6.0, 30, 10
-    return problems, workers, requests
 
 
 def choice(weights: dict[str, float], time: float = 1.0) -> int:
     """Return the kernel's choice, with all times multiplied by ``time``."""
-    problems, workers, requests = tables()
+    view = router_view(FIGURES, STATES, [2, 1], arrival_time=6.0, predicted_len=10)
+    problems, workers, requests = view.problems, view.workers, view.requests
     for name in ("batch_base", "batch_decode", "batch_context", "batch_prefill"):
         problems[name] *= time
     for name in ("clock", "until"):
         workers[name] *= time
     requests["arrival_time"] *= time
     router = Weighted(**{**ZERO, **weights})
-    arguments = problems, workers, requests, 0, 0, 2, router.params(), np.zeros(1, np.int64)
-    return int(uncompiled(weighted_kernel)(*arguments))
+    return int(uncompiled(weighted_kernel)(view, router.params(), np.zeros(1, np.int64)))
 
 
 def test_every_term_is_covered() -> None:

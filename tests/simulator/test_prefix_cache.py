@@ -65,8 +65,8 @@ class Driver:
     """The operations of the oracle's pool, by the functions of the engine as plain Python."""
 
     def __init__(self, capacity: int, unit: int, table: RequestTable) -> None:
-        made = empty_caches(table, unit, np.array([capacity]))
-        own = {name: made[name][0] for name in ("units", "contents")}
+        made = empty_caches(table, unit, np.array([capacity]), False)
+        own = {name: made[name][0] for name in ("units", "contents", "changed")}
         tables = {**made, **own, "pool": as_records(made["pool"])[0]}
         self.cache = PrefixCache(
             *(
@@ -114,7 +114,7 @@ class Driver:
         """Enter full units into the map."""
         for i, kv in self.kv.items():
             while self.cache.prefix[i].num_units < min(kv // self.unit, self.cache.prefix[i].length):
-                self.call("enter_map", self.requests, self.unit, i)
+                self.call("enter_map", self.requests, self.unit, i, 0.0)
 
     def release(self, i: int) -> None:
         """End a request."""

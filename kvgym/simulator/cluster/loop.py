@@ -33,14 +33,15 @@ from kvgym.simulator.boundary import (
 from kvgym.simulator.cluster.event_queue import NOW, first_due
 from kvgym.simulator.cluster.tables import (
     Cluster,
-    active_sets,
     batch_params_of,
     batch_time_of,
     memory_of,
     open_cluster,
     policy_of,
     reassign_of,
+    remember_worker,
     router_of,
+    router_view,
     run_of,
 )
 from kvgym.simulator.cluster.transfers import deliver_transfers, hand_over, move, place, plan, send
@@ -79,6 +80,7 @@ def settle_route(c: Cluster, k: int) -> int:
     if not first <= k < last:
         t.error_request, t.error_needed = t.request, k
         return BAD_ROUTE
+    remember_worker(c, t.request, k)
     if t.handoff_head != UNKNOWN:
         send(c, k)
     else:
@@ -257,27 +259,15 @@ def choose_worker(c: Cluster, router: Any) -> int:
     first, last = candidates(c)
     if last - first == 1:
         return first
-    return int(
-        router(
-            c.problems, c.workers, c.requests, c.tracker.request, first, last, c.router_params, c.router_state
-        )
-    )
+    view = router_view(c, c.tracker.request, first, last, UNKNOWN)
+    return int(router(by_address(view), c.router_params, c.router_state))
 
 
 @jit_inline
 def choose_move(c: Cluster, reassign: Any) -> int:
     """Return the router's move for the worker ``tracker.asking``."""
-    return int(
-        reassign(
-            c.problems,
-            c.workers,
-            c.requests,
-            active_sets(c),
-            c.tracker.asking,
-            c.router_params,
-            c.router_state,
-        )
-    )
+    view = router_view(c, UNKNOWN, 0, c.workers.shape[0], c.tracker.asking)
+    return int(reassign(by_address(view), c.router_params, c.router_state))
 
 
 @kernel(

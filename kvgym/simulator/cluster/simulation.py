@@ -24,13 +24,17 @@ from kvgym.simulator.cluster.loop import (
     RESUME_ROUTE,
     run_cluster,
 )
+from kvgym.simulator.cluster.router_view import (
+    ROUTER_SIGNATURE,
+    RouterView,
+    python_router_view,
+    session_tables,
+)
 from kvgym.simulator.cluster.tables import (
     BATCH_TIME,
     POLICY,
-    REASSIGN_SIGNATURE,
     REASSIGNING,
     ROUTER,
-    ROUTER_SIGNATURE,
     ROW,
     SHARED,
 )
@@ -127,6 +131,7 @@ class ClusterSimulation(Simulation):
         for name in ("handoff_head", "handoff_tail", "transfer_head", "transfer_tail"):
             t[name] = UNKNOWN
         self.events = empty_event_queue(len(self.workers))
+        self.session, self.last_worker = map(guarded, session_tables(table))
         self.worker_params = [guarded(params_of(worker.batch_time)) for worker in system.all_workers]
         self._memory = [rule_memory()] * len(self.workers)
         self._router_memory: tuple[Any, Any] = (np.zeros(1), np.zeros(1, np.int64))
@@ -160,7 +165,8 @@ class ClusterSimulation(Simulation):
 
         Their contents, and the state of a router outside, are enough to restore a run without a log.
         """
-        names = (*(name for name in RUN_TABLES if name not in ("problem", "workload", "log")), "events")
+        fixed = ("problem", "workload", "log")
+        names = (*(name for name in RUN_TABLES if name not in fixed), "events", "last_worker")
         return [*(getattr(self, name) for name in names), *(part for own in self._memory for part in own)]
 
     @property
@@ -183,13 +189,18 @@ class ClusterSimulation(Simulation):
         request, boundary = int(self.tracker[0]["request"]), int(self.tracker[0]["asking"])
         return ClusterView(self, request, candidates, boundary if request == UNKNOWN else None)
 
+    def router_view(self, view: ClusterView) -> RouterView:
+        """Return the view of a router's kernel, for uncompiled code (:func:`kvgym.compiling.kernel.uncompiled`)."""
+        return python_router_view(self, view)
+
     def check_memory(self, blamed: str) -> None:
         """Check the arrays of workers, policies and router as well."""
         super().check_memory(blamed)
         for k, memory in enumerate(self._memory):
             check(f"{blamed}, worker {k}", {**memory._asdict(), "batch_params": self.worker_params[k]})
         params, state = self._router_memory
-        check(blamed, {"moves": self.moves, "router_params": params, "router_state": state})
+        own = {"moves": self.moves, "session": self.session, "last_worker": self.last_worker}
+        check(blamed, {**own, "router_params": params, "router_state": state})
 
     def _handle_of(self, function: Any, signature: Any) -> tuple[int, int]:
         """Return the two numbers by which the compiled core finds a kernel."""
@@ -225,7 +236,7 @@ class ClusterSimulation(Simulation):
         for at, kernel, signature in (
             (POLICY, self._kernel, POLICY_SIGNATURE),
             (ROUTER, self._router_kernels[0], ROUTER_SIGNATURE),
-            (REASSIGNING, self._router_kernels[1], REASSIGN_SIGNATURE),
+            (REASSIGNING, self._router_kernels[1], ROUTER_SIGNATURE),
         ):
             if kernel is not None:
                 handles[:, at : at + 2] = self._handle_of(kernel, signature)

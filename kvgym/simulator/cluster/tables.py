@@ -8,67 +8,43 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
-from numba import types
-
-from kvgym.compiling.kernel import jit_expand
+from kvgym.compiling.kernel import jit, jit_expand
 from kvgym.compiling.pointers import function_at, view_at
 from kvgym.compiling.tables import Table, declared, opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, Run
-from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory, table_type
+from kvgym.simulator.cluster.router_view import ROUTER_SIGNATURE, RouterView
+from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory
 from kvgym.simulator.tables import (
+    CONTENT,
     ITERATION,
     MOVE,
+    PREFIX,
     PROBLEM,
     REQUEST,
+    ROLE_DECODE,
     SLOT,
     TRACKER,
+    UNKNOWN,
     WORKER,
     WORKLOAD,
 )
 
-ROUTER_SIGNATURE = types.int64(
-    table_type(PROBLEM),
-    table_type(WORKER),
-    table_type(REQUEST),
-    types.int64,  # the request
-    types.int64,  # first worker it may go to
-    types.int64,  # last one, exclusive
-    types.float64[::1],  # params: hyperparameters
-    types.int64[::1],  # state: whole numbers the router keeps
+_policy_at, _batch_time_at, _router_at = map(
+    function_at, (POLICY_SIGNATURE, BATCH_TIME_SIGNATURE, ROUTER_SIGNATURE)
 )
-"""Signature of a compiled router, which returns the worker for a request.
-
-``(problems, workers, requests, i, first, last, params, state) -> worker``. Called when request ``i`` arrives, and
-again when its prefill has ended on a prefill worker. It may change only ``state``.
-"""
-
-REASSIGN_SIGNATURE = types.int64(
-    table_type(PROBLEM),
-    table_type(WORKER),
-    table_type(REQUEST),
-    table_type(SLOT, 2),  # the active sets
-    types.int64,  # the worker
-    types.float64[::1],  # params
-    types.int64[::1],  # state
-)
-"""Signature of the second kernel of a compiled router that reassigns: it returns a move, or UNKNOWN for none.
-
-``(problems, workers, requests, active, k, params, state) -> move``. Called when a batch or a wait of worker ``k`` has
-ended, before any worker decides, and again after every move that it returns. A move is request times the
-number of workers plus worker, see :func:`kvgym.kernels.move_to`. It must change nothing but ``state``.
-"""
-
-_policy_at, _batch_time_at, _router_at, _reassign_at = map(
-    function_at, (POLICY_SIGNATURE, BATCH_TIME_SIGNATURE, ROUTER_SIGNATURE, REASSIGN_SIGNATURE)
-)
-_i4_at, _f8_at, _slots_at = view_at("i4"), view_at("f8"), view_at(SLOT, 2)
+_i4_at, _f8_at = view_at("i4"), view_at("f8")
+_slots_at, _contents_at, _changed_at = view_at(SLOT, 2), view_at(CONTENT, 2), view_at("f8", 2)
+_prefix_at = view_at(PREFIX)
 
 
 class Cluster(NamedTuple):
     """The tables that all workers share, and addresses of each worker's own; ``events``: the event queue.
 
     Attributes:
+        session: int32 (n,), number of each request's session; empty without sessions, as is the next.
+        last_worker: int32 (2 s,), the worker of the last request of each session, UNKNOWN before; then the same for
+            decode workers that requests were handed over to.
         rows: int64 (r, len(ROW)), addresses of the tables of each worker.
         sizes: int64 (r, len(ROW)), their lengths.
         handles: int64 (r, 8), handles of each worker's functions, see POLICY.
@@ -82,6 +58,8 @@ class Cluster(NamedTuple):
     log: Annotated[Any, Table(ITERATION, "log")]
     moves: Annotated[Any, Table(MOVE, "moves")]
     events: Annotated[Any, Table("f8", "events")]
+    session: Annotated[Any, Table("i4", "sessions")]
+    last_worker: Annotated[Any, Table("i4", "sessions")]
     router_params: Annotated[Any, Table("f8", "params")]
     router_state: Annotated[Any, Table("i8", "state")]
     rows: Any
@@ -96,7 +74,9 @@ MEMORY_TABLES = declared(RuleMemory)
 ROW = (*RUN_TABLES, *MEMORY_TABLES, "batch_params")
 """Names of the tables of a worker, of its run, policy and batch times, in the order of its row of addresses."""
 
-_ACTIVE, _QUEUED, _BATCH_PARAMS = map(ROW.index, ("active", "queued", "batch_params"))
+_ACTIVE, _QUEUED, _CONTENTS, _CHANGED, _CHAIN, _PREFIX, _BATCH_PARAMS = map(
+    ROW.index, ("active", "queued", "contents", "changed", "chain", "prefix", "batch_params")
+)
 
 POLICY, BATCH_TIME, ROUTER, REASSIGNING = 0, 2, 4, 6
 """Columns of the handles, two for each function; ROUTER, and REASSIGNING for moves, are only in row 0."""
@@ -136,6 +116,28 @@ memory_of: Callable[[Cluster, int], RuleMemory] = opener(
 )
 
 
+@jit
+def session_of(c: Cluster, i: int) -> int:
+    """Return the number of the session of request ``i``, UNKNOWN if there is none."""
+    return int(c.session[i]) if i != UNKNOWN and c.session.shape[0] > 0 else UNKNOWN
+
+
+@jit
+def last_worker_of(c: Cluster, session: int, first: int) -> int:
+    """Return the last worker of a session among those from ``first`` on: all, or all that decode."""
+    if session == UNKNOWN:
+        return UNKNOWN
+    return int(c.last_worker[session + (c.last_worker.shape[0] // 2 if first > 0 else 0)])
+
+
+@jit
+def remember_worker(c: Cluster, i: int, k: int) -> None:
+    """Remember that request ``i`` of a session goes to worker ``k``."""
+    session = session_of(c, i)
+    if session != UNKNOWN:
+        c.last_worker[session + (c.last_worker.shape[0] // 2 if c.workers[k].role == ROLE_DECODE else 0)] = k
+
+
 @jit_expand
 def batch_params_of(c: Cluster, k: int) -> Any:
     """Open the parameters of the batch-time kernel of worker ``k``."""
@@ -149,9 +151,30 @@ def queued_of(c: Cluster, k: int) -> Any:
 
 
 @jit_expand
-def active_sets(c: Cluster) -> Any:
-    """Open the active sets of all workers, SLOT (r, A), which are contiguous in memory."""
-    return _slots_at(c.rows[0, _ACTIVE], c.workers.shape[0], c.sizes[0, _ACTIVE])
+def router_view(c: Cluster, request: int, first: int, last: int, boundary: int) -> RouterView:
+    """Return what a router observes, see :class:`~kvgym.simulator.cluster.router_view.RouterView`.
+
+    The active sets of all workers are contiguous in memory, and so are the contents of their prefix caches.
+    """
+    count, a, n = c.workers.shape[0], c.rows[0], c.sizes[0]
+    session = session_of(c, request)
+    return RouterView(
+        c.problems,
+        c.workers,
+        c.requests,
+        _slots_at(a[_ACTIVE], count, n[_ACTIVE]),
+        _contents_at(a[_CONTENTS], count, n[_CONTENTS]),
+        _changed_at(a[_CHANGED], count, n[_CHANGED]),
+        _i4_at(a[_CHAIN], n[_CHAIN]),
+        _prefix_at(a[_PREFIX], n[_PREFIX]),
+        c.tracker.clock,
+        request,
+        first,
+        last,
+        boundary,
+        session,
+        last_worker_of(c, session, first),
+    )
 
 
 @jit_expand
@@ -175,4 +198,4 @@ def router_of(c: Cluster) -> Any:
 @jit_expand
 def reassign_of(c: Cluster) -> Any:
     """Return the router's kernel that moves requests."""
-    return _reassign_at(c.handles[0, REASSIGNING], c.handles[0, REASSIGNING + 1])
+    return _router_at(c.handles[0, REASSIGNING], c.handles[0, REASSIGNING + 1])

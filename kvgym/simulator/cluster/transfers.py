@@ -1,7 +1,9 @@
 """Requests on their way between the workers of a cluster: hand-overs after the prefill, transfers, and moves.
 
 A router *moves* a waiting request to another queue, or an active one, which leaves the batch with its KV. A request
-with KV is transferred, see :func:`travel`; one without joins the other queue at once.
+with KV is transferred, see :func:`travel`; one without joins the other queue at once. What the target has in its prefix
+cache when a transfer begins is not transferred. Like all KV of a request on its way, it then takes no memory of the
+target until the request starts there, so that it need not be kept in the cache for the time of the transfer.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from kvgym.simulator.boundary import (
     show_hit,
 )
 from kvgym.simulator.cluster.event_queue import NEVER, NOW, set_time
-from kvgym.simulator.cluster.tables import Cluster, queued_of, run_of
-from kvgym.simulator.prefix_cache import lose_hit
+from kvgym.simulator.cluster.tables import Cluster, queued_of, remember_worker, run_of
+from kvgym.simulator.prefix_cache import lose_hit, tokens_there
 from kvgym.simulator.queue import queue_remove
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -86,13 +88,20 @@ def hand_over(run: Run) -> None:
 
 
 @jit
+def to_transfer(c: Cluster, k: int, i: int) -> int:
+    """Return how many KV tokens of request ``i`` worker ``k`` does not have in its prefix cache."""
+    unit, tokens = c.problems[k].prefix_unit, int(c.requests[i].num_kv_tokens)
+    return tokens - tokens_there(cache_of(run_of(c, k)), unit, i, tokens) if unit > 0 else tokens
+
+
+@jit
 def travel(c: Cluster, k: int, i: int) -> None:
-    """Start the transfer of request ``i`` with its KV to worker ``k``."""
+    """Start the transfer of the KV of request ``i`` that worker ``k`` lacks."""
     t, requests, p = c.tracker, c.requests, c.problems[0]
     r = requests[i]
     r.status = TRANSFERRING
     assign(c.workers[k], r)
-    r.ready_time = t.clock + p.transfer_latency + p.transfer_time * r.num_kv_tokens
+    r.ready_time = t.clock + p.transfer_latency + p.transfer_time * to_transfer(c, k, i)
     after = t.transfer_tail  # sorted by ready_time; equal times stay in order
     while after != UNKNOWN and requests[after].ready_time > r.ready_time:
         after = requests[after].queue_prev
@@ -213,8 +222,11 @@ def move(c: Cluster, i: int, k: int) -> int:
             lose_hit(cache_of(run_of(c, source)), c.requests, c.problems[source].prefix_unit, i)
     depart(w, r)
     plan(c, source)
+    remember_worker(c, i, k)
     c.workers[k].total_received += 1
+    transferred = 0
     if r.num_kv_tokens > 0:
+        transferred = to_transfer(c, k, i)
         travel(c, k, i)
     else:
         assign(c.workers[k], r)
@@ -222,7 +234,7 @@ def move(c: Cluster, i: int, k: int) -> int:
     if c.problems[0].keep_log == 1:
         made = c.moves[t.num_moves]
         made.time, made.request_id, made.source, made.target = t.clock, i, source, k
-        made.ready_time, made.num_kv_tokens = t.clock, r.num_kv_tokens
+        made.ready_time, made.num_kv_tokens = t.clock, transferred
         if r.status == TRANSFERRING:
             made.ready_time = r.ready_time
         made.was_active = 1 if was_active else 0

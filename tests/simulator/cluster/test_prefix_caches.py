@@ -61,6 +61,15 @@ def test_a_prefill_worker_keeps_the_prompt_and_the_decode_worker_gets_it_whole()
     assert result.completed
 
 
+def test_a_transfer_takes_only_what_the_target_lacks():
+    """A prefill of 6 tokens ends at 1, the second at 21; a token takes 0.5 s. The decode worker has A from then on."""
+    table = chats([0.0, 20.0, 40.0], 6, ["A", "A", "B"]).replace(output_len=[3, 3, 3])
+    result = kvgym.simulate(cluster_of(["prefill", "decode"], transfer_time=0.5), table, "fcfs", log=True)
+    decodes = result.log[(result.log["worker"] == 1) & (result.log["num_admitted"] > 0)]
+    kv = 7  # the prompt and the first output token, of which the three units of the prompt are found
+    assert decodes["start_time"].tolist() == [1 + 0.5 * kv, 21 + 0.5 * (kv - 6), 41 + 0.5 * kv]
+
+
 @pytest.mark.parametrize("roles", [["mixed"] * 3, ["prefill", "prefill", "decode", "decode"]])
 def test_tables_are_right_when_requests_move(roles):
     hits = moved = 0

@@ -1,0 +1,179 @@
+"""The view of compiled routers: what a router observes of the cluster, the request, and the prefix caches."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from kvgym.compiling.kernel import jit, uncompiled
+from kvgym.compiling.references import Reference
+from kvgym.simulator.policy_interface import table_type, tuple_type
+from kvgym.simulator.tables import CONTENT, PREFIX, PROBLEM, REQUEST, SLOT, UNKNOWN, WORKER
+from kvgym.workloads.table import RequestTable
+
+
+class RouterView(NamedTuple):
+    """The view of a router's kernel: n requests in the run, r workers; read-only.
+
+    Attributes:
+        problems: PROBLEM (r,), the settings of each worker (``kv_capacity`` in tokens, ``batch_base`` …).
+        workers: WORKER (r,), their state: that of a running batch when it began.
+        requests: REQUEST (n,), by request id; rows of requests that have not arrived are blank, and so are the
+            columns that the scheduler of the workers did not declare to need.
+        active: SLOT (r, A), the active sets; the first ``workers[k].num_active`` rows of worker k count.
+        contents: CONTENT (r, D), the contents of the prefix caches, for :func:`hit_of`. D = 0 without a cache, as in
+            the next three tables.
+        changed: float64 (r, D), when a content last came to a worker's cache or left it, seconds; only with a
+            ``cache_staleness``.
+        chain: int32 (T,), the contents of the chains of all requests.
+        prefix: PREFIX (n,), the place of each request's chain.
+        clock: present time, seconds.
+        request: the request to be routed; UNKNOWN when requests may be moved.
+        first: first worker that it may go to.
+        last: the end of these workers, exclusive.
+        boundary: the worker that has just ended a batch or a wait, when requests may be moved; else UNKNOWN.
+        session: number of the request's session, from 0; UNKNOWN without sessions.
+        previous: the worker of the session's previous request, for a request that is handed over the worker that
+            decoded it; UNKNOWN if there is none.
+    """
+
+    problems: Any
+    workers: Any
+    requests: Any
+    active: Any
+    contents: Any
+    changed: Any
+    chain: Any
+    prefix: Any
+    clock: Any
+    request: Any
+    first: Any
+    last: Any
+    boundary: Any
+    session: Any
+    previous: Any
+
+    def hits(self) -> NDArray[np.int64]:
+        """Return :func:`hit_of` of each worker in plain Python, int64 (r,)."""
+        return np.array([uncompiled(hit_of)(self, k) for k in range(len(self.workers))], np.int64)
+
+
+ROUTER_SIGNATURE = types.int64(
+    Reference(
+        tuple_type(
+            RouterView,
+            table_type(PROBLEM),
+            table_type(WORKER),
+            table_type(REQUEST),
+            table_type(SLOT, 2),
+            table_type(CONTENT, 2),
+            types.float64[:, ::1],
+            types.int32[::1],
+            table_type(PREFIX),
+            types.float64,
+            *(types.int64,) * 6,
+        )
+    ),
+    types.float64[::1],
+    types.int64[::1],
+)
+"""Signature of a compiled router, ``(view, params, state) -> answer``; it may change only ``state``.
+
+The answer of the kernel that routes is a worker for ``view.request``. It is called when a request arrives, and again
+when its prefill has ended on a prefill worker. The answer of the second kernel of a router that reassigns is a move
+(:func:`kvgym.kernels.move_to`), or UNKNOWN for none. It is called when a batch or a wait of worker ``view.boundary``
+has ended, before any worker decides, and again after every move that it returns.
+"""
+
+
+@jit
+def is_cached(view: RouterView, k: int, content: int) -> bool:
+    """Return whether a content is in the prefix cache of worker ``k``, as the router knows it.
+
+    With a ``cache_staleness`` the router does not know the last change of a content until that time has passed.
+    """
+    cached = view.contents[k, content].unit != UNKNOWN
+    late = view.problems[k].cache_staleness
+    if late > 0 and view.changed[k, content] > view.clock - late:
+        cached = not cached
+    return bool(cached)
+
+
+@jit
+def hit_of(view: RouterView, k: int) -> int:
+    """Return how many tokens of the request to be routed worker ``k`` has in its prefix cache.
+
+    These are the prompt tokens that it need not compute, of a request that is handed over the KV tokens that need not
+    be transferred. It takes a step for each unit of the prefix cache that is found.
+    """
+    unit, r = view.problems[k].prefix_unit, view.requests[view.request]
+    if unit == 0:
+        return 0
+    p = view.prefix[view.request]
+    tokens = r.num_kv_tokens if r.num_kv_tokens > 0 else r.num_prefill_left - 1
+    most, found = min(tokens // unit, p.length), 0
+    while found < most and is_cached(view, k, view.chain[p.chain + found]):
+        found += 1
+    return int(found * unit)
+
+
+@jit
+def missing_of(view: RouterView, k: int) -> int:
+    """Return how many tokens worker ``k`` lacks: to be computed, or of a request that is handed over, transferred."""
+    r = view.requests[view.request]
+    return int(r.num_kv_tokens + r.num_prefill_left - hit_of(view, k))
+
+
+@jit
+def prefill_backlog(view: RouterView, k: int) -> int:
+    """Return how many tokens the waiting and active requests of worker ``k`` have yet to prefill."""
+    w, tokens = view.workers[k], 0
+    i = w.queue_head
+    while i != UNKNOWN:
+        tokens += view.requests[i].num_prefill_left
+        i = view.requests[i].queue_next
+    if w.num_prefilling > 0:
+        for j in range(w.num_active):
+            tokens += view.active[k, j].num_prefill_left
+    return int(tokens)
+
+
+def session_tables(table: RequestTable) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the number of each request's session, and room for the workers of sessions; empty without sessions."""
+    ids = np.zeros(0, np.int64) if table.session_id is None else table.session_id
+    sessions, numbers = np.unique(ids, return_inverse=True)
+    return numbers.astype(np.int32), np.full(2 * len(sessions), UNKNOWN, np.int32)
+
+
+def python_router_view(simulation: Any, view: Any) -> RouterView:
+    """Return the view of a router for uncompiled code.
+
+    Args:
+        simulation: the :class:`~kvgym.simulator.cluster.simulation.ClusterSimulation`.
+        view: its :class:`~kvgym.simulator.view.ClusterView`.
+    """
+    tables, session, previous = simulation.python_tables(), UNKNOWN, UNKNOWN
+    if view.request_id != UNKNOWN and len(simulation.session):
+        session = int(simulation.session[view.request_id])
+        stage = len(simulation.last_worker) // 2 if view.candidates.start > 0 else 0
+        previous = int(simulation.last_worker[session + stage])
+    return RouterView(
+        tables["problem"],
+        tables["workers"],
+        tables["requests"],
+        tables["active"],
+        tables["contents"],
+        tables["changed"],
+        tables["chain"],
+        tables["prefix"],
+        view.clock,
+        view.request_id,
+        view.candidates.start,
+        view.candidates.stop,
+        UNKNOWN if view.boundary is None else view.boundary,
+        session,
+        previous,
+    )

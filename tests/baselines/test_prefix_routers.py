@@ -1,0 +1,202 @@
+"""Routers that know prefix caches or sessions: their choices by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.router_views import router_view
+from kvgym.batch_time import UnitBatchTime
+from kvgym.compiling.kernel import uncompiled
+from kvgym.errors import ConfigError
+from kvgym.kernels import hit_of, missing_of
+from kvgym.routing import CompiledRouter, Router, RouterInfo, make_router
+from kvgym.runner import simulate
+from kvgym.simulator.system import System
+from kvgym.simulator.view import ClusterView
+from kvgym.workloads.hashes import BlockHashes
+from kvgym.workloads.table import RequestTable
+
+
+def choice(spec: str, workers: list[dict[str, Any]], hits: list[int] | tuple[()] = (), **request: Any) -> int:
+    """Return the choice of a router among workers with 100 tokens of memory; hits are units of 10 tokens."""
+    router = make_router(spec)
+    assert isinstance(router, CompiledRouter)
+    router.reset(len(workers), np.random.SeedSequence(0))
+    figures = {
+        "kv_capacity": 100,
+        "batch_base": 1.0,
+        "batch_decode": 0.5,
+        "batch_context": 0.0,
+        "batch_prefill": 0.1,
+    }
+    view = router_view([figures] * len(workers), workers, hits, **request)
+    return int(uncompiled(router.kernel)(view, *router.arguments()))
+
+
+def queue(waiting: int, used: int) -> dict[str, Any]:
+    return {"num_waiting": waiting, "kv_allocated": used}
+
+
+def load(requests: int) -> dict[str, Any]:
+    return {"outstanding_requests": requests}
+
+
+def test_a_hit_leaves_the_last_token_to_compute() -> None:
+    for prompt, found in ((30, 20), (31, 30), (45, 40), (9, 0)):
+        view = router_view([{}], [{}], [4], prompt=prompt)
+        assert (uncompiled(hit_of)(view, 0), uncompiled(missing_of)(view, 0)) == (found, prompt - found)
+    handed_over = router_view([{}], [{}], [3], num_kv_tokens=30, num_prefill_left=0)
+    assert uncompiled(missing_of)(handed_over, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        # Hits of 20, 10, 0 of 31 tokens; 4, 2, 0 wait; 50, 20, 90 of 100 in use.
+        # Relative: prefix 1, 1/2, 0; queue 0, 1/2, 1; memory .5, .8, .1.
+        ("prefix_aware", 0),  # 2 + .5, 1 + .5 + .8, 1 + .1
+        ("prefix_aware:queue=3", 1),  # 2.5, 1 + 1.5 + .8, 3 + .1
+        ("prefix_aware:prefix=0,queue=0", 1),
+        ("prefix_aware:prefix=1,free=0", 0),  # 1, 1, 1: a tie
+    ],
+)
+def test_prefix_aware(spec: str, expected: int) -> None:
+    workers = [queue(4, 50), queue(2, 20), queue(0, 90)]
+    assert choice(spec, workers, [2, 1, 0], prompt=31) == expected
+
+
+def test_prefix_aware_by_the_share_of_the_prompt() -> None:
+    # A hit of 10 of 100 tokens: relative to the other worker 1, of the prompt 0.1. The queue says 1 there and 0 here.
+    workers = [queue(1, 0), queue(0, 0)]
+    assert choice("prefix_aware", workers, [1, 0], prompt=100) == 0
+    assert choice("prefix_aware:prefix=3,queue=2,free=2,relative=false", workers, [1, 0], prompt=100) == 1
+
+
+def test_cache_aware_takes_the_longest_match_above_the_threshold() -> None:
+    assert choice("cache_aware", [load(64), load(0)], [2, 1], prompt=50) == 0  # 20 of 50, loads differ by 64
+    assert choice("cache_aware", [load(65), load(0)], [2, 1], prompt=50) == 1  # by more than 64
+    assert choice("cache_aware", [load(300), load(235)], [2, 1], prompt=50) == 0  # but not by half
+    assert (
+        choice("cache_aware:threshold=0.4", [load(0), load(0)], [1, 2], prompt=50) == 0
+    )  # 20 of 50 is not more
+
+
+def test_cache_aware_sends_other_requests_to_the_shortest_record() -> None:
+    router = make_router("cache_aware")
+    assert isinstance(router, CompiledRouter)
+    router.reset(3, np.random.SeedSequence(0))
+    chosen = []
+    for prompt, hits in ((50, [0, 0, 0]), (20, [0, 0, 0]), (30, [0, 0, 0]), (40, [2, 0, 0]), (10, [0, 0, 0])):
+        view = router_view([{}] * 3, [{}] * 3, hits, prompt=prompt)
+        chosen.append(int(uncompiled(router.kernel)(view, *router.arguments())))
+    assert chosen == [0, 1, 2, 0, 1]
+    assert router.arguments()[1].tolist() == [70, 30, 30]  # the fourth found 20 tokens
+
+
+def test_lmetric_multiplies_and_prefers_less_on_idle_workers() -> None:
+    # Of 31 tokens 11, 21, 31 are missing.
+    assert choice("lmetric", [load(3), load(2), load(1)], [2, 1, 0], prompt=31) == 2  # 33, 42, 31
+    assert choice("lmetric", [load(4), load(2), load(2)], [2, 1, 0], prompt=31) == 1  # 44, 42, 62
+    assert (
+        choice("lmetric", [load(1), load(0), load(0)], [2, 0, 1], prompt=31) == 2
+    )  # 11, 0 with 31, 0 with 21
+    assert choice("lmetric", [load(2), load(2)], prompt=31) == 0  # no cache, a tie
+
+
+def test_preble_reuses_what_is_more_than_the_rest() -> None:
+    # A pace of 1 + 0.5 (n + 1) s for 45 tokens of n + 1 requests; a missing token takes 0.1 s.
+    assert (
+        choice("preble", [load(0), load(5), load(6)], [0, 2, 2], prompt=31) == 1
+    )  # 20 > 11: of both the idler
+    assert choice("preble", [load(0), load(5), load(6)], [0, 1, 1], prompt=31) == 0  # 10 < 21: the cheapest
+    assert choice("preble", [load(1), load(1)], [0, 1], prompt=31) == 1  # equal loads, fewer tokens
+
+
+def test_session_affinity() -> None:
+    workers = [load(2), load(1), load(9)]
+    assert choice("session_affinity", workers) == 1
+    assert choice("session_affinity", workers, session=0, previous=2) == 2
+
+
+def sessions() -> RequestTable:
+    """Return two sessions of three turns in turn, each prompt the beginning of the next; units of 2 tokens."""
+    prompts = [4, 4, 8, 8, 12, 12]
+    rows = [[("AB"[k % 2], j) for j in range(prompt // 2)] for k, prompt in enumerate(prompts)]
+    return RequestTable.from_columns(
+        arrival_time=np.arange(6) * 20.0,
+        prompt_len=prompts,
+        output_len=[1] * 6,
+        session_id=[7, 3] * 3,
+        turn=[1, 1, 2, 2, 3, 3],
+        hashes=BlockHashes.from_rows(rows, np.array(prompts), 2),
+    )
+
+
+class Noting(Router):
+    """Routes in turn from worker 0 and notes what it observes."""
+
+    info = RouterInfo(name="noting", summary="notes")
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def route(self, view: ClusterView) -> int:
+        self.seen.append((view.session, view.previous_worker, view.hits.tolist(), view.missing.tolist()))
+        return [0, 1, 1, 1, 0, 0][view.request_id]
+
+
+def cluster(**settings: Any) -> System:
+    return System(40, UnitBatchTime(), block_size=2, prefix_cache="computed", **settings).replicate(2)
+
+
+def test_what_a_router_observes() -> None:
+    """Session A goes to worker 0, then 1, then 0; a full prompt is found but for its last unit."""
+    router = Noting()
+    simulate(cluster(), sessions(), "fcfs", router=router)
+    assert router.seen == [
+        (1, -1, [0, 0], [4, 4]),
+        (0, -1, [0, 0], [4, 4]),
+        (1, 0, [4, 0], [4, 8]),
+        (0, 1, [0, 4], [8, 4]),
+        (1, 1, [4, 8], [8, 4]),
+        (0, 1, [0, 8], [12, 4]),
+    ]
+
+
+def test_late_knowledge() -> None:
+    """What entered a cache at the end of the batch at 1 is known from 1 + 30 on: at 60, but not at 20."""
+    router = Noting()
+    table = sessions().replace(arrival_time=[0.0, 5.0, 20.0, 25.0, 60.0, 65.0])
+    simulate(cluster(cache_staleness=30.0), table, "fcfs", router=router)
+    assert [hits for _, _, hits, _ in router.seen] == [[0, 0], [0, 0], [0, 0], [0, 0], [4, 8], [0, 8]]
+
+
+@pytest.mark.parametrize(
+    "spec", ["prefix_aware", "cache_aware", "lmetric:queued=true", "preble", "session_affinity"]
+)
+def test_sessions_stay_where_their_prefix_is(spec: str) -> None:
+    runs = [
+        simulate(cluster(), sessions(), "fcfs", router=make_router(spec), compiled=compiled)
+        .requests["worker"]
+        .tolist()
+        for compiled in (True, False)
+    ]
+    assert runs[0] == runs[1]
+    assert runs[0][2:] == [runs[0][0], runs[0][1]] * 2
+
+
+def test_invalid_hyperparameters() -> None:
+    for spec, message in (
+        ("prefix_aware:queue=-1", "queue = -1; expected a number from 0 to 1000"),
+        ("cache_aware:threshold=2", "threshold = 2; expected a number from 0 to 1"),
+        ("cache_aware:ratio=0.5", "ratio = 0.5; expected"),
+        ("lmetric:queued=1", "queued = 1; expected True or False"),
+        ("preble:output=0", "output = 0; expected a whole number"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            make_router(spec)
+    with pytest.raises(ConfigError, match=r"cache_staleness = 1\.0 without a prefix cache"):
+        System(40, UnitBatchTime(), cache_staleness=1.0)
