@@ -52,7 +52,7 @@ __all__ = [
     "require_fraction",
 ]
 
-NEEDS = ("predicted_length", "length_interval", "true_length", "class", "class_rates", "slo")
+NEEDS = ("predicted_length", "length_interval", "true_length", "class", "class_rates", "slo", "session")
 """Information that a policy may declare it needs; everything else is hidden from it."""
 
 CLAIRVOYANT = frozenset({"true_length"})

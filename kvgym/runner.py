@@ -33,6 +33,7 @@ _REQUIRED = {
     "predicted_length": "predicted_output_len",
     "length_interval": "predicted_low",
     "class": "class_id",
+    "session": "session_id",
 }
 
 
@@ -43,7 +44,8 @@ class SimulationResult:
     Attributes:
         policy: the policy, with its hyperparameters.
         system: the system.
-        table: the requests, true lengths included.
+        table: the requests, true lengths included; in the closed loop of sessions those that arrived, in the order and
+            with the times in which they did.
         requests: their records, dtype REQUEST, shape (n,).
         worker: the worker's totals, dtype WORKER, shape (r,).
         log: per-iteration rows, dtype ITERATION, shape (iterations,); None without a log.
@@ -346,6 +348,28 @@ def final_records(
     return records
 
 
+def arrived_table(
+    system: System,
+    table: RequestTable,
+    tracker: NDArray[Any],
+    turns: NDArray[Any],
+    workload: NDArray[Any],
+) -> RequestTable:
+    """Return the requests by request id: in the closed loop of sessions those that have arrived, as they arrived.
+
+    Args:
+        system: the system.
+        table: the requests of the run.
+        tracker: TRACKER (1,).
+        turns: TURN (n,).
+        workload: WORKLOAD (n,).
+    """
+    if system.sessions == "open":
+        return table
+    count = int(tracker[0]["next_arrival"])
+    return table.as_arrived(turns["row"][:count], workload["arrival_time"][:count])
+
+
 def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False) -> SimulationResult:
     """Return the outcome of a simulation, or its outcome so far if it has not ended.
 
@@ -356,11 +380,15 @@ def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False)
     """
     active, num_active = simulation.active, simulation.workers["num_active"]
     tracker, kept = simulation.tracker[0], bool(simulation.problem[0]["keep_log"])
+    table = arrived_table(
+        simulation.system, simulation.table, simulation.tracker, simulation.turns, simulation.workload
+    )
+    requests = simulation.requests[: len(table)]
     return SimulationResult(
         policy=policy,
         system=simulation.system,
-        table=simulation.table,
-        requests=final_records(simulation.requests, active, num_active, copied=not given_up),
+        table=table,
+        requests=final_records(requests, active, num_active, copied=not given_up),
         worker=simulation.workers,
         log=simulation.log[: int(tracker["num_log"])] if kept else None,
         gap_counts=simulation.gap_counts,

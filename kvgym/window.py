@@ -208,7 +208,7 @@ class Watch:
         simulation, most = self._simulation, 0
         for slots, count in zip(simulation.active, simulation.workers["num_active"], strict=True):
             own = slots[:count]
-            left = simulation.table.output_len[own["request_id"]] - own["num_output_tokens"]
+            left = simulation.workload["output_len"][own["request_id"]] - own["num_output_tokens"]
             most = max(most, int(left.max(initial=0)))
         return most
 

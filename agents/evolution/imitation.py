@@ -226,7 +226,7 @@ def _lessons(
     for j in chosen:
         row = view.active[j] if j < active else view.requests[waiting[j - active]]
         i = int(row.request_id) if j < active else int(waiting[j - active])
-        length = int(simulation.table.output_len[i])
+        length = int(simulation.workload["output_len"][i])
         features, correction = policy.lesson(view, row, i, length)
         found.append((features, correction, max(float(length - row.num_output_tokens), 1.0)))
     return found

@@ -56,6 +56,9 @@ the tokens of one request; it must not be applied to sums over requests.
 
 from __future__ import annotations
 
+from kvgym.compiling.heaps import ranked_before as ranked_before
+from kvgym.compiling.heaps import ranked_pop as ranked_pop
+from kvgym.compiling.heaps import ranked_push as ranked_push
 from kvgym.compiling.kernel import jit as jit
 from kvgym.compiling.kernel import jit_inline as jit_inline
 from kvgym.kernels.future_memory import blocked_for as blocked_for
@@ -74,12 +77,9 @@ from kvgym.kernels.heap import heap_forget as heap_forget
 from kvgym.kernels.heap import heap_pop as heap_pop
 from kvgym.kernels.heap import heap_push as heap_push
 from kvgym.kernels.heap import key_request as key_request
-from kvgym.kernels.heap import ranked_before as ranked_before
 from kvgym.kernels.heap import ranked_forget as ranked_forget
 from kvgym.kernels.heap import ranked_keep as ranked_keep
 from kvgym.kernels.heap import ranked_merge as ranked_merge
-from kvgym.kernels.heap import ranked_pop as ranked_pop
-from kvgym.kernels.heap import ranked_push as ranked_push
 from kvgym.kernels.heap import ranked_sink as ranked_sink
 from kvgym.kernels.heap import ranked_sort as ranked_sort
 from kvgym.kernels.heap import request_key as request_key

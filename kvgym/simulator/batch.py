@@ -10,10 +10,11 @@ import numpy as np
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.apply_decision import decoding_front, free_memory, planned_tokens
 from kvgym.simulator.blocks import allocated, written_tokens
-from kvgym.simulator.boundary import Run, cache_of, expected_tokens, has_cache
+from kvgym.simulator.boundary import Run, cache_of, expected_tokens, has_cache, has_sessions, sessions_of
 from kvgym.simulator.gaps import count_gap
 from kvgym.simulator.pins import keep_finished
 from kvgym.simulator.prefix_cache import make_room, share_computed
+from kvgym.simulator.sessions import end_turn
 from kvgym.simulator.tables import (
     BAD_CLOCK,
     BAD_DURATION,
@@ -211,6 +212,8 @@ def settle(run: Run, noted: int, end: float) -> int:
             deliver(run.requests, run.gap_counts, run.gap_sums, slot, end)
         if slot.num_output_tokens == targets[k]:
             free_memory(run, slot)
+            if has_sessions(run):
+                end_turn(sessions_of(run), run.problem, slot.request_id, end, run.tracker.next_arrival)
             keep_finished(run, slot.request_id, end)
             complete(w, run.requests, run.finished, slot, end)
             close_up(active, targets, stay, k, gone)

@@ -13,6 +13,7 @@ from kvgym.compiling.references import by_address
 from kvgym.compiling.tables import FRONT, WHOLE, Table, declared
 from kvgym.simulator.prefix_cache import PrefixCache, start_waiting
 from kvgym.simulator.queue import queue_insert
+from kvgym.simulator.sessions import Sessions, expose_turn, pass_arrival
 from kvgym.simulator.tables import (
     CONTENT,
     DECIDE,
@@ -26,9 +27,11 @@ from kvgym.simulator.tables import (
     PREFIX,
     PROBLEM,
     REQUEST,
+    SESSION,
     SLOT,
     STALLED,
     TRACKER,
+    TURN,
     UNIT,
     UNKNOWN,
     WAITING,
@@ -43,11 +46,12 @@ class Run(NamedTuple):
 
     A field added here is a table of every simulation, cluster and environment. ``targets`` are the true output lengths
     of the active requests, kept apart from what policies observe; ``queued`` and ``finished`` the requests that joined
-    the queue and finished since the last decision. The last seven are the prefix cache, see
-    :class:`~kvgym.simulator.prefix_cache.PrefixCache`.
+    the queue and finished since the last decision. ``pool`` to ``changed`` are the prefix cache, see
+    :class:`~kvgym.simulator.prefix_cache.PrefixCache`, and the last five sessions, see
+    :class:`~kvgym.simulator.sessions.Sessions`.
     Lengths: ``num_requests`` n, ``slots`` A, ``queued`` 2n, ``gap_bins`` GAP_BINS or those of a sparse histogram,
-    ``log`` as many iterations as it has room for; without a prefix cache they have none, but for
-    the one record of ``pool``.
+    ``log`` as many iterations as it has room for; tables of a prefix cache or of sessions have none without these, but
+    for the one record of ``pool``.
     """
 
     problem: Annotated[Any, Table(PROBLEM, touched=WHOLE)]
@@ -74,6 +78,11 @@ class Run(NamedTuple):
     held: Annotated[Any, Table("i4", "held", shared=True)]
     prefix: Annotated[Any, Table(PREFIX, "prefix", shared=True)]
     changed: Annotated[Any, Table("f8", "changed")]
+    turns: Annotated[Any, Table(TURN, "turns", shared=True)]
+    sessions: Annotated[Any, Table(SESSION, "sessions", shared=True)]
+    script: Annotated[Any, Table(WORKLOAD, "script", shared=True)]
+    due: Annotated[Any, Table("f8", "due", shared=True)]
+    scheduled: Annotated[Any, Table("i4", "scheduled", shared=True)]
 
 
 RUN_TABLES = declared(Run)
@@ -90,23 +99,35 @@ def blank_requests(n: int) -> NDArray[Any]:
     return records
 
 
-class CacheFreeRun(Run):
-    """The tables of a run without a prefix cache: code that is compiled for them leaves the cache out."""
+class PlainRun(Run):
+    """The tables of a run without prefix cache and sessions: code that is compiled for them leaves these out."""
 
 
 def _typed(typing: Any, run: Any) -> Any:
-    known_free = issubclass(run.instance_class, CacheFreeRun)
-    return types.boolean(run), lambda context, *_: context.get_constant(types.boolean, known_free)
+    plain = issubclass(run.instance_class, PlainRun)
+    return types.boolean(run), lambda context, *_: context.get_constant(types.boolean, plain)
 
 
-is_cache_free = generated(_typed, lambda run: isinstance(run, CacheFreeRun))
+is_plain = generated(_typed, lambda run: isinstance(run, PlainRun))
 """Return whether code for these tables leaves the cache out: a constant in compiled code."""
 
 
 @jit_inline
 def has_cache(run: Run) -> bool:
     """Return whether the worker has a prefix cache."""
-    return bool(not is_cache_free(run) and run.problem.prefix_unit > 0)
+    return bool(not is_plain(run) and run.problem.prefix_unit > 0)
+
+
+@jit_inline
+def has_sessions(run: Run) -> bool:
+    """Return whether the tables of sessions are in use: in the closed loop, or because policies observe them."""
+    return bool(not is_plain(run) and run.turns.shape[0] > 0)
+
+
+@jit_inline
+def is_closed(run: Run) -> bool:
+    """Return whether later turns of sessions arrive when the turns before them have finished."""
+    return bool(not is_plain(run) and run.script.shape[0] > 0)
 
 
 @jit_expand
@@ -119,6 +140,14 @@ def cache_tables(run: Run) -> PrefixCache:
 def cache_of(run: Run) -> PrefixCache:
     """Return the prefix cache as its functions take it: by address, since they are called for every unit."""
     return by_address(cache_tables(run))
+
+
+@jit_expand
+def sessions_of(run: Run) -> Sessions:
+    """Return the tables of sessions as their functions take them."""
+    return by_address(
+        Sessions(run.turns, run.sessions, run.script, run.due, run.scheduled, run.workload, run.prefix)
+    )
 
 
 @jit_inline
@@ -177,11 +206,29 @@ def join(w: Any, requests: Any, queued: Any, i: int) -> None:
 
 @jit_inline
 def next_arrival_time(p: Any, tracker: Any, workload: Any) -> float:
-    """Return the time of the next arrival before the horizon, inf if there is none."""
+    """Return the time of the next arrival before the horizon, inf if there is none or it is not known yet."""
     i = tracker.next_arrival
     if i < p.num_requests and workload[i].arrival_time < p.horizon:
         return workload[i].arrival_time
     return np.inf
+
+
+@jit_inline
+def reveal_next(run: Run) -> int:
+    """Expose the next request to arrive; return its id."""
+    i = run.tracker.next_arrival
+    reveal(run.problem, run.workload[i], run.requests[i])
+    if has_sessions(run):
+        expose_turn(run.problem, run.turns, run.sessions, i)
+    return i
+
+
+@jit_inline
+def count_arrival(run: Run) -> None:
+    """Count the next request as arrived."""
+    run.tracker.next_arrival += 1
+    if is_closed(run):
+        pass_arrival(sessions_of(run), run.tracker.next_arrival, run.problem.num_requests)
 
 
 @jit
@@ -210,12 +257,11 @@ def wastes_effort(w: Any, p: Any) -> bool:
 def take_arrivals(run: Run) -> None:
     """Queue all requests with arrival time ≤ now, in (arrival, id) order."""
     while next_arrival_time(run.problem, run.tracker, run.workload) <= run.w.clock:
-        i = run.tracker.next_arrival
-        reveal(run.problem, run.workload[i], run.requests[i])
+        i = reveal_next(run)
         assign(run.w, run.requests[i])
         join(run.w, run.requests, run.queued, i)
         show_hit(run, i)
-        run.tracker.next_arrival += 1
+        count_arrival(run)
 
 
 @jit_inline
@@ -247,6 +293,6 @@ def next_boundary(run: Run) -> int:
         return LOG_FULL
     if stalled(w, run.problem):
         return STALLED
-    if wastes_effort(w, run.problem) and run.tracker.next_arrival == run.problem.num_requests:
+    if wastes_effort(w, run.problem) and next_arrival_time(run.problem, run.tracker, run.workload) == np.inf:
         return STALLED
     return DECIDE

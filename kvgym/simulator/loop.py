@@ -11,7 +11,7 @@ from kvgym.compiling.kernel import jit_inline, kernel
 from kvgym.compiling.references import by_address
 from kvgym.compiling.tables import opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
-from kvgym.simulator.boundary import RUN_TABLES, CacheFreeRun, Run, next_boundary
+from kvgym.simulator.boundary import RUN_TABLES, PlainRun, Run, next_boundary
 from kvgym.simulator.engine import carry_out, clear_decision
 from kvgym.simulator.policy_interface import (
     MEMORY,
@@ -37,10 +37,10 @@ first_worker: Callable[[Run], Run] = opener(
     Run, "def first_worker(tables):", "Return the tables of the first worker.", _FIRST_WORKER
 )
 
-first_cache_free: Callable[[Run], CacheFreeRun] = opener(
-    CacheFreeRun,
-    "def first_cache_free(tables):",
-    "Return the tables of the first worker, which has no prefix cache.",
+first_plain: Callable[[Run], PlainRun] = opener(
+    PlainRun,
+    "def first_plain(tables):",
+    "Return the tables of the first worker of a run without prefix cache and sessions.",
     _FIRST_WORKER,
 )
 
@@ -66,9 +66,10 @@ def run_worker(run: Run, policy: Any, memory: Any, batch_time: Any, batch_params
 
 @kernel(_LOOP, "simulator")
 def run_loop(tables: Run, policy: Any, memory: Any, batch_time: Any, batch_params: Any, budget: int) -> int:
-    """Run a worker without a prefix cache until the run ends, an error occurs, or ``budget`` decisions have been made.
+    """Run a worker until the run ends, an error occurs, or ``budget`` decisions have been made.
 
-    Code for the cache costs time even where there is none, so it has a kernel of its own.
+    This is without prefix cache and sessions; their code costs time even where it is not used, so runs with them have a
+    kernel of their own.
 
     Args:
         tables: the worker's tables, with a leading axis of length 1.
@@ -82,14 +83,14 @@ def run_loop(tables: Run, policy: Any, memory: Any, batch_time: Any, batch_param
         DONE, HORIZON, LOG_FULL (call again with a longer log), BUDGET, STALLED, DEADLOCK, or the code of a
         refused decision, with details in ``tracker``.
     """
-    return int(run_worker(first_cache_free(tables), policy, memory, batch_time, batch_params, budget))
+    return int(run_worker(first_plain(tables), policy, memory, batch_time, batch_params, budget))
 
 
 @kernel(_LOOP, "simulator")
-def run_loop_with_cache(
+def run_full_loop(
     tables: Run, policy: Any, memory: Any, batch_time: Any, batch_params: Any, budget: int
 ) -> int:
-    """Run a worker with a prefix cache; arguments and result as of :func:`run_loop`."""
+    """Run a worker with a prefix cache or sessions; arguments and result as of :func:`run_loop`."""
     return int(run_worker(first_worker(tables), policy, memory, batch_time, batch_params, budget))
 
 

@@ -104,7 +104,9 @@ class Follower:
     def __init__(self, simulation: Any, observer: Observer) -> None:
         self._simulation, self._observer = simulation, observer
         self._guard = calling(observer, "observer", "it")
-        self._left = simulation.table.prompt_len.astype(np.int64)  # prefill of each request, as last seen
+        self._left = simulation.workload["prompt_len"].astype(
+            np.int64
+        )  # prefill of each request, as last seen
         self._made = np.zeros(len(self._left), np.int64)  # and its output tokens
         self._totals = [(0, 0, 0)] * len(simulation.workers)
         self._running: dict[int, tuple[float, Ids]] = {}  # start and members of the batch of a worker
@@ -183,7 +185,7 @@ class Follower:
     def _report_joined(self, until: float) -> None:
         """Report arrivals and the ends of transfers up to a moment, in order."""
         simulation, known = self._simulation, int(self._simulation.tracker[0]["next_arrival"])
-        times = simulation.table.arrival_time
+        times, prompts = simulation.workload["arrival_time"], simulation.workload["prompt_len"]
         while True:
             arrival = times[self._arrivals] if self._arrivals < known else math.inf
             ready = self._travelling[0][0] if self._travelling else math.inf
@@ -193,6 +195,7 @@ class Follower:
                 i = heapq.heappop(self._travelling)[2]
             else:
                 i, self._arrivals = self._arrivals, self._arrivals + 1
+                self._left[i] = prompts[i]
             worker = self._worker_of(i)
             with self._guard:
                 self._observer.joined(float(min(arrival, ready)), worker, i)

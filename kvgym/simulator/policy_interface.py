@@ -27,7 +27,7 @@ from kvgym.compiling.tables import Table, declared, opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, Run, cache_tables
 from kvgym.simulator.prefix_cache import PrefixCache
-from kvgym.simulator.tables import DECISION, LOAD, PROBLEM, REQUEST, SLOT, WORKER
+from kvgym.simulator.tables import DECISION, LOAD, PROBLEM, REQUEST, SESSION, SLOT, WORKER
 
 
 class RuleView(NamedTuple):
@@ -50,6 +50,8 @@ class RuleView(NamedTuple):
             ``worker.num_finished`` entries count.
         cache: the :class:`~kvgym.simulator.prefix_cache.PrefixCache`, for :func:`kvgym.kernels.shared_by`; its tables
             are empty if ``problem.prefix_unit`` is 0.
+        sessions: SESSION (n,), by request id: the session of each request that has arrived; empty without the need
+            ``session``.
         load: LOAD record, scratch space for the load of a batch, for which ``batch_time`` returns the duration.
         batch_time: the worker's batch-time kernel, ``(load, batch_params) -> seconds``.
         batch_params: float64 (k,), its parameters.
@@ -62,6 +64,7 @@ class RuleView(NamedTuple):
     queued: Any
     finished: Any
     cache: Any
+    sessions: Any
     load: Any
     batch_time: Any
     batch_params: Any
@@ -149,6 +152,7 @@ def view_of(run: Run, batch_time: Any, batch_params: Any) -> RuleView:
         run.queued,
         run.finished,
         cache_tables(run),
+        run.sessions,
         run.load,
         batch_time,
         batch_params,
@@ -207,6 +211,7 @@ POLICY_SIGNATURE = types.void(
             _I4,
             _I4,
             _CACHE,
+            table_type(SESSION),
             numba.from_dtype(LOAD),
             types.FunctionType(BATCH_TIME_SIGNATURE),
             types.float64[::1],

@@ -16,10 +16,11 @@ from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, Livelock
 from kvgym.simulator.batch_time import duration_error, params_of
 from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests
 from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
-from kvgym.simulator.loop import run_loop, run_loop_with_cache, step_worker
+from kvgym.simulator.loop import run_full_loop, run_loop, step_worker
 from kvgym.simulator.policy_interface import MemoryRoom, RuleDecision, RuleMemory
 from kvgym.simulator.prefix_cache import empty_caches
 from kvgym.simulator.progress import in_slices
+from kvgym.simulator.sessions import empty_sessions
 from kvgym.simulator.system import ROLES, System
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -91,6 +92,11 @@ class Simulation:
     chain: NDArray[np.int32]
     held: NDArray[np.int32]
     prefix: NDArray[Any]
+    turns: NDArray[Any]
+    sessions: NDArray[Any]
+    script: NDArray[Any]
+    due: NDArray[np.float64]
+    scheduled: NDArray[np.int32]
 
     @explained
     def __init__(
@@ -114,6 +120,8 @@ class Simulation:
             "requests": blank_requests(n),
             **empty_caches(table, system.prefix_unit, system.usable_capacities, system.cache_staleness > 0),
         }
+        closed, exposed = system.sessions == "closed", "session" in needs
+        given |= empty_sessions(table, given["prefix"], closed=closed, exposed=exposed)
         lengths = {
             "num_requests": n,
             "slots": slots,
@@ -266,7 +274,7 @@ class Simulation:
         """
         self._load_kernel()
         arguments = (self._kernel, *self._memory)
-        entry = run_loop_with_cache if self.system.prefix_unit else run_loop
+        entry = run_full_loop if self.system.prefix_unit or len(self.turns) else run_loop
         status = in_slices(lambda most: self._until_log_fits(entry, arguments, most), budget, self)
         if status == BUDGET:
             return False

@@ -34,6 +34,7 @@ FIRST_TOKEN = {"counted": (1, 1), "uncounted": (0, 1), "decode": (0, 0)}
 OUTPUT_KV = ("at_once", "next_iteration")
 PROGRESS_ON_EVICT = {"lost": PROGRESS_LOST, "recompute": PROGRESS_RECOMPUTE, "kept": PROGRESS_KEPT}
 PREFIX_CACHES = ("off", "computed")
+SESSIONS = ("open", "closed")
 ROLES = {"mixed": ROLE_MIXED, "prefill": ROLE_PREFILL, "decode": ROLE_DECODE}
 
 LEAST_EFFORT = 1_000_000_000
@@ -164,6 +165,8 @@ class System:
             ``"fixed:seconds=5"``, see :mod:`kvgym.simulator.cache_rules`.
         cache_staleness: seconds (0 to 1e6) until the router of a cluster observes that a content has come to the prefix
             cache of a worker or left it; of several changes within that time it overlooks the earlier ones.
+        sessions: ``"open"``: every request arrives at its recorded time. ``"closed"``: only first turns of sessions do;
+            a later turn arrives when the turn before it has finished and its ``think_time`` has passed.
     """
 
     kv_capacity: int
@@ -183,6 +186,7 @@ class System:
     prefix_block: int | None = None
     cache_rule: str = "lru"
     cache_staleness: float = 0.0
+    sessions: str = "open"
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -196,6 +200,7 @@ class System:
         _check_name("progress_on_evict", self.progress_on_evict, PROGRESS_ON_EVICT)
         _check_name("requeue", self.requeue, REQUEUE)
         _check_name("output_kv", self.output_kv, OUTPUT_KV)
+        _check_name("sessions", self.sessions, SESSIONS)
         if self.output_kv != "at_once" and self.first_token != "counted":
             raise ConfigError(
                 f"output_kv = {self.output_kv} with first_token = {self.first_token}; expected first_token = counted, "

@@ -26,6 +26,18 @@ _GUARDED = {
     "tbt_slo": ("tbt_slo", "slo"),
 }
 
+# The same of the tables of sessions; all of them have the need "session" as well.
+_OF_SESSIONS = {
+    "session_id": ("session_id", "session"),
+    "turn": ("turn", "session"),
+    "previous": ("previous", "session"),
+    "previous_worker": ("previous", "session"),
+    "gap_kind": ("gap_kind", "class"),
+    "next_kind": ("next_kind", "class"),
+    "next_prompt_len": ("next_prompt", "true_length"),
+    "next_think_time": ("next_think", "true_length"),
+}
+
 
 class RequestColumns:
     """Columns of some requests, as read-only arrays of equal length m.
@@ -35,6 +47,12 @@ class RequestColumns:
     ``num_kv_tokens`` (KV held; of a waiting request: KV that comes back on admission). With the matching
     need: ``predicted_output_len`` (predicted_length), ``predicted_low`` and ``predicted_high``
     (length_interval), ``output_len`` (true_length), ``class_id`` (class), ``ttft_slo`` and ``tbt_slo`` (slo).
+
+    With the need ``session``: ``session_id``, ``turn``, ``previous`` (request of the turn before, -1 for a first turn)
+    and ``previous_worker`` (its worker, -1 for a first turn). With the need ``class`` as well: ``gap_kind`` and
+    ``next_kind``, what the times before and after the turn are, an index of :data:`~kvgym.workloads.table.GAP_KINDS`;
+    -1 = unknown, as ``next_kind`` is until the turn has finished. With ``true_length`` as well: ``next_prompt_len`` of
+    the turn that follows, 0 if none does, and ``next_think_time``, seconds until it, NaN if none does.
     """
 
     def __init__(self, simulation: Any, ids: NDArray[np.int64], slots: NDArray[Any] | None) -> None:
@@ -58,20 +76,25 @@ class RequestColumns:
         if name.startswith("_"):
             raise AttributeError(name)
         source = name
-        if name in _GUARDED:
-            source, need = _GUARDED[name]
-            if need not in self._simulation.needs:
-                raise InformationError(
-                    f"policy {shown(self._simulation.policy_name)} read {shown(name)} but declares "
-                    f"needs = {sorted(self._simulation.needs)}; add {shown(need)} to PolicyInfo.needs"
-                )
+        if name in _GUARDED or name in _OF_SESSIONS:
+            source, need = (_OF_SESSIONS if name in _OF_SESSIONS else _GUARDED)[name]
+            for asked in (need, "session") if name in _OF_SESSIONS else (need,):
+                if asked not in self._simulation.needs:
+                    raise InformationError(
+                        f"policy {shown(self._simulation.policy_name)} read {shown(name)} but declares "
+                        f"needs = {sorted(self._simulation.needs)}; add {shown(asked)} to PolicyInfo.needs"
+                    )
         if self._slots is not None and name in _IN_SLOTS:
             column = self._slots[source].copy()
         elif name in _ALWAYS or name in _GUARDED:
             column = self._simulation.requests[source][self.request_id]
+        elif name in _OF_SESSIONS:
+            column = self._simulation.sessions[source][self.request_id]
+            if name == "previous_worker":
+                column = np.where(column == UNKNOWN, UNKNOWN, self._simulation.requests["worker"][column])
         else:
             raise AttributeError(
-                f"no request column {shown(name)}; valid: {', '.join([*_ALWAYS, *_GUARDED])}"
+                f"no request column {shown(name)}; valid: {', '.join([*_ALWAYS, *_GUARDED, *_OF_SESSIONS])}"
             )
         column.setflags(write=False)
         found: NDArray[Any] = column
@@ -251,6 +274,7 @@ class SystemView:
                     for name in PrefixCache._fields
                 )
             ),
+            tables["sessions"],
             tables["load"][worker],
             uncompiled(batch_time),
             batch_params,

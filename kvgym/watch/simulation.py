@@ -114,10 +114,10 @@ class LiveRun(Source):
 
 def _latencies(simulation: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return TTFT, latency and time per output token of the finished requests, seconds."""
-    table, records = simulation.table, simulation.requests
+    records = simulation.requests
     done = np.flatnonzero(records["status"] == FINISHED)
-    arrival, first = table.arrival_time[done], records["first_token_time"][done]
-    finish, steps = records["finish_time"][done], np.maximum(table.output_len[done] - 1, 1)
+    arrival, first = records["arrival_time"][done], records["first_token_time"][done]
+    finish, steps = records["finish_time"][done], np.maximum(records["num_output_tokens"][done] - 1, 1)
     return first - arrival, finish - arrival, (finish - first) / steps
 
 

@@ -205,6 +205,20 @@ class RequestTable:
             **{name: column[keep] for name, column in self.columns().items()},
         )
 
+    def as_arrived(self, rows: NDArray[np.integer], times: NDArray[np.float64]) -> RequestTable:
+        """Return requests in another order of arrival.
+
+        Args:
+            rows: the rows that have arrived, in order, int (m,).
+            times: when they arrived, seconds, not decreasing, (m,).
+        """
+        return RequestTable.from_columns(
+            notes=self.notes,
+            classes=self.classes,
+            hashes=None if self.hashes is None else self.hashes[rows],
+            **{name: column[rows] for name, column in self.columns().items()} | {"arrival_time": times},
+        )
+
     def faster(self, factor: float) -> RequestTable:
         """Return the same requests arriving ``factor`` times as fast; the rates of classes are scaled too."""
         classes = tuple(c.at_rate(factor, speed=factor) for c in self.classes)

@@ -20,8 +20,8 @@ import numpy as np
 
 from harness import AFFINE, command_line, time_runs, write_json
 from kvgym import RequestTable, System, load_hardware, make_batch_time, make_workload
+from kvgym.contract import textbook
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, load_scenario
-from kvgym.simulator import textbook
 
 POLICIES = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta")
 TEXTBOOK: dict[str, Callable[..., Any]] = {name: getattr(textbook, name) for name in POLICIES}

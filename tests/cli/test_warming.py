@@ -19,7 +19,7 @@ from kvgym.policy import POLICIES, CompiledPolicy
 from kvgym.routing import ROUTERS
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.cluster.loop import run_cluster
-from kvgym.simulator.loop import run_loop, run_loop_with_cache, step_worker
+from kvgym.simulator.loop import run_full_loop, run_loop, step_worker
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_every_registered_kernel_is_compiled(known):
     }
     found |= {
         run_loop,
-        run_loop_with_cache,
+        run_full_loop,
         step_worker,
         run_cluster,
         step_envs,

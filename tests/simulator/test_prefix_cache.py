@@ -17,7 +17,7 @@ from kvgym.contract.checks import WatchedCache
 from kvgym.errors import ConfigError, WorkloadError
 from kvgym.policy import make_policy
 from kvgym.simulator import prefix_cache, simulation
-from kvgym.simulator.loop import run_loop_with_cache
+from kvgym.simulator.loop import run_full_loop
 from kvgym.simulator.prefix_cache import PrefixCache, empty_caches
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import REQUEST, UNKNOWN, WORKER
@@ -237,7 +237,7 @@ def test_code_that_leaves_the_cache_out_gives_equal_bits(monkeypatch):
     table, _ = random_requests(3, 2, 30, n=40)
     system = System(30, UnitBatchTime(), block_size=2)
     first = kvgym.simulate(system, table, "fcfs")
-    monkeypatch.setattr(simulation, "run_loop", run_loop_with_cache)
+    monkeypatch.setattr(simulation, "run_loop", run_full_loop)
     second = kvgym.simulate(system, table, "fcfs")
     assert first.worker["total_evicted"][0] > 0
     assert first.requests.tobytes() == second.requests.tobytes()

@@ -138,14 +138,13 @@ def scene_of(
     """
     workers: Any = simulation.workers
     request = UNKNOWN if over or simulation.pending is None else simulation.pending
-    predicted = simulation.table.predicted_output_len
-    revealed = predicted is not None and "predicted_length" in information and request != UNKNOWN
+    revealed = "predicted_length" in information and request != UNKNOWN
     return RoutingScene(
         clock=float(observer.episode["since"][0]),
         request=request,
         handover=request != UNKNOWN and simulation.cluster_view.candidates.start > 0,
-        prompt_len=0 if request == UNKNOWN else int(simulation.table.prompt_len[request]),
-        predicted_len=int(predicted[request]) if predicted is not None and revealed else UNKNOWN,
+        prompt_len=0 if request == UNKNOWN else int(simulation.workload["prompt_len"][request]),
+        predicted_len=int(simulation.workload["predicted_len"][request]) if revealed else UNKNOWN,
         num_finished=int(workers["total_finished"].sum()),
         num_evictions=int(workers["total_evicted"].sum()),
         candidate=observer.mask.astype(bool) & (request != UNKNOWN),

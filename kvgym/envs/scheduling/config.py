@@ -256,7 +256,7 @@ class EnvConfig(Description):
             raise ConfigError(
                 f"environment argument action = {shown(config.action)}; valid: {', '.join(map(shown, ACTIONS))}"
             )
-        check_names("information", config.information, NEEDS)
+        check_names("information", config.information, [need for need in NEEDS if need != "session"])
         check_names("feature", config.features, (*FEATURES, *OBSERVATIONS))
         check_names("reward term", config.reward, (*REWARD_TERMS, *REWARDS))
         chosen_parts(config.features)

@@ -69,6 +69,7 @@ class Sizes(NamedTuple):
             "queued": 2 * self.num_requests,
             "log": 0,
             **dict.fromkeys(("units", "contents", "chain", "held", "prefix"), 0),
+            **dict.fromkeys(("turns", "sessions", "script", "due", "scheduled"), 0),
             **dict(zip((table.length for table in RULE_TABLES.values()), self.rule, strict=True)),
         }
         return tuple((name, table.dtype, lengths[table.length]) for name, table in TABLES.items())

@@ -25,8 +25,9 @@ from kvgym.simulator.batch import finish_batch
 from kvgym.simulator.boundary import (
     advance_clock,
     assign,
+    count_arrival,
     next_arrival_time,
-    reveal,
+    reveal_next,
     stalled,
     wastes_effort,
 )
@@ -84,7 +85,7 @@ def settle_route(c: Cluster, k: int) -> int:
     if t.handoff_head != UNKNOWN:
         send(c, k)
     else:
-        t.next_arrival += 1
+        count_arrival(run_of(c, k))
         assign(c.workers[k], c.requests[t.request])
         place(c, k, t.request, True)
     return OK
@@ -112,8 +113,7 @@ def request_to_route(c: Cluster) -> int:
     deliver_transfers(c)
     if next_arrival_time(c.problems[0], t, c.workload) > t.clock:
         return UNKNOWN
-    reveal(c.problems[0], c.workload[t.next_arrival], c.requests[t.next_arrival])
-    return int(t.next_arrival)
+    return int(reveal_next(run_of(c, 0)))
 
 
 @jit
@@ -186,15 +186,19 @@ def stop(c: Cluster) -> int:
 
 @jit
 def nothing_to_come(c: Cluster, w: Any) -> bool:
-    """Return whether no request can join the queue of a worker any more; there is no horizon."""
+    """Return whether no request can join the queue of a worker any more; there is no horizon.
+
+    Turns that follow those of the worker itself do not count, as they need its progress.
+    """
     t = c.tracker
-    if t.next_arrival < c.workload.shape[0]:
+    if next_arrival_time(c.problems[0], t, c.workload) < np.inf:
         return False
+    follows = t.next_arrival < c.problems[0].num_requests
     for k in range(c.workers.shape[0]):
         other = c.workers[k]
         comes = other.role == ROLE_PREFILL and w.role != ROLE_PREFILL
         moves = t.reassigns == 1 and other.role == w.role and k != w.index
-        if (comes or moves) and other.outstanding_requests > 0:
+        if (comes or moves or (follows and k != w.index)) and other.outstanding_requests > 0:
             return False
     if w.role == ROLE_PREFILL:
         return True

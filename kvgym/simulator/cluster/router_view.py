@@ -142,7 +142,7 @@ def prefill_backlog(view: RouterView, k: int) -> int:
 
 
 def session_tables(table: RequestTable) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the number of each request's session, and room for the workers of sessions; empty without sessions."""
+    """Return the number of each row's session, and room for the workers of sessions; empty without sessions."""
     ids = np.zeros(0, np.int64) if table.session_id is None else table.session_id
     sessions, numbers = np.unique(ids, return_inverse=True)
     return numbers.astype(np.int32), np.full(2 * len(sessions), UNKNOWN, np.int32)
@@ -157,7 +157,8 @@ def python_router_view(simulation: Any, view: Any) -> RouterView:
     """
     tables, session, previous = simulation.python_tables(), UNKNOWN, UNKNOWN
     if view.request_id != UNKNOWN and len(simulation.session):
-        session = int(simulation.session[view.request_id])
+        turns, row = simulation.turns, view.request_id
+        session = int(simulation.session[turns["row"][row] if len(turns) else row])
         stage = len(simulation.last_worker) // 2 if view.candidates.start > 0 else 0
         previous = int(simulation.last_worker[session + stage])
     return RouterView(

@@ -25,6 +25,7 @@ from kvgym.simulator.tables import (
     ROLE_DECODE,
     SLOT,
     TRACKER,
+    TURN,
     UNKNOWN,
     WORKER,
     WORKLOAD,
@@ -42,7 +43,7 @@ class Cluster(NamedTuple):
     """The tables that all workers share, and addresses of each worker's own; ``events``: the event queue.
 
     Attributes:
-        session: int32 (n,), number of each request's session; empty without sessions, as is the next.
+        session: int32 (n,), number of the session of each row of the workload; empty without sessions, as is the next.
         last_worker: int32 (2 s,), the worker of the last request of each session, UNKNOWN before; then the same for
             decode workers that requests were handed over to.
         rows: int64 (r, len(ROW)), addresses of the tables of each worker.
@@ -58,6 +59,7 @@ class Cluster(NamedTuple):
     log: Annotated[Any, Table(ITERATION, "log")]
     moves: Annotated[Any, Table(MOVE, "moves")]
     events: Annotated[Any, Table("f8", "events")]
+    turns: Annotated[Any, Table(TURN, "turns")]
     session: Annotated[Any, Table("i4", "sessions")]
     last_worker: Annotated[Any, Table("i4", "sessions")]
     router_params: Annotated[Any, Table("f8", "params")]
@@ -119,7 +121,9 @@ memory_of: Callable[[Cluster, int], RuleMemory] = opener(
 @jit
 def session_of(c: Cluster, i: int) -> int:
     """Return the number of the session of request ``i``, UNKNOWN if there is none."""
-    return int(c.session[i]) if i != UNKNOWN and c.session.shape[0] > 0 else UNKNOWN
+    if i == UNKNOWN or c.session.shape[0] == 0:
+        return UNKNOWN
+    return int(c.session[c.turns[i].row if c.turns.shape[0] > 0 else i])
 
 
 @jit

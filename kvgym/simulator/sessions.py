@@ -1,0 +1,187 @@
+"""Sessions: which request is the next turn of which session, and when it arrives.
+
+In the open loop every request arrives at its recorded time. In the closed loop (``System.sessions = "closed"``) only
+first turns of sessions do. A later turn arrives when the turn before it has finished and its think time has passed.
+
+Request ids are numbers of arrivals in both. The tables that hold hidden properties of requests, ``workload`` and
+``prefix``, are by request id. In the closed loop, a row of the workload therefore gets its place in them when it is the
+next to arrive: all arrivals with known times are in a heap, and the first of them is always at the place
+``tracker.next_arrival``. If no time is known, that place has the arrival time inf. So the rest of the engine needs no
+distinction.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.compiling.heaps import ranked_pop, ranked_push
+from kvgym.compiling.kernel import jit
+from kvgym.compiling.records import sparse_zeros
+from kvgym.errors import WorkloadError
+from kvgym.simulator.tables import SESSION, TURN, UNKNOWN, WORKLOAD
+from kvgym.workloads.table import RequestTable
+
+
+class Sessions(NamedTuple):
+    """The tables of sessions: n requests, s sessions.
+
+    Attributes:
+        turns: TURN (n,), empty where neither the closed loop nor the need ``session`` asks for sessions.
+        sessions: SESSION (n,), by request id; empty without the need ``session``.
+        script: WORKLOAD (n,), the rows of the workload; empty in the open loop.
+        due: float64 (n,), arrival time of each row once it is known, seconds; empty in the open loop.
+        scheduled: int32 (1 + s,), heap of the rows with known times that have not arrived; empty in the open loop.
+        workload: WORKLOAD (n,), by request id.
+        prefix: PREFIX (n,), by request id; empty without a prefix cache.
+    """
+
+    turns: Any
+    sessions: Any
+    script: Any
+    due: Any
+    scheduled: Any
+    workload: Any
+    prefix: Any
+
+
+def check_closed(table: RequestTable) -> None:
+    """Check that requests have what the closed loop of sessions needs.
+
+    Raises:
+        WorkloadError: they have no sessions, or no think times.
+    """
+    for name in ("session_id", "think_time"):
+        if getattr(table, name) is None:
+            raise WorkloadError(
+                f"sessions = closed, but the requests have no {name}; choose a workload with session_id, turn and "
+                "think_time (prefixes with turns and gaps, agent traces), or set sessions to open"
+            )
+
+
+def neighbours(session_id: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows of the turns before and after each row in its session, UNKNOWN if there is none, (n,)."""
+    order = np.argsort(session_id, kind="stable")
+    same = session_id[order][1:] == session_id[order][:-1]
+    before, after = np.full((2, len(order)), UNKNOWN)
+    before[order[1:][same]], after[order[:-1][same]] = order[:-1][same], order[1:][same]
+    return before, after
+
+
+def empty_sessions(
+    table: RequestTable, prefix: NDArray[Any], *, closed: bool, exposed: bool
+) -> dict[str, NDArray[Any]]:
+    """Return the tables of sessions at the beginning of a run, by the names of the fields of :class:`Sessions`.
+
+    Args:
+        table: the requests.
+        prefix: PREFIX (n,), by row of the table; empty without a prefix cache.
+        closed: whether later turns arrive when the turns before them have finished.
+        exposed: whether policies observe sessions.
+
+    Raises:
+        WorkloadError: the closed loop needs columns that the requests do not have.
+    """
+    n = len(table)
+    if closed:
+        check_closed(table)
+    tables: dict[str, NDArray[Any]] = {
+        "turns": np.zeros(n if closed or exposed else 0, TURN),
+        "sessions": sparse_zeros((n if exposed else 0,), SESSION),
+        "script": table.to_records() if closed else np.zeros(0, WORKLOAD),
+        "due": table.arrival_time.copy() if closed else np.zeros(0),
+        "scheduled": np.zeros(0, np.int32),
+    }
+    turns = tables["turns"]
+    if len(turns):
+        assert table.session_id is not None
+        assert table.turn is not None
+        before, after = neighbours(table.session_id)
+        follows = after != UNKNOWN
+        turns["session_id"], turns["turn"], turns["previous"], turns["next"] = (
+            table.session_id,
+            table.turn,
+            before,
+            after,
+        )
+        turns["row"] = np.arange(n)
+        turns["next_think"] = np.nan
+        if table.think_time is not None:
+            turns["next_think"][follows] = table.think_time[after[follows]]
+        turns["next_prompt"][follows] = table.prompt_len[after[follows]]
+        turns["gap_kind"] = turns["next_kind"] = UNKNOWN
+        if table.gap_kind is not None:
+            turns["gap_kind"], turns["next_kind"] = table.gap_kind, 0
+            turns["next_kind"][follows] = table.gap_kind[after[follows]]
+        for name in ("chain", "held", "length") if len(prefix) else ():
+            turns[name] = prefix[name]
+        if closed:
+            first = np.flatnonzero(before == UNKNOWN)  # sorted by arrival and row, so a heap
+            tables["scheduled"] = np.concatenate([[len(first)], first]).astype(np.int32)
+    return tables
+
+
+# ------------------------------------------------------------ in a run
+
+
+@jit
+def expose_turn(p: Any, turns: Any, sessions: Any, i: int) -> None:
+    """Record which row arrives as request ``i``, and copy what policies may observe of its session."""
+    row = turns[i].row
+    turn = turns[row]
+    turn.arrival = i
+    if sessions.shape[0] > 0:
+        s = sessions[i]
+        s.session_id, s.turn = turn.session_id, turn.turn
+        s.previous = turns[turn.previous].arrival if turn.previous != UNKNOWN else UNKNOWN
+        s.gap_kind = turn.gap_kind if p.reveal_class == 1 else UNKNOWN
+        s.next_kind = UNKNOWN
+        s.next_prompt = turn.next_prompt if p.reveal_output == 1 else UNKNOWN
+        s.next_think = turn.next_think if p.reveal_output == 1 else np.nan
+
+
+@jit
+def expect_next(s: Sessions, k: int, n: int) -> None:
+    """Put the row that arrives next to place ``k`` = ``tracker.next_arrival``, if it is known; ``n`` rows in all."""
+    if k == n:
+        return
+    if s.scheduled[0] == 0:
+        s.workload[k].arrival_time = np.inf
+        return
+    row = s.scheduled[1]
+    s.workload[k] = s.script[row]
+    s.workload[k].arrival_time = s.due[row]
+    s.turns[k].row = row
+    if s.prefix.shape[0] > 0:
+        p, turn = s.prefix[k], s.turns[row]
+        p.chain, p.held, p.length = turn.chain, turn.held, turn.length
+
+
+@jit
+def pass_arrival(s: Sessions, k: int, n: int) -> None:
+    """Take the row that has arrived from the heap; the next request is ``k``."""
+    ranked_pop(s.scheduled, 0, s.due, 0)
+    expect_next(s, k, n)
+
+
+@jit
+def end_turn(s: Sessions, p: Any, i: int, end: float, k: int) -> None:
+    """Expose what follows request ``i``, which has finished; in the closed loop schedule the next turn.
+
+    Args:
+        s: the tables of sessions.
+        p: PROBLEM record.
+        i: the request.
+        end: time, seconds.
+        k: number of the next arrival.
+    """
+    turn = s.turns[s.turns[i].row]
+    if s.sessions.shape[0] > 0 and p.reveal_class == 1:
+        s.sessions[i].next_kind = turn.next_kind
+    following = turn.next
+    if s.script.shape[0] > 0 and following != UNKNOWN:
+        s.due[following] = end + turn.next_think
+        ranked_push(s.scheduled, 0, s.due, 0, following)
+        expect_next(s, k, p.num_requests)
