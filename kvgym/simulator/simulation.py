@@ -87,16 +87,7 @@ class Simulation:
     gap_sums: NDArray[np.float64]
     log: NDArray[Any]
     pool: NDArray[Any]
-    units: NDArray[Any]
-    contents: NDArray[Any]
-    chain: NDArray[np.int32]
-    held: NDArray[np.int32]
-    prefix: NDArray[Any]
     turns: NDArray[Any]
-    sessions: NDArray[Any]
-    script: NDArray[Any]
-    due: NDArray[np.float64]
-    scheduled: NDArray[np.int32]
 
     @explained
     def __init__(
