@@ -14,6 +14,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,11 @@ import numpy as np
 from kvgym.batch_time.hardware.presets import GPUS
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import Scenario
+from kvgym.metrics import compute_metrics
 from kvgym.runner import simulate
 from kvgym.validation.replay import Replay, replay_log
 from kvgym.validation.served import read_served
+from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "validation.md"
@@ -37,10 +40,10 @@ MODELS_OF = {
     "mistralai/Mixtral-8x7B-v0.1": "mixtral-8x7b",
 }
 """Presets of the models in the logs."""
-STAGE_REQUESTS = 1500
-"""Simulated requests of a load stage; they arrive at a constant rate."""
-BEYOND = 10
-"""Errors from which on the simulated server is overloaded."""
+LEAN = ",small_kernels_ms=0.02"
+"""Hardware with half the default time of small kernels, the value that suits the servers of :func:`log_table`."""
+BLOCK = 16
+"""Tokens of a block of vLLM's prefix cache."""
 STATISTICS = ("mean", "p50", "p99")
 
 
@@ -57,7 +60,7 @@ def policy_of(arguments: Mapping[str, Any]) -> str:
 
 def percent(ratio: float) -> str:
     """Return an error in per cent, with a sign."""
-    return f"{100 * ratio:+.1f} %" if ratio < BEYOND else "overload"
+    return f"{100 * ratio:+.1f} %"
 
 
 def table(headings: list[str], rows: list[list[str]]) -> str:
@@ -99,59 +102,78 @@ def log_table(folder: Path) -> str:
     return table(["server", *heads, "tokens/s", "evictions, simulated", "rank correlation of E2E"], rows)
 
 
-def stage_figures(stage: Mapping[str, str]) -> tuple[float, float]:
-    """Return simulated mean E2E and TTFT of a load stage, with all prompts processed whole, seconds."""
-    scenario = served(f"model={MODELS_OF[stage['model']]},gpu=h100,tp={stage['tensor_parallel']}")
-    shares, quantiles = [0.0, 0.1, 0.5, 0.9, 0.99, 1.0], ("p10", "p10", "median", "p90", "p99", "max")
-    prompts = np.interp(
-        np.random.default_rng(0).random(STAGE_REQUESTS),
-        shares,
-        [float(stage[f"prompt_len_{name}"]) for name in quantiles],
-    )
-    requests = RequestTable.from_columns(
-        arrival_time=np.arange(STAGE_REQUESTS) / float(stage["rate"]),
-        prompt_len=prompts.round().astype(int),
-        output_len=np.full(STAGE_REQUESTS, int(stage["requested_output_len"])),
-    )
-    records = simulate(scenario.make_system(), requests, policy_of(stage)).requests
-    arrival = records["arrival_time"]
-    return float((records["finish_time"] - arrival).mean()), float(
-        (records["first_token_time"] - arrival).mean()
+def stage_requests(stage: Mapping[str, str]) -> RequestTable:
+    """Return the requests of a load stage, as its load generator makes them.
+
+    Users in turn send the same prompt each time: the system prompt of their group, then a text of their own. Arrivals
+    are a Poisson process with exactly ``requests`` of them in the stage (inference-perf, ``loadgen/load_timer.py``).
+    Prompts do not grow from turn to turn: the longest of a stage has the length of a first turn.
+    """
+    rng = np.random.default_rng(0)
+    count, group = int(stage["requests"]), int(stage["users_per_system_prompt"])
+    gaps = rng.exponential(size=count)
+    quantiles = [float(stage[f"prompt_len_{name}"]) for name in ("p10", "p10", "median", "p90", "p99", "max")]
+    users = int(stage["system_prompts"]) * group
+    prompts = np.interp(rng.random(users), [0.0, 0.1, 0.5, 0.9, 0.99, 1.0], quantiles).round().astype(int)
+    common = int(stage["system_prompt_len"]) // BLOCK
+    texts = [
+        [(user // group if k < common else (user,), k) for k in range(-(-int(tokens) // BLOCK))]
+        for user, tokens in enumerate(prompts)
+    ]
+    user = np.arange(count) % users
+    return RequestTable.from_columns(
+        arrival_time=np.cumsum(gaps) * float(stage["duration_s"]) / gaps.sum(),
+        prompt_len=prompts[user],
+        output_len=np.full(count, int(stage["requested_output_len"])),
+        hashes=BlockHashes.from_rows([texts[k] for k in user], prompts[user], BLOCK),
     )
 
 
-def cached_token(stage: Mapping[str, str]) -> float:
-    """Return the time of an iteration of decodes at the measured concurrency, as with cached prompts, seconds."""
-    scenario = served(f"model={MODELS_OF[stage['model']]},gpu=h100,tp={stage['tensor_parallel']}")
-    running = round(float(stage["requests_per_sec"]) * float(stage["e2e_mean_s"]))
-    context = float(stage["prompt_len_mean"]) + int(stage["requested_output_len"]) / 2
-    batch_time = scenario.make_system().batch_time
-    return float(batch_time(num_decodes=running, decode_context=round(running * context)))
+def stage_figures(stage: Mapping[str, str], options: str = "") -> tuple[float, float, float]:
+    """Return the simulated mean E2E and TTFT of a load stage, seconds, and the share of prompts found in the cache.
+
+    Args:
+        stage: row of the table of stages.
+        options: further settings of the hardware.
+    """
+    hardware = f"model={MODELS_OF[stage['model']]},gpu=h100,tp={stage['tensor_parallel']}{options}"
+    system = replace(served(hardware).make_system(), prefix_cache="computed", prefix_block=BLOCK)
+    result = simulate(system, stage_requests(stage), policy_of(stage))
+    records, arrival = result.requests, result.requests["arrival_time"]
+    return (
+        float((records["finish_time"] - arrival).mean()),
+        float((records["first_token_time"] - arrival).mean()),
+        compute_metrics(result, ["hit_rate"])["hit_rate"],
+    )
 
 
 def stage_table(folder: Path) -> str:
-    """Return measured and simulated means of the load stages.
+    """Return measured means of the load stages and the errors of simulated ones.
 
     The load generator counts two events per token, so its times per token are half, and counts the tokens of texts
     again: the requested lengths agree with its number of events.
     """
-    rows = []
+    rows, errors = [], []
     with (folder / "vllm_h100.csv").open(encoding="utf-8") as file:
         for stage in csv.DictReader(file):
             gaps = int(stage["requested_output_len"]) - 1
-            (e2e, ttft), (own, first) = (
-                (float(stage["e2e_mean_s"]), float(stage["ttft_mean_s"])),
-                stage_figures(stage),
-            )
+            e2e, ttft = float(stage["e2e_mean_s"]), float(stage["ttft_mean_s"])
+            own, first, hits = stage_figures(stage)
+            lean, lean_first, _ = stage_figures(stage, LEAN)
             token = (e2e - ttft) / gaps
+            errors.append([
+                own / e2e - 1, first / ttft - 1, (own - first) / gaps / token - 1,
+                lean / e2e - 1, (lean - lean_first) / gaps / token - 1,
+            ])  # fmt: skip
             rows.append([
                 MODELS_OF[stage["model"]], stage["tensor_parallel"], stage["experiment"].rpartition("-")[2],
                 f"{float(stage['rate']):g}", f"{e2e:.2f}", f"{1e3 * ttft:.0f}", f"{1e3 * token:.1f}",
-                percent(own / e2e - 1), percent(first / ttft - 1), percent((own - first) / gaps / token - 1),
-                percent(cached_token(stage) / token - 1),
+                f"{100 * hits:.0f} %", *map(percent, errors[-1]),
             ])  # fmt: skip
-    heads = ["model", "TP", "load", "requests/s", "E2E, s", "TTFT, ms", "token, ms"]
-    return table([*heads, "E2E", "TTFT", "token", "token, prompts cached"], sorted(rows))
+    middle = np.median(np.abs(errors), axis=0)
+    heads = ["model", "TP", "load", "requests/s", "E2E, s", "TTFT, ms", "token, ms", "hit rate"]
+    last = ["median, without sign", *[""] * (len(heads) - 1), *(f"{100 * x:.1f} %" for x in middle)]
+    return table([*heads, "E2E", "TTFT", "token", "E2E, lean", "token, lean"], [*sorted(rows), last])
 
 
 TABLES = {"logs": log_table, "stages": stage_table}
