@@ -25,6 +25,7 @@ computes it; there, when the batch is scheduled.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from numpy.typing import NDArray
 from kvgym.compiling.kernel import jit
 from kvgym.compiling.records import sparse_zeros
 from kvgym.simulator.tables import CONTENT, ENDS, LACKS, POOL, PREFIX, UNIT, UNKNOWN
+from kvgym.workloads.hashes import Chains
 from kvgym.workloads.table import RequestTable
 
 _NEVER = 2**62
@@ -76,27 +78,35 @@ def empty_caches(
     Raises:
         WorkloadError: the unit does not fit the blocks that the hashes stand for.
     """
-    r = len(capacities)
-    pool = np.zeros(r, POOL)
+    r, chains = len(capacities), table.chains(unit) if unit else None
+    tables: dict[str, NDArray[Any]] = {
+        "pool": np.zeros(r, POOL),
+        "units": sparse_zeros((r, int(capacities.max()) // unit if unit else 0), UNIT),
+        "contents": np.empty((r, 0 if chains is None else chains.num_contents), CONTENT),
+        "chain": np.zeros(0, np.int32) if chains is None else chains.chain,
+        "held": sparse_zeros((0 if chains is None else int(chains.chain_len.sum()),), np.int32),
+        "prefix": np.zeros(len(table) if unit else 0, PREFIX),
+    }
+    tables["changed"] = np.full((r, tables["contents"].shape[1] if timed else 0), -np.inf)
+    clear_caches(tables, chains)
+    return tables
+
+
+def clear_caches(tables: Mapping[str, NDArray[Any]], chains: Chains | None) -> None:
+    """Write empty prefix caches into tables that are at least as large as :func:`empty_caches` makes them.
+
+    Args:
+        tables: by name; ``prefix`` is zeroed, ``chain`` has the chains already.
+        chains: those of the requests, None if none are known.
+    """
+    pool, contents = tables["pool"], tables["contents"]
     for name in ("head", "tail", "spare", "first_pin", "last_pin"):
         pool[name] = UNKNOWN
-    prefix = np.zeros(len(table) if unit else 0, PREFIX)
-    chain, contents = np.zeros(0, np.int32), np.zeros((r, 0), CONTENT)
-    chains = table.chains(unit) if unit else None
+    contents["unit"], contents["waiting"] = UNKNOWN, UNKNOWN
     if chains is not None:
-        chain, contents = chains.chain, np.empty((r, chains.num_contents), CONTENT)
-        contents["unit"], contents["waiting"] = UNKNOWN, UNKNOWN
+        prefix = tables["prefix"][: len(chains.chain_len)]
         prefix["chain"], prefix["length"] = chains.chain_start, chains.chain_len
         prefix["held"] = np.cumsum(chains.chain_len) - chains.chain_len
-    return {
-        "pool": pool,
-        "units": sparse_zeros((r, int(capacities.max()) // unit if unit else 0), UNIT),
-        "contents": contents,
-        "chain": chain,
-        "held": sparse_zeros((int(prefix["length"].sum()),), np.int32),
-        "prefix": prefix,
-        "changed": np.full((r, contents.shape[1] if timed else 0), -np.inf),
-    }
 
 
 # ------------------------------------------------------------ waiting requests

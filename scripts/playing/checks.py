@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from kvgym.contract.cache_invariants import check_cache
 from kvgym.envs.scheduling.episode_tables import EpisodeTables
 from kvgym.runner import SimulationResult
 
@@ -44,7 +46,8 @@ def check_state(episodes: Any, index: int = 0) -> None:
     ids = slots["request_id"]
     assert len(set(ids.tolist())) == num_active
     assert (requests["status"][ids] == 2).all()
-    assert int(worker["kv_tokens"]) == int(slots["num_kv_tokens"].sum()) <= int(problem["kv_capacity"])
+    assert int(worker["kv_tokens"]) == int(slots["num_kv_tokens"].sum())
+    assert int(worker["kv_allocated"]) <= int(problem["kv_capacity"])
     assert int(worker["peak_kv_tokens"]) <= int(problem["kv_capacity"])
     assert int(worker["num_prefilling"]) == int((slots["num_prefill_left"] > 0).sum())
     count = np.bincount(requests["status"], minlength=6)
@@ -61,6 +64,7 @@ def check_state(episodes: Any, index: int = 0) -> None:
         i = int(requests["queue_next"][i])
     assert len(queue) == count[1]
     assert (requests["status"][queue] == 1).all()
+    check_cache(SimpleNamespace(system=episodes.system, **tables.python_tables()))
     done = requests["status"] == 3
     np.testing.assert_array_equal(requests["num_output_tokens"][done], table.output_len[done])
     assert (requests["num_output_tokens"][~done] < np.maximum(table.output_len[~done], 1)).all()

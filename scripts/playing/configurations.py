@@ -28,6 +28,19 @@ CLUSTERS: dict[str, dict[str, Any]] = {
 }
 
 
+def share_prefixes(arguments: dict[str, Any], rng: np.random.Generator) -> None:
+    """Let the requests of a configuration begin alike, and the system have a prefix cache."""
+    unit = arguments["block_size"] * int(rng.integers(1, 4))
+    prefixes = {
+        "levels": [{"count": 3, "tokens": 14, "zipf": 1.0}],
+        "turns": {"number": 3, "open": int(rng.integers(1, 9)), "max_context": 110},
+        "block": unit,
+    }
+    limits = {"max_prompt_len": 40, "max_output_len": 30}
+    arguments["workload"] = {**arguments["workload"], "limits": limits, "prefixes": prefixes}
+    arguments["system"] = {**arguments["system"], "prefix_cache": "computed", "prefix_block": unit}
+
+
 def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
     """Return a valid configuration of an environment that schedules one worker, with any scenario and action."""
 
@@ -99,6 +112,10 @@ def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
     for name, kinds in SECOND_VERSIONS.items():
         if arguments["action"] in kinds:
             arguments[name] = one(False, True)
+    if "kv_capacity" in arguments and rng.random() < 0.4:
+        share_prefixes(arguments, rng)
+        if rng.random() < 0.7:
+            arguments["features"] = [*arguments.get("features", ()), "prefix_cache"]
     return arguments
 
 
@@ -128,4 +145,6 @@ def routing_arguments(rng: np.random.Generator) -> dict[str, Any]:
     arguments["system"] = {**arguments.get("system", {}), **system}
     if rng.random() < 0.3:
         arguments["horizon"] = float(rng.uniform(0.1, 5))
+    if rng.random() < 0.4:
+        share_prefixes(arguments, rng)
     return arguments

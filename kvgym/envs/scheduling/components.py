@@ -35,7 +35,7 @@ PART_SIGNATURE = types.void(WHERE, types.float32[::1])
 MOST_MEMORY = 1_000_000
 """Upper limit of the size of a reward term's memory."""
 
-KEYS = ("system", "profile", "classes", "rule", "queue", "active")
+KEYS = ("system", "profile", "classes", "cache", "rule", "queue", "active")
 """Reserved keys of Dict observations, which registered parts cannot use."""
 
 

@@ -181,8 +181,9 @@ class EnvConfig(Description):
         information: information about requests that is revealed, subset of :data:`kvgym.policy.NEEDS`; observations
             contain all of it.
         features: further features, subset of :data:`kvgym.envs.scheduling.revealed.FEATURES`: ``"priority"``;
-            ``"saved_duration"``, how much evicting an active request shortens the next batch; ``"rank"``, the
-            rule's view of each request, only for rank and rank_scores. Registered parts come last, see
+            ``"saved_duration"``, how much evicting an active request shortens the next batch; ``"prefix_cache"``,
+            what the prefix cache holds, what waiting requests find and share, and what evictions free; ``"rank"``,
+            the rule's view of each request, only for rank and rank_scores. Registered parts come last, see
             :data:`kvgym.envs.scheduling.components.OBSERVATIONS`.
         reward: weight of each reward term, see :data:`kvgym.envs.scheduling.tables.REWARD_TERMS` and the registered
             ones in :data:`kvgym.envs.scheduling.components.REWARDS`.

@@ -68,11 +68,11 @@ class EpisodeTables:
         return self._episodes.system.batch_time.kernel, self._episodes.batch_params
 
     def python_tables(self) -> dict[str, Any]:
-        """Return copies of the tables that a decision is written to, and views of the rest, for uncompiled kernels."""
+        """Return copies of the tables that making a decision changes, and views of the rest, for uncompiled kernels."""
         found: dict[str, Any] = {}
         for name, kind in RUN_TABLES.items():
             table = self._block[name]
-            if name in ("decision", "load", "active", "admit", "admit_tokens", "evict"):
+            if name in ("decision", "load", "active", "admit", "admit_tokens", "evict", "pool", "units"):
                 table = table.copy()
             if kind.length and not kind.shared:
                 table = table[None]

@@ -24,7 +24,7 @@ from kvgym.envs.closing import Closed
 from kvgym.envs.scheduling.actions.reading import outside
 from kvgym.envs.scheduling.config import EnvConfig, use_action_bounds, use_batch_time
 from kvgym.envs.scheduling.drawing import at_load
-from kvgym.envs.scheduling.memory import Arrays, Block, Sizes, rule_tables, zeroed
+from kvgym.envs.scheduling.memory import Arrays, Block, Rows, Sizes, rule_tables, zeroed
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards, reference_policy
@@ -38,10 +38,11 @@ from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.runner import SimulationResult, check_needs, copy_of, final_records, simulate
 from kvgym.simulator.batch_time import duration_error
 from kvgym.simulator.gaps import SPARSE_HEADER, sparse_length, used_bins
+from kvgym.simulator.prefix_cache import clear_caches
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED, UNKNOWN
 from kvgym.simulator.view import SystemView
-from kvgym.utils.checks import check_array, whole_number
+from kvgym.utils.checks import check_array
 from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload
@@ -72,6 +73,11 @@ class Slot:
     reference: ReferenceRewards | None = None
 
 
+def _power_of_two(rows: int) -> int:
+    """Return the smallest power of two from ``rows`` on; 0 for 0."""
+    return 1 << (rows - 1).bit_length() if rows else 0
+
+
 class Episodes(Arrays):
     """N environments of one configuration; the arrays of :class:`Arrays` hold the results of the latest step.
 
@@ -95,7 +101,6 @@ class Episodes(Arrays):
         first = self.workload.sample(0)
         self.check_information(first)
         self.system: System = config.make_system(self.scenario, self.workload, len(first))
-        self.system.check_whole_prompts("an environment")
         self.kind = config.kind
         self.settings = config.make_settings(
             self.system.batch_time, len(first), self.workload.mean_rate, compiled=self.compiled
@@ -103,8 +108,8 @@ class Episodes(Arrays):
         self.batch_params = use_batch_time(self.settings, self.system.batch_time, compiled=self.compiled)
         self.space = config.action_space
         self._bounds = use_action_bounds(self.settings, config)
-        self._beginnings: dict[int, NDArray[np.uint8]] = {}
-        sizes = self._sizes(len(first))
+        self._beginnings: dict[Sizes, NDArray[np.uint8]] = {}
+        sizes = self._sizes(*self._rows(first))
         check_free(
             count * sizes.num_bytes,
             f"{count:,} environments of {len(first):,} requests",
@@ -140,9 +145,20 @@ class Episodes(Arrays):
         slots = min(n, self.system.usable_capacity)
         return rule_tables(self.kind.rule_memory(self.config, n, slots))
 
-    def _sizes(self, num_requests: int) -> Sizes:
-        """Return the sizes of the tables for episodes of ``num_requests`` requests."""
-        n = max(1, num_requests)
+    def _rows(self, table: RequestTable) -> Rows:
+        """Return the numbers of rows that the requests of an episode need."""
+        unit = self.system.prefix_unit
+        chains = table.chains(unit) if unit else None
+        if chains is None:
+            return Rows(len(table))
+        return Rows(len(table), chains.num_contents, len(chains.chain), int(chains.chain_len.sum()))
+
+    def _sizes(self, num_requests: int, contents: int = 0, chain: int = 0, held: int = 0) -> Sizes:
+        """Return the sizes of the tables for episodes that need at most these :class:`Rows`.
+
+        The tables of chains, which differ between episodes, get a power of two, so that few layouts are in use.
+        """
+        n, unit = max(1, num_requests), self.system.prefix_unit
         return Sizes(
             num_requests=n,
             slots=min(n, self.system.usable_capacity),
@@ -152,11 +168,16 @@ class Episodes(Arrays):
             rule=tuple(table.size for table in self._rule_tables(n).values()),
             terms=int(self.settings["term_memory"].sum()),
             shown=self.config.active_window,
+            units=self.system.usable_capacity // unit if unit else 0,
+            contents=_power_of_two(contents),
+            chain=_power_of_two(chain),
+            held=_power_of_two(held),
+            prefix=n if unit else 0,
         )
 
     def _beginning(self, sizes: Sizes) -> NDArray[np.uint8]:
         """Return the initial content of a block, without the episode's own data; cached by size."""
-        if sizes.num_requests not in self._beginnings:
+        if sizes not in self._beginnings:
             block = Block(sizes, self.settings)
             worker = block["workers"][0]
             worker["queue_head"] = worker["queue_tail"] = UNKNOWN
@@ -167,8 +188,8 @@ class Episodes(Arrays):
             block["requests"]["worker"] = UNKNOWN
             for name, content in self._rule_tables(sizes.num_requests).items():
                 block[name][:] = content
-            self._beginnings[sizes.num_requests] = block.memory
-        return self._beginnings[sizes.num_requests]
+            self._beginnings[sizes] = block.memory
+        return self._beginnings[sizes]
 
     def check_information(self, table: RequestTable) -> None:
         """Check that the workload has the information to be revealed.
@@ -222,14 +243,22 @@ class Episodes(Arrays):
         """Write a new episode into the tables of environment ``index``; :meth:`run` with START starts it."""
         table = self.requests(seed)
         slot = self.slots[index]
-        if len(table) > slot.block.sizes.num_requests:
-            self._use(index, Block(self._sizes(2 * len(table)), self.settings))
+        needed, present = self._rows(table), Rows.of(slot.block.sizes)
+        if not needed.fit(present):
+            n = present.num_requests if len(table) <= present.num_requests else 2 * len(table)
+            larger = map(max, needed[1:], present[1:])
+            self._use(index, Block(self._sizes(n, *larger), self.settings))
         block = slot.block
         block.memory[:] = self._beginning(block.sizes)
         words(block["problem"])[:] = words(self.system.to_record(table, self._needs, log=False))
         if "class_rates" in self._needs:
             block["episode"][0]["classes"] = class_table(table.classes)
         words(block["workload"])[: len(table)] = words(table.to_records())
+        if self.system.prefix_unit:
+            chains = table.chains(self.system.prefix_unit)
+            if chains is not None:
+                block["chain"][: len(chains.chain)] = chains.chain
+            clear_caches(block.tables, chains)
         slot.table = table
         if self.reference is not None:
             slot.reference = ReferenceRewards(
@@ -354,7 +383,7 @@ class Episodes(Arrays):
         slot = self._begun(index)
         assert slot.table is not None
         return EpisodeState(
-            slot.block.sizes.num_requests,
+            slot.block.sizes,
             frozen(slot.block.memory),
             tuple(frozen(array[index, ...]) for array in self.outputs),
             slot.table,
@@ -371,17 +400,18 @@ class Episodes(Arrays):
             raise ConfigError(
                 f"episode of the state = {shown(state)}; expected what get_state() has returned"
             )
-        n = whole_number(state.num_requests, "num_requests of the state", "a whole number of requests")
-        block = self.slots[index].block
-        expected = block.memory.size if n == block.sizes.num_requests else self._sizes(n).num_bytes
-        memory = state.memory
-        if not isinstance(memory, np.ndarray) or memory.dtype != np.uint8 or memory.shape != (expected,):
-            found = memory.nbytes if isinstance(memory, np.ndarray) else shown(memory)
+        memory, sizes = state.memory, state.sizes
+        if not isinstance(memory, np.ndarray) or memory.dtype != np.uint8:
+            raise ConfigError(f"the state is damaged: its tables are {shown(memory)}")
+        if sizes != self.slots[index].block.sizes and not self._makes(sizes, memory.size):
+            raise ConfigError(f"the state is damaged: tables of the sizes {shown(sizes)}")
+        if memory.shape != (sizes.num_bytes,):
             raise ConfigError(
-                f"the state has tables of {found} bytes; expected {expected}: it was saved by another version of "
-                "kvgym, or with the checked build on one side only (KVGYM_DEBUG)"
+                f"the state has tables of {memory.nbytes} bytes; expected {sizes.num_bytes}: it was saved by another "
+                "version of kvgym, or with the checked build on one side only (KVGYM_DEBUG)"
             )
-        if len(state.table) > n or (state.reference is None) != (self.reference is None):
+        fits = self._rows(state.table).fit(Rows.of(sizes))
+        if not fits or (state.reference is None) != (self.reference is None):
             raise ConfigError("the state is damaged: its requests do not match its tables")
         if not isinstance(state.reference, ReferenceRewards | None) or not isinstance(state.outputs, tuple):
             raise ConfigError(f"the state is damaged: {shown(state)}")
@@ -393,11 +423,19 @@ class Episodes(Arrays):
             check_array(saved, array[index, ...], "outputs of the state")
         state.check_seal()
 
+    def _makes(self, sizes: Any, most: int) -> bool:
+        """Return whether these can be the sizes of a block of this configuration with at most ``most`` rows a table."""
+        if not isinstance(sizes, Sizes):
+            return False
+        rows = Rows.of(sizes)
+        possible = all(isinstance(count, int) and 0 <= count <= most for count in rows)
+        return possible and sizes == self._sizes(*rows)
+
     def restore(self, index: int, state: EpisodeState) -> None:
         """Restore a saved and checked episode in environment ``index``."""
         slot = self.slots[index]
-        if slot.block.sizes.num_requests != state.num_requests:
-            self._use(index, Block(self._sizes(state.num_requests), self.settings))
+        if slot.block.sizes != state.sizes:
+            self._use(index, Block(state.sizes, self.settings))
         slot.block.memory[:] = state.memory
         for array, saved in zip(self.outputs, state.outputs, strict=True):
             array[index] = saved

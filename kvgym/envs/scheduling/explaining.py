@@ -14,7 +14,7 @@ from kvgym.envs.scheduling.observations import (
     active_features,
     queue_features,
 )
-from kvgym.envs.scheduling.revealed import class_features, moment_features
+from kvgym.envs.scheduling.revealed import cache_features, class_features, moment_features
 from kvgym.envs.scheduling.spaces import flat_space, parts
 
 TITLES = {
@@ -81,6 +81,7 @@ def observation_rows(config: EnvConfig) -> dict[str, list[Feature]]:
         "system": SYSTEM_FEATURES,
         "profile": PROFILE_FEATURES,
         "classes": class_features(config),
+        "cache": cache_features(config),
         "rule": moment_features(config),
         "queue": queue_features(config),
         "active": active_features(config),

@@ -38,6 +38,24 @@ PLACE = {name: k for k, name in enumerate(TABLES)}
 NUM_TABLES = len(TABLES)
 
 
+class Rows(NamedTuple):
+    """Numbers of rows that differ between the episodes of an environment, see :class:`Sizes`."""
+
+    num_requests: int
+    contents: int = 0
+    chain: int = 0
+    held: int = 0
+
+    @classmethod
+    def of(cls, sizes: Sizes) -> Rows:
+        """Return those for which a block has room."""
+        return cls(*(getattr(sizes, name) for name in cls._fields))
+
+    def fit(self, room: Rows) -> bool:
+        """Return whether there is room for them."""
+        return all(rows <= most for rows, most in zip(self, room, strict=True))
+
+
 class Sizes(NamedTuple):
     """Lengths that determine the layout of a block.
 
@@ -50,6 +68,11 @@ class Sizes(NamedTuple):
         rule: lengths of the memory of a kind's rule: parameters, whole numbers, real numbers, profile.
         terms: size of the memory of registered reward terms.
         shown: W, length of the active window.
+        units: N, units of the prefix cache, 0 without one, as for the following.
+        contents: capacity for different contents of the chains of an episode.
+        chain: capacity for the chains.
+        held: capacity for the sum of their lengths, which overlap in ``chain``.
+        prefix: n.
     """
 
     num_requests: int
@@ -60,6 +83,11 @@ class Sizes(NamedTuple):
     rule: tuple[int, ...] = (0, 0, 0, 0)
     terms: int = 0
     shown: int = 0
+    units: int = 0
+    contents: int = 0
+    chain: int = 0
+    held: int = 0
+    prefix: int = 0
 
     def layout(self) -> tuple[tuple[str, Any, int], ...]:
         """Return (name, dtype, length) of every table, in the order of :data:`TABLES`."""
@@ -68,8 +96,7 @@ class Sizes(NamedTuple):
             "": 1,
             "queued": 2 * self.num_requests,
             "log": 0,
-            **dict.fromkeys(("units", "contents", "chain", "held", "prefix"), 0),
-            **dict.fromkeys(("turns", "sessions", "script", "due", "scheduled"), 0),
+            **dict.fromkeys(("changed", "turns", "sessions", "script", "due", "scheduled"), 0),
             **dict(zip((table.length for table in RULE_TABLES.values()), self.rule, strict=True)),
         }
         return tuple((name, table.dtype, lengths[table.length]) for name, table in TABLES.items())

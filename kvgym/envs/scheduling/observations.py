@@ -17,17 +17,23 @@ from kvgym.envs.scheduling.components import chosen_parts
 from kvgym.envs.scheduling.revealed import (
     Shown,
     active_columns,
+    cache_features,
     class_features,
     moment_features,
     moment_size,
     queue_columns,
     saturate,
     saturate_signed,
+    shows_cache,
     shows_saved,
+    write_cache,
     write_classes,
     write_columns,
+    write_hit,
+    write_own,
 )
 from kvgym.envs.scheduling.tables import MARKED, PROFILE_BINS, Env
+from kvgym.kernels import shared_hit, view_of
 from kvgym.kernels.future_memory import first_use
 from kvgym.simulator.batch import clear_load
 from kvgym.simulator.blocks import allocated
@@ -118,11 +124,12 @@ def observation_size(config: Windows) -> int:
 
 
 def standard_size(config: Windows) -> int:
-    """Return the number of standard features: system, profile, classes, rule, queue rows, active rows."""
+    """Return the number of standard features: system, profile, classes, cache, rule, queue rows, active rows."""
     return (
         len(SYSTEM_FEATURES)
         + PROFILE_BINS
         + len(class_features(config))
+        + len(cache_features(config))
         + len(moment_features(config))
         + config.queue_window * len(queue_features(config))
         + config.active_window * len(active_features(config))
@@ -240,7 +247,7 @@ def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_p
     end = at + s.queue_window * s.queue_features
     for q in range(min(s.queue_window, e.episode.num_window)):
         i, r = e.window[q], e.seen_waiting[q]
-        if r.request != i + 1:
+        if r.request != i + 1 or p.prefix_unit > 0:  # hits change while requests wait
             cache_fields(r, e.run.requests[i])
             r.request, r.slo = i + 1, e.run.requests[i].ttft_slo
         left = predicted_left(r.predicted_len, r.num_output_tokens)
@@ -254,12 +261,15 @@ def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_p
         row[2] = np.float32(0.0) if left == UNKNOWN else np.float32(min(left / capacity, 1.0))
         row[3] = saturate(max(w.clock - r.arrival_time, 0.0), s.time_scale)
         row[4] = np.float32(0.0) if left == UNKNOWN else np.float32(min(peak / capacity, 1.0))
-        fits = has_room and e.episode.need + first_use(p, r) <= p.kv_capacity
+        shared = shared_hit(view_of(e.run, None, None), i)
+        fits = has_room and e.episode.need + first_use(p, r) - shared <= p.kv_capacity
         row[5] = np.float32(1.0) if fits else np.float32(0.0)
         row[6] = saturate(longer, s.duration_scale)
         row[7] = slack(r.arrival_time + r.slo - w.clock, s.time_scale)
         if s.show != 0:
-            write_columns(e, e.run.requests[i], r.num_output_tokens, row, _QUEUE_COLUMNS)
+            after = write_columns(e, e.run.requests[i], r.num_output_tokens, row, _QUEUE_COLUMNS)
+            if shows_cache(e):
+                write_hit(e, i, shared, row, after)
         at += s.queue_features
     clear(out[at:end])
     return end
@@ -300,6 +310,9 @@ def write_active(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_
                 shorter = max(base - batch_time(e.run.load, batch_params), 0.0)
                 load_candidate(e.run.load, slot, 1)
                 row[after] = saturate(shorter, s.duration_scale)
+                after += 1
+            if shows_cache(e):
+                write_own(e, slot, row, after)
         at += s.active_features
     clear(out[at:end])
 
@@ -331,6 +344,6 @@ def write_observation(e: Env, out: Any, batch_time: Any, batch_params: Any) -> N
     write_profile(e, out, 14)
     at = 14 + PROFILE_BINS
     if s.show != 0:
-        at = write_classes(e, out, at) + moment_size(e)
+        at = write_cache(e, out, write_classes(e, out, at)) + moment_size(e)
     at = write_queue(e, out, at, duration, batch_time, batch_params)
     write_active(e, out, at, duration, batch_time, batch_params)

@@ -2,8 +2,8 @@
 
 All information of :data:`kvgym.policy.NEEDS` that an environment reveals is in its observation, so that an agent
 observes what a policy may observe. Predicted lengths and targets are standard features, see
-:mod:`~kvgym.envs.scheduling.observations`. The rest are columns at the end of each row; class rates are a block after
-future memory. The columns of ``rank`` come last; the kind of action writes them.
+:mod:`~kvgym.envs.scheduling.observations`. The rest are columns at the end of each row; class rates, and figures of the
+whole prefix cache, are blocks after future memory. The columns of ``rank`` come last; the kind of action writes them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.envs.scheduling.tables import MOST_CLASSES, Env
+from kvgym.simulator.blocks import allocated
+from kvgym.simulator.boundary import cache_of
+from kvgym.simulator.prefix_cache import units_of_others
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.workloads.classes import ClassStatistics
 
 Features = tuple[tuple[str, str], ...]
 
-FEATURES = ("priority", "saved_duration", "rank")
+FEATURES = ("priority", "saved_duration", "prefix_cache", "rank")
 """Optional features that reveal no more than every policy may observe.
 
 ``rank`` is only for kinds of action that steer the scheduler ``ranked``.
@@ -36,8 +39,9 @@ SHOW = {
     "saved_duration": 16,
     "class_rates": 32,
     "rank": 64,
+    "prefix_cache": 128,
 }
-_OUTPUT, _INTERVAL, _CLASS, _PRIORITY, _SAVED, _RATES, _RANK = SHOW.values()
+_OUTPUT, _INTERVAL, _CLASS, _PRIORITY, _SAVED, _RATES, _RANK, _CACHE = SHOW.values()
 
 RULE_FEATURES: Features = (
     (
@@ -64,6 +68,19 @@ MOMENT_FEATURES: Features = (
 """Features of the whole worker that ``rank`` adds (key ``rule``)."""
 _MOMENT = len(MOMENT_FEATURES)
 
+CACHE_FEATURES: Features = (
+    ("kv_cached", "memory in the prefix cache that no active request holds / capacity"),
+    (
+        "hit_rate",
+        "share of the tokens of started requests that was found in the prefix cache; starts weigh half as much after "
+        "64 others",
+    ),
+)
+"""Features of the worker that ``prefix_cache`` adds (key ``cache``)."""
+
+HALF_LIFE = 64
+"""Starts of requests after which one weighs half as much in ``hit_rate``."""
+
 _ROW_COLUMNS: dict[str, Features] = {
     "true_length": (("output_left", "true output tokens left (scale: 64)"),),
     "length_interval": (
@@ -73,7 +90,17 @@ _ROW_COLUMNS: dict[str, Features] = {
     "class": (("class", "class + 1 (scale: 4); 0 where it has none"),),
     "priority": (("priority", "its priority (scale: 1), in (-1, 1)"),),
 }
-_QUEUE_COLUMNS: dict[str, Features] = {**_ROW_COLUMNS, "rank": RULE_FEATURES}
+_QUEUE_COLUMNS: dict[str, Features] = {
+    **_ROW_COLUMNS,
+    "prefix_cache": (
+        ("cached", "share of its tokens found in the prefix cache; they are not among those to prefill"),
+        (
+            "shared",
+            "share of its tokens found and held by others as decided so far; they need no more memory",
+        ),
+    ),
+    "rank": RULE_FEATURES,
+}
 _ACTIVE_COLUMNS: dict[str, Features] = {
     **_ROW_COLUMNS,
     "saved_duration": (
@@ -81,6 +108,9 @@ _ACTIVE_COLUMNS: dict[str, Features] = {
             "saved_duration",
             "how much shorter the next batch gets without it (scale: smallest batch duration)",
         ),
+    ),
+    "prefix_cache": (
+        ("own", "share of its memory that its eviction frees; the rest is held by others as decided so far"),
     ),
     "rank": RULE_FEATURES,
 }
@@ -133,6 +163,11 @@ def class_features(config: Shown) -> Features:
 def moment_features(config: Shown) -> Features:
     """Return name and meaning of the features of the action kind's rule (key ``rule``)."""
     return MOMENT_FEATURES if "rank" in config.features else ()
+
+
+def cache_features(config: Shown) -> Features:
+    """Return name and meaning of the features of the prefix cache (key ``cache``)."""
+    return CACHE_FEATURES if "prefix_cache" in config.features else ()
 
 
 def show_bits(config: Shown) -> int:
@@ -196,6 +231,64 @@ def write_columns(e: Env, r: Any, num_output_tokens: int, out: Any, at: int) -> 
 def shows_saved(e: Env) -> bool:
     """Whether active rows have the column ``saved_duration``."""
     return bool(e.settings.show & _SAVED)
+
+
+@jit_inline
+def shows_cache(e: Env) -> bool:
+    """Whether the features of the prefix cache are observed."""
+    return bool(e.settings.show & _CACHE)
+
+
+@jit
+def update_hit_rate(e: Env) -> None:
+    """Count the requests that have started since the last boundary; older ones weigh less."""
+    w, episode = e.run.w, e.episode
+    starts = w.total_admitted - episode.admitted
+    if starts > 0:
+        hits = w.total_hit_tokens + w.total_hit_resumed
+        known = w.total_known_tokens + w.total_known_resumed
+        weight = 0.5 ** (starts / HALF_LIFE)
+        episode.recent_hits = weight * episode.recent_hits + (hits - episode.counted_hits)
+        episode.recent_known = weight * episode.recent_known + (known - episode.counted_known)
+        episode.counted_hits, episode.counted_known = hits, known
+
+
+@jit
+def write_cache(e: Env, out: Any, at: int) -> int:
+    """Write the features of the prefix cache; return the next free index."""
+    if shows_cache(e):
+        out[at] = np.float32(e.run.w.kv_cached / float(e.run.problem.kv_capacity))
+        out[at + 1] = np.float32(e.episode.recent_hits / max(e.episode.recent_known, 1.0))
+        at += 2
+    return at
+
+
+@jit
+def write_hit(e: Env, i: int, shared: int, out: Any, at: int) -> None:
+    """Write the columns of the prefix cache of waiting request ``i``.
+
+    Args:
+        e: the environment.
+        i: the request.
+        shared: tokens of its hit that others hold.
+        out: its row.
+        at: index of the first column.
+    """
+    r, hit = e.run.requests[i], 0
+    if e.run.problem.prefix_unit > 0:
+        hit = e.run.prefix[i].num_units * e.run.problem.prefix_unit
+    known = float(r.num_kv_tokens + r.num_prefill_left)
+    out[at], out[at + 1] = np.float32(hit / known), np.float32(shared / known)
+
+
+@jit
+def write_own(e: Env, slot: Any, out: Any, at: int) -> None:
+    """Write the column of the prefix cache of an active request at index ``at`` of its row."""
+    held = allocated(e.run.problem, slot.num_kv_tokens)
+    kept = 0
+    if e.run.problem.prefix_unit > 0:
+        kept = units_of_others(cache_of(e.run), slot.request_id, True) * e.run.problem.prefix_unit
+    out[at] = np.float32(1.0 - kept / max(held, 1))
 
 
 @jit

@@ -18,7 +18,7 @@ from kvgym.envs.scheduling.observations import (
     queue_features,
     standard_size,
 )
-from kvgym.envs.scheduling.revealed import class_features, moment_features
+from kvgym.envs.scheduling.revealed import cache_features, class_features, moment_features
 from kvgym.utils.arguments import explained
 
 Parts = dict[str, tuple[int, int]]
@@ -31,6 +31,7 @@ def feature_names(config: EnvConfig) -> tuple[str, ...]:
     queue, active = queue_features(config), active_features(config)
     names = [f"system.{name}" for name, _ in SYSTEM_FEATURES] + [name for name, _ in PROFILE_FEATURES]
     names += [f"classes.{name}" for name, _ in class_features(config)]
+    names += [f"cache.{name}" for name, _ in cache_features(config)]
     names += [f"rule.{name}" for name, _ in moment_features(config)]
     names += [f"queue.{q}.{name}" for q in range(config.queue_window) for name, _ in queue]
     names += [f"active.{a}.{name}" for a in range(config.active_window) for name, _ in active]
@@ -60,6 +61,7 @@ def parts(config: EnvConfig) -> Parts:
         ("system", len(SYSTEM_FEATURES)),
         ("profile", len(PROFILE_FEATURES)),
         ("classes", len(class_features(config))),
+        ("cache", len(cache_features(config))),
         ("rule", len(moment_features(config))),
         ("queue", config.queue_window * len(queue_features(config))),
         ("active", config.active_window * len(active_features(config))),

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.memory import Sizes
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards
 from kvgym.errors import ConfigError, shown
 from kvgym.utils.checks import check_parts, whole_number
@@ -80,7 +81,7 @@ class Sealed:
             value = state[name]
             if isinstance(value, np.ndarray) and not value.dtype.hasobject:
                 value = frozen(value)
-            elif isinstance(value, tuple):
+            elif isinstance(value, tuple) and any(isinstance(part, np.ndarray) for part in value):
                 value = tuple(frozen(part) if isinstance(part, np.ndarray) else part for part in value)
             object.__setattr__(self, name, value)
         if any(array.dtype.hasobject for array in self._arrays()) or self._digest() != state["digest"]:
@@ -92,14 +93,14 @@ class EpisodeState(Sealed):
     """An episode at a moment; it can be pickled, and restored any number of times.
 
     Attributes:
-        num_requests: capacity of its tables, requests.
+        sizes: sizes of its tables.
         memory: uint8, a copy of its tables.
         outputs: copies of the arrays that the latest step has written, see :attr:`Episodes.outputs`.
         table: its requests.
         reference: the rewards of the reference policy on them.
     """
 
-    num_requests: int
+    sizes: Sizes
     memory: NDArray[np.uint8]
     outputs: tuple[NDArray[Any], ...]
     table: RequestTable

@@ -44,6 +44,7 @@ from kvgym.envs.scheduling.opening import (
     open_term_memory,
     open_view,
 )
+from kvgym.envs.scheduling.revealed import shows_cache, update_hit_rate
 from kvgym.envs.scheduling.tables import Env
 from kvgym.envs.scheduling.window import window_update
 from kvgym.simulator.boundary import next_boundary
@@ -126,6 +127,8 @@ def begin(e: Env, where: Any) -> None:
     """Prepare a new decision at the worker's current boundary."""
     clear_decision(e.run)
     update_rate(e.settings, e.episode, e.run.w.clock, e.run.tracker.next_arrival)
+    if shows_cache(e):
+        update_hit_rate(e)
     if e.settings.boundary_function[0] != 0:
         at_boundary = boundary_at(e.settings.boundary_function[0], e.settings.boundary_function[1])
         at_boundary(where)

@@ -83,6 +83,13 @@ EPISODE = np.dtype(
         ("rate", "f8"),  # estimate of the arrival rate, 1/s
         ("rate_clock", "f8"),  # s, time of the estimate
         ("rate_arrived", "i8"),  # arrivals until then
+        (
+            "recent_known",
+            "f8",
+        ),  # tokens of requests at their start, tokens; older starts weigh less, see `revealed`
+        ("recent_hits", "f8"),  # those of them found in the prefix cache
+        ("counted_known", "i8"),  # totals that are counted in them
+        ("counted_hits", "i8"),
         ("latency", "f8"),
         ("ttft", "f8"),
         ("tokens", "f8"),

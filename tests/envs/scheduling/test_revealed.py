@@ -31,8 +31,11 @@ OTHER = {
     "slo": lambda w: with_class(w, ttft_slo=3.0, tbt_slo=0.5),
     "priority": lambda w: with_class(w, priority=3),
     "saved_duration": lambda w: w,
+    "prefix_cache": lambda w: w,
     "rank": lambda w: w,
 }
+PLACED = ("saved_duration", "prefix_cache", "rank")
+"""Features that depend on more than the requests."""
 PLAIN = tuple(name for name in FEATURES if name != "rank")
 """Features of every kind of action."""
 
@@ -93,7 +96,7 @@ def test_revealing_changes_the_observation(need):
     assert all(env.observation_space.contains(row) for row in shown)
 
 
-@pytest.mark.parametrize("need", [need for need in OTHER if need not in ("saved_duration", "rank")])
+@pytest.mark.parametrize("need", [need for need in OTHER if need not in PLACED])
 def test_revealed_information_depends_on_the_requests(need):
     """Observations differ between requests with other information only if it is revealed."""
     workload = WORKLOAD
@@ -171,8 +174,15 @@ class Notes:
         return int(action_masks.sum()) - 1, None
 
 
-def test_an_agent_has_the_same_observations_as_a_policy():
-    env = make("class", WORKLOAD, information=list(NEEDS[3:]), features=PLAIN)
+@pytest.mark.parametrize("cache", [False, True])
+def test_an_agent_has_the_same_observations_as_a_policy(cache):
+    workload, system, shown = WORKLOAD, {}, list(NEEDS[3:])
+    if cache:
+        shown.remove("class_rates")
+        levels = [{"count": 2, "tokens": 9}]
+        workload = WORKLOAD | {"prefixes": {"levels": levels, "block": 3}}
+        system = {"prefix_cache": "computed", "prefix_block": 3}
+    env = make("class", workload, information=shown, features=PLAIN, system=system)
     arguments = env.config.model_dump()
     in_env, in_engine = Notes(), Notes()
     observation, _ = env.reset(options={"workload_seed": 1})
@@ -184,3 +194,6 @@ def test_an_agent_has_the_same_observations_as_a_policy():
     kvgym.simulate(env.episodes.system, env.episodes.workload.sample(1), AgentPolicy(in_engine, **arguments))
     assert len(in_env.seen) == len(in_engine.seen)
     np.testing.assert_array_equal(in_env.seen, in_engine.seen)
+    names = spaces.feature_names(env.config)
+    rates = np.array(in_env.seen)[:, names.index("cache.hit_rate")]
+    assert (rates > 0).any() == cache

@@ -1,9 +1,9 @@
 """Compiled helpers that compose a decision for the next iteration from actions.
 
 A decision grows in the worker's tables, one action at a time. ``e.episode.need`` is the KV memory that the next
-iteration needs under the decision so far, in whole blocks, with all requests in full. The iteration always fits: if
-the active requests alone do not, :func:`settle` evicts by the overflow rule. Admission requires only that the next
-iteration fits; planning further ahead is the agent's task.
+iteration needs under the decision so far, in whole blocks, with all requests in full; what requests share in a prefix
+cache counts once. The iteration always fits: if the active requests alone do not, :func:`settle` evicts by the overflow
+rule. Admission requires only that the next iteration fits; planning further ahead is the agent's task.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from __future__ import annotations
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR, Env
 from kvgym.envs.scheduling.window import window_take
-from kvgym.kernels import need_of_active, view_of
+from kvgym.kernels import need_of_active, taken_by, view_of
 from kvgym.kernels.future_memory import first_use
+from kvgym.simulator.apply_decision import shared_by
+from kvgym.simulator.boundary import cache_of
+from kvgym.simulator.prefix_cache import plan_units
 from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
 
 
@@ -23,10 +26,22 @@ def room_left(e: Env) -> int:
 
 
 @jit_inline
+def use_of(e: Env, i: int) -> int:
+    """Return the memory that request ``i`` adds to the next iteration as decided so far, allocated tokens."""
+    return taken_by(view_of(e.run, None, None), i)
+
+
+@jit_inline
+def plan_start(e: Env, i: int, change: int) -> None:
+    """Add (1) or remove (-1) request ``i``, which waits, among the holders of its hit under the decision."""
+    if e.run.problem.prefix_unit > 0:
+        plan_units(cache_of(e.run), i, False, change)
+
+
+@jit_inline
 def can_admit(e: Env, i: int) -> bool:
     """Whether request ``i`` fits into the next iteration as decided so far."""
-    use = first_use(e.run.problem, e.run.requests[i])
-    return bool(room_left(e) > 0 and e.episode.need + use <= e.run.problem.kv_capacity)
+    return bool(room_left(e) > 0 and e.episode.need + use_of(e, i) <= e.run.problem.kv_capacity)
 
 
 @jit_inline
@@ -34,7 +49,8 @@ def add_admission(e: Env, q: int) -> None:
     """Add the request at window position ``q`` to the decision."""
     d = e.run.decision
     i = window_take(e.settings, e.episode, e.window, e.heap, e.run.requests, q)
-    e.episode.need += first_use(e.run.problem, e.run.requests[i])
+    e.episode.need += use_of(e, i)
+    plan_start(e, i, 1)
     e.run.admit[d.num_admit] = i
     d.num_admit += 1
 
@@ -44,7 +60,7 @@ def add_eviction(e: Env, k: int) -> None:
     """Add the request in slot ``k`` to the decision."""
     d, slot = e.run.decision, e.run.active[k]
     slot.planned = MARKED
-    e.episode.need -= first_use(e.run.problem, slot)
+    e.episode.need -= first_use(e.run.problem, slot) - shared_by(e.run, slot.request_id, True)
     e.run.evict[d.num_evict] = k
     d.num_evict += 1
 
@@ -66,10 +82,14 @@ def number_fitting(e: Env) -> int:
     need, room = e.episode.need, e.run.admit.shape[0] - e.run.w.num_active
     count = 0
     while count < e.episode.num_window and count < room:
-        need += first_use(e.run.problem, e.run.requests[e.window[count]])
+        i = e.window[count]
+        need += use_of(e, i)
         if need > e.run.problem.kv_capacity:
             break
+        plan_start(e, i, 1)
         count += 1
+    for q in range(count):
+        plan_start(e, e.window[q], -1)
     return count
 
 

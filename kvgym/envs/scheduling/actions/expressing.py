@@ -11,8 +11,15 @@ from typing import Any
 from kvgym.compiling.kernel import jit
 from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR, Env
 from kvgym.errors import KVGymError
+from kvgym.kernels import all_stay, view_of
 from kvgym.kernels.future_memory import first_use
-from kvgym.simulator.apply_decision import full_tokens, inspect_decision, planned_tokens, restore_statuses
+from kvgym.simulator.apply_decision import (
+    full_tokens,
+    inspect_decision,
+    planned_tokens,
+    restore_statuses,
+    shared_by,
+)
 from kvgym.simulator.policy_interface import RuleDecision, deciding
 from kvgym.simulator.tables import (
     BAD_ADMIT,
@@ -67,6 +74,7 @@ def refused(e: Env, decision: RuleDecision) -> int:
     tried = deciding(e.run, decision)
     status = inspect_decision(tried)
     restore_statuses(tried)
+    all_stay(view_of(e.run, None, None))
     return 0 if status == OK else REFUSED - status
 
 
@@ -114,8 +122,10 @@ def overflow_evicts(e: Env, decision: RuleDecision) -> bool:
                     return False
                 if e.run.problem.requeue != REQUEUE_ARRIVAL and decision.evict[count] != k:
                     return False
-                need -= first_use(e.run.problem, e.run.active[k])
+                slot = e.run.active[k]
+                need -= first_use(e.run.problem, slot) - shared_by(e.run, slot.request_id, True)
                 count += 1
+        all_stay(view_of(e.run, None, None))
     return bool(count == d.num_evict)
 
 

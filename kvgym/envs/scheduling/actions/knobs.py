@@ -23,6 +23,7 @@ from kvgym.envs.scheduling.actions.composing import (
     must_admit,
     settle,
     settle_overflow,
+    use_of,
 )
 from kvgym.envs.scheduling.actions.kind import (
     COMPLETE,
@@ -35,7 +36,9 @@ from kvgym.envs.scheduling.actions.kind import (
 from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.tables import MARKED, Env
 from kvgym.errors import ConfigError, UnknownNameError, shown
+from kvgym.kernels import stays, view_of
 from kvgym.kernels.future_memory import first_use
+from kvgym.simulator.apply_decision import shared_by
 from kvgym.simulator.tables import UNKNOWN
 
 PROTECTION_LEVELS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
@@ -98,16 +101,20 @@ def evict_longest(e: Env, limit: int, quantum: int) -> int:
     if e.episode.num_window == 0:
         return 0
     first = e.run.requests[e.window[0]]
-    use = first_use(e.run.problem, first)
-    if can_admit(e, e.window[0]) and (e.episode.need + use <= limit or e.episode.need == 0):
+    if can_admit(e, e.window[0]) and (
+        e.episode.need + use_of(e, e.window[0]) <= limit or e.episode.need == 0
+    ):
         return 0
     longest = UNKNOWN
     most = max(np.int64(quantum), 2 * np.int64(first.num_delivered_tokens))
     for k in range(e.run.w.num_active):
         slot = e.run.active[k]
-        left = e.episode.need - first_use(e.run.problem, slot)
-        if slot.num_output_tokens >= most and (left == 0 or left + use <= limit):
+        if slot.num_output_tokens < most:
+            continue
+        left = e.episode.need - first_use(e.run.problem, slot) + shared_by(e.run, slot.request_id, True)
+        if left == 0 or left + use_of(e, e.window[0]) <= limit:
             longest, most = k, np.int64(slot.num_output_tokens) + 1
+        stays(view_of(e.run, None, None), slot)
     if longest == UNKNOWN:
         return 0
     tokens = e.run.active[longest].planned
@@ -155,7 +162,7 @@ def apply(where: Any, action: Any) -> int:
         budget += evict_longest(e, limit, _QUANTA[int(action[3])])
     while e.episode.num_window > 0 and d.num_admit < cap and budget > 0 and not overflowed:
         r = run.requests[e.window[0]]
-        beyond = e.episode.need + first_use(run.problem, r) > limit
+        beyond = e.episode.need + use_of(e, e.window[0]) > limit
         if not can_admit(e, e.window[0]) or (beyond and e.episode.need > 0):
             break  # an empty worker admits the first despite the margin, so that it does not wait for ever
         tokens = min(budget, max(r.num_prefill_left, 1))

@@ -24,7 +24,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit
-from kvgym.envs.scheduling.actions.composing import room_left
+from kvgym.envs.scheduling.actions.composing import plan_start, room_left
 from kvgym.envs.scheduling.actions.expressing import BEHIND, INACTIVE, OUTSIDE, REQUEST_ID, position_in_window
 from kvgym.envs.scheduling.actions.kind import (
     COMPLETE,
@@ -38,7 +38,8 @@ from kvgym.envs.scheduling.actions.kind import (
 from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR, Env
 from kvgym.envs.scheduling.window import window_take
-from kvgym.simulator.apply_decision import full_tokens, planned_tokens
+from kvgym.kernels import shared_hit, view_of
+from kvgym.simulator.apply_decision import full_tokens, planned_tokens, shared_by
 from kvgym.simulator.blocks import allocated, kv_growth
 from kvgym.simulator.policy_interface import RuleDecision
 from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
@@ -93,7 +94,7 @@ def insert_by_order(rows: Any, count: int, action: Any, row: int, shift: int) ->
 
 @jit
 def use_as_planned(e: Env, k: int) -> int:
-    """Return the memory that slot ``k`` needs in the next iteration as planned."""
+    """Return the memory that slot ``k``, counted alone, needs in the next iteration as planned."""
     slot = e.run.active[k]
     tokens = planned_tokens(e.run.decision, slot.planned, slot.num_prefill_left)
     return allocated(e.run.problem, slot.num_kv_tokens) + kv_growth(e.run.problem, slot, tokens)
@@ -115,7 +116,9 @@ def plan_active(e: Env, action: Any) -> int:
     for j in range(d.num_evict):
         e.run.evict[j] = num_active - 1 - e.run.evict[j]
         e.run.active[e.run.evict[j]].planned = MARKED
-    need: Any = np.int64(0)
+    need: Any = -e.run.w.kv_shared
+    for j in range(d.num_evict):
+        need += shared_by(e.run, e.run.active[e.run.evict[j]].request_id, True)
     for k in range(num_active):
         if e.run.active[k].planned != MARKED:
             need += use_as_planned(e, k)
@@ -126,7 +129,7 @@ def plan_active(e: Env, action: Any) -> int:
         if slot.planned != MARKED and (
             e.settings.overflow == OVERFLOW_CLEAR or need > e.run.problem.kv_capacity
         ):
-            need -= use_as_planned(e, k)
+            need -= use_as_planned(e, k) - shared_by(e.run, slot.request_id, True)
             slot.planned = MARKED
             e.run.evict[d.num_evict] = k
             d.num_evict += 1
@@ -152,12 +155,13 @@ def admit_chosen(e: Env, action: Any, need: int) -> int:
     for j in range(chosen):
         i, tokens = run.admit[j], run.admit_tokens[j]
         r = run.requests[i]
-        use = allocated(run.problem, r.num_kv_tokens)
+        use = allocated(run.problem, r.num_kv_tokens) - shared_hit(view_of(run, None, None), i)
         if d.act != WAIT:
             use += kv_growth(run.problem, r, tokens)
         if room_left(e) > 0 and need + use <= run.problem.kv_capacity:
             need += use
             window_take(e.settings, e.episode, e.window, e.heap, run.requests, position_in_window(e, i))
+            plan_start(e, i, 1)
             run.admit[d.num_admit], run.admit_tokens[d.num_admit] = i, tokens
             d.num_admit += 1
         else:
