@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.envs.scheduling.tables import MOST_CLASSES, Env
 from kvgym.simulator.blocks import allocated
-from kvgym.simulator.boundary import cache_of
+from kvgym.simulator.boundary import cache_of, has_cache
 from kvgym.simulator.prefix_cache import units_of_others
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.workloads.classes import ClassStatistics
@@ -275,7 +275,7 @@ def write_hit(e: Env, i: int, shared: int, out: Any, at: int) -> None:
         at: index of the first column.
     """
     r, hit = e.run.requests[i], 0
-    if e.run.problem.prefix_unit > 0:
+    if has_cache(e.run):
         hit = e.run.prefix[i].num_units * e.run.problem.prefix_unit
     known = float(r.num_kv_tokens + r.num_prefill_left)
     out[at], out[at + 1] = np.float32(hit / known), np.float32(shared / known)
@@ -286,7 +286,7 @@ def write_own(e: Env, slot: Any, out: Any, at: int) -> None:
     """Write the column of the prefix cache of an active request at index ``at`` of its row."""
     held = allocated(e.run.problem, slot.num_kv_tokens)
     kept = 0
-    if e.run.problem.prefix_unit > 0:
+    if has_cache(e.run):
         kept = units_of_others(cache_of(e.run), slot.request_id, True) * e.run.problem.prefix_unit
     out[at] = np.float32(1.0 - kept / max(held, 1))
 

@@ -14,7 +14,7 @@ from kvgym.envs.scheduling.window import window_take
 from kvgym.kernels import need_of_active, taken_by, view_of
 from kvgym.kernels.future_memory import first_use
 from kvgym.simulator.apply_decision import shared_by
-from kvgym.simulator.boundary import cache_of
+from kvgym.simulator.boundary import cache_of, has_cache
 from kvgym.simulator.prefix_cache import plan_units
 from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
 
@@ -34,7 +34,7 @@ def use_of(e: Env, i: int) -> int:
 @jit_inline
 def plan_start(e: Env, i: int, change: int) -> None:
     """Add (1) or remove (-1) request ``i``, which waits, among the holders of its hit under the decision."""
-    if e.run.problem.prefix_unit > 0:
+    if has_cache(e.run):
         plan_units(cache_of(e.run), i, False, change)
 
 
