@@ -24,7 +24,8 @@ from kvgym.envs.closing import Closed
 from kvgym.envs.scheduling.actions.reading import outside
 from kvgym.envs.scheduling.config import EnvConfig, use_action_bounds, use_batch_time
 from kvgym.envs.scheduling.drawing import at_load
-from kvgym.envs.scheduling.memory import Arrays, Block, Rows, Sizes, rule_tables, zeroed
+from kvgym.envs.scheduling.layout import Layout
+from kvgym.envs.scheduling.memory import Arrays, Block, Rows, zeroed
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards, reference_policy
@@ -37,13 +38,11 @@ from kvgym.metrics import STANDARD_METRICS, compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.runner import SimulationResult, check_needs, copy_of, final_records, simulate
 from kvgym.simulator.batch_time import duration_error
-from kvgym.simulator.gaps import SPARSE_HEADER, sparse_length, used_bins
-from kvgym.simulator.prefix_cache import clear_caches
+from kvgym.simulator.gaps import used_bins
 from kvgym.simulator.system import System
-from kvgym.simulator.tables import FINISHED, UNKNOWN
+from kvgym.simulator.tables import FINISHED
 from kvgym.simulator.view import SystemView
 from kvgym.utils.checks import check_array
-from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload
 
@@ -71,11 +70,6 @@ class Slot:
     block: Block
     table: RequestTable | None = None
     reference: ReferenceRewards | None = None
-
-
-def _power_of_two(rows: int) -> int:
-    """Return the smallest power of two from ``rows`` on; 0 for 0."""
-    return 1 << (rows - 1).bit_length() if rows else 0
 
 
 class Episodes(Arrays):
@@ -108,8 +102,8 @@ class Episodes(Arrays):
         self.batch_params = use_batch_time(self.settings, self.system.batch_time, compiled=self.compiled)
         self.space = config.action_space
         self._bounds = use_action_bounds(self.settings, config)
-        self._beginnings: dict[Sizes, NDArray[np.uint8]] = {}
-        sizes = self._sizes(*self._rows(first))
+        self._layout = Layout(config, self.system, self.settings)
+        sizes = self._layout.sizes(self._layout.rows(first))
         check_free(
             count * sizes.num_bytes,
             f"{count:,} environments of {len(first):,} requests",
@@ -139,57 +133,6 @@ class Episodes(Arrays):
         self._entry: Any = None
         self._orders = list(self.orders)
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
-
-    def _rule_tables(self, n: int) -> dict[str, NDArray[Any]]:
-        """Return the initial tables of the action kind's rule for an episode of n requests."""
-        slots = min(n, self.system.usable_capacity)
-        return rule_tables(self.kind.rule_memory(self.config, n, slots))
-
-    def _rows(self, table: RequestTable) -> Rows:
-        """Return the numbers of rows that the requests of an episode need."""
-        unit = self.system.prefix_unit
-        chains = table.chains(unit) if unit else None
-        if chains is None:
-            return Rows(len(table))
-        return Rows(len(table), chains.num_contents, len(chains.chain), int(chains.chain_len.sum()))
-
-    def _sizes(self, num_requests: int, contents: int = 0, chain: int = 0, held: int = 0) -> Sizes:
-        """Return the sizes of the tables for episodes that need at most these :class:`Rows`.
-
-        The tables of chains, which differ between episodes, get a power of two, so that few layouts are in use.
-        """
-        n, unit = max(1, num_requests), self.system.prefix_unit
-        return Sizes(
-            num_requests=n,
-            slots=min(n, self.system.usable_capacity),
-            window=self.config.queue_window,
-            heap=0 if self.config.queue_order in ("queue", "rank") else n + 2,
-            gap_bins=sparse_length(n),
-            rule=tuple(table.size for table in self._rule_tables(n).values()),
-            terms=int(self.settings["term_memory"].sum()),
-            shown=self.config.active_window,
-            units=self.system.usable_capacity // unit if unit else 0,
-            contents=_power_of_two(contents),
-            chain=_power_of_two(chain),
-            held=_power_of_two(held),
-            prefix=n if unit else 0,
-        )
-
-    def _beginning(self, sizes: Sizes) -> NDArray[np.uint8]:
-        """Return the initial content of a block, without the episode's own data; cached by size."""
-        if sizes not in self._beginnings:
-            block = Block(sizes, self.settings)
-            worker = block["workers"][0]
-            worker["queue_head"] = worker["queue_tail"] = UNKNOWN
-            block["episode"][0]["cursor"] = UNKNOWN
-            block["gap_counts"][0] = SPARSE_HEADER
-            for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
-                block["requests"][name] = np.nan
-            block["requests"]["worker"] = UNKNOWN
-            for name, content in self._rule_tables(sizes.num_requests).items():
-                block[name][:] = content
-            self._beginnings[sizes] = block.memory
-        return self._beginnings[sizes]
 
     def check_information(self, table: RequestTable) -> None:
         """Check that the workload has the information to be revealed.
@@ -243,22 +186,13 @@ class Episodes(Arrays):
         """Write a new episode into the tables of environment ``index``; :meth:`run` with START starts it."""
         table = self.requests(seed)
         slot = self.slots[index]
-        needed, present = self._rows(table), Rows.of(slot.block.sizes)
-        if not needed.fit(present):
-            n = present.num_requests if len(table) <= present.num_requests else 2 * len(table)
-            larger = map(max, needed[1:], present[1:])
-            self._use(index, Block(self._sizes(n, *larger), self.settings))
+        needed, sizes = self._layout.rows(table), slot.block.sizes
+        if not needed.fit(Rows.of(sizes)):
+            self._use(index, Block(self._layout.larger(sizes, needed), self.settings))
         block = slot.block
-        block.memory[:] = self._beginning(block.sizes)
-        words(block["problem"])[:] = words(self.system.to_record(table, self._needs, log=False))
+        self._layout.begin(block, table, self._needs)
         if "class_rates" in self._needs:
             block["episode"][0]["classes"] = class_table(table.classes)
-        words(block["workload"])[: len(table)] = words(table.to_records())
-        if self.system.prefix_unit:
-            chains = table.chains(self.system.prefix_unit)
-            if chains is not None:
-                block["chain"][: len(chains.chain)] = chains.chain
-            clear_caches(block.tables, chains)
         slot.table = table
         if self.reference is not None:
             slot.reference = ReferenceRewards(
@@ -403,14 +337,14 @@ class Episodes(Arrays):
         memory, sizes = state.memory, state.sizes
         if not isinstance(memory, np.ndarray) or memory.dtype != np.uint8:
             raise ConfigError(f"the state is damaged: its tables are {shown(memory)}")
-        if sizes != self.slots[index].block.sizes and not self._makes(sizes, memory.size):
+        if sizes != self.slots[index].block.sizes and not self._layout.makes(sizes, memory.size):
             raise ConfigError(f"the state is damaged: tables of the sizes {shown(sizes)}")
         if memory.shape != (sizes.num_bytes,):
             raise ConfigError(
                 f"the state has tables of {memory.nbytes} bytes; expected {sizes.num_bytes}: it was saved by another "
                 "version of kvgym, or with the checked build on one side only (KVGYM_DEBUG)"
             )
-        fits = self._rows(state.table).fit(Rows.of(sizes))
+        fits = self._layout.rows(state.table).fit(Rows.of(sizes))
         if not fits or (state.reference is None) != (self.reference is None):
             raise ConfigError("the state is damaged: its requests do not match its tables")
         if not isinstance(state.reference, ReferenceRewards | None) or not isinstance(state.outputs, tuple):
@@ -422,14 +356,6 @@ class Episodes(Arrays):
         for array, saved in zip(self.outputs, state.outputs, strict=True):
             check_array(saved, array[index, ...], "outputs of the state")
         state.check_seal()
-
-    def _makes(self, sizes: Any, most: int) -> bool:
-        """Return whether these can be the sizes of a block of this configuration with at most ``most`` rows a table."""
-        if not isinstance(sizes, Sizes):
-            return False
-        rows = Rows.of(sizes)
-        possible = all(isinstance(count, int) and 0 <= count <= most for count in rows)
-        return possible and sizes == self._sizes(*rows)
 
     def restore(self, index: int, state: EpisodeState) -> None:
         """Restore a saved and checked episode in environment ``index``."""

@@ -1,0 +1,119 @@
+"""Layout of an environment's tables: how many rows an episode needs, and the content that episodes begin with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.memory import Block, Rows, Sizes, rule_tables
+from kvgym.simulator.gaps import SPARSE_HEADER, sparse_length
+from kvgym.simulator.prefix_cache import clear_caches
+from kvgym.simulator.system import System
+from kvgym.simulator.tables import UNKNOWN
+from kvgym.workloads.layout import words
+from kvgym.workloads.table import RequestTable
+
+
+def _power_of_two(rows: int) -> int:
+    """Return the smallest power of two from ``rows`` on; 0 for 0."""
+    return 1 << (rows - 1).bit_length() if rows else 0
+
+
+class Layout:
+    """The layouts of the tables of environments of one configuration.
+
+    Args:
+        config: the configuration.
+        system: the system of the episodes.
+        settings: SETTINGS record, shape (1,).
+    """
+
+    def __init__(self, config: EnvConfig, system: System, settings: NDArray[Any]) -> None:
+        self._config, self._system, self._settings = config, system, settings
+        self._beginnings: dict[Sizes, NDArray[np.uint8]] = {}
+
+    def rows(self, table: RequestTable) -> Rows:
+        """Return the numbers of rows that the requests of an episode need."""
+        unit = self._system.prefix_unit
+        chains = table.chains(unit) if unit else None
+        if chains is None:
+            return Rows(len(table))
+        return Rows(len(table), chains.num_contents, len(chains.chain), int(chains.chain_len.sum()))
+
+    def sizes(self, rows: Rows) -> Sizes:
+        """Return the sizes of tables with room for these rows.
+
+        The tables of chains, which differ between episodes, get a power of two, so that few layouts are in use.
+        """
+        config, unit = self._config, self._system.prefix_unit
+        n = max(1, rows.num_requests)
+        return Sizes(
+            num_requests=n,
+            slots=min(n, self._system.usable_capacity),
+            window=config.queue_window,
+            heap=0 if config.queue_order in ("queue", "rank") else n + 2,
+            gap_bins=sparse_length(n),
+            rule=tuple(table.size for table in self._rule_tables(n).values()),
+            terms=int(self._settings["term_memory"].sum()),
+            shown=config.active_window,
+            units=self._system.usable_capacity // unit if unit else 0,
+            contents=_power_of_two(rows.contents),
+            chain=_power_of_two(rows.chain),
+            held=_power_of_two(rows.held),
+            prefix=n if unit else 0,
+        )
+
+    def larger(self, sizes: Sizes, needed: Rows) -> Sizes:
+        """Return sizes with room for the needed rows as well; requests get twice the room they need."""
+        present = Rows.of(sizes)
+        n = present.num_requests if needed.num_requests <= present.num_requests else 2 * needed.num_requests
+        return self.sizes(Rows(n, *map(max, needed[1:], present[1:])))
+
+    def makes(self, sizes: Any, most: int) -> bool:
+        """Return whether these are sizes of this configuration, with at most ``most`` rows in a table."""
+        if not isinstance(sizes, Sizes):
+            return False
+        rows = Rows.of(sizes)
+        possible = all(isinstance(count, int) and 0 <= count <= most for count in rows)
+        return possible and sizes == self.sizes(rows)
+
+    def _rule_tables(self, n: int) -> dict[str, NDArray[Any]]:
+        """Return the initial tables of the action kind's rule for an episode of n requests."""
+        slots = min(n, self._system.usable_capacity)
+        return rule_tables(self._config.kind.rule_memory(self._config, n, slots))
+
+    def _beginning(self, sizes: Sizes) -> NDArray[np.uint8]:
+        """Return the initial content of a block, without the episode's own data; cached by size."""
+        if sizes not in self._beginnings:
+            block = Block(sizes, self._settings)
+            worker = block["workers"][0]
+            worker["queue_head"] = worker["queue_tail"] = UNKNOWN
+            block["episode"][0]["cursor"] = UNKNOWN
+            block["gap_counts"][0] = SPARSE_HEADER
+            for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
+                block["requests"][name] = np.nan
+            block["requests"]["worker"] = UNKNOWN
+            for name, content in self._rule_tables(sizes.num_requests).items():
+                block[name][:] = content
+            self._beginnings[sizes] = block.memory
+        return self._beginnings[sizes]
+
+    def begin(self, block: Block, table: RequestTable, needs: frozenset[str]) -> None:
+        """Write the beginning of an episode, for which the block has room.
+
+        Args:
+            block: the tables.
+            table: the requests.
+            needs: what is revealed of them.
+        """
+        block.memory[:] = self._beginning(block.sizes)
+        words(block["problem"])[:] = words(self._system.to_record(table, needs, log=False))
+        words(block["workload"])[: len(table)] = words(table.to_records())
+        if self._system.prefix_unit:
+            chains = table.chains(self._system.prefix_unit)
+            if chains is not None:
+                block["chain"][: len(chains.chain)] = chains.chain
+            clear_caches(block.tables, chains)
