@@ -53,6 +53,9 @@ SCALARS: dict[str, MetricInfo] = {
     "processed_token_throughput": MetricInfo("tokens/s", "prefill and output tokens processed", None),
     "goodput": MetricInfo("1/s", "requests per second that met all of their SLOs", False),
     "slo_attainment": MetricInfo("1", "share of requests that met all of their SLOs", False),
+    "ttft_attainment": MetricInfo("1", "share of the requests with a TTFT SLO that met it", False),
+    "tbt_attainment": MetricInfo("1", "share of the requests with a TBT SLO that met it", False),
+    "e2e_attainment": MetricInfo("1", "share of the requests with a deadline that met it", False),
     "evictions": MetricInfo("1", "requests evicted", True),
     "recomputed_tokens": MetricInfo("tokens", "KV tokens lost by evictions", True),
     "put_back": MetricInfo("1", "requests selected before the memory check that then did not fit", True),
@@ -76,6 +79,11 @@ SCALARS: dict[str, MetricInfo] = {
     "input_tokens": MetricInfo("tokens", "prompt tokens of finished requests", None),
     "output_tokens": MetricInfo("tokens", "output tokens of finished requests", None),
     "jain_fairness": MetricInfo("1", "Jain's index of the requests' token rates", False),
+    "client_fairness": MetricInfo("1", "Jain's index of the clients' token rates", False),
+    "service_difference": MetricInfo(
+        "tokens", "largest difference of service between two waiting clients", True
+    ),
+    "worst_client_ttft": MetricInfo("s", "mean TTFT of the client with the largest", True),
     "max_wait": MetricInfo("s", "longest time from arrival to first admission", True),
     "finished": MetricInfo("1", "requests finished", False),
     "unfinished": MetricInfo("1", "requests not finished when the run stopped", True),

@@ -18,9 +18,10 @@ Latencies are over finished requests, each as mean, std (of the population), p50
 Rates, per second of span: ``request_throughput`` (finished), ``token_throughput`` (output tokens of finished
 requests, counted at completion), ``generated_token_throughput`` (output tokens as generated, repeats
 included), ``processed_token_throughput`` (prefill and output tokens as processed), ``goodput`` (requests
-that met all of their SLOs: f - a ≤ TTFT SLO and every gap ≤ TBT SLO). ``slo_attainment`` is the share of
-all requests that had arrived by t1 and did. A request without a target of a kind meets it; if no request has a
-target, both are NaN.
+that met all of their SLOs: f - a ≤ TTFT SLO, every gap ≤ TBT SLO, and c - a ≤ the deadline, E2E SLO).
+``slo_attainment`` is the share of all requests that had arrived by t1 and did. A request without a target of a kind
+meets it; if no request has a target, both are NaN. ``ttft_attainment``, ``tbt_attainment`` and ``e2e_attainment`` are
+the shares of the requests with a target of that kind that had arrived by t1, finished and met it.
 
 Cost and use: ``evictions``, ``recomputed_tokens`` (KV tokens lost by evictions), ``put_back`` (requests that a policy
 selected before the memory check and that then did not fit; only policies that select first report it), ``overflows``
@@ -32,17 +33,22 @@ over finished requests), ``jain_fairness`` = (Σx)² / (n Σx²) of the finished
 (1 = equal), ``max_wait`` (longest b - a; requests not yet admitted wait until t1), ``finished``, ``unfinished``
 (arrived by t1 and not finished).
 
+With clients (otherwise NaN): ``client_fairness`` is the same index of x = Σo / Σ(c - a) over the finished requests of
+each client, ``worst_client_ttft`` the largest mean of f - a of a client, ``service_difference`` see
+:func:`kvgym.fairness.service_difference`.
+
 With a prefix cache (otherwise NaN): ``hit_rate`` (tokens that requests found at their first start / tokens that they
 had to process), ``hit_rate_resumed`` (the same at starts after an eviction, with kept output among the tokens),
 ``hit_tokens`` (tokens found at all starts), ``cached_share`` (time average of cached memory that is not in use / M),
 ``cache_evictions`` (units dropped). The cache is not emptied at the start of a window.
 
-In a run with a window [w0, w1) (:class:`kvgym.window.Window`) latencies, ``slo_attainment``, ``jain_fairness`` and
-``max_wait`` cover the requests with w0 ≤ a < w1, however long they take; ``request_throughput``,
-``token_throughput`` and ``goodput`` over those with w0 ≤ c < w1, per second of w1 - w0. ``tbt`` and all other metrics
+In a run with a window [w0, w1) (:class:`kvgym.window.Window`) latencies, shares within SLOs, ``jain_fairness``,
+``client_fairness``, ``worst_client_ttft`` and ``max_wait`` cover the requests with w0 ≤ a < w1, however long they
+take; ``request_throughput``, ``token_throughput`` and ``goodput`` over those with w0 ≤ c < w1, per second of
+w1 - w0. ``tbt`` and all other metrics
 use the engine's counters from the first decision at or after w0 to the first at or after w1, per second between
-these two. ``finished``, ``unfinished``, ``input_tokens``, ``output_tokens``, ``makespan``, ``duration`` and ``kv_peak``
-remain those of the whole run.
+these two. ``finished``, ``unfinished``, ``input_tokens``, ``output_tokens``, ``makespan``, ``duration``,
+``kv_peak`` and ``service_difference`` remain those of the whole run.
 
 In a cluster all of these are over all workers, ``busy_fraction`` their mean, ``kv_peak`` the largest;
 :func:`worker_metrics` returns metrics for each worker.
@@ -61,6 +67,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
+from kvgym.fairness import client_means, jain_index, service_difference
 from kvgym.metric_catalogue import (
     LATENCIES,
     METRICS,
@@ -127,8 +134,19 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         return np.asarray(arrival <= end)
 
     def fairness() -> float:
-        rates = table.output_len[done] / np.maximum(e2e[done], 1e-12)
-        return _ratio(rates.sum() ** 2, len(rates) * (rates**2).sum())
+        return jain_index(table.output_len[done] / np.maximum(e2e[done], 1e-12))
+
+    def by_client(figure: Callable[[], float]) -> Callable[[], float]:
+        several = table.client_id is not None and bool(done.any())
+        return figure if several else lambda: float("nan")
+
+    def client_fairness() -> float:
+        output = client_means(table, table.output_len.astype(np.float64), done)
+        return jain_index(output / np.maximum(client_means(table, e2e, done), 1e-12))
+
+    def attained(kind: str) -> float:
+        met, having = _met(result, kind)
+        return _ratio((met & counted).sum(), (having & arrived() & counted).sum())
 
     def max_wait() -> float:
         here = counted & ((status == FUTURE) | (status == WAITING)) & arrived() & ~begun
@@ -157,6 +175,9 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         ),
         "goodput": lambda: _ratio(good(left), span),
         "slo_attainment": lambda: _ratio(good(counted), (arrived() & counted).sum()),
+        "ttft_attainment": lambda: attained("ttft"),
+        "tbt_attainment": lambda: attained("tbt"),
+        "e2e_attainment": lambda: attained("e2e"),
         "evictions": lambda: float(total("total_evicted")),
         "recomputed_tokens": lambda: float(total("total_recomputed_tokens")),
         "put_back": lambda: float(total("total_put_back")),
@@ -178,6 +199,11 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         "input_tokens": lambda: float(table.prompt_len[finished].sum()),
         "output_tokens": lambda: float(table.output_len[finished].sum()),
         "jain_fairness": fairness,
+        "client_fairness": by_client(client_fairness),
+        "service_difference": by_client(lambda: service_difference(table, r, end)),
+        "worst_client_ttft": by_client(
+            lambda: float(client_means(table, r["first_token_time"] - arrival, done).max())
+        ),
         "max_wait": max_wait,
         "finished": lambda: float(finished.sum()),
         "unfinished": lambda: float(arrived().sum() - finished.sum()),
@@ -346,7 +372,10 @@ WITHIN_SLO = ("goodput", "slo_attainment")
 
 def has_targets(table: RequestTable) -> bool:
     """Return whether any of the requests has an SLO."""
-    return any(slo is not None and bool(np.isfinite(slo).any()) for slo in (table.ttft_slo, table.tbt_slo))
+    return any(
+        slo is not None and bool(np.isfinite(slo).any())
+        for slo in (table.ttft_slo, table.tbt_slo, table.e2e_slo)
+    )
 
 
 def check_targets(names: Iterable[str], table: RequestTable) -> None:
@@ -377,13 +406,28 @@ def tpot_of(result: SimulationResult) -> NDArray[np.float64]:
 @explained
 def slo_met(result: SimulationResult) -> NDArray[np.bool_]:
     """Return for each request whether it finished within all of its SLOs, shape (n,)."""
-    r, table = result.requests, result.table
-    met = r["status"] == FINISHED
-    if table.ttft_slo is not None:
-        met &= r["first_token_time"] - table.arrival_time <= table.ttft_slo
-    if table.tbt_slo is not None:
-        met &= r["max_token_gap"] <= table.tbt_slo
+    met = result.requests["status"] == FINISHED
+    for kind in _SLOS:
+        within, having = _met(result, kind)
+        met &= within | ~having
     return np.asarray(met)
+
+
+_SLOS: dict[str, Callable[[RequestTable, NDArray[Any]], NDArray[np.float64]]] = {
+    "ttft": lambda table, r: r["first_token_time"] - table.arrival_time,
+    "tbt": lambda table, r: r["max_token_gap"],
+    "e2e": lambda table, r: r["finish_time"] - table.arrival_time,
+}
+"""The seconds that the SLO of a kind bounds."""
+
+
+def _met(result: SimulationResult, kind: str) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which requests finished within their SLO of a kind, and which have one, (n,) each."""
+    r, slo = result.requests, getattr(result.table, f"{kind}_slo")
+    having = np.zeros(len(r), np.bool_) if slo is None else np.isfinite(slo)
+    if slo is None:
+        return having, having
+    return having & (r["status"] == FINISHED) & (_SLOS[kind](result.table, r) <= slo), having
 
 
 def _ratio(numerator: Any, denominator: Any) -> float:

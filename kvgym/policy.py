@@ -52,7 +52,18 @@ __all__ = [
     "require_fraction",
 ]
 
-NEEDS = ("predicted_length", "length_interval", "true_length", "class", "class_rates", "slo", "session")
+NEEDS = (
+    "predicted_length",
+    "length_interval",
+    "length_distribution",
+    "renewed_length",
+    "true_length",
+    "class",
+    "class_rates",
+    "client",
+    "slo",
+    "session",
+)
 """Information that a policy may declare it needs; everything else is hidden from it."""
 
 CLAIRVOYANT = frozenset({"true_length"})

@@ -34,6 +34,15 @@ _REQUIRED = {
     "length_interval": "predicted_low",
     "class": "class_id",
     "session": "session_id",
+    "client": "client_id",
+}
+
+_FORECAST = {"length_distribution": "tenths", "renewed_length": "every"}
+"""Needs that are parts of the requests' forecasts."""
+
+_EXAMPLES = {
+    "length_distribution": "distribution:shape=log_t",
+    "renewed_length": "noisy:epsilon=0.5,renew_every=20",
 }
 
 
@@ -84,6 +93,16 @@ def check_needs(policy: Policy, table: RequestTable) -> None:
                 f"policy {shown(policy.info.name)} needs {need}, but the requests have no {column}; choose a workload "
                 "or a prediction model that provides it (for lengths: exact, noisy, upper_bound, …)"
             )
+    if lacking := sorted(policy.info.needs & _FORECAST.keys() - _forecast(table)):
+        how = (
+            "predictions of kind distribution"
+            if lacking[0] == "length_distribution"
+            else "renew_every of predictions"
+        )
+        raise ConfigError(
+            f"policy {shown(policy.info.name)} needs {lacking[0]}, but the requests carry none; choose {how}, e.g. "
+            f"--predictions {_EXAMPLES[lacking[0]]}"
+        )
     if "class_rates" in policy.info.needs and not table.classes:
         raise ConfigError(
             f"policy {shown(policy.info.name)} needs class_rates, but the requests carry none; choose a workload with "
@@ -91,9 +110,17 @@ def check_needs(policy: Policy, table: RequestTable) -> None:
         )
 
 
+def _forecast(table: RequestTable) -> set[str]:
+    """Return the needs that the requests' forecasts fulfil."""
+    forecasts = table.forecasts
+    parts = [] if forecasts is None else [forecasts.tenths is not None, forecasts.every > 0]
+    return {need for need, part in zip(_FORECAST, parts, strict=False) if part}
+
+
 def known_to(policy: Policy, table: RequestTable) -> frozenset[str]:
     """Return the information a policy observes: its needs, and those of its uses that the requests carry."""
     carried = {need for need, column in _REQUIRED.items() if getattr(table, column) is not None}
+    carried |= _forecast(table)
     carried |= {"slo", "true_length"} | ({"class_rates"} if table.classes else set())
     return policy.info.needs | (policy.info.uses & carried)
 

@@ -18,6 +18,7 @@ from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, Syst
 from kvgym.simulator.tables import BUSY
 from kvgym.simulator.view import ClusterView
 from kvgym.workloads.classes import ClassStatistics
+from kvgym.workloads.forecasts import Forecasts
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 
@@ -97,6 +98,13 @@ def requests(
         priority=rng.integers(0, 3, n),
         ttft_slo=rng.uniform(1, 20, n),
         tbt_slo=rng.uniform(0.5, 4, n),
+        e2e_slo=rng.uniform(2, 40, n),
+        client_id=rng.integers(0, 3, n),
+        forecasts=Forecasts.from_rows(
+            np.sort(rng.integers(1, longest + 3, (n, 10)), axis=1),
+            [np.maximum(1, length + rng.integers(-1, 2, (length - 1) // 2)) for length in output.tolist()],
+            every=2,
+        ),
         classes=(ClassStatistics("short", 0.35, 4.5, 4.0), ClassStatistics("long", 0.35, 4.5, 6.0)),
     )
 

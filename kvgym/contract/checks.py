@@ -40,7 +40,7 @@ REVEALED = {
     "predicted_length": ("predicted_output_len",),
     "length_interval": ("predicted_low", "predicted_high"),
     "class": ("class_id",),
-    "slo": ("ttft_slo", "tbt_slo"),
+    "slo": ("ttft_slo", "tbt_slo", "e2e_slo"),
 }
 """Columns by the need that exposes them; a policy that does not declare the need must not depend on them."""
 
@@ -315,6 +315,7 @@ def does_not_know_the_future(make: Make, case: Case) -> None:
     for values in columns.values():
         values[late] = values[late][rng.permutation(int(late.sum()))]
     columns["arrival_time"][late] = until + 1 + rng.integers(0, 20, int(late.sum()))
+    columns["forecasts"] = case.table.forecasts
     tables = [case.table, type(case.table).from_columns(classes=case.table.classes, **columns)]
     if "true_length" not in needs_of(make()):  # new lengths are too long to finish before the horizon
         lengths = (10 + case.table.output_len, rng.integers(10, 30, len(case.table)))

@@ -135,7 +135,7 @@ def _change_workload(base: Scenario, options: ScenarioOptions) -> Scenario:
     )
     if options.rate is not None:
         source["rate"] = options.rate
-    for name in ("ttft_slo", "tbt_slo"):
+    for name in ("ttft_slo", "tbt_slo", "e2e_slo"):
         seconds = getattr(options, name)
         if seconds is not None:
             if not 0 < seconds < math.inf:

@@ -33,6 +33,7 @@ class ScenarioOptions:
         predictions: spec of the output-length predictions, ``"noisy:epsilon=0.5"``.
         ttft_slo: target for the time to first token of every request, seconds.
         tbt_slo: target for the time between tokens of every request, seconds.
+        e2e_slo: deadline of every request, seconds from arrival to completion.
         too_long: see :class:`~kvgym.experiments.scenario.Scenario`; ``"error"`` also replaces the scenario's
             value.
         hardware: other hardware, which brings its own engine and KV capacity unless they are given too; or changes to
@@ -70,6 +71,7 @@ class ScenarioOptions:
     predictions: str | None = None
     ttft_slo: float | None = None
     tbt_slo: float | None = None
+    e2e_slo: float | None = None
     too_long: str = "error"
     hardware: str | None = None
     engine: str | None = None

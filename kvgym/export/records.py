@@ -54,6 +54,8 @@ REQUESTS: dict[str, Field] = {
     "priority": Field("Int64", "", "larger is more important", "with priorities"),
     "ttft_slo": Field("Float64", "s", "target of its time to first token; inf = none", "with targets"),
     "tbt_slo": Field("Float64", "s", "target of every gap between its tokens; inf = none", "with targets"),
+    "e2e_slo": Field("Float64", "s", "deadline after its arrival; inf = none", "with deadlines"),
+    "client_id": Field("Int64", "", "its client", "with clients"),
     "session_id": Field("Int64", "", "its session", "with sessions"),
     "turn": Field("Int64", "", "its turn in the session, from 1", "with sessions"),
     "think_time": Field("Float64", "s", "from the end of the previous turn to this one", "with think times"),
@@ -61,6 +63,11 @@ REQUESTS: dict[str, Field] = {
     "hash_ids": Field("String", "", "its block hashes, separated by spaces", "with hashes"),
     "hash_block": Field("Int64", "tokens", "what a hash stands for", "with hashes"),
     "hash_tokens": Field("Int64", "tokens", "that its hashes cover", "with hashes"),
+    "predicted_tenths": Field(
+        "String", "tokens", "its predicted distribution, ten lengths", "with distributions"
+    ),
+    "renewed_lens": Field("String", "tokens", "its renewed predictions", "with renewals"),
+    "renew_every": Field("Int64", "tokens", "between two renewals", "with renewals"),
     "start_time": Field("Float64", "s", "first admission; null: never"),
     "first_token_time": Field("Float64", "s", "first output token; null: none yet"),
     "finish_time": Field("Float64", "s", "last output token; null: not finished"),
@@ -107,6 +114,7 @@ def request_frame(result: SimulationResult) -> Frame:
     columns: dict[str, Any] = {"request_id": np.arange(len(table))}
     columns |= table.columns()
     columns |= {} if table.hashes is None else table.hashes.columns()
+    columns |= {} if table.forecasts is None else table.forecasts.columns()
     for name in ("start_time", "first_token_time", "finish_time"):
         columns[name] = r[name]
     columns["max_token_gap"] = np.where(r["max_token_gap"] > 0, r["max_token_gap"], np.nan)

@@ -261,7 +261,7 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
 def _targets(table: RequestTable) -> str:
     """Return the SLOs of requests in a few words, "" if none has one."""
     found = []
-    for name, slo in (("TTFT", table.ttft_slo), ("TBT", table.tbt_slo)):
+    for name, slo in (("TTFT", table.ttft_slo), ("TBT", table.tbt_slo), ("E2E", table.e2e_slo)):
         values = np.unique(slo[np.isfinite(slo)]) if slo is not None else np.zeros(0)
         if len(values):
             several = f" to {figures(float(values[-1]))}" if len(values) > 1 else ""

@@ -10,7 +10,15 @@ import numpy as np
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.apply_decision import decoding_front, free_memory, planned_tokens
 from kvgym.simulator.blocks import allocated, written_tokens
-from kvgym.simulator.boundary import Run, cache_of, expected_tokens, has_cache, has_sessions, sessions_of
+from kvgym.simulator.boundary import (
+    Run,
+    cache_of,
+    expected_tokens,
+    has_cache,
+    has_sessions,
+    renew_predictions,
+    sessions_of,
+)
 from kvgym.simulator.gaps import count_gap
 from kvgym.simulator.pins import keep_finished
 from kvgym.simulator.prefix_cache import make_room, share_computed
@@ -324,6 +332,7 @@ def finish_batch(run: Run) -> None:
     made, written = process_tokens(run, end)
     if run.problem.block_size == 1:
         kv = w.batch_kv + written
+    renew_predictions(run)
     duration = w.batch_duration
     w.phase = READY
     w.iteration += 1

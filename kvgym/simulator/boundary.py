@@ -38,7 +38,8 @@ from kvgym.simulator.tables import (
     WORKER,
     WORKLOAD,
 )
-from kvgym.workloads.layout import words
+from kvgym.workloads.layout import EXTRA, words
+from kvgym.workloads.table import RequestTable
 
 
 class Run(NamedTuple):
@@ -47,11 +48,11 @@ class Run(NamedTuple):
     A field added here is a table of every simulation, cluster and environment. ``targets`` are the true output lengths
     of the active requests, kept apart from what policies observe; ``queued`` and ``finished`` the requests that joined
     the queue and finished since the last decision. ``pool`` to ``changed`` are the prefix cache, see
-    :class:`~kvgym.simulator.prefix_cache.PrefixCache`, and the last five sessions, see
-    :class:`~kvgym.simulator.sessions.Sessions`.
+    :class:`~kvgym.simulator.prefix_cache.PrefixCache`, ``turns`` to ``scheduled`` sessions, see
+    :class:`~kvgym.simulator.sessions.Sessions`, and the last three further facts, see :func:`extra_tables`.
     Lengths: ``num_requests`` n, ``slots`` A, ``queued`` 2n, ``gap_bins`` GAP_BINS or those of a sparse histogram,
-    ``log`` as many iterations as it has room for; tables of a prefix cache or of sessions have none without these, but
-    for the one record of ``pool``.
+    ``log`` as many iterations as it has room for; tables of a prefix cache, of sessions or of further facts have none
+    without these, but for the one record of ``pool``.
     """
 
     problem: Annotated[Any, Table(PROBLEM, touched=WHOLE)]
@@ -83,6 +84,9 @@ class Run(NamedTuple):
     script: Annotated[Any, Table(WORKLOAD, "script", shared=True)]
     due: Annotated[Any, Table("f8", "due", shared=True)]
     scheduled: Annotated[Any, Table("i4", "scheduled", shared=True)]
+    extras: Annotated[Any, Table(EXTRA, "extras", shared=True)]
+    hidden_extras: Annotated[Any, Table(EXTRA, "extras", shared=True)]
+    renewals: Annotated[Any, Table("i4", "renewals", shared=True)]
 
 
 RUN_TABLES = declared(Run)
@@ -128,6 +132,65 @@ def has_sessions(run: Run) -> bool:
 def is_closed(run: Run) -> bool:
     """Return whether later turns of sessions arrive when the turns before them have finished."""
     return bool(not is_plain(run) and run.script.shape[0] > 0)
+
+
+def extra_tables(table: RequestTable, needs: frozenset[str]) -> dict[str, NDArray[Any]]:
+    """Return the tables of further facts, without rows unless a policy with these needs observes one of them.
+
+    ``hidden_extras`` has what it may observe of all requests, ``extras`` of those that have arrived; ``renewals`` are
+    the renewed predictions.
+    """
+    forecasts = table.forecasts
+    distributions = forecasts is not None and forecasts.tenths is not None and "length_distribution" in needs
+    renewed = forecasts is not None and forecasts.every > 0 and "renewed_length" in needs
+    clients = table.client_id is not None and "client" in needs
+    deadlines = table.e2e_slo is not None and "slo" in needs
+    n = len(table) if distributions or renewed or clients or deadlines else 0
+    blank = np.zeros(n, EXTRA)
+    blank["e2e_slo"] = np.inf
+    for name in ("client_id", "renewed_len", "tenths"):
+        blank[name] = UNKNOWN
+    hidden, renewals = blank.copy(), np.zeros(0, np.int32)
+    if clients:
+        hidden["client_id"] = table.client_id
+    if deadlines:
+        hidden["e2e_slo"] = table.e2e_slo
+    if forecasts is not None and distributions:
+        hidden["tenths"] = forecasts.tenths
+    if forecasts is not None and renewed:
+        renewals = forecasts.renewed.astype(np.int32)
+        hidden["first_renewal"], hidden["num_renewals"] = forecasts.start, forecasts.count
+        if table.predicted_output_len is not None:
+            hidden["renewed_len"] = table.predicted_output_len
+    return {"extras": blank, "hidden_extras": hidden, "renewals": renewals}
+
+
+@jit_inline
+def has_extras(run: Run) -> bool:
+    """Return whether the tables of further facts are in use."""
+    return bool(not is_plain(run) and run.extras.shape[0] > 0)
+
+
+@jit_inline
+def hidden_row(run: Run, i: int) -> int:
+    """Return the row of the hidden facts about request ``i``."""
+    return int(run.turns[i].row) if is_closed(run) else i
+
+
+@jit_inline
+def renew_predictions(run: Run) -> None:
+    """Renew the predictions of the active requests, after each ``renew_every`` output tokens."""
+    if not has_extras(run) or run.problem.renew_every == 0:
+        return
+    for k in range(run.w.num_active):
+        i = run.active[k].request_id
+        source = run.hidden_extras[hidden_row(run, i)]
+        made = min(
+            np.int64(run.active[k].num_output_tokens // run.problem.renew_every),
+            np.int64(source.num_renewals),
+        )
+        if made > 0:
+            run.extras[i].renewed_len = run.renewals[source.first_renewal + made - 1]
 
 
 @jit_expand
@@ -220,6 +283,9 @@ def reveal_next(run: Run) -> int:
     reveal(run.problem, run.workload[i], run.requests[i])
     if has_sessions(run):
         expose_turn(run.problem, run.turns, run.sessions, i)
+    if has_extras(run):
+        run.extras[i] = run.hidden_extras[hidden_row(run, i)]
+        run.extras[i].num_renewals = run.extras[i].first_renewal = 0
     return i
 
 

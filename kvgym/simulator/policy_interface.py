@@ -28,6 +28,7 @@ from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, Run, cache_tables
 from kvgym.simulator.prefix_cache import PrefixCache
 from kvgym.simulator.tables import DECISION, LOAD, PROBLEM, REQUEST, SESSION, SLOT, WORKER
+from kvgym.workloads.layout import EXTRA
 
 
 class RuleView(NamedTuple):
@@ -52,6 +53,9 @@ class RuleView(NamedTuple):
             are empty if ``problem.prefix_unit`` is 0.
         sessions: SESSION (n,), by request id: the session of each request that has arrived; empty without the need
             ``session``.
+        extras: EXTRA (n,), by request id: ``client_id``, ``e2e_slo``, ``renewed_len`` and ``tenths``, see
+            :class:`~kvgym.workloads.forecasts.Forecasts`; blank until the request arrives, and in columns that the
+            policy did not declare to need. It has no rows if no request carries what the policy needs of it.
         load: LOAD record, scratch space for the load of a batch, for which ``batch_time`` returns the duration.
         batch_time: the worker's batch-time kernel, ``(load, batch_params) -> seconds``.
         batch_params: float64 (k,), its parameters.
@@ -65,6 +69,7 @@ class RuleView(NamedTuple):
     finished: Any
     cache: Any
     sessions: Any
+    extras: Any
     load: Any
     batch_time: Any
     batch_params: Any
@@ -153,6 +158,7 @@ def view_of(run: Run, batch_time: Any, batch_params: Any) -> RuleView:
         run.finished,
         cache_tables(run),
         run.sessions,
+        run.extras,
         run.load,
         batch_time,
         batch_params,
@@ -212,6 +218,7 @@ POLICY_SIGNATURE = types.void(
             _I4,
             _CACHE,
             table_type(SESSION),
+            table_type(EXTRA),
             numba.from_dtype(LOAD),
             types.FunctionType(BATCH_TIME_SIGNATURE),
             types.float64[::1],

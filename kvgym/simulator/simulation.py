@@ -14,7 +14,7 @@ from kvgym.compiling.kernel import Kernel, jit_disabled, uncompiled
 from kvgym.compiling.records import as_records, sparse_zeros
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.batch_time import duration_error, params_of
-from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests
+from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests, extra_tables
 from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
 from kvgym.simulator.loop import run_full_loop, run_loop, step_worker
 from kvgym.simulator.policy_interface import MemoryRoom, RuleDecision, RuleMemory
@@ -50,8 +50,6 @@ from kvgym.utils.user_code import calling, named_errors
 from kvgym.workloads.table import RequestTable
 
 _tables_of = operator.attrgetter(*RUN_TABLES)
-
-
 _MARGIN_ADVICE = "If it evicts and readmits the same requests for ever, it needs a larger protection margin."
 
 
@@ -88,6 +86,7 @@ class Simulation:
     log: NDArray[Any]
     pool: NDArray[Any]
     turns: NDArray[Any]
+    extras: NDArray[Any]
 
     @explained
     def __init__(
@@ -110,6 +109,7 @@ class Simulation:
             "workload": table.to_records(),
             "requests": blank_requests(n),
             **empty_caches(table, system.prefix_unit, system.usable_capacities, system.cache_staleness > 0),
+            **extra_tables(table, needs),
         }
         closed, exposed = system.sessions == "closed", "session" in needs
         given |= empty_sessions(table, given["prefix"], closed=closed, exposed=exposed)
@@ -265,7 +265,7 @@ class Simulation:
         """
         self._load_kernel()
         arguments = (self._kernel, *self._memory)
-        entry = run_full_loop if self.system.prefix_unit or len(self.turns) else run_loop
+        entry = run_full_loop if self.system.prefix_unit or len(self.turns) + len(self.extras) else run_loop
         status = in_slices(lambda most: self._until_log_fits(entry, arguments, most), budget, self)
         if status == BUDGET:
             return False

@@ -401,6 +401,8 @@ class System:
         p["reveal_interval"] = "length_interval" in needs
         p["reveal_class"] = "class" in needs
         p["reveal_slo"] = "slo" in needs
+        if table.forecasts is not None and "renewed_length" in needs:
+            p["renew_every"] = table.forecasts.every
         p["transfer_latency"], p["transfer_time"] = self.transfer_latency, self.transfer_time
         p["cache_staleness"] = self.cache_staleness
         problem[1:] = p

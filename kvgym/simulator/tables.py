@@ -343,6 +343,7 @@ PROBLEM = np.dtype(
         ("reveal_interval", "i8"),
         ("reveal_class", "i8"),
         ("reveal_slo", "i8"),
+        ("renew_every", "i8"),  # output tokens after which predictions are renewed; 0 = they are not
     ],
     align=True,
 )

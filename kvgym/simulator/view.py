@@ -24,6 +24,10 @@ _GUARDED = {
     "class_id": ("class_id", "class"),
     "ttft_slo": ("ttft_slo", "slo"),
     "tbt_slo": ("tbt_slo", "slo"),
+    "e2e_slo": ("e2e_slo", "slo"),
+    "client_id": ("client_id", "client"),
+    "renewed_output_len": ("renewed_len", "renewed_length"),
+    "predicted_tenths": ("tenths", "length_distribution"),
 }
 
 # The same of the tables of sessions; all of them have the need "session" as well.
@@ -46,7 +50,9 @@ class RequestColumns:
     ``num_evictions``, ``num_output_tokens`` (generated), ``num_prefill_left`` (tokens still to prefill),
     ``num_kv_tokens`` (KV held; of a waiting request: KV that comes back on admission). With the matching
     need: ``predicted_output_len`` (predicted_length), ``predicted_low`` and ``predicted_high``
-    (length_interval), ``output_len`` (true_length), ``class_id`` (class), ``ttft_slo`` and ``tbt_slo`` (slo).
+    (length_interval), ``output_len`` (true_length), ``class_id`` (class), ``ttft_slo``, ``tbt_slo`` and ``e2e_slo``
+    (slo), ``client_id`` (client), ``renewed_output_len`` (renewed_length), ``predicted_tenths`` (m, 10)
+    (length_distribution).
 
     With the need ``session``: ``session_id``, ``turn``, ``previous`` (request of the turn before, -1 for a first turn)
     and ``previous_worker`` (its worker, -1 for a first turn). With the need ``class`` as well: ``gap_kind`` and
@@ -87,7 +93,7 @@ class RequestColumns:
         if self._slots is not None and name in _IN_SLOTS:
             column = self._slots[source].copy()
         elif name in _ALWAYS or name in _GUARDED:
-            column = self._simulation.requests[source][self.request_id]
+            column = self._column(source)
         elif name in _OF_SESSIONS:
             column = self._simulation.sessions[source][self.request_id]
             if name == "previous_worker":
@@ -99,6 +105,16 @@ class RequestColumns:
         column.setflags(write=False)
         found: NDArray[Any] = column
         return found
+
+    def _column(self, source: str) -> NDArray[Any]:
+        """Return a column of the tables of requests; of a fact that no request carries, its blank value."""
+        requests, extras = self._simulation.requests, self._simulation.extras
+        if source in requests.dtype.names:
+            return np.asarray(requests[source][self.request_id])
+        if len(extras):
+            return np.asarray(extras[source][self.request_id])
+        shape = (len(self), *extras.dtype[source].shape)
+        return np.full(shape, np.inf if source == "e2e_slo" else UNKNOWN, extras.dtype[source].base)
 
 
 _ALWAYS = (
@@ -275,6 +291,7 @@ class SystemView:
                 )
             ),
             tables["sessions"],
+            tables["extras"],
             tables["load"][worker],
             uncompiled(batch_time),
             batch_params,

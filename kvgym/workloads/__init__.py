@@ -13,6 +13,7 @@ from kvgym.utils.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kvgym.workloads.adversarial import theorem_4_1_schedule, theorem_4_1_workload
+    from kvgym.workloads.forecasts import Forecasts
     from kvgym.workloads.hashes import BlockHashes
     from kvgym.workloads.instances import mcsf_instance
     from kvgym.workloads.presets import describe_presets, preset_names
@@ -26,6 +27,7 @@ else:
         __name__,
         {
             "adversarial": "theorem_4_1_schedule theorem_4_1_workload",
+            "forecasts": "Forecasts",
             "hashes": "BlockHashes",
             "instances": "mcsf_instance",
             "presets": "describe_presets preset_names",
@@ -39,6 +41,7 @@ else:
 
 __all__ = [
     "BlockHashes",
+    "Forecasts",
     "RequestClass",
     "RequestTable",
     "Trace",

@@ -15,6 +15,7 @@ WORKLOAD = np.dtype(
         ("arrival_time", "f8"),
         ("ttft_slo", "f8"),  # seconds, inf = none
         ("tbt_slo", "f8"),  # seconds, inf = none
+        ("e2e_slo", "f8"),  # seconds, inf = none
         ("prompt_len", "i4"),
         ("output_len", "i4"),
         ("predicted_len", "i4"),  # UNKNOWN without a prediction
@@ -26,6 +27,26 @@ WORKLOAD = np.dtype(
     align=True,
 )
 """The true requests, sorted by arrival and hidden from policies; on arrival, parts of a row are exposed."""
+
+TENTHS = 10
+"""Numbers of a predicted distribution, see :class:`kvgym.workloads.forecasts.Forecasts`."""
+
+EXTRA = np.dtype(
+    [
+        ("e2e_slo", "f8"),  # seconds, inf = none
+        ("client_id", "i4"),  # UNKNOWN without a client
+        ("renewed_len", "i4"),  # the latest prediction of the output; UNKNOWN without a prediction
+        (
+            "tenths",
+            "i4",
+            (TENTHS,),
+        ),  # mean output in each tenth of the predicted distribution; UNKNOWN without one
+        ("num_renewals", "i4"),  # hidden from policies, as is the place of the first one
+        ("first_renewal", "i8"),
+    ],
+    align=True,
+)
+"""Further facts about requests, in tables of their own: they have rows only if a policy may observe one of them."""
 
 
 def words(table: NDArray[Any]) -> NDArray[np.int64]:

@@ -63,6 +63,8 @@ class RequestClass(Spec):
         priority: larger is more important.
         ttft_slo: target of the time to first token, seconds; None = no target.
         tbt_slo: target of the time between tokens, seconds; None = no target.
+        e2e_slo: deadline, seconds from arrival to completion; None = no deadline.
+        client: the client that sends the class; None = that of the workload's ``clients``.
     """
 
     name: str = ""
@@ -74,6 +76,8 @@ class RequestClass(Spec):
     priority: int = Field(default=0, ge=-(2**31), lt=2**31)
     ttft_slo: float | None = Field(default=None, ge=0)
     tbt_slo: float | None = Field(default=None, ge=0)
+    e2e_slo: float | None = Field(default=None, ge=0)
+    client: int | None = Field(default=None, ge=0, lt=2**31)
 
     @model_validator(mode="after")
     def _one_source(self) -> RequestClass:
@@ -86,6 +90,18 @@ class RequestClass(Spec):
     def source(self) -> str:
         """``"arrivals"``, ``"rate"`` or ``"weight"`` (the default, weight 1)."""
         return "arrivals" if self.arrivals is not None else "rate" if self.rate is not None else "weight"
+
+
+class Clients(Spec):
+    """Clients that send the requests, drawn for each request.
+
+    Attributes:
+        count: number of clients.
+        zipf: exponent of their shares: the k-th sends 1 / k^zipf as many as the first; 0 = equal shares.
+    """
+
+    count: int = Field(ge=1, le=1_000_000)
+    zipf: float = Field(default=0.0, ge=0, le=100)
 
 
 class WorkloadSpec(Spec):
@@ -105,6 +121,8 @@ class WorkloadSpec(Spec):
         limits: bounds on the lengths.
         ttft_slo: target of the time to first token of every request, seconds; None = those of the classes or the trace.
         tbt_slo: the same for the time between tokens.
+        e2e_slo: the same for the time from arrival to completion.
+        clients: clients of the requests; None = those of the classes or the trace.
         num_requests: number of requests, or a range to draw it from, at most
             :data:`~kvgym.workloads.base.MAX_REQUESTS`.
         duration: horizon in seconds (slots for slotted arrivals), or a range to draw it from.
@@ -120,6 +138,8 @@ class WorkloadSpec(Spec):
     limits: LengthLimits = LengthLimits()
     ttft_slo: float | None = Field(default=None, gt=0)
     tbt_slo: float | None = Field(default=None, gt=0)
+    e2e_slo: float | None = Field(default=None, gt=0)
+    clients: Clients | None = None
     num_requests: Annotated[int, Field(ge=1)] | IntRange | None = None
     duration: Annotated[float, Field(gt=0)] | IntRange | None = None
 
@@ -128,6 +148,11 @@ class WorkloadSpec(Spec):
         sources = {c.source for c in self.classes}
         if len(sources) > 1:
             raise ValueError(f"classes mix {' and '.join(sorted(sources))}; use one of them for all classes")
+        own = [c.client is not None for c in self.classes]
+        if any(own) and not all(own) and self.clients is None:
+            raise ValueError(
+                "some classes have a client and others none; give each one, or clients for the others"
+            )
         per_class = bool(sources & {"rate", "arrivals"})
         if self.arrivals is not None and per_class:
             raise ValueError(f"both the workload and its classes give {sources.pop()}; use class weights")

@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from kvgym.errors import WorkloadError, shown
 from kvgym.utils.checks import as_array
 from kvgym.workloads.classes import ClassStatistics
+from kvgym.workloads.forecasts import Forecasts
 from kvgym.workloads.hashes import BlockHashes, Chains
 from kvgym.workloads.layout import UNKNOWN, WORKLOAD, words
 
-_ABOUT = ("hashes", "notes", "classes")  # fields that are not columns
+_ABOUT = ("hashes", "forecasts", "notes", "classes")  # fields that are not columns
 
 GAP_KINDS = ("user", "tool")
 """What a turn of a session waits for, by its ``gap_kind``: a person, or a tool that the model has called."""
@@ -29,6 +30,7 @@ _OPTIONAL = {
     "priority": ("priority", 0),
     "ttft_slo": ("ttft_slo", np.inf),
     "tbt_slo": ("tbt_slo", np.inf),
+    "e2e_slo": ("e2e_slo", np.inf),
 }
 
 _ROWS = 4096  # rows written at a time
@@ -51,11 +53,14 @@ class RequestTable:
         priority: int64 (n,) or None, larger is more important.
         ttft_slo: float64 (n,), seconds, or None.
         tbt_slo: float64 (n,), seconds, or None.
+        e2e_slo: float64 (n,), seconds from arrival to completion, or None.
+        client_id: int64 (n,), ≥ 0, or None; the client that sends the request.
         session_id: int64 (n,), ≥ 0, or None; requests of one session are turns of one conversation or job.
         turn: int64 (n,), ≥ 1, or None; increases within a session, gaps are turns that were dropped.
         think_time: float64 (n,), seconds between the end of the session's previous turn and this one, or None.
         gap_kind: int64 (n,), what that time is, an index of :data:`GAP_KINDS`, or None.
         hashes: chains of block hashes, or None where it is unknown which requests begin with the same tokens.
+        forecasts: predicted distributions and renewed predictions, or None.
         notes: what was clipped or dropped, one sentence each; shown to the user.
         classes: rates and mean lengths of the classes, if the workload has classes; entry k describes class_id k.
     """
@@ -70,11 +75,14 @@ class RequestTable:
     priority: NDArray[np.int64] | None = None
     ttft_slo: NDArray[np.float64] | None = None
     tbt_slo: NDArray[np.float64] | None = None
+    e2e_slo: NDArray[np.float64] | None = None
+    client_id: NDArray[np.int64] | None = None
     session_id: NDArray[np.int64] | None = None
     turn: NDArray[np.int64] | None = None
     think_time: NDArray[np.float64] | None = None
     gap_kind: NDArray[np.int64] | None = None
     hashes: BlockHashes | None = None
+    forecasts: Forecasts | None = None
     notes: tuple[str, ...] = field(default=())
     classes: tuple[ClassStatistics, ...] = field(default=())
 
@@ -92,15 +100,15 @@ class RequestTable:
         *,
         notes: tuple[str, ...] = (),
         classes: tuple[ClassStatistics, ...] = (),
-        **columns: ArrayLike | BlockHashes | None,
+        **columns: ArrayLike | BlockHashes | Forecasts | None,
     ) -> RequestTable:
         """Build a table from columns: sorts by arrival (stable), converts and validates.
 
         Args:
             notes: notes of the table.
             classes: classes of the table.
-            **columns: the attributes above by name, ``hashes`` included; ``arrival_time``, ``prompt_len`` and
-                ``output_len`` are required.
+            **columns: the attributes above by name, ``hashes`` and ``forecasts`` included; ``arrival_time``,
+                ``prompt_len`` and ``output_len`` are required.
 
         Raises:
             WorkloadError: missing, unknown, ragged or out-of-range columns, with the first bad row.
@@ -110,13 +118,13 @@ class RequestTable:
     @classmethod
     def _of(
         cls,
-        columns: Mapping[str, ArrayLike | BlockHashes | None],
+        columns: Mapping[str, ArrayLike | BlockHashes | Forecasts | None],
         checked: Mapping[str, Any],
         notes: tuple[str, ...],
         classes: tuple[ClassStatistics, ...],
     ) -> RequestTable:
         """Build a table from new columns (None drops one) and the remaining ones of another table."""
-        unknown = sorted(set(columns) - {*_COLUMNS, "hashes"})
+        unknown = sorted(set(columns) - {*_COLUMNS, "hashes", "forecasts"})
         if unknown:
             raise WorkloadError(f"unknown request column {unknown}; valid: {', '.join(_COLUMNS)}")
         merged = {**checked, **columns}
@@ -136,11 +144,14 @@ class RequestTable:
         if hashes is not None and "hashes" not in columns:
             hashes = hashes.cut(_common_tokens(checked["prompt_len"], **arrays))
         _check_hashes(hashes, **arrays)
+        forecasts: Any = merged.get("forecasts")
+        _check_forecasts(forecasts, n)
         times = arrays["arrival_time"]
         if (times[1:] < times[:-1]).any():
             order = np.argsort(times, kind="stable")
             arrays = {name: array[order] for name, array in arrays.items()}
             hashes = None if hashes is None else hashes[order]
+            forecasts = None if forecasts is None else forecasts[order]
         for array in arrays.values():
             array.setflags(write=False)
         low, high = arrays.get("predicted_low"), arrays.get("predicted_high")
@@ -161,7 +172,14 @@ class RequestTable:
         table = object.__new__(cls)  # the constructor would check everything again
         nothing = dict.fromkeys(_COLUMNS)
         vars(table).update(
-            {**nothing, **arrays, "hashes": hashes, "notes": tuple(notes), "classes": tuple(classes)}
+            {
+                **nothing,
+                **arrays,
+                "hashes": hashes,
+                "forecasts": forecasts,
+                "notes": tuple(notes),
+                "classes": tuple(classes),
+            }
         )
         return table
 
@@ -170,7 +188,7 @@ class RequestTable:
         return len(self.arrival_time)
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the columns that are present, by name; hashes are not among them."""
+        """Return the columns that are present, by name; hashes and forecasts are not among them."""
         values = {name: getattr(self, name) for name in _COLUMNS}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -179,7 +197,7 @@ class RequestTable:
         *,
         notes: tuple[str, ...] | None = None,
         classes: tuple[ClassStatistics, ...] | None = None,
-        **columns: ArrayLike | BlockHashes | None,
+        **columns: ArrayLike | BlockHashes | Forecasts | None,
     ) -> RequestTable:
         """Return a table with some columns replaced (None removes an optional one); new columns are validated.
 
@@ -193,8 +211,8 @@ class RequestTable:
         )
 
     def _all(self) -> dict[str, Any]:
-        """Return the columns that are present and the hashes, by name."""
-        return {**self.columns(), "hashes": self.hashes}
+        """Return the columns that are present, hashes and forecasts, by name."""
+        return {**self.columns(), "hashes": self.hashes, "forecasts": self.forecasts}
 
     def select(self, keep: NDArray[np.bool_] | slice, *notes: str) -> RequestTable:
         """Return the rows under ``keep`` (boolean mask or slice), with ``notes`` appended."""
@@ -202,6 +220,7 @@ class RequestTable:
             notes=(*self.notes, *notes),
             classes=self.classes,
             hashes=None if self.hashes is None else self.hashes[keep],
+            forecasts=None if self.forecasts is None else self.forecasts[keep],
             **{name: column[keep] for name, column in self.columns().items()},
         )
 
@@ -259,8 +278,8 @@ _COLUMNS = tuple(f.name for f in fields(RequestTable) if f.name not in _ABOUT)
 
 def _convert(name: str, raw: NDArray[Any]) -> NDArray[Any]:
     """Convert one column to its dtype and check its range."""
-    times = name in ("arrival_time", "ttft_slo", "tbt_slo", "think_time")
-    least = {"priority": -(2**31), "class_id": 0, "session_id": 0, "gap_kind": 0}.get(name, 1)
+    times = name in ("arrival_time", "ttft_slo", "tbt_slo", "e2e_slo", "think_time")
+    least = {"priority": -(2**31), "class_id": 0, "client_id": 0, "session_id": 0, "gap_kind": 0}.get(name, 1)
     if not times and raw.dtype == np.int64 and raw.size and raw.min() >= least and raw.max() < 2**31:
         return raw.copy()  # valid without a check of every number
     numbers = _numbers(raw)
@@ -301,6 +320,18 @@ def _check_hashes(
             f"hashes, row {row}: cover {hashes.chain_tokens[row]} tokens; expected at most prompt_len + output_len = "
             f"{prompt_len[row] + output_len[row]}"
         )
+
+
+def _check_forecasts(forecasts: Any, n: int) -> None:
+    """Check that forecasts fit the requests."""
+    if forecasts is None:
+        return
+    if not isinstance(forecasts, Forecasts):
+        raise WorkloadError(
+            f"forecasts = {shown(forecasts)}; expected Forecasts, e.g. by Forecasts.from_rows"
+        )
+    if len(forecasts) != n:
+        raise WorkloadError(f"forecasts have {len(forecasts):,} rows; expected {n:,} like prompt_len")
 
 
 def _check_sessions(columns: Mapping[str, NDArray[Any]]) -> None:

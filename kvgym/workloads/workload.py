@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # Parts of the named streams. A class c has part (CLASS, c). New parts are appended so that workloads do not change.
 _COUNT, _CLASS = 0, 1  # of "arrivals": number or horizon, and the classes' own processes
 _PROMPT, _OUTPUT, _CLASS_PROMPT, _CLASS_OUTPUT = 0, 1, 2, 3  # of "lengths"
+_CLIENTS = 0  # of "classes"
 
 
 class Workload:
@@ -163,10 +164,12 @@ class Workload:
             if not len(table):
                 table = table.replace(notes=("no requests: none arrive in time.",))
         table = spec.limits.apply(table)
-        targets = {"ttft_slo": spec.ttft_slo, "tbt_slo": spec.tbt_slo}
+        targets = {"ttft_slo": spec.ttft_slo, "tbt_slo": spec.tbt_slo, "e2e_slo": spec.e2e_slo}
         given: dict[str, Any] = {name: np.full(len(table), x) for name, x in targets.items() if x is not None}
         if given:
             table = table.replace(**given)
+        if spec.clients is not None:
+            table = self._with_clients(table, seed)
         predictor = self._predictor(table)
         return table if predictor is None else predictor.apply(table, substream(seed, "predictions"))
 
@@ -281,18 +284,34 @@ class Workload:
         classes = self.spec.classes
         if any(c.priority for c in classes):
             columns["priority"] = np.array([c.priority for c in classes], np.int64)[class_id]
-        for name in ("ttft_slo", "tbt_slo"):
+        if all(c.client is not None for c in classes):
+            columns["client_id"] = np.array([c.client for c in classes], np.int64)[class_id]
+        for name in ("ttft_slo", "tbt_slo", "e2e_slo"):
             targets = [getattr(c, name) for c in classes]
             if any(target is not None for target in targets):
                 seconds = np.array([np.inf if target is None else target for target in targets])
                 columns[name] = seconds[class_id]
         return columns
 
+    def _with_clients(self, table: RequestTable, seed: int) -> RequestTable:
+        """Return the requests with clients drawn by their shares; classes with a client of their own keep it."""
+        clients = self.spec.clients
+        assert clients is not None
+        shares = 1.0 / np.arange(1, clients.count + 1) ** clients.zipf
+        client_id = draw_index(shares, substream(seed, "classes", _CLIENTS).random(len(table)))
+        if table.class_id is not None and self.spec.classes:
+            own = np.array([-1 if c.client is None else c.client for c in self.spec.classes], np.int64)[
+                table.class_id
+            ]
+            client_id = np.where(own >= 0, own, client_id)
+        return table.replace(client_id=client_id)
+
     def _predictor(self, table: RequestTable) -> Predictor | None:
         """Return the predictor, None to keep the predictions of a trace."""
         predictor = self.spec.predictions
         if predictor is None:
-            recorded = table.predicted_output_len is not None or table.predicted_low is not None
+            predicted = (table.predicted_output_len, table.predicted_low, table.forecasts)
+            recorded = any(given is not None for given in predicted)
             return None if recorded else ExactPrediction()
         if isinstance(predictor, ClassPrediction) and predictor.lengths is None and self.spec.classes:
             outputs = [c.output for c in self.spec.classes]

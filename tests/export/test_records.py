@@ -10,6 +10,7 @@ from kvgym.contract.cases import requests, with_common_prefixes
 from kvgym.errors import ConfigError
 from kvgym.export.records import ITERATIONS, REQUESTS, iteration_frame, request_frame, write_frame
 from kvgym.simulator.system import System
+from kvgym.workloads.forecasts import Forecasts
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 
@@ -25,10 +26,13 @@ FULL = RequestTable.from_columns(
     priority=[0, -1, 2],
     ttft_slo=[1.5, np.inf, 3.0],
     tbt_slo=[1.0, 2.0, np.inf],
+    e2e_slo=[5.0, np.inf, 6.0],
+    client_id=[2, 0, 0],
     session_id=[4, 4, 0],
     turn=[1, 3, 1],
     think_time=[0.0, 0.1, 0.0],
     gap_kind=[0, 1, 0],
+    forecasts=Forecasts.from_rows([range(k, k + 10) for k in (1, 2, 3)], [[2], [3, 4], []], every=1),
     hashes=BlockHashes.from_rows([[0, 1], [0, 2, 3, 4], [5]], [3, 7, 2], 2),
 )
 
@@ -66,7 +70,7 @@ def test_optional_columns():
     bare = RequestTable.from_columns(arrival_time=[0.0], prompt_len=[2], output_len=[1])
     optional = {name for name, f in REQUESTS.items() if f.present != "always"}
     conforms(request_frame(result_of(bare)), REQUESTS, missing=optional)
-    columns = {*FULL.columns(), *FULL.hashes.columns(), "worker"}
+    columns = {*FULL.columns(), *FULL.hashes.columns(), *FULL.forecasts.columns(), "worker"}
     assert optional == columns - {"arrival_time", "prompt_len", "output_len"}
 
 

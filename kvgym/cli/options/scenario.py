@@ -81,6 +81,9 @@ SCENARIO_OPTIONS: dict[str, Declared] = {
     "tbt_slo": Declared(
         time_option("--tbt-slo", "The same for the time between two tokens of a request"), "slos"
     ),
+    "e2e_slo": Declared(
+        time_option("--e2e-slo", "The same for the time from arrival to completion of a request"), "slos"
+    ),
     "too_long": _option(
         "lengths", "Requests longer than the KV capacity: error, drop or clip (both reported)."
     ),

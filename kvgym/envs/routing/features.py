@@ -216,7 +216,9 @@ def account(x: Tables, now: float) -> None:
             end = r.finish_time
             ttft = r.first_token_time - r.arrival_time
             terms[1] -= ttft
-            if ttft <= x.workload[i].ttft_slo and r.max_token_gap <= x.workload[i].tbt_slo:
+            source = x.workload[i]
+            in_time = r.finish_time - source.arrival_time <= source.e2e_slo
+            if ttft <= source.ttft_slo and r.max_token_gap <= source.tbt_slo and in_time:
                 terms[3] += 1.0
             e.num_finished += 1
         else:

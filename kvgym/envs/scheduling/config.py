@@ -32,7 +32,7 @@ from kvgym.envs.scheduling.components import (
     chosen_terms,
 )
 from kvgym.envs.scheduling.observations import active_features, queue_features, standard_size
-from kvgym.envs.scheduling.revealed import FEATURES, show_bits
+from kvgym.envs.scheduling.revealed import FEATURES, INFORMATION, show_bits
 from kvgym.envs.scheduling.tables import (
     ORDER_ATTAINED,
     ORDER_PREDICTED,
@@ -47,7 +47,6 @@ from kvgym.envs.scheduling.tables import (
 )
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
-from kvgym.policy import NEEDS
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, BatchTimeModel, params_of
 from kvgym.simulator.system import System
 from kvgym.utils.reading import Description
@@ -178,8 +177,8 @@ class EnvConfig(Description):
         epochs: ``"iteration"``, one step per iteration; ``"decision"`` skips iterations that fit and in which no
             request can be admitted.
         overflow: how to evict when the next iteration does not fit: ``"lifo"`` or ``"clear"``.
-        information: information about requests that is revealed, subset of :data:`kvgym.policy.NEEDS`; observations
-            contain all of it.
+        information: information about requests that is revealed, subset of
+            :data:`kvgym.envs.scheduling.revealed.INFORMATION`; observations contain all of it.
         features: further features, subset of :data:`kvgym.envs.scheduling.revealed.FEATURES`: ``"priority"``;
             ``"saved_duration"``, how much evicting an active request shortens the next batch; ``"prefix_cache"``,
             what the prefix cache holds, what waiting requests find and share, and what evictions free; ``"rank"``,
@@ -257,7 +256,7 @@ class EnvConfig(Description):
             raise ConfigError(
                 f"environment argument action = {shown(config.action)}; valid: {', '.join(map(shown, ACTIONS))}"
             )
-        check_names("information", config.information, [need for need in NEEDS if need != "session"])
+        check_names("information", config.information, INFORMATION)
         check_names("feature", config.features, (*FEATURES, *OBSERVATIONS))
         check_names("reward term", config.reward, (*REWARD_TERMS, *REWARDS))
         chosen_parts(config.features)

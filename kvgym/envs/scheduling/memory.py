@@ -96,7 +96,9 @@ class Sizes(NamedTuple):
             "": 1,
             "queued": 2 * self.num_requests,
             "log": 0,
-            **dict.fromkeys(("changed", "turns", "sessions", "script", "due", "scheduled"), 0),
+            **dict.fromkeys(
+                ("changed", "turns", "sessions", "script", "due", "scheduled", "extras", "renewals"), 0
+            ),
             **dict(zip((table.length for table in RULE_TABLES.values()), self.rule, strict=True)),
         }
         return tuple((name, table.dtype, lengths[table.length]) for name, table in TABLES.items())

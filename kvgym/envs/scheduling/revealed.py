@@ -1,6 +1,6 @@
 """Optional features of an observation: those that ``information`` reveals and those named in ``features``.
 
-All information of :data:`kvgym.policy.NEEDS` that an environment reveals is in its observation, so that an agent
+All information of :data:`INFORMATION` that an environment reveals is in its observation, so that an agent
 observes what a policy may observe. Predicted lengths and targets are standard features, see
 :mod:`~kvgym.envs.scheduling.observations`. The rest are columns at the end of each row; class rates, and figures of the
 whole prefix cache, are blocks after future memory. The columns of ``rank`` come last; the kind of action writes them.
@@ -23,6 +23,9 @@ from kvgym.simulator.tables import UNKNOWN
 from kvgym.workloads.classes import ClassStatistics
 
 Features = tuple[tuple[str, str], ...]
+
+INFORMATION = ("predicted_length", "length_interval", "true_length", "class", "class_rates", "slo")
+"""The parts of :data:`kvgym.policy.NEEDS` that an environment can reveal."""
 
 FEATURES = ("priority", "saved_duration", "prefix_cache", "rank")
 """Optional features that reveal no more than every policy may observe.

@@ -71,7 +71,8 @@ def earn(e: Env, i: int) -> None:
     r, source, episode = e.run.requests[i], e.run.workload[i], e.episode
     ttft = r.first_token_time - source.arrival_time
     episode.ttft -= ttft
-    if ttft <= source.ttft_slo and r.max_token_gap <= source.tbt_slo:
+    in_time = r.finish_time - source.arrival_time <= source.e2e_slo
+    if ttft <= source.ttft_slo and r.max_token_gap <= source.tbt_slo and in_time:
         episode.goodput += 1.0
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from kvgym.errors import ConfigError, TraceFormatError, shown, some
 from kvgym.workloads.traces.clock import UNITS, plain_name, time_kind, without_unit
-from kvgym.workloads.traces.sharing import HASH_COLUMNS, SESSION_COLUMNS
+from kvgym.workloads.traces.sharing import FORECAST_COLUMNS, HASH_COLUMNS, SESSION_COLUMNS
 from kvgym.workloads.traces.source import SourceFile
 from kvgym.workloads.traces.values import Column, Columns, to_seconds
 
@@ -25,7 +25,10 @@ OWN_COLUMNS = (
     Column("priority", "priority", "integer", required=False),
     Column("ttft_slo", "ttft_slo", "slo", required=False),
     Column("tbt_slo", "tbt_slo", "slo", required=False),
+    Column("e2e_slo", "e2e_slo", "slo", required=False),
+    Column("client_id", "client_id", "label", required=False),
     *SESSION_COLUMNS,
+    *FORECAST_COLUMNS,
     *HASH_COLUMNS,
 )
 """Columns of kvgym's own format: all that a trace may contain."""

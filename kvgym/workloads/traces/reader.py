@@ -371,4 +371,4 @@ def _detect(source: SourceFile) -> Format:
 
 def _to_int(name: str, column: NDArray[Any]) -> NDArray[Any]:
     """Convert lengths and ids to int64; times and hashes stay as they are."""
-    return column if name.endswith(("_slo", "_time", "hashes")) else column.astype(np.int64)
+    return column if name.endswith(("_slo", "_time", "hashes", "forecasts")) else column.astype(np.int64)

@@ -1,4 +1,4 @@
-"""What requests of a trace have in common: blocks of tokens by their hashes, and sessions by their turns."""
+"""Columns of lists and labels: block hashes, sessions and turns, clients, and predictions of several numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import TraceFormatError, shown
+from kvgym.errors import TraceFormatError, WorkloadError, shown
+from kvgym.workloads.forecasts import Forecasts
 from kvgym.workloads.hashes import BlockHashes, wrong_count
 from kvgym.workloads.traces.source import SourceFile
 from kvgym.workloads.traces.values import Column, Columns
@@ -26,6 +27,13 @@ SESSION_COLUMNS = (
     Column("gap_kind", "gap_kind", "index", required=False),
 )
 """Columns of sessions in kvgym's own format."""
+
+FORECAST_COLUMNS = (
+    Column("predicted_tenths", "predicted_tenths", "list", required=False),
+    Column("renewed_lens", "renewed_lens", "list", required=False),
+    Column("renew_every", "renew_every", "positive", required=False),
+)
+"""Columns of forecasts in kvgym's own format: distributions, renewed predictions, tokens between two of these."""
 
 ROOT = -1
 """Parent of a session's first turn."""
@@ -74,7 +82,31 @@ def join_columns(data: Columns, source: SourceFile, block: int | None) -> tuple[
         columns["session_id"] = _numbered(data.pop("session_id"))
         if "turn" not in data:
             columns["turn"] = _turns(columns["session_id"], data.get("arrival_time"))
+    if "client_id" in data:
+        columns["client_id"] = _numbered(data.pop("client_id"))
+    tenths, renewed, every = (data.pop(c.target, None) for c in FORECAST_COLUMNS)
+    if tenths is not None or renewed is not None:
+        columns["forecasts"] = _forecasts(source, tenths, renewed, every)
     return data | columns, notes
+
+
+def _forecasts(source: SourceFile, tenths: Any, renewed: Any, every: Any) -> Forecasts:
+    """Return the forecasts of their columns, each None if the file has none."""
+    several = every is not None and len(set(every.tolist())) > 1
+    try:
+        if several:
+            raise WorkloadError("renew_every differs between rows; expected one number")
+        points = None
+        if tenths is not None:
+            if len({len(row) for row in tenths}) > 1:
+                raise WorkloadError(
+                    "predicted_tenths have different lengths; expected ten numbers in each row"
+                )
+            points = np.array([list(row) for row in tenths])
+        rows = None if renewed is None else [list(row) for row in renewed]
+        return Forecasts.from_rows(points, rows, 0 if every is None or not len(every) else int(every[0]))
+    except WorkloadError as error:
+        raise TraceFormatError(f"{source.path}: {error}") from None
 
 
 def _block(count: NDArray[np.int64], tokens: NDArray[np.int64], usual: int | None) -> int | None:

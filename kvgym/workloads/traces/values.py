@@ -16,7 +16,7 @@ Columns = dict[str, NDArray[Any]]
 """Raw columns by target name, in file order: int64 nanoseconds for ``datetime``, objects for kinds of
 :data:`OBJECTS`, else float64."""
 
-OBJECTS = ("hashes", "label")
+OBJECTS = ("hashes", "list", "label")
 """Kinds of columns with lists or texts as values."""
 
 DATE = r"(?:19[7-9]\d|20\d\d|21\d\d)-\d{2}-\d{2}"
@@ -88,6 +88,7 @@ KINDS: Mapping[str, Kind] = {
     **{unit: Kind(f"a number of {unit} ≥ 0", lambda x: (x >= 0) & (x < math.inf)) for unit in PER_SECOND},
     "slo": Kind("a number of seconds ≥ 0, or nothing for no target", lambda x: x >= 0, missing=math.inf),
     "hashes": Kind("a list of hashes, [0, 1, 2] or 0 1 2", bool),
+    "list": Kind("a list of whole numbers, [12, 15] or 12 15", bool),
     "label": Kind("a whole number or a text", bool),
     "datetime": Kind(
         "a time such as 2023-11-16 18:15:46.6805900 or 2024-05-10T00:00:00+00:00 (ISO 8601)", bool
@@ -128,7 +129,7 @@ def parse_value(value: Any, kind: str) -> Any:
     rule = KINDS[kind]
     if kind == "datetime":
         return _nanoseconds(value)
-    if kind == "hashes":
+    if kind in ("hashes", "list"):
         values = re.split(r"[\s,]+", value.strip("[] ")) if isinstance(value, str) else value
         if not isinstance(values, list | tuple):
             raise ValueError("not a list")

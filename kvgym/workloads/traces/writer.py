@@ -41,6 +41,7 @@ def write_requests(table: RequestTable, path: str | Path) -> None:
             for name, values in columns.items()
         }
         | ({} if table.hashes is None else table.hashes.columns())
+        | ({} if table.forecasts is None else table.forecasts.columns())
     )
     if suffix == ".csv":
         frame.write_csv(path)
@@ -53,6 +54,9 @@ def write_requests(table: RequestTable, path: str | Path) -> None:
 
 
 def _listed(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its hashes as a list."""
-    hashes = row.get("hash_ids")
-    return row if hashes is None else {**row, "hash_ids": [int(each) for each in hashes.split()]}
+    """Return a row with its hashes and forecasts as lists."""
+    lists = ("hash_ids", "predicted_tenths", "renewed_lens")
+    return {
+        name: [int(each) for each in value.split()] if name in lists and value is not None else value
+        for name, value in row.items()
+    }

@@ -10,9 +10,8 @@ import kvgym
 from kvgym.envs.agents import AgentPolicy
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.envs.scheduling.revealed import FEATURES, MOST_CLASSES, SHOW
+from kvgym.envs.scheduling.revealed import FEATURES, INFORMATION, MOST_CLASSES, SHOW
 from kvgym.errors import ConfigError
-from kvgym.policy import NEEDS
 
 CLASSES = [
     {"name": name, "weight": 0.5, "prompt": {"kind": "constant", "value": 4}, "priority": 1,
@@ -75,7 +74,7 @@ def observations(env, steps=6):
 
 
 def test_everything_that_can_be_revealed_is_tried():
-    assert set(OTHER) == {*NEEDS, *FEATURES}
+    assert set(OTHER) == {*INFORMATION, *FEATURES}
     assert set(SHOW) <= set(OTHER)
 
 
@@ -176,7 +175,7 @@ class Notes:
 
 @pytest.mark.parametrize("cache", [False, True])
 def test_an_agent_has_the_same_observations_as_a_policy(cache):
-    workload, system, shown = WORKLOAD, {}, list(NEEDS[3:])
+    workload, system, shown = WORKLOAD, {}, list(INFORMATION[3:])
     if cache:
         shown.remove("class_rates")
         levels = [{"count": 2, "tokens": 9}]

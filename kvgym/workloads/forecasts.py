@@ -1,0 +1,134 @@
+"""Predictions that are more than one number: distributions of the output length, and predictions renewed later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kvgym.errors import WorkloadError, shown
+from kvgym.utils.checks import as_array
+from kvgym.workloads.layout import TENTHS
+
+
+@dataclass(frozen=True, eq=False)
+class Forecasts:
+    """What a predictor says of each request beside one length; at least one of the two parts.
+
+    A distribution is ten lengths: the mean length in each tenth of its probability, ascending. The mean of all ten is
+    the expected length, the last one the expected length in the longest tenth. Histograms and other distributions
+    convert to it by :func:`tenths_of`. Selected rows share ``renewed`` with the column that they come from.
+
+    Attributes:
+        tenths: int64 (n, 10), tokens, ≥ 1, ascending in each row; None without distributions.
+        every: tokens between two renewals, ≥ 1; 0 = predictions are not renewed.
+        renewed: int64 (T,), tokens, ≥ 1: predictions of the whole output, made after each ``every`` output tokens.
+        start: int64 (n,), position in ``renewed`` of each request's first renewal.
+        count: int64 (n,), number of its renewals; the last one stays valid.
+    """
+
+    tenths: NDArray[np.int64] | None
+    every: int
+    renewed: NDArray[np.int64]
+    start: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+    @classmethod
+    def from_rows(
+        cls, tenths: ArrayLike | None = None, renewed: Sequence[ArrayLike] | None = None, every: int = 0
+    ) -> Forecasts:
+        """Convert and check distributions and renewals.
+
+        Args:
+            tenths: (n, 10), None = no distributions.
+            renewed: the renewals of each request, None = no renewals.
+            every: tokens between two renewals; 0 without renewals.
+
+        Raises:
+            WorkloadError: neither is given, or wrong shapes or ranges.
+        """
+        if tenths is None and renewed is None:
+            raise WorkloadError("forecasts need tenths or renewed")
+        points = None
+        if tenths is not None:
+            points = _lengths(tenths, "predicted_tenths")
+            if points.ndim != 2 or points.shape[1] != TENTHS:
+                raise WorkloadError(f"predicted_tenths have shape {points.shape}; expected (n, {TENTHS})")
+            if (wrong := (points[:, 1:] < points[:, :-1]).any(axis=1)).any():
+                row = int(np.argmax(wrong))
+                raise WorkloadError(
+                    f"predicted_tenths, row {row}: {shown(points[row].tolist())}; expected ascending lengths"
+                )
+            points.setflags(write=False)
+        if (renewed is None) != (every == 0) or every < 0:
+            raise WorkloadError(
+                f"renew_every = {shown(every)}; expected a number of tokens ≥ 1 with renewed_lens, else 0"
+            )
+        n = len(renewed) if renewed is not None else len(points if points is not None else ())
+        rows = renewed if renewed is not None else [()] * n
+        if points is not None and len(points) != n:
+            raise WorkloadError(
+                f"predicted_tenths have {len(points):,} rows, renewed_lens {n:,}; expected as many"
+            )
+        count = np.array([np.size(row) for row in rows], np.int64)
+        flat = (
+            np.concatenate([np.asarray(row).ravel() for row in rows])
+            if count.sum()
+            else np.zeros(0, np.int64)
+        )
+        lengths = _lengths(flat, "renewed_lens")
+        lengths.setflags(write=False)
+        return cls(points, int(every), lengths, np.cumsum(count) - count, count)
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return len(self.start)
+
+    def __getitem__(self, rows: Any) -> Forecasts:
+        """Return the forecasts of some requests: a slice, a mask (n,) or indices."""
+        tenths = None if self.tenths is None else self.tenths[rows]
+        return Forecasts(tenths, self.every, self.renewed, self.start[rows], self.count[rows])
+
+    def row(self, i: int) -> NDArray[np.int64]:
+        """Return the renewals of request ``i``."""
+        return self.renewed[self.start[i] : self.start[i] + self.count[i]]
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return the columns of a file; lists of lengths are texts, ``"12 15 20"``."""
+        found: dict[str, NDArray[Any]] = {}
+        if self.tenths is not None:
+            found["predicted_tenths"] = _texts(self.tenths)
+        if self.every:
+            found["renewed_lens"] = _texts([self.row(i) for i in range(len(self))])
+            found["renew_every"] = np.full(len(self), self.every)
+        return found
+
+
+def tenths_of(lengths: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return distributions of equally likely lengths as :class:`Forecasts` has them, int64 (n, 10).
+
+    Args:
+        lengths: tokens, ascending in each row, (n, a multiple of ten).
+    """
+    means = lengths.reshape(len(lengths), TENTHS, -1).mean(axis=2)
+    return np.maximum(np.floor(means + 0.5), 1).astype(np.int64)
+
+
+def _texts(rows: Any) -> NDArray[Any]:
+    texts = np.empty(len(rows), object)
+    texts[:] = [" ".join(map(str, row.tolist())) for row in rows]
+    return texts
+
+
+def _lengths(values: ArrayLike, what: str) -> NDArray[np.int64]:
+    """Return lengths as int64 after a check of their range."""
+    raw = as_array(values, what, WorkloadError)
+    numbers = (
+        raw.astype(np.float64) if raw.dtype.kind in "iuf" or not raw.size else np.full(raw.shape, np.nan)
+    )
+    if not ((numbers >= 1) & (numbers < 2**31) & (numbers == np.floor(numbers))).all():
+        raise WorkloadError(f"{what}: expected whole numbers of tokens ≥ 1 below 2^31")
+    return np.asarray(numbers, np.int64)

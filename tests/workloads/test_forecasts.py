@@ -1,0 +1,202 @@
+"""Distributions and renewed predictions: their columns, their predictors, and what policies observe of them."""
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+import kvgym
+from kvgym.batch_time import UnitBatchTime
+from kvgym.errors import ConfigError, WorkloadError
+from kvgym.policy import Decision, Policy, PolicyInfo
+from kvgym.simulator.system import System
+from kvgym.workloads import Forecasts, RequestTable, make_workload, read_trace, write_requests
+from kvgym.workloads.forecasts import tenths_of
+from kvgym.workloads.predictions import (
+    BinPrediction,
+    DistributionPrediction,
+    ExactPrediction,
+    NoisyPrediction,
+    RankPrediction,
+)
+
+
+def table(outputs, **columns) -> RequestTable:
+    n = len(outputs)
+    return RequestTable.from_columns(
+        arrival_time=np.arange(n), prompt_len=np.ones(n), output_len=outputs, **columns
+    )
+
+
+def lengths(n=2000, seed=7):
+    return np.maximum(1, np.random.default_rng(seed).lognormal(4, 1, n)).astype(int)
+
+
+@pytest.mark.parametrize("tau", [-0.5, 0.0, 0.19, 0.56, 1.0])
+def test_ranks_correlate_as_requested_and_have_the_same_lengths(tau):
+    output = np.random.default_rng(1).permutation(4000) + 1  # no ties
+    guess = RankPrediction(tau=tau).apply(table(output), np.random.default_rng(0)).predicted_output_len
+    assert sorted(guess) == sorted(output)
+    assert kendalltau(guess, output).statistic == pytest.approx(tau, abs=0.02)
+
+
+def test_bins_are_right_as_often_as_requested_and_otherwise_next_to_the_right_one():
+    output = lengths()
+    right = BinPrediction().apply(table(output), np.random.default_rng(0))
+    assert (right.predicted_low <= output).all()
+    assert (output <= right.predicted_high).all()
+    assert (right.predicted_output_len == (right.predicted_low + right.predicted_high) // 2).all()
+    some = BinPrediction(accuracy=0.7).apply(table(output), np.random.default_rng(0))
+    hit = (some.predicted_low <= output) & (output <= some.predicted_high)
+    assert hit.mean() == pytest.approx(0.7, abs=0.03)
+    step = np.log2(some.predicted_high) - np.log2(right.predicted_high)
+    assert set(step[~hit]) == {-1, 1}
+    with pytest.raises(ConfigError, match="accuracy"):
+        BinPrediction(accuracy=1.2)
+
+
+def test_the_last_bin_of_edges_has_no_neighbour_above():
+    found = BinPrediction(bucket=(10, 20), accuracy=0.0).apply(table([15] * 30), np.random.default_rng(0))
+    assert set(found.predicted_high) == {10}
+    assert set(found.predicted_low) == {1}
+
+
+@pytest.mark.parametrize("shape", ["log_normal", "log_t", "neighbours"])
+def test_distributions_are_ascending_and_calibrated(shape):
+    output = lengths(3000)
+    made = DistributionPrediction(shape=shape, sigma=0.5).apply(table(output), np.random.default_rng(0))
+    tenths = made.forecasts.tenths
+    assert tenths.shape == (3000, 10)
+    assert (np.diff(tenths, axis=1) >= 0).all()
+    assert (made.predicted_output_len == np.floor(tenths.mean(axis=1) + 0.5)).all()
+    middle = (tenths[:, 4] + tenths[:, 5]) / 2
+    assert (output <= middle).mean() == pytest.approx(0.5, abs=0.06)
+    assert (output > tenths[:, 9]).mean() < 0.12
+    assert tenths.max() <= output.max()
+
+
+def test_tenths_of_equally_likely_lengths():
+    assert tenths_of(np.arange(1.0, 21.0)[None]).tolist() == [[2, 4, 6, 8, 10, 12, 14, 16, 18, 20]]
+
+
+def test_renewals_fall_due_every_k_tokens_with_a_falling_error():
+    output = np.full(4000, 50)
+    made = ExactPrediction(renew_every=10, renew_error=0.8, renew_decay=0.5).apply(
+        table(output), np.random.default_rng(0)
+    )
+    f = made.forecasts
+    assert f.every == 10
+    assert (f.count == 4).all()  # after 10, 20, 30 and 40 of 50 tokens
+    rows = f.renewed.reshape(-1, 4)
+    assert (rows > [10, 20, 30, 40]).all()
+    spread = np.log((rows - [10, 20, 30, 40]) / [40, 30, 20, 10]).std(axis=0)
+    assert spread == pytest.approx([0.8, 0.4, 0.2, 0.1], rel=0.1)
+    assert np.array_equal(made.predicted_output_len, output)
+    first = NoisyPrediction(epsilon=0.5).apply(table(output), np.random.default_rng(0))
+    both = NoisyPrediction(epsilon=0.5, renew_every=5).apply(table(output), np.random.default_rng(0))
+    assert np.array_equal(first.predicted_output_len, both.predicted_output_len)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_files_keep_forecasts_clients_and_deadlines(tmp_path, suffix):
+    forecasts = Forecasts.from_rows([range(1, 11), range(5, 15)], [[3, 4], []], every=2)
+    before = table([6, 2], forecasts=forecasts, client_id=[1, 0], e2e_slo=[2.5, np.inf])
+    write_requests(before, tmp_path / f"trace{suffix}")
+    after = read_trace(tmp_path / f"trace{suffix}", format="kvgym")
+    assert after.client_id.tolist() == [1, 0]
+    assert after.e2e_slo.tolist() == [2.5, np.inf]
+    assert np.array_equal(after.forecasts.tenths, forecasts.tenths)
+    assert [after.forecasts.row(i).tolist() for i in range(2)] == [[3, 4], []]
+    assert after.forecasts.every == 2
+
+
+def test_rows_move_with_their_forecasts():
+    forecasts = Forecasts.from_rows([range(1, 11), range(5, 15)], [[3], [7]], every=2)
+    made = RequestTable.from_columns(
+        arrival_time=[2, 1], prompt_len=[1, 1], output_len=[4, 4], forecasts=forecasts
+    )
+    assert [made.forecasts.row(i).tolist() for i in range(2)] == [[7], [3]]
+    assert made.forecasts.tenths[0, 0] == 5
+    assert made.select(np.array([False, True])).forecasts.row(0).tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "forecasts need"),
+        ({"tenths": [[1] * 9]}, "expected \\(n, 10\\)"),
+        ({"tenths": [[2, *[1] * 9]]}, "row 0.*ascending"),
+        ({"tenths": [[0] * 10]}, "≥ 1"),
+        ({"renewed": [[1]]}, "renew_every = 0"),
+        ({"renewed": [["a"]], "every": 2}, "renewed_lens"),
+        ({"tenths": [[1] * 10], "renewed": [[1], [1]], "every": 2}, "1 rows, renewed_lens 2"),
+    ],
+)
+def test_wrong_forecasts(arguments, message):
+    with pytest.raises(WorkloadError, match=message):
+        Forecasts.from_rows(**arguments)
+
+
+def test_forecasts_must_fit_the_requests():
+    with pytest.raises(WorkloadError, match="1 rows; expected 2"):
+        table([1, 1], forecasts=Forecasts.from_rows([[1] * 10]))
+
+
+class Seen(Policy):
+    """Admits everything, and notes what it sees of the waiting and of the active requests."""
+
+    info = PolicyInfo(
+        name="seen_forecasts",
+        summary="notes forecasts",
+        needs={"renewed_length", "length_distribution", "client", "slo", "predicted_length"},
+    )
+
+    def reset(self, system):
+        self.waiting, self.active = [], []
+
+    def schedule(self, view):
+        for which in ("waiting", "active"):
+            rows = getattr(view, which)
+            columns = (
+                "renewed_output_len",
+                "client_id",
+                "e2e_slo",
+                "num_output_tokens",
+                "predicted_output_len",
+            )
+            for k in range(len(rows)):
+                getattr(self, which).append(
+                    (*(getattr(rows, name)[k].item() for name in columns), rows.predicted_tenths[k, 0].item())
+                )
+        return Decision(admit=tuple(view.waiting.request_id.tolist()))
+
+
+def test_policies_observe_what_they_declare_and_renewals_only_when_they_are_due():
+    forecasts = Forecasts.from_rows([range(4, 14)], [[9, 6]], every=2)
+    requests = table([6], forecasts=forecasts, client_id=[3], e2e_slo=[8.0], predicted_output_len=[5])
+    policy = Seen()
+    kvgym.simulate(System(20, UnitBatchTime()), requests, policy)
+    assert policy.waiting == [(5, 3, 8.0, 0, 5, 4)]
+    assert [(made, renewed) for renewed, _, _, made, _, _ in policy.active] == [
+        (1, 5), (2, 9), (3, 9), (4, 6), (5, 6),
+    ]  # fmt: skip
+    assert {row[4] for row in policy.active} == {5}  # the prediction on arrival stays
+    with pytest.raises(ConfigError, match="needs client"):
+        kvgym.simulate(System(20, UnitBatchTime()), requests.replace(client_id=None), policy)
+    with pytest.raises(ConfigError, match="needs length_distribution"):
+        kvgym.simulate(System(20, UnitBatchTime()), requests.replace(forecasts=None), policy)
+
+
+def test_workloads_have_clients_and_deadlines():
+    description = {
+        "preset": "wait-low",
+        "num_requests": 400,
+        "clients": {"count": 4, "zipf": 1},
+        "e2e_slo": 30.0,
+    }
+    made = make_workload(description).sample(0)
+    plain = make_workload({"preset": "wait-low", "num_requests": 400}).sample(0)
+    count = np.bincount(made.client_id, minlength=4)
+    assert count[0] > count[1] > count[3]
+    assert (made.e2e_slo == 30).all()
+    assert np.array_equal(made.output_len, plain.output_len)
+    assert plain.client_id is None
