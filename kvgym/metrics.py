@@ -59,14 +59,14 @@ Other distributions add metrics by :func:`register_metric`; docs/own-metric.md h
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.attainment import has_targets, met_slo, slo_met
 from kvgym.fairness import client_means, jain_index, service_difference
 from kvgym.metric_catalogue import (
     LATENCIES,
@@ -83,7 +83,6 @@ from kvgym.metric_catalogue import (
 from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
 from kvgym.utils.arguments import explained
-from kvgym.workloads.table import RequestTable
 
 __all__ = [
     "LATENCIES",
@@ -145,7 +144,7 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         return jain_index(output / np.maximum(client_means(table, e2e, done), 1e-12))
 
     def attained(kind: str) -> float:
-        met, having = _met(result, kind)
+        met, having = met_slo(result, kind)
         return _ratio((met & counted).sum(), (having & arrived() & counted).sum())
 
     def max_wait() -> float:
@@ -366,32 +365,6 @@ def _span(result: SimulationResult) -> tuple[float, float]:
     return end, max(end - start, 0.0)
 
 
-WITHIN_SLO = ("goodput", "slo_attainment")
-"""Metrics that count requests within their own SLOs."""
-
-
-def has_targets(table: RequestTable) -> bool:
-    """Return whether any of the requests has an SLO."""
-    return any(
-        slo is not None and bool(np.isfinite(slo).any())
-        for slo in (table.ttft_slo, table.tbt_slo, table.e2e_slo)
-    )
-
-
-def check_targets(names: Iterable[str], table: RequestTable) -> None:
-    """Check that requests have SLOs if a metric counts requests that met theirs.
-
-    Raises:
-        ConfigError: they have none.
-    """
-    for name in WITHIN_SLO:
-        if name in names and not has_targets(table):
-            raise ConfigError(
-                f"{name} counts requests within their own SLOs, and these have none; set them, e.g. with --ttft-slo 1 "
-                "--tbt-slo 0.2 (in files: ttft_slo and tbt_slo of the workload), or choose classes with SLOs"
-            )
-
-
 def gaps_of(result: SimulationResult) -> NDArray[np.int64]:
     """Return the number of gaps between the output tokens of each request, shape (n,)."""
     return np.asarray(result.table.output_len - (result.system.first_token != "uncounted"), dtype=np.int64)
@@ -401,33 +374,6 @@ def tpot_of(result: SimulationResult) -> NDArray[np.float64]:
     """Return the time per output token of each request in seconds, shape (n,); NaN if it has none."""
     r, gaps = result.requests, gaps_of(result)
     return np.asarray((r["finish_time"] - r["first_token_time"]) / np.where(gaps > 0, gaps, np.nan))
-
-
-@explained
-def slo_met(result: SimulationResult) -> NDArray[np.bool_]:
-    """Return for each request whether it finished within all of its SLOs, shape (n,)."""
-    met = result.requests["status"] == FINISHED
-    for kind in _SLOS:
-        within, having = _met(result, kind)
-        met &= within | ~having
-    return np.asarray(met)
-
-
-_SLOS: dict[str, Callable[[RequestTable, NDArray[Any]], NDArray[np.float64]]] = {
-    "ttft": lambda table, r: r["first_token_time"] - table.arrival_time,
-    "tbt": lambda table, r: r["max_token_gap"],
-    "e2e": lambda table, r: r["finish_time"] - table.arrival_time,
-}
-"""The seconds that the SLO of a kind bounds."""
-
-
-def _met(result: SimulationResult, kind: str) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which requests finished within their SLO of a kind, and which have one, (n,) each."""
-    r, slo = result.requests, getattr(result.table, f"{kind}_slo")
-    having = np.zeros(len(r), np.bool_) if slo is None else np.isfinite(slo)
-    if slo is None:
-        return having, having
-    return having & (r["status"] == FINISHED) & (_SLOS[kind](result.table, r) <= slo), having
 
 
 def _ratio(numerator: Any, denominator: Any) -> float:

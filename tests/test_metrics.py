@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from kvgym import RequestTable, System, compute_metrics, make_batch_time, simulate
+from kvgym.attainment import check_targets
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.metrics import (
     LATENCIES,
     SCALARS,
     STATISTICS,
-    check_targets,
     metric_info,
     metric_names,
     slo_met,

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from kvgym.agents.sb3.config import TrainConfig
 from kvgym.agents.trained.numpy_model import NumpyModel
+from kvgym.attainment import check_targets
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.drawing import at_load
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import KVGymError
 from kvgym.experiments.comparison import label_of
-from kvgym.metrics import check_targets, compute_metrics, metric_names
+from kvgym.metrics import compute_metrics, metric_names
 from kvgym.policy import make_policy
 from kvgym.runner import check_needs, simulate
 

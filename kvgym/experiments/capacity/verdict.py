@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvgym.attainment import check_targets
 from kvgym.errors import ConfigError
 from kvgym.experiments.capacity.targets import Target
 from kvgym.experiments.marks import LEAST_REQUESTS, grows
 from kvgym.experiments.runs import Played
-from kvgym.metrics import check_targets
 from kvgym.workloads.table import RequestTable
 
 BACKLOG = "backlog"

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from kvgym.attainment import check_targets
 from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.experiments.capacity.targets import Target, parse_targets
 from kvgym.experiments.marks import exact_notes
@@ -21,7 +22,7 @@ from kvgym.experiments.tuning.optuna_search import counts_finished_only, import_
 from kvgym.experiments.tuning.result import Trial, TuningResult
 from kvgym.experiments.tuning.search_space import SEARCH_SPACES, SearchPlan, Space, plan_search
 from kvgym.experiments.tuning.trial_runs import Progress, TrialRunner
-from kvgym.metrics import check_targets, metric_info, metric_names
+from kvgym.metrics import metric_info, metric_names
 from kvgym.policy import REFERENCE_ONLY, Policy
 from kvgym.runner import check_needs
 from kvgym.utils.arguments import explained
