@@ -104,7 +104,7 @@ def blank_requests(n: int) -> NDArray[Any]:
 
 
 class PlainRun(Run):
-    """The tables of a run without prefix cache and sessions: code that is compiled for them leaves these out."""
+    """The tables of a run without prefix cache, sessions and further facts: code that is compiled for them leaves these out."""
 
 
 def _typed(typing: Any, run: Any) -> Any:
@@ -113,7 +113,7 @@ def _typed(typing: Any, run: Any) -> Any:
 
 
 is_plain = generated(_typed, lambda run: isinstance(run, PlainRun))
-"""Return whether code for these tables leaves the cache out: a constant in compiled code."""
+"""Return whether code for these tables leaves out what plain runs do not have: a constant in compiled code."""
 
 
 @jit_inline
