@@ -104,7 +104,7 @@ def blank_requests(n: int) -> NDArray[Any]:
 
 
 class PlainRun(Run):
-    """The tables of a run without prefix cache, sessions and further facts: code that is compiled for them leaves these out."""
+    """The tables of a run without prefix cache, sessions and further facts; code compiled for them leaves these out."""
 
 
 def _typed(typing: Any, run: Any) -> Any:
