@@ -47,17 +47,6 @@ def _check_worker(simulation: Any, k: int) -> None:
     assert len(set(in_map)) == len(in_map)
 
     holders: Counter[int] = Counter()
-    i, before, due = int(pool["first_pin"]), UNKNOWN, -math.inf
-    while i != UNKNOWN:
-        row = prefix[i]
-        assert simulation.requests[i]["status"] == FINISHED
-        assert row["before"][0] == before
-        assert row["deadline"] >= due
-        mine = held[int(row["held"]) :][: int(row["num_units"])].tolist()
-        assert [int(units["content"][b]) for b in mine] == chain_of(i)[: len(mine)]
-        holders.update(mine)
-        before, due, i = i, row["deadline"], int(row["after"][0])
-    assert pool["last_pin"] == before
     own = private = 0
     for slot in active:
         i, kv = int(slot["request_id"]), int(slot["num_kv_tokens"])
@@ -79,12 +68,15 @@ def _check_worker(simulation: Any, k: int) -> None:
         cached.append(b)
         before, b = b, int(units["after"][b])
     assert pool["tail"] == before
-    assert pool["num_cached"] == len(cached)
-    assert sorted(cached) == sorted(b for b in in_map if not holders[b])
+    pins = _check_pins(simulation, k)
+    assert {b: int(units["pins"][b]) for b in in_map} == {b: pins[b] for b in in_map}
+    assert sorted(cached) == sorted(b for b in in_map if not holders[b] and not pins[b])
+    free = sum(not holders[b] for b in in_map)
+    assert pool["num_cached"] == free
     assert worker["kv_allocated"] == private + unit * len(holders)
     assert worker["kv_shared"] == own - worker["kv_allocated"]
-    assert worker["kv_cached"] == unit * len(cached)
-    assert worker["kv_allocated"] + unit * len(cached) <= capacity
+    assert worker["kv_cached"] == unit * free
+    assert worker["kv_allocated"] + unit * free <= capacity
 
     total = {content: sum(holders[b] for b in ring) for content, ring in copies.items()}
     for i in range(len(prefix)):
@@ -104,3 +96,24 @@ def _check_worker(simulation: Any, k: int) -> None:
             assert p["num_units"] == fresh
             assert r["num_kv_tokens"] == fresh * unit
         row = int(r["queue_next"])
+
+
+def _check_pins(simulation: Any, k: int) -> Counter[int]:
+    """Check the list of pins of a worker; return how many of them each unit has."""
+    pool, prefix, units = simulation.pool[k], simulation.prefix, simulation.units[k]
+    found: Counter[int] = Counter()
+    i, before, due, count = int(pool["first_pin"]), UNKNOWN, -math.inf, 0
+    while i != UNKNOWN:
+        row = prefix[i]
+        assert simulation.requests[i]["status"] == FINISHED
+        assert row["before"][0] == before
+        assert row["deadline"] >= due
+        mine = simulation.held[int(row["held"]) :][: int(row["left"])].tolist()
+        chain = simulation.chain[int(row["chain"]) :][: len(mine)].tolist()
+        assert mine
+        assert units["content"][mine].tolist() == chain
+        found.update(mine)
+        before, due, i, count = i, row["deadline"], int(row["after"][0]), count + 1
+    assert pool["last_pin"] == before
+    assert pool["num_pins"] == count
+    return found

@@ -44,8 +44,8 @@ class ScenarioOptions:
         block_size: tokens per block of KV memory.
         prefix_cache: ``"computed"`` or ``"off"``, see :class:`~kvgym.simulator.system.System`.
         prefix_block: tokens per unit of the prefix cache, which is then on unless ``prefix_cache`` says otherwise.
-        cache_rule: ``"fixed:seconds=5"``, how long the prefix cache, which is then on likewise, keeps the KV of
-            finished requests, see :mod:`kvgym.simulator.cache_rules`.
+        cache_rule: ``"fixed:tool=5"``, how long the prefix cache, which is then on likewise, keeps the KV of
+            finished requests, see :mod:`kvgym.simulator.retention.rules`.
         rules: name of the engine's rules, see :data:`~kvgym.experiments.changes.RULES`; None = those of the scenario. A
             roofline in place of other hardware has ``"engine"`` unless the scenario states its rules.
         workers: number of equal workers.

@@ -13,9 +13,9 @@ import numpy as np
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.blocks import allocated, count_memory, kv_growth, written_tokens
 from kvgym.simulator.boundary import Run, cache_of, has_cache, list_queued, show_hit
-from kvgym.simulator.pins import end_pin, end_pin_found_by
 from kvgym.simulator.prefix_cache import give_up, hold_hit, plan_change
 from kvgym.simulator.queue import queue_remove, queue_return
+from kvgym.simulator.retention.pins import end_pin_found_by
 from kvgym.simulator.tables import (
     ACTIVE,
     ADMITTING,
@@ -171,18 +171,11 @@ def inspect_decision(run: Run) -> int:
 
 @jit_inline
 def check_decision(run: Run) -> int:
-    """Return OK if the worker can execute the decision, with its requests marked, else the reason.
-
-    Pins end as long as it does not fit.
-    """
+    """Return OK if the worker can execute the decision, with its requests marked, else the reason."""
     status = inspect_decision(run)
-    while status != OK:
+    if status != OK:
         restore_statuses(run)
-        if status != NO_MEMORY or not has_cache(run) or run.pool.first_pin == UNKNOWN:
-            return status
-        end_pin(run, run.pool.first_pin)
-        status = inspect_decision(run)
-    return OK
+    return status
 
 
 @jit_inline
@@ -264,7 +257,7 @@ def allocate_memory(run: Run, i: int) -> int:
     shared = hold_hit(cache_of(run), i) * unit
     w.kv_allocated -= shared
     w.kv_shared += shared
-    end_pin_found_by(run, i)
+    end_pin_found_by(cache_of(run), i)
     hit, known = run.prefix[i].num_units * unit, r.num_kv_tokens + r.num_prefill_left
     w.batch_hits += hit
     if r.num_kv_tokens > hit:

@@ -16,12 +16,14 @@ from kvgym.simulator.boundary import (
     expected_tokens,
     has_cache,
     has_sessions,
+    is_closed,
     renew_predictions,
     sessions_of,
 )
 from kvgym.simulator.gaps import count_gap
-from kvgym.simulator.pins import keep_finished
-from kvgym.simulator.prefix_cache import make_room, share_computed
+from kvgym.simulator.prefix_cache import share_computed
+from kvgym.simulator.retention.pins import make_room
+from kvgym.simulator.retention.returns import keep_finished
 from kvgym.simulator.sessions import end_turn
 from kvgym.simulator.tables import (
     BAD_CLOCK,
@@ -220,9 +222,11 @@ def settle(run: Run, noted: int, end: float) -> int:
             deliver(run.requests, run.gap_counts, run.gap_sums, slot, end)
         if slot.num_output_tokens == targets[k]:
             free_memory(run, slot)
+            if has_cache(run):
+                i, closed = slot.request_id, is_closed(run)
+                keep_finished(cache_of(run), run.problem, w, run.turns, run.workload, closed, i, end)
             if has_sessions(run):
                 end_turn(sessions_of(run), run.problem, slot.request_id, end, run.tracker.next_arrival)
-            keep_finished(run, slot.request_id, end)
             complete(w, run.requests, run.finished, slot, end)
             close_up(active, targets, stay, k, gone)
             stay = k + 1

@@ -13,6 +13,7 @@ from kvgym.compiling.references import by_address
 from kvgym.compiling.tables import FRONT, WHOLE, Table, declared
 from kvgym.simulator.prefix_cache import PrefixCache, start_waiting
 from kvgym.simulator.queue import queue_insert
+from kvgym.simulator.retention.returns import count_return
 from kvgym.simulator.sessions import Sessions, expose_turn, pass_arrival
 from kvgym.simulator.tables import (
     CONTENT,
@@ -320,10 +321,18 @@ def wastes_effort(w: Any, p: Any) -> bool:
 
 
 @jit_inline
+def note_return(run: Run, i: int) -> None:
+    """Count the gap before request ``i``, which arrives now, where sessions are known and there is a prefix cache."""
+    if has_cache(run) and has_sessions(run):
+        count_return(run.pool, run.turns, run.requests, i)
+
+
+@jit_inline
 def take_arrivals(run: Run) -> None:
     """Queue all requests with arrival time ≤ now, in (arrival, id) order."""
     while next_arrival_time(run.problem, run.tracker, run.workload) <= run.w.clock:
         i = reveal_next(run)
+        note_return(run, i)
         assign(run.w, run.requests[i])
         join(run.w, run.requests, run.queued, i)
         show_hit(run, i)

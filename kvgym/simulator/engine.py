@@ -14,8 +14,7 @@ from kvgym.compiling.kernel import jit_inline
 from kvgym.simulator.apply_decision import activate, apply_evictions, check_decision
 from kvgym.simulator.batch import finish_batch, start_batch
 from kvgym.simulator.boundary import Run, advance_clock, cache_of, has_cache, next_arrival_time
-from kvgym.simulator.pins import give_way
-from kvgym.simulator.prefix_cache import make_room
+from kvgym.simulator.retention.pins import make_room
 from kvgym.simulator.tables import (
     BUSY,
     DEADLOCK,
@@ -79,8 +78,6 @@ def clear_decision(run: Run) -> None:
     if has_cache(run):
         run.pool.stamp += 1
         run.w.batch_hits = 0
-        if run.pool.first_pin != UNKNOWN:
-            give_way(run)
     d = run.decision
     d.act, d.explicit, d.num_admit, d.num_evict, d.num_put_back = RUN, 0, 0, 0, 0
     d.wait_until = np.inf

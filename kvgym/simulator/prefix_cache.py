@@ -200,7 +200,7 @@ def start_waiting(c: PrefixCache, requests: Any, unit: int, i: int) -> None:
 
 @jit
 def append_cached(c: PrefixCache, b: int) -> None:
-    """Add unit ``b``, which has no holder any more, to the end of the list of cached units."""
+    """Add unit ``b``, which has no holder and no pin any more, to the end of the list of units to be dropped."""
     pool, u = c.pool, c.units[b]
     u.before, u.after = pool.tail, UNKNOWN
     if pool.tail == UNKNOWN:
@@ -208,12 +208,11 @@ def append_cached(c: PrefixCache, b: int) -> None:
     else:
         c.units[pool.tail].after = b
     pool.tail = b
-    pool.num_cached += 1
 
 
 @jit
 def remove_cached(c: PrefixCache, b: int) -> None:
-    """Remove unit ``b`` from the list of cached units."""
+    """Remove unit ``b`` from the list of units to be dropped."""
     pool, u = c.pool, c.units[b]
     if u.before == UNKNOWN:
         pool.head = u.after
@@ -223,7 +222,6 @@ def remove_cached(c: PrefixCache, b: int) -> None:
         pool.tail = u.before
     else:
         c.units[u.after].before = u.before
-    pool.num_cached -= 1
 
 
 @jit
@@ -244,7 +242,8 @@ def enter_map(c: PrefixCache, requests: Any, unit: int, i: int, clock: float) ->
     else:
         pool.spare = c.units[b].after
     u, content = c.units[b], c.contents[c.chain[p.chain + p.num_units]]
-    u.content, u.holders, u.stamp, u.pin = c.chain[p.chain + p.num_units], 1, 0, UNKNOWN
+    u.content, u.holders, u.stamp = c.chain[p.chain + p.num_units], 1, 0
+    u.pins, u.pin = 0, UNKNOWN
     c.held[p.held + p.num_units] = b
     p.num_units += 1
     first = content.unit
@@ -267,6 +266,7 @@ def drop_first(c: PrefixCache, requests: Any, unit: int, clock: float) -> None:
     pool = c.pool
     b = pool.head
     remove_cached(c, b)
+    pool.num_cached -= 1
     u = c.units[b]
     content = c.contents[u.content]
     if u.copy_after == b:
@@ -285,16 +285,6 @@ def drop_first(c: PrefixCache, requests: Any, unit: int, clock: float) -> None:
     pool.spare = b
 
 
-@jit
-def make_room(c: PrefixCache, requests: Any, problem: Any, w: Any, in_use: int) -> None:
-    """Drop cached units until they fit beside the memory that is in use, tokens."""
-    unit = problem.prefix_unit
-    while in_use + c.pool.num_cached * unit > problem.kv_capacity:
-        drop_first(c, requests, unit, w.clock)
-        w.total_dropped_units += 1
-    w.kv_cached = c.pool.num_cached * unit
-
-
 # ------------------------------------------------------------ active requests
 
 
@@ -308,7 +298,9 @@ def hold_hit(c: PrefixCache, i: int) -> int:
         c.held[p.held + j] = b
         u = c.units[b]
         if u.holders == 0:
-            remove_cached(c, b)
+            c.pool.num_cached -= 1
+            if u.pins == 0:
+                remove_cached(c, b)
         else:
             shared += 1
         u.holders += 1
@@ -317,14 +309,16 @@ def hold_hit(c: PrefixCache, i: int) -> int:
 
 @jit
 def give_up(c: PrefixCache, i: int) -> int:
-    """Let request ``i``, active or pinned, give up its units, from the last; return how many of them others hold."""
+    """Let the active request ``i`` give up its units, from the last; return the number of those that others hold."""
     p, shared = c.prefix[i], 0
     for place in range(p.held + p.num_units - 1, p.held - 1, -1):
         b = c.held[place]
         u = c.units[b]
         u.holders -= 1
         if u.holders == 0:
-            append_cached(c, b)
+            c.pool.num_cached += 1
+            if u.pins == 0:
+                append_cached(c, b)
         else:
             shared += 1
     p.left, p.num_units = p.num_units, 0

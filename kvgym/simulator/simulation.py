@@ -111,7 +111,7 @@ class Simulation:
             **empty_caches(table, system.prefix_unit, system.usable_capacities, system.cache_staleness > 0),
             **extra_tables(table, needs),
         }
-        closed, exposed = system.sessions == "closed", "session" in needs
+        closed, exposed = system.sessions == "closed", "session" in needs or system.follows_turns(table)
         given |= empty_sessions(table, given["prefix"], closed=closed, exposed=exposed)
         lengths = {
             "num_requests": n,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, WorkloadError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
-from kvgym.simulator.cache_rules import LRU, parse_rule
+from kvgym.simulator.retention.rules import LRU, CacheRule, parse_rule
 from kvgym.simulator.tables import (
     PROBLEM,
     PROGRESS_KEPT,
@@ -162,7 +162,7 @@ class System:
         prefix_block: tokens that the prefix cache finds, holds and drops together, a multiple of ``block_size``;
             None = ``block_size``. Larger units are faster and find less.
         cache_rule: how long the prefix cache keeps the KV of finished requests, with options as in
-            ``"fixed:seconds=5"``, see :mod:`kvgym.simulator.cache_rules`.
+            ``"fixed:tool=5"``, see :mod:`kvgym.simulator.retention.rules`.
         cache_staleness: seconds (0 to 1e6) until the router of a cluster observes that a content has come to the prefix
             cache of a worker or left it; of several changes within that time it overlooks the earlier ones.
         sessions: ``"open"``: every request arrives at its recorded time. ``"closed"``: only first turns of sessions do;
@@ -261,7 +261,7 @@ class System:
                 raise ConfigError(
                     f"prefix_block = {self.prefix_block} without a prefix cache; set prefix_cache: computed as well"
                 )
-        if parse_rule(self.cache_rule)[0].code != LRU and self.prefix_cache == "off":
+        if self.rule.code != LRU and self.prefix_cache == "off":
             raise ConfigError(
                 f"cache_rule = {shown(self.cache_rule)} without a prefix cache; set prefix_cache: computed as well"
             )
@@ -314,6 +314,11 @@ class System:
         return 0 if self.prefix_cache == "off" else self.prefix_block or self.block_size
 
     @property
+    def rule(self) -> CacheRule:
+        """The cache rule, without the values of its options."""
+        return parse_rule(self.cache_rule)[0]
+
+    @property
     def num_prefill_workers(self) -> int:
         """Number of workers that only prefill."""
         return sum(worker.role == "prefill" for worker in self.workers)
@@ -335,6 +340,19 @@ class System:
         capacities = np.array(sizes, np.int64)
         capacities.setflags(write=False)
         return capacities
+
+    def follows_turns(self, table: RequestTable) -> bool:
+        """Return whether the cache rule observes the turns of sessions.
+
+        Raises:
+            WorkloadError: it needs sessions, and the requests have none.
+        """
+        if self.rule.sessions and table.session_id is None:
+            raise WorkloadError(
+                f"cache rule {self.rule.name!r} observes the turns of sessions, but the requests have no session_id; "
+                "choose a workload with sessions, or the rule lru or fixed"
+            )
+        return self.rule.code != LRU and table.session_id is not None
 
     def check_whole_prompts(self, what: str) -> None:
         """Check that every request computes and holds its whole prompt itself.
@@ -378,7 +396,7 @@ class System:
         p = problem[0]
         longest = int((table.prompt_len + table.output_len).max()) if len(table) else 0
         p["block_size"], p["prefix_unit"] = self.block_size, self.prefix_unit
-        rule, options = parse_rule(self.cache_rule)
+        rule, options = self.rule, parse_rule(self.cache_rule)[1]
         p["cache_rule"] = rule.code
         p["rule_params"][: len(options)] = options
         p["num_requests"] = len(table)

@@ -189,17 +189,25 @@ DECISION = np.dtype(
 )
 """Decision of a policy; its lists are separate arrays."""
 
+RETURN_KINDS, GAP_CLASSES = 2, 16
+"""Kinds of gaps between turns, and classes of their lengths, see :mod:`kvgym.simulator.retention.returns`."""
+
 POOL = np.dtype(
     [
         ("num_cached", "i8"),  # units without a holder
-        ("head", "i4"),  # first of them: the next to be dropped
+        ("head", "i4"),  # first of those without a pin: the next to be dropped
         ("tail", "i4"),
         ("spare", "i4"),  # first unused row among the used ones
         ("num_rows", "i4"),  # rows that have been used
         ("stamp", "i8"),  # of the decision being made or checked
         ("next_full", "i8"),  # worker iteration before which no decoding request fills a unit
-        ("first_pin", "i4"),  # finished requests that still hold their units, by deadline
+        ("first_pin", "i4"),  # finished requests with pins, by deadline
         ("last_pin", "i4"),
+        ("num_pins", "i8"),
+        ("turn_counts", "i8", (RETURN_KINDS,)),  # turns that have finished
+        ("gap_counts", "i8", (RETURN_KINDS,)),  # gaps after them that have ended
+        ("gap_totals", "f8", (RETURN_KINDS,)),  # s, their sum
+        ("gaps", "i8", (RETURN_KINDS * GAP_CLASSES,)),  # gaps by class
     ],
     align=True,
 )
@@ -208,13 +216,14 @@ POOL = np.dtype(
 UNIT = np.dtype(
     [
         ("content", "i4"),
-        ("holders", "i4"),  # active and pinned requests that hold it
+        ("holders", "i4"),  # active requests that hold it
         ("before", "i4"),  # neighbours in the list of cached units; ``after`` also links unused rows
         ("after", "i4"),
         ("copy_before", "i4"),  # ring of the units with the same content, in order of entry
         ("copy_after", "i4"),
         ("planned", "i4"),  # change of holders by the decision of ``stamp``
-        ("pin", "i4"),  # pinned request that ends with it, UNKNOWN if there is none
+        ("pins", "i4"),  # finished requests with a pin that has it
+        ("pin", "i4"),  # one of them that ends with it, UNKNOWN if there is none
         ("stamp", "i8"),
     ],
     align=True,
@@ -234,8 +243,8 @@ PREFIX = np.dtype(
         ("held", "i8"),  # place of its units in the table of held units
         ("length", "i4"),  # of its chain
         ("most", "i4"),  # most units that it may find while it waits
-        ("num_units", "i4"),  # found while it waits; held, and open to others, while it is active or pinned
-        ("left", "i4"),  # units that it gave up last
+        ("num_units", "i4"),  # found while it waits; held, and open to others, while it is active
+        ("left", "i4"),  # units that it gave up last, and pinned if it is
         (
             "before",
             "i4",
@@ -310,10 +319,7 @@ PROBLEM = np.dtype(
         ("kv_capacity", "i8"),  # of whole blocks
         ("block_size", "i8"),  # tokens
         ("prefix_unit", "i8"),  # tokens of a unit of the prefix cache, whole blocks; 0: no prefix cache
-        (
-            "cache_rule",
-            "i8",
-        ),  # code of the rule for finished requests, see `cache_rules`; 0: none stays pinned
+        ("cache_rule", "i8"),  # code of the rule, see `retention.rules`
         ("rule_params", "f8", (4,)),  # and its options
         ("num_requests", "i8"),
         ("prefill_emits", "i8"),  # 1: the last prefill chunk emits output token 1

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -60,18 +60,21 @@ class ReferencePool:
         self.listed = list[Unit]()  # oldest first
 
     def references(self) -> Counter[Unit]:
-        """Return how many running requests and pins hold each used unit."""
-        held = [table.units for table in self.tables.values()] + [units for _, units in self.pins.values()]
-        return Counter(itertools.chain.from_iterable(held))
+        """Return how many running requests hold each used unit."""
+        return Counter(itertools.chain.from_iterable(table.units for table in self.tables.values()))
+
+    def pinned(self) -> set[Unit]:
+        """Return the units of all pins, used or not."""
+        return set[Unit]().union(*(units for _, units in self.pins.values()))
 
     def held(self) -> set[Unit]:
         """Return the used units."""
         return set(self.references())
 
     def order_of_eviction(self) -> list[Unit]:
-        """Return the cached units, next victim first: in order of release."""
-        held = self.held()
-        return sorted((unit for unit in self.listed if unit not in held), key=attrgetter("released"))
+        """Return the cached units without a pin, next victim first: in order of release."""
+        spared = self.held() | self.pinned()
+        return sorted((unit for unit in self.listed if unit not in spared), key=attrgetter("released"))
 
     def blocks_of(self, tokens: int) -> int:
         """Return the blocks of a request that has KV of ``tokens`` tokens, whether shared or its own."""
@@ -176,19 +179,22 @@ class ReferencePool:
         """End or evict a request: it gives back its units, the last one first."""
         table = self.tables.pop(i)
         self.blank += self.private(table)
-        self.pins[i] = 0.0, table.units
-        self.unpin(i)
+        self.give_back(table.units)
+
+    def give_back(self, units: list[Unit]) -> None:
+        """Make units the last victims, the last unit first."""
+        for unit in reversed(units):
+            self.releases += 1
+            unit.released = self.releases
 
     def pin(self, i: Any, units: list[Unit], deadline: float) -> None:
-        """Let a finished request hold the units that it has just given back."""
+        """Spare the units that a finished request has just given back."""
         if units:
             self.pins[i] = deadline, units
 
     def unpin(self, i: Any) -> None:
-        """End a pin: its units are given back, the last one first."""
-        for unit in reversed(self.pins.pop(i)[1]):
-            self.releases += 1
-            unit.released = self.releases
+        """End a pin; its units become the last victims, unless they are used or have another pin."""
+        self.give_back(self.pins.pop(i)[1])
 
     def first_pin(self) -> Any:
         """Return the request with the pin that ends first, of equal deadlines the one pinned first."""
@@ -196,9 +202,13 @@ class ReferencePool:
 
     def drop(self, count: int) -> int:
         """Make the blocks of the next ``count`` victims blank; return how many units there were."""
-        victims = self.order_of_eviction()[:count]
-        for unit in victims:
-            self.listed.remove(unit)
+        victims: list[Unit] = []
+        while len(victims) < count and (order := self.order_of_eviction() or self.pins):
+            if isinstance(order, dict):
+                self.unpin(self.first_pin())
+                continue
+            victims.append(order[0])
+            self.listed.remove(order[0])
         self.blank += self.per_unit * len(victims)
         return len(victims)
 
@@ -259,7 +269,7 @@ def run_reference(
     unit: int,
     progress: str,
     share: str = "computed",
-    keep: float = 0.0,
+    keep: Callable[[int], float] = lambda i: 0.0,
 ) -> tuple[list[Outcome], list[Iteration]]:
     """Serve requests first come, first served on one worker; every iteration takes 1 s.
 
@@ -278,9 +288,8 @@ def run_reference(
         progress: what evicted requests keep: ``"lost"`` = nothing; ``"recompute"`` = their output tokens, with KV
             to prefill again.
         share: see :class:`ReferencePool`. If ``"scheduled"``, running requests grow before others start.
-        keep: time for which finished requests stay pinned (s). Before a decision pins end that are due, in the way
-            of running requests, or beside an empty worker while requests wait; and when a request starts that finds
-            the last of the pinned units last.
+        keep: time for which the units of a finished request are spared (s), or until a request starts with a hit that
+            ends with the last of them.
 
     Returns:
         The outcome of each request, and the iterations.
@@ -298,12 +307,6 @@ def run_reference(
         while future and arrival[future[0]] <= clock:
             waiting.append(future.pop(0))
         waiting.sort(key=lambda i: (arrival[i], i))
-        while (first := pool.first_pin()) is not None and (
-            (waiting and not active)
-            or pool.free < sum(pool.growth(i, 1) for i in active)
-            or pool.pins[first][0] <= clock
-        ):
-            pool.unpin(first)
         known = {i: prompt[i] + generated[i] for i in waiting}
         matches = {i: pool.match(i, known[i]) for i in waiting}
         hits = {i: unit * len(match) for i, match in matches.items()}
@@ -320,14 +323,16 @@ def run_reference(
             left -= need
             admitted.append(i)
 
-        starts, found = [(i, known[i], known[i]) for i in admitted], list[tuple[int, int] | None]()
-        if share == "computed":  # starts hold their hits before growth may evict them
-            found += pool.admit_many(starts) or []
-            assert found == [(hits[i], known[i] - hits[i]) for i in admitted]
         for i in admitted:
             ends = [j for j, (_, units) in pool.pins.items() if matches[i] and units[-1] is matches[i][-1]]
             if ends:
                 pool.unpin(ends[-1])
+        while pool.pins and pool.pins[first := pool.first_pin()][0] <= clock:
+            pool.unpin(first)
+        starts, found = [(i, known[i], known[i]) for i in admitted], list[tuple[int, int] | None]()
+        if share == "computed":  # starts hold their hits before growth may evict them
+            found += pool.admit_many(starts) or []
+            assert found == [(hits[i], known[i] - hits[i]) for i in admitted]
         assert all(pool.grow(i, 1) for i in active)
         if share == "scheduled":
             found += [pool.admit(*start) for start in starts]
@@ -359,6 +364,6 @@ def run_reference(
                 active.remove(i)
                 units = pool.tables[i].units
                 pool.release(i)
-                if keep:
-                    pool.pin(i, units, clock + keep)
+                if seconds := keep(i):
+                    pool.pin(i, units, clock + seconds)
     return outcomes, trace

@@ -111,7 +111,7 @@ SCENARIO_OPTIONS: dict[str, Declared] = {
     ),
     "cache_rule": _option(
         "hardware",
-        "How long the prefix cache keeps the KV of finished requests: lru, or e.g. fixed:seconds=5 "
+        "How long the prefix cache keeps the KV of finished requests: lru, or e.g. fixed:tool=5 "
         "(kvgym list cache-rules).",
     ),
     "rules": _option(

@@ -27,6 +27,7 @@ from kvgym.simulator.boundary import (
     assign,
     count_arrival,
     next_arrival_time,
+    note_return,
     reveal_next,
     stalled,
     wastes_effort,
@@ -87,6 +88,7 @@ def settle_route(c: Cluster, k: int) -> int:
     else:
         count_arrival(run_of(c, k))
         assign(c.workers[k], c.requests[t.request])
+        note_return(run_of(c, k), t.request)
         place(c, k, t.request, True)
     return OK
 

@@ -1,7 +1,7 @@
 """Cache rules: how long the KV of a request that has finished is kept for the next turn of its conversation.
 
 A rule gives every finished request a time to live, for which its units of the prefix cache stay pinned
-(:mod:`kvgym.simulator.pins`). It is a setting of the system, ``cache_rule``, and works beside every policy.
+(:mod:`kvgym.simulator.retention.pins`). It is a setting of the system, ``cache_rule``, and works beside every policy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.utils.specs import parse_spec
 
-LRU, FIXED = 0, 1
+LRU, FIXED, RELOAD_COST, CLAIRVOYANT = 0, 1, 2, 3
 """Codes of the rules, PROBLEM.cache_rule."""
 
 
@@ -44,7 +44,7 @@ class CacheRule:
         summary: one line for listings.
         code: number by which compiled code knows it.
         options: its numbers, in the order of PROBLEM.rule_params.
-        needs: what it observes beyond finished requests, subset of :data:`kvgym.policy.NEEDS`.
+        sessions: whether it observes the turns of sessions.
         paper: authors and title, or "" if it comes from practice.
     """
 
@@ -52,7 +52,7 @@ class CacheRule:
     summary: str
     code: int
     options: tuple[RuleOption, ...] = ()
-    needs: frozenset[str] = frozenset()
+    sessions: bool = False
     paper: str = ""
 
 
@@ -60,9 +60,38 @@ _RULES = (
     CacheRule("lru", "keep nothing longer: the KV that is unused for longest goes first", LRU),
     CacheRule(
         "fixed",
-        "keep the KV of every finished request for a fixed time",
+        "keep KV for a fixed time, one for turns that wait for a person and for requests without sessions, and one for "
+        "turns that wait for a tool",
         FIXED,
-        (RuleOption("seconds", 10.0, "time to live, seconds > 0, or inf", lambda x: x > 0),),
+        (
+            RuleOption(
+                "user", 0.0, "time to live before a person's turn, seconds ≥ 0, or inf", lambda x: x >= 0
+            ),
+            RuleOption("tool", 10.0, "time to live before a tool's, seconds ≥ 0, or inf", lambda x: x >= 0),
+        ),
+    ),
+    CacheRule(
+        "reload_cost",
+        "keep KV as long as its expected use, by the gaps of the same kind (a person, a tool) so far, exceeds that of "
+        "the KV that it displaces",
+        RELOAD_COST,
+        (
+            RuleOption(
+                "first",
+                10.0,
+                "time to live before any gap of the kind, seconds ≥ 0",
+                lambda x: x >= 0,
+            ),
+        ),
+        sessions=True,
+        paper="after CacheTTL (H. Li et al., Continuum, arXiv 2511.02230)",
+    ),
+    CacheRule(
+        "clairvoyant",
+        "drop KV first that no turn will use, then that of the turn that comes last: knows the true gaps, which no "
+        "server does",
+        CLAIRVOYANT,
+        sessions=True,
     ),
 )
 
@@ -74,14 +103,14 @@ def parse_rule(spec: Any) -> tuple[CacheRule, tuple[float, ...]]:
     """Return a rule and the values of its options.
 
     Args:
-        spec: its name, with options as in ``"fixed:seconds=5"``.
+        spec: its name, with options as in ``"fixed:tool=5"``.
 
     Raises:
         ConfigError: an unknown option, or a value out of range.
         UnknownNameError: there is no rule of this name.
     """
     if not isinstance(spec, str):
-        raise ConfigError(f"cache_rule = {shown(spec)}; expected a name, as in 'fixed:seconds=5'")
+        raise ConfigError(f"cache_rule = {shown(spec)}; expected a name, as in 'fixed:tool=5'")
     name, given = parse_spec(spec, "cache rule")
     if name not in CACHE_RULES:
         raise UnknownNameError("cache rule", name, CACHE_RULES)

@@ -1,0 +1,117 @@
+"""Cache rules, worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kvgym
+from kvgym.batch_time import UnitBatchTime
+from kvgym.compiling.kernel import uncompiled
+from kvgym.compiling.records import records
+from kvgym.errors import WorkloadError
+from kvgym.simulator.retention.returns import best_time, class_of
+from kvgym.simulator.retention.rules import parse_rule
+from kvgym.simulator.system import System
+from kvgym.simulator.tables import GAP_CLASSES, POOL, WORKER
+from kvgym.workloads.hashes import BlockHashes
+from kvgym.workloads.table import GAP_KINDS, RequestTable
+
+USER, TOOL = map(GAP_KINDS.index, ("user", "tool"))
+
+
+@pytest.mark.parametrize(
+    ("gap", "expected"), [(0, 0), (2**-4, 0), (0.07, 1), (1, 4), (1.1, 5), (1024, 14), (2049, 15), (1e9, 15)]
+)
+def test_classes_of_gaps_end_at_powers_of_two(gap, expected):
+    assert uncompiled(class_of)(gap) == expected
+
+
+def time_to_live(gaps: list[float], turns: int, dropped: int) -> float:
+    """Return the choice of the rule after some gaps, with 10 units of memory, 100 s after the start."""
+    pool, worker = records(POOL, 1)[0], records(WORKER, 1)[0]
+    for gap in gaps:
+        pool.gaps[TOOL * GAP_CLASSES + uncompiled(class_of)(gap)] += 1
+    pool.gap_counts[TOOL], pool.turn_counts[TOOL] = len(gaps), turns
+    worker.total_dropped_units = dropped
+    return float(uncompiled(best_time)(pool, worker, 10, 7.0, TOOL, 100.0))
+
+
+@pytest.mark.parametrize(
+    ("gaps", "turns", "dropped", "expected"),
+    [
+        ([], 3, 50, 7),  # nothing is known
+        ([1, 1, 1, 8], 4, 0, 8),  # nothing is dropped: memory costs nothing, and 8 s find all of them
+        # A place lasts 10 * 100 / 50 = 20 s, so a second costs 0.05. Of the times to live 1 s is worth 3 - 4 * 0.05 and
+        # 8 s are worth 4 - (3 + 8) * 0.05; as none comes back between, 2 and 4 s are worth less.
+        ([1, 1, 1, 8], 4, 50, 8),
+        # It lasts 4 s: 1 s is worth 3 - 4 / 4 = 2, and 8 s are worth 4 - 11 / 4.
+        ([1, 1, 1, 8], 4, 250, 1),
+        # Only one turn in ten comes back, after 8 s, and a place lasts 20 s: 1 - (9 * 8 + 8) / 20 is below 0.
+        ([8], 10, 50, 0),
+    ],
+)
+def test_reload_cost_weighs_the_gaps_seen_so_far(gaps, turns, dropped, expected):
+    assert time_to_live(gaps, turns, dropped) == expected
+
+
+def sessions() -> RequestTable:
+    """Return turns of sessions A, B and C, each of 4 tokens, which is all that a session has in common.
+
+    Their first turns end at 1, 2 and 3 s. What follows: A: a person, at 20 s; B: a tool, at 10 s; C: nothing. At 5 s D
+    comes, which needs half of the memory of 16 tokens.
+    """
+    rows = [(0, "A", 1), (1, "B", 1), (2, "C", 1), (5, "D", 1), (10, "B", 2), (20, "A", 2)]
+    chains = [[(name, j) for j in range(2)] for _, name, _ in rows]
+    prompts = np.array([4, 4, 4, 7, 5, 5])
+    return RequestTable.from_columns(
+        arrival_time=[float(row[0]) for row in rows],
+        prompt_len=prompts,
+        output_len=np.ones(6, int),
+        session_id=["ABCD".index(row[1]) for row in rows],
+        turn=[row[2] for row in rows],
+        think_time=[0, 0, 0, 0, 8, 19],
+        gap_kind=[USER, USER, USER, USER, TOOL, USER],
+        hashes=BlockHashes.from_rows(chains, np.full(6, 4), 2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "hits"),
+    [
+        # Three sessions leave 12 of 16 tokens; D needs 8, so two units are dropped: those of A, the first to end.
+        ("lru", {"B": 4, "A": 0}),
+        (
+            "fixed:user=100,tool=100",
+            {"B": 4, "A": 0},
+        ),  # in the order of the deadlines, which is that of the ends
+        ("fixed:tool=100,user=0", {"B": 4, "A": 0}),
+        # Only B is not kept. When it comes back it needs a unit more than is free, and A has the earliest deadline.
+        ("fixed:tool=0,user=100", {"B": 0, "A": 2}),
+        ("clairvoyant", {"B": 4, "A": 4}),  # C does not come back
+    ],
+)
+@pytest.mark.parametrize("loop", ["open", "closed"])
+def test_rules_by_hand(rule: str, hits: dict[str, Any], loop: str) -> None:
+    system = System(
+        16, UnitBatchTime(), block_size=2, prefix_cache="computed", cache_rule=rule, sessions=loop
+    )
+    result = kvgym.simulate(system, sessions(), "fcfs", log=True, compiled=False)
+    assert result.requests["finish_time"].tolist() == [1, 2, 3, 6, 11, 21]
+    found = {round(row["start_time"]): int(row["hit_tokens"]) for row in result.log if row["num_admitted"]}
+    assert {"B": found[10], "A": found[20]} == hits
+
+
+def test_rules_that_observe_turns_need_sessions():
+    table = RequestTable.from_columns(arrival_time=[0.0], prompt_len=[3], output_len=[2])
+    for rule in ("reload_cost", "clairvoyant"):
+        system = System(16, UnitBatchTime(), prefix_cache="computed", cache_rule=rule)
+        with pytest.raises(WorkloadError, match=f"cache rule '{rule}' observes the turns of sessions"):
+            kvgym.simulate(system, table, "fcfs")
+
+
+def test_numbers_are_in_the_order_of_the_kinds():
+    assert parse_rule("fixed:tool=3,user=5")[1] == (5.0, 3.0)
+    assert GAP_KINDS == ("user", "tool")
