@@ -130,8 +130,14 @@ __all__ = [
 SCHEDULING_IDS = {version: name for name, entry in BUILT_IN.items() for version in entry.ids}
 """Ids of the built-in environments that schedule one worker, and their kinds of action."""
 
-ROUTING_IDS = {"kvgym/Route-v0": "route"}
+ROUTING_IDS = {"kvgym/Route-v0": "route", "kvgym/Route-v1": "route"}
 """Ids of the environments that route requests to the workers of a cluster."""
+
+ROUTING_ARGUMENTS: dict[str, dict[str, object]] = {
+    "kvgym/Route-v0": {},
+    "kvgym/Route-v1": {"caches": True},
+}
+"""Their default arguments."""
 
 IDS = {**SCHEDULING_IDS, **ROUTING_IDS}
 """Ids of all built-in environments, and their kinds of action."""
@@ -145,7 +151,11 @@ ROUTE_SUMMARY = "the worker of a cluster that serves a request; a built-in sched
 def environment_names() -> dict[str, str]:
     """Return the ids of all environments and their summaries."""
     lines = {version: line for name in ACTIONS for version, line in ACTIONS[name].lines.items()}
-    return lines | dict.fromkeys(ROUTING_IDS, ROUTE_SUMMARY)
+    routing = {
+        name: f"{ROUTE_SUMMARY}; observes the prefix caches" if "caches" in arguments else ROUTE_SUMMARY
+        for name, arguments in ROUTING_ARGUMENTS.items()
+    }
+    return lines | routing
 
 
 def register_all() -> None:
@@ -157,4 +167,5 @@ def register_all() -> None:
                 entry_point="kvgym.envs.routing.environment:RoutingEnv",
                 vector_entry_point="kvgym.envs.routing.vector_environment:RoutingVectorEnv",
                 max_episode_steps=ROUTING_STEPS,
+                kwargs=ROUTING_ARGUMENTS[name],
             )

@@ -12,10 +12,11 @@ import gymnasium as gym
 from gymnasium import spaces
 from pydantic import BaseModel
 
-from kvgym.envs import IDS, ROUTING_IDS, environment_names
+from kvgym.envs import IDS, ROUTING_ARGUMENTS, ROUTING_IDS, environment_names
+from kvgym.envs.routing.caches import CACHE_FEATURES
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
-from kvgym.envs.routing.features import REQUEST_FEATURES, SYSTEM_FEATURES, WORKER_FEATURES
+from kvgym.envs.routing.features import REQUEST_FEATURES, SYSTEM_FEATURES, WORKER_FEATURES, observation_size
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.explaining import TITLES, Feature, observation_rows, rows
@@ -106,18 +107,18 @@ def scheduling_page(name: str, action: str) -> list[str]:
 
 def routing_page(name: str, action: str) -> list[str]:
     """Return the sections of the page of the environment that routes."""
-    config = RoutingConfig.of()
-    env = RoutingEnv()
+    arguments: dict[str, Any] = ROUTING_ARGUMENTS[name]
+    config, env = RoutingConfig.of(**arguments), RoutingEnv(**arguments)
     about, bounds, workers = sections(RoutingEnv), env.observation_space, env.action_space
     assert isinstance(bounds, spaces.Box)
     assert isinstance(workers, spaces.Discrete)
-    at = len(SYSTEM_FEATURES)
+    at, count = len(SYSTEM_FEATURES), int(workers.n)
     groups = (
         ("The cluster", SYSTEM_FEATURES, 0, ""),
         ("The request to be routed", REQUEST_FEATURES, at, ""),
         ("Each worker w", WORKER_FEATURES, at + len(REQUEST_FEATURES), "w"),
+        ("The prefix cache of each worker w", CACHE_FEATURES, observation_size(count), "w"),
     )
-    count = int(workers.n)
     return [
         markdown(about[""]),
         markdown(about["Description"]),

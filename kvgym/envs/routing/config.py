@@ -30,7 +30,7 @@ INFORMATION = {
 
 
 class RoutingConfig(Description):
-    """Keyword arguments of ``kvgym/Route-v0``.
+    """Keyword arguments of ``kvgym/Route-v0`` and ``kvgym/Route-v1``.
 
     Attributes:
         scenario: name or YAML file of the base scenario; the fields below override it.
@@ -59,6 +59,7 @@ class RoutingConfig(Description):
         stall_limit: consecutive decisions of a worker without a new token after which an episode is truncated;
             None = the scenario's.
         time_scale: scale of features that are times, seconds: x is observed as x / (x + scale).
+        caches: whether the agent observes the prefix caches, and how fast each worker is. It switches prefix caches on.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -82,6 +83,7 @@ class RoutingConfig(Description):
     horizon: float | None = Field(default=None, gt=0)
     stall_limit: int | None = Field(default=None, ge=1)
     time_scale: float = Field(default=10.0, gt=0)
+    caches: bool = False
 
     @classmethod
     def of(cls, **arguments: Any) -> RoutingConfig:
@@ -132,6 +134,9 @@ class RoutingConfig(Description):
         if isinstance(workers, tuple):
             workers = [group.model_dump() for group in workers]
         scenario = base.override(workers=workers)
+        if self.caches and scenario.system.prefix_cache == "off":
+            rules = {**scenario.system.model_dump(), "prefix_cache": "computed"}
+            scenario = scenario.override(system=rules)
         system = scenario.make_system()
         count, prefill = len(system.all_workers), system.num_prefill_workers
         if max(prefill, count - prefill) < 2:

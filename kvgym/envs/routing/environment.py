@@ -43,7 +43,7 @@ _FLAGS: dict[str, Any] = {
 
 
 class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
-    """``kvgym/Route-v0``: routing requests to workers, each with its own scheduler and KV cache.
+    """``kvgym/Route-v1``: routing requests to workers, each with its own scheduler and KV cache.
 
     Description:
         Requests arrive over time. Each is sent to a worker at once and stays there; with separate prefill and decode
@@ -62,6 +62,8 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         - ``system`` (5,): requests in the system, arrival rate, time
         - ``request`` (12,): the request to be routed, with the revealed ``information``
         - ``workers`` (11 r,): 11 features of each worker
+        - ``caches`` (5 r,): with the argument ``caches``, 5 more features of each worker: what it has of the request,
+          which is known late by the system's ``cache_staleness``, and how fast it is
 
         ``observation="flat"`` concatenates them in this order, ``"dict"`` keeps the keys, and ``"rllib"`` has the
         flat observation and a float32 ``action_mask``.
@@ -95,6 +97,8 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         ``render_mode``.
 
     Version History:
+        - v1: the agent observes the prefix caches (``caches``), which are on. Give a workload with
+          common prefixes, such as ``"coding-agent"``.
         - v0: first version.
 
     Attributes:
@@ -145,7 +149,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Name of each number of the flat observation."""
-        return feature_names(self._count)
+        return feature_names(self.config, self._count)
 
     # ------------------------------------------------------------ episodes
 

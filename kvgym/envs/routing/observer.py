@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.checked_build import check, guarded, watched
 from kvgym.compiling.kernel import uncompiled
+from kvgym.envs.routing.caches import CACHE_FEATURES, observe_caches
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.features import (
     LOADS,
@@ -26,23 +27,36 @@ from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
 
 
-def parts(num_workers: int) -> Parts:
+def size_of(config: RoutingConfig, num_workers: int) -> int:
+    """Return the length of the flat observation."""
+    return observation_size(num_workers) + (len(CACHE_FEATURES) * num_workers if config.caches else 0)
+
+
+def parts(config: RoutingConfig, num_workers: int) -> Parts:
     """Return the slice (start, stop) of each key of the Dict observation in the flat one."""
     a, b = len(SYSTEM_FEATURES), len(SYSTEM_FEATURES) + len(REQUEST_FEATURES)
-    return {"system": (0, a), "request": (a, b), "workers": (b, observation_size(num_workers))}
+    c, end = observation_size(num_workers), size_of(config, num_workers)
+    return {
+        "system": (0, a),
+        "request": (a, b),
+        "workers": (b, c),
+        **({"caches": (c, end)} if end > c else {}),
+    }
 
 
-def feature_names(num_workers: int) -> tuple[str, ...]:
+def feature_names(config: RoutingConfig, num_workers: int) -> tuple[str, ...]:
     """Return the name of each number of the flat observation, e.g. ``"worker.2.kv"``."""
     names = [f"system.{name}" for name, _ in SYSTEM_FEATURES]
     names += [f"request.{name}" for name, _ in REQUEST_FEATURES]
-    return (*names, *(f"worker.{k}.{name}" for k in range(num_workers) for name, _ in WORKER_FEATURES))
+    for features in (WORKER_FEATURES, *([CACHE_FEATURES] if config.caches else [])):
+        names += [f"worker.{k}.{name}" for k in range(num_workers) for name, _ in features]
+    return tuple(names)
 
 
 def observation_space(config: RoutingConfig, num_workers: int) -> spaces.Space[Any]:
     """Return the space of observations, float32 in [0, 1]."""
-    flat = spaces.Box(0.0, 1.0, (observation_size(num_workers),), np.float32)
-    return space_of(config.observation, flat, num_workers, parts(num_workers))
+    flat = spaces.Box(0.0, 1.0, (size_of(config, num_workers),), np.float32)
+    return space_of(config.observation, flat, num_workers, parts(config, num_workers))
 
 
 class Observer:
@@ -58,11 +72,11 @@ class Observer:
         """Allocate memory for a cluster of ``num_workers``."""
         self.config, self.num_workers = config, num_workers
         self.settings = settings
-        self.flat: NDArray[np.float32] = guarded(np.zeros(observation_size(num_workers), np.float32))
+        self.flat: NDArray[np.float32] = guarded(np.zeros(size_of(config, num_workers), np.float32))
         self.mask: NDArray[np.uint8] = guarded(np.ones(num_workers, np.uint8))
         self.loads = guarded(np.zeros(num_workers * LOADS))
         self.episode = guarded(np.zeros(1, ROUTING_EPISODE))
-        self._parts = parts(num_workers)
+        self._parts = parts(config, num_workers)
 
     def attach(self, simulation: ClusterSimulation) -> None:
         """Start observing another run, from its beginning."""
@@ -74,10 +88,12 @@ class Observer:
         tables = [own[name] if name in own else getattr(simulation, name) for name in TABLES]
         self._addresses = np.array([table.ctypes.data for table in tables], np.int64)
         self._size = n
-        self._entry = (
-            watched(observe.compiled, lambda: "observation of a cluster", self.check_memory)
+        self._scales = np.array([self.settings["time_scale"][0], self.settings["duration_scale"][0]])
+        self._entry, self._caches = (
+            watched(kernel.compiled, lambda: "observation of a cluster", self.check_memory)
             if simulation.compiled
-            else uncompiled(observe)
+            else uncompiled(kernel)
+            for kernel in (observe, observe_caches)
         )
 
     def changing(self) -> list[NDArray[Any]]:
@@ -96,7 +112,7 @@ class Observer:
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit the observed run and its addresses, which are valid in this process only."""
-        omitted = ("_simulation", "_addresses", "_entry")
+        omitted = ("_simulation", "_addresses", "_entry", "_caches")
         return {name: value for name, value in vars(self).items() if name not in omitted}
 
     def check_memory(self, culprit: str) -> None:
@@ -112,7 +128,11 @@ class Observer:
 
     def update(self, ended: bool = False) -> int:
         """Update observation, mask and rewards; return the request to be routed, -1 at the end."""
-        return int(self._entry(self._addresses, self._size, self.num_workers, 1 if ended else 0))
+        request = int(self._entry(self._addresses, self._size, self.num_workers, 1 if ended else 0))
+        if self.config.caches:
+            at = observation_size(self.num_workers)
+            self._caches(*self._simulation.addresses(), request, self._scales, self.flat, at)
+        return request
 
     def present(self) -> Any:
         """Return the observation in the form of its space, in memory of its own."""

@@ -1,4 +1,4 @@
-"""The vector environment of ``kvgym/Route-v0``: N clusters behind one ``step``."""
+"""The vector environment of ``kvgym/Route-v0`` and ``kvgym/Route-v1``: N clusters behind one ``step``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from kvgym.envs.closing import Closed
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
-from kvgym.envs.routing.features import observation_size
-from kvgym.envs.routing.observer import parts
+from kvgym.envs.routing.observer import parts, size_of
 from kvgym.envs.routing.state import RoutingState
 from kvgym.envs.scheduling.actions.reading import outside
 from kvgym.envs.scheduling.stepping import RUNNING, START, STEP, TERMINATED, TRUNCATED
@@ -52,7 +51,7 @@ class RoutingEpisodes:
         workers = int(self.envs[0].action_space.n)
         self.todo = np.zeros(count, np.uint8)
         self.actions = np.zeros((count, 1))
-        self.observations = np.zeros((count, observation_size(workers)), np.float32)
+        self.observations = np.zeros((count, size_of(config, workers)), np.float32)
         self.masks = np.zeros((count, workers), np.uint8)
         self.rewards, self.times = np.zeros(count), np.zeros(count)
         self.terms = np.zeros((count, len(REWARD_TERMS)))
@@ -132,7 +131,7 @@ class RoutingVectorEnv(ServingVectorEnv):
         self.episodes = RoutingEpisodes(self.config, self.num_envs, compiled=compiled)
         first = self.episodes.envs[0]
         self.single_action_space, self.single_observation_space = first.action_space, first.observation_space
-        self._parts = parts(self.episodes.masks.shape[1])
+        self._parts = parts(self.config, self.episodes.masks.shape[1])
 
     def _state_of(self, i: int) -> RoutingState:
         generator = self._generators[i].bit_generator.state

@@ -207,6 +207,12 @@ class ClusterSimulation(Simulation):
         found = function.compiled if self.compiled else uncompiled(function)
         return function_handle(found, signature, compiled=self.compiled)
 
+    def addresses(self) -> tuple[Any, ...]:
+        """Return addresses and lengths of all tables, and handles, as the compiled loop takes them."""
+        if self._addresses is None:
+            self._addresses = self._find_tables()
+        return self._addresses
+
     def _find_tables(self) -> tuple[Any, ...]:
         """Return addresses and lengths of all tables, and the handles of the functions of every worker."""
         array: Any
@@ -256,11 +262,10 @@ class ClusterSimulation(Simulation):
             else uncompiled(run_cluster)
         )
         while True:
-            if self._addresses is None:
-                self._addresses = self._find_tables()
+            addresses = self.addresses()
             if resume not in (RESUME_ROUTE, RESUME_REASSIGN):
                 self.tracker[0]["request"] = UNKNOWN
-            status = int(entry(*self._addresses, resume, ask, budget))
+            status = int(entry(*addresses, resume, ask, budget))
             if status != ROUTE:
                 self.tracker[0]["request"] = UNKNOWN
             if status != LOG_FULL:
