@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -153,6 +152,8 @@ def _unfinished() -> Iterator[Case]:
         if seed % 2 == 1:  # many to choose from
             table = table.replace(arrival_time=np.where(np.arange(20) < 12, 0.0, table.arrival_time))
         yield Case(table, System(48, UnitBatchTime(), horizon=8.0), seed)
+    cached = System(48, UnitBatchTime(), horizon=8.0, prefix_cache="computed", prefix_block=2)
+    yield Case(with_common_prefixes(table, 2), cached, seed)
 
 
 def _clusters() -> Iterator[Case]:
@@ -310,13 +311,11 @@ def uses_only_declared_columns(make: Make, case: Case) -> None:
 def does_not_know_the_future(make: Make, case: Case) -> None:
     """It does not depend on true lengths before requests finish, or on requests before they arrive."""
     rng, until = np.random.default_rng(case.seed), case.system.horizon
-    late = case.table.arrival_time > until
-    columns: dict[str, Any] = {column: values.copy() for column, values in case.table.columns().items()}
-    for values in columns.values():
-        values[late] = values[late][rng.permutation(int(late.sum()))]
-    columns["arrival_time"][late] = until + 1 + rng.integers(0, 20, int(late.sum()))
-    columns["forecasts"] = case.table.forecasts
-    tables = [case.table, type(case.table).from_columns(classes=case.table.classes, **columns)]
+    times, rows = case.table.arrival_time.copy(), np.arange(len(case.table))
+    late = times > until
+    rows[late] = rng.permutation(rows[late])
+    times[late] = np.sort(until + 1 + rng.integers(0, 20, int(late.sum())))
+    tables = [case.table, case.table.as_arrived(rows, times)]
     if "true_length" not in needs_of(make()):  # new lengths are too long to finish before the horizon
         lengths = (10 + case.table.output_len, rng.integers(10, 30, len(case.table)))
         predicted = case.table.predicted_output_len

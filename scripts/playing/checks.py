@@ -10,7 +10,7 @@ import numpy as np
 
 from kvgym.contract.cache_invariants import check_cache
 from kvgym.envs.scheduling.episode_tables import EpisodeTables
-from kvgym.runner import SimulationResult
+from kvgym.runner import SimulationResult, arrived_table
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -56,7 +56,8 @@ def check_state(episodes: Any, index: int = 0) -> None:
     arrived = int(block["tracker"]["next_arrival"][0])
     assert count[0] == n - arrived
     assert (requests["status"][arrived:] == 0).all()
-    table = episodes.slots[index].table
+    given = episodes.slots[index].table
+    table = arrived_table(episodes.system, given, block["tracker"], block["turns"], block["workload"])
     assert (table.arrival_time[:arrived] <= worker["clock"]).all()
     queue, i = [], int(worker["queue_head"])
     while i >= 0:
@@ -65,6 +66,7 @@ def check_state(episodes: Any, index: int = 0) -> None:
     assert len(queue) == count[1]
     assert (requests["status"][queue] == 1).all()
     check_cache(SimpleNamespace(system=episodes.system, **tables.python_tables()))
+    requests = requests[: len(table)]
     done = requests["status"] == 3
     np.testing.assert_array_equal(requests["num_output_tokens"][done], table.output_len[done])
     assert (requests["num_output_tokens"][~done] < np.maximum(table.output_len[~done], 1)).all()

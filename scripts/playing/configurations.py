@@ -33,7 +33,12 @@ def share_prefixes(arguments: dict[str, Any], rng: np.random.Generator) -> None:
     unit = arguments["block_size"] * int(rng.integers(1, 4))
     prefixes = {
         "levels": [{"count": 3, "tokens": 14, "zipf": 1.0}],
-        "turns": {"number": 3, "open": int(rng.integers(1, 9)), "max_context": 110},
+        "turns": {
+            "number": 3,
+            "open": int(rng.integers(1, 9)),
+            "max_context": 110,
+            "gaps": [{"kind": "tool", "median": 0.5, "mean": 1.0}, {"median": 2.0}],
+        },
         "block": unit,
     }
     limits = {"max_prompt_len": 40, "max_output_len": 30}

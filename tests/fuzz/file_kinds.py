@@ -149,12 +149,36 @@ COLUMNS = {
     "azure": ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
     "burstgpt": ("Timestamp", "Request tokens", "Response tokens"),
     "mooncake": ("timestamp", "input_length", "output_length"),
+    "bailian": ("timestamp", "input_length", "output_length"),
     "vidur": ("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
+}
+# What their requests share: hashes of the prompts of 10, 200 and 3 tokens, and sessions.
+SHARED = {
+    "kvgym": [
+        {
+            "hash_ids": ids,
+            "hash_block": 64,
+            "session_id": session,
+            "turn": turn,
+            "think_time": 0.5,
+            "gap_kind": kind,
+        }
+        for ids, session, turn, kind in (("7", "a", 1, 0), ("1 2 3 4", "b", 1, 0), ("8", "a", 2, 1))
+    ],
+    "mooncake": [{"hash_ids": ids} for ids in ([0], [1], [2])],
+    "bailian": [
+        {"chat_id": chat, "parent_chat_id": parent, "turn": turn, "type": "text", "hash_ids": ids}
+        for chat, parent, turn, ids in ((5, -1, 1, [1]), (6, -1, 1, list(range(2, 15))), (7, 5, 2, [1]))
+    ],
 }
 TURNS = {
     "sharegpt": [{"conversations": [{"from": "human", "value": "a b c"}, {"from": "gpt", "value": "d e"}]}],
     "lmsys": [
         {"conversation": [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c d"}]}
+    ],
+    "lmcache": [
+        {"session_id": "s", "input": [{"role": role, "content": "a b c"}], "output_length": 3, "pre_gap": 0.5}
+        for role in ("user", "tool")
     ],
 }
 
@@ -172,6 +196,7 @@ def trace_seeds() -> list[Any]:
                 {**row, "priority": 1, "ttft_slo": 2.5, "class_id": 0, "predicted_output_len": 7}
                 for row in rows
             ]
+        rows = [row | more for row, more in zip(rows, SHARED.get(name, [{}] * 3), strict=True)]
         containers = (
             ("csv", "parquet") if name in ("azure", "burstgpt", "vidur") else ("csv", "jsonl", "parquet")
         )
@@ -181,8 +206,9 @@ def trace_seeds() -> list[Any]:
                 {"format": "auto", "container": container, "data": raw(trace_bytes(container, rows))}
             )
     for name, rows in TURNS.items():
-        seeds.append({"format": name, "container": "json", "rows": rows})
-        seeds.append({"format": "auto", "container": "json", "data": raw(trace_bytes("json", rows))})
+        container = "jsonl" if name == "lmcache" else "json"
+        seeds.append({"format": name, "container": container, "rows": rows})
+        seeds.append({"format": "auto", "container": container, "data": raw(trace_bytes(container, rows))})
     return seeds
 
 

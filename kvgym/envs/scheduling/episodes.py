@@ -36,7 +36,7 @@ from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.experiments.resources import check_free
 from kvgym.metrics import STANDARD_METRICS, compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
-from kvgym.runner import SimulationResult, check_needs, copy_of, final_records, simulate
+from kvgym.runner import SimulationResult, arrived_table, check_needs, copy_of, final_records, simulate
 from kvgym.simulator.batch_time import duration_error
 from kvgym.simulator.gaps import used_bins
 from kvgym.simulator.system import System
@@ -378,18 +378,19 @@ class Episodes(Arrays):
         slot = self._begun(index)
         assert slot.table is not None
         block, n = slot.block, len(slot.table)
-        requests = final_records(block["requests"][:n], block["active"][None], block["workers"]["num_active"])
+        table = arrived_table(self.system, slot.table, block["tracker"], block["turns"], block["workload"])
+        requests = block["requests"][: len(table)]
         gap_counts, gap_sums = used_bins(block["gap_counts"], block["gap_sums"])
         return SimulationResult(
             policy=_Agent(),
             system=self.system,
-            table=slot.table,
-            requests=requests,
+            table=table,
+            requests=final_records(requests, block["active"][None], block["workers"]["num_active"]),
             worker=copy_of(block["workers"]),
             log=None,
             gap_counts=gap_counts,
             gap_sums=gap_sums,
-            completed=bool((requests["status"] == FINISHED).all()),
+            completed=bool((block["requests"]["status"][:n] == FINISHED).all()),
         )
 
     def metrics(self, index: int) -> NDArray[np.float64]:

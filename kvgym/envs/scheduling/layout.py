@@ -11,6 +11,7 @@ from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.memory import Block, Rows, Sizes, rule_tables
 from kvgym.simulator.gaps import SPARSE_HEADER, sparse_length
 from kvgym.simulator.prefix_cache import clear_caches
+from kvgym.simulator.sessions import empty_sessions
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.workloads.layout import words
@@ -50,6 +51,7 @@ class Layout:
         """
         config, unit = self._config, self._system.prefix_unit
         n = max(1, rows.num_requests)
+        closed = n if self._system.sessions == "closed" else 0
         return Sizes(
             num_requests=n,
             slots=min(n, self._system.usable_capacity),
@@ -64,6 +66,10 @@ class Layout:
             chain=_power_of_two(rows.chain),
             held=_power_of_two(rows.held),
             prefix=n if unit else 0,
+            turns=closed,
+            script=closed,
+            due=closed,
+            scheduled=1 + closed if closed else 0,
         )
 
     def larger(self, sizes: Sizes, needed: Rows) -> Sizes:
@@ -117,3 +123,7 @@ class Layout:
             if chains is not None:
                 block["chain"][: len(chains.chain)] = chains.chain
             clear_caches(block.tables, chains)
+        if self._system.sessions == "closed":
+            prefix = block["prefix"][: len(table)]
+            for name, content in empty_sessions(table, prefix, closed=True, exposed=False).items():
+                block[name][: len(content)] = content

@@ -73,6 +73,11 @@ class Sizes(NamedTuple):
         chain: capacity for the chains.
         held: capacity for the sum of their lengths, which overlap in ``chain``.
         prefix: n.
+        turns: n in the closed loop of sessions, 0 in the open one, as for ``script`` and ``due``.
+        sessions: 0, since environments do not reveal sessions.
+        script: n.
+        due: n.
+        scheduled: 1 + n.
     """
 
     num_requests: int
@@ -88,6 +93,11 @@ class Sizes(NamedTuple):
     chain: int = 0
     held: int = 0
     prefix: int = 0
+    turns: int = 0
+    sessions: int = 0
+    script: int = 0
+    due: int = 0
+    scheduled: int = 0
 
     def layout(self) -> tuple[tuple[str, Any, int], ...]:
         """Return (name, dtype, length) of every table, in the order of :data:`TABLES`."""
@@ -96,9 +106,7 @@ class Sizes(NamedTuple):
             "": 1,
             "queued": 2 * self.num_requests,
             "log": 0,
-            **dict.fromkeys(
-                ("changed", "turns", "sessions", "script", "due", "scheduled", "extras", "renewals"), 0
-            ),
+            **dict.fromkeys(("changed", "extras", "renewals"), 0),
             **dict(zip((table.length for table in RULE_TABLES.values()), self.rule, strict=True)),
         }
         return tuple((name, table.dtype, lengths[table.length]) for name, table in TABLES.items())

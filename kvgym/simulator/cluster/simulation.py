@@ -165,7 +165,9 @@ class ClusterSimulation(Simulation):
 
         Their contents, and the state of a router outside, are enough to restore a run without a log.
         """
-        fixed = ("problem", "workload", "log")
+        fixed = {"problem", "log", "chain", "script"} | (
+            {"workload"} if self.system.sessions == "open" else set()
+        )
         names = (*(name for name in RUN_TABLES if name not in fixed), "events", "last_worker")
         return [*(getattr(self, name) for name in names), *(part for own in self._memory for part in own)]
 
