@@ -112,7 +112,8 @@ def _draw_requests(canvas: Canvas, scene: Scene) -> None:
 
 def _draw_total(canvas: Canvas, scene: Scene) -> None:
     """Draw the memory of all active requests as one bar."""
-    capacity, prompts, used = float(scene.kv_capacity), float(scene.prompt_kv.sum()), float(scene.kv_tokens)
+    capacity, used = float(scene.kv_capacity), float(scene.kv_tokens)
+    prompts = min(float(scene.prompt_kv.sum()), used)  # requests may share memory
     panel = Panel(canvas, TOTAL, (0, 1.05 * capacity), (-0.5, 0.5), "Memory")
     right, top = TOTAL[2], TOTAL[1] - TITLE
     share = f"{scene.kv_tokens:,} / {scene.kv_capacity:,}  ({used / capacity:.0%})"

@@ -170,7 +170,7 @@ def text_frame(scene: Scene) -> str:
     """Return a scene as plain text: clock, memory, counts, the latest active requests, the head of the queue."""
     capacity, kv = scene.kv_capacity, scene.kv_tokens
     bar = memory_bar(int(scene.prompt_kv.sum()), kv, capacity, TEXT_BAR)
-    ends = "" if kv == int((scene.prompt_kv + scene.output_kv).sum()) else " or unfilled"
+    ends = "" if kv <= int((scene.prompt_kv + scene.output_kv).sum()) else " or unfilled"
     oldest = scene.clock - float(scene.queue_arrival.min()) if len(scene.queue_id) else 0.0
     latency = "" if np.isnan(scene.mean_latency) else f", mean latency {scene.mean_latency:.2f} s"
     lines = [
@@ -205,8 +205,15 @@ def text_frame(scene: Scene) -> str:
 
 
 def memory_bar(prompt: int, used: int, capacity: int, width: int) -> str:
-    """Return a bar of ``width`` characters: ``#`` prompt, ``=`` generated, ``.`` free; rounded down."""
-    filled, prompts = used * width // capacity, prompt * width // capacity
+    """Return a bar of ``width`` characters: ``#`` prompt, ``=`` generated, ``.`` free; rounded down.
+
+    Args:
+        prompt: tokens of prompts, of each request alone; they take at most the memory in use.
+        used: memory in use, tokens.
+        capacity: tokens.
+        width: characters.
+    """
+    filled, prompts = used * width // capacity, min(prompt, used) * width // capacity
     return "#" * prompts + "=" * (filled - prompts) + "." * (width - filled)
 
 
