@@ -235,6 +235,7 @@ class RequestTable:
             notes=self.notes,
             classes=self.classes,
             hashes=None if self.hashes is None else self.hashes[rows],
+            forecasts=None if self.forecasts is None else self.forecasts[rows],
             **{name: column[rows] for name, column in self.columns().items()} | {"arrival_time": times},
         )
 
