@@ -10,18 +10,17 @@ import pytest
 from numpy.typing import NDArray
 
 import kvgym
+from helpers.cache_driver import CacheDriver
 from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
-from kvgym.compiling.records import as_records, records
 from kvgym.contract.checks import WatchedCache
 from kvgym.errors import ConfigError, WorkloadError
 from kvgym.policy import make_policy
-from kvgym.simulator import prefix_cache, simulation
+from kvgym.simulator import simulation
 from kvgym.simulator.loop import run_full_loop
-from kvgym.simulator.prefix_cache import PrefixCache, empty_caches
-from kvgym.simulator.retention.pins import begin_pin, make_room
+from kvgym.simulator.prefix_cache import PrefixCache
+from kvgym.simulator.retention.pins import begin_pin
 from kvgym.simulator.system import System
-from kvgym.simulator.tables import REQUEST, UNKNOWN, WORKER
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 from oracles.prefix_cache import ReferencePool, run_reference
@@ -62,79 +61,6 @@ def system_of(capacity: int, block: int, unit: int, **settings: Any) -> System:
     )
 
 
-class Driver:
-    """The operations of the oracle's pool, by the functions of the engine as plain Python."""
-
-    def __init__(self, capacity: int, unit: int, table: RequestTable) -> None:
-        made = empty_caches(table, unit, np.array([capacity]), False)
-        own = {name: made[name][0] for name in ("units", "contents", "changed")}
-        tables = {**made, **own, "pool": as_records(made["pool"])[0]}
-        self.cache = PrefixCache(
-            *(
-                as_records(array) if name in ("units", "contents", "prefix") else array
-                for name in PrefixCache._fields
-                for array in [tables[name]]
-            )
-        )
-        self.requests, self.worker = records(REQUEST, len(table)), records(WORKER, 1)[0]
-        self.problem = records(np.dtype([("kv_capacity", "i8"), ("prefix_unit", "i8")]), 1)[0]
-        self.problem.kv_capacity, self.problem.prefix_unit = capacity, unit
-        self.unit, self.in_use, self.kv = unit, 0, dict[int, int]()
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        """Call a function of the prefix cache."""
-        return uncompiled(getattr(prefix_cache, name))(self.cache, *arguments)
-
-    def admit(self, i: int, known: int, chunk: int) -> tuple[int, int] | None:
-        """Start request ``i`` if it fits; return its hit and the tokens of its chunk."""
-        row = self.requests[i]
-        row.num_kv_tokens, row.num_prefill_left = 0, known
-        self.call("start_waiting", self.requests, self.unit, i)
-        hit, left = int(row.num_kv_tokens), int(row.num_prefill_left)
-        tokens = min(left, chunk)
-        need = -(-tokens // self.unit) * self.unit + hit - self.unit * self.call("units_of_others", i, False)
-        if self.in_use + need > self.problem.kv_capacity:
-            self.call("forget_hit", i)
-            return None
-        self.in_use += hit - self.unit * self.call("hold_hit", i)
-        self.kv[i] = hit
-        assert self.grow(i, tokens)
-        return hit, tokens
-
-    def grow(self, i: int, tokens: int) -> bool:
-        """Give a running request more tokens if they fit."""
-        before, after = (-(-count // self.unit) * self.unit for count in (self.kv[i], self.kv[i] + tokens))
-        if self.in_use + after - before > self.problem.kv_capacity:
-            return False
-        self.kv[i] += tokens
-        self.in_use += after - before
-        uncompiled(make_room)(self.cache, self.requests, self.problem, self.worker, self.in_use)
-        return True
-
-    def end_batch(self) -> None:
-        """Enter full units into the map."""
-        for i, kv in self.kv.items():
-            while self.cache.prefix[i].num_units < min(kv // self.unit, self.cache.prefix[i].length):
-                self.call("enter_map", self.requests, self.unit, i, 0.0)
-
-    def release(self, i: int) -> None:
-        """End a request."""
-        kept = self.unit * self.call("give_up", i)
-        self.in_use -= -(-self.kv.pop(i) // self.unit) * self.unit - kept
-
-    def pin(self, i: int, deadline: float) -> None:
-        """Pin the units of a request that has just ended."""
-        uncompiled(begin_pin)(self.cache, i, deadline)
-
-    def cached(self) -> list[int]:
-        """Return the contents of the cached units, the next victim first."""
-        found, b = [], self.cache.pool.head
-        while b != UNKNOWN:
-            found.append(int(self.cache.units[b].content))
-            b = self.cache.units[b].after
-        return found
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_pool_equals_the_oracle_after_every_operation(seed):
     rng, unit = np.random.default_rng(seed), 2
@@ -147,7 +73,7 @@ def test_pool_equals_the_oracle_after_every_operation(seed):
         for i, (start, length) in enumerate(zip(numbers.chain_start, numbers.chain_len, strict=True))
     }
     blocks = int(rng.integers(8, 14))
-    ours, oracle = Driver(blocks * unit, unit, table), ReferencePool(blocks, unit, "computed", named)
+    ours, oracle = CacheDriver(blocks * unit, unit, table), ReferencePool(blocks, unit, "computed", named)
     refused = pins = 0
     for _ in range(150):
         running = list(ours.kv)
