@@ -1,9 +1,9 @@
 """Ten short histories of a prefix cache, worked by hand, for the functions of the engine and for the oracle.
 
-A history has the blocks of memory, the tokens of a block, when full units can be found ("computed": from the end of
-their batch, "scheduled": once they have memory), and the chain of each request: a letter stands for a content.
+The first line has the blocks of memory, the tokens of a block, when full units can be found (``computed``: from the end
+of their batch, ``scheduled``: once they have memory), and the chain of each request; a letter stands for a content.
 
-A line is an operation, its result, and the state after it: blocks in use, cached units in the order in which they will
+Every other line is an operation, its result, and the state after it: blocks in use, cached units in the order in which they will
 be dropped, and unused blocks. ``start p 12 chunk 4`` starts request p with 12 tokens, at most 4 of them beyond its hit
 in the first batch; the result is hit + chunk, or no if it does not fit. ``grow p 1`` gives it one more token.
 """
@@ -23,12 +23,8 @@ from kvgym.workloads.table import RequestTable
 from oracles.prefix_cache import ReferencePool
 
 HISTORIES = {
-    "an aligned prompt computes its last unit again, as a copy": (
-        5,
-        2,
-        "computed",
-        "p AB, q AB, r AB",
-        """
+    "an aligned prompt computes its last unit again, as a copy": """
+        5 2 computed p AB, q AB, r AB
         start p 4 -> 0+4: 2 - 3
         batch: 2 - 3
         end p: 0 BA 3
@@ -39,26 +35,16 @@ HISTORIES = {
         batch: 3 B 1
         end r: 0 BBA 2
     """,
-    ),
-    "two requests share a beginning; the last holder gives it back": (
-        8,
-        2,
-        "scheduled",
-        "p SABC, q SDE",
-        """
+    "two requests share a beginning; the last holder gives it back": """
+        8 2 scheduled p SABC, q SDE
         start p 8 -> 0+8: 4 - 4
         start q 7 -> 2+5: 7 - 1
         grow q 2 -> yes: 8 - 0
         end p: 5 CBA 0
         end q: 0 CBAEDS 2
     """,
-    ),
-    "the longest unused unit is dropped, the end of a chain first": (
-        6,
-        2,
-        "computed",
-        "p ABC, q DE, r FG, s ABC",
-        """
+    "the longest unused unit is dropped, the end of a chain first": """
+        6 2 computed p ABC, q DE, r FG, s ABC
         start p 6 -> 0+6: 3 - 3
         batch: 3 - 3
         end p: 0 CBA 3
@@ -71,13 +57,8 @@ HISTORIES = {
         start s 7 -> 4+3: 4 GF 0
         end s: 0 GFBA 2
     """,
-    ),
-    "a hit without a holder takes free memory": (
-        4,
-        2,
-        "computed",
-        "p AB, q -, r AB",
-        """
+    "a hit without a holder takes free memory": """
+        4 2 computed p AB, q -, r AB
         start p 4 -> 0+4: 2 - 2
         batch: 2 - 2
         end p: 0 BA 2
@@ -86,13 +67,8 @@ HISTORIES = {
         end q: 0 BA 2
         start r 5 -> 4+1: 3 - 1
     """,
-    ),
-    "two prefills side by side keep copies, the first is found": (
-        8,
-        4,
-        "scheduled",
-        "p ABC, q ABC, r ABC",
-        """
+    "two prefills side by side keep copies, the first is found": """
+        8 4 scheduled p ABC, q ABC, r ABC
         start p 12 chunk 4 -> 0+4: 1 - 7
         start q 12 chunk 8 -> 4+8: 3 - 5
         grow p 8 -> yes: 5 - 3
@@ -100,13 +76,8 @@ HISTORIES = {
         end p: 0 CBCBA 3
         start r 13 -> 12+1: 4 CB 2
     """,
-    ),
-    "an evicted request loses its partial unit and finds the full ones": (
-        5,
-        2,
-        "computed",
-        "p AB, q CD, r -",
-        """
+    "an evicted request loses its partial unit and finds the full ones": """
+        5 2 computed p AB, q CD, r -
         start p 3 -> 0+3: 2 - 3
         batch: 2 - 3
         grow p 1 -> yes: 2 - 3
@@ -120,13 +91,8 @@ HISTORIES = {
         end q: 0 BADC 1
         start p 5 -> 4+1: 3 DC 0
     """,
-    ),
-    "starts of one decision hold their hits before memory is taken": (
-        5,
-        2,
-        "computed",
-        "p AB, q CDE, r AF",
-        """
+    "starts of one decision hold their hits before memory is taken": """
+        5 2 computed p AB, q CDE, r AF
         start p 4 -> 0+4: 2 - 3
         batch: 2 - 3
         end p: 0 BA 3
@@ -135,13 +101,8 @@ HISTORIES = {
         end q: 2 EDC 0
         end r: 0 EDCFA 0
     """,
-    ),
-    "starts of one decision do not find what they compute": (
-        6,
-        2,
-        "computed",
-        "p AB, q AC, r AD",
-        """
+    "starts of one decision do not find what they compute": """
+        6 2 computed p AB, q AC, r AD
         start p 4, q 4 -> 0+4 0+4: 4 - 2
         batch: 4 - 2
         end p: 2 BA 2
@@ -149,13 +110,8 @@ HISTORIES = {
         end q: 2 BCA 1
         end r: 0 BCAA 2
     """,
-    ),
-    "units of one token": (
-        5,
-        1,
-        "computed",
-        "p abc, q abc, r abd",
-        """
+    "units of one token": """
+        5 1 computed p abc, q abc, r abd
         start p 3 -> 0+3: 3 - 2
         batch: 3 - 2
         end p: 0 cba 2
@@ -168,13 +124,8 @@ HISTORIES = {
         batch: 3 cc 0
         end r: 0 ccdba 0
     """,
-    ),
-    "a chain dropped from its end is found from its beginning": (
-        8,
-        2,
-        "computed",
-        "p ABCD, q ABCD, r EF",
-        """
+    "a chain dropped from its end is found from its beginning": """
+        8 2 computed p ABCD, q ABCD, r EF
         start p 8 -> 0+8: 4 - 4
         batch: 4 - 4
         end p: 0 DCBA 4
@@ -186,7 +137,6 @@ HISTORIES = {
         end r: 4 FE 2
         end q: 0 FEDCBA 2
     """,
-    ),
 }
 
 
@@ -232,11 +182,12 @@ def result_of(pool: Any, operation: str, ids: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("title", HISTORIES)
 def test_history(title):
-    blocks, size, share, text, lines = HISTORIES[title]
-    chains = chains_of(text)
+    settings, *lines = HISTORIES[title].strip().splitlines()
+    words = settings.split(maxsplit=3)
+    blocks, size, share, chains = int(words[0]), int(words[1]), words[2], chains_of(words[3])
     oracle = ReferencePool(blocks, size, share, chains)
     ours, letters = engine(blocks, size, share, chains)
-    for line in lines.strip().splitlines():
+    for line in lines:
         operation, result, state = re.fullmatch(r" *(.*?)(?: -> (.*))?: (.*)", line).groups()
         assert result_of(oracle, operation, {name: name for name in chains}) == (result or ""), line
         found = oracle.state()
