@@ -3,9 +3,9 @@
 The first line has the blocks of memory, the tokens of a block, when full units can be found (``computed``: from the end
 of their batch, ``scheduled``: once they have memory), and the chain of each request; a letter stands for a content.
 
-Every other line is an operation, its result, and the state after it: blocks in use, cached units in the order in which they will
-be dropped, and unused blocks. ``start p 12 chunk 4`` starts request p with 12 tokens, at most 4 of them beyond its hit
-in the first batch; the result is hit + chunk, or no if it does not fit. ``grow p 1`` gives it one more token.
+Every other line is an operation, its result, and the state after it: blocks in use, cached units in the order in which
+they will be dropped, and unused blocks. ``start p 12 chunk 4`` starts request p with 12 tokens, at most 4 of them
+beyond its hit in the first batch; the result is hit + chunk, or no if it does not fit. ``grow p 1`` gives it a token.
 """
 
 from __future__ import annotations
