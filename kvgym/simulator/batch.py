@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvgym.compiling.kernel import jit, jit_inline
-from kvgym.simulator.apply_decision import decoding_front, free_memory, planned_tokens
+from kvgym.simulator.apply_decision import decoding_front, detach, free_memory, planned_tokens
 from kvgym.simulator.blocks import allocated, written_tokens
 from kvgym.simulator.boundary import (
     Run,
@@ -203,6 +203,18 @@ def close_up(active: Any, targets: Any, first: int, end: int, places: int) -> No
         for k in range(first, end):
             active[k - places] = active[k]
             targets[k - places] = targets[k]
+
+
+@jit
+def leave_batch(run: Run, i: int) -> None:
+    """Remove an active request from the active set, and copy the state of its slot to its row."""
+    w, k = run.w, 0
+    while run.active[k].request_id != i:
+        k += 1
+    free_memory(run, run.active[k])
+    detach(w, run.requests[i], run.active[k])
+    close_up(run.active, run.targets, k + 1, w.num_active, 1)
+    w.num_active -= 1
 
 
 @jit_inline

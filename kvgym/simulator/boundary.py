@@ -261,6 +261,26 @@ def assign(w: Any, r: Any) -> None:
 
 
 @jit
+def depart(w: Any, r: Any) -> None:
+    """Remove a request that leaves unfinished from the counts of a worker."""
+    w.outstanding_requests -= 1
+    w.outstanding_tokens -= expected_tokens(r)
+
+
+@jit
+def withdraw(w: Any, queued: Any, i: int) -> None:
+    """List request ``i`` as gone for the policy, or unlist it if the policy has not seen it yet."""
+    for j in range(w.num_queued):
+        if queued[j] == i:
+            for later in range(j + 1, w.num_queued):
+                queued[later - 1] = queued[later]
+            w.num_queued -= 1
+            return
+    w.num_left += 1
+    queued[queued.shape[0] - w.num_left] = i
+
+
+@jit
 def join(w: Any, requests: Any, queued: Any, i: int) -> None:
     """Add a request to the end of the queue of this worker."""
     queue_insert(w, requests, i, UNKNOWN)

@@ -3,8 +3,11 @@
     python scripts/conformance vllm --version 0.33.0 --workloads 100
     python scripts/conformance sarathi --source FOLDER
     python scripts/conformance vidur --source FOLDER
+    python scripts/conformance integration --version 0.33.0 --workloads 100
+    python scripts/conformance time --version 0.33.0
 
-The wheel of vLLM (about 340 MB) is downloaded once into a cache folder. The others are read from a checkout.
+The wheel of vLLM (about 340 MB) is downloaded once into a cache folder. Sarathi-Serve and Vidur are read from a
+checkout. `integration` compares kvgym's policies inside vLLM with the simulator, and `time` measures their decisions.
 """
 
 import sys
@@ -12,7 +15,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from conformance.command import main
+from conformance import command, integration, integration_time
 
 if __name__ == "__main__":
-    main()
+    mains = {"integration": integration.main, "time": integration_time.main}
+    if sys.argv[1:2] and sys.argv[1] in mains:
+        mains[sys.argv[1]](sys.argv[2:])
+    else:
+        command.main()

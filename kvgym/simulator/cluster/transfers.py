@@ -8,19 +8,18 @@ target until the request starts there, so that it need not be kept in the cache 
 
 from __future__ import annotations
 
-from typing import Any
-
 from kvgym.compiling.kernel import jit
 from kvgym.simulator.apply_decision import detach, free_memory
-from kvgym.simulator.batch import close_up
+from kvgym.simulator.batch import close_up, leave_batch
 from kvgym.simulator.boundary import (
     Run,
     advance_clock,
     assign,
     cache_of,
-    expected_tokens,
+    depart,
     join,
     show_hit,
+    withdraw,
 )
 from kvgym.simulator.cluster.event_queue import NEVER, NOW, set_time
 from kvgym.simulator.cluster.tables import Cluster, queued_of, remember_worker, run_of
@@ -50,13 +49,6 @@ def plan(c: Cluster, k: int) -> None:
         set_time(c.events, k, NOW)
     else:
         set_time(c.events, k, NEVER)
-
-
-@jit
-def depart(w: Any, r: Any) -> None:
-    """Remove a request that leaves unfinished from the counts of a worker."""
-    w.outstanding_requests -= 1
-    w.outstanding_tokens -= expected_tokens(r)
 
 
 @jit
@@ -157,31 +149,6 @@ def deliver_transfers(c: Cluster) -> None:
             requests[t.transfer_head].queue_prev = UNKNOWN
         k = requests[i].worker
         place(c, k, i, c.workers[k].role == ROLE_DECODE)
-
-
-@jit
-def withdraw(w: Any, queued: Any, i: int) -> None:
-    """List request ``i`` as gone for the policy, or unlist it if the policy has not seen it yet."""
-    for j in range(w.num_queued):
-        if queued[j] == i:
-            for later in range(j + 1, w.num_queued):
-                queued[later - 1] = queued[later]
-            w.num_queued -= 1
-            return
-    w.num_left += 1
-    queued[queued.shape[0] - w.num_left] = i
-
-
-@jit
-def leave_batch(run: Run, i: int) -> None:
-    """Remove an active request from the active set, and copy the state of its slot to its row."""
-    w, k = run.w, 0
-    while run.active[k].request_id != i:
-        k += 1
-    free_memory(run, run.active[k])
-    detach(w, run.requests[i], run.active[k])
-    close_up(run.active, run.targets, k + 1, w.num_active, 1)
-    w.num_active -= 1
 
 
 @jit

@@ -1,0 +1,159 @@
+"""Settings of kvgym's scheduler for vLLM: what is read, and one clear error at the start for what is missing."""
+
+import math
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from helpers import fake_vllm
+from helpers.fake_vllm import MEMORY, Request, configuration
+from kvgym.errors import ConfigError
+from kvgym.integrations.vllm import Scheduler, check_release, read_settings, releases
+from kvgym.integrations.vllm.settings import RowReader, choose_policy
+
+UNIT = {"kind": "unit"}
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch):
+    fake_vllm.install(monkeypatch)
+    releases.scheduler_class.cache_clear()
+    monkeypatch.delenv("KVGYM_VLLM", raising=False)
+
+
+def settings_of(**fields):
+    return read_settings({"kvgym": {"policy": "fcfs", "batch_time": UNIT, **fields}})
+
+
+def test_settings_come_from_vllm_or_the_environment(monkeypatch):
+    assert settings_of().policy == "fcfs"
+    monkeypatch.setenv("KVGYM_VLLM", '{"policy": "mc_sf", "predictions": "requests"}')
+    assert read_settings({}).policy == "mc_sf"
+    assert settings_of().policy == "fcfs"  # which comes first
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (None, "kvgym's scheduler has no settings; start vLLM with --additional-config '{\"kvgym\": "),
+        ({"batch_time": UNIT}, "kvgym in additional_config: field policy: Field required"),
+        ({"policy": "fcfs"}, "policies see batch times, of either hardware or batch_time; set one of them"),
+        ({"policy": "fcfs", "batch_time": UNIT, "speed": 1}, "speed"),
+        ({"policy": "fcsf", "batch_time": UNIT}, "unknown policy 'fcsf'"),
+        ({"policy": "fcfs", "hardware": "nothing"}, "unknown hardware 'nothing'"),
+        (
+            {"policy": "mc_sf", "batch_time": UNIT},
+            "policy 'mc_sf' needs predicted_length, which vLLM does not know; set predictions to requests, max_",
+        ),
+        (
+            {"policy": "wait", "batch_time": UNIT},
+            "policy 'wait' needs class, class_rates, which vLLM does not know; set classes",
+        ),
+        (
+            {"policy": "slai", "batch_time": UNIT},
+            "needs slo, which vLLM does not know; set ttft_slo or tbt_slo",
+        ),
+        (
+            {"policy": "clairvoyant", "batch_time": UNIT},
+            "needs true_length, which vLLM does not know; no server knows it; choose another policy",
+        ),
+        (
+            {"policy": "mc_sf", "batch_time": UNIT, "predictions": "nowhere:none"},
+            "predictions = 'nowhere:none': ModuleNotFoundError: ",
+        ),
+        ({"policy": "mc_sf", "batch_time": UNIT, "predictions": "math:pi"}, "expected a function, got 3.14"),
+    ],
+)
+def test_wrong_settings_are_one_error_at_the_start(fields, message):
+    with pytest.raises(ConfigError) as caught:
+        Scheduler(configuration(fields), MEMORY)
+    assert message in str(caught.value)
+    assert len(str(caught.value)) <= 300
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("speculative_config", SimpleNamespace(), "does not support speculative decoding"),
+        ("kv_transfer_config", SimpleNamespace(), "does not support KV connectors"),
+        ("pipeline_parallel_size", 2, "does not support pipeline parallelism"),
+        ("runner_type", "pooling", "does not support models that do not generate token by token"),
+        ("prefill_schedule_interval", 2, "prefill_schedule_interval (here a hyperparameter of vllm_v1)"),
+    ],
+)
+def test_options_of_vllm_that_do_not_fit(option, value, message):
+    with pytest.raises(ConfigError) as caught:
+        Scheduler(configuration({"policy": "fcfs", "batch_time": UNIT}, **{option: value}), MEMORY)
+    assert message in str(caught.value)
+
+
+def test_a_missing_vllm(monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "vllm"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match=r"vLLM cannot be imported \(ModuleNotFoundError: .*vLLM 0\.33"):
+        check_release()
+
+
+@pytest.mark.parametrize("version", ["0.24.0", "0.34.0rc1", "dev"])
+def test_an_unknown_release(monkeypatch, version):
+    fake_vllm.install(monkeypatch, version)
+    with pytest.raises(ConfigError, match=f"vLLM '{version}': kvgym's scheduler uses inner parts of vLLM"):
+        Scheduler(configuration({"policy": "fcfs", "batch_time": UNIT}), MEMORY)
+
+
+def reader_of(policy, max_len=100, **fields):
+    settings = settings_of(policy=policy, **fields)
+    chosen, needs = choose_policy(settings)
+    return RowReader(settings, chosen.info.needs, needs, max_len)
+
+
+def test_requests_carry_predictions_classes_and_objectives():
+    reader = reader_of("mc_sf", predictions="requests")
+    row = reader.row(Request("a", 10, 1, priority=3, predicted_len=20.5))
+    assert row == {"prompt_len": 10, "priority": -3, "predicted_len": 21}
+    assert reader.row(Request("b", 95, 1, predicted_len=20))["predicted_len"] == 5  # the context ends there
+    assert reader.row(Request("c", 10, 1, max_tokens=30))["predicted_len"] == 30  # it carries none
+    assert (
+        reader_of("mc_sf", predictions="max_tokens").row(Request("c", 10, 1, max_tokens=40))["predicted_len"]
+        == 40
+    )
+    optional = reader_of("ranked", predictions="requests")
+    assert optional.row(Request("c", 10, 1)) == {"prompt_len": 10, "priority": 0}
+    assert optional.row(Request("c", 10, 1, predicted_len=9))["predicted_len"] == 9
+    assert optional.row(Request("c", 10, 1, predicted_len=9, predicted_low=8, predicted_high=12)) == {
+        "prompt_len": 10, "priority": 0, "predicted_len": 9, "predicted_low": 8, "predicted_high": 12,
+    }  # fmt: skip
+    interval = reader_of("mc_longest", predictions="requests")
+    assert interval.row(Request("d", 10, 1, predicted_len=9))["predicted_high"] == 9
+    assert interval.row(Request("d", 10, 1, predicted_low=3, predicted_high=8))["predicted_high"] == 8
+    classes = [{"name": name, "rate": 1.0, "prompt_len": 5, "output_len": 5} for name in ("chat", "code")]
+    assert (
+        reader_of("flow_control_classes:budgets=4/4", classes=classes).row(
+            Request("e", 1, 1, **{"class": "code"})
+        )["class_id"]
+        == 1
+    )
+    objectives = reader_of("slai", tbt_slo=0.1)
+    assert objectives.row(Request("f", 1, 1))["tbt_slo"] == 0.1
+    assert objectives.row(Request("g", 1, 1, tbt_slo=0.2, ttft_slo="2"))["ttft_slo"] == 2.0
+    assert objectives.row(Request("h", 1, 1))["ttft_slo"] == math.inf
+
+
+def test_a_function_predicts(monkeypatch):
+    mine = SimpleNamespace(half_the_prompt=lambda request: request.num_prompt_tokens / 2)
+    monkeypatch.setitem(sys.modules, "mine", mine)
+    reader = reader_of("mc_sf", predictions="mine:half_the_prompt")
+    assert reader.row(Request("a", 10, 1))["predicted_len"] == 5
+
+
+@pytest.mark.parametrize("value", [0, -3, "many", None])
+def test_a_wrong_prediction_is_treated_as_none(value):
+    reader = reader_of("mc_sf", predictions="requests")
+    request = Request("a", 10, 1, max_tokens=7, predicted_len=value)
+    if value is None:
+        assert reader.row(request)["predicted_len"] == 7
+        return
+    with pytest.raises(ConfigError, match="of a request; expected a number > 0"):
+        reader.row(request)
+    assert reader.plain_row(request)["predicted_len"] == 7
