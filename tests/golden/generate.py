@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
+
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.experiments.scenario import Scenario, load_scenario, scenario_names
@@ -23,6 +25,7 @@ from kvgym.runner import known_to, simulate, system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.workloads.classes import ClassStatistics
+from kvgym.workloads.forecasts import Forecasts
 from kvgym.workloads.table import RequestTable
 
 FOLDER = Path(__file__).parent
@@ -50,6 +53,28 @@ TABLE = RequestTable.from_columns(
 )
 
 
+EXTRAS = {
+    "client_id": [0, 1, 0, 0, 1, 1, 0, 0, 1, 1],
+    "forecasts": Forecasts.from_rows(
+        [np.maximum(1, length - 4 + np.arange(10)) for length in TABLE.predicted_output_len.tolist()],
+        [
+            np.maximum(1, length + np.arange((length - 1) // 2) % 3 - 1)
+            for length in TABLE.output_len.tolist()
+        ],
+        every=2,
+    ),
+}
+"""Further columns, for policies that need them."""
+
+
+def table_of(policy: str) -> RequestTable:
+    """Return the requests with all that a policy needs."""
+    needs = POLICIES[policy].info.needs
+    forecasts = needs & {"length_distribution", "renewed_length"}
+    found = {"client_id": "client" in needs, "forecasts": bool(forecasts)}
+    return TABLE.replace(**{name: EXTRAS[name] for name, needed in found.items() if needed})
+
+
 RULES = {name: {"protection": 0.0, "overrun": "ignore"} for name in ("mc_sf", "mc_benchmark", "ageing")}
 """The paper's rule of policies that choose another one where predictions are too short."""
 
@@ -67,8 +92,15 @@ def header(policy: str) -> list[str]:
         f"system    M = {CAPACITY} tokens, one second per iteration, the prefill iteration emits token 1,",
         "          evicted requests lose their progress and requeue by arrival",
     ]
-    for name, column in TABLE.columns().items():
+    table = table_of(policy)
+    for name, column in table.columns().items():
         lines.append(f"{name:<21}" + "".join(f"{value:>3g}" for value in column))
+    if table.forecasts is not None:
+        lines.append("predicted_tenths     predicted_output_len - 4 … + 5, at least 1")
+        renewed = " ".join(
+            "/".join(map(str, table.forecasts.row(i).tolist())) or "-" for i in range(len(table))
+        )
+        lines.append(f"renewed_lens          {renewed}, after every 2 tokens")
     return [
         *lines,
         "",
@@ -84,12 +116,12 @@ def header(policy: str) -> list[str]:
 
 def trace(name: str) -> str:
     """Return the trace of a registered policy on the instance."""
-    policy = make_policy(name, **RULES.get(name, {}))
+    policy, table = make_policy(name, **RULES.get(name, {})), table_of(name)
     system = System(kv_capacity=CAPACITY, batch_time=UnitBatchTime())
     simulation = Simulation(
-        system, TABLE, needs=known_to(policy, TABLE), policy_name=name, log=True, compiled=False
+        system, table, needs=known_to(policy, table), policy_name=name, log=True, compiled=False
     )
-    policy.reset(system_info(system, TABLE, SEED, known_to(policy, TABLE)))
+    policy.reset(system_info(system, table, SEED, known_to(policy, table)))
     view = simulation.view
     rows = [("t", "queue", "active", "evict", "admit", "memory", "finished", "")]
     running = simulation.start()

@@ -11,7 +11,7 @@ from kvgym.policy import POLICIES
 
 FAMILIES = (
     "fcfs", "alpha_beta", "mc_sf", "flow_control", "a_min", "sarathi", "dist_serve", "rad", "ageing", "ranked", "slai",
-    "nested_wait", "vllm_v1", "work_conserving_sjf_lookahead",
+    "nested_wait", "vllm_v1", "work_conserving_sjf_lookahead", "learned_rank",
 )  # fmt: skip
 """One policy of each family; the others differ from it in a few lines of their kernels."""
 

@@ -2,7 +2,7 @@
 
 Not every kind of action can express a policy that pauses, chunks or waits, or that uses an order which no window has.
 :func:`expressible` runs a policy on small workloads with little memory in the compiled loop of
-:mod:`~kvgym.envs.demonstrations.record`, which refuses inexpressible decisions. ``tokens`` can express all.
+:mod:`~kvgym.envs.demonstrations.record`, which refuses inexpressible decisions. ``tokens`` can express all whose information environments can reveal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from kvgym.envs.demonstrations.record import demonstrate
 from kvgym.envs.scheduling.actions.catalogue import ACTIONS, action_kind
 from kvgym.envs.scheduling.actions.expressing import NotExpressibleError
+from kvgym.envs.scheduling.revealed import INFORMATION
 from kvgym.errors import LivelockError
 from kvgym.policy import POLICIES, CompiledPolicy
 from kvgym.utils.arguments import explained
@@ -108,7 +109,9 @@ def expressible(action: str, policy: str) -> Expressible:
             NEVER, reason=f"{action} set parameters of a rule and cannot carry out single decisions"
         )
     info = POLICIES[policy].info
-    needs = info.needs | (info.uses - {"length_interval"})
+    if hidden := sorted(info.needs - set(INFORMATION)):
+        return Expressible(NEVER, reason=f"{hidden[0]} is not part of observations")
+    needs = info.needs | ((info.uses & set(INFORMATION)) - {"length_interval"})
     first_reason = ""
     for how_far, workloads in _CONDITIONS.items():
         if how_far in (EXACT, SHORT_EXACT) and not needs & {"predicted_length", "length_interval"}:

@@ -63,6 +63,19 @@ SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
             *("2/4/8", "8/4/2", "2/4/4", "4/4/2", "4/2/2", "8/4/4", "4/8/8"),
         )
     },
+    "learned_rank": {"guard": (0, 50, 200, 1000), "protection": (*_MARGINS,)},
+    "tie": {"batch": (8, 32, 128), "protection": (*_MARGINS,)},
+    "trail": {"share": (0.0, 0.2, 0.5, 0.8, 1.0), "protection": (*_MARGINS,)},
+    "bounded_srpt": {"most": (0, 1, 2, 4), "protection": (*_MARGINS,)},
+    "gamma_boost": {"gamma": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "protection": (*_MARGINS,)},
+    "after_sagesched": {"protection": (*_MARGINS,)},
+    "fast_serve": {
+        "token_time": (0.003, 0.01, 0.03, 0.1),
+        "guard": (0, 200, 1000),
+        "protection": (*_MARGINS,),
+    },
+    "vtc": {"protection": (*_MARGINS, 0.4, 0.5)},
+    "past_future": {"reserved": (0.0, 0.01, 0.03, 0.05, 0.1, 0.2), "initial": (64, 256, 512, 1024)},
     "vllm": {
         "max_batch_tokens": (1024, 2048, 4096, 8192, 16384),
         "max_batch_requests": (32, 64, 128, 256, 512),

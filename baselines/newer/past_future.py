@@ -1,0 +1,210 @@
+"""Admission by the peak of future memory, with output lengths sampled from those of the past.
+
+Source: R. Gong et al., "Past-Future Scheduler for LLM Serving under SLA Guarantees", ASPLOS 2025, arXiv 2507.10150,
+and the authors' artifact (WuSiYu/lightllm-ae, ``scheduler_pastfuture_dist1-3.py``), which has the constants. The
+remaining output of each running request is sampled from the last 1,000 output lengths that exceed what it has
+generated, that of the next waiting one from all of them. If requests finish in the order of their remaining lengths,
+the memory peaks when one of them finishes; the next request starts if the largest peak over up to five samples stays
+below 97 % of the memory.
+
+Readings: samples are drawn at every decision with waiting requests (the artifact: every ten). Between two of the past
+lengths the sample is interpolated, above the largest one up to ``longest``. The need of the next iteration must also
+fit. On overflow the latest activated requests leave. An empty worker admits its first request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.kernels import (
+    UNKNOWN,
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit,
+    evict_latest,
+    first_waiting,
+    has_place,
+    jit,
+    jit_inline,
+    need_of_active,
+    next_uniform,
+    next_waiting,
+    policy_kernel,
+    rule_memory,
+    seed_words,
+    taken_by,
+)
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    SystemInfo,
+    fraction_of,
+    head_of_queue,
+    register_policy,
+    require_count,
+    require_fraction,
+)
+
+# Layout of the parameters: memory that the peak must stay below, past lengths, the longest output.
+_LIMIT, _WINDOW, _LONGEST = range(3)
+
+# Layout of the state: six words of random numbers, how many past lengths there are, the place of the next one in their
+# ring; then the ring, the same lengths sorted, and for each list of samples its pairs of held and remaining tokens, in
+# descending order of the latter.
+_COUNT, _NEXT, _RING = 6, 7, 8
+_LISTS, _SAMPLES = 5, 200
+
+
+@jit
+def note_length(state: Any, window: int, length: int) -> None:
+    """Add an output length to the past, in place of the oldest if there are enough."""
+    count, place, base = state[_COUNT], state[_NEXT], _RING + window
+    if count == window:
+        k = 0
+        while state[base + k] != state[_RING + place]:
+            k += 1
+        for j in range(k, count - 1):
+            state[base + j] = state[base + j + 1]
+        count -= 1
+    state[_RING + place] = length
+    state[_NEXT] = (place + 1) % window
+    k = count
+    while k > 0 and state[base + k - 1] > length:
+        state[base + k] = state[base + k - 1]
+        k -= 1
+    state[base + k] = length
+    state[_COUNT] = count + 1
+
+
+@jit
+def sample_rest(state: Any, window: int, longest: int, made: int) -> int:
+    """Return a sample of the tokens that a request with ``made`` tokens still generates."""
+    base, low, high = _RING + window, 0, state[_COUNT]
+    while low < high:
+        middle = (low + high) // 2
+        if state[base + middle] <= made:
+            low = middle + 1
+        else:
+            high = middle
+    above = state[_COUNT] - low  # past lengths that exceed it, between `made` and the longest one
+    place = next_uniform(state, 0) * (above + 1)
+    k = int(place)
+    before = made if k == 0 else state[base + low + k - 1]
+    last = made if above == 0 else state[base + state[_COUNT] - 1]
+    after = state[base + low + k] if k < above else max(longest, last)
+    return int(before + (after - before) * (place - k) + 0.5) - made
+
+
+@jit
+def insert(state: Any, at: int, count: int, held: int, left: int) -> None:
+    """Insert a request into a list with ``count`` entries, in descending order of the remaining tokens."""
+    k = count
+    while k > 0 and state[at + 2 * k - 1] < left:
+        state[at + 2 * k], state[at + 2 * k + 1] = state[at + 2 * k - 2], state[at + 2 * k - 1]
+        k -= 1
+    state[at + 2 * k], state[at + 2 * k + 1] = held, left
+
+
+@jit
+def peak_of(state: Any, at: int, count: int) -> int:
+    """Return the largest memory that the requests of a list will hold, tokens."""
+    held, peak = 0, 0
+    for k in range(count):
+        held += state[at + 2 * k]
+        peak = max(peak, held + (k + 1) * state[at + 2 * k + 1])
+    return peak
+
+
+@jit_inline
+def held_with(view: RuleView, row: Any) -> int:
+    """Return the tokens that a request holds when its prefill is complete."""
+    return np.int64(row.num_kv_tokens) + row.num_prefill_left
+
+
+@policy_kernel
+def past_future_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Admit in queue order while the sampled peaks of future memory stay below the limit."""
+    w, state, params = view.worker, memory.state, memory.params
+    window, longest, capacity = int(params[_WINDOW]), int(params[_LONGEST]), view.problem.kv_capacity
+    for j in range(w.num_finished):
+        note_length(state, window, view.requests[view.finished[j]].num_output_tokens)
+    need = need_of_active(view)
+    if need > capacity:
+        evict_latest(view, decision, need)
+        return
+    i = first_waiting(view)
+    if i == UNKNOWN:
+        return
+    count = w.num_active
+    lists = min(_LISTS, _SAMPLES // max(count, 1) + 1) if count > 0 else 1
+    size = 2 * (decision.admit.shape[0] + 1)
+    start = _RING + 2 * window
+    for k in range(lists):
+        for j in range(count):
+            slot = view.active[j]
+            left = sample_rest(state, window, longest, slot.num_output_tokens)
+            insert(state, start + k * size, j, held_with(view, slot), left)
+    while i != UNKNOWN and has_place(view, decision):
+        r, peak = view.requests[i], 0
+        for k in range(lists):
+            left = state[_RING + window + int(next_uniform(state, 0) * state[_COUNT])]
+            insert(state, start + k * size, count, held_with(view, r), left)
+            peak = max(peak, peak_of(state, start + k * size, count + 1))
+        use = taken_by(view, i)
+        if need + use > capacity or (peak >= params[_LIMIT] and count > 0):
+            break
+        need += use
+        count += 1
+        admit(decision, i)
+        i = next_waiting(view, i)
+
+
+@register_policy
+class PastFuture(CompiledPolicy):
+    """First come, first served while the sampled peak of future memory fits."""
+
+    info = PolicyInfo(
+        name="past_future",
+        summary="first come, first served while the peak of future memory, sampled from past lengths, fits",
+        paper="Gong et al., Past-Future Scheduler for LLM Serving under SLA Guarantees",
+        algorithm="and its artifact, WuSiYu/lightllm-ae",
+        evicts=True,
+    )
+    kernel = past_future_kernel
+    blocking = head_of_queue
+
+    def __init__(
+        self, *, reserved: float = 0.03, window: int = 1000, initial: int = 512, longest: int = 4096
+    ) -> None:
+        """Set the margin and the past.
+
+        Args:
+            reserved: fraction of the capacity that peaks leave free, in [0, 1).
+            window: past lengths that are remembered, at least 2.
+            initial: output length that half of the window has at the start, tokens.
+            longest: longest output of a request, tokens.
+        """
+        require_fraction("reserved", reserved)
+        require_count("window", window, 2)
+        require_count("initial", initial)
+        require_count("longest", longest)
+        self.reserved, self.window, self.initial, self.longest = reserved, window, initial, longest
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the parameters, in the order of the kernel."""
+        return np.array(
+            [fraction_of(system.kv_capacity, self.reserved), self.window, self.longest], np.float64
+        )
+
+    def memory(self, system: SystemInfo) -> RuleMemory:
+        """Return a state with the initial lengths and random numbers."""
+        slots = max(1, min(system.max_requests, system.kv_capacity))
+        state = np.zeros(_RING + 2 * self.window + _LISTS * 2 * (slots + 1), np.int64)
+        half = self.window // 2
+        state[:6], state[_COUNT], state[_NEXT] = seed_words(system.seed), half, half
+        state[_RING : _RING + half] = state[_RING + self.window : _RING + self.window + half] = self.initial
+        return rule_memory(self.params(system), state=state)
