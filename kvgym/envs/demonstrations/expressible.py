@@ -2,7 +2,8 @@
 
 Not every kind of action can express a policy that pauses, chunks or waits, or that uses an order which no window has.
 :func:`expressible` runs a policy on small workloads with little memory in the compiled loop of
-:mod:`~kvgym.envs.demonstrations.record`, which refuses inexpressible decisions. ``tokens`` can express all whose information environments can reveal.
+:mod:`~kvgym.envs.demonstrations.record`, which refuses inexpressible decisions. ``tokens`` can express all policies
+that need no more than environments can reveal.
 """
 
 from __future__ import annotations
