@@ -43,6 +43,8 @@ LATENCIES: dict[str, MetricInfo] = {
     "tbt": MetricInfo("s", "gap between consecutive output tokens", True),
     "tpot": MetricInfo("s", "mean gap between output tokens of a request", True),
     "queueing_delay": MetricInfo("s", "first admission - arrival", True),
+    "job_completion_time": MetricInfo("s", "last completion - first arrival of a session", True),
+    "service_time": MetricInfo("s", "sum of the latencies of the turns of a session", True),
 }
 """Metrics reported as ``<name>_<statistic>``, see :data:`STATISTICS`."""
 
@@ -85,6 +87,12 @@ SCALARS: dict[str, MetricInfo] = {
     ),
     "worst_client_ttft": MetricInfo("s", "mean TTFT of the client with the largest", True),
     "max_wait": MetricInfo("s", "longest time from arrival to first admission", True),
+    "first_turn_latency": MetricInfo("s", "mean of e2e_latency over first turns of sessions", True),
+    "later_turn_latency": MetricInfo("s", "mean of e2e_latency over later turns", True),
+    "first_turn_ttft": MetricInfo("s", "mean of ttft over first turns of sessions", True),
+    "later_turn_ttft": MetricInfo("s", "mean of ttft over later turns", True),
+    "sessions_finished": MetricInfo("1", "sessions with all turns finished", False),
+    "sessions_unfinished": MetricInfo("1", "sessions with turns left when the run stopped", True),
     "finished": MetricInfo("1", "requests finished", False),
     "unfinished": MetricInfo("1", "requests not finished when the run stopped", True),
 }

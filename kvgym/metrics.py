@@ -42,6 +42,12 @@ had to process), ``hit_rate_resumed`` (the same at starts after an eviction, wit
 ``hit_tokens`` (tokens found at all starts), ``cached_share`` (time average of cached memory that is not in use / M),
 ``cache_evictions`` (units dropped). The cache is not emptied at the start of a window.
 
+With sessions (otherwise NaN): ``first_turn_latency`` and ``later_turn_latency`` (means of ``e2e_latency`` over first
+and later turns), ``first_turn_ttft`` and ``later_turn_ttft`` (of ``ttft``), ``job_completion_time`` (last c - first a
+of each session with all turns finished), ``service_time`` (the sum of c - a over its turns), ``sessions_finished`` and
+``sessions_unfinished`` (begun by t1, and not all turns finished). In a window, sessions that begin in it count; the
+last two remain those of the whole run.
+
 In a run with a window [w0, w1) (:class:`kvgym.window.Window`) latencies, shares within SLOs, ``jain_fairness``,
 ``client_fairness``, ``worst_client_ttft`` and ``max_wait`` cover the requests with w0 ≤ a < w1, however long they
 take; ``request_throughput``, ``token_throughput`` and ``goodput`` over those with w0 ≤ c < w1, per second of
@@ -68,6 +74,7 @@ from numpy.typing import NDArray
 
 from kvgym.attainment import has_targets, met_slo, slo_met
 from kvgym.fairness import client_means, jain_index, service_difference
+from kvgym.jobs import Jobs, jobs_of
 from kvgym.metric_catalogue import (
     LATENCIES,
     METRICS,
@@ -154,6 +161,15 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
     def good(requests: NDArray[np.bool_]) -> float:
         return float((slo_met(result) & requests).sum()) if has_targets(table) else float("nan")
 
+    def of_turns(values: NDArray[np.float64], first: bool) -> float:
+        if table.session_id is None:
+            return float("nan")
+        chosen = values[done & (table.first_turns == first)]
+        return _ratio(chosen.sum(), len(chosen))
+
+    def jobs() -> Jobs:
+        return jobs_of(table, r, result.to_come, scope.counted, end)
+
     def if_cached(figure: Any) -> float:
         return float(figure) if result.system.prefix_unit else float("nan")
 
@@ -164,6 +180,8 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         "tbt": lambda: _gap_statistics(scope),
         "tpot": lambda: _statistics("tpot", tpot_of(result)[done & (gaps_of(result) > 0)]),
         "queueing_delay": lambda: _statistics("queueing_delay", waited),
+        "job_completion_time": lambda: _statistics("job_completion_time", jobs().completion),
+        "service_time": lambda: _statistics("service_time", jobs().service),
     }
     scalars: dict[str, Callable[[], float]] = {
         "request_throughput": lambda: _ratio(left.sum(), span),
@@ -204,6 +222,12 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
             lambda: float(client_means(table, r["first_token_time"] - arrival, done).max())
         ),
         "max_wait": max_wait,
+        "first_turn_latency": lambda: of_turns(e2e, True),
+        "later_turn_latency": lambda: of_turns(e2e, False),
+        "first_turn_ttft": lambda: of_turns(r["first_token_time"] - arrival, True),
+        "later_turn_ttft": lambda: of_turns(r["first_token_time"] - arrival, False),
+        "sessions_finished": lambda: jobs().finished,
+        "sessions_unfinished": lambda: jobs().unfinished,
         "finished": lambda: float(finished.sum()),
         "unfinished": lambda: float(arrived().sum() - finished.sum()),
     }

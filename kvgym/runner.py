@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,7 @@ class SimulationResult:
         moves: requests that the router moved, in order, dtype MOVE; None without a log or a router that reassigns.
         window: the measured part; None = all.
         samples: running requests at moments all over the run; None unless requested.
+        to_come: session of each turn that had not arrived in the closed loop of sessions, int64.
     """
 
     policy: Policy
@@ -79,6 +80,7 @@ class SimulationResult:
     moves: NDArray[Any] | None = None
     window: Measured | None = None
     samples: Samples | None = None
+    to_come: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 def check_needs(policy: Policy, table: RequestTable) -> None:
@@ -381,7 +383,7 @@ def arrived_table(
     tracker: NDArray[Any],
     turns: NDArray[Any],
     workload: NDArray[Any],
-) -> RequestTable:
+) -> tuple[RequestTable, NDArray[np.int64]]:
     """Return the requests by request id: in the closed loop of sessions those that have arrived, as they arrived.
 
     Args:
@@ -390,11 +392,15 @@ def arrived_table(
         tracker: TRACKER (1,).
         turns: TURN (n,).
         workload: WORKLOAD (n,).
+
+    Returns:
+        The requests, and the session of each turn that has not arrived.
     """
-    if system.sessions == "open":
-        return table
+    if system.sessions == "open" or table.session_id is None:
+        return table, np.zeros(0, np.int64)
     count = int(tracker[0]["next_arrival"])
-    return table.as_arrived(turns["row"][:count], workload["arrival_time"][:count])
+    rows = turns["row"][:count]
+    return table.as_arrived(rows, workload["arrival_time"][:count]), np.delete(table.session_id, rows)
 
 
 def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False) -> SimulationResult:
@@ -407,7 +413,7 @@ def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False)
     """
     active, num_active = simulation.active, simulation.workers["num_active"]
     tracker, kept = simulation.tracker[0], bool(simulation.problem[0]["keep_log"])
-    table = arrived_table(
+    table, to_come = arrived_table(
         simulation.system, simulation.table, simulation.tracker, simulation.turns, simulation.workload
     )
     requests = simulation.requests[: len(table)]
@@ -422,4 +428,5 @@ def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False)
         gap_sums=simulation.gap_sums,
         completed=bool((simulation.requests["status"] == FINISHED).all()),
         moves=simulation.moves[: int(tracker["num_moves"])] if kept and tracker["reassigns"] else None,
+        to_come=to_come,
     )

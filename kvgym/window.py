@@ -76,13 +76,18 @@ class Window:
         parse_extent(self.warm_up, "warm_up")
         parse_extent(self.cool_down, "cool_down")
 
-    def span(self, table: RequestTable) -> tuple[float, float]:
+    def span(self, table: RequestTable, *, closed: bool = False) -> tuple[float, float]:
         """Return the start and the end of the window for a request table, seconds.
+
+        Args:
+            table: the requests.
+            closed: whether later turns of sessions arrive when the turns before them have finished; then only first
+                turns count, as no other times are known before the run.
 
         Raises:
             ConfigError: the window is empty.
         """
-        times = table.arrival_time
+        times = table.arrival_time[table.first_turns] if closed else table.arrival_time
         amount, requests = parse_extent(self.warm_up, "warm_up")
         count = len(times)
         if requests:
@@ -96,15 +101,16 @@ class Window:
             end = float(times[-1]) - amount if count else -math.inf
         if not start < end:
             arrivals = f"between {times[0]:.4g} s and {times[-1]:.4g} s" if count else "never"
+            what = "first turns of sessions" if closed else "requests"
             raise ConfigError(
                 f"warm_up = {self.warm_up} and cool_down = {self.cool_down} leave nothing to measure of {count:,} "
-                f"requests, which arrive {arrivals}"
+                f"{what}, which arrive {arrivals}"
             )
         return start, end
 
-    def note(self, table: RequestTable) -> str:
-        """Return a sentence that describes the window for a request table."""
-        start, end = self.span(table)
+    def note(self, table: RequestTable, *, closed: bool = False) -> str:
+        """Return a sentence that describes the window for a request table; arguments as of :meth:`span`."""
+        start, end = self.span(table, closed=closed)
         inside = int(((table.arrival_time >= start) & (table.arrival_time < end)).sum())
         return (
             f"Measured from {start:,.2f} s to {end:,.2f} s: latencies of the {inside:,} of {len(table):,} requests "
@@ -173,7 +179,8 @@ class Watch:
     """
 
     def __init__(self, simulation: Any, window: Window) -> None:
-        self._simulation, self._ends = simulation, window.span(simulation.table)
+        closed = simulation.system.sessions == "closed"
+        self._simulation, self._ends = simulation, window.span(simulation.table, closed=closed)
         self._taken: list[Counts] = []
         self._since, self._due = (0, 0.0), 0
 

@@ -184,6 +184,8 @@ def rule_rows(scenario: Scenario) -> list[Row]:
     rules = {k: v for k, v in scenario.system.model_dump().items() if v is not None}
     if scenario.system.prefix_cache == "off":
         del rules["prefix_cache"], rules["cache_staleness"]
+    if scenario.system.sessions == "open":
+        del rules["sessions"]
     if scenario.system.cache_rule == "lru":
         del rules["cache_rule"]
     return [("Engine rules", flat(rules))]

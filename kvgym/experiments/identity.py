@@ -23,7 +23,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 DECISIVE = (
     "agents", "attainment.py", "baselines", "batch_time", "compiling", "configs/gpu", "configs/hardware",
     "configs/model", "configs/operators", "configs/scenario", "envs", "experiments/disaggregation.py",
-    "experiments/resolving.py", "experiments/runs.py", "experiments/scenario.py", "fairness.py", "kernels",
+    "experiments/resolving.py", "experiments/runs.py", "experiments/scenario.py", "fairness.py", "jobs.py", "kernels",
     "metric_catalogue.py", "metrics.py", "policy.py", "routing.py", "runner.py", "simulator", "theory", "utils",
     "window.py", "workloads",
 )  # fmt: skip

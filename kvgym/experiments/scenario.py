@@ -67,6 +67,7 @@ class SystemSettings(Description):
     prefix_block: int | None = None
     cache_rule: str = "lru"
     cache_staleness: float = 0.0
+    sessions: str = "open"
 
 
 class WorkerGroup(Description):
@@ -343,7 +344,9 @@ class Scenario(Description):
         Raises:
             ConfigError: no request is measured.
         """
-        return table.notes if self.window is None else (*table.notes, self.window.note(table))
+        if self.window is None:
+            return table.notes
+        return (*table.notes, self.window.note(table, closed=self.system.sessions == "closed"))
 
     def override(self, **changes: Any) -> Scenario:
         """Return the scenario with some fields replaced (None = keep).

@@ -55,6 +55,8 @@ class ScenarioOptions:
             :func:`kvgym.experiments.disaggregation.link_settings`; new separate workers, and other hardware, have the
             link of the GPU unless it is given.
         router: router of a cluster.
+        sessions: ``"open"`` or ``"closed"``, when later turns of sessions arrive, see
+            :class:`~kvgym.simulator.system.System`.
         horizon: seconds after which a run stops.
         warm_up: part at the beginning of a run that is not measured: seconds, or requests as in ``"200r"``.
         cool_down: the same at its end.
@@ -87,6 +89,7 @@ class ScenarioOptions:
     decode_workers: int | None = None
     link: str | None = None
     router: str | None = None
+    sessions: str | None = None
     horizon: float | None = None
     warm_up: float | str | None = None
     cool_down: float | str | None = None

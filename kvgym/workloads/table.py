@@ -187,6 +187,15 @@ class RequestTable:
         """Return the number of requests."""
         return len(self.arrival_time)
 
+    @property
+    def first_turns(self) -> NDArray[np.bool_]:
+        """Whether each request is the first of its session here, bool (n,); all are without sessions."""
+        first = np.ones(len(self), np.bool_)
+        if self.session_id is not None:
+            first[:] = False
+            first[np.unique(self.session_id, return_index=True)[1]] = True
+        return first
+
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the columns that are present, by name; hashes and forecasts are not among them."""
         values = {name: getattr(self, name) for name in _COLUMNS}

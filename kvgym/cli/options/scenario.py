@@ -134,6 +134,11 @@ SCENARIO_OPTIONS: dict[str, Declared] = {
         "Router of a cluster, which assigns requests to workers (kvgym list routers).",
         complete="routers",
     ),
+    "sessions": _option(
+        "requests",
+        "When later turns of sessions arrive: at their recorded times (open), or when the turn before has finished and "
+        "its think time has passed (closed).",
+    ),
     "horizon": Declared(
         time_option("--horizon", "Stop at this time instead of when all requests have finished"), "window"
     ),

@@ -378,7 +378,9 @@ class Episodes(Arrays):
         slot = self._begun(index)
         assert slot.table is not None
         block, n = slot.block, len(slot.table)
-        table = arrived_table(self.system, slot.table, block["tracker"], block["turns"], block["workload"])
+        table, to_come = arrived_table(
+            self.system, slot.table, block["tracker"], block["turns"], block["workload"]
+        )
         requests = block["requests"][: len(table)]
         gap_counts, gap_sums = used_bins(block["gap_counts"], block["gap_sums"])
         return SimulationResult(
@@ -391,6 +393,7 @@ class Episodes(Arrays):
             gap_counts=gap_counts,
             gap_sums=gap_sums,
             completed=bool((block["requests"]["status"][:n] == FINISHED).all()),
+            to_come=to_come,
         )
 
     def metrics(self, index: int) -> NDArray[np.float64]:

@@ -13,7 +13,10 @@ from kvgym.experiments.tuning.trial_runs import TrialRunner
 from kvgym.metrics import LATENCIES, METRICS, metric_info
 
 # Metrics that improve when requests are left unfinished: compared only between runs with equal numbers finished.
-_FLATTERED = ("evictions", "recomputed_tokens", "put_back", "overflows", "jain_fairness")
+_FLATTERED = (
+    *("evictions", "recomputed_tokens", "put_back", "overflows", "jain_fairness"),
+    *("first_turn_latency", "later_turn_latency", "first_turn_ttft", "later_turn_ttft"),
+)
 
 
 def import_optuna() -> Any:
