@@ -268,3 +268,30 @@ def test_percentiles_equal_numpy():
         m = compute_metrics(result)
         for q in (50, 90, 95, 99):
             assert m[f"e2e_latency_p{q}"] == pytest.approx(np.percentile(latency, q), rel=1e-14)
+
+
+def test_sessions_by_hand():
+    table = RequestTable.from_columns(
+        arrival_time=[0.0, 1, 9, 9], prompt_len=[3] * 4, output_len=[2, 3, 1, 1],
+        session_id=[5, 6, 5, 6], turn=[1, 1, 2, 2], think_time=[0.0, 0, 2, 30],
+    )  # fmt: skip
+    # Turns of session 5: 0 to 2, 4 to 5. Those of session 6: 1 to 4, 34 to 35.
+    m = compute_metrics(run(table, sessions="closed"))
+    assert (m["first_turn_latency"], m["later_turn_latency"]) == (2.5, 1)
+    assert (m["first_turn_ttft"], m["later_turn_ttft"]) == (1, 1)
+    assert (m["job_completion_time_mean"], m["job_completion_time_max"]) == ((5 + 34) / 2, 34)
+    assert (m["service_time_mean"], m["service_time_max"]) == ((3 + 4) / 2, 4)
+    assert (m["sessions_finished"], m["sessions_unfinished"]) == (2, 0)
+    # Until 20 s, the second turn of session 6 has not arrived.
+    cut = run(table, sessions="closed", horizon=20.0)
+    m = compute_metrics(cut)
+    assert (len(cut.table), cut.to_come.tolist(), m["unfinished"]) == (3, [6], 0)
+    assert (m["sessions_finished"], m["sessions_unfinished"]) == (1, 1)
+    assert (m["job_completion_time_mean"], m["service_time_mean"]) == (5, 3)
+    # A window is known before the run by first turns alone.
+    seen = simulate(cut.system, table, "fcfs", window=Window(warm_up=0.5))
+    assert (seen.window.start, seen.window.end) == (0.5, 1)
+    plain = compute_metrics(run(table.replace(session_id=None, turn=None, think_time=None)))
+    assert all(
+        math.isnan(plain[name]) for name in ("first_turn_ttft", "service_time_mean", "sessions_finished")
+    )

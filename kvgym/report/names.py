@@ -12,6 +12,10 @@ _FAMILIES = {
     "queueing_delay": "queueing delay",
 }
 _METRICS = {
+    "first_turn_ttft": "time to first token of first turns",
+    "later_turn_ttft": "time to first token of later turns",
+    "first_turn_latency": "end-to-end latency of first turns",
+    "later_turn_latency": "end-to-end latency of later turns",
     "request_throughput": "requests finished",
     "token_throughput": "output tokens",
     "generated_token_throughput": "generated tokens",
