@@ -13,11 +13,15 @@ from kvgym.envs.scheduling.environment import ServingEnv
 CLOSED = {
     "batch_time": {"kind": "affine", "constant": 0.31, "per_prefill_token": 0.02, "per_context_token": 0.001},
     "kv_capacity": 120,
-    "num_requests": 20,
-    "rate": 3.0,
     "workload": {
-        "preset": "lmsys",
-        "limits": {"max_prompt_len": 30, "max_output_len": 12},
+        "arrivals": {"kind": "poisson", "rate": 3.0},
+        "lengths": {
+            "kind": "independent",
+            "prompt": {"kind": "uniform", "low": 1, "high": 12},
+            "output": {"kind": "uniform", "low": 1, "high": 8},
+        },
+        "num_requests": 20,
+        "predictions": {"kind": "exact"},
         "prefixes": {
             "turns": {"number": 4, "open": 5, "max_context": 90, "gaps": [{"median": 8.0, "mean": 12.0}]},
             "block": 4,
