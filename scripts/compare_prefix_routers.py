@@ -1,12 +1,11 @@
 """Compare routers with prefix caches: the tables of docs/routing.md.
 
-    python scripts/compare_prefix_routers.py tune                     the best values of each router, 20 minutes
-    python scripts/compare_prefix_routers.py sessions                 coding agents on 4 and 16 workers, 30 minutes
+    python scripts/compare_prefix_routers.py tune                     the best values of each router
+    python scripts/compare_prefix_routers.py sessions                 coding agents on 4 and 16 workers
     python scripts/compare_prefix_routers.py mooncake --trace FILE    Mooncake's conversations
-    python scripts/compare_prefix_routers.py sessions --seeds 2 --num-requests 100      seconds
 
-Routers are tuned on seeds from 0, and on the first half of a trace; the tables have seeds from 3,000,000, which neither
-tuning nor training draws, and the second half.
+Each takes a minute or two. Routers are tuned on seeds from 0; the tables have seeds from 3,000,000, which neither
+tuning nor training draws.
 """
 
 from __future__ import annotations
@@ -109,12 +108,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("what", choices=("tune", "sessions", "mooncake"))
     parser.add_argument("--trace", help="file of Mooncake's conversations")
-    parser.add_argument("--part", type=float, nargs=2, default=(900, 1500), help="of the trace, seconds")
+    parser.add_argument("--part", type=float, nargs=2, default=(900, 1900), help="of the trace, seconds")
     parser.add_argument("--routers", nargs="+", help="instead of those with published values")
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 16])
     parser.add_argument("--load", type=float, default=1.0)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--num-requests", type=int, default=1000)
+    parser.add_argument("--num-requests", type=int, default=2000)
     options = parser.parse_args(arguments)
     if options.what == "tune":
         scenario = agents(options.workers[0], options.num_requests, options.load)
@@ -128,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for workers in options.workers:
         if options.what == "mooncake":
             start, end = options.part
-            workload = {"lengths": {"kind": "trace", "path": options.trace, "start": start, "end": end}}
+            workload = {"trace": options.trace, "start": start, "end": end}
             scenario, seeds = scenario_of(workers, workload, 512), range(1)
         else:
             scenario = agents(workers, options.num_requests, options.load)
