@@ -43,7 +43,7 @@ _FLAGS: dict[str, Any] = {
 
 
 class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
-    """``kvgym/Route-v1`` (and ``kvgym/Route-v0``): routing requests to workers, each with its own scheduler and KV cache.
+    """``kvgym/Route-v1`` and ``kvgym/Route-v0``: routing requests to workers, each with its scheduler and KV cache.
 
     Description:
         Requests arrive over time. Each is sent to a worker at once and stays there; with separate prefill and decode
