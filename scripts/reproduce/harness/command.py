@@ -52,17 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(chosen: Sequence[tuple[Paper, Experiment]], args: argparse.Namespace) -> None:
     """Run experiments one after the other, and write pages after each."""
-    scale = Scale(quick=args.quick, seeds=args.seeds, jobs=args.jobs, ray=args.ray)
     writes = not (args.quick or args.no_pages)
     with progress(len(chosen)) as advance:
         for paper, experiment in chosen:
             folder = args.out / ("quick" if args.quick else "") / paper.name
             file = folder / f"{experiment.name}.json"
+            scale = Scale(quick=args.quick, seeds=args.seeds, jobs=args.jobs, ray=args.ray)
             key = key_of(paper, experiment, scale)
             outcome = None if args.fresh else load(file, None if args.kept else key)
             if outcome is None:
                 # Read back, so that pages and figures do not depend on whether it was stored.
-                outcome = save(file, key, experiment.run(scale))
+                outcome = save(file, key, scale.count_seeds(experiment.run(scale)))
             _show(paper, experiment, outcome)
             if experiment.draw is not None:
                 where = args.docs / picture(paper, experiment) if writes else file.with_suffix(".png")

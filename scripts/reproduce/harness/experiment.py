@@ -17,7 +17,8 @@ class Verdict(Enum):
     """Verdict on a claim."""
 
     REPRODUCED = "reproduced"
-    CONDITIONS = "with conditions"  # the reason names them
+    CONDITIONS = "with conditions"  # the finding names them
+    CONSTRUCTION = "by construction"  # the setting is made from the published figure: no evidence
     NOT_REPRODUCED = "not reproduced"
     REFUTED = "refuted"  # with a certificate: an instance, a schedule or a proof that anyone can check
     NOT_RUN = "not run"  # the reason says what is missing
@@ -32,7 +33,13 @@ class Finding:
         published: the published figure or statement.
         ours: our result, with its interval if it is an estimate.
         verdict: the verdict.
-        reason: the reason or the conditions; one or two sentences.
+        reason: the reason; one or two sentences.
+        condition: where the claim holds, to follow "Holds": ``"for few batches"``. A claim that holds with conditions
+            needs one, and no other claim shows it.
+        seeds: the number of seeds behind the verdict; empty: as many as the experiment requested, ``–`` without chance.
+
+    Raises:
+        ValueError: a claim that holds with conditions names none.
     """
 
     claim: str
@@ -40,6 +47,19 @@ class Finding:
     ours: str
     verdict: Verdict
     reason: str = ""
+    condition: str = ""
+    seeds: str = ""
+
+    def __post_init__(self) -> None:
+        """Check that a claim that holds with conditions names them."""
+        if self.verdict is Verdict.CONDITIONS and not self.condition:
+            raise ValueError(f"{self.claim}: no condition is named")
+
+    @property
+    def why(self) -> str:
+        """The condition, if there is one, and the reason."""
+        holds = f"Holds {self.condition}." if self.verdict is Verdict.CONDITIONS else ""
+        return " ".join(filter(None, (holds, self.reason)))
 
 
 @dataclass(frozen=True)
@@ -76,7 +96,7 @@ class Experiment:
         source: its place in the paper.
         run: runs it at a scale.
         draw: draws its figure from the data of the outcome; ``None`` where nothing is drawn.
-        covers: the paper's figures and tables that it answers, for example ``("Figure 2", "Table 1")``.
+        covers: the paper's figures, tables and theorems that it answers: ``("Figure 2", "Table 1", "Theorem 2")``.
         cheap: takes seconds in full, so that a test compares the page with what comes out.
     """
 
@@ -99,6 +119,7 @@ class Paper:
         page: the file in docs/reproductions.
         experiments: in the order of the page.
         figures: every figure and table of results in the paper; each must be covered by an experiment.
+        theorems: every theorem, proposition, lemma, remark and example with a claim; each must be covered as well.
     """
 
     name: str
@@ -106,3 +127,4 @@ class Paper:
     page: str
     experiments: Sequence[Experiment]
     figures: Sequence[str] = ()
+    theorems: Sequence[str] = ()

@@ -15,8 +15,8 @@ PICTURES = "images/reproductions"  # in docs/
 TABLES = "tables"  # in docs/
 LONG = 12  # rows; longer tables are CSV files
 
-FINDINGS = ("claim", "published", "ours", "verdict", "why")
-MATRIX = ("where", "claim", "published", "ours", "verdict")
+FINDINGS = ("claim", "published", "ours", "seeds", "verdict", "why")
+MATRIX = ("where", "claim", "published", "ours", "seeds", "verdict")
 SUMMARY = "summary"  # the block that counts the verdicts of the matrix
 
 
@@ -157,10 +157,10 @@ def _findings(rows: Sequence[Finding]) -> list[tuple[str, ...]]:
     """Return the rows of a page's table of findings; a reason equal to the one above is not repeated."""
     cells = [_cells(row) for row in rows]
     for above, row in enumerate(rows[1:]):
-        if row.reason and row.reason == rows[above].reason:
+        if row.why and row.why == rows[above].why:
             cells[above + 1] = (*cells[above + 1][:-1], "as above")
     return cells
 
 
 def _cells(row: Finding) -> tuple[str, ...]:
-    return row.claim, row.published, row.ours, row.verdict.value, row.reason
+    return row.claim, row.published, row.ours, row.seeds or "–", row.verdict.value, row.why

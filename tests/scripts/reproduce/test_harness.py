@@ -110,17 +110,36 @@ def test_a_full_run_writes_page_picture_and_matrix(toy, command, docs, pages, ca
     matrix = (docs / "reproductions.md").read_text()
     assert "<!-- end toy -->\n\nThe end.\n" in matrix
     assert (
-        "| [Section 1](reproductions/toy.md#first--claim) | mean | 1.1 | 1.0 (9 seeds) | reproduced |\n"
+        "| [Section 1](reproductions/toy.md#first--claim) | mean | 1.1 | 1.0 (9 seeds) | 9 | reproduced |\n"
         in matrix
     )
-    assert "| [Section 2](reproductions/toy.md#second) | none | 5 | — | not run |\n" in matrix
-    assert "| [A toy paper](reproductions/toy.md) | 2 | 1 | 0 | 0 | 0 | 1 |" in matrix
+    assert "| [Section 2](reproductions/toy.md#second) | none | 5 | — | – | not run |\n" in matrix
+    assert "| [A toy paper](reproductions/toy.md) | 2 | 1 | 0 | 0 | 0 | 0 | 1 |" in matrix
 
 
 def test_an_equal_reason_is_not_repeated(harness, pages, toy):
     rows = [harness.Finding(claim, "1", "2", harness.Verdict.REFUTED, "Why.") for claim in ("a", "b")]
     block = pages.experiment_block(toy.paper, toy.paper.experiments[1], harness.Outcome(rows))
-    assert block.endswith("| a | 1 | 2 | refuted | Why. |\n| b | 1 | 2 | refuted | as above |")
+    assert block.endswith("| a | 1 | 2 | – | refuted | Why. |\n| b | 1 | 2 | – | refuted | as above |")
+
+
+def test_a_claim_with_conditions_names_them(harness):
+    verdict = harness.Verdict
+    row = harness.Finding("a", "1", "2", verdict.CONDITIONS, "Why.", condition="for few batches")
+    assert row.why == "Holds for few batches. Why."
+    assert (
+        harness.Finding("a", "1", "2", verdict.REPRODUCED, "Why.", condition="for few batches").why == "Why."
+    )
+    with pytest.raises(ValueError, match="no condition is named"):
+        harness.Finding("a", "1", "2", verdict.CONDITIONS, "Why.")
+
+
+def test_findings_state_their_seeds(harness):
+    scale = harness.Scale()
+    rows = [harness.Finding("a", "1", "2", harness.Verdict.REPRODUCED, seeds=own) for own in ("", "1", "–")]
+    assert [row.seeds for row in scale.count_seeds(harness.Outcome(rows)).findings] == ["–", "1", "–"]
+    scale.number_of_seeds(7)
+    assert [row.seeds for row in scale.count_seeds(harness.Outcome(rows)).findings] == ["7", "1", "–"]
 
 
 def test_a_long_table_is_a_csv_file(harness, pages, toy, docs):

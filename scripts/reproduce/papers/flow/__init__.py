@@ -11,6 +11,16 @@ PAPER = Paper(
     name="flow",
     title="Flow control for LLM inference (stability by controlled activation)",
     page="flow.md",
-    experiments=(CONDITIONS, THEOREM, overflows.THEOREM, FIGURE_1, ALPHA, FIGURE_2, FIGURE_3, FIGURE_4),
+    experiments=(
+        CONDITIONS,
+        THEOREM,
+        overflows.THEOREM,
+        FIGURE_1,
+        ALPHA,
+        FIGURE_2,
+        FIGURE_3,
+        FIGURE_4,
+    ),
     figures=("Figure 1", "Figure 2", "Figure 3", "Figure 4"),
+    theorems=("Proposition 3.2", "Theorem 3.3", "Theorem 3.6"),
 )

@@ -80,6 +80,7 @@ def figure_4(scale: Scale) -> Outcome:
             if close
             else Verdict.NOT_REPRODUCED,
             "" if len(close) == 4 else why,
+            condition=f"for {', '.join(close)}",
         ),
         Finding(
             "no single schedule is optimal for all metrics",

@@ -37,4 +37,10 @@ PAPER = Paper(
         *sweeps.EXPERIMENTS,
     ),
     figures=(*(f"Figure {number}" for number in (2, 3, 4, 5, *range(7, 14))), "Table 1"),
+    theorems=(
+        "Theorem 4.1",
+        "Proposition 4.2",
+        "Theorem 4.3",
+        *(f"Lemma {name}" for name in ("4.4", "4.5", "4.7", "B.1", "B.3", "B.4")),
+    ),
 )

@@ -211,5 +211,6 @@ EXPERIMENT = Experiment(
     source="Theorem 4.3, Lemmas 4.4, 4.5, 4.7, B.1, B.3, B.4",
     run=run,
     draw=draw,
+    covers=("Theorem 4.3", *(f"Lemma {name}" for name in ("4.4", "4.5", "4.7", "B.1", "B.3", "B.4"))),
     cheap=True,
 )

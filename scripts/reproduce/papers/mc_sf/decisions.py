@@ -105,7 +105,7 @@ def run(scale: Scale) -> Outcome:
             if not scale.quick else "not measured in a quick run",
             Verdict.CONDITIONS if grown < 2 else Verdict.NOT_REPRODUCED,
             "Without sorting, which the proof leaves out: arrivals go into a heap.",
-        ),
+            condition="for a decision without the insertion of arrivals into the sorted queue"),
     ]  # fmt: skip
     rows = [
         (f"{kv_capacity:,}", *(f"{np.median(times[policy][k]) / np.median(times['mc_sf'][0]):.2f}"
@@ -153,4 +153,5 @@ EXPERIMENT = Experiment(
     source="Proposition 4.2",
     run=run,
     draw=draw,
+    covers=("Proposition 4.2",),
 )

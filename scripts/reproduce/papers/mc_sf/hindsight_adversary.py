@@ -128,6 +128,7 @@ EXPERIMENTS = (
         source="Theorem 4.1, Appendix B.1",
         run=run,
         draw=draw,
+        covers=("Theorem 4.1",),
         cheap=True,
     ),
 )

@@ -90,6 +90,7 @@ def run(scale: Scale) -> Outcome:
             ours=f"{optimal} of {len(both)}",
             verdict=Verdict.CONDITIONS,
             reason="The share falls with n, see the table.",
+            condition="for the smallest instances, and not for all of them",
         ),
     ]
     head = [

@@ -38,7 +38,7 @@ def run(scale: Scale) -> Outcome:
                 f"lengths of {what}: mean and median",
                 f"{mean} and {median:.0f} words",
                 f"{number(ours.value)} ± {number(float(np.std(means)))} and {number(middle.value, 1)}",
-                Verdict.CONDITIONS if same else Verdict.NOT_REPRODUCED,
+                Verdict.CONSTRUCTION if same else Verdict.NOT_REPRODUCED,
                 "Lognormal by the published mean and median, prompt and output independent: the "
                 "conversations themselves cannot be redistributed, and the paper gives no other figures "
                 "of them.",

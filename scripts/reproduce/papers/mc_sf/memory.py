@@ -64,8 +64,8 @@ def run(scale: Scale) -> Outcome:
             "MC-SF never exceeds M",
             "consistently within M",
             f"at most {peak:.1%} of M in {len(tasks)} runs",
-            Verdict.REPRODUCED if peak <= 1 else Verdict.NOT_REPRODUCED,
-            "With exact predictions (5) rules out overflow, whatever the batch times.",
+            Verdict.CONSTRUCTION if peak <= 1 else Verdict.NOT_REPRODUCED,
+            "The engine rejects a batch above M. With exact predictions (5) rules it out, whatever the batch times.",
         )
     ]
     queued, most = (mean_interval([one[k] for one in mine["high"]]) for k in ("queued", "most"))
@@ -79,8 +79,9 @@ def run(scale: Scale) -> Outcome:
             else Verdict.CONDITIONS
             if queued.low > 0.5
             else Verdict.NOT_REPRODUCED,
-            "On average, but not all the time: shortest first starts outputs of one length together, "
-            "which grow and end together. So memory is a sawtooth, deeper for longer outputs.",
+            "Shortest first starts outputs of one length together, which grow and end together. So memory is a "
+            "sawtooth, deeper for longer outputs.",
+            condition="on average while requests wait, not at every moment",
         )
     )
     use, queued, waiting = (

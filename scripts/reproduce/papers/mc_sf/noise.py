@@ -107,23 +107,21 @@ def _findings(latency: Mapping[str, Mapping[float, Values]]) -> list[Finding]:
             "MC-SF ends on " + ", ".join(_ends(extended[e]["MC-SF"]) for e in EPSILONS) + " seeds",
             Verdict.REPRODUCED if "extended" in working else Verdict.CONDITIONS,
             f"Works on every seed at every ε: {'; '.join(READINGS[name].text for name in working) or 'none'}.",
-        ),
+            condition="with twice the published margin, or without predictions below the truth"),
         Finding(
             "larger errors mean higher latency",
             "as expected",
             " < ".join(f"{x:.2f}" for x in rising) + " s" if rising == sorted(rising)
             else ", ".join(f"{x:.2f}" for x in rising) + " s",
             Verdict.CONDITIONS if rising == sorted(rising) else Verdict.NOT_REPRODUCED,
-            "Under the second reading, over the seeds that end.",
-        ),
+            condition="if outlived requests count their next iteration, over the seeds that end"),
         Finding(
             "at ε = 0.8 MC-SF is well ahead of FCFS",
             "significantly lower latency",
             f"FCFS takes {interval(_compared(most, 'FCFS'))} times, MC-Benchmark "
             f"{interval(_compared(most, 'MC-Benchmark'))} times as long",
             Verdict.CONDITIONS if better else Verdict.NOT_REPRODUCED,
-            "Under the second reading, over the seeds that end.",
-        ),
+            condition="if outlived requests count their next iteration, over the seeds that end"),
     ]  # fmt: skip
 
 
@@ -161,9 +159,9 @@ def draw(data: Mapping[str, Any]) -> Figure:
     for color, (name, each) in zip(palette(len(lines)), lines.items(), strict=True):
         points = [(x, y) for x, y in zip(data["epsilons"], each["MC-SF"], strict=True) if y is not None]
         if points:
-            axes.plot(*zip(*points, strict=True), color=color, marker="o", label=f"MC-SF, {name}")
+            axes.plot(*zip(*points, strict=True), color=color, marker="o", label=READINGS[name].text)
     axes.plot(data["epsilons"], lines["literal"]["FCFS"], color="black", linestyle="--", label="FCFS")
-    axes.set(xlabel="ε", ylabel="mean latency of the seeds that end (s)")
+    axes.set(xlabel="ε", ylabel="MC-SF: mean latency of the seeds that end (s)")
     axes.legend(fontsize=8)
     return figure
 

@@ -91,7 +91,7 @@ def _findings_alpha(
             else Verdict.NOT_REPRODUCED,
             "The collapse occurs, at smaller α than published: memory overflows and is cleared without end."
             if edge >= WORSE else "",
-        ),
+            condition=f"for α up to {worse.max() if len(worse) else alphas[0]}"),
     ]  # fmt: skip
 
 
@@ -135,6 +135,7 @@ def _finding_beta(
         "Memory never overflows here with this margin: β does nothing." if float(np.ptp(latency)) == 0
         else "An empty iteration takes no time with these batch times, so coins are tossed until just "
         "enough is cleared: a small β costs nothing." if not sides[0] else "",
+        condition=f"on one side of the range: a {'smaller' if sides[0] else 'larger'} β is worse",
     )  # fmt: skip
 
 

@@ -135,7 +135,7 @@ def _findings(found: Comparison, fixed: Mapping[str, float]) -> list[Finding]:
             else Verdict.NOT_REPRODUCED,
             "Here every seed also draws heavy-tailed lengths. Arrivals alone give the published spread, "
             "so the 50 runs seem to have used the same 1,000 conversations in the same order.",
-        ),
+            condition="if all runs have the same requests and only their arrivals are random"),
     ]  # fmt: skip
 
 

@@ -75,8 +75,8 @@ def run(scale: Scale) -> Outcome:
             f"in {interval(share)} of the seconds in which both have work; in the first half of them in "
             f"{interval(first)}",
             most,
-            "By a small margin, and not from the beginning: both have the same tokens to process, and as many behind "
-            "them all the time.",
+            "By a small margin: both have the same tokens to process, and as many behind them all the time.",
+            condition="over the whole run, not over its first half",
         ),
         Finding(
             "latency is not bought with service rate",

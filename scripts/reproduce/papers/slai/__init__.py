@@ -18,11 +18,12 @@ PAPER = Paper(
     title='Bari, Hegde, de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice"',
     page="slai.md",
     experiments=(
-        PLANNER, CHUNKS, THEOREMS, PRINCIPLES, LENGTHS, PARAMETERS, FIVE, MEMORY, PROMPTS, PRIORITY, FIFTY, NINETY_FIVE,
-        SENSITIVITY,
+        PLANNER, CHUNKS, THEOREMS, PRINCIPLES, LENGTHS, PARAMETERS, FIVE, MEMORY, PROMPTS, PRIORITY, FIFTY,
+        NINETY_FIVE, SENSITIVITY,
     ),
     figures=(
         "Table 1", "Figure 6a", "Figure 6b", "Figure 6c", "Figure 7a", "Figure 7b", "Figure 7c", "Figure 8",
         "Figure 9a", "Figure 9b", "Figure 9c", "Figure 10a", "Figure 10b", "Figure 11", "Figure 12",
     ),
+    theorems=("Theorem 1", "Theorem 2", "Proposition 1"),
 )  # fmt: skip

@@ -138,5 +138,6 @@ CHUNKS = Experiment(
     "Equations (6), (7), (11)–(13), Appendix B.1",
     run,
     draw,
+    covers=("Proposition 1",),
     cheap=True,
 )

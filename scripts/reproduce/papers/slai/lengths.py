@@ -51,8 +51,9 @@ def run(scale: Scale) -> Outcome:
                 f"{name} lengths: median, P90, standard deviation",
                 f"{median}, {p90}, {deviation}",
                 ", ".join(f"{x:.0f}" for x in ours),
-                Verdict.CONDITIONS if possible else Verdict.REFUTED,
-                "lognormal, fitted to median and P90, capped at 8,192 tokens together with the other length"
+                Verdict.CONSTRUCTION if possible else Verdict.REFUTED,
+                "lognormal, fitted to median and P90, capped at 8,192 tokens together with the other length: only the "
+                "deviation is a result"
                 if possible
                 else f"no distribution with this median and P90 has a deviation below {least:.0f}: half of it at the "
                 "median, a tenth at P90, the rest at the mean; median and P90 are used",

@@ -101,7 +101,8 @@ def _offsets(data: Measurements) -> list[Finding]:
             else Verdict.CONDITIONS
             if peaks[-1] < 0.995
             else Verdict.NOT_REPRODUCED,
-            "only if admission leaves 4 % free: a larger offset frees memory, but does not keep prompts out",
+            "a larger offset frees memory, but does not keep prompts out",
+            condition="if admission leaves 4 % of the memory free",
         ),
     ]
 
@@ -127,6 +128,7 @@ def _watermark(data: Measurements, rate: float) -> list[Finding]:
             Verdict.CONDITIONS if explained else Verdict.NOT_REPRODUCED,
             "the evictions come from a full memory without a watermark, under every policy; leaving "
             f"memory free changes the mean TTFT of SLAI by {text(cost, percent=True)}",
+            condition="if admission leaves memory free as well",
         )
     ]
 

@@ -112,6 +112,7 @@ def run(scale: Scale) -> Outcome:
             f"routing, moves contribute {change(values(BOTH, BUSY, 'ttft'), values(SHORTEST, BUSY, 'ttft'))}",
             verdict,
             "" if verdict is Verdict.REPRODUCED else "what helps is to watch the nodes when a request comes",
+            condition="for routing by load on arrival; moves add little",
         ),
         Finding(
             "random routing with RAD is throughput-optimal, even where moving KV costs nothing",

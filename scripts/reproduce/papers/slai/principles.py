@@ -188,6 +188,7 @@ def _imbalance(two: Array, mixes: tuple[str, ...]) -> Finding:
         ),
         Verdict.REPRODUCED if holds else Verdict.CONDITIONS,
         "one node of each kind against two mixed ones; long prompts overload the prefill node",
+        condition="for mixes with unequal work in the two phases",
     )
 
 

@@ -105,6 +105,7 @@ def run(scale: Scale) -> Outcome:
             "Sarathi SPF is below, SLAI above: its long prompts wait for minutes"
             if lower[SPF] and not lower[DYNAMIC]
             else "",
+            condition="for " + " and ".join(NAMES[p] for p, value in lower.items() if value),
         ),
         Finding(
             "shortest prefill first is a benefit with very different prompts, too (9c): those of 5,000 tokens and more",

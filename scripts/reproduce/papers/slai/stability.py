@@ -209,5 +209,6 @@ def draw(data: Mapping[str, Any]) -> Figure:
 
 
 THEOREMS = Experiment(
-    "theorems-1-2", "Stable below, growing above", "Section 4.3, Theorems 1 and 2", run, draw
-)
+    "theorems-1-2", "Stable below, growing above", "Section 4.3, Theorems 1 and 2", run, draw,
+    covers=("Theorem 1", "Theorem 2"),
+)  # fmt: skip

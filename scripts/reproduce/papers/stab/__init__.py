@@ -29,4 +29,5 @@ PAPER = Paper(
         PROVISIONING,
     ),
     figures=(*(f"Figure {number}" for number in range(1, 9)), *(f"Table {number}" for number in range(1, 5))),
+    theorems=("Theorem 1", "Theorem 2"),
 )

@@ -61,9 +61,11 @@ def distance(one: Floats, other: Floats) -> float:
 
 
 def play_all(scale: Scale, wanted: Sequence[tuple[str, float, str]]) -> dict[tuple[str, float, str], Floats]:
-    """Return the batches of some (scenario, rate, engine), one seed each: there are tens of thousands in a run."""
-    tasks = [Case(*case, scale.pick(10_000, 200), 1000) for case in wanted]
-    return {case: np.asarray(b) for case, b in zip(wanted, scale.do_all(play_batches, tasks), strict=True)}
+    """Return the batches of some (scenario, rate, engine), of all seeds together, sorted."""
+    seeds, requests = scale.number_of_seeds(5, 1), scale.pick(10_000, 200)
+    tasks = [Case(*case, requests, 1000 + seed) for case in wanted for seed in range(seeds)]
+    played = iter(scale.do_all(play_batches, tasks))
+    return {case: np.sort(np.concatenate([next(played) for _ in range(seeds)])) for case in wanted}
 
 
 HEAD = (
@@ -153,6 +155,7 @@ def run_figure_1(scale: Scale) -> Outcome:
             "; ".join(f"{share:.0%} alike within 10 % ({engine})" for engine, share in shares.items()),
             _all_or_some([share > 0.8 for share in shares.values()]),
             "It depends on how an engine distributes prompts over batches; each of these is a calibrated A100.",
+            condition="where an engine puts prompts into few, full batches",
         ),
         Finding(
             "the median is close to the 90th percentile",
@@ -160,6 +163,7 @@ def run_figure_1(scale: Scale) -> Outcome:
             "; ".join(f"the 90th is {over:+.0%} off ({engine})" for engine, over in apart.items()),
             _all_or_some([abs(over) < 0.1 for over in apart.values()]),
             "It holds if an engine puts prompts into few, full batches.",
+            condition="where an engine puts prompts into few, full batches",
         ),
         Finding(
             "any overload gives the same b̄",
@@ -247,6 +251,7 @@ def run_figure_5(scale: Scale) -> Outcome:
             if apart[widest] < 0.05
             else f"Farthest at {ratio_of(widest[0])}, {widest[1]}: 5/s is near its service "
             "rate, so that the queue takes long to fill the memory.",
+            condition="for engines with a service rate well below 5/s",
         ),
         Finding(
             "the more prompt, the more batch times differ",
@@ -258,6 +263,7 @@ def run_figure_5(scale: Scale) -> Outcome:
             + " at 1:1, 2:1, 4:1",
             _all_or_some([own == sorted(own) for own in spread.values()]),
             "Under a token budget no batch holds more prompt tokens than the budget, at any ratio.",
+            condition="without a token budget that every prompt fills",
         ),
     ]
     panels: list[dict[str, Any]] = [
@@ -326,6 +332,7 @@ def run_figure_7(scale: Scale) -> Outcome:
             "The shape occurs under the paper's engine, with a heavier tail; lengths at 8:1 are not "
             "printed. A budget of 512 tokens fills every batch with prompt tokens, so batches are alike, "
             "but longer.",
+            condition="for engines without a small token budget",
         ),
         Finding(
             "8:1: neither median nor mean is a robust estimate of b̄",
@@ -339,6 +346,7 @@ def run_figure_7(scale: Scale) -> Outcome:
             "The median does ignore the tail. But batches in the tail count: where memory is the "
             "bottleneck, the mean gives the rate (see the measured rates). A simulation has no machine "
             "outliers to trim.",
+            condition="for the median",
         ),
     ]
     full = [[engine, curve(batches)] for (_, _, engine), batches in found.items()]

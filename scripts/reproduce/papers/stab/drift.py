@@ -119,6 +119,7 @@ def run(scale: Scale) -> Outcome:
         f"On average over slots, at backlogs of {backlog}. The proof needs it for every slot once V is above "
         f"sup g · M: the work of {largest / average:,.0f} requests. Its ε has the wrong sign, and its "
         f"v(t) counts the last processed tokens again; neither matters.",
+        condition="for the sign: the backlog falls, more slowly than proven",
     )
     data = {
         "bound": bound * M / average,

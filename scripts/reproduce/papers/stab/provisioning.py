@@ -105,6 +105,7 @@ def _tool_finding(label: str, result: Provisioning) -> Finding:
         ours,
         Verdict.REPRODUCED if error <= 0.1 and plan.by_theory == plan.simulated else Verdict.CONDITIONS,
         "b̄ is the mean of a run with all requests present from the start.",
+        condition="for the service rate; the objective on TTFT needs a worker more than ⌈λ/μ⌉",
     )
 
 

@@ -226,6 +226,7 @@ THEOREMS = Experiment(
     source="Section 4, Theorems 1 and 2, Appendix A",
     run=run,
     draw=draw,
+    covers=("Theorem 1", "Theorem 2"),
 )
 
 

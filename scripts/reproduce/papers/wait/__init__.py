@@ -38,4 +38,10 @@ PAPER = Paper(
         *segments.EXPERIMENTS,
     ),
     figures=("Figure 3", *(f"Figure {k}" for k in range(6, 19))),
+    theorems=(
+        *(f"Proposition {k}" for k in range(3, 6)),
+        *(f"Theorem {k}" for k in (1, 3, 4)),
+        *(f"Lemma {k}" for k in range(1, 10)),
+        *(f"Example {k}" for k in range(1, 4)),
+    ),
 )

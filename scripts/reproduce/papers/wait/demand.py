@@ -61,7 +61,7 @@ def run(name: str, scale: Scale) -> Outcome:
     """The setting at its printed rate and at shares of what the GPU sustains, within the scenario's horizon."""
     setting = FIGURES[name]
     s = load_scenario(setting.scenario)
-    policies, seeds = short_names(s.policies), scale.number_of_seeds(3, 1)
+    policies, seeds = short_names(s.policies), scale.number_of_seeds(5, 1)
     system, workload = s.make_system(), s.make_workload()
     horizon = scale.pick(float(system.horizon), 12.0)
     classes = workload.class_statistics
@@ -144,7 +144,7 @@ def conversations(scale: Scale) -> Outcome:
     s = load_scenario("wait-lmsys")
     s = s.override(workload={**dict(s.workload), "num_requests": scale.pick(10_000, 200)})  # type: ignore[arg-type]
     policies = short_names(s.policies)
-    outcome = play(s, policies, scale.number_of_seeds(2, 1), scale)
+    outcome = play(s, policies, scale.number_of_seeds(5, 1), scale)
     best, ratio, latency = judge(outcome, policies, ("nested_wait",))
     found = {
         n: [_plain(outcome.estimate(label(p), m).value) for m in ("token_throughput", "e2e_latency_mean")]

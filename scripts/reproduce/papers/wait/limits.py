@@ -105,6 +105,7 @@ def proposition_5(scale: Scale) -> Outcome:
         f"all schedulers that remember the types of {remembered[-1]} evicted requests at a time; with "
         + ", ".join(f"{e}: {b:.4f}" for e, b in zip(remembered, best, strict=True))
         + ". More memory hardly helps.",
+        condition=f"for schedulers that remember at most {remembered[-1]} evicted requests at a time",
     )
     rows = [
         [f"{c}", number(c / 9), "" if limit is None else f"{limit:.3f}", *(f"{x:.3f}" for x in column)]
@@ -136,6 +137,7 @@ EXPERIMENTS = (
         "Section 4.4, Proposition 4",
         proposition_4,
         draw_4,
+        covers=("Proposition 4",),
     ),
     Experiment(
         "proposition-5",
@@ -143,5 +145,6 @@ EXPERIMENTS = (
         "Section 5.2, Proposition 5 and Appendix A.4",
         proposition_5,
         draw_5,
+        covers=("Proposition 5", "Example 3"),
     ),
 )

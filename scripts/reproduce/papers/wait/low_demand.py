@@ -37,7 +37,7 @@ def run(scale: Scale) -> Outcome:
     for share in shares:
         workload = {"preset": "wait-high", "rate": share * most, "duration": scale.pick(200, 10)}
         s = scenario_of("low", workload, hardware.kv_capacity, None)
-        outcome = play(s, POLICIES, scale.number_of_seeds(2, 1), scale)
+        outcome = play(s, POLICIES, scale.number_of_seeds(5, 1), scale)
         latency = {n: outcome.estimate(label(p), "e2e_latency_mean").value for n, p in POLICIES.items()}
         for name, value in latency.items():
             curves[name].append(value)

@@ -154,4 +154,5 @@ EXPERIMENT = Experiment(
     source="Section 4.4, Theorem 1 and Appendix B",
     run=run,
     draw=draw,
+    covers=("Theorem 1",),
 )

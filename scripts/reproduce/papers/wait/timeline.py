@@ -63,6 +63,7 @@ def run(scale: Scale) -> Outcome:
             if late
             else ""
         ),
+        condition="for segment 1; segment 2 runs one batch later than drawn",
     )
     rows = [
         [f"P{i + 1}", f"{a:g}", f"{o}", *(f"{x:g}" if np.isfinite(x) else "–" for x in times)]
