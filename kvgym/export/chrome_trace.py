@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvgym.export.trace_file import TraceFile, nanoseconds
 from kvgym.simulator.observer import Batch, Ids, Observer
@@ -75,7 +76,9 @@ class ChromeTrace(Observer):
 
     @explained
     def __init__(self, file: TraceFile, system: System, table: RequestTable) -> None:
-        self._file, self._table = file, table
+        self._file = file
+        self._prompt_len: Ids = table.prompt_len
+        self._output_len: Ids = table.output_len
         self._has_cache = system.prefix_unit > 0
         self._stays: dict[int, _Stay] = {}
         self._free: list[list[int]] = []
@@ -104,6 +107,10 @@ class ChromeTrace(Observer):
             self._counters.append({name: self._counter(k, name) for name in shown})
 
     # ------------------------------------------------------------ events of the run
+
+    def began(self, requests: NDArray[Any]) -> None:
+        """Read lengths by request id: in the closed loop of sessions the table has another order."""
+        self._prompt_len, self._output_len = requests["prompt_len"], requests["output_len"]
 
     def joined(self, time: float, worker: int, request_id: int) -> None:
         """Begin the stay of a request, or the rest of it after a transfer."""
@@ -202,8 +209,8 @@ class ChromeTrace(Observer):
         stay.done.append((stay.state, stay.since, moment, stay.tokens))
         about = {
             "request": i,
-            "prompt_len": int(self._table.prompt_len[i]),
-            "output_len": int(self._table.output_len[i]),
+            "prompt_len": int(self._prompt_len[i]),
+            "output_len": int(self._output_len[i]),
             "evictions": stay.evictions,
             "finished": finished,
         }

@@ -72,6 +72,9 @@ class Observer:
     :class:`~kvgym.errors.UserCodeError`.
     """
 
+    def began(self, requests: NDArray[Any]) -> None:
+        """Called before all others, with the requests by id, dtype WORKLOAD; a row is right once its request joins."""
+
     def joined(self, time: float, worker: int, request_id: int) -> None:
         """Called when a request joins the queue of a worker: by arrival, by transfer or by a move."""
 
@@ -104,6 +107,8 @@ class Follower:
     def __init__(self, simulation: Any, observer: Observer) -> None:
         self._simulation, self._observer = simulation, observer
         self._guard = calling(observer, "observer", "it")
+        with self._guard:
+            observer.began(simulation.workload)
         self._left = simulation.workload["prompt_len"].astype(
             np.int64
         )  # prefill of each request, as last seen

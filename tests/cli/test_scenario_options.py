@@ -20,7 +20,7 @@ GIVEN = {
     "block_size": 16, "prefix_cache": "computed", "prefix_block": 32, "cache_rule": "fixed:tool=5",
     "rules": "engine", "workers": 4,
     "prefill_workers": 2, "decode_workers": 3, "link": "10GB/s",
-    "router": "round_robin", "horizon": 12.5, "warm_up": "5", "cool_down": "20r",
+    "router": "round_robin", "sessions": "closed", "horizon": 12.5, "warm_up": "5", "cool_down": "20r",
 }  # fmt: skip
 """A value for every option."""
 

@@ -10,6 +10,7 @@ from kvgym.batch_time.models.affine import AffineBatchTime
 from kvgym.batch_time.models.unit import UnitBatchTime
 from kvgym.errors import ConfigError, InformationError, WorkloadError
 from kvgym.policy import Decision, Policy, PolicyInfo
+from kvgym.simulator.observer import Observer
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 
@@ -158,3 +159,19 @@ def test_columns_of_sessions_must_be_declared():
         kvgym.simulate(closed(), table([0], [1], [0.0], [0.0], gap_kind=[0]), Reads())
     with pytest.raises(ConfigError, match="needs session, but the requests have no session_id"):
         kvgym.simulate(System(100, UnitBatchTime()), RequestTable([0.0], [1], [1]), Reads())
+
+
+def test_an_observer_knows_requests_by_their_ids():
+    class Lengths(Observer):
+        def began(self, requests):
+            self.requests, self.seen = requests, []
+
+        def joined(self, time, worker, request_id):
+            row = self.requests[request_id]
+            self.seen.append((time, int(row["prompt_len"]), int(row["output_len"])))
+
+    requests, observer = drawn(1), Lengths()
+    run = kvgym.simulate(closed(60), requests, "fcfs", observer=observer, compiled=False)
+    columns = run.table.arrival_time, run.table.prompt_len, run.table.output_len
+    assert observer.seen == [tuple(row) for row in zip(*(c.tolist() for c in columns), strict=True)]
+    assert run.table.prompt_len.tolist() != requests.prompt_len.tolist()
