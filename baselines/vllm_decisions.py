@@ -13,6 +13,7 @@ from kvgym.kernels import (
     RuleView,
     admit,
     admit_tokens,
+    allocated,
     evict,
     forget_left,
     full_tokens,
@@ -23,13 +24,15 @@ from kvgym.kernels import (
     jit_inline,
     kept_by_others,
     kv_growth,
-    need_of,
     need_of_active,
     next_to_admit,
     pause_all,
+    plan_in_order,
+    plan_next,
     policy_kernel,
     request_key,
-    shared_hit,
+    size_of_start,
+    written_tokens,
 )
 
 # Layout of the parameters.
@@ -185,31 +188,34 @@ def start_waiting(
     running, threshold, before = w.num_active - d.num_evict, threshold_of(view, params), np.inf
     if empty != UNKNOWN:
         before = urgency(view.requests[view.active[empty].request_id], view.active[empty].request_id)
+    in_order = view.worker.num_waiting > 0 and plan_in_order(view, decision, used)
     while budget > 0 and running + d.num_admit < max_seqs and has_place(view, decision):
         i = next_to_admit(view, decision, memory.state, by_priority)
         if i == UNKNOWN or urgency(view.requests[i], i) > before:
             break
-        row = view.requests[i]
-        if holds and row.num_prefill_left > 1:
+        found, kv, left, shared = size_of_start(view, i, in_order)
+        if holds and left > 1:
             break
-        lacking = tokens_lacking(threshold, row.num_prefill_left)
+        lacking, whole = tokens_lacking(threshold, left), full_tokens(left)
         if lacking > budget and params[_CHUNKED] == 0.0:
             break
         tokens = min(lacking, budget)
-        shared = shared_hit(view, i)
-        taken = held_by(view, row) + kv_growth(view.problem, row, tokens) - shared
+        taken = allocated(view.problem, kv + written_tokens(view.problem, left, tokens)) - shared
+        taken_whole = allocated(view.problem, kv + written_tokens(view.problem, left, whole)) - shared
         room = view.problem.kv_capacity - used
         if running + d.num_admit > 0:
             room -= int(params[_WATERMARK])
-        if taken > room or (params[_WHOLE_INPUT] == 1.0 and need_of(view, row) - shared > room):
+        if taken > room or (params[_WHOLE_INPUT] == 1.0 and taken_whole > room):
             break
-        if tokens == full_tokens(row.num_prefill_left):
+        if tokens == whole:
             admit(decision, i)
         else:
             admit_tokens(decision, i, tokens)
-        note_prefill(memory, row.num_prefill_left)
+        note_prefill(memory, left)
         budget -= tokens
         used += taken
+        if in_order:
+            plan_next(view, decision, i, found, kv, left, tokens, used)
         if by_priority:
             heap_pop(memory.state, 0)
 

@@ -39,6 +39,8 @@ The building blocks:
 - Memory that requests share in a prefix cache: :func:`kept_by_others` of a request that is evicted, :func:`stays` and
   :func:`all_stay` if it is not after all; :func:`taken_by` and :func:`shared_hit` of one that starts. All other
   functions count each request alone, which is an upper bound. :func:`prefill_without_cache` does not change with hits.
+  Where a decision takes effect in order, :func:`plan_in_order`, :func:`size_of_start` and :func:`plan_next` say what
+  each start finds; without them, hits at rest bound what all starts take together.
 - Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`room_to_admit`,
   :func:`evict`, :func:`evict_latest`, :func:`clear_all`, :func:`put_back`, :func:`pause`, :func:`pause_all`,
   :func:`drop_full_plan`; to wait, set ``decision.record.act = WAIT`` and, if not for the next arrival, ``wait_until``.
@@ -106,10 +108,13 @@ from kvgym.kernels.memory import next_to_admit as next_to_admit
 from kvgym.kernels.memory import next_waiting as next_waiting
 from kvgym.kernels.memory import pause as pause
 from kvgym.kernels.memory import pause_all as pause_all
+from kvgym.kernels.memory import plan_in_order as plan_in_order
+from kvgym.kernels.memory import plan_next as plan_next
 from kvgym.kernels.memory import prefill_without_cache as prefill_without_cache
 from kvgym.kernels.memory import put_back as put_back
 from kvgym.kernels.memory import room_to_admit as room_to_admit
 from kvgym.kernels.memory import shared_hit as shared_hit
+from kvgym.kernels.memory import size_of_start as size_of_start
 from kvgym.kernels.memory import stays as stays
 from kvgym.kernels.memory import taken_by as taken_by
 from kvgym.kernels.random import next_uniform as next_uniform

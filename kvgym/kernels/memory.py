@@ -8,6 +8,7 @@ from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.compiling.references import by_address
 from kvgym.kernels.future_memory import first_use
 from kvgym.kernels.heap import heap_first, heap_pop
+from kvgym.simulator.apply_decision import plan_active, plan_admission, planned_size
 from kvgym.simulator.blocks import allocated, written_tokens
 from kvgym.simulator.policy_interface import RuleDecision, RuleView
 from kvgym.simulator.prefix_cache import plan_change, plan_units, units_of_others
@@ -111,6 +112,65 @@ def shared_hit(view: RuleView, i: int) -> int:
     if view.problem.prefix_unit == 0:
         return 0
     return units_of_others(by_address(view.cache), i, False) * view.problem.prefix_unit
+
+
+@jit_inline
+def plan_in_order(view: RuleView, decision: RuleDecision, in_use: int) -> bool:
+    """Begin to follow what starts find one after the other, where a decision takes effect in order.
+
+    That is with ``prefix_cache="scheduled"``. After evictions, starts count by their hits at rest.
+
+    Args:
+        view: the kernel's view.
+        decision: its decision, with the tokens of running requests, and nothing admitted.
+        in_use: memory in use with these tokens, allocated tokens.
+
+    Returns:
+        Whether starts are to be followed, by :func:`size_of_start` and :func:`plan_next`.
+    """
+    d = decision.record
+    if view.problem.prefix_in_order == 0 or d.num_evict > 0:
+        return False
+    plan_active(by_address(view.cache), view.problem, d, view.worker, view.active, view.requests, in_use)
+    return True
+
+
+@jit_inline
+def size_of_start(view: RuleView, i: int, in_order: bool) -> tuple[int, int, int, int]:
+    """Return the size of a waiting request that starts after those admitted so far.
+
+    Args:
+        view: the kernel's view.
+        i: the request.
+        in_order: result of :func:`plan_in_order`; if not, by the hit at rest.
+
+    Returns:
+        The units that it finds (0 if not in order), its KV tokens and the tokens that it has left to prefill, and
+        how much of its memory others hold, in allocated tokens.
+    """
+    if in_order:
+        return planned_size(by_address(view.cache), view.problem, view.requests[i], i)
+    row = view.requests[i]
+    return 0, row.num_kv_tokens, row.num_prefill_left, shared_hit(view, i)
+
+
+@jit_inline
+def plan_next(
+    view: RuleView, decision: RuleDecision, i: int, found: int, kv: int, left: int, tokens: int, in_use: int
+) -> None:
+    """Follow the start of request ``i``, in order; what later starts find depends on it.
+
+    Args:
+        view: the kernel's view.
+        decision: its decision.
+        i: the request.
+        found: its first results of :func:`size_of_start`: the units that it finds.
+        kv: its KV tokens.
+        left: its tokens left to prefill.
+        tokens: those that it processes.
+        in_use: memory in use afterwards, allocated tokens.
+    """
+    plan_admission(by_address(view.cache), view.problem, decision.record, i, found, kv, left, tokens, in_use)
 
 
 @jit_inline

@@ -13,9 +13,19 @@ import numpy as np
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.blocks import allocated, count_memory, kv_growth, written_tokens
 from kvgym.simulator.boundary import Run, cache_of, has_cache, list_queued, show_hit
-from kvgym.simulator.prefix_cache import give_up, hold_hit, plan_change
+from kvgym.simulator.prefix_cache import (
+    begin_plan,
+    give_up,
+    hold_hit,
+    plan_change,
+    plan_room,
+    plan_shared,
+    plan_start,
+    planned_hit,
+    share_up_to,
+)
 from kvgym.simulator.queue import queue_remove, queue_return
-from kvgym.simulator.retention.pins import end_pin_found_by
+from kvgym.simulator.retention.pins import end_pin_found_by, make_room
 from kvgym.simulator.tables import (
     ACTIVE,
     ADMITTING,
@@ -113,10 +123,83 @@ def shared_by(run: Run, i: int, active: bool) -> int:
     return plan_change(cache_of(run), i, active) * run.problem.prefix_unit
 
 
+@jit
+def with_kv(p: Any, prefill_left: int, kv: int, tokens: int) -> int:
+    """Return the tokens with KV, as engines have it, of a request with ``kv`` KV tokens that processes ``tokens``.
+
+    If the prefill writes the KV of the first output token, every request has one token less in engines.
+    """
+    return kv + tokens - (p.prefill_writes if prefill_left == 0 else 0)
+
+
+@jit
+def plan_active(c: Any, p: Any, d: Any, w: Any, active: Any, requests: Any, in_use: int) -> None:
+    """Begin a plan: the running requests take their memory, and enter the units of their next tokens into the map.
+
+    Args:
+        c: the prefix cache.
+        p: PROBLEM record.
+        d: DECISION record.
+        w: WORKER record.
+        active: SLOT (A,), with the planned tokens.
+        requests: REQUEST (n,); those that are evicted are marked.
+        in_use: memory in use afterwards, tokens.
+    """
+    begin_plan(c)
+    plan_room(c, p.prefix_unit, in_use, p.kv_capacity)
+    for k in range(w.num_active):
+        slot = active[k]
+        if requests[slot.request_id].status == ACTIVE:
+            left, kv = slot.num_prefill_left, slot.num_kv_tokens
+            tokens = with_kv(p, left, kv, planned_tokens(d, slot.planned, left))
+            plan_shared(c, p.prefix_unit, slot.request_id, c.prefix[slot.request_id].num_units, tokens)
+
+
+@jit
+def planned_size(c: Any, p: Any, r: Any, i: int) -> tuple[int, int, int, int]:
+    """Return what the waiting request ``i`` has if it starts next under the plan.
+
+    Args:
+        c: the prefix cache.
+        p: PROBLEM record.
+        r: row of the request.
+        i: its number.
+
+    Returns:
+        The units that it finds, its KV tokens, its tokens left to prefill, and the memory of it that others hold.
+    """
+    found, shared = planned_hit(c, i)
+    change = (found - c.prefix[i].num_units) * p.prefix_unit
+    return found, r.num_kv_tokens + change, r.num_prefill_left - change, shared * p.prefix_unit
+
+
+@jit
+def plan_admission(
+    c: Any, p: Any, d: Any, i: int, found: int, kv: int, left: int, tokens: int, in_use: int
+) -> None:
+    """Plan that the waiting request ``i`` starts.
+
+    Args:
+        c: the prefix cache.
+        p: PROBLEM record.
+        d: DECISION record.
+        i: the request.
+        found: units that it finds.
+        kv: its KV tokens, those included.
+        left: its tokens left to prefill.
+        tokens: those that it processes.
+        in_use: memory in use afterwards, tokens.
+    """
+    plan_start(c, i, found)
+    plan_room(c, p.prefix_unit, in_use, p.kv_capacity)
+    plan_shared(c, p.prefix_unit, i, found, with_kv(p, left, kv, tokens))
+
+
 @jit_inline
 def inspect_decision(run: Run) -> int:
     """Check a decision, and mark the requests it evicts and admits."""
     d, w, limit = run.decision, run.w, run.problem.kv_capacity
+    in_order = has_cache(run) and run.problem.prefix_in_order == 1 and d.num_admit > 0
     if d.num_evict > run.evict.shape[0]:
         return refuse(run.tracker, BAD_EVICT, UNKNOWN, d.num_evict - 1, w.num_active)
     for j in range(d.num_evict):
@@ -147,6 +230,8 @@ def inspect_decision(run: Run) -> int:
             return refuse(run.tracker, BAD_TOKENS, slot.request_id, tokens, full_tokens(left))
         kv += allocated(run.problem, slot.num_kv_tokens + written_tokens(run.problem, left, tokens))
         kv -= allocated(run.problem, slot.num_kv_tokens + 1)
+    if in_order:
+        plan_active(cache_of(run), run.problem, d, w, run.active, run.requests, kv)
     for j in range(d.num_admit):
         i = run.admit[j]
         if not 0 <= i < run.problem.num_requests:
@@ -155,10 +240,17 @@ def inspect_decision(run: Run) -> int:
         if r.status != WAITING or r.worker != w.index:
             return refuse(run.tracker, BAD_ADMIT, i, 0, 0)
         tokens = planned_tokens(d, run.admit_tokens[j], r.num_prefill_left)
-        if not 0 <= tokens <= full_tokens(r.num_prefill_left):
-            return refuse(run.tracker, BAD_TOKENS, i, tokens, full_tokens(r.num_prefill_left))
-        kv += allocated(run.problem, r.num_kv_tokens) + kv_growth(run.problem, r, tokens)
-        kv -= shared_by(run, i, False)
+        most = full_tokens(r.num_prefill_left + (r.num_kv_tokens if in_order else 0))  # it may lose its hit
+        if not 0 <= tokens <= most:
+            return refuse(run.tracker, BAD_TOKENS, i, tokens, most)
+        if in_order:
+            found, had, left, shared = planned_size(cache_of(run), run.problem, r, i)
+            tokens = min(planned_tokens(d, run.admit_tokens[j], left), full_tokens(left))
+            kv += allocated(run.problem, had + written_tokens(run.problem, left, tokens)) - shared
+            plan_admission(cache_of(run), run.problem, d, i, found, had, left, tokens, kv)
+        else:
+            kv += allocated(run.problem, r.num_kv_tokens) + kv_growth(run.problem, r, tokens)
+            kv -= shared_by(run, i, False)
         if kv > limit:
             return refuse(run.tracker, NO_MEMORY, i, kv, limit)
         r.status = ADMITTING
@@ -229,11 +321,18 @@ def release(run: Run, k: int) -> None:
 @jit
 def apply_evictions(run: Run) -> None:
     """Evict in the order of the decision, which decides the places in the queue."""
+    for j in range(run.decision.num_evict):
+        release(run, run.evict[j])
+    close_evicted(run)
+
+
+@jit
+def close_evicted(run: Run) -> None:
+    """Close the gaps that evictions have left in the active set."""
     d, w = run.decision, run.w
     kept = w.num_active
     for j in range(d.num_evict):
         kept = min(kept, run.evict[j])
-        release(run, run.evict[j])
     for k in range(kept, w.num_active):
         if run.requests[run.active[k].request_id].status == ACTIVE:
             if k != kept:  # the active set stays compact and in order of activation
@@ -302,3 +401,48 @@ def activate(run: Run, i: int, tokens: int) -> None:
         w.num_prefilling += 1
     r.num_kv_tokens = 0
     w.num_active += 1
+
+
+@jit
+def take_in_order(run: Run, k: int, growth: int) -> int:
+    """Let the request in slot ``k`` take the memory of its next tokens, and enter the units that they fill.
+
+    Args:
+        run: the tables.
+        k: the slot.
+        growth: memory that requests before it have taken in this way, tokens; in use, but not counted yet.
+
+    Returns:
+        The memory taken so far, tokens.
+    """
+    p, w, slot = run.problem, run.w, run.active[k]
+    left, kv = slot.num_prefill_left, slot.num_kv_tokens
+    tokens = planned_tokens(run.decision, slot.planned, left)
+    growth += kv_growth(p, slot, tokens)
+    make_room(cache_of(run), run.requests, p, w, w.kv_allocated + growth)
+    share_up_to(cache_of(run), run.requests, p.prefix_unit, slot.request_id, with_kv(p, left, kv, tokens))
+    return growth
+
+
+@jit
+def grow_in_order(run: Run) -> int:
+    """Let the running requests take the memory of their next tokens, and evict when it is short.
+
+    Returns:
+        The memory taken, tokens; in use, but counted only when the batch ends.
+    """
+    d, w, p, growth, gone = run.decision, run.w, run.problem, 0, 0
+    for k in range(w.num_active):
+        slot = run.active[k]
+        if run.requests[slot.request_id].status != ACTIVE:
+            continue
+        more = kv_growth(p, slot, planned_tokens(d, slot.planned, slot.num_prefill_left))
+        while gone < d.num_evict and w.kv_allocated + growth + more > p.kv_capacity:
+            release(run, run.evict[gone])
+            gone += 1
+        growth = take_in_order(run, k, growth)
+    while gone < d.num_evict:
+        release(run, run.evict[gone])
+        gone += 1
+    close_evicted(run)
+    return growth

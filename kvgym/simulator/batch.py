@@ -260,7 +260,8 @@ def update_cache(run: Run, in_use: int) -> None:
     make_room(cache_of(run), run.requests, p, w, in_use)
     w.batch_cached = w.kv_cached
     w.cached_time += w.batch_cached * w.batch_duration
-    share_computed(cache_of(run), run.requests, p, w, run.active, run.decision.front)
+    if p.prefix_in_order == 0:
+        share_computed(cache_of(run), run.requests, p, w, run.active, run.decision.front)
 
 
 @jit_inline

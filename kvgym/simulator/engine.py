@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from kvgym.compiling.kernel import jit_inline
-from kvgym.simulator.apply_decision import activate, apply_evictions, check_decision
+from kvgym.simulator.apply_decision import (
+    activate,
+    apply_evictions,
+    check_decision,
+    full_tokens,
+    grow_in_order,
+    take_in_order,
+)
 from kvgym.simulator.batch import finish_batch, start_batch
 from kvgym.simulator.boundary import Run, advance_clock, cache_of, has_cache, next_arrival_time
 from kvgym.simulator.retention.pins import make_room
@@ -35,13 +42,21 @@ def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
         return status
     w.num_queued = w.num_left = w.num_finished = 0
     w.decisions += 1
-    if d.num_evict > 0:
+    in_order, growth = has_cache(run) and run.problem.prefix_in_order == 1, 0
+    if in_order:
+        growth = grow_in_order(run)
+    elif d.num_evict > 0:
         apply_evictions(run)
+    if d.num_evict > 0:
         d.front = 0
     for j in range(d.num_admit):
         activate(run, run.admit[j], run.admit_tokens[j] if d.explicit == 1 else UNKNOWN)
+        if in_order:
+            slot = run.active[w.num_active - 1]
+            slot.planned = min(slot.planned, full_tokens(slot.num_prefill_left))  # its hit may have grown
+            growth = take_in_order(run, w.num_active - 1, growth)
     if has_cache(run):
-        make_room(cache_of(run), run.requests, run.problem, w, w.kv_allocated)
+        make_room(cache_of(run), run.requests, run.problem, w, w.kv_allocated + growth)
     w.total_admitted += d.num_admit
     w.total_put_back += d.num_put_back
     w.total_overflows += 1 if d.num_evict + d.num_put_back > 0 else 0

@@ -33,7 +33,7 @@ from kvgym.workloads.table import RequestTable
 FIRST_TOKEN = {"counted": (1, 1), "uncounted": (0, 1), "decode": (0, 0)}
 OUTPUT_KV = ("at_once", "next_iteration")
 PROGRESS_ON_EVICT = {"lost": PROGRESS_LOST, "recompute": PROGRESS_RECOMPUTE, "kept": PROGRESS_KEPT}
-PREFIX_CACHES = ("off", "computed")
+PREFIX_CACHES = ("off", "computed", "scheduled")
 SESSIONS = ("open", "closed")
 ROLES = {"mixed": ROLE_MIXED, "prefill": ROLE_PREFILL, "decode": ROLE_DECODE}
 
@@ -158,7 +158,9 @@ class System:
             used. 1 counts tokens, as the papers' models do; engines with paged memory use about 16.
         prefix_cache: ``"computed"`` keeps the KV of requests that have gone until its memory is needed, and requests
             with the same beginning share it from the end of the batch that computes it, see
-            :mod:`kvgym.simulator.prefix_cache`. ``"off"``: every request computes and holds all of its KV itself.
+            :mod:`kvgym.simulator.prefix_cache`. ``"scheduled"``: they share it as soon as the tokens are scheduled,
+            those of one decision one after the other, as in vLLM. ``"off"``: every request computes and holds all of
+            its KV itself.
         prefix_block: tokens that the prefix cache finds, holds and drops together, a multiple of ``block_size``;
             None = ``block_size``. Larger units are faster and find less.
         cache_rule: how long the prefix cache keeps the KV of finished requests, with options as in
@@ -396,6 +398,7 @@ class System:
         p = problem[0]
         longest = int((table.prompt_len + table.output_len).max()) if len(table) else 0
         p["block_size"], p["prefix_unit"] = self.block_size, self.prefix_unit
+        p["prefix_in_order"] = self.prefix_cache == "scheduled"
         rule, options = self.rule, parse_rule(self.cache_rule)[1]
         p["cache_rule"] = rule.code
         p["rule_params"][: len(options)] = options

@@ -200,6 +200,8 @@ POOL = np.dtype(
         ("spare", "i4"),  # first unused row among the used ones
         ("num_rows", "i4"),  # rows that have been used
         ("stamp", "i8"),  # of the decision being made or checked
+        ("plan_next", "i4"),  # under that decision: the next cached unit to be dropped
+        ("plan_cached", "i8"),  # and the number of cached units
         ("next_full", "i8"),  # worker iteration before which no decoding request fills a unit
         ("first_pin", "i4"),  # finished requests with pins, by deadline
         ("last_pin", "i4"),
@@ -230,9 +232,9 @@ UNIT = np.dtype(
 )
 """A unit of KV memory with a content that later requests can find."""
 
-CONTENT = np.dtype([("unit", "i4"), ("waiting", "i4", (2,))], align=True)
-"""First unit with a content, and the first waiting request with a hit that ends there (ENDS) or that lacks it next
-(LACKS); UNKNOWN if there is none.
+CONTENT = np.dtype([("unit", "i4"), ("waiting", "i4", (2,)), ("stamp", "i4")], align=True)
+"""First unit with a content, the first waiting request with a hit that ends there (ENDS) and the first that lacks it
+next (LACKS), UNKNOWN if there is none; and the last stamp of a decision that enters the content into the map.
 """
 
 ENDS, LACKS = 0, 1
@@ -319,6 +321,7 @@ PROBLEM = np.dtype(
         ("kv_capacity", "i8"),  # of whole blocks
         ("block_size", "i8"),  # tokens
         ("prefix_unit", "i8"),  # tokens of a unit of the prefix cache, whole blocks; 0: no prefix cache
+        ("prefix_in_order", "i8"),  # 1: units enter it when they are scheduled; 0: when they are computed
         ("cache_rule", "i8"),  # code of the rule, see `retention.rules`
         ("rule_params", "f8", (4,)),  # and its options
         ("num_requests", "i8"),

@@ -32,6 +32,8 @@ class Case:
         blocks: blocks of memory that requests can use.
         block_size: tokens of a block.
         settings: hyperparameters of kvgym's policy, which has the engine's names.
+        texts: for each request a text that others may have, and the number of its tokens, output included, that are
+            the beginning of it. Empty = no prefix caching.
     """
 
     arrival: tuple[float, ...]
@@ -41,6 +43,12 @@ class Case:
     blocks: int
     block_size: int
     settings: dict[str, Any]
+    texts: tuple[tuple[int, int], ...] = ()
+
+    def content(self, i: int, end: int) -> tuple[str, int, int]:
+        """Return a name for the last block of the first ``end`` tokens of request ``i``; equal names, equal text."""
+        text, common = self.texts[i]
+        return ("text", text, end) if end <= common else ("request", i, end)
 
 
 @dataclass(frozen=True)
@@ -52,8 +60,10 @@ class Step:
         running: running requests before the decision, in order.
         waiting: waiting requests before the decision, in order.
         preempted: requests preempted by the decision, in order.
-        tokens: request and its tokens, in the order in which requests were admitted.
+        tokens: request and its tokens, in the order in which requests were admitted. With prefix caching, tokens with
+            KV after the batch, hits included.
         blocks: blocks in use while the batch runs.
+        cached: blocks in the prefix cache that no request holds, meanwhile.
         empty: whether the engine ran steps without tokens before this batch; they count with it. It is not compared.
     """
 
@@ -63,6 +73,7 @@ class Step:
     preempted: tuple[int, ...]
     tokens: tuple[tuple[int, int], ...]
     blocks: int
+    cached: int = 0
     empty: bool = False
 
 
@@ -75,7 +86,7 @@ class Schedule:
     finish: tuple[float, ...]
 
 
-COMPARED = ("time", "running", "waiting", "preempted", "tokens", "blocks")
+COMPARED = ("time", "running", "waiting", "preempted", "tokens", "blocks", "cached")
 """Fields of :class:`Step` that are compared."""
 
 
@@ -108,6 +119,14 @@ def draw_requests(draw: random.Random) -> dict[str, Any]:
         "output": tuple(draw.randint(1, draw.choice([3, 20, 60])) for _ in range(count)),
         "priority": tuple(draw.randint(-2, 2) for _ in range(count)),
     }
+
+
+def draw_texts(seed: int, requests: dict[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Return a text for each request, one of three at most, and how much of it the request begins with."""
+    draw = random.Random(f"texts of {seed}")
+    count, least = draw.randint(1, 3), draw.choice([0.0, 0.0, 0.8])
+    lengths = [p + o for p, o in zip(requests["prompt"], requests["output"], strict=True)]
+    return tuple((draw.randrange(count), int(tokens * draw.uniform(least, 1.0))) for tokens in lengths)
 
 
 def draw_memory(draw: random.Random, requests: dict[str, Any]) -> dict[str, int]:

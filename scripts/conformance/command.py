@@ -99,6 +99,11 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="leave output_kv at its default: KV of output tokens is written one iteration earlier than in engines",
     )
+    add(
+        "--prefix-cache",
+        action="store_true",
+        help="switch on prefix caching in vLLM; requests begin with common texts",
+    )
     add("--freeze", type=Path, metavar="FILE", help="record some equal schedules for the tests")
     add("--json", type=Path, metavar="FILE", help="write the counts")
     return found
@@ -112,7 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         reader.error(f"--workloads {options.workloads}: expected a whole number ≥ 1")
     try:
         comparison = comparison_of(
-            options.engine, options.version, options.source, options.cache or default_cache()
+            options.engine,
+            options.version,
+            options.source,
+            options.cache or default_cache(),
+            options.prefix_cache,
         )
         seeds = range(options.first, options.first + options.workloads)
         outcome = compare(comparison, seeds, options.at_once)

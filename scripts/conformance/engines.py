@@ -84,7 +84,9 @@ def classify(found: str, theirs: Schedule, engine: str) -> str:
     return RESTART if restarts else "other"
 
 
-def comparison_of(engine: str, version: str, source: Path | None, cache: Path) -> Comparison:
+def comparison_of(
+    engine: str, version: str, source: Path | None, cache: Path, prefix_cache: bool = False
+) -> Comparison:
     """Return a comparison.
 
     Args:
@@ -92,11 +94,14 @@ def comparison_of(engine: str, version: str, source: Path | None, cache: Path) -
         version: release of vLLM.
         source: folder with the engine's package; of vLLM, None = its wheel.
         cache: folder for wheels.
+        prefix_cache: whether vLLM's prefix caching is on, and requests begin with common texts.
 
     Raises:
         ConfigError: kvgym does not follow that release, or the sources are missing.
     """
     if engine != "vllm":
+        if prefix_cache:
+            raise ConfigError(f"prefix_cache with {engine}: only vLLM has a prefix cache; leave it out")
         return _checkout(engine, source)
     release = ".".join(version.split(".")[:2])
     if release not in RELEASES:
@@ -106,7 +111,7 @@ def comparison_of(engine: str, version: str, source: Path | None, cache: Path) -
     scheduler = vllm_engine.Engine(unpacked("vllm", version, cache) if source is None else source)
 
     def draw(seed: int) -> Case:
-        case = vllm_engine.draw_case(seed, options=release != "0.24")
+        case = vllm_engine.draw_case(seed, options=release != "0.24", prefix_cache=prefix_cache)
         return replace(case, settings=case.settings | {"engine_version": release})
 
     return Comparison(

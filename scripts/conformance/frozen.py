@@ -23,6 +23,7 @@ def features(case: Case, schedule: Schedule) -> frozenset[str]:
     found |= {f"policy={settings.get('policy')}", f"blocks of {case.block_size}"}
     preempted = [len(step.preempted) for step in schedule.steps]
     found |= {f"preempted {min(most, 3)}" for most in preempted}
+    found |= {f"cached={any(step.cached for step in schedule.steps)}"} if case.texts else set()
     alone = any(len(step.running) + len(step.waiting) == 1 for step in schedule.steps)
     return frozenset(found | {f"alone={alone}", f"empty={any(step.empty for step in schedule.steps)}"})
 
@@ -63,24 +64,28 @@ def _seconds(units: Iterable[int]) -> tuple[float, ...]:
 
 
 def _described(case: Case) -> dict[str, Any]:
-    return vars(case) | {"arrival": _units(case.arrival)}
+    described = vars(case) | {"arrival": _units(case.arrival)}
+    return described if case.texts else {k: v for k, v in described.items() if k != "texts"}
 
 
 def _case(line: dict[str, Any]) -> Case:
-    columns = {name: tuple(line[name]) for name in ("prompt", "output", "priority")}
+    columns: dict[str, Any] = {name: tuple(line[name]) for name in ("prompt", "output", "priority")}
+    columns |= {"texts": tuple(map(tuple, line["texts"]))} if "texts" in line else {}
     return Case(**(line | columns | {"arrival": _seconds(line["arrival"])}))
 
 
 def _recorded(schedule: Schedule) -> dict[str, Any]:
     steps = [
-        [*_units([s.time]), s.running, s.waiting, s.preempted, s.tokens, s.blocks] for s in schedule.steps
+        [*_units([s.time]), s.running, s.waiting, s.preempted, s.tokens, s.blocks, s.cached]
+        for s in schedule.steps
     ]
+    steps = [step if step[-1] else step[:-1] for step in steps]
     return {"steps": steps, "first": _units(schedule.first_token), "finish": _units(schedule.finish)}
 
 
 def _schedule(line: dict[str, Any]) -> Schedule:
     steps = tuple(
-        Step(*_seconds([time]), *map(tuple, lists), tuple(map(tuple, tokens)), blocks)  # type: ignore[arg-type]
-        for time, *lists, tokens, blocks in line["steps"]
+        Step(*_seconds([time]), *map(tuple, lists), tuple(map(tuple, tokens)), *blocks)  # type: ignore[arg-type]
+        for time, *lists, tokens, blocks in ((*step[:5], step[5:]) for step in line["steps"])
     )
     return Schedule(steps, _seconds(line["first"]), _seconds(line["finish"]))

@@ -11,6 +11,7 @@ from kvgym.policy import make_policy
 from kvgym.runner import prepare_run
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
+from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 
 
@@ -29,7 +30,10 @@ def play(case: Case, policy: str, by_priority: bool = False, **system: Any) -> S
     table = RequestTable.from_columns(
         arrival_time=case.arrival, prompt_len=case.prompt, output_len=case.output, priority=case.priority
     )
-    memory = {"kv_capacity": case.blocks * case.block_size, "block_size": case.block_size}
+    memory: dict[str, Any] = {"kv_capacity": case.blocks * case.block_size, "block_size": case.block_size}
+    if case.texts:
+        memory["prefix_cache"] = "scheduled"
+        table = table.replace(hashes=_hashes(case))
     built = System(batch_time=BATCH_TIME, **(memory | system))
     simulation, _ = prepare_run(built, table, make_policy(policy, **case.settings), log=True)
     steps: list[Step] = []
@@ -48,14 +52,36 @@ def play(case: Case, policy: str, by_priority: bool = False, **system: Any) -> S
         count = int(simulation.worker["total_evicted"]) - evicted
         preempted = [running[k] for k in simulation.evict[0, :count].tolist()]
         count = int(simulation.worker["total_admitted"]) - admitted
-        members = [i for i in running if i not in preempted] + simulation.admit[0, :count].tolist()
-        tokens = tuple((i, done) for i in members if (done := _tokens(before[i], after[i])) > 0)
-        used = int(simulation.log[len(steps)]["kv_tokens"]) // case.block_size
-        steps.append(Step(clock, tuple(running), tuple(waiting), tuple(preempted), tokens, used))
+        started = simulation.admit[0, :count].tolist()
+        members = [i for i in running if i not in preempted] + started
+        tokens = [_tokens(before[i], after[i]) for i in members]
+        ran = [
+            i for i, done in zip(members, tokens, strict=True) if done > 0 or (case.texts and i in started)
+        ]
+        tokens = _written(simulation, case, ran) if case.texts else [done for done in tokens if done > 0]
+        row = simulation.log[len(steps)]
+        used, cached = (int(row[name]) // case.block_size for name in ("kv_tokens", "kv_cached"))
+        lists = map(tuple, (running, waiting, preempted, zip(ran, tokens, strict=True)))
+        steps.append(Step(clock, *lists, used, cached))
     records = simulation.requests
     return Schedule(
         tuple(steps), tuple(records["first_token_time"].tolist()), tuple(records["finish_time"].tolist())
     )
+
+
+def _hashes(case: Case) -> BlockHashes:
+    """Return the block hashes of prompts and outputs."""
+    tokens = np.array(case.prompt) + case.output
+    ends = [range(case.block_size, total + case.block_size, case.block_size) for total in tokens.tolist()]
+    rows = [[case.content(i, end) for end in ends_of] for i, ends_of in enumerate(ends)]
+    return BlockHashes.from_rows(rows, tokens, case.block_size)
+
+
+def _written(simulation: Any, case: Case, members: list[int]) -> list[int]:
+    """Return the tokens with KV of requests after a batch; one that has finished had all but its last token."""
+    slots = simulation.active[0, : int(simulation.worker["num_active"])]
+    found = dict(zip(slots["request_id"].tolist(), slots["num_kv_tokens"].tolist(), strict=True))
+    return [found.get(i, case.prompt[i] + case.output[i] - 1) for i in members]
 
 
 def _progress(simulation: Any) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from conformance.cases import Case, Schedule, Step, draw_memory, draw_requests, duration
+from conformance.cases import Case, Schedule, Step, draw_memory, draw_requests, draw_texts, duration
 from conformance.stubs import Stub, StubFinder
 
 REAL = (
@@ -36,12 +36,13 @@ MAX_LEN = 1 << 20
 """Longest context of the model, tokens: never a limit here."""
 
 
-def draw_case(seed: int, options: bool) -> Case:
+def draw_case(seed: int, options: bool, prefix_cache: bool = False) -> Case:
     """Return a random workload with random settings of the scheduler.
 
     Args:
         seed: of the workload.
         options: whether settings are drawn that only recent releases have.
+        prefix_cache: whether requests begin with common texts, and prefix caching is on.
     """
     draw = random.Random(seed)
     requests = draw_requests(draw)
@@ -64,7 +65,8 @@ def draw_case(seed: int, options: bool) -> Case:
             "prefill_schedule_interval": draw.choice([1, 1, 2, 3, 8]),
             "long_prefill_token_threshold_adaptive": draw.random() < 0.5,
         }
-    return Case(**requests, **memory, settings=settings)
+    texts = draw_texts(seed, requests) if prefix_cache else ()
+    return Case(**requests, **memory, settings=settings, texts=texts)
 
 
 class Engine:
@@ -109,6 +111,7 @@ class Engine:
         return self._request.Request(
             request_id=f"{i:06}", prompt_token_ids=[0] * case.prompt[i], sampling_params=sampling,
             pooling_params=None, arrival_time=case.arrival[i], priority=-case.priority[i],
+            block_hasher=_hasher(case, i) if case.texts else None,
         )  # fmt: skip
 
     def play(self, case: Case) -> Schedule:
@@ -138,10 +141,14 @@ class Engine:
                 continue
             pool = scheduler.kv_cache_manager.block_pool
             ran = [
-                (int(r.request_id), tokens[r.request_id]) for r in scheduler.running if r.request_id in tokens
+                (int(r.request_id), r.num_computed_tokens if case.texts else tokens[r.request_id])
+                for r in scheduler.running
+                if r.request_id in tokens
             ]
+            free = pool.free_block_queue.get_all_free_blocks() if case.texts else []
+            cached = sum(block.block_hash is not None for block in free)
             used = case.blocks - pool.get_num_free_blocks()
-            steps.append(Step(*before, preempted, tuple(ran), used, empty))
+            steps.append(Step(*before, preempted, tuple(ran), used, cached, empty))
             preempted, empty = (), False
             clock += duration(sum(tokens.values()))
             done = {name: scheduler.requests[name] for name in tokens}
@@ -153,6 +160,16 @@ class Engine:
                 if request.is_finished():
                     finish[int(name)] = clock
         return Schedule(tuple(steps), tuple(first), tuple(finish))
+
+
+def _hasher(case: Case, i: int) -> Any:
+    """Return the function that names the full blocks of a request that have no name yet."""
+
+    def names(request: Any) -> list[bytes]:
+        ends = range(len(request.block_hashes) + 1, request.num_tokens // case.block_size + 1)
+        return [repr(case.content(i, end * case.block_size)).encode() for end in ends]
+
+    return names
 
 
 def _numbers(requests: Any) -> tuple[int, ...]:
@@ -198,7 +215,7 @@ def _configuration(case: Case) -> Any:
     return SimpleNamespace(
         scheduler_config=SimpleNamespace(**(scheduler | case.settings)),
         cache_config=SimpleNamespace(
-            num_gpu_blocks=case.blocks + 1, enable_prefix_caching=False, block_size=case.block_size,
+            num_gpu_blocks=case.blocks + 1, enable_prefix_caching=bool(case.texts), block_size=case.block_size,
             mamba_cache_mode="none", enable_mamba_shared_prefix_checkpoint=False,
         ),
         model_config=SimpleNamespace(

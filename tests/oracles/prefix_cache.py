@@ -11,6 +11,7 @@ not full, not listed yet or has no name is private to its request. All other blo
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections import Counter
@@ -287,7 +288,8 @@ def run_reference(
         unit: tokens of a unit, a multiple of ``block``.
         progress: what evicted requests keep: ``"lost"`` = nothing; ``"recompute"`` = their output tokens, with KV
             to prefill again.
-        share: see :class:`ReferencePool`. If ``"scheduled"``, running requests grow before others start.
+        share: see :class:`ReferencePool`. If ``"scheduled"``, running requests grow one by one before others start,
+            and those to be evicted are released only when the next one does not fit.
         keep: time for which the units of a finished request are spared (s), or until a request starts with a hit that
             ends with the last of them.
 
@@ -295,6 +297,7 @@ def run_reference(
         The outcome of each request, and the iterations.
     """
     assert progress in ("lost", "recompute")
+    assert keep == 0 or share == "computed"
     arrival, prompt, output, chains = zip(*requests, strict=True)
     outcomes, trace, generated = [Outcome() for _ in requests], list[Iteration](), [0] * len(requests)
     pool = ReferencePool(capacity // block, block, share, dict(enumerate(chains)), unit, ahead=1)
@@ -314,15 +317,19 @@ def run_reference(
         before = (pool.used * block, pool.cached * block)
 
         evicted, admitted = list[int](), list[int]()
-        while (left := pool.free - sum(pool.growth(i, 1) for i in active)) < 0:
+        trial = copy.deepcopy(pool)
+        while (left := trial.free - sum(trial.growth(i, 1) for i in active)) < 0:
             evicted.append(active.pop())
-            pool.release(evicted[-1])
+            trial.release(evicted[-1])
         for i in [] if evicted else waiting:
             if (need := pool.need(known[i], matches[i])) > left:
                 break
             left -= need
             admitted.append(i)
 
+        victims = list(evicted)
+        while share == "computed" and victims:
+            pool.release(victims.pop(0))
         for i in admitted:
             ends = [j for j, (_, units) in pool.pins.items() if matches[i] and units[-1] is matches[i][-1]]
             if ends:
@@ -333,7 +340,11 @@ def run_reference(
         if share == "computed":  # starts hold their hits before growth may evict them
             found += pool.admit_many(starts) or []
             assert found == [(hits[i], known[i] - hits[i]) for i in admitted]
-        assert all(pool.grow(i, 1) for i in active)
+        for i in active:
+            while not pool.grow(i, 1):
+                pool.release(victims.pop(0))
+        while victims:
+            pool.release(victims.pop(0))
         if share == "scheduled":
             found += [pool.admit(*start) for start in starts]
         assert pool.free >= left  # needs at rest bound what the decision takes

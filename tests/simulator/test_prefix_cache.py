@@ -54,10 +54,10 @@ def random_requests(seed: int, unit: int, most: int, n: int = 18) -> tuple[Reque
     return table_of(arrival, prompt, output, chains, unit), chains
 
 
-def system_of(capacity: int, block: int, unit: int, **settings: Any) -> System:
+def system_of(capacity: int, block: int, unit: int, share: str = "computed", **settings: Any) -> System:
     """Return a worker with a prefix cache and unit batch times."""
     return System(
-        capacity, UnitBatchTime(), block_size=block, prefix_cache="computed", prefix_block=unit, **settings
+        capacity, UnitBatchTime(), block_size=block, prefix_cache=share, prefix_block=unit, **settings
     )
 
 
@@ -107,9 +107,10 @@ def test_pool_equals_the_oracle_after_every_operation(seed):
     assert ours.worker.total_dropped_units > 0
 
 
+@pytest.mark.parametrize("share", ["computed", "scheduled"])
 @pytest.mark.parametrize("progress", ["lost", "recompute"])
 @pytest.mark.parametrize(("block", "unit"), [(1, 1), (1, 3), (4, 4), (2, 4)])
-def test_runs_equal_those_of_the_oracle(block, unit, progress):
+def test_runs_equal_those_of_the_oracle(block, unit, progress, share):
     evictions = hits = 0
     for seed in range(5):
         table, chains = random_requests(seed, unit, 36)
@@ -120,8 +121,8 @@ def test_runs_equal_those_of_the_oracle(block, unit, progress):
             chains,
             strict=True,
         )
-        outcomes, trace = run_reference([*rows], capacity=36, block=block, unit=unit, progress=progress)
-        system = system_of(36, block, unit, progress_on_evict=progress)
+        outcomes, trace = run_reference([*rows], 36, block, unit, progress, share)
+        system = system_of(36, block, unit, share, progress_on_evict=progress)
         result = kvgym.simulate(system, table, "fcfs", log=True, compiled=False)
         r, w = result.requests, result.worker[0]
         for i, expected in enumerate(outcomes):
@@ -131,6 +132,7 @@ def test_runs_equal_those_of_the_oracle(block, unit, progress):
             times = (expected.start, expected.first_token, expected.finish, expected.evictions)
             assert found == times, f"seed {seed}, request {i}"
         assert result.log["kv_tokens"].tolist() == [step.memory for step in trace]
+        assert result.log["kv_cached"].tolist() == [step.cached for step in trace]
         assert w["total_hit_tokens"] == sum(o.hit for o in outcomes)
         assert w["total_hit_resumed"] == sum(o.hit_resumed for o in outcomes)
         assert w["total_known_tokens"] == table.prompt_len.sum()
