@@ -47,7 +47,10 @@ Deviations and readings:
   second. In the engine that can happen without ``scheduler_reserve_full_isl``, or after two such steps in a row.
 - A request without a prompt left (handed over by a prefill worker, or swapped out and back) needs one token.
 - The engine counts one block more than requests can use, its null block; the watermark is a share of all of them.
-- The prefix cache of the system enters units at the end of a batch; the engine when it schedules them.
+- With ``prefix_cache="scheduled"`` of the system, requests find what the engine's find, those that start together
+  included. With ``"computed"`` units enter the cache at the end of a batch.
+- With priorities, the engine leaves in its cache what it scheduled for a request that it preempts in the same step,
+  though it is never computed. Here such a request gives up only what it had.
 - Left out: speculative decoding, encoders, adapters, asynchronous scheduling, pipeline parallelism,
   KV connectors. ``max_num_partial_prefills`` and ``max_long_partial_prefills`` of release 0.24 are not read by its
   scheduler.

@@ -342,14 +342,15 @@ def keeps_the_invariants(make: Make, case: Case) -> None:
 
 
 def _shared_prefixes() -> Iterator[Case]:
-    for k, (progress, block, unit) in enumerate((("recompute", 1, 1), ("lost", 2, 4))):
+    cases = (("computed", "recompute", 1, 1), ("computed", "lost", 2, 4), ("scheduled", "recompute", 2, 2))
+    for k, (share, progress, block, unit) in enumerate(cases):
         system = System(
             40,
             TIMES["affine"],
             progress_on_evict=progress,
             stall_limit=400,
             block_size=block,
-            prefix_cache="computed",
+            prefix_cache=share,
             prefix_block=unit,
         )
         yield Case(with_common_prefixes(requests(k, 14), unit, k), system, k)

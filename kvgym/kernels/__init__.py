@@ -38,7 +38,8 @@ The building blocks:
   :func:`chunk_that_fits`, :func:`needs_block`, :func:`full_tokens`.
 - Memory that requests share in a prefix cache: :func:`kept_by_others` of a request that is evicted, :func:`stays` and
   :func:`all_stay` if it is not after all; :func:`taken_by` and :func:`shared_hit` of one that starts. All other
-  functions count each request alone, which is an upper bound. :func:`prefill_without_cache` does not change with hits.
+  functions count each request alone, which is an upper bound. :func:`prefill_without_cache` does not change with hits,
+  and :func:`begins_like_another` compares waiting requests.
   Where a decision takes effect in order, :func:`plan_in_order`, :func:`size_of_start` and :func:`plan_next` say what
   each start finds; without them, hits at rest bound what all starts take together.
 - Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`room_to_admit`,
@@ -90,6 +91,7 @@ from kvgym.kernels.memory import admit as admit
 from kvgym.kernels.memory import admit_tokens as admit_tokens
 from kvgym.kernels.memory import admit_while_fits as admit_while_fits
 from kvgym.kernels.memory import all_stay as all_stay
+from kvgym.kernels.memory import begins_like_another as begins_like_another
 from kvgym.kernels.memory import chunk_that_fits as chunk_that_fits
 from kvgym.kernels.memory import claim_of as claim_of
 from kvgym.kernels.memory import clear_all as clear_all

@@ -11,7 +11,7 @@ from kvgym.kernels.heap import heap_first, heap_pop
 from kvgym.simulator.apply_decision import plan_active, plan_admission, planned_size
 from kvgym.simulator.blocks import allocated, written_tokens
 from kvgym.simulator.policy_interface import RuleDecision, RuleView
-from kvgym.simulator.prefix_cache import plan_change, plan_units, units_of_others
+from kvgym.simulator.prefix_cache import begins_like_marked, plan_change, plan_units, units_of_others
 from kvgym.simulator.tables import UNKNOWN, WAITING
 
 NO_LIMIT = 2**31 - 1
@@ -112,6 +112,23 @@ def shared_hit(view: RuleView, i: int) -> int:
     if view.problem.prefix_unit == 0:
         return 0
     return units_of_others(by_address(view.cache), i, False) * view.problem.prefix_unit
+
+
+@jit_inline
+def begins_like_another(view: RuleView, i: int, tokens: int) -> bool:
+    """Return whether a waiting request begins with the same tokens as one for which this was called before it.
+
+    A call that returns True leaves no trace: later requests are not compared with that one.
+
+    Args:
+        view: the kernel's view; the system has a prefix cache.
+        i: the request.
+        tokens: number of tokens, rounded up to units of the prefix cache.
+    """
+    row, unit = view.requests[i], view.problem.prefix_unit
+    units = (tokens + unit - 1) // unit
+    full = min((row.num_kv_tokens + row.num_prefill_left) // unit, view.cache.prefix[i].length)
+    return units <= full and begins_like_marked(by_address(view.cache), i, units)
 
 
 @jit_inline

@@ -421,6 +421,17 @@ def plan_change(c: PrefixCache, i: int, active: bool) -> int:
     return shared
 
 
+@jit
+def begins_like_marked(c: PrefixCache, i: int, units: int) -> bool:
+    """Return whether request ``i`` has the same first units as a marked one; if not, mark it for this decision."""
+    p, stamp, same = c.prefix[i], np.int32(c.pool.stamp), 0
+    while same < units and c.contents[c.chain[p.chain + same]].stamp == stamp:
+        same += 1
+    for j in range(same, units):
+        c.contents[c.chain[p.chain + j]].stamp = stamp
+    return same == units
+
+
 # ------------------------------------------------------------ a decision that takes effect in order
 
 

@@ -126,6 +126,34 @@ def test_units_of_two_blocks():
     assert (pool.used, pool.cached, pool.blank) == (4, 0, 1)
 
 
+def test_needs_at_rest_bound_what_starts_take_one_after_the_other():
+    rng, fewer = np.random.default_rng(0), 0
+    for _ in range(300):
+        size, count = int(rng.integers(1, 4)), 9
+        chains = {
+            i: [("AB"[rng.integers(2)] * 6)[: j + 1] if j < common else (i, j) for j in range(6)]
+            for i, common in enumerate(rng.integers(0, 7, count).tolist())
+        }
+        pool = ReferencePool(int(rng.integers(6, 20)), size, "scheduled", chains)
+        for i in range(4):
+            pool.admit(i, int(rng.integers(1, 6 * size)), int(rng.integers(1, 6 * size)))
+            if rng.random() < 0.6 and i in pool.tables:
+                pool.release(i)
+        starts, left = [], pool.free
+        for i in range(4, count):  # needs with the hits at rest; starts share what they find
+            known, chunk = int(rng.integers(1, 6 * size + 1)), int(rng.integers(1, 6 * size))
+            hit = pool.match(i, known)
+            need = pool.need(min(known, size * len(hit) + chunk), hit)
+            if need <= left:
+                starts.append((i, known, chunk))
+                left -= need
+        assert all(pool.admit(*start) for start in starts)
+        pool.check()
+        assert pool.free >= left
+        fewer += pool.free > left
+    assert fewer > 20
+
+
 @pytest.mark.parametrize("share", ["computed", "scheduled"])
 @pytest.mark.parametrize(("progress", "finish", "hit"), [("recompute", 6, 4), ("lost", 10, 0)])
 def test_run_with_an_eviction(share, progress, finish, hit):

@@ -144,9 +144,10 @@ def test_runs_equal_those_of_the_oracle(block, unit, progress, share):
 @pytest.mark.parametrize("progress", ["lost", "recompute", "kept"])
 @pytest.mark.parametrize("first_token", ["counted", "uncounted", "decode"])
 def test_tables_are_right_at_every_decision(progress, first_token):
-    for seed, name in enumerate(("fcfs", "vllm_v1", "cost_aware", "alpha_beta")):
+    for seed, name in enumerate(("fcfs", "vllm_v1", "cost_aware", "alpha_beta", "vllm_v1")):
         table, _ = random_requests(seed, 2, 30)
-        system = system_of(30, 2, 2, progress_on_evict=progress, first_token=first_token, requeue="front")
+        rules = {"progress_on_evict": progress, "first_token": first_token, "requeue": "front"}
+        system = system_of(30, 2, 2, "scheduled" if seed % 2 else "computed", **rules)
         result = kvgym.simulate(system, table, WatchedCache(make_policy(name)), compiled=False)
         assert result.completed
 
@@ -264,6 +265,55 @@ def test_a_conversation_by_hand():
     assert metrics["cache_evictions"] == 0
 
 
+def run_by_hand(share: str, blocks: int, policy: str, requests: list[Any], **settings: Any) -> Any:
+    """Return a run in blocks of 4 tokens, with KV as engines have it; requests are arrival, prompt, output, text."""
+    arrival, prompt, output, _ = zip(*requests, strict=True)
+    chains = [[s[: j + 1] for j in range((p + o) // 4)] for _, p, o, s in requests]
+    table = table_of(arrival, prompt, output, chains, 4)
+    system = system_of(4 * blocks, 4, 4, share, output_kv="next_iteration")
+    return kvgym.simulate(system, table, make_policy(policy, **settings), log=True)
+
+
+@pytest.mark.parametrize(("share", "prefill", "memory"), [("scheduled", 17, 20), ("computed", 25, 28)])
+def test_a_start_finds_what_one_before_it_is_about_to_compute(share, prefill, memory):
+    """ABC of 12 tokens and ABD of 13 start together: two shared blocks, C, D and the last token, or none shared."""
+    result = run_by_hand(share, 8, "fcfs", [(0, 12, 1, "ABCx"), (0, 13, 1, "ABDy")])
+    assert (result.log["prefill_tokens"][0], result.log["kv_tokens"][0]) == (prefill, memory)
+    assert result.log["hit_tokens"][0] == 25 - prefill
+
+
+@pytest.mark.parametrize(("share", "prefill", "cached"), [("scheduled", 17, 0), ("computed", 13, 4)])
+def test_a_start_may_lack_what_one_before_it_has_dropped(share, prefill, cached):
+    """After AB and CD one of five blocks is unused. XYZ takes it, B and A; the last finds A if it holds first."""
+    rows = [(0, 8, 1, "AB"), (10, 8, 1, "CD"), (20, 12, 1, "XYZ"), (20, 5, 1, "A")]
+    result = run_by_hand(share, 5, "fcfs", rows)
+    assert result.log["kv_cached"].tolist() == [0, 8, cached]
+    assert (result.log["prefill_tokens"][2], result.log["kv_tokens"][2]) == (prefill, 20 - cached)
+
+
+def test_chunks_of_one_text_side_by_side():
+    """ABCD twice in chunks of 8: the second finds A B and computes C D, so the first computes copies of C D.
+
+    Seven of nine blocks are in use then. The last request takes one of two that were never used beside six cached.
+    """
+    rows = [(0, 16, 1, "ABCD"), (0, 17, 1, "ABCD"), (9, 1, 1, "Z")]
+    limits = {"max_num_batched_tokens": 16, "max_num_seqs": 4, "long_prefill_token_threshold": 8}
+    log = run_by_hand("scheduled", 9, "vllm_v1", rows, **limits).log
+    assert log["hit_tokens"].tolist() == [8, 0, 0]
+    assert log["prefill_tokens"].tolist() == [16, 9, 1]
+    assert log["kv_tokens"].tolist() == [16, 28, 4]
+    assert log["kv_cached"].tolist() == [0, 0, 24]
+
+
+def test_vllm_starts_a_request_that_fits_by_what_another_computes():
+    """Of six blocks each prompt of ABCD and a token takes five. The second finds four, so both start together."""
+    rows = [(0, 17, 1, "ABCD"), (0, 17, 1, "ABCD")]
+    limits = {"max_num_batched_tokens": 64, "max_num_seqs": 4}
+    log = run_by_hand("scheduled", 6, "vllm_v1", rows, **limits).log
+    assert (log["num_admitted"].tolist(), log["kv_tokens"].tolist()) == ([2], [24])
+    assert run_by_hand("scheduled", 6, "fcfs", rows).log["num_admitted"].tolist() == [1, 1]
+
+
 def test_metrics_have_no_value_without_a_cache():
     table, _ = random_requests(0, 2, 30)
     metrics = kvgym.compute_metrics(kvgym.simulate(System(30, UnitBatchTime()), table, "fcfs"))
@@ -274,7 +324,7 @@ def test_metrics_have_no_value_without_a_cache():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"prefix_cache": "on"}, "prefix_cache = 'on'; valid: off, computed"),
+        ({"prefix_cache": "on"}, "prefix_cache = 'on'; valid: off, computed, scheduled"),
         ({"prefix_block": 8}, "prefix_block = 8 without a prefix cache"),
         ({"prefix_cache": "computed", "prefix_block": 6}, "a multiple of block_size = 4"),
         ({"prefix_cache": "computed", "prefix_block": 64}, "at most kv_capacity = 40"),

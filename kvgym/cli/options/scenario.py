@@ -104,7 +104,8 @@ SCENARIO_OPTIONS: dict[str, Declared] = {
     "block_size": _option("hardware", "Replace the block size, the number of tokens per block of KV memory."),
     "prefix_cache": _option(
         "hardware",
-        "Prefix cache: computed keeps KV for later requests that begin alike (block hashes in the trace); or off.",
+        "Prefix cache: computed keeps KV for later requests that begin alike (block hashes in the trace); scheduled "
+        "shares it as soon as it is scheduled, as vLLM does; or off.",
     ),
     "prefix_block": _option(
         "hardware", "Tokens per unit of the prefix cache (default: a block); a multiple of the block size."

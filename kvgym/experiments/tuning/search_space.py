@@ -34,6 +34,7 @@ SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     "dist_serve": {"decodes": (None, 8, 16, 32, 64, 128, 256)},
     "fcfs": {"protection": (*_MARGINS, 0.4, 0.5)},
     "cost_aware": {"protection": (*_MARGINS, 0.4, 0.5)},
+    "lpm": {"protection": (*_MARGINS, 0.4, 0.5), "most_waiting": (16, 128, 1024)},
     # Below about 0.2 it livelocks on many workloads (the paper: 0.21 and 0.24), so steps are small there.
     "alpha_greedy": {
         "alpha": (0.05, 0.1, 0.15, 0.18, 0.2, 0.21, 0.22, 0.24, 0.25, 0.28, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7)

@@ -1,0 +1,150 @@
+"""SGLang's scheduler LPM: waiting requests start by their hits in the prefix cache, the longest first.
+
+Source: sgl-project/sglang, ``python/sglang/srt/managers/schedule_policy.py``, ``SchedulePolicy`` (commit 00550cd). The
+idea is that of L. Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", Section 3: with
+one cache and a fixed batch, the order by longest shared prefix visits the tree of prefixes depth first.
+
+- Waiting requests start in descending order of their hits.
+- If more than ``most_waiting`` requests wait, they start in order of the queue: sorting would cost too much time.
+- A request with a hit of at most ``small_hit`` tokens goes last if it begins with the same ``common`` tokens as a
+  request ahead of it in the queue that does not go last for that reason. One computes the prefix, the others find it.
+- Without a prefix cache the order is that of the queue.
+
+Readings and deviations:
+
+- Equal hits start in order of the queue. SGLang sorts its queue in place, so ties keep the order of the last decision.
+- Requests share whole units of the prefix cache. ``common`` tokens are rounded up to units.
+- Only the order is SGLang's. Requests run with whole prompts beside decodes, as under ``fcfs``: they start while the
+  next iteration fits into memory, and on overflow the newest return to the queue. SGLang forms batches of prompts
+  alone, reserves memory for expected outputs, and retracts the requests with the fewest output tokens.
+- The hits of SGLang's cache are those of a tree of pages; here they are the system's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.kernels import (
+    UNKNOWN,
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit,
+    admit_while_fits,
+    begins_like_another,
+    evict_latest,
+    first_waiting,
+    has_place,
+    heap_first,
+    heap_pop,
+    heap_push,
+    jit_inline,
+    need_of_active,
+    next_waiting,
+    policy_kernel,
+    request_key,
+    room_to_admit,
+    rule_memory,
+    taken_by,
+)
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    SystemInfo,
+    fraction_of,
+    register_policy,
+    require_count,
+    require_fraction,
+)
+
+# Layout of the parameters.
+_LIMIT, _MOST, _SMALL, _COMMON = range(4)
+
+_LAST = 2**31 - 1  # key of the requests that go last
+
+
+@jit_inline
+def rank_waiting(view: RuleView, memory: RuleMemory) -> None:
+    """Put the waiting requests into the heap, by hit and then by their places in the queue; note who is where."""
+    state, unit, place = memory.state, view.problem.prefix_unit, 0
+    small, common = int(memory.params[_SMALL]), int(memory.params[_COMMON])
+    ids = 1 + int(memory.params[_MOST])
+    state[0] = 0
+    i = first_waiting(view)
+    while i != UNKNOWN:
+        hit = view.cache.prefix[i].num_units * unit
+        key = _LAST - 1 - hit
+        if hit <= small and begins_like_another(view, i, common):
+            key = _LAST
+        heap_push(state, 0, request_key(key, place))
+        state[ids + place] = i
+        place += 1
+        i = next_waiting(view, i)
+
+
+@policy_kernel
+def lpm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Evict the newest requests until the next iteration fits; if none was evicted, start those with long hits."""
+    need, params, state = need_of_active(view), memory.params, memory.state
+    limit, most = int(params[_LIMIT]), int(params[_MOST])
+    if need > view.problem.kv_capacity:
+        evict_latest(view, decision, need)
+        return
+    if view.problem.prefix_unit == 0 or view.worker.num_waiting > most:
+        admit_while_fits(view, decision, need, limit)
+        return
+    rank_waiting(view, memory)
+    while state[0] > 0 and has_place(view, decision):
+        i = state[1 + most + heap_first(state, 0)]
+        need += taken_by(view, i)
+        if need > room_to_admit(view, decision, limit):
+            break
+        admit(decision, i)
+        heap_pop(state, 0)
+
+
+@register_policy
+class LPM(CompiledPolicy):
+    """Longest hit in the prefix cache first; on overflow the latest activated requests return to the queue."""
+
+    info = PolicyInfo(
+        name="lpm",
+        summary="longest hit in the prefix cache first, greedy; evicts the newest on overflow (LIFO)",
+        paper="Zheng et al., SGLang: Efficient Execution of Structured Language Model Programs",
+        algorithm="Section 3, and the scheduler lpm of its source",
+        evicts=True,
+    )
+    kernel = lpm_kernel
+
+    def __init__(
+        self, *, most_waiting: int = 128, small_hit: int = 32, common: int = 32, protection: float = 0.0
+    ) -> None:
+        """Set the limits of the order; defaults are SGLang's.
+
+        Args:
+            most_waiting: largest number of waiting requests that are sorted; beyond it, the order is the queue's.
+            small_hit: largest hit, tokens, with which a request can go last.
+            common: tokens that it then has in common with a request ahead of it.
+            protection: fraction of the capacity that admission leaves free, in [0, 1); an empty worker admits
+                its first request regardless.
+        """
+        require_count("most_waiting", most_waiting)
+        require_count("small_hit", small_hit, least=0)
+        require_count("common", common)
+        require_fraction("protection", protection)
+        self.most_waiting, self.small_hit, self.common = most_waiting, small_hit, common
+        self.protection = protection
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the admission threshold, tokens, and the limits of the order."""
+        limit = fraction_of(system.kv_capacity, self.protection)
+        return np.array([limit, self._sorted(system), self.small_hit, self.common], dtype=np.float64)
+
+    def memory(self, system: SystemInfo) -> RuleMemory:
+        """Return a heap of places in the queue, and the request of each place."""
+        return rule_memory(self.params(system), state=np.zeros(1 + 2 * self._sorted(system)))
+
+    def _sorted(self, system: SystemInfo) -> int:
+        """Return the largest number of requests that are sorted in a run."""
+        return min(self.most_waiting, max(1, system.max_requests))
