@@ -8,6 +8,7 @@ import numpy as np
 
 from kvgym.kernels import (
     UNKNOWN,
+    WAITING,
     RuleDecision,
     RuleMemory,
     RuleView,
@@ -21,6 +22,7 @@ from kvgym.kernels import (
     heap_pop,
     heap_push,
     held_by,
+    jit,
     jit_inline,
     kept_by_others,
     kv_growth,
@@ -37,7 +39,7 @@ from kvgym.kernels import (
 
 # Layout of the parameters.
 _MAX_TOKENS, _MAX_SEQS, _THRESHOLD, _BY_PRIORITY, _CHUNKED, _WHOLE_INPUT, _WATERMARK = range(7)
-_RELEASE, _ADAPTIVE, _INTERVAL = range(7, 10)
+_RELEASE, _ADAPTIVE, _INTERVAL, _ASYNC = range(7, 11)
 
 NUM_COUNTERS = 3
 """Entries of the state behind the heap of waiting requests, for the interval between prefills.
@@ -46,6 +48,9 @@ They are iterations so far, that of the last prefill, and 1 if a request was lef
 """
 
 _PREEMPTED = -2  # marks a slot, instead of its planned tokens, while the decision is made
+_LATE = (
+    -2
+)  # victims up to here are requests that finished with the last batch: -2 the first, -3 the second ...
 
 
 @jit_inline
@@ -54,10 +59,74 @@ def urgency(row: Any, i: int) -> int:
     return request_key(-1 - row.priority, i)  # its negative would be too large for the lowest priority
 
 
+def state_size(requests: int, ahead: bool) -> int:
+    """Return the entries of the state: a heap of the waiting requests, and the counters.
+
+    Args:
+        requests: most requests of a run.
+        ahead: whether decisions are made one batch ahead. Then there are, behind the heap, a list of requests that
+            arrived too late for this decision, with its length, and the number of admissions so far, with the number of
+            each request's last admission.
+    """
+    return (1 + requests) * (3 if ahead else 1) + NUM_COUNTERS
+
+
+@jit
+def region(state: Any, number: int) -> int:
+    """Return the place of the list of late arrivals (1) or of the admissions (2) in the state."""
+    return number * ((state.shape[0] - NUM_COUNTERS) // 3)
+
+
 @jit_inline
-def threshold_of(view: RuleView, params: Any) -> int:
-    """Return the most tokens of a prompt in this iteration, 0 = no limit."""
-    threshold, count = int(params[_THRESHOLD]), view.worker.num_active + view.worker.num_waiting
+def queue_new(view: RuleView, memory: RuleMemory, ahead: bool) -> None:
+    """Put new requests into the heap of waiting ones, or into the list of those that came after the decision."""
+    state, by_priority = memory.state, memory.params[_BY_PRIORITY] == 1.0
+    late, seen = region(state, 1), memory.reals[0]
+    if memory.params[_ASYNC] == 1.0:
+        queue_late(view, memory)
+    for j in range(view.worker.num_queued if by_priority or ahead else 0):
+        i = view.queued[j]
+        if ahead and view.requests[i].arrival_time > seen and view.requests[i].num_evictions == 0:
+            state[late] += 1
+            state[late + state[late]] = i
+        elif by_priority:
+            heap_push(state, 0, urgency(view.requests[i], i))
+
+
+@jit_inline
+def queue_late(view: RuleView, memory: RuleMemory) -> None:
+    """Put the requests that arrived too late for a decision into the heap."""
+    state, late = memory.state, region(memory.state, 1)
+    for j in range(state[late] if memory.params[_BY_PRIORITY] == 1.0 else 0):
+        i = state[late + 1 + j]
+        if view.requests[i].status == WAITING and view.requests[i].worker == view.worker.index:
+            heap_push(state, 0, urgency(view.requests[i], i))
+    state[late] = 0
+
+
+@jit_inline
+def number_admission(memory: RuleMemory, i: int) -> None:
+    """Give an admitted request the next number, by which running and just finished requests are in order."""
+    if memory.params[_ASYNC] == 1.0:
+        first = region(memory.state, 2)
+        memory.state[first] += 1
+        memory.state[first + 1 + i] = memory.state[first]
+
+
+@jit_inline
+def memory_of_late(view: RuleView, i: int) -> int:
+    """Return the memory that the decision still counts for a request that finished with the last batch."""
+    r, p = view.requests[i], view.problem
+    held = allocated(p, r.prompt_len + r.num_output_tokens - p.prefill_emits + p.prefill_writes)
+    if p.prefix_unit > 0:
+        held -= view.cache.prefix[i].left * p.prefix_unit
+    return held
+
+
+@jit_inline
+def threshold_of(view: RuleView, params: Any, more: int) -> int:
+    """Return the most tokens of a prompt in this iteration, 0 = no limit; ``more`` corrects the number of requests."""
+    threshold, count = int(params[_THRESHOLD]), view.worker.num_active + view.worker.num_waiting + more
     if params[_RELEASE] == 0.0 or threshold == 0:
         return threshold
     if count < 2:
@@ -73,11 +142,11 @@ def tokens_lacking(threshold: int, prefill_left: int) -> int:
 
 
 @jit_inline
-def holds_prefills(view: RuleView, memory: RuleMemory) -> bool:
+def holds_prefills(view: RuleView, memory: RuleMemory, late: int) -> bool:
     """Return whether this iteration must not process prompts, because the last that did is too recent."""
     state, w, first = memory.state, view.worker, memory.state.shape[0] - NUM_COUNTERS
     recent = state[first] + 1.0 - state[first + 1] < memory.params[_INTERVAL]
-    return bool(recent and state[first + 2] == 0.0 and w.num_active > w.num_prefilling)
+    return bool(recent and state[first + 2] == 0.0 and w.num_active + late > w.num_prefilling)
 
 
 @jit_inline
@@ -89,8 +158,43 @@ def note_prefill(memory: RuleMemory, tokens: int) -> None:
 
 
 @jit_inline
-def victim(view: RuleView, params: Any) -> int:
-    """Return the next slot to preempt: the newest, or the least urgent, of those not preempted yet."""
+def victim(view: RuleView, memory: RuleMemory, late: int) -> int:
+    """Return the next slot to preempt: the newest, or the least urgent, of those not preempted yet.
+
+    Args:
+        view: the kernel's view.
+        memory: hyperparameters and state.
+        late: number of requests that finished with the last batch but still count as running.
+
+    Returns:
+        The slot; up to ``_LATE`` one of the late requests.
+    """
+    v = victim_of_active(view, memory.params)
+    if late == 0:
+        return v
+    numbers, by_priority = region(memory.state, 2) + 1, memory.params[_BY_PRIORITY] == 1.0
+    chosen = UNKNOWN if v == UNKNOWN else view.active[v].request_id
+    for j in range(view.worker.num_finished):
+        i = view.finished[j]
+        number = memory.state[numbers + i]
+        if number == 0:
+            continue  # preempted
+        worse = chosen == UNKNOWN
+        if not worse and by_priority:
+            a, b = view.requests[i], view.requests[chosen]
+            worse = a.priority < b.priority or (a.priority == b.priority and a.arrival_time > b.arrival_time)
+            if a.priority == b.priority and a.arrival_time == b.arrival_time:
+                worse = number < memory.state[numbers + chosen]
+        elif not worse:
+            worse = number > memory.state[numbers + chosen]
+        if worse:
+            v, chosen = _LATE - j, i
+    return v
+
+
+@jit_inline
+def victim_of_active(view: RuleView, params: Any) -> int:
+    """Return the slot that :func:`victim` chooses among the running requests, UNKNOWN if there is none."""
     chosen, least, latest = UNKNOWN, 0, 0.0
     for k in range(view.worker.num_active - 1, -1, -1):
         slot = view.active[k]
@@ -107,8 +211,8 @@ def victim(view: RuleView, params: Any) -> int:
 
 @jit_inline
 def schedule_running(
-    view: RuleView, decision: RuleDecision, memory: RuleMemory, holds: bool
-) -> tuple[int, int, int]:
+    view: RuleView, decision: RuleDecision, memory: RuleMemory, holds: bool, late: int, more: int
+) -> tuple[int, int, int, int]:
     """Give the running requests their tokens; preempt if memory is short.
 
     Args:
@@ -116,15 +220,25 @@ def schedule_running(
         decision: its decision.
         memory: hyperparameters and state.
         holds: whether this iteration must not process prompts.
+        late: number of requests that finished with the last batch but still count as running.
+        more: by how much the requests that count exceed those that run and wait.
 
     Returns:
-        The remaining budget, the memory in use with all planned tokens, and the last slot preempted in an empty step
-        of the engine, UNKNOWN if there was none or others were preempted later.
+        The remaining budget, the memory in use with all planned tokens, the last slot preempted in an empty step
+        of the engine, UNKNOWN if there was none or others were preempted later, and the late requests that are left.
     """
     w, active, capacity, params = view.worker, view.active, view.problem.kv_capacity, memory.params
-    budget, used, threshold = int(params[_MAX_TOKENS]), view.worker.kv_allocated, threshold_of(view, params)
-    if w.num_prefilling == 0 and w.num_active <= budget and need_of_active(view) <= capacity:
-        return budget - w.num_active, need_of_active(view), UNKNOWN  # the usual batch: all requests decode
+    budget, used, threshold = int(params[_MAX_TOKENS]), w.kv_allocated, threshold_of(view, params, more)
+    for j in range(w.num_finished if late > 0 else 0):
+        used += memory_of_late(view, view.finished[j])
+    held = used - w.kv_allocated
+    if w.num_prefilling == 0 and w.num_active <= budget and need_of_active(view) + held <= capacity:
+        return (
+            budget - w.num_active,
+            need_of_active(view) + held,
+            UNKNOWN,
+            late,
+        )  # all requests decode, as usual
     pause_all(view, decision)
     scheduled = k = 0
     empty = v = UNKNOWN
@@ -134,7 +248,13 @@ def schedule_running(
             tokens = min(tokens_lacking(threshold, slot.num_prefill_left), budget)
             growth = kv_growth(view.problem, slot, tokens)
             while slot.planned != _PREEMPTED and used + growth > capacity:
-                v = victim(view, params)
+                v = victim(view, memory, late)
+                if v <= _LATE:
+                    i = view.finished[_LATE - v]
+                    used -= memory_of_late(view, i)
+                    memory.state[region(memory.state, 2) + 1 + i] = 0
+                    late -= 1
+                    continue
                 other = active[v]
                 if other.planned > 0:
                     scheduled -= 1
@@ -159,7 +279,7 @@ def schedule_running(
             holds, k, empty = False, 0, v  # all that are left are prompts
     for j in range(decision.record.num_evict):
         active[decision.evict[j]].planned = UNKNOWN
-    return budget, used, empty
+    return budget, used, empty, late
 
 
 @jit_inline
@@ -171,6 +291,9 @@ def start_waiting(
     used: int,
     empty: int,
     holds: bool,
+    late: int,
+    more: int,
+    ahead: bool,
 ) -> None:
     """Start waiting requests in order while budget, places and memory last.
 
@@ -182,16 +305,22 @@ def start_waiting(
         used: memory in use so far, allocated tokens.
         empty: slot of the preempted request that is next in order; UNKNOWN if no request was preempted.
         holds: whether this iteration must not process prompts.
+        late: number of requests that finished with the last batch but still count as running.
+        more: by how much the requests that count exceed those that run and wait.
+        ahead: whether requests that arrived after ``memory.reals[0]`` stay out.
     """
     w, d, params = view.worker, decision.record, memory.params
     max_seqs, by_priority = int(params[_MAX_SEQS]), params[_BY_PRIORITY] == 1.0
-    running, threshold, before = w.num_active - d.num_evict, threshold_of(view, params), np.inf
+    running, before = w.num_active - d.num_evict + late, np.inf
+    threshold = threshold_of(view, params, more)
     if empty != UNKNOWN:
         before = urgency(view.requests[view.active[empty].request_id], view.active[empty].request_id)
     in_order = view.worker.num_waiting > 0 and plan_in_order(view, decision, used)
     while budget > 0 and running + d.num_admit < max_seqs and has_place(view, decision):
         i = next_to_admit(view, decision, memory.state, by_priority)
         if i == UNKNOWN or urgency(view.requests[i], i) > before:
+            break
+        if ahead and view.requests[i].arrival_time > memory.reals[0]:
             break
         found, kv, left, shared = size_of_start(view, i, in_order)
         if holds and left > 1:
@@ -211,6 +340,7 @@ def start_waiting(
             admit(decision, i)
         else:
             admit_tokens(decision, i, tokens)
+        number_admission(memory, i)
         note_prefill(memory, left)
         budget -= tokens
         used += taken
@@ -220,34 +350,37 @@ def start_waiting(
             heap_pop(memory.state, 0)
 
 
-@jit_inline
-def count_iteration(view: RuleView, decision: RuleDecision, memory: RuleMemory, allowed: bool) -> None:
-    """Count the iteration for the interval between prefills.
-
-    Args:
-        view: the kernel's view.
-        decision: its decision.
-        memory: hyperparameters and state.
-        allowed: whether waiting requests could start.
-    """
-    d, state, first = decision.record, memory.state, memory.state.shape[0] - NUM_COUNTERS
-    state[first] += 1.0
-    if allowed:
-        state[first + 2] = 1.0 if view.worker.num_waiting + d.num_evict > d.num_admit else 0.0
-
-
 @policy_kernel
 def vllm_v1_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Schedule running requests first, and waiting ones only in an iteration without preemption."""
-    w = view.worker
-    holds = memory.params[_INTERVAL] > 1.0 and holds_prefills(view, memory)
-    forget_left(view, memory.state, 0)
-    for j in range(w.num_queued if memory.params[_BY_PRIORITY] == 1.0 else 0):
-        i = view.queued[j]
-        heap_push(memory.state, 0, urgency(view.requests[i], i))
-    budget, used, empty = schedule_running(view, decision, memory, holds)
-    preempts = decision.record.num_evict > 0
-    if not preempts or (empty != UNKNOWN and memory.params[_RELEASE] == 0.0):
-        start_waiting(view, decision, memory, budget, used, empty, holds)
-    if memory.params[_INTERVAL] > 1.0:
-        count_iteration(view, decision, memory, empty != UNKNOWN if preempts else not holds)
+    """Schedule running requests first, and waiting ones only in an iteration without preemption.
+
+    With asynchronous scheduling the decision was made when the last batch started: requests that finished with it still
+    count, and arrivals since then do not. If nothing can run so, the engine decides again when that batch has ended.
+    """
+    w, d, params, state = view.worker, decision.record, memory.params, memory.state
+    counters, budget = state.shape[0] - NUM_COUNTERS, 0
+    ahead = params[_ASYNC] == 1.0 and w.iteration > 0 and w.clock == w.last_batch_end
+    forget_left(view, state, 0)
+    queue_new(view, memory, ahead)
+    while True:
+        late, more = w.num_finished if ahead else 0, 0
+        if ahead:
+            more = late - state[region(state, 1)]
+        holds = params[_INTERVAL] > 1.0 and holds_prefills(view, memory, late)
+        budget, used, empty, left = schedule_running(view, decision, memory, holds, late, more)
+        preempts = d.num_evict > 0 or left < late
+        if not preempts or (empty != UNKNOWN and params[_RELEASE] == 0.0):
+            start_waiting(view, decision, memory, budget, used, empty, holds, left, more, ahead)
+        if params[_INTERVAL] > 1.0 and (empty != UNKNOWN if preempts else not holds):
+            waiting = w.num_waiting + d.num_evict + more - left
+            state[counters + 2] = 1.0 if waiting > d.num_admit else 0.0
+        if not ahead or d.num_evict > 0 or d.num_admit > 0 or budget < int(params[_MAX_TOKENS]):
+            break
+        ahead = False
+        queue_late(view, memory)
+        for k in range(w.num_active if d.explicit == 1 else 0):
+            view.active[k].planned = UNKNOWN
+        d.explicit = 0
+    if params[_INTERVAL] > 1.0:
+        state[counters] += 1.0
+    memory.reals[0] = w.clock

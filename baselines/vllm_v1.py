@@ -28,6 +28,10 @@ then only sizes buffers. With ``prefill_schedule_interval`` = N, iterations proc
 the last that did, unless all running requests are prompts, or a waiting request was left over when prompts were last
 allowed.
 
+With ``async_scheduling``, the engine decides a batch when the one before it starts. It knows what that batch will do,
+but a request that finishes with it holds its place and its memory in the decision, and can be preempted; requests that
+arrive while it runs wait for the next decision. If nothing can run then, the engine decides again when the batch ends.
+
 A preempted request loses its KV, keeps its output tokens and returns to the front of the queue, or to its place by
 priority. In kvgym these are settings of the system: ``first_token="counted"``, ``progress_on_evict="recompute"`` and
 ``requeue="front"`` reproduce the engine, as in scenario ``vllm-v1``. The order by priority is this policy's own and
@@ -51,9 +55,10 @@ Deviations and readings:
   included. With ``"computed"`` units enter the cache at the end of a batch.
 - With priorities, the engine leaves in its cache what it scheduled for a request that it preempts in the same step,
   though it is never computed. Here such a request gives up only what it had.
-- Left out: speculative decoding, encoders, adapters, asynchronous scheduling, pipeline parallelism,
-  KV connectors. ``max_num_partial_prefills`` and ``max_long_partial_prefills`` of release 0.24 are not read by its
-  scheduler.
+- With ``async_scheduling``, a prefix cache is followed only approximately: blocks enter the engine's when the output
+  is known, one step later, and requests that have just finished still hold theirs.
+- Left out: speculative decoding, encoders, adapters, pipeline parallelism, KV connectors.
+  ``max_num_partial_prefills`` and ``max_long_partial_prefills`` of release 0.24 are not read by its scheduler.
 """
 
 from __future__ import annotations
@@ -64,7 +69,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.baselines.iteration_level import VLLM_RULES
-from kvgym.baselines.vllm_decisions import NUM_COUNTERS, vllm_v1_kernel
+from kvgym.baselines.vllm_decisions import NUM_COUNTERS, state_size, vllm_v1_kernel
 from kvgym.baselines.vllm_releases import (
     RELEASES,
     USUAL,
@@ -124,6 +129,7 @@ class VLLMV1(CompiledPolicy):
         max_num_active_seqs: int | None = None,
         prefill_schedule_interval: int = 1,
         long_prefill_token_threshold_adaptive: bool = False,
+        async_scheduling: bool = False,
     ) -> None:
         """Set the budget, the limits and the order; names and defaults are the engine's.
 
@@ -150,6 +156,8 @@ class VLLMV1(CompiledPolicy):
             prefill_schedule_interval: iterations from one that processes prompts to the next, if requests decode.
             long_prefill_token_threshold_adaptive: whether ``long_prefill_token_threshold`` is at least
                 ``max_num_batched_tokens`` divided by the number of requests that run or wait.
+            async_scheduling: whether a batch is decided when the one before it starts, as servers do by default to hide
+                the scheduler's time.
 
         Raises:
             ConfigError: a value is out of range, the release lacks an option, or the budget is below ``max_num_seqs``,
@@ -171,6 +179,7 @@ class VLLMV1(CompiledPolicy):
             require_count("max_num_active_seqs", max_num_active_seqs)
         require_count("prefill_schedule_interval", prefill_schedule_interval)
         require_flag("long_prefill_token_threshold_adaptive", long_prefill_token_threshold_adaptive)
+        require_flag("async_scheduling", async_scheduling)
         check_budget(max_num_batched_tokens, max_num_seqs)
         check_active(max_num_active_seqs, max_num_seqs)
         self.max_num_batched_tokens, self.max_num_seqs = max_num_batched_tokens, max_num_seqs
@@ -180,6 +189,7 @@ class VLLMV1(CompiledPolicy):
         self.engine_version, self.max_num_active_seqs = engine_version, max_num_active_seqs
         self.prefill_schedule_interval = prefill_schedule_interval
         self.long_prefill_token_threshold_adaptive = long_prefill_token_threshold_adaptive
+        self.async_scheduling = async_scheduling
         if engine_version == "0.24" and (newer := self._newer_options()):
             raise ConfigError(
                 f"engine_version = 0.24 has no {newer[0]} = {shown(getattr(self, newer[0]))}; use engine_version = 0.33"
@@ -232,12 +242,12 @@ class VLLMV1(CompiledPolicy):
             limits["max_num_batched_tokens"], self.max_num_active_seqs or limits["max_num_seqs"],
             self.long_prefill_token_threshold, self.policy == "priority", self.enable_chunked_prefill,
             self.scheduler_reserve_full_isl, watermark, RELEASES.index(self._release_on(system)),
-            self.long_prefill_token_threshold_adaptive, self.prefill_schedule_interval,
+            self.long_prefill_token_threshold_adaptive, self.prefill_schedule_interval, self.async_scheduling,
         ], dtype=np.float64)  # fmt: skip
 
     def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return the heap of waiting requests, and the counters for the interval between prefills."""
-        state = np.zeros(1 + system.max_requests + NUM_COUNTERS)
+        """Return the heap of waiting requests and the counters, and what asynchronous scheduling remembers."""
+        state = np.zeros(state_size(system.max_requests, self.async_scheduling))
         state[1 - NUM_COUNTERS] = -self.prefill_schedule_interval  # the first iteration may process prompts
         return rule_memory(self.params(system), state=state)
 

@@ -104,6 +104,11 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="switch on prefix caching in vLLM; requests begin with common texts",
     )
+    add(
+        "--async-scheduling",
+        action="store_true",
+        help="let vLLM decide a batch when the one before it starts",
+    )
     add("--freeze", type=Path, metavar="FILE", help="record some equal schedules for the tests")
     add("--json", type=Path, metavar="FILE", help="write the counts")
     return found
@@ -122,6 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.source,
             options.cache or default_cache(),
             options.prefix_cache,
+            options.async_scheduling,
         )
         seeds = range(options.first, options.first + options.workloads)
         outcome = compare(comparison, seeds, options.at_once)

@@ -21,6 +21,9 @@ NAMES = {"sarathi": "Sarathi-Serve", "vidur": "Vidur"}
 CHECKOUT_COMPARED = tuple(name for name in COMPARED if name != "blocks")
 """What is compared there: these engines take all blocks of a prompt at once, kvgym chunk by chunk."""
 
+AHEAD_COMPARED = tuple(name for name in COMPARED if name not in ("running", "waiting"))
+"""What is compared with asynchronous scheduling: who runs and waits is that of an earlier moment in the engine."""
+
 EMPTY_STEP = "after an empty step"
 """Class of differences: the engine ran a step without tokens, which is part of the next batch here."""
 
@@ -85,7 +88,12 @@ def classify(found: str, theirs: Schedule, engine: str) -> str:
 
 
 def comparison_of(
-    engine: str, version: str, source: Path | None, cache: Path, prefix_cache: bool = False
+    engine: str,
+    version: str,
+    source: Path | None,
+    cache: Path,
+    prefix_cache: bool = False,
+    async_scheduling: bool = False,
 ) -> Comparison:
     """Return a comparison.
 
@@ -95,13 +103,16 @@ def comparison_of(
         source: folder with the engine's package; of vLLM, None = its wheel.
         cache: folder for wheels.
         prefix_cache: whether vLLM's prefix caching is on, and requests begin with common texts.
+        async_scheduling: whether vLLM decides a batch when the one before it starts.
 
     Raises:
         ConfigError: kvgym does not follow that release, or the sources are missing.
     """
     if engine != "vllm":
-        if prefix_cache:
-            raise ConfigError(f"prefix_cache with {engine}: only vLLM has a prefix cache; leave it out")
+        if prefix_cache or async_scheduling:
+            raise ConfigError(
+                f"{NAMES[engine]} has no prefix cache and no asynchronous scheduling; leave them out"
+            )
         return _checkout(engine, source)
     release = ".".join(version.split(".")[:2])
     if release not in RELEASES:
@@ -112,11 +123,17 @@ def comparison_of(
 
     def draw(seed: int) -> Case:
         case = vllm_engine.draw_case(seed, options=release != "0.24", prefix_cache=prefix_cache)
-        return replace(case, settings=case.settings | {"engine_version": release})
+        settings = case.settings | {"engine_version": release}
+        return replace(case, settings=settings | ({"async_scheduling": True} if async_scheduling else {}))
 
-    return Comparison(
-        f"vllm {version}", {"engine": "vllm", "version": version}, draw, scheduler.play, play_vllm
-    )
+    described = {"engine": "vllm", "version": version}
+    name, compared = f"vllm {version}", COMPARED
+    if prefix_cache:
+        name, described["options"] = f"{name}, prefix caching", "prefix"
+    if async_scheduling:
+        name, described["options"] = f"{name}, asynchronous scheduling", "async"
+        compared = AHEAD_COMPARED
+    return Comparison(name, described, draw, scheduler.play, play_vllm, compared)
 
 
 def _checkout(engine: str, source: Path | None) -> Comparison:

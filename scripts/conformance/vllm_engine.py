@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import deque
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,7 +83,8 @@ class Engine:
         self._torch = import_module("torch")
         self._interface = import_module("vllm.v1.kv_cache_interface")
         self._request = import_module("vllm.v1.request")
-        self._scheduler = import_module("vllm.v1.core.sched.scheduler")
+        self._scheduler = import_module("vllm.v1.core.sched.scheduler").Scheduler
+        self._async_scheduler = import_module("vllm.v1.core.sched.async_scheduler").AsyncScheduler
 
     def _make_scheduler(self, case: Case) -> Any:
         """Return a scheduler with the settings of a case; it counts one more block, its null block."""
@@ -94,7 +97,8 @@ class Engine:
         memory = self._interface.KVCacheConfig(
             num_blocks=case.blocks + 1, kv_cache_tensors=[], kv_cache_groups=[group]
         )
-        return self._scheduler.Scheduler(
+        kind = self._async_scheduler if case.settings.get("async_scheduling") else self._scheduler
+        return kind(
             vllm_config=_configuration(case),
             kv_cache_config=memory,
             structured_output_manager=SimpleNamespace(
@@ -116,6 +120,8 @@ class Engine:
 
     def play(self, case: Case) -> Schedule:
         """Return the schedule; a step that schedules no tokens takes no time and counts with the next one."""
+        if case.settings.get("async_scheduling"):
+            return self._play_ahead(case)
         scheduler, count = self._make_scheduler(case), len(case.arrival)
         steps: list[Step] = []
         first, finish = [float("nan")] * count, [float("nan")] * count
@@ -147,8 +153,7 @@ class Engine:
             ]
             free = pool.free_block_queue.get_all_free_blocks() if case.texts else []
             cached = sum(block.block_hash is not None for block in free)
-            used = case.blocks - pool.get_num_free_blocks()
-            steps.append(Step(*before, preempted, tuple(ran), used, cached, empty))
+            steps.append(Step(*before, preempted, tuple(ran), self._used(scheduler, case), cached, empty))
             preempted, empty = (), False
             clock += duration(sum(tokens.values()))
             done = {name: scheduler.requests[name] for name in tokens}
@@ -160,6 +165,71 @@ class Engine:
                 if request.is_finished():
                     finish[int(name)] = clock
         return Schedule(tuple(steps), tuple(first), tuple(finish))
+
+    def _play_ahead(self, case: Case) -> Schedule:
+        """Return the schedule with two batches in flight: one is scheduled when the one before it starts.
+
+        Running and waiting requests are those of that moment, and not recorded.
+        """
+        scheduler, count = self._make_scheduler(case), len(case.arrival)
+        steps: list[Step] = []
+        first, finish = [float("nan")] * count, [float("nan")] * count
+        flight: deque[tuple[Any, list[bool], float]] = deque()
+        clock, end, coming, preempted, empty = 0.0, 0.0, 0, (), False
+        while coming < count or scheduler.requests or flight:
+            if not scheduler.requests and not flight:
+                clock = max(clock, case.arrival[coming])
+            while coming < count and case.arrival[coming] <= clock:
+                scheduler.add_request(self._make_request(case, coming))
+                coming += 1
+            if scheduler.requests:
+                order = _Preemptions(scheduler)
+                output = scheduler.schedule()
+                preempted += order.restore()
+                tokens = output.num_scheduled_tokens
+                emits = [not scheduler.requests[name].is_prefill_chunk for name in tokens]
+                if tokens:
+                    ran = [
+                        (int(r.request_id), tokens[r.request_id])
+                        for r in scheduler.running
+                        if r.request_id in tokens
+                    ]
+                    start = max(clock, end)
+                    end = start + duration(sum(tokens.values()))
+                    steps.append(Step(start, (), (), preempted, tuple(ran), 0, 0, empty))
+                    preempted, empty = (), False
+                elif preempted:
+                    empty = True
+                elif not any(planned.num_scheduled_tokens for planned, *_ in flight):
+                    raise RuntimeError(f"nothing is scheduled at {clock} s, for ever: {case}")
+                flight.appendleft((output, emits, end if tokens else clock))
+                if tokens and len(flight) < 2:
+                    steps[-1] = replace(steps[-1], blocks=self._used(scheduler, case))
+                    continue
+            output, emits, ended = flight.pop()
+            clock = max(clock, ended)
+            names = list(output.num_scheduled_tokens)
+            done = [scheduler.requests.get(name) for name in names]
+            scheduler.update_from_output(output, _outputs(names, emits))
+            for name, request, emitted in zip(names, done, emits, strict=True):
+                if emitted and first[int(name)] != first[int(name)]:
+                    first[int(name)] = clock
+                if request is not None and request.is_finished():
+                    finish[int(name)] = clock
+            gone = {
+                int(name)
+                for name, request in zip(names, done, strict=True)
+                if request is not None and request.is_finished()
+            }
+            preempted = tuple(i for i in preempted if i not in gone)
+            if flight and flight[-1][0].num_scheduled_tokens:
+                left = tuple(i for i in steps[-1].preempted if i not in gone)
+                steps[-1] = replace(steps[-1], preempted=left, blocks=self._used(scheduler, case))
+        return Schedule(tuple(steps), tuple(first), tuple(finish))
+
+    def _used(self, scheduler: Any, case: Case) -> int:
+        """Return the blocks in use."""
+        return case.blocks - int(scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
 
 
 def _hasher(case: Case, i: int) -> Any:
@@ -235,6 +305,7 @@ def _configuration(case: Case) -> Any:
         aux_output_config=SimpleNamespace(enabled=False),
         lora_config=None, kv_events_config=None, kv_transfer_config=None, ec_transfer_config=None,
         speculative_config=None, num_speculative_tokens=0, num_lookahead_tokens=0, num_prefill_lookahead_tokens=0,
-        num_hash_lookahead_tokens=0, is_mm_encoder_only=False, use_v2_model_runner=True, max_concurrent_batches=1,
+        num_hash_lookahead_tokens=0, is_mm_encoder_only=False, use_v2_model_runner=True,
+        max_concurrent_batches=2 if case.settings.get("async_scheduling") else 1,
         max_in_flight_tokens=MAX_LEN,
     )  # fmt: skip
