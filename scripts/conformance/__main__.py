@@ -1,6 +1,7 @@
 """Compare schedules of kvgym with those of an engine's own scheduler.
 
     python scripts/conformance vllm --version 0.33.0 --workloads 100
+    python scripts/conformance vllm --prefix-cache
     python scripts/conformance sarathi --source FOLDER
     python scripts/conformance vidur --source FOLDER
     python scripts/conformance integration --version 0.33.0 --workloads 100
