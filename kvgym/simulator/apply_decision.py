@@ -420,7 +420,8 @@ def take_in_order(run: Run, k: int, growth: int) -> int:
     tokens = planned_tokens(run.decision, slot.planned, left)
     growth += kv_growth(p, slot, tokens)
     make_room(cache_of(run), run.requests, p, w, w.kv_allocated + growth)
-    share_up_to(cache_of(run), run.requests, p.prefix_unit, slot.request_id, with_kv(p, left, kv, tokens))
+    filled = with_kv(p, left, kv, tokens)
+    share_up_to(cache_of(run), run.requests, p.prefix_unit, slot.request_id, filled, w.clock)
     return growth
 
 

@@ -334,11 +334,11 @@ def give_up(c: PrefixCache, i: int) -> int:
 
 
 @jit
-def share_up_to(c: PrefixCache, requests: Any, unit: int, i: int, tokens: int, now: float) -> None:
+def share_up_to(c: PrefixCache, requests: Any, unit: int, i: int, tokens: int, clock: float) -> None:
     """Enter the units of the active request ``i`` into the map that its first ``tokens`` tokens fill."""
     p = c.prefix[i]
     while p.num_units < p.length and (p.num_units + 1) * unit <= tokens:
-        enter_map(c, requests, unit, i, now)
+        enter_map(c, requests, unit, i, clock)
 
 
 @jit
