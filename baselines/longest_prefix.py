@@ -66,7 +66,7 @@ _LAST = 2**31 - 1  # key of the requests that go last
 
 @jit_inline
 def rank_waiting(view: RuleView, memory: RuleMemory) -> None:
-    """Put the waiting requests into the heap, by hit and then by their places in the queue; note who is where."""
+    """Put the waiting requests into the heap, by hit and then by their places in the queue; note which is where."""
     state, unit, place = memory.state, view.problem.prefix_unit, 0
     small, common = int(memory.params[_SMALL]), int(memory.params[_COMMON])
     ids = 1 + int(memory.params[_MOST])

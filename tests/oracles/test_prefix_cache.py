@@ -130,10 +130,10 @@ def test_needs_at_rest_bound_what_starts_take_one_after_the_other():
     rng, fewer = np.random.default_rng(0), 0
     for _ in range(300):
         size, count = int(rng.integers(1, 4)), 9
-        chains = {
-            i: [("AB"[rng.integers(2)] * 6)[: j + 1] if j < common else (i, j) for j in range(6)]
-            for i, common in enumerate(rng.integers(0, 7, count).tolist())
-        }
+        begins = list(
+            zip(rng.integers(0, 7, count).tolist(), rng.choice(["A", "B"], count).tolist(), strict=True)
+        )
+        chains = {i: [(s if j < k else i, j) for j in range(6)] for i, (k, s) in enumerate(begins)}
         pool = ReferencePool(int(rng.integers(6, 20)), size, "scheduled", chains)
         for i in range(4):
             pool.admit(i, int(rng.integers(1, 6 * size)), int(rng.integers(1, 6 * size)))

@@ -231,7 +231,7 @@ def test_the_front_is_what_decodes_before_the_first_that_does_not(slots: list[tu
     first = lefts.index(True) if any(lefts) else len(slots)
     assert uncompiled(decoding_front)(run, 0) == first
     d.explicit = 1
-    others = [left > 0 or planned != UNKNOWN for left, planned in slots]
+    others = [left > 0 or planned not in (UNKNOWN, 1) for left, planned in slots]
     first = others.index(True) if any(others) else len(slots)
     assert [uncompiled(decoding_front)(run, known) for known in range(first + 1)] == [first] * (first + 1)
     d.act = WAIT
