@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from dataclasses import replace
 
 import pytest
 from conformance.command import main
@@ -47,6 +48,12 @@ def test_some_modules_are_real_and_the_others_stubs(tmp_path, imports):
 def test_workloads_are_drawn_by_seed():
     assert draw_case(3, True) == draw_case(3, True) != draw_case(4, True)
     assert "prefill_schedule_interval" not in draw_case(3, False).settings
+    case = draw_case(3, True, prefix_cache=True)
+    assert replace(case, texts=()) == draw_case(3, True)
+    assert len(case.texts) == len(case.prompt)
+    text, common = case.texts[1]
+    assert case.content(1, common) == ("text", text, common)
+    assert case.content(1, common + 1) == ("request", 1, common + 1)
 
 
 def test_an_unpacked_release_is_not_downloaded_again(tmp_path):
@@ -63,6 +70,10 @@ def test_an_unpacked_release_is_not_downloaded_again(tmp_path):
         (
             ["sarathi"],
             "source = None: expected a checkout of Sarathi-Serve, with the folder sarathi; give --source",
+        ),
+        (
+            ["vidur", "--prefix-cache"],
+            "Vidur has no prefix cache and no asynchronous scheduling; leave them out",
         ),
         (["vidur", "--source", "."], "source = .: expected a checkout of Vidur"),
         (["vllm", "--workloads", "0"], "--workloads 0: expected a whole number ≥ 1"),
