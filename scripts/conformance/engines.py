@@ -22,7 +22,7 @@ CHECKOUT_COMPARED = tuple(name for name in COMPARED if name != "blocks")
 """What is compared there: these engines take all blocks of a prompt at once, kvgym chunk by chunk."""
 
 AHEAD_COMPARED = tuple(name for name in COMPARED if name not in ("running", "waiting"))
-"""What is compared with asynchronous scheduling: running and waiting requests are those of an earlier moment in the engine."""
+"""What is compared with asynchronous scheduling: its running and waiting requests are those of an earlier moment."""
 
 EMPTY_STEP = "after an empty step"
 """Class of differences: the engine ran a step without tokens, which is part of the next batch here."""
