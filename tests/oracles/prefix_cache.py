@@ -297,7 +297,6 @@ def run_reference(
         The outcome of each request, and the iterations.
     """
     assert progress in ("lost", "recompute")
-    assert keep == 0 or share == "computed"
     arrival, prompt, output, chains = zip(*requests, strict=True)
     outcomes, trace, generated = [Outcome() for _ in requests], list[Iteration](), [0] * len(requests)
     pool = ReferencePool(capacity // block, block, share, dict(enumerate(chains)), unit, ahead=1)
