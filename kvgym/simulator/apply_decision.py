@@ -14,7 +14,6 @@ from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.blocks import allocated, count_memory, kv_growth, written_tokens
 from kvgym.simulator.boundary import Run, cache_of, has_cache, list_queued, show_hit
 from kvgym.simulator.prefix_cache import (
-    begin_plan,
     give_up,
     hold_hit,
     plan_change,
@@ -145,7 +144,7 @@ def plan_active(c: Any, p: Any, d: Any, w: Any, active: Any, requests: Any, in_u
         requests: REQUEST (n,); those that are evicted are marked.
         in_use: memory in use afterwards, tokens.
     """
-    begin_plan(c)
+    c.pool.plan_next, c.pool.plan_cached = c.pool.head, c.pool.num_cached
     plan_room(c, p.prefix_unit, in_use, p.kv_capacity)
     for k in range(w.num_active):
         slot = active[k]

@@ -436,12 +436,6 @@ def begins_like_marked(c: PrefixCache, i: int, units: int) -> bool:
 
 
 @jit
-def begin_plan(c: PrefixCache) -> None:
-    """Begin a plan with the cached units as they are."""
-    c.pool.plan_next, c.pool.plan_cached = c.pool.head, c.pool.num_cached
-
-
-@jit
 def planned_unit(c: PrefixCache, content: int) -> int:
     """Return the first unit with a content that the plan does not drop, UNKNOWN if there is none."""
     first = c.contents[content].unit
