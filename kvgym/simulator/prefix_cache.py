@@ -22,7 +22,7 @@ A unit enters the map at the end of the batch that computes it (``"computed"``),
 (``"scheduled"``). Then a decision takes effect in order: the running requests take their memory and enter their units
 one by one, and then one start after the other. A start finds what those before it are about to compute, and may lack a
 unit that they have dropped. Memory is the same or less than by the hits at rest. What a start finds in this order is
-part of a *plan*: marks of the decision's stamp in the tables, by which policies and the check of a decision follow it.
+part of a *plan*, see :mod:`kvgym.simulator.prefix_plan`.
 
 Source: the block pool of vLLM's V1 engine (``vllm/v1/core/block_pool.py``, ``kv_cache_manager.py``, releases 0.24 and
 0.33), with the same hits, order of eviction and copies; its units enter the map when they are scheduled.
@@ -44,9 +44,6 @@ from kvgym.workloads.table import RequestTable
 
 _NEVER = 2**62
 """Later than any iteration."""
-
-_DROPPED = -(2**30)
-"""Planned change of the holders of a unit that the plan drops; fewer than all holders together could undo."""
 
 
 class PrefixCache(NamedTuple):
@@ -419,79 +416,3 @@ def plan_change(c: PrefixCache, i: int, active: bool) -> int:
     shared = units_of_others(c, i, active)
     plan_units(c, i, active, -1 if active else 1)
     return shared
-
-
-@jit
-def begins_like_marked(c: PrefixCache, i: int, units: int) -> bool:
-    """Return whether request ``i`` has the same first units as a marked one; if not, mark it for this decision."""
-    p, stamp, same = c.prefix[i], np.int32(c.pool.stamp), 0
-    while same < units and c.contents[c.chain[p.chain + same]].stamp == stamp:
-        same += 1
-    for j in range(same, units):
-        c.contents[c.chain[p.chain + j]].stamp = stamp
-    return same == units
-
-
-# ------------------------------------------------------------ a decision that takes effect in order
-
-
-@jit
-def planned_unit(c: PrefixCache, content: int) -> int:
-    """Return the first unit with a content that the plan does not drop, UNKNOWN if there is none."""
-    first = c.contents[content].unit
-    b = first
-    while b != UNKNOWN and c.units[b].stamp == c.pool.stamp and c.units[b].planned == _DROPPED:
-        b = c.units[b].copy_after
-        if b == first:
-            return UNKNOWN
-    return int(b)
-
-
-@jit
-def plan_shared(c: PrefixCache, unit: int, i: int, known: int, tokens: int) -> None:
-    """Plan that request ``i`` enters the units of its first ``tokens`` tokens, after the first ``known`` units."""
-    p = c.prefix[i]
-    for j in range(known, min(tokens // unit, p.length)):
-        c.contents[c.chain[p.chain + j]].stamp = np.int32(c.pool.stamp)
-
-
-@jit
-def plan_room(c: PrefixCache, unit: int, in_use: int, capacity: int) -> None:
-    """Plan to drop cached units until they fit beside the memory that is in use, tokens."""
-    pool = c.pool
-    while in_use + pool.plan_cached * unit > capacity and pool.plan_next != UNKNOWN:
-        u = c.units[pool.plan_next]
-        pool.plan_next = u.after
-        if u.stamp != pool.stamp or u.planned <= 0:
-            u.stamp, u.planned = pool.stamp, _DROPPED
-            pool.plan_cached -= 1
-
-
-@jit
-def planned_hit(c: PrefixCache, i: int) -> tuple[int, int]:
-    """Return the units that the waiting request ``i`` finds if it starts next, and how many of them others hold."""
-    p, found, shared = c.prefix[i], 0, 0
-    while found < p.most:
-        content = c.chain[p.chain + found]
-        b = planned_unit(c, content)
-        if b == UNKNOWN and c.contents[content].stamp != np.int32(c.pool.stamp):
-            break
-        shared += 1 if b == UNKNOWN or planned_holders(c, b) > 0 else 0
-        found += 1
-    return found, shared
-
-
-@jit
-def plan_start(c: PrefixCache, i: int, found: int) -> None:
-    """Plan that the waiting request ``i`` becomes a holder of the first ``found`` units of its chain."""
-    pool, p = c.pool, c.prefix[i]
-    for j in range(found):
-        b = planned_unit(c, c.chain[p.chain + j])
-        if b == UNKNOWN:
-            continue  # entered by the decision, so it is held
-        u = c.units[b]
-        if planned_holders(c, b) == 0:
-            pool.plan_cached -= 1
-        if u.stamp != pool.stamp:
-            u.stamp, u.planned = pool.stamp, 0
-        u.planned += 1
