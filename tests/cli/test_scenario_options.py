@@ -16,6 +16,7 @@ TEXTS = {"name", "summary"}
 GIVEN = {
     "trace": "requests.csv", "trace_format": "vidur", "columns": "arrival=when", "time_unit": "ms", "rate_scale": 2.0,
     "workload": "lmsys", "rate": 3.0, "num_requests": 7, "predictions": "none", "ttft_slo": 1.5, "tbt_slo": 0.25,
+    "e2e_slo": 30.0,
     "too_long": "drop", "hardware": "llama3-8b-a100-tp1", "engine": "none", "batch_time": "unit", "kv_capacity": 9000,
     "block_size": 16, "prefix_cache": "computed", "prefix_block": 32, "cache_rule": "fixed:tool=5",
     "rules": "engine", "workers": 4,
