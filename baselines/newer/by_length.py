@@ -23,7 +23,7 @@ All share :mod:`kvgym.baselines.newer.ordered`, which has the readings that conc
   public abstract and project page do not define; it is not part of kvgym.
 - ``after_sagesched``: after "SageSched: Efficient LLM Scheduling Confronting Demand Uncertainty and Hybridity", arXiv
   2603.07917. Its abstract names a distribution of the output from past results, a cost of compute and memory, and a
-  policy that regards the distribution of the cost; the definitions are not public in full. Here the cost of x output
+  policy that regards the distribution of the cost; the definitions were not at hand. Here the cost of x output
   tokens after a prompt of s is the KV memory held over the iterations, x (s + x / 2), and the policy is the Gittins
   index. Tokens that an eviction lost count as generated, since the distribution of the length remains conditional on
   them.

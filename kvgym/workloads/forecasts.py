@@ -114,7 +114,7 @@ def tenths_of(lengths: NDArray[np.float64]) -> NDArray[np.int64]:
         lengths: tokens, ascending in each row, (n, a multiple of ten).
     """
     means = lengths.reshape(len(lengths), TENTHS, -1).mean(axis=2)
-    return np.maximum(np.floor(means + 0.5), 1).astype(np.int64)
+    return np.asarray(np.maximum(np.floor(means + 0.5), 1), np.int64)
 
 
 def _texts(rows: Any) -> NDArray[Any]:
