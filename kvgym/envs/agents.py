@@ -329,7 +329,7 @@ class AgentPolicy(Policy):
         self._simulation = None
         if not self.deterministic:
             self._act = drawing_player(self.model, system.seed)
-        self._classes = system.classes
+        self._info = system
         self._hold = 0
         self._held: Any = None
 
@@ -338,7 +338,7 @@ class AgentPolicy(Policy):
         config = self.config
         n = len(simulation.table)
         slots = simulation.active.shape[1]
-        rule = rule_tables(config.kind.rule_memory(config, n, slots))
+        rule = rule_tables(config.kind.rule_memory(config, self._info))
         sizes = Sizes(
             n,
             slots,
@@ -347,6 +347,7 @@ class AgentPolicy(Policy):
             0,
             rule=tuple(table.size for table in rule.values()),
             shown=config.active_window,
+            notes=config.kind.num_notes,
         )
         k = self._worker = simulation.current  # in a cluster every worker has a copy of this policy
         shared = simulation.tables_of(k)
@@ -357,7 +358,7 @@ class AgentPolicy(Policy):
         }
         own["episode"]["cursor"] = UNKNOWN
         # A worker observes its share of the class rates; the environment's scale is for the rate of all workers.
-        own["episode"]["classes"] = class_table(self._classes, len(simulation.workers))
+        own["episode"]["classes"] = class_table(self._info.classes, len(simulation.workers))
         tables = [own[name] if name in own else shared[name] for name in TABLES]
         self._own = own
         compiled = self._compiled = runs_compiled(True)
@@ -402,6 +403,8 @@ class AgentPolicy(Policy):
             self._own["episode"]["held"] = config.hold - self._hold
             self._hold -= 1
             self._action[:] = self._held
+            self._run(COMPOSE)
+        elif kind.asks is not None and not anything:
             self._run(COMPOSE)
         elif config.epochs == "decision" and not anything and not kind.holds:
             self._action[:] = config.as_actions(kind.idle(config))

@@ -16,7 +16,7 @@ APART = [{"count": 2, "role": "prefill"}, {"count": 3, "role": "decode"}]
 
 SECOND_VERSIONS = {
     "must_admit": ("admit_evict", "admit_count", "flags"),
-    "unit_actions": ("rank", "rank_scores", "tokens"),
+    "unit_actions": ("rank", "rank_scores", "tokens", "priority"),
 }
 """Arguments of second versions of environments, and their kinds of action."""
 
@@ -56,7 +56,9 @@ def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
     names = (name for name in scenario_names() if name != "mc-sf-adversarial")
     scenario = one(*(name for name in names if load_scenario(name).workers == 1))
     arguments: dict[str, Any] = {
-        "action": one("admit_evict", "admit_count", "flags", "knobs", "tokens", "rank", "rank_scores"),
+        "action": one(
+            "admit_evict", "admit_count", "flags", "knobs", "tokens", "rank", "rank_scores", "priority"
+        ),
         "scenario": scenario,
         "observation": one("flat", "dict", "rllib"),
         "queue_window": one(1, 2, 5, 16),
@@ -103,6 +105,8 @@ def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
     if arguments["action"].startswith("rank"):
         arguments["queue_order"] = one("rank", arguments["queue_order"])
         arguments["features"] = [n for n in ("rank", "priority", "saved_duration") if rng.random() < 0.5]
+    if arguments["action"] == "priority":
+        arguments |= {"scheduler": one("ranked", "work_conserving_sjf"), "ask_every": one(0, 1, 5)}
     if arguments["action"] == "rank_scores" and rng.random() < 0.5:
         arguments["weights"] = {"cost": 0.8, "gate": 1.0, "value": 0.05}
     if rng.random() < 0.3:

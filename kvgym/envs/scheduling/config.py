@@ -17,6 +17,7 @@ from kvgym.compiling.pointers import function_handle
 from kvgym.envs.scheduling.actions.catalogue import ACTIONS, action_kind
 from kvgym.envs.scheduling.actions.kind import (
     APPLY_SIGNATURE,
+    ASKS_SIGNATURE,
     BOUNDARY_SIGNATURE,
     FEATURES_SIGNATURE,
     MASK_SIGNATURE,
@@ -28,6 +29,7 @@ from kvgym.envs.scheduling.components import (
     PART_SIGNATURE,
     REWARDS,
     TERM_SIGNATURE,
+    ObservationPart,
     chosen_parts,
     chosen_terms,
 )
@@ -48,6 +50,7 @@ from kvgym.envs.scheduling.tables import (
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, BatchTimeModel, params_of
+from kvgym.simulator.policy_interface import POLICY_SIGNATURE
 from kvgym.simulator.system import System
 from kvgym.utils.reading import Description
 from kvgym.workloads.workload import Workload, describe_workload
@@ -199,6 +202,9 @@ class EnvConfig(Description):
         unit_actions: actions are float32 numbers in [-1, 1], mapped linearly to the range of each number; for kinds
             with a Box.
         weights: weights of the scheduler ``ranked`` under rank_scores; omitted ones have its defaults.
+        scheduler: scheduler below the agent, with hyperparameters as in ``"mc_sf:alpha=0.1"``; for priority.
+        ask_every: output tokens after which a request is asked for again, and at its first one; 0 = only when it
+            arrives. For priority.
         horizon: seconds after which an episode is truncated; None = the scenario's, else ten times the nominal
             arrival span plus 600 s.
         stall_limit: consecutive decisions without a new token after which an episode is truncated.
@@ -236,6 +242,8 @@ class EnvConfig(Description):
     must_admit: bool = False
     unit_actions: bool = False
     weights: dict[str, float] = Field(default_factory=dict)
+    scheduler: str | None = None
+    ask_every: int = Field(default=0, ge=0)
     horizon: float | None = Field(default=None, gt=0)
     stall_limit: int = Field(default=2000, ge=1)
     time_scale: float = Field(default=10.0, gt=0)
@@ -298,6 +306,11 @@ class EnvConfig(Description):
     def kind(self) -> ActionKind:
         """The kind of action."""
         return action_kind(self.action)
+
+    @property
+    def parts(self) -> tuple[ObservationPart, ...]:
+        """Parts of the observation after the standard features: those of the kind, then those in ``features``."""
+        return (*self.kind.observed, *chosen_parts(self.features))
 
     @property
     def action_space(self) -> spaces.Space[Any]:
@@ -367,6 +380,11 @@ class EnvConfig(Description):
             s["boundary_function"] = _handle_of(kind.at_boundary, BOUNDARY_SIGNATURE, compiled)
         if kind.write_features is not None and "rank" in self.features:
             s["features_function"] = _handle_of(kind.write_features, FEATURES_SIGNATURE, compiled)
+        if kind.asks is not None:
+            s["asks_function"] = _handle_of(kind.asks, ASKS_SIGNATURE, compiled)
+        scheduler = kind.scheduler(self)
+        if scheduler is not None:
+            s["scheduler_function"] = _handle_of(scheduler, POLICY_SIGNATURE, compiled)
         options = kind.options(self)
         s["options"][: len(options)] = options
         s["order"], s["overflow"] = ORDERS[self.queue_order], OVERFLOWS[self.overflow]
@@ -382,7 +400,7 @@ class EnvConfig(Description):
         s["rate_memory"] = self.time_scale
         s["reward_scale"] = self.reward_scale if self.reward_scale is not None else episode_requests
         s["weights"] = [self.reward.get(name, 0.0) for name in REWARD_TERMS]
-        terms, parts = chosen_terms(list(self.reward)), chosen_parts(self.features)
+        terms, parts = chosen_terms(list(self.reward)), self.parts
         s["num_terms"], s["num_parts"], s["usual_size"] = len(terms), len(parts), standard_size(self)
         for k, term in enumerate(terms):
             s["term_functions"][2 * k : 2 * k + 2] = _handle_of(term.earn, TERM_SIGNATURE, compiled)

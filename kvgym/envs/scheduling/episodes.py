@@ -36,7 +36,15 @@ from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.experiments.resources import check_free
 from kvgym.metrics import STANDARD_METRICS, compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
-from kvgym.runner import SimulationResult, arrived_table, check_needs, copy_of, final_records, simulate
+from kvgym.runner import (
+    SimulationResult,
+    arrived_table,
+    check_needs,
+    copy_of,
+    final_records,
+    simulate,
+    system_info,
+)
 from kvgym.simulator.batch_time import duration_error
 from kvgym.simulator.gaps import used_bins
 from kvgym.simulator.system import System
@@ -102,7 +110,9 @@ class Episodes(Arrays):
         self.batch_params = use_batch_time(self.settings, self.system.batch_time, compiled=self.compiled)
         self.space = config.action_space
         self._bounds = use_action_bounds(self.settings, config)
-        self._layout = Layout(config, self.system, self.settings)
+        self._layout = Layout(
+            config, self.system, self.settings, system_info(self.system, first, 0, config.information)
+        )
         sizes = self._layout.sizes(self._layout.rows(first))
         check_free(
             count * sizes.num_bytes,

@@ -24,6 +24,8 @@ TITLES = {
     "rule": "The rule",
     "queue": "Each position q of the queue window",
     "active": "Each position a of the active window, latest activated first",
+    "asked": "The request that is asked for",
+    "lengths": "Outputs that have ended",
 }
 """Headings for the keys of the Dict observation."""
 
@@ -85,6 +87,7 @@ def observation_rows(config: EnvConfig) -> dict[str, list[Feature]]:
         "rule": moment_features(config),
         "queue": queue_features(config),
         "active": active_features(config),
+        **{part.name: part.features for part in config.parts},
     }
     return {
         key: rows(groups[key], first, space.low, space.high, {"queue": "q", "active": "a"}.get(key, ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.memory import Block, Rows, Sizes, rule_tables
+from kvgym.policy import SystemInfo
 from kvgym.simulator.gaps import SPARSE_HEADER, sparse_length
 from kvgym.simulator.prefix_cache import clear_caches
 from kvgym.simulator.sessions import empty_sessions
@@ -30,10 +32,11 @@ class Layout:
         config: the configuration.
         system: the system of the episodes.
         settings: SETTINGS record, shape (1,).
+        info: what a policy gets before an episode.
     """
 
-    def __init__(self, config: EnvConfig, system: System, settings: NDArray[Any]) -> None:
-        self._config, self._system, self._settings = config, system, settings
+    def __init__(self, config: EnvConfig, system: System, settings: NDArray[Any], info: SystemInfo) -> None:
+        self._config, self._system, self._settings, self._info = config, system, settings, info
         self._beginnings: dict[Sizes, NDArray[np.uint8]] = {}
 
     def rows(self, table: RequestTable) -> Rows:
@@ -61,6 +64,7 @@ class Layout:
             rule=tuple(table.size for table in self._rule_tables(n).values()),
             terms=int(self._settings["term_memory"].sum()),
             shown=config.active_window,
+            notes=config.kind.num_notes,
             units=self._system.usable_capacity // unit if unit else 0,
             contents=_power_of_two(rows.contents),
             chain=_power_of_two(rows.chain),
@@ -88,8 +92,8 @@ class Layout:
 
     def _rule_tables(self, n: int) -> dict[str, NDArray[Any]]:
         """Return the initial tables of the action kind's rule for an episode of n requests."""
-        slots = min(n, self._system.usable_capacity)
-        return rule_tables(self._config.kind.rule_memory(self._config, n, slots))
+        info = replace(self._info, max_requests=n)
+        return rule_tables(self._config.kind.rule_memory(self._config, info))
 
     def _beginning(self, sizes: Sizes) -> NDArray[np.uint8]:
         """Return the initial content of a block, without the episode's own data; cached by size."""

@@ -68,6 +68,7 @@ class Sizes(NamedTuple):
         rule: lengths of the memory of a kind's rule: parameters, whole numbers, real numbers, profile.
         terms: size of the memory of registered reward terms.
         shown: W, length of the active window.
+        notes: length of the memory of the kind of action.
         units: N, units of the prefix cache, 0 without one, as for the following.
         contents: capacity for different contents of the chains of an episode.
         chain: capacity for the chains.
@@ -88,6 +89,7 @@ class Sizes(NamedTuple):
     rule: tuple[int, ...] = (0, 0, 0, 0)
     terms: int = 0
     shown: int = 0
+    notes: int = 0
     units: int = 0
     contents: int = 0
     chain: int = 0

@@ -13,7 +13,7 @@ import numpy as np
 
 from kvgym.compiling.kernel import jit_inline
 from kvgym.envs.scheduling.actions.composing import room_left
-from kvgym.envs.scheduling.components import chosen_parts
+from kvgym.envs.scheduling.components import ObservationPart
 from kvgym.envs.scheduling.revealed import (
     Shown,
     active_columns,
@@ -23,9 +23,9 @@ from kvgym.envs.scheduling.revealed import (
     moment_size,
     queue_columns,
     saturate,
-    saturate_signed,
     shows_cache,
     shows_saved,
+    slack,
     write_cache,
     write_classes,
     write_columns,
@@ -107,6 +107,11 @@ class Windows(Shown, Protocol):
         """W, positions of the active window."""
         ...
 
+    @property
+    def parts(self) -> tuple[ObservationPart, ...]:
+        """Parts of the observation after the standard features."""
+        ...
+
 
 def queue_features(config: Shown) -> tuple[tuple[str, str], ...]:
     """Return name and meaning of every feature of a queue-window position."""
@@ -120,7 +125,7 @@ def active_features(config: Shown) -> tuple[tuple[str, str], ...]:
 
 def observation_size(config: Windows) -> int:
     """Return the length of the flat observation: the standard features, then the registered parts."""
-    return standard_size(config) + sum(len(part.features) for part in chosen_parts(config.features))
+    return standard_size(config) + sum(len(part.features) for part in config.parts)
 
 
 def standard_size(config: Windows) -> int:
@@ -134,14 +139,6 @@ def standard_size(config: Windows) -> int:
         + config.queue_window * len(queue_features(config))
         + config.active_window * len(active_features(config))
     )
-
-
-@jit_inline
-def slack(x: float, scale: float) -> Any:
-    """Return the time left to a target as x / (|x| + scale), 1 for no target."""
-    if x == np.inf:
-        return np.float32(1.0)
-    return saturate_signed(x, scale)
 
 
 @jit_inline

@@ -202,6 +202,14 @@ def saturate_signed(x: float, scale: float) -> Any:
     return np.float32(x / (abs(x) + scale))
 
 
+@jit_inline
+def slack(x: float, scale: float) -> Any:
+    """Return the time left to a target as x / (|x| + scale), 1 for no target."""
+    if x == np.inf:
+        return np.float32(1.0)
+    return saturate_signed(x, scale)
+
+
 @jit
 def left_of(length: int, num_output_tokens: int) -> Any:
     """Return the tokens left of an output length, at least 1, as a fraction (scale 64); 0 for unknown."""

@@ -8,7 +8,6 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from kvgym.envs.scheduling.components import chosen_parts
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import (
     PROFILE_FEATURES,
@@ -35,7 +34,7 @@ def feature_names(config: EnvConfig) -> tuple[str, ...]:
     names += [f"rule.{name}" for name, _ in moment_features(config)]
     names += [f"queue.{q}.{name}" for q in range(config.queue_window) for name, _ in queue]
     names += [f"active.{a}.{name}" for a in range(config.active_window) for name, _ in active]
-    names += [f"{part.name}.{name}" for part in chosen_parts(config.features) for name, _ in part.features]
+    names += [f"{part.name}.{name}" for part in config.parts for name, _ in part.features]
     return tuple(names)
 
 
@@ -43,7 +42,7 @@ def _bounds(config: EnvConfig) -> tuple[NDArray[np.float32], NDArray[np.float32]
     signed = ("_slack", ".priority", ".rank_score", ".relative_output")
     standard = feature_names(config)[: standard_size(config)]
     low, high = [-1.0 if name.endswith(signed) else 0.0 for name in standard], [1.0] * len(standard)
-    for part in chosen_parts(config.features):
+    for part in config.parts:
         low += [part.low] * len(part.features)
         high += [part.high] * len(part.features)
     return np.array(low, np.float32), np.array(high, np.float32)
@@ -65,7 +64,7 @@ def parts(config: EnvConfig) -> Parts:
         ("rule", len(moment_features(config))),
         ("queue", config.queue_window * len(queue_features(config))),
         ("active", config.active_window * len(active_features(config))),
-        *((part.name, len(part.features)) for part in chosen_parts(config.features)),
+        *((part.name, len(part.features)) for part in config.parts),
     ):
         if length:
             bounds[name] = (at, at + length)

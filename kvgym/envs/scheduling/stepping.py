@@ -17,6 +17,7 @@ from kvgym.compiling.tables import opener
 from kvgym.envs.scheduling.actions.composing import settle, something_to_decide, start_decision
 from kvgym.envs.scheduling.actions.kind import (
     APPLY_SIGNATURE,
+    ASKS_SIGNATURE,
     BOUNDARY_SIGNATURE,
     FEATURES_SIGNATURE,
     MASK_SIGNATURE,
@@ -52,6 +53,7 @@ from kvgym.simulator.engine import carry_out, clear_decision
 from kvgym.simulator.tables import DECIDE, DONE, HORIZON, OK, STALLED
 
 mask_at, apply_at = function_at(MASK_SIGNATURE), function_at(APPLY_SIGNATURE)
+asks_at = function_at(ASKS_SIGNATURE)
 boundary_at, features_at = function_at(BOUNDARY_SIGNATURE), function_at(FEATURES_SIGNATURE)
 term_at, part_at = function_at(TERM_SIGNATURE), function_at(PART_SIGNATURE)
 
@@ -162,6 +164,16 @@ def advance(e: Env, where: Any) -> int:
 
 
 @jit_inline
+def is_asked(e: Env, where: Any) -> bool:
+    """Whether the agent is asked at this boundary: as the kind says, else if there is something to decide."""
+    function = e.settings.asks_function
+    if function[0] != 0:
+        asks = asks_at(function[0], function[1])
+        return bool(asks(where) == 1)
+    return something_to_decide(e)
+
+
+@jit_inline
 def step_one(e: Env, where: Any, action: Any, apply: Any) -> int:
     """Step one environment, and set its reward terms to those of this step; return its outcome."""
     s, episode = e.settings, e.episode
@@ -178,6 +190,10 @@ def step_one(e: Env, where: Any, action: Any, apply: Any) -> int:
         if s.hold > 0:
             episode.held += 1
             if episode.held == s.hold:
+                return outcome
+            apply(where, action)
+        elif s.asks_function[0] != 0:
+            if is_asked(e, where):
                 return outcome
             apply(where, action)
         elif s.skip == 0 or something_to_decide(e):
@@ -247,7 +263,7 @@ def process_one(e: Env, where: Any, what: int, action: Any, apply: Any) -> int:
         return RUNNING  # an episode that is over at its start ends with its first step
     if what == BEGIN:
         begin(e, where)
-        return 1 if something_to_decide(e) else 0
+        return 1 if is_asked(e, where) else 0
     episode.num_ignored = 0
     return apply(where, action)
 

@@ -36,6 +36,8 @@ SETTINGS = np.dtype(
         ("apply_function", "i8", (2,)),
         ("boundary_function", "i8", (2,)),  # 0: the kind has none
         ("features_function", "i8", (2,)),  # 0: its features are not observed
+        ("asks_function", "i8", (2,)),  # 0: asked at every boundary, or as `skip` says
+        ("scheduler_function", "i8", (2,)),  # 0: the kind has no scheduler below
         ("batch_time_function", "i8", (2,)),
         ("batch_params", "i8", (2,)),  # address and number of the parameters of the batch-time kernel
         ("options", "f8", (16,)),  # options of the kind of action
@@ -130,7 +132,8 @@ class Env(NamedTuple):
     """The tables of one environment: the simulator's, and those that the fields here declare.
 
     ``window`` and ``heap`` hold the waiting requests, see :mod:`kvgym.envs.scheduling.window`; ``seen_waiting`` (Q,)
-    and ``seen_active`` (W,) cache fields of the observed requests; ``terms`` is the memory of registered reward terms.
+    and ``seen_active`` (W,) cache fields of the observed requests; ``terms`` is the memory of registered reward terms,
+    ``notes`` that of the kind of action.
     :class:`~kvgym.envs.scheduling.memory.Sizes` has the lengths.
     """
 
@@ -142,3 +145,4 @@ class Env(NamedTuple):
     seen_waiting: Annotated[Any, Table(SEEN, "window", touched=WHOLE)]
     seen_active: Annotated[Any, Table(SEEN, "shown", touched=WHOLE)]
     terms: Annotated[Any, Table("f8", "terms")]
+    notes: Annotated[Any, Table("f8", "notes")]

@@ -94,7 +94,7 @@ def test_an_idle_agent_serves_every_request():
 
 
 def test_only_for_kinds_that_choose_requests():
-    for kind in ("knobs", "rank", "rank_scores", "tokens"):
+    for kind in ("knobs", "rank", "rank_scores", "tokens", "priority"):
         with pytest.raises(ConfigError, match=f"must_admit is for actions that choose requests.*{kind}"):
             ServingEnv(action=kind, must_admit=True)
 

@@ -152,6 +152,12 @@ BUILT_IN: dict[str, ActionEntry] = {
         _STEPS,
         _second("kvgym/RankScores-v1", "unit_actions"),
     ),
+    "priority": ActionEntry(
+        "kvgym/Priority-v0",
+        f"{_AT}.priority:Priority",
+        "a number for each request when it arrives, which a scheduler takes as its output length (Box)",
+        _STEPS,
+    ),
     "tokens": ActionEntry(
         "kvgym/Tokens-v0",
         f"{_AT}.tokens:Tokens",

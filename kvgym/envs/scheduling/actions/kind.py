@@ -9,6 +9,9 @@ A kind is a class with a space and three compiled functions, which open an envir
 - ``encode(where, decision, done, action, report)``, optional, translates a decision to actions, see
   :mod:`~.expressing`.
 
+A kind that is asked only now and then has ``asks(where)``, which returns 1 if the agent is asked at this boundary. At
+the others ``apply`` is called with the last action and completes the decision without one.
+
 A kind that steers a rule with memory has :meth:`ActionKind.rule_memory`; its functions open that memory with
 ``open_rule(where)``. It also has ``at_boundary(where)``, called once at every iteration boundary before the decision.
 So the rule observes every boundary, even if a step of the environment spans several.
@@ -32,8 +35,10 @@ from numba import types
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import Kernel, kernel
+from kvgym.envs.scheduling.components import ObservationPart
 from kvgym.envs.scheduling.opening import WHERE
 from kvgym.errors import ConfigError, shown
+from kvgym.policy import SystemInfo
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory
 from kvgym.utils.arguments import explained
 
@@ -44,6 +49,7 @@ MASK_SIGNATURE = types.void(WHERE, types.uint8[::1])
 APPLY_SIGNATURE = types.int64(WHERE, types.float64[::1])
 BOUNDARY_SIGNATURE = types.void(WHERE)
 FEATURES_SIGNATURE = types.void(WHERE, types.float32[::1])
+ASKS_SIGNATURE = types.int64(WHERE)
 ENCODE_SIGNATURE = types.int64(
     WHERE, POLICY_SIGNATURE.args[1], types.int64, types.float64[::1], types.int64[::1]
 )
@@ -71,6 +77,12 @@ def boundary_kernel(function: Callable[..., None]) -> Kernel:
 def features_kernel(function: Callable[..., None]) -> Kernel:
     """Make a kernel ``(where, observation: float32 (D,)) -> None`` that adds features to an observation."""
     return kernel(FEATURES_SIGNATURE, "action")(function)
+
+
+@explained
+def asks_kernel(function: Callable[..., int]) -> Kernel:
+    """Make a kernel ``(where) -> 1 or 0``, whether the agent is asked at this boundary."""
+    return kernel(ASKS_SIGNATURE, "action")(function)
 
 
 @explained
@@ -106,6 +118,30 @@ class ActionConfig(Protocol):
         """Weights of the rule that scores are added to."""
         ...
 
+    @property
+    def scheduler(self) -> str | None:
+        """The scheduler below, with hyperparameters."""
+        ...
+
+    @property
+    def ask_every(self) -> int:
+        """Output tokens after which the agent is asked again."""
+        ...
+
+    @property
+    def information(self) -> tuple[str, ...]:
+        """Information revealed about requests."""
+        ...
+
+
+OWNERS = {
+    "knobs": "'knobs'",
+    "weights": "'rank_scores'",
+    "scheduler": "'priority'",
+    "ask_every": "'priority'",
+}
+"""Options of environments that belong to single kinds of action."""
+
 
 class ActionPart(NamedTuple):
     """Meaning of some values of a Discrete action, or of some numbers of any other action.
@@ -138,6 +174,9 @@ class ActionKind(ABC):
         apply: see the module.
         encode: see the module; None if actions cannot express single decisions.
         at_boundary: see the module; None if there is nothing to do.
+        asks: see the module; None if the agent is asked at every boundary, or as ``epochs`` says.
+        observed: parts of the observation that belong to the kind, after the standard ones.
+        num_notes: length of ``e.notes``, the kind's own memory, float64, zero at the beginning of an episode.
         write_features: see the module; None if there is nothing to add.
     """
 
@@ -150,6 +189,9 @@ class ActionKind(ABC):
     apply: ClassVar[Kernel]
     encode: ClassVar[Kernel | None] = None
     at_boundary: ClassVar[Kernel | None] = None
+    asks: ClassVar[Kernel | None] = None
+    observed: ClassVar[tuple[ObservationPart, ...]] = ()
+    num_notes: ClassVar[int] = 0
     write_features: ClassVar[Kernel | None] = None
 
     @abstractmethod
@@ -187,21 +229,31 @@ class ActionKind(ABC):
         Raises:
             ConfigError: an option does not apply to this kind.
         """
-        if config.knobs:
-            raise ConfigError(f"knobs are for action 'knobs', not for {shown(self.name)}; leave them out")
-        if config.weights:
-            raise ConfigError(
-                f"weights are for action 'rank_scores', not for {shown(self.name)}; leave them out"
-            )
+        self.check_unused(config, *OWNERS)
 
-    def rule_memory(self, config: ActionConfig, num_requests: int, slots: int) -> RuleMemory | None:
+    def check_unused(self, config: ActionConfig, *options: str) -> None:
+        """Check that options of other kinds are not given.
+
+        Raises:
+            ConfigError: one is.
+        """
+        for option in options:
+            if getattr(config, option):
+                raise ConfigError(
+                    f"{option} is for action {OWNERS[option]}, not for {shown(self.name)}; leave it out"
+                )
+
+    def rule_memory(self, config: ActionConfig, system: SystemInfo) -> RuleMemory | None:
         """Return the initial memory of the rule for an episode, None without a rule.
 
         Args:
             config: the environment's configuration.
-            num_requests: n, rows of the request table.
-            slots: A, rows of the active set.
+            system: what a policy gets before a run; ``max_requests`` is n, the rows of the request table.
         """
+        return None
+
+    def scheduler(self, config: ActionConfig) -> Kernel | None:
+        """Return the kernel of the scheduler below, None if the kind has none; its memory is :meth:`rule_memory`."""
         return None
 
     def options(self, config: ActionConfig) -> tuple[float, ...]:

@@ -36,7 +36,8 @@ from kvgym.envs.scheduling.actions.kind import (
 )
 from kvgym.envs.scheduling.actions.ranking import decide, follow, write_features
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
-from kvgym.errors import ConfigError, UnknownNameError, shown
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.policy import SystemInfo
 from kvgym.simulator.policy_interface import RuleMemory
 
 MOST_ADDED = 10.0
@@ -128,9 +129,9 @@ class _Ranking(ActionKind):
         given: dict[str, Any] = dict(config.weights)
         return Ranked(**given).values
 
-    def rule_memory(self, config: ActionConfig, num_requests: int, slots: int) -> RuleMemory:
+    def rule_memory(self, config: ActionConfig, system: SystemInfo) -> RuleMemory:
         """Return the initial memory of ``ranked``."""
-        memory = empty_memory(np.array([*self._weights(config), 0.0]), num_requests)
+        memory = empty_memory(np.array([*self._weights(config), 0.0]), system.max_requests)
         rows = config.queue_window + config.active_window
         return memory._replace(profile=np.zeros(1 + rows, np.int32))
 
@@ -191,8 +192,7 @@ class RankScores(_Ranking):
         Raises:
             ConfigError: a weight is unknown or out of its range, or knobs are given.
         """
-        if config.knobs:
-            raise ConfigError(f"knobs are for action 'knobs', not for {shown(self.name)}; leave them out")
+        self.check_unused(config, "knobs", "scheduler", "ask_every")
         names = [w.name for w in WEIGHTS]
         for name in config.weights:
             if name not in names:

@@ -1,0 +1,164 @@
+"""``priority``: one answer per request, a scheduler below that takes it as a predicted length."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import kvgym
+from kvgym.envs.agents import AgentPolicy
+from kvgym.envs.scheduling.actions.priority import ASKED, COUNTS, HIGHEST, PLACE, SUMS
+from kvgym.envs.scheduling.environment import ServingEnv
+from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
+from kvgym.errors import ConfigError
+from kvgym.policy import make_policy
+
+SMALL = {
+    "num_requests": 60, "rate": 40.0, "kv_capacity": 700,
+    "workload": {
+        "preset": "lmsys", "limits": {"max_prompt_len": 300, "max_output_len": 200},
+    },
+}  # fmt: skip
+
+NOISY = {
+    "kv_capacity": 4000,
+    "workload": {**SMALL["workload"], "predictions": {"kind": "noisy", "epsilon": 0.5}},
+}
+"""Predictions that may be too short, as schedulers must expect of answers."""
+
+
+def asked_of(env):
+    """Return the request that the environment asks for."""
+    block = env.episodes.slots[0].block
+    arrived = int(block["tracker"][0]["next_arrival"])
+    if block["notes"][ASKED] < arrived:
+        return int(block["notes"][ASKED])
+    return int(block["active"][int(block["notes"][PLACE])]["request_id"])
+
+
+def same_schedule(one, other):
+    for name in ("start_time", "first_token_time", "finish_time", "num_evictions"):
+        np.testing.assert_array_equal(one.requests[name], other.requests[name])
+
+
+@pytest.mark.parametrize("every", [0, 7])
+@pytest.mark.parametrize("scheduler", ["ranked", "mc_sf"])
+def test_predictions_as_answers_give_the_schedule_of_the_scheduler(scheduler, every):
+    env = ServingEnv(
+        action="priority", scheduler=scheduler, ask_every=every, unit_actions=False,
+        information=("predicted_length",), **{**SMALL, **NOISY},
+    )  # fmt: skip
+    env.reset(options={"workload_seed": 3})
+    table = env.episodes.slots[0].table
+    steps, ended = 0, False
+    while not ended:
+        answer = np.log2(table.predicted_output_len[asked_of(env)])
+        _, _, terminated, truncated, info = env.step(np.array([answer]))
+        steps, ended = steps + 1, terminated or truncated
+    assert info["completed"]
+    same_schedule(env.result(), env.episodes.simulate(make_policy(scheduler), table, 3))
+    again = (
+        np.maximum(table.output_len // every, 1) if every else 0
+    )  # at 1, every, 2 every … before the last token
+    assert steps == 60 if not every else steps >= 60 + (again - 1).sum()
+
+
+def test_requests_are_asked_for_in_order_and_before_the_scheduler_decides(requests_of):
+    """Two requests arrive at 0 and one at 1; memory holds one at a time, and the answers set the order."""
+    env = ServingEnv(
+        action="priority", scenario="mc-sf-model-2", scheduler="mc_sf", kv_capacity=6, unit_actions=False,
+        information=(), workload=requests_of((0, 3, 2), (0, 3, 2), (1, 3, 2)),
+    )  # fmt: skip
+    env.reset(seed=0)
+    asked = []
+    for answer in (3.0, 1.0, 0.0):  # 8, 2 and 1 tokens; mc_sf never starts what it expects not to fit
+        asked.append(asked_of(env))
+        *_, info = env.step(np.array([min(answer, 1.58)]))
+    assert asked == [0, 1, 2]
+    order = np.argsort(env.result().requests["start_time"])
+    assert order.tolist() == [1, 2, 0]
+    assert info["completed"]
+
+
+class Steady:
+    """Answers by the logarithm of the prompt, which is in the observation."""
+
+    def predict(self, observation, deterministic=True):
+        prompt = observation[..., -19]
+        return np.tanh(4 * (prompt - 0.4))[..., None].astype(np.float32), None
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"scheduler": "work_conserving_sjf", "ask_every": 16}], ids=["ranked", "again"]
+)
+def test_an_agent_decides_as_in_the_environment(options):
+    env = ServingEnv(action="priority", **SMALL, **options)
+    assert env._parts["asked"][0] == env.observation_space.shape[0] - 19
+    observation, _ = env.reset(options={"workload_seed": 5})
+    model, ended = Steady(), False
+    while not ended:
+        observation, _, terminated, truncated, _ = env.step(model.predict(observation)[0])
+        ended = terminated or truncated
+    agent = AgentPolicy(model, action="priority", **SMALL, **options)
+    found = env.episodes.simulate(agent, env.episodes.requests(5), 5)
+    same_schedule(env.result(), found)
+    assert found.worker["outstanding_tokens"][0] == 0  # answers count as predictions, for routers
+
+
+def test_vector_environments_step_as_single_ones():
+    envs = ServingVectorEnv(num_envs=3, action="priority", **SMALL)
+    batch, _ = envs.reset(seed=7)
+    single = [ServingEnv(action="priority", **SMALL) for _ in range(3)]
+    tables = [slot.table for slot in envs.episodes.slots]
+    model = Steady()
+    for env, table in zip(single, tables, strict=True):
+        env.episodes.requests = lambda seed, table=table: table
+        env.reset(seed=0)
+    for _ in range(40):
+        actions = model.predict(batch)[0]
+        batch, rewards, *_ = envs.step(actions)
+        for k, env in enumerate(single):
+            observation, reward, *_ = env.step(actions[k])
+            np.testing.assert_array_equal(observation, batch[k])
+            assert reward == rewards[k]
+
+
+def test_statistics_of_lengths_by_hand(requests_of):
+    """Outputs of 2 and 8 tokens with prompts of 3, in the size 2 … 3, then one of 4 with a prompt of 9."""
+    env = ServingEnv(
+        action="priority", scenario="mc-sf-model-2", kv_capacity=60, information=(),
+        workload=requests_of((0, 3, 2), (0, 3, 8), (0, 9, 4), (50, 3, 1)),
+    )  # fmt: skip
+    env.reset(seed=0)
+    for _ in range(3):
+        observation, *_ = env.step(np.zeros(1, np.float32))
+    notes = env.episodes.slots[0].block["notes"]
+    assert notes[COUNTS : COUNTS + 4].tolist() == [0, 2, 0, 1]
+    assert notes[SUMS : SUMS + 4].tolist() == [0, 4, 0, 2]
+    lengths = observation[slice(*env._parts["lengths"])]
+    # log2 of the outputs: 1, 3, 2; the asked request has a prompt of 3.
+    deviation = np.sqrt(2 / 3)
+    expected = [2 / HIGHEST, deviation / (deviation + 1), 3 / 67, 2 / HIGHEST, 2 / 18]
+    np.testing.assert_allclose(lengths, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scheduler": "fcfs"}, "'fcfs' cannot take the answers; expected a compiled policy"),
+        ({"scheduler": None}, "needs a scheduler below"),
+        ({"knobs": {"quantum": [0]}}, "knobs is for action 'knobs', not for 'priority'"),
+        ({"action": "tokens", "scheduler": "ranked"}, "scheduler is for action 'priority', not for 'tokens'"),
+        ({"action": "rank", "ask_every": 3}, "ask_every is for action 'priority', not for 'rank'"),
+    ],
+)
+def test_arguments_are_checked(options, message):
+    with pytest.raises(ConfigError, match=message):
+        ServingEnv(**{"action": "priority", **options})
+
+
+def test_by_name():
+    env = gym.make("kvgym/Priority-v0", **SMALL)
+    assert env.action_space.shape == (1,)
+    assert kvgym.make_policy("ranked").info.name == env.unwrapped.config.scheduler
