@@ -175,3 +175,10 @@ def test_an_observer_knows_requests_by_their_ids():
     columns = run.table.arrival_time, run.table.prompt_len, run.table.output_len
     assert observer.seen == [tuple(row) for row in zip(*(c.tolist() for c in columns), strict=True)]
     assert run.table.prompt_len.tolist() != requests.prompt_len.tolist()
+
+
+def test_a_router_knows_the_sessions_of_requests_that_arrive_in_another_order():
+    system = replace(SYSTEMS["cluster"], sessions="closed")
+    run = kvgym.simulate(system, drawn(3), "fcfs", router="session_affinity", compiled=False)
+    for session in np.unique(run.table.session_id):
+        assert len(set(run.requests["worker"][run.table.session_id == session])) == 1
