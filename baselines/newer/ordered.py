@@ -107,9 +107,9 @@ def score_of(view: RuleView, memory: RuleMemory, i: int, made: int) -> float:
     kind, one, r = int(memory.params[_SCORE]), memory.params[ONE], view.requests[i]
     score = float(r.predicted_len)
     if kind == BY_REST:
-        score = float(max(np.int64(r.predicted_len) - made, 1))
+        score = max(float(r.predicted_len - made), 1.0)
     elif kind == BY_RENEWED_REST:
-        score = float(max(np.int64(view.extras[i].renewed_len) - made, 1))
+        score = max(float(view.extras[i].renewed_len - made), 1.0)
     elif kind == BY_BOOST:
         size = r.predicted_len * memory.params[TWO]
         score = r.arrival_time + math.log(-math.expm1(-one * size)) / one

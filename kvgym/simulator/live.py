@@ -1,4 +1,4 @@
-"""Entry point of the compiled core for a worker whose batches run elsewhere: in a real engine, not in the simulator.
+"""Entry point of the compiled core for a worker with batches that a real engine runs, not the simulator.
 
 :class:`~kvgym.integrations.vllm.mirror.Mirror` keeps the tables of such a worker. A call from Python pays for each
 array that it passes, so :func:`operate` gets one row of addresses, which :func:`live_row` makes.

@@ -297,7 +297,7 @@ class Workload:
         """Return the requests with clients drawn by their shares; classes with a client of their own keep it."""
         clients = self.spec.clients
         assert clients is not None
-        shares = 1.0 / np.arange(1, clients.count + 1) ** clients.zipf
+        shares = np.arange(1, clients.count + 1, dtype=np.float64) ** -clients.zipf
         client_id = draw_index(shares, substream(seed, "classes", _CLIENTS).random(len(table)))
         if table.class_id is not None and self.spec.classes:
             own = np.array([-1 if c.client is None else c.client for c in self.spec.classes], np.int64)[

@@ -1,6 +1,6 @@
 """The tables of a running vLLM worker, as policies of kvgym read them, and the decisions of a policy on them.
 
-A mirror is a :class:`~kvgym.simulator.simulation.Simulation` whose requests come and go when the engine says so. Its
+A mirror is a :class:`~kvgym.simulator.simulation.Simulation` in which requests come and go when the engine says so. Its
 decisions are checked and applied by the simulator's own compiled code, with the engine's rules of memory: preempted
 requests recompute from the front of the queue, and the KV of an output token is written with the next batch.
 """
@@ -90,7 +90,7 @@ class Plan:
     """A decision as the engine carries it out.
 
     Attributes:
-        evict: slots whose requests are preempted, in order.
+        evict: slots of the requests that are preempted, in order.
         admit: requests that start, in order.
         put_back: requests that the policy admits and the engine does not start.
         limits: tokens by request, for those that run in part or not at all; None = all run in full.
