@@ -69,12 +69,15 @@ def export(
     policy: Any = model.policy.q_net if isinstance(model, DQN) else model.policy
     space: Any = model.action_space
     flags = isinstance(space, gym.spaces.MultiBinary)
+    rows = config.queue_window * len(queue_features(config)) + config.active_window * len(
+        active_features(config)
+    )
     common: dict[str, Any] = {
         "action": config.action,
         "algorithm": names[0],
         "choices": _choices(space),
         "bernoulli": flags and names[0] != "maskable_ppo",
-        "num_fixed": spaces.parts(config)["queue"][0],
+        "num_fixed": spaces.flat_space(config).shape[0] - rows,
         "queue_window": config.queue_window,
         "queue_features": len(queue_features(config)),
         "active_window": config.active_window,

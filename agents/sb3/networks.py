@@ -389,6 +389,8 @@ def policy_for(
         raise UnknownNameError("algorithm", algorithm, _SLOTS_POLICIES)
     if config.observation != "flat":
         raise ConfigError(f"networks read flat observations; the environment has {shown(config.observation)}")
+    if network == "slots" and config.kind.observed:
+        raise ConfigError(f"the slots network does not read all that {config.action} observes; choose mlp")
     if network == "slots" and config.action not in OUTPUTS:
         raise ConfigError(f"the slots network is for {', '.join(OUTPUTS)}, not for {config.action}")
     if algorithm == "dqn" and config.action not in ("admit_evict", "admit_count"):

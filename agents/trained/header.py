@@ -31,6 +31,7 @@ OUTPUTS: dict[str, Outputs] = {
     "admit_evict": Outputs(queue=True, active=True, rest="run"),
     "admit_count": Outputs(queue=True),
     "flags": Outputs(queue=True, active=True),
+    "keep": Outputs(rest="keep"),
     "knobs": Outputs(rest="knobs"),
     "rank": Outputs(rest="weights", real=True),
     "rank_scores": Outputs(queue=True, active=True, real=True),

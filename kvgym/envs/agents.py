@@ -304,6 +304,7 @@ class AgentPolicy(Policy):
             name=name,
             summary=f"{type(model).__name__} acting by {self.config.action}",
             needs=frozenset(self.config.information),
+            uses=frozenset({"session"} if self.config.kind.follows_turns else ()),
             chunks_prefill=self.config.kind.plans,
             pauses=self.config.kind.plans,
             evicts=True,

@@ -56,8 +56,12 @@ def test_the_second_version_observes_what_evicting_saves(name, small, equal):
 
 
 def test_which_environments_have_a_second_version():
-    """All but knobs, which always mask what keeps a worker idle, and the router."""
-    assert set(IDS.values()) - {IDS[name] for name in IDS if name.endswith("-v1")} == {"knobs", "route"}
+    """All but knobs, which always mask what keeps a worker idle, and those with a scheduler below."""
+    assert set(IDS.values()) - {IDS[name] for name in IDS if name.endswith("-v1")} == {
+        "keep",
+        "knobs",
+        "priority",
+    }
     assert make_sb3_env("flags", 1).env.spec.id == "kvgym/Flags-v0"
 
 

@@ -16,6 +16,7 @@ from kvgym.errors import ConfigError
 
 TASK = {"scenario": "mc-sf-model-2", "num_requests": 12}
 HARD = {  # little memory, wrong predictions, and a scheduler that draws random numbers
+    "scenario": "a100-llama2-70b",
     "workload": {
         "preset": "lmsys",
         "limits": {"max_prompt_len": 60, "max_output_len": 40},

@@ -202,9 +202,10 @@ class EnvConfig(Description):
         unit_actions: actions are float32 numbers in [-1, 1], mapped linearly to the range of each number; for kinds
             with a Box.
         weights: weights of the scheduler ``ranked`` under rank_scores; omitted ones have its defaults.
-        scheduler: scheduler below the agent, with hyperparameters as in ``"mc_sf:alpha=0.1"``; for priority.
+        scheduler: scheduler below the agent, with hyperparameters as in ``"mc_sf:alpha=0.1"``; for priority and keep.
         ask_every: output tokens after which a request is asked for again, and at its first one; 0 = only when it
             arrives. For priority.
+        lifetimes: finite times to live of KV, seconds, in ascending order; for keep.
         horizon: seconds after which an episode is truncated; None = the scenario's, else ten times the nominal
             arrival span plus 600 s.
         stall_limit: consecutive decisions without a new token after which an episode is truncated.
@@ -244,6 +245,7 @@ class EnvConfig(Description):
     weights: dict[str, float] = Field(default_factory=dict)
     scheduler: str | None = None
     ask_every: int = Field(default=0, ge=0)
+    lifetimes: tuple[float, ...] = ()
     horizon: float | None = Field(default=None, gt=0)
     stall_limit: int = Field(default=2000, ge=1)
     time_scale: float = Field(default=10.0, gt=0)

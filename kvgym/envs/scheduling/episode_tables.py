@@ -49,6 +49,11 @@ class EpisodeTables:
         return self._block["requests"]
 
     @property
+    def extras(self) -> Any:
+        """Further facts about requests, of length 0."""
+        return self._block["extras"]
+
+    @property
     def active(self) -> Any:
         """The active set, shape (1, A)."""
         return self._block["active"][None]

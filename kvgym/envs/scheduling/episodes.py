@@ -110,8 +110,13 @@ class Episodes(Arrays):
         self.batch_params = use_batch_time(self.settings, self.system.batch_time, compiled=self.compiled)
         self.space = config.action_space
         self._bounds = use_action_bounds(self.settings, config)
+        follows = self.kind.follows_turns and first.session_id is not None
         self._layout = Layout(
-            config, self.system, self.settings, system_info(self.system, first, 0, config.information)
+            config,
+            self.system,
+            self.settings,
+            system_info(self.system, first, 0, config.information),
+            follows or self.system.follows_turns(first),
         )
         sizes = self._layout.sizes(self._layout.rows(first))
         check_free(

@@ -21,6 +21,7 @@ TITLES = {
     "system": "The worker",
     "profile": "Future memory",
     "classes": "Classes",
+    "cache": "The prefix cache",
     "rule": "The rule",
     "queue": "Each position q of the queue window",
     "active": "Each position a of the active window, latest activated first",

@@ -33,10 +33,14 @@ class Layout:
         system: the system of the episodes.
         settings: SETTINGS record, shape (1,).
         info: what a policy gets before an episode.
+        turns: whether the turns of sessions are followed, in the open loop as well.
     """
 
-    def __init__(self, config: EnvConfig, system: System, settings: NDArray[Any], info: SystemInfo) -> None:
+    def __init__(
+        self, config: EnvConfig, system: System, settings: NDArray[Any], info: SystemInfo, turns: bool
+    ) -> None:
         self._config, self._system, self._settings, self._info = config, system, settings, info
+        self._turns = turns or system.sessions == "closed"
         self._beginnings: dict[Sizes, NDArray[np.uint8]] = {}
 
     def rows(self, table: RequestTable) -> Rows:
@@ -70,7 +74,7 @@ class Layout:
             chain=_power_of_two(rows.chain),
             held=_power_of_two(rows.held),
             prefix=n if unit else 0,
-            turns=closed,
+            turns=n if self._turns else 0,
             script=closed,
             due=closed,
             scheduled=1 + closed if closed else 0,
@@ -127,7 +131,8 @@ class Layout:
             if chains is not None:
                 block["chain"][: len(chains.chain)] = chains.chain
             clear_caches(block.tables, chains)
-        if self._system.sessions == "closed":
-            prefix = block["prefix"][: len(table)]
-            for name, content in empty_sessions(table, prefix, closed=True, exposed=False).items():
-                block[name][: len(content)] = content
+        if self._turns:
+            prefix, closed = block["prefix"][: len(table)], self._system.sessions == "closed"
+            made = empty_sessions(table, prefix, closed=closed, exposed=True)
+            for name in ("turns", "script", "due", "scheduled"):
+                block[name][: len(made[name])] = made[name]

@@ -74,9 +74,9 @@ class Sizes(NamedTuple):
         chain: capacity for the chains.
         held: capacity for the sum of their lengths, which overlap in ``chain``.
         prefix: n.
-        turns: n in the closed loop of sessions, 0 in the open one, as for ``script`` and ``due``.
+        turns: n where the turns of sessions are followed, else 0.
         sessions: 0, since environments do not reveal sessions.
-        script: n.
+        script: n in the closed loop of sessions, 0 in the open one, as for the following.
         due: n.
         scheduled: 1 + n.
     """

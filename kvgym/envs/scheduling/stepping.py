@@ -116,6 +116,32 @@ def reset_terms(e: Env) -> None:
         episode.terms[k] = 0.0
 
 
+@jit
+def owe_terms(e: Env) -> None:
+    """Keep the reward terms before the first question for the first step."""
+    episode, owed = e.episode, e.episode.owed
+    owed[0], owed[1], owed[2], owed[3] = episode.latency, episode.ttft, episode.tokens, episode.goodput
+    owed[4] = episode.evictions
+    for k in range(e.settings.num_terms):
+        owed[5 + k] = episode.terms[k]
+    reset_terms(e)
+
+
+@jit
+def pay_owed_terms(e: Env) -> None:
+    """Add the reward terms from before the first question, once."""
+    episode, owed = e.episode, e.episode.owed
+    episode.latency += owed[0]
+    episode.ttft += owed[1]
+    episode.tokens += owed[2]
+    episode.goodput += owed[3]
+    episode.evictions += owed[4]
+    for k in range(e.settings.num_terms):
+        episode.terms[k] += owed[5 + k]
+    for k in range(5 + e.settings.num_terms):
+        owed[k] = 0.0
+
+
 @jit_inline
 def update_rate(settings: Any, episode: Any, clock: float, arrived: int) -> None:
     """Update the estimate of the arrival rate: arrivals over time, with the time constant ``rate_memory``."""
@@ -174,10 +200,23 @@ def is_asked(e: Env, where: Any) -> bool:
 
 
 @jit_inline
+def reach_question(e: Env, where: Any, action: Any, apply: Any) -> int:
+    """Advance from the start of an episode to the first question; return RUNNING, or FAILED."""
+    episode = e.episode
+    while episode.over == RUNNING and not is_asked(e, where):
+        apply(where, action)  # nothing is asked: the scheduler below decides
+        episode.over = advance(e, where)
+    owe_terms(e)
+    return FAILED if episode.over == FAILED else RUNNING
+
+
+@jit_inline
 def step_one(e: Env, where: Any, action: Any, apply: Any) -> int:
     """Step one environment, and set its reward terms to those of this step; return its outcome."""
     s, episode = e.settings, e.episode
     reset_terms(e)
+    if s.asks_function[0] != 0:
+        pay_owed_terms(e)
     episode.num_ignored = episode.held = 0
     if episode.over != RUNNING:
         return episode.over
@@ -260,6 +299,8 @@ def process_one(e: Env, where: Any, what: int, action: Any, apply: Any) -> int:
         boundary = next_boundary(e.run)
         episode.over = RUNNING if boundary == DECIDE else TERMINATED if boundary == DONE else TRUNCATED
         begin(e, where)
+        if e.settings.asks_function[0] != 0:
+            return reach_question(e, where, action, apply)
         return RUNNING  # an episode that is over at its start ends with its first step
     if what == BEGIN:
         begin(e, where)

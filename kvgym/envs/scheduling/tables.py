@@ -98,6 +98,11 @@ EPISODE = np.dtype(
         ("goodput", "f8"),
         ("evictions", "f8"),
         ("terms", "f8", (MOST_COMPONENTS,)),  # registered terms
+        (
+            "owed",
+            "f8",
+            (len(REWARD_TERMS) + MOST_COMPONENTS,),
+        ),  # terms before the first question, see `stepping`
         ("over", "i8"),  # not 0: the episode was over at its start, with this outcome
         ("status", "i8"),  # outcome of the last engine step
         ("classes", "f8", (3 * MOST_CLASSES,)),  # rate, mean prompt and mean output of each

@@ -149,7 +149,10 @@ def test_statistics_of_lengths_by_hand(requests_of):
         ({"scheduler": "fcfs"}, "'fcfs' cannot take the answers; expected a compiled policy"),
         ({"scheduler": None}, "needs a scheduler below"),
         ({"knobs": {"quantum": [0]}}, "knobs is for action 'knobs', not for 'priority'"),
-        ({"action": "tokens", "scheduler": "ranked"}, "scheduler is for action 'priority', not for 'tokens'"),
+        (
+            {"action": "tokens", "scheduler": "ranked"},
+            "scheduler is for action 'priority' or 'keep', not for 'tokens'",
+        ),
         ({"action": "rank", "ask_every": 3}, "ask_every is for action 'priority', not for 'rank'"),
     ],
 )

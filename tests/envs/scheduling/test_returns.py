@@ -15,6 +15,7 @@ from kvgym.metrics import compute_metrics
 SYSTEMS = (
     {"scenario": "mc-sf-model-2", "num_requests": 15},
     {
+        "scenario": "a100-llama2-70b",
         "num_requests": 40,
         "rate": 200.0,
         "kv_capacity": 250,
@@ -22,6 +23,7 @@ SYSTEMS = (
         "system": {"first_token": "uncounted", "progress_on_evict": "recompute"},
     },
     {
+        "scenario": "a100-llama2-70b",
         "num_requests": 25,
         "rate": 20.0,
         "kv_capacity": 200,
@@ -29,6 +31,7 @@ SYSTEMS = (
         "system": {"progress_on_evict": "kept", "requeue": "back"},
         "overflow": "clear",
         "queue_order": "predicted",
+        "information": ("predicted_length",),
     },
 )
 

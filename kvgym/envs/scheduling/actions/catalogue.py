@@ -132,6 +132,12 @@ BUILT_IN: dict[str, ActionEntry] = {
         _STEPS,
         _second("kvgym/Flags-v1", "features", "must_admit"),
     ),
+    "keep": ActionEntry(
+        "kvgym/Cache-v0",
+        f"{_AT}.keep:Keep",
+        "how long the KV of a finished request stays in the prefix cache, for a scheduler below (Discrete)",
+        _STEPS,
+    ),
     "knobs": ActionEntry(
         "kvgym/Knobs-v0",
         f"{_AT}.knobs:Knobs",

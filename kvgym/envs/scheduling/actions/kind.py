@@ -129,6 +129,11 @@ class ActionConfig(Protocol):
         ...
 
     @property
+    def lifetimes(self) -> tuple[float, ...]:
+        """Finite times to live of KV, seconds."""
+        ...
+
+    @property
     def information(self) -> tuple[str, ...]:
         """Information revealed about requests."""
         ...
@@ -137,8 +142,9 @@ class ActionConfig(Protocol):
 OWNERS = {
     "knobs": "'knobs'",
     "weights": "'rank_scores'",
-    "scheduler": "'priority'",
+    "scheduler": "'priority' or 'keep'",
     "ask_every": "'priority'",
+    "lifetimes": "'keep'",
 }
 """Options of environments that belong to single kinds of action."""
 
@@ -176,6 +182,7 @@ class ActionKind(ABC):
         at_boundary: see the module; None if there is nothing to do.
         asks: see the module; None if the agent is asked at every boundary, or as ``epochs`` says.
         observed: parts of the observation that belong to the kind, after the standard ones.
+        follows_turns: it observes the turns of sessions, where the requests have any.
         num_notes: length of ``e.notes``, the kind's own memory, float64, zero at the beginning of an episode.
         write_features: see the module; None if there is nothing to add.
     """
@@ -191,6 +198,7 @@ class ActionKind(ABC):
     at_boundary: ClassVar[Kernel | None] = None
     asks: ClassVar[Kernel | None] = None
     observed: ClassVar[tuple[ObservationPart, ...]] = ()
+    follows_turns: ClassVar[bool] = False
     num_notes: ClassVar[int] = 0
     write_features: ClassVar[Kernel | None] = None
 

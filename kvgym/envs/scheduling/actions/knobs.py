@@ -219,6 +219,7 @@ class Knobs(ActionKind):
         Raises:
             ConfigError: a knob or a level is unknown, or the only cap is 0.
         """
+        self.check_unused(config, "lifetimes")
         for name, levels in config.knobs.items():
             if name not in LEVELS:
                 raise UnknownNameError("knob", name, LEVELS)

@@ -278,7 +278,7 @@ class Priority(ActionKind):
             ConfigError: the scheduler cannot be below, or an option of another kind is given.
         """
         self._scheduler(config)
-        self.check_unused(config, "knobs", "weights")
+        self.check_unused(config, "knobs", "weights", "lifetimes")
 
     def options(self, config: ActionConfig) -> tuple[float, ...]:
         """Return ``ask_every``."""

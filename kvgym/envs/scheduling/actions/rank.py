@@ -192,7 +192,7 @@ class RankScores(_Ranking):
         Raises:
             ConfigError: a weight is unknown or out of its range, or knobs are given.
         """
-        self.check_unused(config, "knobs", "scheduler", "ask_every")
+        self.check_unused(config, "knobs", "scheduler", "ask_every", "lifetimes")
         names = [w.name for w in WEIGHTS]
         for name in config.weights:
             if name not in names:
