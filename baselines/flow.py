@@ -12,6 +12,10 @@ hold, Algorithm 1 overflows too and follows the same rule.
 Budgets and the conditions on them are the paper's, which count memory in tokens regardless of the system's block
 size. Whether an iteration fits is checked in blocks.
 
+Section 5 proposes a policy that switches between flow control and greedy admission by traffic, without a method. Here
+(``greedy``) admission is greedy while the next iteration needs at most a share of the memory: requests are admitted in
+queue order up to that share. Above it, budgets apply.
+
 Readings of A_min: admission follows Jaillet et al., "Online Scheduling for LLM Inference with KV Cache
 Constraints", Algorithm 1 and inequality (5), under the current predictions. An ongoing request that has
 reached its prediction needs at least one more token. An iteration that evicts admits no request.
@@ -79,7 +83,9 @@ from kvgym.simulator.view import SystemView
 
 PAPER = "flow control for LLM inference (stability by controlled activation)"
 
-_RANDOM, _MOST, _SHARE, _BUDGETS = 0, 1, 2, 3  # flow control's parameters; the last ones are B_1, B_2, …
+_RANDOM, _MOST, _SHARE, _GREEDY, _BUDGETS = range(
+    5
+)  # flow control's parameters; the last ones are B_1, B_2, …
 
 _REQUESTS = OWN  # A_min's parameters: those of the look-ahead, then the maximum number of requests in a run
 
@@ -103,14 +109,18 @@ def draw_budget(u: float, most: int, share: float) -> int:
 def flow_control_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 2: pick up to B_t requests in queue order; on overflow, requests leave last in, first out.
 
-    Undoing picks from the last one leaves the longest prefix that fits.
+    Undoing picks from the last one leaves the longest prefix that fits. Admission is greedy while memory allows it, see
+    ``greedy``.
     """
     params, w = memory.params, view.worker
     if params[_RANDOM] == 1.0:
         budget = draw_budget(next_uniform(memory.state, 0), int(params[_MOST]), params[_SHARE])
     else:
         budget = int(params[_BUDGETS + w.iteration % (params.shape[0] - _BUDGETS)])
-    need = need_of_active(view)
+    need, easy = need_of_active(view), int(params[_GREEDY] * view.problem.kv_capacity)
+    if need <= easy and easy > 0:
+        admit_while_fits(view, decision, need, easy)
+        return
     if need > view.problem.kv_capacity:
         evict_latest(view, decision, need)
     else:
@@ -316,7 +326,7 @@ class FlowControl(CompiledPolicy):
     )
     kernel = flow_control_kernel
 
-    def __init__(self, *, budget: Any = 4, random: bool = False) -> None:
+    def __init__(self, *, budget: Any = 4, random: bool = False, greedy: float = 0.0) -> None:
         """Set the activation budgets.
 
         Args:
@@ -330,11 +340,16 @@ class FlowControl(CompiledPolicy):
                 ``budget``. If 2 · ``budget`` = n + f is not whole, n is replaced by n + 1 with probability f,
                 which keeps the mean. The paper requires independent, bounded whole numbers and leaves their
                 distribution open.
+            greedy: share of the memory up to which all requests that fit are admitted, whatever the budget; 0 = off.
 
         Raises:
-            ConfigError: a budget is out of range; a fraction without ``random``, or a sequence with it.
+            ConfigError: a budget is out of range; a fraction without ``random``, or a sequence with it; ``greedy`` is
+                no share.
         """
         require_flag("random", random)
+        require(
+            "greedy", greedy, isinstance(greedy, int | float) and 0 <= greedy <= 1, "a number from 0 to 1"
+        )
         self.budgets = numbers_of("budget", budget, float if random else int)
         if random:
             fine, expected = len(self.budgets) == 1 and 0 < self.budgets[0] < 2**31, "one number > 0"
@@ -342,13 +357,13 @@ class FlowControl(CompiledPolicy):
             fine = 0 <= min(self.budgets) <= max(self.budgets) < 2**31 and any(self.budgets)
             expected = "whole numbers ≥ 0, not all 0 (fractions need random=True)"
         require("budget", budget, fine, expected)
-        self.random = random
+        self.random, self.greedy = random, float(greedy)
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return whether B_t is random, whole and fractional part of twice the first budget, and all budgets."""
+        """Return whether B_t is random, parts of twice the first budget, the greedy share, and all budgets."""
         twice = 2 * self.budgets[0]
         most = math.floor(twice)
-        return np.array([self.random, most, twice - most, *self.budgets], dtype=np.float64)
+        return np.array([self.random, most, twice - most, self.greedy, *self.budgets], dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the state of the policy's random numbers."""

@@ -97,6 +97,8 @@ def test_refuses_requests_without_what_it_needs(policy: str, column: str) -> Non
         ("flow_control", {"budget": float("inf")}, {"random": True}),
         ("flow_control", {"budget": "many"}, {"random": True}),
         ("flow_control", {"random": "perhaps"}, {}),
+        ("flow_control", {"greedy": 1.5}, {}),
+        ("flow_control", {"greedy": "much"}, {}),
         ("flow_control_classes", {"budgets": 0}, {}),
         ("flow_control_classes", {"budgets": "4/-1/4"}, {}),
         ("flow_control_classes", {"budgets": "4/1.5"}, {}),
@@ -124,6 +126,13 @@ def test_hyperparameters_of_the_paper_are_the_defaults() -> None:
 
 
 # ---------------------------------------------------------------- Algorithm 2: flow control
+
+
+def test_admission_is_greedy_up_to_a_share_of_the_memory() -> None:
+    # M = 20, greedy up to 10; s + 1 = 3. At 0 three fit into 10. At 1 they take 12: a budget of 1 admits one more, 15.
+    # At 2, 5+5+5+4 leave no room. At 3 only the fourth is left, 5, and the fifth enters, 8.
+    result = run("flow_control:budget=1,greedy=0.5", 20, [0] * 5, [2] * 5, [3] * 5)
+    check(result, start=[0, 0, 0, 1, 3], finish=[3, 3, 3, 4, 6], kv=[9, 15, 19, 8, 4, 5])
 
 
 def test_activates_no_more_than_the_budget() -> None:

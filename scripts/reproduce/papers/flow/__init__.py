@@ -2,6 +2,7 @@
 
 from harness import Paper
 from papers.flow import overflows
+from papers.flow.adaptive import ADAPTIVE
 from papers.flow.conversations import FIGURE_2, FIGURE_3
 from papers.flow.optima import FIGURE_4
 from papers.flow.stability import CONDITIONS, THEOREM
@@ -15,6 +16,7 @@ PAPER = Paper(
         CONDITIONS,
         THEOREM,
         overflows.THEOREM,
+        ADAPTIVE,
         FIGURE_1,
         ALPHA,
         FIGURE_2,
@@ -22,5 +24,5 @@ PAPER = Paper(
         FIGURE_4,
     ),
     figures=("Figure 1", "Figure 2", "Figure 3", "Figure 4"),
-    theorems=("Proposition 3.2", "Theorem 3.3", "Theorem 3.6"),
+    theorems=("Proposition 3.2", "Theorem 3.3", "Proposition 3.5", "Theorem 3.6"),
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from harness.figures import new_figure, palette
-from kvgym.theory.flow import overflow_bound, sufficient_unknown
+from kvgym.theory.flow import overflow_bound, sufficient_unknown, unfinished_growth
 from papers.flow.runs import CAPACITY, gather, mean, number
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 WORKLOAD = 4060 / 3  # E[w] of Section 4.1: M / E[w] = 12.19
 LOAD = 0.95  # λ / b
-LONGEST = 60
+LONGEST, LONGEST_WORK = 60, 2430  # slots, and token-slots of a request
 SEEDS = 5
 SEQUENCES: Mapping[float, str] = {
     6: "6", 7: "7", 8: "8", 9: "9", 10: "10", 11: "11", 11.5: "11/12", 12: "12", 12.25: "12/12/12/13", 12.5: "12/13",
@@ -41,7 +42,7 @@ def overflows(scale: Scale) -> Outcome:
     """
     budgets = list(SEQUENCES) if not scale.quick else [6, 12.5]
     slots, seeds = scale.pick(4000, 100), range(scale.number_of_seeds(SEEDS, 1))
-    rows, held = [], True
+    rows, held, left = [], True, dict[float, float]()
     share, latency = dict[str, list[float]](), dict[str, list[float]]()
     bounds = dict[str, list[float | None]]()
     for budget in budgets:
@@ -51,6 +52,7 @@ def overflows(scale: Scale) -> Outcome:
                 policy, slots
             ]
             each = {name: mean(found[name]) for name in ("overflows", "evictions", "put_back")}
+            left[budget] = min(left.get(budget, math.inf), min(found["unfinished"]))
             bound = None
             if epsilon > 0 and sufficient_unknown(budget, LOAD * budget, WORKLOAD, CAPACITY, epsilon):
                 bound = overflow_bound(slots, CAPACITY, epsilon, most, LONGEST)
@@ -73,7 +75,16 @@ def overflows(scale: Scale) -> Outcome:
     fewer = all(x <= y for x, y in zip(share["sequence"][: at + 1], share["random"][: at + 1], strict=True))
     none = [budget for budget, value in zip(budgets, share["sequence"], strict=True) if value == 0]
     drawn = [budget for budget, value in zip(budgets, share["random"], strict=True) if value == 0]
+    heaviest, last = LOAD * budgets[-1], next(reversed(left))
+    growth = unfinished_growth(heaviest * WORKLOAD, CAPACITY, LONGEST_WORK)
     findings = (
+        Finding(
+            "unfinished requests grow where λ E[w] > M, lengths unknown (Proposition 3.5, (3))",
+            "the system cannot be stable",
+            f"at λ = {heaviest:g} at least {left[last]:,.0f} unfinished after {slots:,} slots; proved: "
+            f"{growth * slots:,.0f}",
+            Verdict.REPRODUCED if left[last] >= growth * slots else Verdict.REFUTED,
+        ),
         Finding(
             "overflows are fewer than T exp(-C(A, ε) M²) if (4) holds (Theorem 3.6)",
             "proved, the constant left open",
@@ -130,8 +141,8 @@ def draw(data: Mapping[str, Any]) -> Figure:
 THEOREM = Experiment(
     "theorem-3-6",
     "Overflows under unknown lengths",
-    "Theorem 3.6, Appendix A.4, (4), (9)",
+    "Proposition 3.5, Theorem 3.6, Appendix A.4, (3), (4), (9)",
     overflows,
     draw,
-    covers=("Theorem 3.6",),
+    covers=("Proposition 3.5", "Theorem 3.6"),
 )

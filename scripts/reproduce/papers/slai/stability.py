@@ -31,6 +31,7 @@ LONGEST, LCM, COLUMN = 8192, 256, 128  # tokens of a request, t*_lcm, t*_col
 LOADS = (0.9, 1.1)  # of r / T̄^R
 NODES = (1, 4)
 POINTS = 200  # of a curve
+SHORT_CYCLE = 1000  # requests: the default of RAD
 NAMES = {
     "rad:cycle={n}": "RAD, n of Theorem 2",
     "rad": "RAD, n = 1,000",
@@ -40,6 +41,7 @@ NAMES = {
     "slai": "SLAI",
     "request_level:batch=128": "request-level, b = 128",
 }
+HOLDS_ALL = "rad_batched:cycle={n}"
 ON_MANY = ("rad:cycle={n}", "sarathi", "vllm")
 
 
@@ -47,7 +49,8 @@ class Stability:
     """Runs under the theorems' assumptions; can be sent to other processes.
 
     Batch times of tiles without an overhead, prompts in multiples of t*_lcm (Assumption 3), memory for 1,000 requests
-    of the greatest length (Assumption 4 needs t*_col; Algorithm 2 holds n), Poisson arrivals, uniform routing.
+    of the greatest length (Assumption 4 needs t*_col; Algorithm 2 holds n: where n is larger, memory for all requests),
+    Poisson arrivals, uniform routing.
 
     Args:
         duration: seconds of arrivals.
@@ -62,7 +65,7 @@ class Stability:
         self.system, self.node = replace(made, batch_time=time, kv_capacity=memory), time.node
         lengths = self.sample(20.0, 10**6, 2100.0)
         self.mean = mean_request_time(lengths.prompt_len, lengths.output_len, self.node)
-        worst = worst_request_time(LONGEST + LCM - 1, LONGEST, [self.node])
+        worst = self.worst = worst_request_time(LONGEST + LCM - 1, LONGEST, [self.node])
         slack = load_slack(LOADS[0] * max_rate(self.mean), self.mean)
         self.cycle = requests_per_cycle(slack, self.mean, worst, COLUMN)
 
@@ -88,6 +91,8 @@ class Stability:
         policy, load, nodes, seed = task
         table = self.sample(load * max_rate(self.mean, nodes), seed)
         system = replace(self.system, horizon=self.duration)
+        if policy == HOLDS_ALL:
+            system = replace(system, kv_capacity=len(table) * (LONGEST + LCM))
         system = system if nodes == 1 else system.replicate(nodes)
         router = None if nodes == 1 else "uniform_random"
         made = make_policy(policy.format(n=self.cycle))
@@ -105,6 +110,22 @@ class Stability:
         finished = [np.append(0, np.cumsum(x[done]))[gone] for x in both]
         pending = [x - y for x, y in zip(arrived, finished, strict=True)]
         return [[float(value) for value in series] for series in (*pending, *arrived)]
+
+    def cycles(self, seed: int) -> tuple[float, int]:
+        """Return the mean length of RAD's cycles on one node at 0.9, seconds, and their number.
+
+        A cycle begins when a request starts after all that started before have finished.
+        """
+        table = self.sample(LOADS[0] * max_rate(self.mean), seed)
+        r = simulate(
+            replace(self.system, horizon=self.duration), table, make_policy("rad"), seed=seed
+        ).requests
+        begun = r[np.isfinite(r["start_time"])]
+        begun = begun[np.argsort(begun["start_time"], kind="stable")]
+        finished = np.maximum.accumulate(np.nan_to_num(begun["finish_time"], nan=np.inf))
+        later = begun["start_time"][1:][begun["start_time"][1:] >= finished[:-1]]
+        begins = np.concatenate([begun["start_time"][:1], later])
+        return float(np.diff(begins).mean()) if len(begins) > 1 else self.duration, len(begins)
 
 
 def _arguments(time: TileBatchTime) -> dict[str, Any]:
@@ -212,3 +233,69 @@ THEOREMS = Experiment(
     "theorems-1-2", "Stable below, growing above", "Section 4.3, Theorems 1 and 2", run, draw,
     covers=("Theorem 1", "Theorem 2"),
 )  # fmt: skip
+
+
+# ---------------------------------------------------------------- Algorithm 2 with a large n, and lemmas
+
+
+def run_lemmas(scale: Scale) -> Outcome:
+    """Run Algorithm 2 with Theorem 2's n, RAD beside it, and check Lemmas 1 and 4.
+
+    Reproduced is a growth below the rate of at most 1 % of the arriving requests, as in the other experiment. Lemmas
+    are reproduced where no run contradicts them.
+    """
+    setup = Stability(scale.pick(4000.0, 150.0))
+    seeds, policies = scale.number_of_seeds(5, 1), {HOLDS_ALL: "Algorithm 2", "rad:cycle={n}": "RAD"}
+    tasks = [(p, load, 1, seed) for p in policies for load in LOADS for seed in range(seeds)]
+    found = np.array(scale.do_all(setup.pending, tasks)).reshape(len(policies), len(LOADS), seeds, 4, POINTS)
+    cycles = scale.do_all(setup.cycles, range(seeds))
+    times = np.linspace(0, setup.duration, POINTS)
+    late = times >= setup.duration / 2
+    slopes = np.polyfit(times[late], found[..., late].reshape(-1, late.sum()).T, 1)[0].reshape(
+        found.shape[:-1]
+    )
+    growth = 100 * slopes[..., 0] / slopes[..., 2]
+    least = np.maximum((found[..., 3, :] - times) / setup.worst, 0.0)
+    holds = bool((found[..., 0, :] >= least).all())
+    bound = SHORT_CYCLE * setup.worst + 1 / (LOADS[0] * max_rate(setup.mean))
+    longest = max(mean for mean, _ in cycles)
+    findings = [
+        Finding(
+            "Algorithm 2 with the n of Theorem 2 is stable below r / T̄^R, too (Appendix D; Lemmas 2 and 3)",
+            "positive recurrent; the proof is omitted",
+            f"growth at 0.9: {_share(growth[0, 0])} % of arrivals",
+            Verdict.REPRODUCED if growth[0, 0].mean() <= 1 else Verdict.NOT_REPRODUCED,
+            f"n = {setup.cycle:,}, with memory for all requests; {short(found[0, 0, :, 0].max(axis=-1), 0)} pending at "
+            f"most, under RAD {short(found[1, 0, :, 0].max(axis=-1), 0)}: it starts no request while others decode",
+        ),
+        Finding(
+            "requests pending are at least (Σ T*^R / r − t) / T^max, at any time and under any scheduler (Lemma 1)",
+            "lower bound",
+            f"{'never' if holds else 'somewhere'} fewer; at the end at 1.1 at least "
+            f"{found[:, 1, :, 0, -1].min():,.0f}, bound at most {least.max():.1f}",
+            Verdict.REPRODUCED if holds else Verdict.REFUTED,
+            f"T^max = {setup.worst:.0f} s is a request of {LONGEST:,} tokens alone, so the bound is loose",
+        ),
+        Finding(
+            "a cycle of RAD takes at most r / λ + n T^max on average (Lemma 4)",
+            f"{bound:,.0f} s for n = {SHORT_CYCLE:,}",
+            f"{longest:.3g} s on average on the worst seed, over {sum(n for _, n in cycles):,} cycles",
+            Verdict.REPRODUCED if longest <= bound else Verdict.REFUTED,
+            "at 0.9 on one node; a cycle rarely has n requests there",
+        ),
+    ]
+    rows = [
+        [name, *(cell for k in (0, 1) for cell in (_share(growth[j, k]), short(found[j, k, :, 0, -1], 0)))]
+        for j, name in enumerate(policies.values())
+    ]
+    head = ["policy", "growth at 0.9, % of arrivals", "pending at the end", "at 1.1, %", "pending at the end"]
+    return Outcome(findings, [Table(head, rows, f"{setup.duration:,.0f} s of arrivals on one node:")])
+
+
+LEMMAS = Experiment(
+    "lemmas",
+    "Algorithm 2 with a large n, and lemmas of the proofs",
+    "Appendices B to D, Lemmas 1 to 4",
+    run_lemmas,
+    covers=("Lemma 1", "Lemma 2", "Lemma 3", "Lemma 4"),
+)
