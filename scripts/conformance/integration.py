@@ -236,7 +236,9 @@ def compare_own(engine: Engine, seeds: Sequence[int]) -> tuple[Count, list[str]]
 
 
 def _played(engine: Engine, workload: Workload, policy: str, interval: bool) -> Schedule:
-    schedule, scheduler = engine.play(workload.case, workload.settings(policy, interval), workload.extras())
+    schedule, scheduler = engine.play_policy(
+        workload.case, workload.settings(policy, interval), workload.extras()
+    )
     if scheduler.own_rule:
         raise LivelockError(f"vLLM's own rule decided: {dict(scheduler.own_rule)}")
     return schedule
