@@ -48,7 +48,8 @@ def jobs_of(
     over = ~np.isin(ids, to_come)
     over[job[records["status"] != FINISHED]] = False
     last, service = np.zeros((2, len(ids)))
-    np.maximum.at(last, job, records["finish_time"])
+    with np.errstate(invalid="ignore"):  # NaN of turns that have not finished
+        np.maximum.at(last, job, records["finish_time"])
     np.add.at(service, job, records["finish_time"] - table.arrival_time)
     begin, count = table.arrival_time[first], float(over.sum())
     chosen = over & np.broadcast_to(counted, (len(table),))[first]

@@ -309,7 +309,8 @@ class Guarded(Ordered):
 
         Args:
             guard: iterations that a request waits before it goes first; 0 = no guard.
-            period: iterations that it then runs without being preempted.
+            period: iterations that it then runs without being preempted; if it is shorter than requests run, those that
+                the guard helps can evict each other for ever.
             protection: fraction of the capacity that admission leaves free, in [0, 1).
         """
         super().__init__(protection=protection)

@@ -43,7 +43,7 @@ def test_a_policy_without_fault(check):
         (
             faulty.Undeclared,
             "undeclared",
-            "depends on ttft_slo and tbt_slo; info.needs does not declare 'slo'",
+            "depends on ttft_slo and tbt_slo and e2e_slo; info.needs does not declare 'slo'",
         ),
     ],
 )

@@ -281,7 +281,7 @@ def test_command_takes_environments_of_plugins(command, monkeypatch):
     [
         (["AdmitCont-v0"], "kvgym/AdmitCount-v0"),
         (["Rout-v0"], "kvgym/Route-v0"),
-        (["Route-v0", "--policies", "greedy"], "join_shortest_queue, least_outstanding_work, random"),
+        (["Route-v0", "--policies", "greedy"], "join_shortest_queue, least_outstanding_work, lmetric"),
         (["Route-v0", "--scheduler", "nothing"], "nothing"),
         (["AdmitCount-v0", "--workers", 4], "--workers is for kvgym/Route-v0"),
         (["--scheduler", "mc_sf"], "--scheduler is for kvgym/Route-v0"),

@@ -94,7 +94,7 @@ def test_routers_and_random_play(name):
 
 def test_wrong_players():
     env = RoutingEnv(**TIGHT)
-    valid = "join_shortest_queue, least_outstanding_work, random, rebalancing, round_robin, uniform_random"
+    valid = "join_shortest_queue, least_outstanding_work, lmetric"
     with pytest.raises(UnknownNameError, match=rf"Did you mean 'round_robin'.*{valid}"):
         record_episode(env, "round_robbin")
     with pytest.raises(UnknownNameError, match=valid):

@@ -277,7 +277,8 @@ def test_admit_evict_in_blocks_by_hand(requests_of):
 
 @pytest.mark.parametrize(("overflow", "left"), [("lifo", [0]), ("clear", [])])
 @pytest.mark.parametrize(
-    "name", [name for name, action in IDS.items() if action not in ("rank", "rank_scores", "priority")]
+    "name",
+    [name for name, action in IDS.items() if action not in ("rank", "rank_scores", "priority", "keep")],
 )
 def test_overflow_rule(name, overflow, left, requests_of):
     """Two requests of 4 + 1 tokens fill a memory of 10; without an eviction the next iteration cannot run."""

@@ -10,6 +10,7 @@ import pytest
 from helpers.selection import others_long
 from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.envs.scheduling import spaces
+from kvgym.envs.scheduling.actions.catalogue import action_kind
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.observations import (
@@ -30,6 +31,8 @@ AFFINE = {
     "per_decode_token": 0.2,
     "per_context_token": 0.01,
 }
+DECIDING = [name for name in dict.fromkeys(IDS.values()) if action_kind(name).asks is None]
+"""Kinds of action that decide at every boundary; the others are asked only now and then."""
 
 
 def features(env):
@@ -155,8 +158,8 @@ def test_durations_and_targets_by_hand(requests_of, information):
 @pytest.mark.parametrize(
     ("action", "block_size"),
     others_long(
-        list(itertools.product(dict.fromkeys(IDS.values()), [1, 8, 11])),
-        [(action, (8, 1, 11)[k % 3]) for k, action in enumerate(dict.fromkeys(IDS.values()))],
+        list(itertools.product(DECIDING, [1, 8, 11])),
+        [(action, (8, 1, 11)[k % 3]) for k, action in enumerate(DECIDING)],
     ),
 )
 def test_profile_window_and_fit_by_brute_force(action, block_size):
@@ -328,7 +331,7 @@ def test_kinds_of_observation_hold_the_same_numbers(action, small):
     for _ in range(30):
         parts = found["dict"]
         assert parts.keys() == envs["dict"].observation_space.keys()
-        order = ("system", "profile", *(["rule"] if "rank" in action else []), "queue", "active")
+        order = spaces.parts(envs["flat"].config)
         np.testing.assert_array_equal(np.concatenate([parts[key] for key in order]), found["flat"])
         np.testing.assert_array_equal(found["rllib"]["observations"], found["flat"])
         np.testing.assert_array_equal(found["rllib"]["action_mask"], envs["flat"].episodes.masks[0])
@@ -362,7 +365,7 @@ def unknown_lengths(information, **fields):
 
 @pytest.mark.parametrize("order", ["queue", "prompt", "attained"])
 @pytest.mark.parametrize("epochs", ["iteration", "decision"])
-@pytest.mark.parametrize("action", dict.fromkeys(IDS.values()))
+@pytest.mark.parametrize("action", DECIDING)
 def test_unknown_lengths_stay_unknown(action, epochs, order, equal):
     """Until one finishes, requests of different lengths have equal observations, masks and rewards."""
     envs = [
@@ -397,7 +400,7 @@ def test_unknown_lengths_stay_unknown(action, epochs, order, equal):
         )
 
 
-@pytest.mark.parametrize("action", [action for action in dict.fromkeys(IDS.values()) if "rank" not in action])
+@pytest.mark.parametrize("action", [action for action in DECIDING if "rank" not in action])
 def test_predicted_features_are_zero_without_predictions(action):
     arguments = {"scenario": "mc-sf-model-2", "num_requests": 20, "queue_window": 4, "active_window": 4}
     blind = ServingEnv(action=action, information=[], **arguments)

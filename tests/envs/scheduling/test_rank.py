@@ -303,10 +303,10 @@ def test_defaults_of_the_kinds():
     [
         ({"action": "flags", "features": ["rank"]}, "feature 'rank' needs a kind of action that steers ranked"),
         ({"action": "knobs", "queue_order": "rank"}, "queue_order 'rank' needs a kind of action that steers ranked"),
-        ({"action": "rank", "weights": {"cost": 1}}, "weights are for action 'rank_scores', not for 'rank'"),
+        ({"action": "rank", "weights": {"cost": 1}}, "weights is for action 'rank_scores', not for 'rank'"),
         ({"action": "rank_scores", "weights": {"cost": 6}}, "cost"),
-        ({"action": "rank_scores", "knobs": {"cap": [1]}}, "knobs are for action 'knobs', not for 'rank_scores'"),
-        ({"action": "rank", "knobs": {"cap": [1]}}, "knobs are for action 'knobs', not for 'rank'"),
+        ({"action": "rank_scores", "knobs": {"cap": [1]}}, "knobs is for action 'knobs', not for 'rank_scores'"),
+        ({"action": "rank", "knobs": {"cap": [1]}}, "knobs is for action 'knobs', not for 'rank'"),
     ],
 )  # fmt: skip
 def test_wrong_arguments(arguments, message):

@@ -37,11 +37,11 @@ def episode(**fields):
     ("first_token", "gap", "goodput"), [(3.0, 0.5, 4.0), (3.1, 0.5, 3.0), (3.0, 0.6, 3.0), (2.0, 0.1, 4.0)]
 )
 def test_a_finished_request_earns_goodput_within_both_targets(part, first_token, gap, goodput):
-    """It arrived at 1; its targets are 2 s and 0.5 s, inclusive."""
+    """It arrived at 1 and ends at 5; its targets are 2 s, 0.5 s and 4 s, inclusive."""
     e = E(
         run=E(
-            requests=[None, E(first_token_time=first_token, max_token_gap=gap)],
-            workload=[None, E(arrival_time=1.0, ttft_slo=2.0, tbt_slo=0.5)],
+            requests=[None, E(first_token_time=first_token, max_token_gap=gap, finish_time=5.0)],
+            workload=[None, E(arrival_time=1.0, ttft_slo=2.0, tbt_slo=0.5, e2e_slo=4.0)],
         ),
         episode=episode(ttft=-5.0, goodput=3.0),
     )
@@ -129,7 +129,7 @@ def test_calls_before_a_decision(part, function, at_boundary):
     calls = []
     e = E(
         run=E(w=E(clock=3.0), tracker=E(next_arrival=4)),
-        settings=E(boundary_function=function),
+        settings=E(boundary_function=function, show=0),
         episode=E(),
     )
     others = {
@@ -219,6 +219,8 @@ class Iterations:
 
 
 APPLY = ("row", "action")
+ALWAYS = (0, 0)
+"""Kernel of a kind that is asked at every boundary."""
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ APPLY = ("row", "action")
 )
 def test_iterations_of_a_step(part, settings, outcomes, decide, outcome, calls, held):
     iterations = Iterations(outcomes, decide)
-    e = E(settings=settings, episode=episode())
+    e = E(settings=E(**vars(settings), asks_function=ALWAYS), episode=episode())
     step = part("step_one", **iterations.functions())
     assert step(e, "row", "action", iterations.apply) == outcome
     assert iterations.calls == ["forget", *calls]
@@ -254,7 +256,7 @@ def test_iterations_of_a_step(part, settings, outcomes, decide, outcome, calls, 
 def test_no_time_passes_while_a_decision_is_composed_or_once_the_episode_is_over(part):
     iterations = Iterations([])
     step = part("step_one", **iterations.functions())
-    e = E(settings=E(hold=3, skip=1), episode=episode())
+    e = E(settings=E(hold=3, skip=1, asks_function=ALWAYS), episode=episode())
     assert step(e, "row", "action", lambda where, action: MORE) == RUNNING
     assert (iterations.calls, e.episode.held, e.episode.num_ignored) == (["forget"], 0, 0)
     for over in (TERMINATED, TRUNCATED):
@@ -271,7 +273,7 @@ def test_no_time_passes_while_a_decision_is_composed_or_once_the_episode_is_over
     ("boundary", "over"), [(DECIDE, RUNNING), (DONE, TERMINATED), (HORIZON, TRUNCATED), (STALLED, TRUNCATED)]
 )
 def test_a_start_records_whether_the_episode_is_already_over(part, boundary, over):
-    begun, e = [], E(run="run", episode=episode(over=9))
+    begun, e = [], E(run="run", episode=episode(over=9), settings=E(asks_function=ALWAYS))
     do = part(
         "process_one", next_boundary=lambda run: boundary, begin=lambda env, where: begun.append((env, where))
     )
@@ -286,7 +288,7 @@ def test_a_decision_from_outside_begins(part, anything):
     do = part(
         "process_one",
         begin=lambda env, where: begun.append((env, where)),
-        something_to_decide=lambda env: anything,
+        is_asked=lambda env, where: anything,
     )
     assert do(e, "row", stepping.BEGIN, None, None) == int(anything)
     assert begun == [(e, "row")]

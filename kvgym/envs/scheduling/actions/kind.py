@@ -248,7 +248,7 @@ class ActionKind(ABC):
         for option in options:
             if getattr(config, option):
                 raise ConfigError(
-                    f"{option} is for action {OWNERS[option]}, not for {shown(self.name)}; leave it out"
+                    f"argument {option} is for action {OWNERS[option]}, not for {shown(self.name)}; leave it out"
                 )
 
     def rule_memory(self, config: ActionConfig, system: SystemInfo) -> RuleMemory | None:
