@@ -64,6 +64,10 @@ NOT_COMPARED = {
     "ranked": "is compared on its own",
     "dist_serve": "needs separate prefill and decode workers",
     "request_level": "serves batches of whole requests, many times slower",
+    "tie": "needs distributions of lengths",
+    "after_sagesched": "needs distributions of lengths",
+    "trail": "needs predictions that are renewed",
+    "vtc": "needs clients",
 }
 
 

@@ -134,7 +134,7 @@ def test_reward_terms(registered, kernel, says):
     ("kernel", "says"),
     [
         (misspelt, r"no field 'clok'; did you mean clock\? \(.*test_component_checks.py:\d+\)"),
-        (misnamed, r"no field 'episod' of Env; did you mean episode\?"),
+        (misnamed, r"no field 'episod' of Env; did you mean episode"),
     ],
 )
 def test_misspelt_fields(registered, kernel, says):

@@ -62,7 +62,9 @@ def rebuilt(tree: Any, original: Any) -> Any:
         return {name: rebuilt(value, original.get(name)) for name, value in tree.items()}
     if isinstance(tree, list) and isinstance(original, list | tuple):
         parts = list(original) + [None] * len(tree)
-        return type(original)(rebuilt(value, part) for value, part in zip(tree, parts, strict=False))
+        changed = [rebuilt(value, part) for value, part in zip(tree, parts, strict=False)]
+        make = getattr(type(original), "_make", type(original))  # of a named tuple
+        return make(changed) if len(changed) == len(original) else tuple(changed)
     return tree
 
 
