@@ -19,6 +19,7 @@ from kvgym.simulator.observer import Observer
 from kvgym.simulator.system import System, Worker
 from kvgym.simulator.tables import FUTURE
 from kvgym.workloads.classes import ClassStatistics
+from kvgym.workloads.forecasts import Forecasts
 from kvgym.workloads.table import RequestTable
 
 UNIT = make_batch_time({"kind": "unit"})
@@ -253,6 +254,10 @@ def test_observers_do_not_affect_policies(policy):
         class_id=rng.integers(0, 2, n),
         ttft_slo=np.full(n, 9.0),
         tbt_slo=np.full(n, 3.0),
+        client_id=np.arange(n) % 3,
+        forecasts=Forecasts.from_rows(
+            [[k] * 10 for k in output.tolist()], renewed=[[k] * 9 for k in output.tolist()], every=1
+        ),
         classes=(ClassStatistics("short", 0.2, 5.0, 3.0), ClassStatistics("long", 0.2, 5.0, 6.0)),
     )
     system = System(kv_capacity=90, batch_time=UNIT, stall_limit=300)
