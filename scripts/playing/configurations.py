@@ -98,6 +98,8 @@ def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
         arguments["information"] = information
     elif rng.random() < 0.3 or load_scenario(scenario).make_workload().sample(0).predicted_output_len is None:
         arguments["information"] = []
+    if arguments["action"] == "priority":
+        arguments.setdefault("information", [])
     shown = arguments.get("information", ["predicted_length"])
     arguments["queue_order"] = one(
         "queue", "prompt", "attained", *(["predicted", "volume"] if "predicted_length" in shown else [])

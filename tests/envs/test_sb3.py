@@ -290,7 +290,7 @@ class Valid:
         if self.config.action == "admit_evict" and rng.random() < self.rest:
             action_masks = action_masks.copy()
             action_masks[self.config.queue_window : -1] = False  # evicts seldom
-        if self.config.action in ("admit_evict", "admit_count"):
+        if isinstance(self.space, gym.spaces.Discrete):
             return np.array(rng.choice(np.flatnonzero(action_masks))), None
         if self.config.action == "flags":
             ups = action_masks[1::2] & (rng.random(self.space.n) < 0.5)

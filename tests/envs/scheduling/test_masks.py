@@ -68,7 +68,7 @@ def check_forms(env):
         assert bools[0::2].tolist() == [not must_admit(env), *[True] * (space.n - 1)]
         np.testing.assert_array_equal(bools[1::2], sample > 0)
         np.testing.assert_array_equal(bools[0::2], sample != 1)
-    elif env.config.action == "rank":
+    elif env.config.action in ("rank", "priority"):
         assert sample is None
         assert bools.shape == space.shape
         assert bools.all()
@@ -135,7 +135,7 @@ def check_actions(env, rng, equal):
             env.action_space.seed(int(rng.integers(2**31)))
             snapshot.outcome(env.action_space.sample(env.sample_mask()))
             snapshot.outcome(env.action_space.sample())
-    elif config.action == "rank":
+    elif config.action in ("rank", "priority"):
         env.action_space.seed(int(rng.integers(2**31)))
         action = env.action_space.sample()
         assert equal(snapshot.outcome(action)[0], snapshot.outcome(action + 0.0)[0])

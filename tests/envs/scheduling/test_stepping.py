@@ -260,7 +260,7 @@ def test_no_time_passes_while_a_decision_is_composed_or_once_the_episode_is_over
     assert step(e, "row", "action", lambda where, action: MORE) == RUNNING
     assert (iterations.calls, e.episode.held, e.episode.num_ignored) == (["forget"], 0, 0)
     for over in (TERMINATED, TRUNCATED):
-        e = E(settings=E(hold=3, skip=1), episode=episode(over=over))
+        e = E(settings=E(hold=3, skip=1, asks_function=ALWAYS), episode=episode(over=over))
         assert step(e, "row", "action", iterations.apply) == over
         assert (e.episode.held, e.episode.num_ignored) == (0, 0)
     assert iterations.calls == ["forget"] * 3
