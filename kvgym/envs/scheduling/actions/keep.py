@@ -16,28 +16,25 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from kvgym.compiling.kernel import Kernel, jit_inline
+from kvgym.compiling.kernel import jit_inline
+from kvgym.envs.scheduling.actions.below import WithScheduler, decide
 from kvgym.envs.scheduling.actions.kind import (
     COMPLETE,
     MORE,
     ActionConfig,
-    ActionKind,
     ActionPart,
     apply_kernel,
     asks_kernel,
     boundary_kernel,
     mask_kernel,
 )
-from kvgym.envs.scheduling.actions.priority import decide
 from kvgym.envs.scheduling.components import ObservationPart, observation_kernel
 from kvgym.envs.scheduling.opening import open_environment, open_view
 from kvgym.envs.scheduling.revealed import saturate
 from kvgym.envs.scheduling.tables import Env
 from kvgym.errors import ConfigError, shown
-from kvgym.policy import CompiledPolicy, SystemInfo, make_policy
 from kvgym.simulator.batch import clear_load
 from kvgym.simulator.boundary import cache_of
-from kvgym.simulator.policy_interface import RuleMemory
 from kvgym.simulator.retention.pins import begin_pin
 from kvgym.simulator.retention.returns import gap_after, kind_of
 from kvgym.simulator.tables import UNKNOWN
@@ -151,10 +148,12 @@ ASKED_PART = ObservationPart(
 )
 
 
-class Keep(ActionKind):
+class Keep(WithScheduler):
     """How long the KV of the request that has just finished stays in the prefix cache."""
 
     name = "keep"
+    examples = "'fcfs'"
+    own_options = ("scheduler", "lifetimes")
     defaults = {  # noqa: RUF012
         "scenario": "agent-sessions",
         "scheduler": "fcfs",
@@ -172,34 +171,13 @@ class Keep(ActionKind):
     write_mask = write_mask
     apply = apply
 
-    def _scheduler(self, config: ActionConfig) -> CompiledPolicy:
-        """Return the scheduler below.
-
-        Raises:
-            ConfigError: there is none, it is not compiled, or it needs more than ``information``.
-        """
-        if config.scheduler is None:
-            raise ConfigError("action 'keep' needs a scheduler below, such as 'fcfs'")
-        policy = make_policy(config.scheduler)
-        if not isinstance(policy, CompiledPolicy) or type(policy).schedule is not CompiledPolicy.schedule:
-            raise ConfigError(
-                f"scheduler {shown(config.scheduler)} is plain Python; expected a compiled policy, such as 'fcfs'"
-            )
-        missing = sorted(policy.info.needs - set(config.information))
-        if missing:
-            raise ConfigError(
-                f"scheduler {shown(config.scheduler)} needs {', '.join(missing)}; add it to information"
-            )
-        return policy
-
     def check(self, config: ActionConfig) -> None:
         """Check the configuration.
 
         Raises:
             ConfigError: the scheduler cannot be below, a time to live is wrong, or an option of another kind is given.
         """
-        self._scheduler(config)
-        self.check_unused(config, "knobs", "weights", "ask_every")
+        super().check(config)
         times = config.lifetimes
         if len(times) > MOST_LIFETIMES or any(a >= b for a, b in zip((0.0, *times), times, strict=False)):
             raise ConfigError(
@@ -209,16 +187,6 @@ class Keep(ActionKind):
     def options(self, config: ActionConfig) -> tuple[float, ...]:
         """Return the time to live of each action, seconds."""
         return (0.0, *config.lifetimes, math.inf)
-
-    def rule_memory(self, config: ActionConfig, system: SystemInfo) -> RuleMemory:
-        """Return the initial memory of the scheduler."""
-        policy = self._scheduler(config)
-        policy.reset(system)
-        return policy.arguments()
-
-    def scheduler(self, config: ActionConfig) -> Kernel:
-        """Return the kernel of the scheduler."""
-        return self._scheduler(config).kernel
 
     def space(self, config: ActionConfig) -> spaces.Discrete:
         """Return Discrete(2 + number of lifetimes)."""
@@ -248,11 +216,3 @@ class Keep(ActionKind):
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> int:
         """Keep nothing; the scheduler admits what it can."""
         return 0
-
-    def idle(self, config: ActionConfig) -> int:
-        """Fail, because the scheduler below decides at every iteration.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError("keep has a scheduler below, which no action keeps from admitting for one decision")

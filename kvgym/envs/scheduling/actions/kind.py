@@ -183,6 +183,8 @@ class ActionKind(ABC):
         asks: see the module; None if the agent is asked at every boundary, or as ``epochs`` says.
         observed: parts of the observation that belong to the kind, after the standard ones.
         follows_turns: it observes the turns of sessions, where the requests have any.
+        own_options: arguments of the environment that are only for some kinds, and for this one, see
+            :data:`OWNERS`.
         num_notes: length of ``e.notes``, the kind's own memory, float64, zero at the beginning of an episode.
         write_features: see the module; None if there is nothing to add.
     """
@@ -199,6 +201,7 @@ class ActionKind(ABC):
     asks: ClassVar[Kernel | None] = None
     observed: ClassVar[tuple[ObservationPart, ...]] = ()
     follows_turns: ClassVar[bool] = False
+    own_options: ClassVar[tuple[str, ...]] = ()
     num_notes: ClassVar[int] = 0
     write_features: ClassVar[Kernel | None] = None
 
@@ -237,18 +240,10 @@ class ActionKind(ABC):
         Raises:
             ConfigError: an option does not apply to this kind.
         """
-        self.check_unused(config, *OWNERS)
-
-    def check_unused(self, config: ActionConfig, *options: str) -> None:
-        """Check that options of other kinds are not given.
-
-        Raises:
-            ConfigError: one is.
-        """
-        for option in options:
-            if getattr(config, option):
+        for option, owners in OWNERS.items():
+            if option not in self.own_options and getattr(config, option):
                 raise ConfigError(
-                    f"argument {option} is for action {OWNERS[option]}, not for {shown(self.name)}; leave it out"
+                    f"argument {option} is for action {owners}, not for {shown(self.name)}; leave it out"
                 )
 
     def rule_memory(self, config: ActionConfig, system: SystemInfo) -> RuleMemory | None:

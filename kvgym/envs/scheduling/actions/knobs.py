@@ -177,6 +177,7 @@ class Knobs(ActionKind):
     """Protection margin, admission cap, token budget and quantum of a rule for the next iterations."""
 
     name = "knobs"
+    own_options = ("knobs",)
     holds = True
     plans = True
     write_mask = write_mask
@@ -217,9 +218,9 @@ class Knobs(ActionKind):
         """Check the allowed levels.
 
         Raises:
-            ConfigError: a knob or a level is unknown, or the only cap is 0.
+            ConfigError: a knob or a level is unknown, the only cap is 0, or an option of another kind is given.
         """
-        self.check_unused(config, "lifetimes")
+        super().check(config)
         for name, levels in config.knobs.items():
             if name not in LEVELS:
                 raise UnknownNameError("knob", name, LEVELS)

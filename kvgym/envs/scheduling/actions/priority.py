@@ -21,14 +21,12 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from kvgym.compiling.kernel import Kernel, jit, jit_inline
-from kvgym.compiling.pointers import function_at
-from kvgym.compiling.references import by_address
+from kvgym.compiling.kernel import jit, jit_inline
+from kvgym.envs.scheduling.actions.below import WithScheduler, decide
 from kvgym.envs.scheduling.actions.kind import (
     COMPLETE,
     MORE,
     ActionConfig,
-    ActionKind,
     ActionPart,
     apply_kernel,
     asks_kernel,
@@ -36,13 +34,10 @@ from kvgym.envs.scheduling.actions.kind import (
 )
 from kvgym.envs.scheduling.actions.rank import write_ones
 from kvgym.envs.scheduling.components import ObservationPart, observation_kernel
-from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
+from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.revealed import saturate, slack
 from kvgym.envs.scheduling.tables import MOST_CLASSES, Env
-from kvgym.envs.scheduling.window import window_remove
-from kvgym.errors import ConfigError, shown
-from kvgym.policy import CompiledPolicy, SystemInfo, make_policy
-from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory, decision_of
+from kvgym.policy import Policy, SystemInfo
 from kvgym.simulator.tables import UNKNOWN, WAITING
 
 HIGHEST = 17
@@ -59,8 +54,6 @@ SIZES = HIGHEST + 1
 ASKED, PLACE, SQUARES, COUNTS = 0, 1, 2, 3
 SUMS = COUNTS + SIZES
 NUM_NOTES = SUMS + SIZES
-
-scheduler_at = function_at(POLICY_SIGNATURE)
 
 
 @jit_inline
@@ -116,16 +109,6 @@ def take_answer(e: Env, i: int, answer: float) -> None:
         for a in range(e.seen_active.shape[0]):
             if e.seen_active[a].request == i + 1:
                 e.seen_active[a].request = 0
-
-
-@jit_inline
-def decide(e: Env, where: Any) -> None:
-    """Let the scheduler below decide; admitted requests leave the queue window."""
-    s = e.settings
-    scheduler = scheduler_at(s.scheduler_function[0], s.scheduler_function[1])
-    scheduler(by_address(open_view(e)), by_address(decision_of(e.run)), by_address(open_rule(where)))
-    for j in range(e.run.decision.num_admit):
-        window_remove(s, e.episode, e.window, e.heap, e.run.requests, e.run.admit[j])
 
 
 @asks_kernel
@@ -229,10 +212,14 @@ LENGTHS_PART = ObservationPart(
 )
 
 
-class Priority(ActionKind):
+class Priority(WithScheduler):
     """A number for each request that arrives, which the scheduler below takes as its output length."""
 
     name = "priority"
+    examples = "'ranked' or 'mc_sf'"
+    answers = frozenset({"predicted_length"})
+    unsuited = "cannot take the answers; expected a compiled policy that uses predicted lengths"
+    own_options = ("scheduler", "ask_every")
     plans = True
     defaults = {  # noqa: RUF012
         "scheduler": "ranked",
@@ -248,53 +235,17 @@ class Priority(ActionKind):
     write_mask = write_ones
     apply = apply
 
-    def _scheduler(self, config: ActionConfig) -> CompiledPolicy:
-        """Return the scheduler below.
+    def suits(self, policy: Policy) -> bool:
+        """Return whether a compiled policy can be below: it uses predicted lengths."""
+        return "predicted_length" in policy.info.needs | policy.info.uses
 
-        Raises:
-            ConfigError: there is none, it is not compiled, it does not use predicted lengths, or it needs more than
-                ``information``.
-        """
-        if config.scheduler is None:
-            raise ConfigError("action 'priority' needs a scheduler below, such as 'ranked' or 'mc_sf'")
-        policy = make_policy(config.scheduler)
-        used = policy.info.needs | policy.info.uses
-        if not isinstance(policy, CompiledPolicy) or "predicted_length" not in used:
-            raise ConfigError(
-                f"scheduler {shown(config.scheduler)} cannot take the answers; expected a compiled policy that uses "
-                "predicted lengths, such as 'ranked' or 'mc_sf'"
-            )
-        missing = policy.info.needs - {"predicted_length"} - set(config.information)
-        if missing:
-            raise ConfigError(
-                f"scheduler {shown(config.scheduler)} needs {', '.join(sorted(missing))}; add it to information"
-            )
-        return policy
-
-    def check(self, config: ActionConfig) -> None:
-        """Check the configuration.
-
-        Raises:
-            ConfigError: the scheduler cannot be below, or an option of another kind is given.
-        """
-        self._scheduler(config)
-        self.check_unused(config, "knobs", "weights", "lifetimes")
+    def informed(self, system: SystemInfo) -> SystemInfo:
+        """Return what the scheduler gets before an episode: answers may be long, and too short."""
+        return replace(system, max_predicted_len=2**HIGHEST, underestimates=self.answers)
 
     def options(self, config: ActionConfig) -> tuple[float, ...]:
         """Return ``ask_every``."""
         return (float(config.ask_every),)
-
-    def rule_memory(self, config: ActionConfig, system: SystemInfo) -> RuleMemory:
-        """Return the initial memory of the scheduler."""
-        policy = self._scheduler(config)
-        policy.reset(
-            replace(system, max_predicted_len=2**HIGHEST, underestimates=frozenset({"predicted_length"}))
-        )
-        return policy.arguments()
-
-    def scheduler(self, config: ActionConfig) -> Kernel:
-        """Return the kernel of the scheduler."""
-        return self._scheduler(config).kernel
 
     def space(self, config: ActionConfig) -> spaces.Box:
         """Return Box(1) in [0, 17], float64."""
@@ -316,13 +267,3 @@ class Priority(ActionKind):
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Return the same length for all."""
         return np.array([USUAL])
-
-    def idle(self, config: ActionConfig) -> Any:
-        """Fail, because the scheduler below decides at every iteration.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(
-            "priority has a scheduler below, which no action keeps from admitting for one decision"
-        )

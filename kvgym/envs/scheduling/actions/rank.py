@@ -182,6 +182,7 @@ class RankScores(_Ranking):
     """Additions to the scores that ``ranked`` gives the requests of both windows, for the next iterations."""
 
     name = "rank_scores"
+    own_options = ("weights",)
     defaults = {"queue_order": "rank", "features": ("rank",), "hold": 1}  # noqa: RUF012
     write_mask = write_rows
     apply = apply_scores
@@ -190,9 +191,9 @@ class RankScores(_Ranking):
         """Check the weights.
 
         Raises:
-            ConfigError: a weight is unknown or out of its range, or knobs are given.
+            ConfigError: a weight is unknown or out of its range, or an option of another kind is given.
         """
-        self.check_unused(config, "knobs", "scheduler", "ask_every", "lifetimes")
+        super().check(config)
         names = [w.name for w in WEIGHTS]
         for name in config.weights:
             if name not in names:
