@@ -15,7 +15,7 @@ from kvgym.compiling.kernel import kernel
 from kvgym.compiling.references import by_address
 from kvgym.envs.routing.features import saturate, share
 from kvgym.simulator.cluster.router_view import hit_of, missing_of
-from kvgym.simulator.cluster.tables import open_cluster, router_view
+from kvgym.simulator.cluster.tables import CLUSTER_PLACES, open_cluster, router_view
 from kvgym.simulator.tables import UNKNOWN
 
 CACHE_FEATURES: tuple[tuple[str, str], ...] = (
@@ -29,17 +29,7 @@ CACHE_FEATURES: tuple[tuple[str, str], ...] = (
 
 
 @kernel(
-    types.void(
-        types.int64[::1],
-        types.int64[::1],
-        types.int64[:, ::1],
-        types.int64[:, ::1],
-        types.int64[:, ::1],
-        types.int64,
-        types.float64[::1],
-        types.float32[::1],
-        types.int64,
-    ),
+    types.void(*CLUSTER_PLACES, types.int64, types.float64[::1], types.float32[::1], types.int64),
     "environment",
 )
 def observe_caches(

@@ -34,6 +34,7 @@ from kvgym.simulator.boundary import (
 )
 from kvgym.simulator.cluster.event_queue import NOW, first_due
 from kvgym.simulator.cluster.tables import (
+    CLUSTER_PLACES,
     Cluster,
     batch_params_of,
     batch_time_of,
@@ -276,19 +277,7 @@ def choose_move(c: Cluster, reassign: Any) -> int:
     return int(reassign(by_address(view), c.router_params, c.router_state))
 
 
-@kernel(
-    types.int64(
-        types.int64[::1],
-        types.int64[::1],
-        types.int64[:, ::1],
-        types.int64[:, ::1],
-        types.int64[:, ::1],
-        types.int64,
-        types.int64,
-        types.int64,
-    ),
-    "simulator",
-)
+@kernel(types.int64(*CLUSTER_PLACES, types.int64, types.int64, types.int64), "simulator")
 def run_cluster(
     shared: Any,
     shared_sizes: Any,

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
+from numba import types
+
 from kvgym.compiling.kernel import jit, jit_expand
 from kvgym.compiling.pointers import function_at, view_at
 from kvgym.compiling.tables import Table, declared, opener
@@ -82,6 +84,11 @@ _ACTIVE, _QUEUED, _CONTENTS, _CHANGED, _CHAIN, _PREFIX, _BATCH_PARAMS = map(
 
 POLICY, BATCH_TIME, ROUTER, REASSIGNING = 0, 2, 4, 6
 """Columns of the handles, two for each function; ROUTER, and REASSIGNING for moves, are only in row 0."""
+
+CLUSTER_PLACES = (types.int64[::1],) * 2 + (types.int64[:, ::1],) * 3
+"""Numba types of the arguments of :data:`open_cluster`: addresses and lengths of the shared tables, then ``rows``,
+``sizes`` and ``handles``.
+"""
 
 open_cluster: Callable[[Any, Any, Any, Any, Any], Cluster] = opener(
     Cluster,
