@@ -248,7 +248,7 @@ def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[st
 
         lines = {name: ROUTERS[name].info.summary for name in ROUTERS}
     elif what == "cache-rules":
-        from kvgym.simulator.retention.rules import rule_lines
+        from kvgym.simulator.prefix.rules import rule_lines
 
         lines = rule_lines()
     elif what == "environments":

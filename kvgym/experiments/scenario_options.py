@@ -45,7 +45,7 @@ class ScenarioOptions:
         prefix_cache: ``"computed"``, ``"scheduled"`` or ``"off"``, see :class:`~kvgym.simulator.system.System`.
         prefix_block: tokens per unit of the prefix cache, which is then on unless ``prefix_cache`` says otherwise.
         cache_rule: ``"fixed:tool=5"``, how long the prefix cache, which is then on likewise, keeps the KV of
-            finished requests, see :mod:`kvgym.simulator.retention.rules`.
+            finished requests, see :mod:`kvgym.simulator.prefix.rules`.
         rules: name of the engine's rules, see :data:`~kvgym.experiments.changes.RULES`; None = those of the scenario. A
             roofline in place of other hardware has ``"engine"`` unless the scenario states its rules.
         workers: number of equal workers.

@@ -11,8 +11,8 @@ from kvgym.kernels.heap import heap_first, heap_pop
 from kvgym.simulator.apply_decision import plan_active, plan_admission, planned_size
 from kvgym.simulator.blocks import allocated, written_tokens
 from kvgym.simulator.policy_interface import RuleDecision, RuleView
-from kvgym.simulator.prefix_cache import plan_change, plan_units, units_of_others
-from kvgym.simulator.prefix_plan import begins_like_marked
+from kvgym.simulator.prefix.cache import plan_change, plan_units, units_of_others
+from kvgym.simulator.prefix.plan import begins_like_marked
 from kvgym.simulator.tables import UNKNOWN, WAITING
 
 NO_LIMIT = 2**31 - 1

@@ -13,10 +13,10 @@ import numpy as np
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.blocks import allocated, count_memory, kv_growth, written_tokens
 from kvgym.simulator.boundary import Run, cache_of, has_cache, list_queued, show_hit
-from kvgym.simulator.prefix_cache import give_up, hold_hit, plan_change, share_up_to
-from kvgym.simulator.prefix_plan import plan_room, plan_shared, plan_start, planned_hit
+from kvgym.simulator.prefix.cache import give_up, hold_hit, plan_change, share_up_to
+from kvgym.simulator.prefix.pins import end_pin_found_by, make_room
+from kvgym.simulator.prefix.plan import plan_room, plan_shared, plan_start, planned_hit
 from kvgym.simulator.queue import queue_remove, queue_return
-from kvgym.simulator.retention.pins import end_pin_found_by, make_room
 from kvgym.simulator.tables import (
     ACTIVE,
     ADMITTING,

@@ -21,9 +21,9 @@ from kvgym.simulator.boundary import (
     sessions_of,
 )
 from kvgym.simulator.gaps import count_gap
-from kvgym.simulator.prefix_cache import share_computed
-from kvgym.simulator.retention.pins import make_room
-from kvgym.simulator.retention.returns import keep_finished
+from kvgym.simulator.prefix.cache import share_computed
+from kvgym.simulator.prefix.pins import make_room
+from kvgym.simulator.prefix.returns import keep_finished
 from kvgym.simulator.sessions import end_turn
 from kvgym.simulator.tables import (
     BAD_CLOCK,

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from kvgym.compiling.kernel import generated, jit, jit_expand, jit_inline
 from kvgym.compiling.references import by_address
 from kvgym.compiling.tables import FRONT, WHOLE, Table, declared
-from kvgym.simulator.prefix_cache import PrefixCache, start_waiting
+from kvgym.simulator.prefix.cache import PrefixCache, start_waiting
+from kvgym.simulator.prefix.returns import count_return
 from kvgym.simulator.queue import queue_insert
-from kvgym.simulator.retention.returns import count_return
 from kvgym.simulator.sessions import Sessions, expose_turn, pass_arrival
 from kvgym.simulator.tables import (
     CONTENT,
@@ -49,7 +49,7 @@ class Run(NamedTuple):
     A field added here is a table of every simulation, cluster and environment. ``targets`` are the true output lengths
     of the active requests, kept apart from what policies observe; ``queued`` and ``finished`` the requests that joined
     the queue and finished since the last decision. ``pool`` to ``changed`` are the prefix cache, see
-    :class:`~kvgym.simulator.prefix_cache.PrefixCache`, ``turns`` to ``scheduled`` sessions, see
+    :class:`~kvgym.simulator.prefix.cache.PrefixCache`, ``turns`` to ``scheduled`` sessions, see
     :class:`~kvgym.simulator.sessions.Sessions`, and the last three further facts, see :func:`extra_tables`.
     Lengths: ``num_requests`` n, ``slots`` A, ``queued`` 2n, ``gap_bins`` GAP_BINS or those of a sparse histogram,
     ``log`` as many iterations as it has room for; tables of a prefix cache, of sessions or of further facts have none

@@ -21,7 +21,7 @@ from kvgym.simulator.apply_decision import (
 )
 from kvgym.simulator.batch import finish_batch, start_batch
 from kvgym.simulator.boundary import Run, advance_clock, cache_of, has_cache, next_arrival_time
-from kvgym.simulator.retention.pins import make_room
+from kvgym.simulator.prefix.pins import make_room
 from kvgym.simulator.tables import (
     BUSY,
     DEADLOCK,

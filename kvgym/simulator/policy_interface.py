@@ -26,7 +26,7 @@ from kvgym.compiling.references import Reference
 from kvgym.compiling.tables import Table, declared, opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, Run, cache_tables
-from kvgym.simulator.prefix_cache import PrefixCache
+from kvgym.simulator.prefix.cache import PrefixCache
 from kvgym.simulator.tables import DECISION, LOAD, PROBLEM, REQUEST, SESSION, SLOT, WORKER
 from kvgym.workloads.layout import EXTRA
 
@@ -49,7 +49,7 @@ class RuleView(NamedTuple):
             moved away are listed backwards from its end, see :func:`kvgym.kernels.left_request`.
         finished: int32 (A,), ids of the requests that finished since the last decision; the first
             ``worker.num_finished`` entries count.
-        cache: the :class:`~kvgym.simulator.prefix_cache.PrefixCache`, for :func:`kvgym.kernels.shared_by`; its tables
+        cache: the :class:`~kvgym.simulator.prefix.cache.PrefixCache`, for :func:`kvgym.kernels.shared_by`; its tables
             are empty if ``problem.prefix_unit`` is 0.
         sessions: SESSION (n,), by request id: the session of each request that has arrived; empty without the need
             ``session``.

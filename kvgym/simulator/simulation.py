@@ -18,7 +18,7 @@ from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests, extra_tabl
 from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
 from kvgym.simulator.loop import run_full_loop, run_loop, step_worker
 from kvgym.simulator.policy_interface import MemoryRoom, RuleDecision, RuleMemory
-from kvgym.simulator.prefix_cache import empty_caches
+from kvgym.simulator.prefix.cache import empty_caches
 from kvgym.simulator.progress import in_slices
 from kvgym.simulator.sessions import empty_sessions
 from kvgym.simulator.system import ROLES, System

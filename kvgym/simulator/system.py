@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, WorkloadError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
-from kvgym.simulator.retention.rules import LRU, CacheRule, parse_rule
+from kvgym.simulator.prefix.rules import LRU, CacheRule, parse_rule
 from kvgym.simulator.tables import (
     PROBLEM,
     PROGRESS_KEPT,
@@ -158,13 +158,13 @@ class System:
             used. 1 counts tokens, as the papers' models do; engines with paged memory use about 16.
         prefix_cache: ``"computed"`` keeps the KV of requests that have gone until its memory is needed, and requests
             with the same beginning share it from the end of the batch that computes it, see
-            :mod:`kvgym.simulator.prefix_cache`. ``"scheduled"``: they share it as soon as the tokens are scheduled,
+            :mod:`kvgym.simulator.prefix.cache`. ``"scheduled"``: they share it as soon as the tokens are scheduled,
             those of one decision one after the other, as in vLLM. ``"off"``: every request computes and holds all of
             its KV itself.
         prefix_block: tokens that the prefix cache finds, holds and drops together, a multiple of ``block_size``;
             None = ``block_size``. Larger units are faster and find less.
         cache_rule: how long the prefix cache keeps the KV of finished requests, with options as in
-            ``"fixed:tool=5"``, see :mod:`kvgym.simulator.retention.rules`.
+            ``"fixed:tool=5"``, see :mod:`kvgym.simulator.prefix.rules`.
         cache_staleness: seconds (0 to 1e6) until the router of a cluster observes that a content has come to the prefix
             cache of a worker or left it; of several changes within that time it overlooks the earlier ones.
         sessions: ``"open"``: every request arrives at its recorded time. ``"closed"``: only first turns of sessions do;

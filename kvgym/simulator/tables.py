@@ -190,7 +190,7 @@ DECISION = np.dtype(
 """Decision of a policy; its lists are separate arrays."""
 
 RETURN_KINDS, GAP_CLASSES = 2, 16
-"""Kinds of gaps between turns, and classes of their lengths, see :mod:`kvgym.simulator.retention.returns`."""
+"""Kinds of gaps between turns, and classes of their lengths, see :mod:`kvgym.simulator.prefix.returns`."""
 
 POOL = np.dtype(
     [
@@ -213,7 +213,7 @@ POOL = np.dtype(
     ],
     align=True,
 )
-"""Scalars of a worker's prefix cache, see :mod:`kvgym.simulator.prefix_cache`."""
+"""Scalars of a worker's prefix cache, see :mod:`kvgym.simulator.prefix.cache`."""
 
 UNIT = np.dtype(
     [
@@ -322,7 +322,7 @@ PROBLEM = np.dtype(
         ("block_size", "i8"),  # tokens
         ("prefix_unit", "i8"),  # tokens of a unit of the prefix cache, whole blocks; 0: no prefix cache
         ("prefix_in_order", "i8"),  # 1: units enter it when they are scheduled; 0: when they are computed
-        ("cache_rule", "i8"),  # code of the rule, see `retention.rules`
+        ("cache_rule", "i8"),  # code of the rule, see `prefix.rules`
         ("rule_params", "f8", (4,)),  # and its options
         ("num_requests", "i8"),
         ("prefill_emits", "i8"),  # 1: the last prefill chunk emits output token 1

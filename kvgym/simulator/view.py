@@ -12,7 +12,7 @@ from kvgym.errors import InformationError, shown
 from kvgym.simulator.boundary import RUN_TABLES
 from kvgym.simulator.decision import Decision
 from kvgym.simulator.policy_interface import RuleDecision, RuleMemory, RuleView
-from kvgym.simulator.prefix_cache import PrefixCache
+from kvgym.simulator.prefix.cache import PrefixCache
 from kvgym.simulator.tables import RUN, UNKNOWN
 
 # Columns that exist only for policies with the given need.

@@ -12,7 +12,7 @@ from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.memory import Block, Rows, Sizes, rule_tables
 from kvgym.policy import SystemInfo
 from kvgym.simulator.gaps import SPARSE_HEADER, sparse_length
-from kvgym.simulator.prefix_cache import clear_caches
+from kvgym.simulator.prefix.cache import clear_caches
 from kvgym.simulator.sessions import empty_sessions
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import UNKNOWN

@@ -18,7 +18,7 @@ from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.envs.scheduling.tables import MOST_CLASSES, Env
 from kvgym.simulator.blocks import allocated
 from kvgym.simulator.boundary import cache_of, has_cache
-from kvgym.simulator.prefix_cache import units_of_others
+from kvgym.simulator.prefix.cache import units_of_others
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.workloads.classes import ClassStatistics
 

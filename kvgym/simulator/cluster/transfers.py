@@ -23,7 +23,7 @@ from kvgym.simulator.boundary import (
 )
 from kvgym.simulator.cluster.event_queue import NEVER, NOW, set_time
 from kvgym.simulator.cluster.tables import Cluster, queued_of, remember_worker, run_of
-from kvgym.simulator.prefix_cache import lose_hit, tokens_there
+from kvgym.simulator.prefix.cache import lose_hit, tokens_there
 from kvgym.simulator.queue import queue_remove
 from kvgym.simulator.tables import (
     ACTIVE,

@@ -3,7 +3,7 @@
 The agent is asked at every finished request, one after the other, and at no other time. Action 0 keeps nothing: its KV
 stays until others need the memory, like that of every request without a pin. Action k keeps it for the k-th of the
 ``lifetimes``: until then other KV is dropped before it. The last action sets no such time. Kept KV takes no memory from
-requests, see :mod:`kvgym.simulator.retention.pins`. The scheduler below decides everything else; if nothing is kept,
+requests, see :mod:`kvgym.simulator.prefix.pins`. The scheduler below decides everything else; if nothing is kept,
 its schedule equals that of :func:`kvgym.simulate`, bit for bit.
 """
 
@@ -35,8 +35,8 @@ from kvgym.envs.scheduling.tables import Env
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch import clear_load
 from kvgym.simulator.boundary import cache_of
-from kvgym.simulator.retention.pins import begin_pin
-from kvgym.simulator.retention.returns import gap_after, kind_of
+from kvgym.simulator.prefix.pins import begin_pin
+from kvgym.simulator.prefix.returns import gap_after, kind_of
 from kvgym.simulator.tables import UNKNOWN
 
 MOST_LIFETIMES = 14

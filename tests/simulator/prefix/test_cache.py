@@ -18,8 +18,8 @@ from kvgym.errors import ConfigError, WorkloadError
 from kvgym.policy import make_policy
 from kvgym.simulator import simulation
 from kvgym.simulator.loop import run_full_loop
-from kvgym.simulator.prefix_cache import PrefixCache
-from kvgym.simulator.retention.pins import begin_pin
+from kvgym.simulator.prefix.cache import PrefixCache
+from kvgym.simulator.prefix.pins import begin_pin
 from kvgym.simulator.system import System
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvgym.compiling.kernel import jit
-from kvgym.simulator.prefix_cache import PrefixCache, append_cached, drop_first, remove_cached
+from kvgym.simulator.prefix.cache import PrefixCache, append_cached, drop_first, remove_cached
 from kvgym.simulator.tables import UNKNOWN
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvgym.compiling.kernel import jit
-from kvgym.simulator.prefix_cache import PrefixCache, planned_holders
+from kvgym.simulator.prefix.cache import PrefixCache, planned_holders
 from kvgym.simulator.tables import UNKNOWN
 
 _DROPPED = -(2**30)

@@ -1,7 +1,7 @@
 """Cache rules: how long the KV of a request that has finished is kept for the next turn of its conversation.
 
 A rule gives every finished request a time to live, for which its units of the prefix cache stay pinned
-(:mod:`kvgym.simulator.retention.pins`). It is a setting of the system, ``cache_rule``, and works beside every policy.
+(:mod:`kvgym.simulator.prefix.pins`). It is a setting of the system, ``cache_rule``, and works beside every policy.
 """
 
 from __future__ import annotations

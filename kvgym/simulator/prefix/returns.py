@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from kvgym.compiling.kernel import jit, jit_inline
-from kvgym.simulator.prefix_cache import PrefixCache
-from kvgym.simulator.retention.pins import begin_pin
-from kvgym.simulator.retention.rules import CLAIRVOYANT, FIXED
+from kvgym.simulator.prefix.cache import PrefixCache
+from kvgym.simulator.prefix.pins import begin_pin
+from kvgym.simulator.prefix.rules import CLAIRVOYANT, FIXED
 from kvgym.simulator.tables import GAP_CLASSES, RETURN_KINDS, UNKNOWN
 
 SHORTEST = 2.0**-4

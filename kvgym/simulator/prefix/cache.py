@@ -22,7 +22,7 @@ A unit enters the map at the end of the batch that computes it (``"computed"``),
 (``"scheduled"``). Then a decision takes effect in order: the running requests take their memory and enter their units
 one by one, and then one start after the other. A start finds what those before it are about to compute, and may lack a
 unit that they have dropped. Memory is the same or less than by the hits at rest. What a start finds in this order is
-part of a *plan*, see :mod:`kvgym.simulator.prefix_plan`.
+part of a *plan*, see :mod:`kvgym.simulator.prefix.plan`.
 
 Source: the block pool of vLLM's V1 engine (``vllm/v1/core/block_pool.py``, ``kv_cache_manager.py``, releases 0.24 and
 0.33), with the same hits, order of eviction and copies; its units enter the map when they are scheduled.

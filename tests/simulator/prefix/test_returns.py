@@ -12,8 +12,8 @@ from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.compiling.records import records
 from kvgym.errors import WorkloadError
-from kvgym.simulator.retention.returns import best_time, class_of
-from kvgym.simulator.retention.rules import parse_rule
+from kvgym.simulator.prefix.returns import best_time, class_of
+from kvgym.simulator.prefix.rules import parse_rule
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import GAP_CLASSES, POOL, WORKER
 from kvgym.workloads.hashes import BlockHashes
