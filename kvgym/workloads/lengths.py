@@ -351,6 +351,64 @@ class EmpiricalPairs(PairDistribution):
         return np.asarray(self.prompt_len, np.int64)[index], np.asarray(self.output_len, np.int64)[index]
 
 
+class RequestKind(Spec):
+    """A kind of requests in a mixture.
+
+    Attributes:
+        weight: share of the requests, relative to the other kinds.
+        prompt: distribution of its prompt length.
+        output: distribution of its output length.
+    """
+
+    weight: float = Field(default=1.0, gt=0)
+    prompt: AnyLength
+    output: AnyLength
+
+
+class MixedLengths(PairDistribution):
+    """Kinds of requests that no request shows: each has its own distributions, and only lengths hint at the kind.
+
+    A policy that needs ``class`` observes classes; it does not observe kinds.
+
+    Attributes:
+        kinds: the kinds.
+    """
+
+    kind: Literal["mixture"] = "mixture"
+    kinds: tuple[RequestKind, ...] = Field(min_length=1)
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """Share of each kind, float64 (number of kinds,)."""
+        weights = np.array([k.weight for k in self.kinds])
+        return np.asarray(weights / weights.sum(), np.float64)
+
+    @property
+    def mean_prompt_len(self) -> float:
+        """Mean prompt length of all kinds, weighted."""
+        return float(self.shares @ [k.prompt.mean_len for k in self.kinds])
+
+    @property
+    def mean_output_len(self) -> float:
+        """Mean output length of all kinds, weighted."""
+        return float(self.shares @ [k.output.mean_len for k in self.kinds])
+
+    def sample(
+        self, n: int, prompt_rng: np.random.Generator, output_rng: np.random.Generator
+    ) -> tuple[Lengths, Lengths]:
+        """Return the pairs; the j-th request of a kind has the same lengths for every n."""
+        drawing, *of_prompts = prompt_rng.spawn(1 + len(self.kinds))
+        chosen = draw_index(self.shares, drawing.random(n))
+        prompt, output = np.empty(n, np.int64), np.empty(n, np.int64)
+        for k, (kind, first, second) in enumerate(
+            zip(self.kinds, of_prompts, output_rng.spawn(len(self.kinds)), strict=True)
+        ):
+            rows = np.flatnonzero(chosen == k)
+            prompt[rows] = kind.prompt.sample(len(rows), first)
+            output[rows] = kind.output.sample(len(rows), second)
+        return prompt, output
+
+
 def draw_index(weights: NDArray[np.float64], uniforms: NDArray[np.float64]) -> Lengths:
     """Return the index that each uniform in [0, 1) selects under ``weights`` (m,), ≥ 0; int64 (n,)."""
     cumulative = np.cumsum(weights)

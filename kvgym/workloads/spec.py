@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from kvgym.errors import ConfigError
 from kvgym.workloads.arrivals import AnyArrivals, Rate
 from kvgym.workloads.base import IntRange, Spec
-from kvgym.workloads.lengths import AnyLength, EmpiricalPairs, FillLengths, IndependentLengths
+from kvgym.workloads.lengths import AnyLength, EmpiricalPairs, FillLengths, IndependentLengths, MixedLengths
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.predictions import AnyPredictor
 from kvgym.workloads.prefixes import Prefixes
@@ -45,7 +45,8 @@ class TraceLengths(Spec):
 
 
 AnyPairs = Annotated[
-    IndependentLengths | FillLengths | EmpiricalPairs | TraceLengths, Field(discriminator="kind")
+    IndependentLengths | FillLengths | EmpiricalPairs | MixedLengths | TraceLengths,
+    Field(discriminator="kind"),
 ]
 """Any source of (prompt, output) lengths, distinguished by ``kind``."""
 

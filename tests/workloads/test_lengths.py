@@ -14,6 +14,8 @@ from kvgym.workloads.lengths import (
     FillLengths,
     IndependentLengths,
     LogNormalLength,
+    MixedLengths,
+    RequestKind,
     UniformLength,
 )
 from kvgym.workloads.limits import LengthLimits
@@ -117,6 +119,21 @@ def test_pairs_keep_their_correlation():
     prompt, output = d.sample(3000, rng(1), rng(2))
     np.testing.assert_array_equal(output, 40 - 10 * prompt)
     assert prompt.mean() == pytest.approx(d.mean_prompt_len, abs=0.06)
+
+
+def test_kinds_keep_their_lengths_together_and_a_longer_sample_begins_alike():
+    d = MixedLengths(
+        kinds=(
+            RequestKind(weight=3, prompt=UniformLength(low=1, high=9), output=UniformLength(low=50, high=60)),
+            RequestKind(prompt=UniformLength(low=20, high=30), output=ConstantLength(value=2)),
+        )
+    )
+    prompt, output = d.sample(4000, rng(1), rng(2))
+    np.testing.assert_array_equal(prompt >= 20, output == 2)
+    assert (prompt < 20).mean() == pytest.approx(0.75, abs=0.03)
+    assert (d.mean_prompt_len, d.mean_output_len) == (10.0, 41.75)
+    for whole, part in zip((prompt, output), d.sample(500, rng(1), rng(2)), strict=True):
+        np.testing.assert_array_equal(whole[:500], part)
 
 
 @pytest.mark.parametrize(
