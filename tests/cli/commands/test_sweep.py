@@ -49,7 +49,7 @@ def test_a_sweep_uses_the_given_scenario(kvgym, tmp_path):
 
 def test_labels_are_not_markup(kvgym, tmp_path):
     agent = tmp_path / "mine[red].json"
-    agent.write_bytes((Path(__file__).parents[2] / "agents" / "models" / "ranked_latency.json").read_bytes())
+    agent.write_bytes((Path(__file__).parents[3] / "agents" / "models" / "ranked_latency.json").read_bytes())
     for command in ("sweep", "compare"):
         fields = ("rate=10,20", "num_requests=20") if command == "sweep" else ("-n", 20)
         out = tmp_path / command
