@@ -13,6 +13,7 @@ from kvgym.utils.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kvgym.workloads.adversarial import theorem_4_1_schedule, theorem_4_1_workload
+    from kvgym.workloads.fitting import fit_lengths, variance_explained
     from kvgym.workloads.forecasts import Forecasts
     from kvgym.workloads.hashes import BlockHashes
     from kvgym.workloads.instances import mcsf_instance
@@ -27,6 +28,7 @@ else:
         __name__,
         {
             "adversarial": "theorem_4_1_schedule theorem_4_1_workload",
+            "fitting": "fit_lengths variance_explained",
             "forecasts": "Forecasts",
             "hashes": "BlockHashes",
             "instances": "mcsf_instance",
@@ -48,6 +50,7 @@ __all__ = [
     "Workload",
     "WorkloadSpec",
     "describe_presets",
+    "fit_lengths",
     "load_trace",
     "make_workload",
     "mcsf_instance",
@@ -57,5 +60,6 @@ __all__ = [
     "theorem_4_1_schedule",
     "theorem_4_1_workload",
     "trace_formats",
+    "variance_explained",
     "write_requests",
 ]

@@ -42,6 +42,13 @@ def workload(
     plot: Annotated[
         Path | None, typer.Option(help="Write a picture (.png, .svg, .pdf; needs kvgym\\[report]).")
     ] = None,
+    fit: Annotated[
+        Path | None,
+        typer.Option(
+            "--fit-lengths",
+            help="Write a YAML file with joint prompt and output lengths fitted to the requests.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Describe a workload: its rate, lengths and sessions, and its reuse by a prefix cache.
@@ -54,7 +61,8 @@ def workload(
 
     chosen = find_workload(source, options)
     made = chosen.make_workload()
-    summary = summarise(made.sample(seed), unit=unit, capacities=None if sizes is None else _sizes(sizes))
+    requests = made.sample(seed)
+    summary = summarise(requests, unit=unit, capacities=None if sizes is None else _sizes(sizes))
     found = summary.to_dict()
     if plot is not None:
         from kvgym.report import require
@@ -66,6 +74,14 @@ def workload(
         plot.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(plot) as place:
             workload_figure(summary).savefig(place, dpi=130)
+    if fit is not None:
+        from kvgym.utils.files import whole_file
+        from kvgym.workloads.fitting import fit_lengths, mixture_text
+
+        fitted = mixture_text(fit_lengths(requests.prompt_len, requests.output_len))
+        fit.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(fit) as place:
+            place.write_text(fitted)
     if as_json:
         print(json.dumps({"workload": made.spec.name, "seed": seed, **found}, indent=2))
         return
@@ -76,6 +92,8 @@ def workload(
         console.print_line(f"note: {note}")
     if plot is not None:
         console.print_line(f"picture: {plot}")
+    if fit is not None:
+        console.print_line(f"fitted lengths: {fit}; use them as lengths of a workload")
 
 
 def find_workload(source: str, options: ScenarioOptions) -> Scenario:
