@@ -46,7 +46,8 @@ def fit_lengths(
 
 
 def variance_explained(fitted: MixedLengths, prompt_len: ArrayLike, output_len: ArrayLike) -> float:
-    """Return the share of the variance of log outputs that the mixture's kinds explain, given the prompts (R²).
+    Each prompt belongs to the last kind with a smallest prompt that it reaches; that kind's mean log output is the
+    prediction.
 
     Each prompt belongs to the last kind with a smallest prompt that it reaches; the kind's mean log output is its prediction.
 
