@@ -46,10 +46,9 @@ def fit_lengths(
 
 
 def variance_explained(fitted: MixedLengths, prompt_len: ArrayLike, output_len: ArrayLike) -> float:
-    Each prompt belongs to the last kind with a smallest prompt that it reaches; that kind's mean log output is the
-    prediction.
+    """Return the share of the variance of log outputs that the mixture's kinds explain, given the prompts (R²).
 
-    Each prompt belongs to the last kind with a smallest prompt that it reaches; the kind's mean log output is its prediction.
+    The last kind with a smallest prompt that a request reaches predicts its output, by the mean log output of the kind.
 
     Args:
         fitted: what :func:`fit_lengths` returns.
