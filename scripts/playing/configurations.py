@@ -43,7 +43,9 @@ def share_prefixes(arguments: dict[str, Any], rng: np.random.Generator) -> None:
     }
     limits = {"max_prompt_len": 40, "max_output_len": 30}
     arguments["workload"] = {**arguments["workload"], "limits": limits, "prefixes": prefixes}
-    arguments["system"] = {**arguments["system"], "prefix_cache": "computed", "prefix_block": unit}
+    rule = ("lru", "fixed:user=2.0,tool=inf")[int(rng.integers(2))]
+    cache = {"prefix_cache": "computed", "prefix_block": unit, "cache_rule": rule}
+    arguments["system"] = {**arguments["system"], **cache}
 
 
 def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
