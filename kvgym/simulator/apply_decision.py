@@ -348,6 +348,7 @@ def allocate_memory(run: Run, i: int) -> int:
     w.kv_allocated -= shared
     w.kv_shared += shared
     end_pin_found_by(cache_of(run), i)
+    run.prefix[i].to_prefill = r.num_prefill_left
     hit, known = run.prefix[i].num_units * unit, r.num_kv_tokens + r.num_prefill_left
     w.batch_hits += hit
     if r.num_kv_tokens > hit:

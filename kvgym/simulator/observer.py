@@ -215,6 +215,8 @@ class Follower:
         admitted = simulation.admit[k, : now[1] - then[1]].astype(np.int64)
         evicted = before[simulation.evict[k, : now[2] - then[2]]]
         self._left[evicted] = simulation.requests["num_prefill_left"][evicted]
+        if len(simulation.prefix) > 0:
+            self._left[admitted] = simulation.prefix["to_prefill"][admitted]  # less what they found
         members = np.concatenate([before[~np.isin(before, evicted)] if len(evicted) else before, admitted])
         runs = w["phase"] == BUSY or bool((rows["worker"] == k).any())
         if runs:

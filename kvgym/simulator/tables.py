@@ -247,6 +247,7 @@ PREFIX = np.dtype(
         ("most", "i4"),  # most units that it may find while it waits
         ("num_units", "i4"),  # found while it waits; held, and open to others, while it is active
         ("left", "i4"),  # units that it gave up last, and pinned if it is
+        ("to_prefill", "i4"),  # tokens that were left to prefill when it started last
         (
             "before",
             "i4",

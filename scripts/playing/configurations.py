@@ -43,8 +43,13 @@ def share_prefixes(arguments: dict[str, Any], rng: np.random.Generator) -> None:
     }
     limits = {"max_prompt_len": 40, "max_output_len": 30}
     arguments["workload"] = {**arguments["workload"], "limits": limits, "prefixes": prefixes}
-    rule = ("lru", "fixed:user=2.0,tool=inf")[int(rng.integers(2))]
-    cache = {"prefix_cache": "computed", "prefix_block": unit, "cache_rule": rule}
+    rules = ("lru", "fixed:user=2.0,tool=inf", "reload_cost", "clairvoyant")
+    cache = {
+        "prefix_cache": ("computed", "scheduled")[int(rng.integers(2))],
+        "prefix_block": unit,
+        "cache_rule": rules[int(rng.integers(len(rules)))],
+        "sessions": ("open", "closed")[int(rng.integers(2))],
+    }
     arguments["system"] = {**arguments["system"], **cache}
 
 
@@ -59,7 +64,15 @@ def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
     scenario = one(*(name for name in names if load_scenario(name).workers == 1))
     arguments: dict[str, Any] = {
         "action": one(
-            "admit_evict", "admit_count", "flags", "knobs", "tokens", "rank", "rank_scores", "priority"
+            "admit_evict",
+            "admit_count",
+            "flags",
+            "knobs",
+            "tokens",
+            "rank",
+            "rank_scores",
+            "priority",
+            "keep",
         ),
         "scenario": scenario,
         "observation": one("flat", "dict", "rllib"),
@@ -100,7 +113,7 @@ def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
         arguments["information"] = information
     elif rng.random() < 0.3 or load_scenario(scenario).make_workload().sample(0).predicted_output_len is None:
         arguments["information"] = []
-    if arguments["action"] == "priority":
+    if arguments["action"] in ("priority", "keep"):
         arguments.setdefault("information", [])
     shown = arguments.get("information", ["predicted_length"])
     arguments["queue_order"] = one(
@@ -111,6 +124,8 @@ def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
         arguments["features"] = [n for n in ("rank", "priority", "saved_duration") if rng.random() < 0.5]
     if arguments["action"] == "priority":
         arguments |= {"scheduler": one("ranked", "work_conserving_sjf"), "ask_every": one(0, 1, 5)}
+    if arguments["action"] == "keep":
+        arguments |= {"scheduler": one("fcfs", "vllm_v1", "sarathi"), "lifetimes": one([0.5, 4.0], [])}
     if arguments["action"] == "rank_scores" and rng.random() < 0.5:
         arguments["weights"] = {"cost": 0.8, "gate": 1.0, "value": 0.05}
     if rng.random() < 0.3:
@@ -125,7 +140,7 @@ def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
     for name, kinds in SECOND_VERSIONS.items():
         if arguments["action"] in kinds:
             arguments[name] = one(False, True)
-    if "kv_capacity" in arguments and rng.random() < 0.4:
+    if "kv_capacity" in arguments and (rng.random() < 0.4 or scenario == "agent-sessions"):
         share_prefixes(arguments, rng)
         if rng.random() < 0.7:
             arguments["features"] = [*arguments.get("features", ()), "prefix_cache"]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from helpers.amount import number
 from helpers.random_runs import RandomPolicy, rules_of, systems, tables
 from kvgym import make_batch_time, simulate
+from kvgym.contract.cases import requests, with_common_prefixes
 from kvgym.errors import InvalidDecisionError, LivelockError
 from kvgym.policy import POLICIES, Decision, Policy, PolicyInfo
 from kvgym.simulator.observer import Observer
@@ -20,6 +21,7 @@ from kvgym.simulator.system import System, Worker
 from kvgym.simulator.tables import FUTURE
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.forecasts import Forecasts
+from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 
 UNIT = make_batch_time({"kind": "unit"})
@@ -173,6 +175,21 @@ def test_the_end_of_a_transfer_that_comes_too_late():
     assert notes.heard[-1] == ("ended", 5.5)
 
 
+@pytest.mark.parametrize("rule", ["computed", "scheduled"])
+def test_what_a_prefix_cache_gives_is_not_prefilled(rule):
+    # Units of 2. Request 0 fills two, and request 1 finds both; request 2, with the prompt of request 0, computes the
+    # second one, as one token must be computed.
+    hashes = BlockHashes.from_rows([[0, 1], [0, 1, 2], [0, 1]], [4, 5, 4], 2)
+    table = RequestTable.from_columns(
+        arrival_time=[0, 1.5, 9], prompt_len=[4, 5, 4], output_len=[1, 1, 1], hashes=hashes
+    )
+    system = System(kv_capacity=12, batch_time=UNIT, block_size=2, prefix_cache=rule)
+    notes = Notes()
+    result = simulate(system, table, "fcfs", observer=notes, log=True)
+    assert [h[3] for h in notes.heard if h[0] == "ran"] == [[(0, 4, 0)], [(1, 1, 0)], [(2, 2, 0)]]
+    check(notes.heard, notes.batches, result, table)
+
+
 def check(heard, batches, result, table):
     """Check that reported events are in order and add up to the records and the log."""
     times = [h[1] for h in heard if h[0] != "ran"]
@@ -218,6 +235,16 @@ def test_reported_events_add_up(table, system, seed, name):
         watched = simulate(system, table, policy, seed=seed, log=True, observer=notes)
     equal(plain, watched)
     check(notes.heard, notes.batches, plain, table)
+
+
+def test_reported_events_with_a_prefix_cache_and_evictions_add_up():
+    table = with_common_prefixes(requests(3, 40), 4, 1)
+    for rule, progress in (("computed", "recompute"), ("computed", "kept"), ("scheduled", "recompute")):
+        system = System(60, UNIT, block_size=2, prefix_cache=rule, progress_on_evict=progress)
+        notes = Notes()
+        result = simulate(system, table, "fcfs", log=True, observer=notes)
+        assert result.worker["total_hit_resumed"].sum() > 0 or progress == "kept"
+        check(notes.heard, notes.batches, result, table)
 
 
 @settings(deadline=None, max_examples=number(40, 20))

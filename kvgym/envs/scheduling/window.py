@@ -35,6 +35,12 @@ def attained_level(num_delivered_tokens: int) -> int:
     return max(math.frexp(float(num_delivered_tokens))[1] - 6, 0)
 
 
+@jit_inline
+def is_sorted(settings: Any) -> bool:
+    """Return whether the window is sorted by a key of each request; the rest are in a heap."""
+    return bool(settings.order != ORDER_QUEUE and settings.order != ORDER_RANK)
+
+
 @jit
 def order_key(settings: Any, requests: Any, i: int) -> int:
     """Return the key by which request ``i`` is sorted in the window."""
@@ -103,7 +109,7 @@ def window_update(e: Env) -> None:
         last = episode.num_window - 1
         episode.cursor = w.queue_head if last < 0 else requests[window[last]].queue_next
         window_refill(settings, episode, window, e.heap, requests)
-    elif settings.order != ORDER_RANK:
+    elif is_sorted(settings):
         for j in range(w.num_queued):
             window_insert(settings, episode, window, e.heap, requests, e.run.queued[j])
     episode.returned, episode.admitted, episode.taken = returned, w.total_admitted, 0
@@ -128,5 +134,5 @@ def window_remove(settings: Any, episode: Any, window: Any, heap: Any, requests:
         if window[q] == i:
             window_take(settings, episode, window, heap, requests, q)
             return
-    if settings.order != ORDER_QUEUE and settings.order != ORDER_RANK:
+    if is_sorted(settings):
         heap_remove(heap, 0, order_key(settings, requests, i))

@@ -37,6 +37,7 @@ from kvgym.envs.scheduling.components import ObservationPart, observation_kernel
 from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.revealed import saturate, slack
 from kvgym.envs.scheduling.tables import MOST_CLASSES, Env
+from kvgym.envs.scheduling.window import is_sorted, window_insert, window_remove
 from kvgym.policy import Policy, SystemInfo
 from kvgym.simulator.tables import UNKNOWN, WAITING
 
@@ -97,8 +98,13 @@ def take_answer(e: Env, i: int, answer: float) -> None:
     w, r = e.run.w, e.run.requests[i]
     length = np.int32(max(1.0, np.rint(2.0**answer)))
     w.outstanding_tokens += length - max(r.predicted_len, 0)
+    arrives, by_key = e.notes[ASKED] == i, is_sorted(e.settings)
+    if arrives and by_key:
+        window_remove(e.settings, e.episode, e.window, e.heap, e.run.requests, i)
     r.predicted_len = length
-    if e.notes[ASKED] == i:
+    if arrives:
+        if by_key:  # its place may depend on its predicted length
+            window_insert(e.settings, e.episode, e.window, e.heap, e.run.requests, i)
         e.notes[ASKED] += 1.0
         for q in range(e.seen_waiting.shape[0]):
             if e.seen_waiting[q].request == i + 1:
