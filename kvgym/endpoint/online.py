@@ -55,13 +55,18 @@ class OnlineRun:
         num_requests: requests so far.
 
     Raises:
-        ConfigError: the system has several workers, or the policy needs classes.
+        ConfigError: the system has several workers or closed sessions, or the policy needs classes.
     """
 
     def __init__(self, system: System, policy: Policy, *, seed: int = 0, most: int = MOST) -> None:
         if system.workers:
             raise ConfigError(
                 f"{len(system.all_workers)} workers: a run with requests that are not known beforehand has one worker"
+            )
+        if system.sessions != "open":
+            raise ConfigError(
+                f"sessions = {system.sessions}: the caller of this run decides when the next turn arrives; set sessions "
+                "to open"
             )
         longest = max(1, system.usable_capacity - 1)
         known = {"predicted_length", "length_interval"} & policy.info.needs

@@ -356,15 +356,20 @@ class System:
             )
         return self.rule.code != LRU and table.session_id is not None
 
-    def check_whole_prompts(self, what: str) -> None:
-        """Check that every request computes and holds its whole prompt itself.
+    def check_independent(self, what: str) -> None:
+        """Check that arrivals do not depend on the schedule, and that every request computes its whole prompt itself.
 
         Args:
             what: what depends on it, the subject of the message.
 
         Raises:
-            ConfigError: there is a prefix cache.
+            ConfigError: sessions are closed, or there is a prefix cache.
         """
+        if self.sessions != "open":
+            raise ConfigError(
+                f"{what} needs the same arrivals for every schedule, and does not hold with sessions = "
+                f"{self.sessions}; set it to open"
+            )
         if self.prefix_unit:
             raise ConfigError(
                 f"{what} assumes that every request computes its whole prompt, and does not hold with prefix_cache = "

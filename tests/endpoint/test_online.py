@@ -103,3 +103,5 @@ def test_requests_that_cannot_be_served():
         run.add(0.1, 1, 1)
     with pytest.raises(ConfigError, match="2 workers"):
         OnlineRun(SYSTEM.replicate(2), make_policy("fcfs"), most=1)
+    with pytest.raises(ConfigError, match="sessions = closed: the caller of this run decides"):
+        OnlineRun(replace(SYSTEM, sessions="closed"), make_policy("fcfs"), most=1)

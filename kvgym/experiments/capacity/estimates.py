@@ -251,9 +251,9 @@ def check_equal_workers(load: Load) -> None:
     """Check that a load can run on equal workers, and that equation (1) holds for them.
 
     Raises:
-        ConfigError: the scenario has groups of workers, or a prefix cache.
+        ConfigError: the scenario has groups of workers, a prefix cache, or closed sessions.
     """
-    load.scenario.make_system().check_whole_prompts("the number of workers by theory")
+    load.scenario.make_system().check_independent("the number of workers by theory")
     if not isinstance(load.scenario.workers, int):
         raise ConfigError(
             f"scenario {shown(load.scenario.name)} has groups of workers; provisioning needs equal workers: use a "

@@ -239,6 +239,12 @@ def test_targets_are_needed():
         provision(HEAVY, (), ["vllm_v1"])
 
 
+def test_closed_sessions_are_refused():
+    message = "the number of workers by theory needs the same arrivals for every schedule"
+    with pytest.raises(ConfigError, match=message):
+        provision("agent-sessions", ["ttft_p99<1"], ["fcfs"])
+
+
 def test_groups_of_workers_are_refused():
     with pytest.raises(ConfigError, match="groups of workers"):
         provision("a100-llama3-8b-disaggregated", TARGETS, ["dist_serve"])

@@ -174,12 +174,7 @@ def check_boundable(table: RequestTable, system: System, metric: str) -> None:
             f"output_kv = {system.output_kv}: bounds count the KV of each output token at once, which takes more "
             "memory; bound a system with output_kv = at_once"
         )
-    if system.sessions != "open":
-        raise ConfigError(
-            f"sessions = {system.sessions}: arrivals then depend on the schedule, and a bound needs the same for all; "
-            "bound a system with sessions = open"
-        )
-    system.check_whole_prompts("a bound")
+    system.check_independent("a bound")
     system.check_fits(table)
 
 

@@ -159,6 +159,8 @@ def test_metrics_and_systems_without_bound_are_rejected():
         bound_calibrated(table, System(10, UNIT, horizon=5.0))
     with pytest.raises(ConfigError, match="a bound assumes that every request computes its whole prompt"):
         bound_calibrated(table, System(10, UNIT, prefix_cache="computed"))
+    with pytest.raises(ConfigError, match="a bound needs the same arrivals for every schedule"):
+        bound_calibrated(table, System(10, UNIT, sessions="closed"))
     with pytest.raises(ConfigError, match="output_kv = next_iteration: bounds count the KV"):
         bound_calibrated(table, System(10, UNIT, output_kv="next_iteration"))
     with pytest.raises(ConfigError, match="no requests"):
