@@ -1,6 +1,7 @@
 """Runs with requests that are not known beforehand have the times of those that know them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
