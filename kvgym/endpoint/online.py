@@ -65,8 +65,8 @@ class OnlineRun:
             )
         if system.sessions != "open":
             raise ConfigError(
-                f"sessions = {system.sessions}: the caller of this run decides when the next turn arrives; set sessions "
-                "to open"
+                f"sessions = {system.sessions}: the caller of this run decides when the next turn arrives; set "
+                "sessions to open"
             )
         longest = max(1, system.usable_capacity - 1)
         known = {"predicted_length", "length_interval"} & policy.info.needs

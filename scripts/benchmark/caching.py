@@ -1,8 +1,8 @@
 """CPU time of runs with a prefix cache compared with the same runs without, by policy and unit.
 
-Requests of a trace with block hashes, on one H100 with Llama-3-8B, blocks of 16 tokens. The runs take turns; the figure is
-the least process CPU time of each. Requests that find a part of their prompt make fewer iterations, so the ratio is of
-whole runs.
+Requests of a trace with block hashes, on one H100 with Llama-3-8B, blocks of 16 tokens. The runs take turns; a figure
+is the least process CPU time of one. Requests that find a part of their prompt make fewer iterations, so the ratio is
+of whole runs.
 
     python scripts/benchmark/caching.py --trace mooncake_conversation.jsonl   # about half a minute
     python scripts/benchmark/caching.py --smoke                               # seconds, to test that it runs

@@ -13,6 +13,7 @@ from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError
 from kvgym.policy import make_policy
+from kvgym.simulator.tables import WAITING
 
 SMALL = {
     "num_requests": 60, "rate": 40.0, "kv_capacity": 700,
@@ -79,6 +80,25 @@ def test_requests_are_asked_for_in_order_and_before_the_scheduler_decides(reques
     order = np.argsort(env.result().requests["start_time"])
     assert order.tolist() == [1, 2, 0]
     assert info["completed"]
+
+
+def test_answers_sort_the_queue_window():
+    env = ServingEnv(
+        action="priority", scheduler="ranked", unit_actions=False, information=("predicted_length",),
+        queue_order="predicted", queue_window=3, **{**SMALL, **NOISY, "kv_capacity": 700},
+    )  # fmt: skip
+    env.reset(seed=4)
+    rng, ended, most = np.random.default_rng(0), False, 0
+    while not ended:
+        *_, terminated, truncated, _ = env.step(rng.uniform(0.0, 8.0, 1))
+        ended = terminated or truncated
+        block = env.episodes.slots[0].block
+        waiting = np.flatnonzero(block["requests"]["status"] == WAITING)
+        order = np.lexsort((waiting, block["requests"]["predicted_len"][waiting]))
+        shown = block["window"][: int(block["episode"][0]["num_window"])]
+        assert shown.tolist() == waiting[order][:3].tolist()
+        most = max(most, len(waiting))
+    assert most > 10
 
 
 class Steady:
