@@ -36,6 +36,7 @@ from kvgym.baselines.ranked.layout import (
     prompts_at,
     slots_at,
 )
+from kvgym.baselines.ranked.lengths import uncount_waiting
 from kvgym.baselines.ranked.scoring import entry_bias, too_long
 from kvgym.baselines.ranked.waiting import end_walk, first_waiting, pass_first
 from kvgym.baselines.ranked.worth import (
@@ -323,6 +324,7 @@ def carry_out(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> Non
             else:
                 admit(decision, ~item)
             memory.reals[SCORES + ~item] = math.nan  # it is scored again as an active request
+            uncount_waiting(view, memory, ~item)
     end_walk(view, memory)
     for j in range(state[NUM_TAKEN], state[listed - 1]):  # not an item of the batch
         pause(decision, active[state[slot_of + state[listed + j]]])

@@ -68,7 +68,12 @@ SUM_LOG_OUTPUT = LAST + 1  # sum over all arrivals of the log of the output expe
 PROMPT_TIME = SUM_LOG_OUTPUT + 1  # time that a prompt token adds to the shortest batch, s
 FIRST_DUE = PROMPT_TIME + 1  # earliest due time of the active requests' next tokens, s
 DECODE_WORTH = FIRST_DUE + 1  # mean worth of a decode at the last ranking
-SCORES = DECODE_WORTH + 1
+COST_BEFORE = DECODE_WORTH + 1  # costs before the last update, of one group and kind
+LEAST_CHANGE = (
+    COST_BEFORE + max(TOKEN_BINS, RATIO_BINS) + 1
+)  # smallest ratio of a cost to the one before, at most 1
+MOST_CHANGE = LEAST_CHANGE + 1  # largest ratio, at least 1
+SCORES = MOST_CHANGE + 1
 # By request: scores and external additions to them, n numbers each; then four notes for each request, side by side
 # because they are needed together. Then, A numbers each: scores of the list of active requests; their next due times,
 # replaced after a ranking by the gaps allowed between tokens; scores of the list of prompts, also used to merge
@@ -80,7 +85,9 @@ deadline's part; the longest gap allowed between tokens (-inf: an objective has 
 when this was computed); and the remaining output."""
 
 # Whole numbers: finished requests; when to learn next; arrived requests; whether any of them has a deadline;
-# decisions since the queue's deadlines were computed, and how many pressed then; whether lengths are known. Of the
+# decisions since the queue's deadlines were computed, and how many pressed then; whether lengths are known; what the
+# queue of requests that press renews (see kvgym.baselines.ranked.waiting), and how many outdated scores this decision
+# may still renew out of turn. Of the
 # list of active requests: the one in the last slot, whether due times are stored, the number of gaps, and whether
 # scores have been renewed since the last sort. Whether the front of a queue is out of order; whether this boundary is
 # between rankings. Of the batch: listed requests in it, entering requests, items, items that run, and tokens of the
@@ -93,6 +100,8 @@ when this was computed); and the remaining output."""
     UNSEEN,
     PRESSED,
     CERTAIN,
+    RENEWING,
+    ALLOWANCE,
     LAST_LISTED,
     DUES_LISTED,
     NUM_GAPS,
@@ -104,16 +113,18 @@ when this was computed); and the remaining output."""
     NUM_ITEMS,
     NUM_RUN,
     LAST_SHARE,
-) = range(18)
+) = range(20)
 # Counts by group and bin.
 TOKEN_COUNTS = LAST_SHARE + 1
 RATIO_COUNTS = TOKEN_COUNTS + GROUPS * TOKEN_BINS
 TOKEN_CENSORED = RATIO_COUNTS + GROUPS * RATIO_BINS
 RATIO_CENSORED = TOKEN_CENSORED + GROUPS * TOKEN_BINS
 STANDING = RATIO_CENSORED + GROUPS * RATIO_BINS
-# After the queue of waiting requests that do not press (2 n + 3): the queue of those that do (2 n + 3), the sorted
+# After the queue of waiting requests that do not press (3 n + 5): the queue of those that do (3 n + 5), the sorted
 # list of active requests (1 + A), the list of those with prompt left (1 + A), items of the batch (A), slots by
-# request (n).
+# request (n), and by request the output tokens with which it is counted as censored while it waits (n; 0: it is not).
+#
+# A queue: two heaps (1 + n each), the front (1 + n), how many of the front have been passed, and which heap is current.
 
 
 @jit_inline
@@ -149,19 +160,25 @@ def prompt_scores_at(view: RuleView) -> Any:
 @jit_inline
 def front_of(view: RuleView, queue: int) -> Any:
     """Return the index in ``memory.state`` of the front of a queue."""
-    return queue + 1 + view.requests.shape[0]
+    return queue + 2 * (1 + view.requests.shape[0])
+
+
+@jit_inline
+def passed_at(view: RuleView, queue: int) -> Any:
+    """Return the index in ``memory.state`` of the number of passed requests of the front; the current heap follows."""
+    return queue + 3 * (1 + view.requests.shape[0])
 
 
 @jit_inline
 def pressing_at(view: RuleView) -> Any:
     """Return the index in ``memory.state`` of the queue of waiting requests that press."""
-    return STANDING + 3 + 2 * view.requests.shape[0]
+    return passed_at(view, STANDING) + 2
 
 
 @jit_inline
 def list_at(view: RuleView) -> Any:
     """Return the index in ``memory.state`` of the length of the list of active requests; their ids follow."""
-    return pressing_at(view) + 3 + 2 * view.requests.shape[0]
+    return passed_at(view, pressing_at(view)) + 2
 
 
 @jit_inline
@@ -180,3 +197,9 @@ def items_at(view: RuleView) -> Any:
 def slots_at(view: RuleView) -> Any:
     """Return the index in ``memory.state`` of the slots of the listed requests, by id."""
     return items_at(view) + view.active.shape[0]
+
+
+@jit_inline
+def censored_at(view: RuleView) -> Any:
+    """Return the index in ``memory.state`` of the output tokens with which waiting requests are counted, by id."""
+    return slots_at(view) + view.requests.shape[0]

@@ -23,11 +23,14 @@ import numpy as np
 from kvgym.baselines.ranked.layout import (
     ARRIVED,
     CERTAIN,
+    COST_BEFORE,
     DEADLINES,
     FIRST_RATIO,
     GROUP_HAZARDS,
     GROUPS,
     HAZARDS,
+    LEAST_CHANGE,
+    MOST_CHANGE,
     NEXT,
     RATIO_BINS,
     RATIO_CENSORED,
@@ -36,7 +39,6 @@ from kvgym.baselines.ranked.layout import (
     RATIO_EDGES,
     RATIOS_PER_OCTAVE,
     SEEN,
-    STANDING,
     STEPS,
     SUM_LOG_OUTPUT,
     TOKEN_BINS,
@@ -45,10 +47,9 @@ from kvgym.baselines.ranked.layout import (
     TOKEN_COUNTS,
     TOKEN_EDGES,
     TOKENS_PER_OCTAVE,
-    front_of,
-    pressing_at,
+    censored_at,
 )
-from kvgym.kernels import WAITING, RuleMemory, RuleView, jit, jit_inline
+from kvgym.kernels import RuleMemory, RuleView, jit, jit_inline
 
 TOKEN_PRIOR, RATIO_PRIOR, CLASS_PRIOR = 2.0, 4.0, 8.0
 """Pseudo-observations in each bin: of lengths, of ratios, and, for a class, of the hazards of all classes together."""
@@ -132,6 +133,8 @@ def learn_group(
     """Estimate the hazards and costs of a group of requests; group 0, all requests, comes first."""
     state, reals, ratios = memory.state, memory.reals, costs == RATIO_COSTS
     counted, hidden, cost = counts + g * bins, censored + g * bins, costs + g * (bins + 1)
+    for b in range(bins + 1):
+        reals[COST_BEFORE + b] = reals[cost + b]
     at_risk = finished = 0
     for b in range(bins):
         at_risk += state[counted + b] + state[hidden + b]
@@ -141,6 +144,7 @@ def learn_group(
     if g > 0 and finished == 0:
         for b in range(bins + 1):
             reals[cost + b] = reals[costs + b]
+        note_change(memory, hidden, cost, bins)
         return
     strength = CLASS_PRIOR if g > 0 else RATIO_PRIOR if ratios else TOKEN_PRIOR
     hazards = HAZARDS if g == 0 else GROUP_HAZARDS
@@ -150,20 +154,37 @@ def learn_group(
         reals[hazards + b] = (state[counted + b] + strength * prior) / (at_risk + strength)
         at_risk -= state[counted + b]
     gittins_costs(reals, hazards, cost, edges, bins)
+    note_change(memory, hidden, cost, bins)
 
 
 @jit
-def count(state: Any, row: Any, tokens: int, lengths: int, ratios: int) -> None:
-    """Count a request with ``tokens`` output tokens in group 0 and in its class."""
+def note_change(memory: RuleMemory, censored: int, costs: int, bins: int) -> None:
+    """Extend the smallest and the largest ratio of costs to those before by the ones that a group's requests use.
+
+    These are the first cost, of requests without output, and those at both ends of a bin with a censored request.
+    """
+    state, reals = memory.state, memory.reals
+    least, most = reals[LEAST_CHANGE], reals[MOST_CHANGE]
+    for b in range(bins + 1):
+        before = reals[COST_BEFORE + b]  # 0 before the first update, when no request has a score
+        used = b == 0 or state[censored + b - 1] > 0 or (b < bins and state[censored + b] > 0)
+        if used and before > 0.0:
+            least, most = min(least, reals[costs + b] / before), max(most, reals[costs + b] / before)
+    reals[LEAST_CHANGE], reals[MOST_CHANGE] = least, most
+
+
+@jit
+def count(state: Any, row: Any, tokens: int, lengths: int, ratios: int, number: int) -> None:
+    """Count ``number`` requests (-1: uncount one) with ``tokens`` output tokens, in group 0 and in the class."""
     g, b = group_of(row), token_bin(tokens)
-    state[lengths + b] += 1
+    state[lengths + b] += number
     if g > 0:
-        state[lengths + g * TOKEN_BINS + b] += 1
+        state[lengths + g * TOKEN_BINS + b] += number
     if row.predicted_len > 0:
         b = ratio_bin(tokens / row.predicted_len)
-        state[ratios + b] += 1
+        state[ratios + b] += number
         if g > 0:
-            state[ratios + g * RATIO_BINS + b] += 1
+            state[ratios + g * RATIO_BINS + b] += number
 
 
 @jit_inline
@@ -173,20 +194,45 @@ def generated(row: Any) -> Any:
 
 
 @jit
-def learn(view: RuleView, memory: RuleMemory) -> None:
-    """Learn hazards and costs of all groups from the counts."""
-    state, w = memory.state, view.worker
-    for place in range(TOKEN_CENSORED, STANDING):
-        state[place] = 0
-    for k in range(w.num_active):
+def count_active(view: RuleView, memory: RuleMemory, number: int) -> None:
+    """Count the output so far of all active requests as censored; with ``number`` -1, uncount it."""
+    for k in range(view.worker.num_active):
         if generated(view.active[k]) > 0:
-            count(state, view.active[k], generated(view.active[k]), TOKEN_CENSORED, RATIO_CENSORED)
-    pressing = pressing_at(view)
-    for place in (STANDING, front_of(view, STANDING), pressing, front_of(view, pressing)):
-        for j in range(state[place]):
-            row = view.requests[state[place + 1 + j]]
-            if row.status == WAITING and row.num_delivered_tokens > 0:
-                count(state, row, row.num_delivered_tokens, TOKEN_CENSORED, RATIO_CENSORED)
+            row = view.active[k]
+            count(memory.state, row, generated(row), TOKEN_CENSORED, RATIO_CENSORED, number)
+
+
+@jit_inline
+def count_waiting(view: RuleView, memory: RuleMemory, i: int) -> None:
+    """Count the output so far of a request that begins to wait as censored."""
+    row = view.requests[i]
+    if row.num_delivered_tokens > 0:
+        memory.state[censored_at(view) + i] = row.num_delivered_tokens
+        count(memory.state, row, row.num_delivered_tokens, TOKEN_CENSORED, RATIO_CENSORED, 1)
+
+
+@jit
+def uncount_waiting(view: RuleView, memory: RuleMemory, i: int) -> None:
+    """Uncount a request that is being admitted or has been moved away, if :func:`count_waiting` has counted it."""
+    tokens = memory.state[censored_at(view) + i]
+    if tokens > 0:
+        memory.state[censored_at(view) + i] = 0
+        count(memory.state, view.requests[i], tokens, TOKEN_CENSORED, RATIO_CENSORED, -1)
+
+
+@jit
+def learn(view: RuleView, memory: RuleMemory, all_current: bool) -> None:
+    """Learn hazards and costs of all groups from the counts, and note by how much costs have changed.
+
+    Args:
+        view: what the policy observes.
+        memory: the policy's memory.
+        all_current: whether no waiting request has a score by earlier costs; else their changes count, too.
+    """
+    state, reals = memory.state, memory.reals
+    least, most = (1.0, 1.0) if all_current else (reals[LEAST_CHANGE], reals[MOST_CHANGE])
+    reals[LEAST_CHANGE] = reals[MOST_CHANGE] = 1.0
+    count_active(view, memory, 1)
     for g in range(GROUPS):
         learn_group(
             memory, g, TOKEN_COUNTS, TOKEN_CENSORED, TOKEN_COSTS, TOKEN_EDGES, TOKEN_BINS, TOKENS_PER_OCTAVE
@@ -197,6 +243,9 @@ def learn(view: RuleView, memory: RuleMemory) -> None:
         learn_group(
             memory, g, RATIO_COUNTS, RATIO_CENSORED, RATIO_COSTS, RATIO_EDGES, RATIO_BINS, RATIOS_PER_OCTAVE
         )
+    count_active(view, memory, -1)
+    reals[LEAST_CHANGE] *= least
+    reals[MOST_CHANGE] *= most
     state[NEXT] = state[SEEN] + max(LEARN_EVERY, state[SEEN] // LEARN_EVERY)
 
 
@@ -206,7 +255,7 @@ def notice_finished(view: RuleView, memory: RuleMemory) -> bool:
     state, w = memory.state, view.worker
     for j in range(w.num_finished):
         row = view.requests[view.finished[j]]
-        count(state, row, row.num_output_tokens, TOKEN_COUNTS, RATIO_COUNTS)
+        count(state, row, row.num_output_tokens, TOKEN_COUNTS, RATIO_COUNTS, 1)
     state[SEEN] += w.num_finished
     return bool(state[SEEN] >= state[NEXT])
 

@@ -1,8 +1,8 @@
-"""A queue of waiting requests by score: a sorted front, as far as recent walks came, and a heap for the rest.
+"""A queue of waiting requests by score: a sorted front, as far as recent walks came, and two heaps for the rest.
 
 A walk visits the first requests and passes them; admitted requests leave at its end. So no decision has to remove
-requests from the heap only to put them back. In ``memory.state``, from ``at``: length and ids of the heap (1 + n),
-length and ids of the front (1 + n), and how many of the front have been passed (1).
+requests from the heap only to put them back. Requests with outdated scores are in a heap of their own, ordered by
+these, and change to the other as they are scored again. :mod:`kvgym.baselines.ranked.layout` describes the memory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kvgym.baselines.ranked.layout import OUT_OF_ORDER, SCORES, front_of
+from kvgym.baselines.ranked.layout import OUT_OF_ORDER, SCORES, front_of, passed_at
 from kvgym.kernels import (
     UNKNOWN,
     WAITING,
@@ -30,24 +30,60 @@ LONGEST = 128
 
 
 @jit_inline
-def passed_at(view: RuleView, at: int) -> Any:
-    """Return the index of the number of passed requests of the front."""
-    return front_of(view, at) + 1 + view.requests.shape[0]
+def heap_of(view: RuleView, memory: RuleMemory, at: int) -> Any:
+    """Return the index of the heap of requests with current scores."""
+    return at + memory.state[passed_at(view, at) + 1] * (1 + view.requests.shape[0])
+
+
+@jit_inline
+def outdated_of(view: RuleView, memory: RuleMemory, at: int) -> Any:
+    """Return the index of the heap of requests with outdated scores."""
+    return at + (1 - memory.state[passed_at(view, at) + 1]) * (1 + view.requests.shape[0])
 
 
 @jit_inline
 def queue_length(view: RuleView, memory: RuleMemory, at: int) -> Any:
     """Return the number of requests in a queue."""
-    return memory.state[at] + memory.state[front_of(view, at)]
+    return memory.state[at] + memory.state[at + 1 + view.requests.shape[0]] + memory.state[front_of(view, at)]
+
+
+@jit_inline
+def queue_halves(view: RuleView, memory: RuleMemory, at: int) -> Any:
+    """Return the length of the shorter of the two heaps, which :func:`queue_outdate` moves request by request."""
+    return min(memory.state[at], memory.state[at + 1 + view.requests.shape[0]])
+
+
+@jit
+def queue_outdate(view: RuleView, memory: RuleMemory, at: int) -> None:
+    """Outdate the scores of all requests; no walk is under way."""
+    state, reals, front, heap = memory.state, memory.reals, front_of(view, at), heap_of(view, memory, at)
+    for j in range(state[front]):
+        ranked_push(state, heap, reals, SCORES, state[front + 1 + j])
+    state[front] = 0
+    first, second = at, at + 1 + view.requests.shape[0]
+    short, long = (first, second) if state[first] <= state[second] else (second, first)
+    while state[short] > 0:
+        ranked_push(state, long, reals, SCORES, state[short + state[short]])
+        state[short] -= 1
+    state[passed_at(view, at) + 1] = 0 if short == first else 1
+
+
+@jit_inline
+def queue_take_outdated(view: RuleView, memory: RuleMemory, at: int) -> Any:
+    """Remove and return a request with an outdated score, in no order; there is one."""
+    old = outdated_of(view, memory, at)
+    i = memory.state[old + memory.state[old]]  # the last place of a heap is free to leave
+    memory.state[old] -= 1
+    return i
 
 
 @jit
 def queue_add(view: RuleView, memory: RuleMemory, at: int, i: int) -> None:
     """Add a scored request; during a walk it joins those not passed yet."""
-    state, reals, front = memory.state, memory.reals, front_of(view, at)
+    state, reals, front, heap = memory.state, memory.reals, front_of(view, at), heap_of(view, memory, at)
     count, passed = state[front], state[passed_at(view, at)]
     if count == 0 or not ranked_before(reals, SCORES, i, state[front + count]):
-        ranked_push(state, at, reals, SCORES, i)
+        ranked_push(state, heap, reals, SCORES, i)
         return
     k, span = passed, count - passed
     while span > 0:  # binary search for its place
@@ -62,7 +98,7 @@ def queue_add(view: RuleView, memory: RuleMemory, at: int, i: int) -> None:
     state[front] = count + 1
     if count >= LONGEST and passed == 0:
         while state[front] > LONGEST // 2:
-            ranked_push(state, at, reals, SCORES, state[front + state[front]])
+            ranked_push(state, heap, reals, SCORES, state[front + state[front]])
             state[front] -= 1
     if k > 0 and ranked_before(reals, SCORES, i, state[front + k]):
         state[OUT_OF_ORDER] = 1
@@ -78,16 +114,21 @@ def front_remove(state: Any, front: int, k: int) -> None:
 
 @jit
 def queue_first(view: RuleView, memory: RuleMemory, at: int) -> Any:
-    """Return the best request not passed yet, UNKNOWN if there is none."""
-    state, front, passed = memory.state, front_of(view, at), passed_at(view, at)
+    """Return the best request with a current score that has not been passed yet, UNKNOWN if there is none."""
+    state, front, passed, heap = (
+        memory.state,
+        front_of(view, at),
+        passed_at(view, at),
+        heap_of(view, memory, at),
+    )
     while True:
         k = state[passed]
         if k < state[front]:
             if view.requests[state[front + 1 + k]].status == WAITING:
                 return state[front + 1 + k]
             front_remove(state, front, k)
-        elif state[at] > 0:
-            state[front + 1 + k] = ranked_pop(state, at, memory.reals, SCORES)
+        elif state[heap] > 0:
+            state[front + 1 + k] = ranked_pop(state, heap, memory.reals, SCORES)
             state[front] += 1
         else:
             return UNKNOWN
@@ -125,14 +166,27 @@ def queue_end_walk(view: RuleView, memory: RuleMemory, at: int) -> None:
 
 
 @jit
+def queue_mend(view: RuleView, memory: RuleMemory, at: int) -> None:
+    """Sort the front again, after a request was added before others that had been passed."""
+    state, first = memory.state, front_of(view, at) + 1
+    for j in range(1, state[first - 1]):
+        i, k = state[first + j], j
+        while k > 0 and ranked_before(memory.reals, SCORES, i, state[first + k - 1]):
+            state[first + k] = state[first + k - 1]
+            k -= 1
+        state[first + k] = i
+
+
+@jit
 def queue_mix(view: RuleView, memory: RuleMemory, at: int) -> Any:
     """Empty a queue; return how many it held. Their ids follow ``at``, unordered, until others are added."""
-    state, front = memory.state, front_of(view, at)
+    state, front, other = memory.state, front_of(view, at), at + 1 + view.requests.shape[0]
     count = state[at]
-    for j in range(state[front]):
-        state[at + 1 + count] = state[front + 1 + j]
-        count += 1
-    state[at] = state[front] = 0
+    for place in (other, front):
+        for j in range(state[place]):
+            state[at + 1 + count] = state[place + 1 + j]
+            count += 1
+    state[at] = state[other] = state[front] = state[passed_at(view, at) + 1] = 0
     return count
 
 
@@ -142,7 +196,11 @@ def queue_forget(view: RuleView, memory: RuleMemory, at: int) -> None:
     state, front = memory.state, front_of(view, at)
     for j in range(view.worker.num_left):
         i = left_request(view, j)
-        if not ranked_forget(state, at, memory.reals, SCORES, i):
+        other = at + 1 + view.requests.shape[0]
+        if not (
+            ranked_forget(state, at, memory.reals, SCORES, i)
+            or ranked_forget(state, other, memory.reals, SCORES, i)
+        ):
             for k in range(state[front]):
                 if state[front + 1 + k] == i:
                     front_remove(state, front, k)

@@ -26,6 +26,7 @@ from kvgym.baselines.ranked.layout import (
     RATIO_EDGES,
     RATIOS_PER_OCTAVE,
     RENEWED,
+    RENEWING,
     SCORES,
     STANDING,
     TOKEN_BINS,
@@ -34,7 +35,13 @@ from kvgym.baselines.ranked.layout import (
     UNSEEN,
     notes_of,
 )
-from kvgym.baselines.ranked.lengths import learn, notice_arrival, notice_finished
+from kvgym.baselines.ranked.lengths import (
+    count_waiting,
+    learn,
+    notice_arrival,
+    notice_finished,
+    uncount_waiting,
+)
 from kvgym.baselines.ranked.scoring import (
     NETWORK_INPUTS,
     added_until,
@@ -46,11 +53,15 @@ from kvgym.baselines.ranked.scoring import (
     rebase_slot,
 )
 from kvgym.baselines.ranked.waiting import (
+    ALL,
+    DEADLINE,
     add_waiting,
+    all_current,
     forget_waiting,
-    note_pressing,
-    press_queue,
+    may_outdate,
+    outdate,
     rate_queue,
+    renew_slice,
 )
 from kvgym.baselines.ranked.weights import MOST_UNITS, WEIGHTS
 from kvgym.compiling.kernel import uncompiled
@@ -60,6 +71,7 @@ from kvgym.kernels import (
     RuleMemory,
     RuleView,
     jit_inline,
+    left_request,
     policy_kernel,
     rule_memory,
 )
@@ -161,29 +173,33 @@ def rate_active(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
 def rate_all(view: RuleView, memory: RuleMemory) -> None:
     """Update the scores of new requests, and of active ones every 4 or 16 batches.
 
-    After lengths have been learned, all scores are updated. Deadlines change scores over time: their part is updated
-    at every ranking for active requests, and for 8 waiting requests per decision on average. With very many active
-    requests, only some boundaries rank all of them, see :func:`~.active.ranks_now`, unless memory is short.
+    After lengths have been learned, all scores are updated, those of waiting requests in slices. Deadlines change
+    scores over time: their part is updated at every ranking for active requests, and for 8 waiting requests per
+    decision on average. With very many active requests, only some boundaries rank all of them, see
+    :func:`~.active.ranks_now`, unless memory is short.
     """
     state, w = memory.state, view.worker
     observe_moment(view, memory)
-    fresh = notice_finished(view, memory)
+    fresh = notice_finished(view, memory) and may_outdate(view, memory)
     if fresh:
-        learn(view, memory)
+        learn(view, memory, all_current(view, memory))
     if w.num_left > 0:
+        for j in range(w.num_left):
+            uncount_waiting(view, memory, left_request(view, j))
         forget_waiting(view, memory)
         forget_active(view, memory)
     for j in range(w.num_queued):
         i = view.queued[j]
         rate_request(view, memory, i)
         notice_arrival(memory, view.requests[i], memory.reals[notes_of(view, i) + OUTPUT])
+        count_waiting(view, memory, i)
         add_waiting(view, memory, i)
     state[UNSEEN] += 1
     if fresh:
-        rate_queue(view, memory, True)
-        note_pressing(view, memory)
-    elif state[DEADLINES] == 1 and state[UNSEEN] > state[PRESSED] // QUEUE_SHARE:
-        press_queue(view, memory)
+        outdate(view, memory, ALL)
+    elif state[DEADLINES] == 1 and state[RENEWING] == 0 and state[UNSEEN] > state[PRESSED] // QUEUE_SHARE:
+        outdate(view, memory, DEADLINE)
+    renew_slice(view, memory, fresh)
     rate_new(view, memory)
     state[BETWEEN] = 0
     if fresh or ranks_now(view) or certain_memory(view) > view.problem.kv_capacity:
@@ -320,5 +336,5 @@ def empty_memory(params: NDArray[np.float64], max_requests: int) -> RuleMemory:
         (RATIO_EDGES, RATIO_BINS, FIRST_RATIO, RATIOS_PER_OCTAVE),
     ):
         reals[at + 1 : at + bins + 1] = first * 2.0 ** (np.arange(1, bins + 1) / per_octave)
-    state = np.zeros(STANDING + 8 + 5 * max_requests + 3 * places, np.int64)
+    state = np.zeros(STANDING + 12 + 8 * max_requests + 3 * places, np.int64)
     return rule_memory(params, state=state, reals=reals)

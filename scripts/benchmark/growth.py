@@ -9,7 +9,11 @@ checkout, two processes run every cell alternately and must make equal decisions
     python scripts/benchmark/growth.py --against PATH      # with another checkout: ratios
     python scripts/benchmark/growth.py --only slai wait    # some policies
     python scripts/benchmark/growth.py --plot docs/images/growth.png
+    python scripts/benchmark/growth.py --longest --only ranked  # single iterations: the longest one against the median
     python scripts/benchmark/growth.py --smoke             # seconds: checks that it runs; its figures mean nothing
+
+With ``--longest`` every iteration is one call, with its fastest of several equal runs, less the cost of a call: the
+fastest iteration of fcfs. Caches are cold after a call from Python, so times are longer than in slices.
 """
 
 from __future__ import annotations
@@ -20,10 +24,12 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 WAITING, ACTIVE = (100, 1_000, 10_000, 100_000), (80, 250, 800, 2_500)
 USUAL_WAITING, USUAL_ACTIVE = 10_000, 80
@@ -34,6 +40,9 @@ TOKENS_EACH, ITERATIONS_EACH, SECONDS_EACH = 200, 85, 0.02
 
 WARM_UP, SLICE, SLICES = 300, 500, 4
 """Iterations before timing, iterations of a slice, and number of slices."""
+
+LONGEST_WAITING, LONGEST_REPEATS = (2_300, 60_000), 4
+"""Waiting requests of the cells, and equal runs of each; every iteration is timed alone."""
 
 SECONDS, REPEATS = 0.8, 15
 """Limits of a cell in a checkout: seconds and repetitions."""
@@ -87,6 +96,59 @@ def chat(burst: int, n: int, rate: float) -> Any:
     )
 
 
+def cell_of(waiting: int, active: int, iterations: int) -> tuple[Any, Any]:
+    """Return the system and the requests of a cell."""
+    from kvgym import System, make_batch_time
+
+    coming = iterations * active // ITERATIONS_EACH
+    batch_time = make_batch_time({"kind": "affine", "constant": SECONDS_EACH})
+    return System(kv_capacity=max(TOKENS_EACH * active, 4_096), batch_time=batch_time), chat(
+        waiting + active, waiting + active + coming, active / ITERATIONS_EACH / SECONDS_EACH
+    )
+
+
+def time_singly(policy: str, waiting: int, active: int, iterations: int, repeats: int) -> NDArray[np.float64]:
+    """Return the CPU nanoseconds of each iteration of a cell after the warm-up, each in its fastest run."""
+    from harness import prepare
+    from kvgym.simulator.loop import run_loop
+
+    times = np.full((repeats, iterations), np.inf)
+    for row in times:
+        simulation, run = prepare(*cell_of(waiting, active, WARM_UP + iterations), policy, True)
+        run(WARM_UP)
+        advance = functools.partial(
+            simulation._until_log_fits, run_loop, (simulation._kernel, *simulation._memory), 1
+        )
+        for k in range(iterations):
+            before = time.thread_time_ns()
+            advance()
+            row[k] = time.thread_time_ns() - before
+    fastest: NDArray[np.float64] = times.min(axis=0)
+    return fastest
+
+
+def print_longest(policies: Sequence[str], smoke: bool) -> list[dict[str, Any]]:
+    """Print and return the rows of ``--longest``."""
+    names = ("policy", "waiting", "median, µs", "99.9 %", "longest", "longest / median")
+    print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
+    size = (50, 1) if smoke else (SLICES * SLICE, LONGEST_REPEATS)
+    rows = []
+    for waiting in (300,) if smoke else LONGEST_WAITING:
+        call = float(time_singly("fcfs", waiting, USUAL_ACTIVE, *size).min())
+        for policy in policies:
+            times = (
+                np.maximum(time_singly(spec_of(policy, False), waiting, USUAL_ACTIVE, *size) - call, 1.0)
+                / 1e3
+            )
+            median, rare, longest = (float(x) for x in np.quantile(times, (0.5, 0.999, 1.0)))
+            rows.append(
+                {"policy": policy, "waiting": waiting, "median": median, "99.9 %": rare, "longest": longest}
+            )
+            cells = (policy, f"{waiting:,}", *(f"{x:.1f}" for x in (median, rare, longest, longest / median)))
+            print(f"| {' | '.join(cells)} |", flush=True)
+    return rows
+
+
 def run_cell(policy: str, waiting: int, active: int, slices: int) -> dict[str, Any]:
     """Run a cell once.
 
@@ -95,15 +157,10 @@ def run_cell(policy: str, waiting: int, active: int, slices: int) -> dict[str, A
         decisions; or an error.
     """
     from harness import prepare
-    from kvgym import System, make_batch_time
     from kvgym.errors import KVGymError
 
-    coming = (WARM_UP + slices * SLICE) * active // ITERATIONS_EACH
-    table = chat(waiting + active, waiting + active + coming, active / ITERATIONS_EACH / SECONDS_EACH)
-    batch_time = make_batch_time({"kind": "affine", "constant": SECONDS_EACH})
-    system = System(kv_capacity=max(TOKENS_EACH * active, 4_096), batch_time=batch_time)
     try:
-        simulation, run = prepare(system, table, policy, True)
+        simulation, run = prepare(*cell_of(waiting, active, WARM_UP + slices * SLICE), policy, True)
         ended = run(WARM_UP)
         times, seen = [], []
         while not ended and len(times) < slices:
@@ -231,10 +288,14 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="another checkout of kvgym")
     parser.add_argument("--only", nargs="+", help="policies, with or without settings")
     parser.add_argument("--plot", type=Path, help="draw the results into this file")
+    parser.add_argument("--longest", action="store_true", help="time iterations one by one")
     options = parser.parse_args()
     from kvgym.policy import POLICIES
 
     policies = options.only or [spec for name in sorted(POLICIES) for spec in VARIANTS.get(name, (name,))]
+    if options.longest:
+        write_json(options.json, {"rows": print_longest(policies, options.smoke)})
+        return
     cells = [("waiting", waiting, USUAL_ACTIVE) for waiting in WAITING]
     cells += [("active", USUAL_WAITING, active) for active in ACTIVE]
     if options.smoke:

@@ -95,16 +95,21 @@ def draw_table(
     if "objectives" in known:
         columns["ttft_slo"] = rng.choice([INF, 5.0, 20.0, 100.0], n) * rng.uniform(0.9, 1.1, n)
         columns["tbt_slo"] = rng.choice([INF, 1.5, 3.0, 10.0], n) * rng.uniform(0.9, 1.1, n)
-    gap = gap or float(rng.choice([0.2, 1.0, 4.0]))
+    if gap is None:
+        gap = float(rng.choice([0.2, 1.0, 4.0]))
     arrival = np.cumsum(rng.exponential(gap, n) * (rng.random(n) < 0.6))
     return RequestTable.from_columns(arrival_time=arrival, prompt_len=prompt, output_len=output, **columns)
 
 
 def with_rough_objectives(rng: np.random.Generator, table: RequestTable) -> RequestTable:
-    """Return the requests with objectives that hundreds of active ones meet only in part."""
+    """Return the requests with objectives that hundreds of active ones meet only in part.
+
+    At most 256 of 800 requests press while they wait: the scores of more are renewed in slices.
+    """
     n = len(table)
     return table.replace(
-        ttft_slo=rng.choice([INF, 20.0, 200.0], n), tbt_slo=rng.choice([INF, 0.6, 2.0, 8.0], n)
+        ttft_slo=rng.choice([INF, 20.0, 200.0], n, p=[0.85, 0.05, 0.1]),
+        tbt_slo=rng.choice([INF, 0.6, 2.0, 8.0], n),
     )
 
 
@@ -338,6 +343,16 @@ def test_more_than_five_hundred_active_requests() -> None:
     }
     met = compare(draw_system(rng, 300_000, 4, UnitBatchTime()), table, weights)
     assert {"ranked at 32th", "ranked at 16th"} <= met.keys(), met
+
+
+@pytest.mark.parametrize("known", ["nothing", "predictions", "classes"])
+def test_outdated_scores_of_long_queues_change_no_decision(known: str) -> None:
+    """Scores of hundreds of waiting requests are renewed in slices, as if all were at once."""
+    rng = np.random.default_rng(0)
+    table = draw_table(rng, 300, 60, INFORMATION[known], gap=0.0)
+    weights = draw_weights(rng) | {"hidden": 0, "network": ()}
+    system = dataclasses.replace(draw_system(rng, 200, 1, TIMES[1]), horizon=120.0)
+    compare(system, table, weights)
 
 
 @pytest.mark.parametrize("known", ["nothing", "objectives"])

@@ -64,3 +64,12 @@ def test_what_is_drawn(benchmarks, tmp_path):
     ]
     growth.plot(rows, tmp_path / "growth.png")
     assert (tmp_path / "growth.png").stat().st_size > 5_000
+
+
+def test_iterations_are_timed_one_by_one(benchmarks, monkeypatch, capsys):
+    growth = benchmarks("growth")
+    monkeypatch.setattr(growth, "WARM_UP", 20)
+    rows = growth.print_longest(["fcfs"], True)
+    assert rows[0]["policy"] == "fcfs"
+    assert 0 < rows[0]["median"] <= rows[0]["99.9 %"] <= rows[0]["longest"]
+    assert capsys.readouterr().out.splitlines()[-1].startswith("| fcfs | 300 | ")
