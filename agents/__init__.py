@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from kvgym.agents.evolution.model import EvolvedModel
     from kvgym.agents.library import agent_names, load_agent, load_router
     from kvgym.agents.runs.config import load_training, training_names
+    from kvgym.agents.runs.result import TrainingResult
     from kvgym.agents.runs.trainers import resume, train
     from kvgym.agents.sb3 import export
     from kvgym.agents.sb3.config import TrainConfig
     from kvgym.agents.sb3.networks import policy_for
-    from kvgym.agents.sb3.training import TrainingResult
     from kvgym.agents.sb3.vec_env import make_sb3_env
     from kvgym.agents.trained.numpy_model import NumpyModel
 else:
@@ -38,7 +38,7 @@ else:
             "sb3.networks": "policy_for",
             "trained.numpy_model": "NumpyModel",
             "runs.trainers": "resume train",
-            "sb3.training": "TrainingResult",
+            "runs.result": "TrainingResult",
             "sb3.vec_env": "make_sb3_env",
         },
         "sb3.export",

@@ -20,8 +20,8 @@ def read_curve(folder: Path) -> dict[str, Any]:
     """Return the learning curve of a training run, JSON-able.
 
     Evolution: ``x`` in CPU minutes; ``y`` is the gain of the best centre so far over the references of the held-out
-    services, in per cent of the objective. Gradients: ``x`` in million environment steps; ``y`` is the evaluation
-    metric, and ``baselines`` its value for each baseline on the same requests.
+    services, in per cent of the objective. Gradients: ``x`` in million environment steps, or CPU minutes of
+    ``reinforce``; ``y`` is the evaluation metric, and ``baselines`` its value for each baseline on the same requests.
 
     Args:
         folder: of ``kvgym train``.
@@ -57,6 +57,12 @@ def _curve(folder: Path, config: Any, rows: list[dict[str, str]]) -> dict[str, A
             "length": int(rows[-1]["generation"]), "unit": "generations",
         }  # fmt: skip
     metric = config.evaluation.metric
+    if "updates" in rows[0]:
+        return {
+            **found, "baselines": _baselines(folder, metric), "x_label": "CPU minutes", "y_label": metric,
+            "x": [float(row["cpu_seconds"]) / 60 for row in rows], "y": [float(row[metric]) for row in rows],
+            "length": int(rows[-1]["updates"]), "unit": "updates",
+        }  # fmt: skip
     return {
         **found, "baselines": _baselines(folder, metric), "x_label": "million environment steps", "y_label": metric,
         "x": [int(row["steps"]) / 1e6 for row in rows], "y": [float(row[metric]) for row in rows],

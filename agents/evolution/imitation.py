@@ -11,7 +11,7 @@ True lengths are used only here; the result is weights like any others.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, cast
 
@@ -144,6 +144,7 @@ def imitate(
     network: Weight,
     how: Imitation,
     seed: int,
+    report: Callable[[str], None] | None = None,
 ) -> tuple[tuple[float, ...], ImitationReport]:
     """Fit the network of a policy to the changes by true lengths; equal arguments give equal bits.
 
@@ -154,6 +155,7 @@ def imitate(
         network: the weight with its numbers, :func:`network_of`.
         how: amount of data, and settings of the fit.
         seed: seed of all random numbers.
+        report: called with a line of progress after each service, and before the fit.
 
     Returns:
         The numbers of the network, and a report.
@@ -170,12 +172,16 @@ def imitate(
         moments = list(_moments(services.draw(int(own)), made, how, rng))
         if moments:
             (validation if k % VALIDATION == VALIDATION - 1 else played).append(moments)
+        if report is not None:
+            report(f"imitation: {k + 1:,} of {how.services:,} services")
     if not played:
         raise ConfigError(
             f"imitate: none of {how.services} services had two requests present at a moment; give "
             f"more load, or moments more often than every = {how.every} decisions"
         )
     examples = _together(played, how)
+    if report is not None:
+        report(f"imitation: fitting the network to {len(examples.features):,} requests")
     features = examples.features.shape[1]
     numbers = fit_network(
         examples,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,8 +29,22 @@ from kvgym.utils.reading import (
     shipped_texts,
     validate_fields,
 )
+from kvgym.workloads.base import TRACE_SUFFIXES
 
 DEFAULT_TRAINING = "default"
+
+SERVICE_TRAINING = "service"
+"""Configuration for a scenario of the user, if none is named."""
+
+
+MOST_DRAWN = 1000
+"""Largest number of requests of an episode that are drawn from a trace."""
+
+_OF_SERVICE = (
+    "scenario", "hardware", "engine", "batch_time", "kv_capacity", "block_size", "workload", "num_requests", "rate",
+    "system", "load", "horizon",
+)  # fmt: skip
+"""Environment arguments that describe the service."""
 
 
 class Part(Description):
@@ -69,7 +84,7 @@ class TrainingConfig(Part):
 
     @property
     def length(self) -> int:
-        """Length of the run, in environment steps or generations."""
+        """Length of the run, in environment steps, updates or generations."""
         return int(getattr(self, self.LENGTH))
 
     @abstractmethod
@@ -109,6 +124,11 @@ KINDS = (
         runner="kvgym.agents.sb3.training",
     ),
     Kind(
+        algorithms=("reinforce",),
+        config="kvgym.agents.reinforce.config:ReinforceConfig",
+        runner="kvgym.agents.reinforce.training",
+    ),
+    Kind(
         algorithms=("cma_es", "openai_es"),
         config="kvgym.agents.evolution.config:EvolutionConfig",
         runner="kvgym.agents.evolution.training",
@@ -139,6 +159,7 @@ def load_training(
     name_or_path: str | Path = DEFAULT_TRAINING,
     overrides: Iterable[str] | Mapping[str, Any] = (),
     length: int | None = None,
+    scenario: str | None = None,
 ) -> TrainingConfig:
     """Return a training configuration.
 
@@ -146,7 +167,9 @@ def load_training(
         name_or_path: name (``kvgym list training``), or a YAML file.
         overrides: ``"dotted.key=value"`` with the value in YAML, e.g. ``"env.rate=20"`` or
             ``"network.hidden=[64, 64]"``; or a mapping of dotted keys to values.
-        length: length of the run in environment steps or generations; None = the configuration's.
+        length: length of the run in environment steps, updates or generations; None = the configuration's.
+        scenario: name or file of a scenario, or a trace file, to train for instead of the configuration's services or
+            environments; overrides come after it.
 
     Raises:
         UnknownNameError: kvgym ships no configuration of that name.
@@ -161,10 +184,48 @@ def load_training(
             raise UnknownNameError("training configuration", name_or_path, list(texts))
         text, name, place = texts[name_or_path], name_or_path, name_or_path
     fields = parse_fields(text, f"training {place}")
+    if scenario is not None:
+        fields = trained_for(fields, scenario)
     pairs = overrides.items() if isinstance(overrides, Mapping) else [pair(text) for text in overrides]
     for key, value in pairs:
         put(fields, key, value)
     return make_training({"name": name, **fields}, place, length)
+
+
+def trained_for(fields: Mapping[str, Any], scenario: str) -> dict[str, Any]:
+    """Return the fields of a configuration with a scenario instead of its services or environments.
+
+    Args:
+        fields: by name.
+        scenario: name or file of a scenario, or a trace file. Requests of a trace are drawn from it at its mean rate,
+            with unknown output lengths, so that every seed has others.
+
+    Raises:
+        ConfigError: the trace has no arrival times.
+    """
+    own: dict[str, Any] = {"scenario": scenario}
+    if Path(scenario).suffix.lower() in TRACE_SUFFIXES:
+        from kvgym.workloads.traces import load_trace  # slow to import
+
+        trace = load_trace(scenario)
+        if not (trace.has_times and math.isfinite(trace.mean_rate)):
+            raise ConfigError(
+                f"{scenario} has no arrival times; write a scenario file with a rate, and give that"
+            )
+        own = {
+            "workload": {
+                "name": Path(scenario).name,
+                "lengths": {"kind": "trace", "path": scenario, "mode": "resample"},
+                "arrivals": {"kind": "poisson", "rate": trace.mean_rate},
+                "num_requests": min(len(trace), MOST_DRAWN),
+                "predictions": {"kind": "none"},
+            }
+        }
+    if "services" in fields:
+        return {**fields, "services": {"families": [own]}}
+    kept = {name: x for name, x in fields.items() if name not in ("variants", "curriculum")}
+    env = {name: x for name, x in (fields.get("env") or {}).items() if name not in _OF_SERVICE}
+    return {**kept, "env": {**env, **own}}
 
 
 def make_training(

@@ -42,6 +42,7 @@ class TrainingLog:
         self._value = math.nan
         self._began = self._last = time.monotonic()
         self._first: int | None = None
+        self._noted = False
 
     def evaluated(self, done: int, value: float) -> None:
         """Record the result of an evaluation.
@@ -73,9 +74,17 @@ class TrainingLog:
             text += f", {duration(spent * (self._length - done) / made)} left"
         return text
 
+    def note(self, line: str) -> None:
+        """Write a line about what comes before the first step, at most once a minute after the first."""
+        if not self._noted or time.monotonic() - self._last >= INTERVAL:
+            self._noted = True
+            self._put(line)
+
     def _write(self, done: int) -> None:
+        self._put(self.line(done))
+
+    def _put(self, line: str) -> None:
         self._last = time.monotonic()
-        line = self.line(done)
         stamp = datetime.datetime.now().isoformat(" ", "seconds")
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with open_plain(self._file, "a") as file:

@@ -31,7 +31,7 @@ def train(
         echo: called with each line of ``train.log``: the progress, once a minute and at evaluations.
 
     Returns:
-        The result: a :class:`kvgym.agents.sb3.run.TrainingResult`, or
+        The result: a :class:`kvgym.agents.runs.result.TrainingResult`, or
         :class:`kvgym.agents.evolution.run.EvolutionResult`.
 
     Raises:

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from kvgym.agents.runs.config import Part, TrainingConfig, known_metric, number
+from kvgym.agents.runs.config import Part, TrainingConfig, number
+from kvgym.agents.runs.evaluation import EvaluationConfig
 from kvgym.agents.runs.limits import MAX_COUNT, MAX_LAYERS, MAX_STEPS, MAX_UNITS, check_ranges
 from kvgym.agents.trained.header import OUTPUTS
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, shown
-from kvgym.utils.checks import MAX_SEEDS
 
 Algorithm = Literal["maskable_ppo", "ppo", "a2c", "dqn"]
 
@@ -64,39 +64,6 @@ class WarmStart(Part):
     epochs: int = Field(default=5, ge=1, le=10_000)
     action: tuple[int, ...] | int | None = None
     probability: float = Field(default=0.7, gt=0, lt=1)
-
-
-class EvaluationConfig(Part):
-    """Periodic evaluation, greedy and masked, always on the same requests.
-
-    Attributes:
-        interval: environment steps between evaluations; a checkpoint follows each.
-        seeds: number of workloads.
-        first_seed: seed of the first; ``kvgym evaluate`` and ``kvgym compare`` use other seeds by default.
-        metric: reported metric, see :mod:`kvgym.metrics`.
-        select: criterion for the best agent: ``"metric"``, or ``"return"``, the mean return (with ``reward_reference``
-            the relative improvement over it, in which light and heavy load weigh the same).
-        env: changes of the environment arguments.
-        baselines: policies to report on the same requests.
-    """
-
-    interval: int = Field(default=100_000, ge=1, le=MAX_STEPS)
-    seeds: int = Field(default=8, ge=1, le=MAX_SEEDS)
-    first_seed: int = Field(default=1_000_000, ge=0, le=2**63)
-    metric: str = "e2e_latency_mean"
-    select: Literal["metric", "return"] = "metric"
-    env: dict[str, Any] = Field(default_factory=dict)
-    baselines: tuple[str, ...] = ()
-
-    @property
-    def workload_seeds(self) -> range:
-        """Seeds of the workloads."""
-        return range(self.first_seed, self.first_seed + self.seeds)
-
-    @field_validator("metric")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        return known_metric(value)
 
 
 class TrainConfig(TrainingConfig):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,11 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from kvgym.agents.runs.checkpoints import REMEDY, save_checkpoint
+from kvgym.agents.runs.evaluation import Evaluator
 from kvgym.agents.runs.folder import write_curve
 from kvgym.agents.runs.limits import MAX_STEPS
 from kvgym.agents.runs.progress import TrainingLog
+from kvgym.agents.runs.result import TrainingResult
 from kvgym.agents.sb3.algorithms import make_environments, make_model, wrap
 from kvgym.agents.sb3.callbacks import (
     SHOWN,
@@ -24,7 +25,6 @@ from kvgym.agents.sb3.callbacks import (
     fresh_start,
 )
 from kvgym.agents.sb3.config import TrainConfig
-from kvgym.agents.sb3.evaluation import Evaluator
 from kvgym.agents.sb3.export import export
 from kvgym.agents.sb3.learner_state import load_learner, save_learner
 from kvgym.agents.trained.numpy_model import NumpyModel
@@ -45,44 +45,6 @@ except ImportError as error:
     ) from error
 
 LIBRARIES = ("torch", "stable-baselines3", "sb3-contrib", "tensorboard")
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """Result of a finished run.
-
-    Attributes:
-        folder: the run folder.
-        steps: environment steps.
-        best: evaluation metric of the best agent.
-        best_step: environment steps of the best agent.
-        baselines: metric of each baseline on the same requests; NaN if it failed.
-        curve: rows of ``curve.csv``.
-        metric: evaluation metric.
-    """
-
-    folder: Path
-    steps: int
-    best: float
-    best_step: int
-    baselines: dict[str, float]
-    curve: tuple[dict[str, float], ...]
-    metric: str
-
-    def report(self) -> list[str]:
-        """Return the result as lines; the last one is the file of the agent."""
-        lines = [f"{self.metric} on the evaluation's requests:"]
-        for label, value in self.baselines.items():
-            lines.append(f"  {label}: {'failed' if math.isnan(value) else f'{value:.4g}'}")
-        best = self.folder / "best.npz"
-        if best.exists():
-            lines.append(
-                f"  agent: {self.best:.4g} (best of {len(self.curve)}, after {self.best_step:,} steps)"
-            )
-        else:
-            lines.append("  agent: left requests unserved in every evaluation; the last one is kept")
-            best = self.folder / "final.npz"
-        return [*lines, f"agent: {best}"]
 
 
 class _Counters(BaseModel):

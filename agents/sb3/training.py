@@ -14,12 +14,13 @@ from typing import Any
 
 from kvgym.agents.runs.checkpoints import resumable
 from kvgym.agents.runs.config import read_run_config
+from kvgym.agents.runs.evaluation import baseline_metrics
 from kvgym.agents.runs.folder import check_free, context_of, note_resume, write_config, write_start
 from kvgym.agents.runs.progress import Echo, TrainingLog
+from kvgym.agents.runs.result import TrainingResult
 from kvgym.agents.sb3.algorithms import make_environments
 from kvgym.agents.sb3.config import TrainConfig
-from kvgym.agents.sb3.evaluation import baseline_metrics
-from kvgym.agents.sb3.run import Run, TrainingResult
+from kvgym.agents.sb3.run import Run
 from kvgym.errors import ConfigError
 
 try:
@@ -96,7 +97,7 @@ def _prepare(run: Run) -> None:
     """Make environments and model of a new run, apply its warm start, and run the baselines."""
     run.build(None)
     _warm_start(run)
-    run.baselines = baseline_metrics(run.config)
+    run.baselines = baseline_metrics(run.config.evaluation, run.config.evaluation_config())
 
 
 def _begin(run: Run) -> TrainingResult:
@@ -151,4 +152,4 @@ class _threads:  # noqa: N801
         torch.set_num_threads(self.before)
 
 
-__all__ = ["Run", "TrainingResult", "resume", "train"]
+__all__ = ["Run", "resume", "train"]

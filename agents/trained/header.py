@@ -33,6 +33,7 @@ OUTPUTS: dict[str, Outputs] = {
     "flags": Outputs(queue=True, active=True),
     "keep": Outputs(rest="keep"),
     "knobs": Outputs(rest="knobs"),
+    "priority": Outputs(rest="priority", real=True),
     "rank": Outputs(rest="weights", real=True),
     "rank_scores": Outputs(queue=True, active=True, real=True),
 }
@@ -46,7 +47,8 @@ class Header:
     Attributes:
         network: ``"mlp"`` or ``"slots"``.
         action: kind of action, such as ``"admit_count"``.
-        algorithm: its training algorithm: ``"ppo"``, ``"maskable_ppo"``, ``"a2c"`` or ``"dqn"``.
+        algorithm: its training algorithm: ``"ppo"``, ``"maskable_ppo"``, ``"a2c"``, ``"dqn"`` or
+            ``"reinforce"``.
         choices: number of options of each choice an action consists of: one choice for Discrete actions, 2
             options for each flag; none for real numbers.
         centre: of real numbers, the value at network output 0.
@@ -144,7 +146,7 @@ class Header:
         for name, valid in (
             ("network", ("mlp", "slots")),
             ("action", tuple(OUTPUTS)),
-            ("algorithm", ("ppo", "maskable_ppo", "a2c", "dqn")),
+            ("algorithm", ("ppo", "maskable_ppo", "a2c", "dqn", "reinforce")),
             ("activation", ("tanh", "relu")),
         ):
             if getattr(self, name) not in valid:

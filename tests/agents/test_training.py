@@ -17,10 +17,10 @@ from helpers.amount import some
 from kvgym.agents.library import load_agent, load_model
 from kvgym.agents.runs.checkpoints import checkpoints, latest_checkpoint, save_checkpoint
 from kvgym.agents.runs.config import load_training, make_training
+from kvgym.agents.runs.evaluation import baseline_metrics
 from kvgym.agents.sb3.algorithms import make_environments, make_model, schedule
 from kvgym.agents.sb3.callbacks import SHOWN
 from kvgym.agents.sb3.config import TrainConfig
-from kvgym.agents.sb3.evaluation import baseline_metrics
 from kvgym.agents.sb3.run import Run
 from kvgym.agents.sb3.training import resume, train
 from kvgym.agents.trained.numpy_model import NumpyModel

@@ -28,6 +28,13 @@ def train(
             help="Changes, e.g. generations=40 metric=ttft_p99; for rank_scores, total_steps=200000 env.rate=20."
         ),
     ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            help="Train for your service: scenario (kvgym list scenarios), its YAML file, or a trace file.",
+            autocompletion=names("scenarios"),
+        ),
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Resume the interrupted run in this folder.")
     ] = None,
@@ -36,8 +43,9 @@ def train(
         typer.Option(
             "--total-steps",
             "--generations",
+            "--updates",
             min=1,
-            help="Total environment steps, or generations of evolution, instead of the configuration's.",
+            help="Total environment steps, updates (reinforce) or generations (evolution), not the configuration's.",
         ),
     ] = None,
     seed: Annotated[
@@ -57,18 +65,21 @@ def train(
 ) -> None:
     """Train an agent; follow it with kvgym watch --training FOLDER or tensorboard --logdir FOLDER.
 
+    With --scenario the configuration is used for your own service; by default it evolves the weights of ranked and
+    prints what they gain over the best fixed rule on requests that it did not train on.
+
     The run folder contains the resolved configuration, versions, curves, train.log, checkpoints and the best agent as
     plain weights (best.npz, or best.json for evolution). A stopped run is resumed with --resume FOLDER.
 
     With --seeds or several configurations, runs are trained in parallel, each in its own folder, on --jobs processes or
     a Ray cluster; the same command with the same --out resumes runs that were stopped.
     """
-    from kvgym.agents.runs.config import load_training, read_run_config
+    from kvgym.agents.runs.config import SERVICE_TRAINING, load_training, read_run_config
     from kvgym.agents.runs.trainers import resume as go_on
     from kvgym.agents.runs.trainers import train as begin
 
     if resume is not None:
-        others = (overrides, out, seed, jobs, ray)
+        others = (overrides, out, seed, jobs, ray, scenario)
         if config != "default" or seeds > 1 or any(given is not None for given in others):
             raise ConfigError(
                 "--resume continues a run with its own configuration; only the length can be given with it"
@@ -77,9 +88,11 @@ def train(
     else:
         if "=" in config:  # the default configuration with overrides
             config, overrides = "default", [config, *(overrides or [])]
+        if scenario is not None and config == "default":
+            config = SERVICE_TRAINING
         changes = [*(overrides or [])]
         changes += [] if seed is None else [f"seed={seed}"]
-        several = [load_training(name, changes, length) for name in config.split(",")]
+        several = [load_training(name, changes, length, scenario) for name in config.split(",")]
         chosen = several[0]
         folder = make_folder(out or default_folder("train", chosen.name))
         if seeds > 1 or len(several) > 1:

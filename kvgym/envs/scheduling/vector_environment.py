@@ -40,6 +40,8 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             ``gymnasium.make_vec`` passes the limit of the id by default.
         render_mode: not supported; render a single environment.
         compiled: False runs plain Python.
+        group_size: g, a divisor of N; environments 0 to g - 1, g to 2g - 1, … are groups, and the k-th episodes of a
+            group have the same requests. Differences between their returns are then due to the actions.
         num_threads: threads that step a part of the environments each; the results are bit-equal for any number.
             Worthwhile with hundreds of environments and a free core for each thread, because the parts are
             distributed at every step. Resets, metrics and :attr:`EnvConfig.reward_reference` run in the calling
@@ -62,6 +64,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
         compiled: bool = True,
+        group_size: int = 1,
         num_threads: int = 1,
         **arguments: Any,
     ) -> None:
@@ -74,6 +77,9 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             isinstance(max_episode_steps, int | np.integer) and max_episode_steps == -1
         )
         num_threads = whole_number(num_threads, "num_threads", "a whole number ≥ 1")
+        self.group_size = whole_number(group_size, "group_size", "a whole number ≥ 1")
+        if num_envs % self.group_size:
+            raise ConfigError(f"group_size = {group_size} does not divide num_envs = {num_envs}")
         self.num_envs = num_envs
         self.num_threads = num_threads
         self.render_mode = None
@@ -133,7 +139,8 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         """Start episodes.
 
         Args:
-            seed: s seeds environment i with s + i; or one seed per environment; None keeps the generators.
+            seed: s seeds environment i with s + i; or one seed per environment; None keeps the generators. A group has
+                the seed of its first environment.
             options: ``reset_mask``, bool (N,), restarts only these; ``workload_seed``, an integer or one per
                 environment, uses the requests of that seed.
 
@@ -162,9 +169,16 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         seeds = self._seeds_of(seed, "seed") if each else [check_seed(seed) + i for i in range(self.num_envs)]
         if not self._generators:
             self._generators = [gym.utils.seeding.np_random(None)[0] for _ in range(self.num_envs)]
+            for i, generator in enumerate(self._generators):
+                generator.bit_generator.state = self._generators[self._first_of(i)].bit_generator.state
         for i in np.flatnonzero(mask):
-            if seeds[i] is not None:
-                self._generators[i], _ = gym.utils.seeding.np_random(seeds[i])
+            given = seeds[self._first_of(int(i))]
+            if given is not None:
+                self._generators[i], _ = gym.utils.seeding.np_random(given)
+
+    def _first_of(self, i: int) -> int:
+        """Return the first environment of the group of environment ``i``."""
+        return i - i % self.group_size
 
     def _seeds_of(self, given: Any, what: str) -> list[int | None]:
         """Return one seed for each environment, from one for all or one for each; None where none is given."""
@@ -377,6 +391,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
                 "autoreset_mode": self.autoreset_mode,
                 "max_episode_steps": self.max_episode_steps,
                 "compiled": self.episodes.compiled,
+                "group_size": self.group_size,
                 "num_threads": self.num_threads,
                 **self.config.model_dump(),
             },

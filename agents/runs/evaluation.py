@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
+from pydantic import Field, field_validator
 
-from kvgym.agents.sb3.config import TrainConfig
+from kvgym.agents.runs.config import Part, known_metric
+from kvgym.agents.runs.limits import MAX_STEPS
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.attainment import check_targets
 from kvgym.envs.scheduling.config import EnvConfig
@@ -20,6 +23,40 @@ from kvgym.experiments.comparison import label_of
 from kvgym.metrics import compute_metrics, metric_names
 from kvgym.policy import make_policy
 from kvgym.runner import check_needs, simulate
+from kvgym.utils.checks import MAX_SEEDS
+
+
+class EvaluationConfig(Part):
+    """Periodic evaluation, greedy and masked, always on the same requests.
+
+    Attributes:
+        interval: environment steps, or updates of ``reinforce``, between evaluations; a checkpoint follows each.
+        seeds: number of workloads.
+        first_seed: seed of the first; ``kvgym evaluate`` and ``kvgym compare`` use other seeds by default.
+        metric: reported metric, see :mod:`kvgym.metrics`.
+        select: criterion for the best agent: ``"metric"``, or ``"return"``, the mean return (with ``reward_reference``
+            the relative improvement over it, in which light and heavy load weigh the same).
+        env: changes of the environment arguments.
+        baselines: policies to report on the same requests.
+    """
+
+    interval: int = Field(default=100_000, ge=1, le=MAX_STEPS)
+    seeds: int = Field(default=8, ge=1, le=MAX_SEEDS)
+    first_seed: int = Field(default=1_000_000, ge=0, le=2**63)
+    metric: str = "e2e_latency_mean"
+    select: Literal["metric", "return"] = "metric"
+    env: dict[str, Any] = Field(default_factory=dict)
+    baselines: tuple[str, ...] = ()
+
+    @property
+    def workload_seeds(self) -> range:
+        """Seeds of the workloads."""
+        return range(self.first_seed, self.first_seed + self.seeds)
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        return known_metric(value)
 
 
 class Evaluator:
@@ -56,16 +93,16 @@ class Evaluator:
         return {"return": returns, "length": lengths, **found}
 
 
-def baseline_metrics(config: TrainConfig) -> dict[str, dict[str, float]]:
+def baseline_metrics(evaluation: EvaluationConfig, env: EnvConfig) -> dict[str, dict[str, float]]:
     """Return the mean of each metric over the evaluation's requests, by label of the baseline; NaN if it failed.
 
     Args:
-        config: the training configuration; ``evaluation.baselines`` names the policies.
+        evaluation: names the policies, and the seeds of the requests.
+        env: configuration of the environments.
 
     Raises:
         KVGymError: a baseline is unknown or lacks information; or the metric needs SLOs and there are none.
     """
-    evaluation, env = config.evaluation, config.evaluation_config()
     scenario = env.make_scenario()
     workload = scenario.make_workload()
     seeds = evaluation.workload_seeds

@@ -1,0 +1,1 @@
+"""REINFORCE with groups of environments on equal requests, for one decision per request; needs NumPy alone."""

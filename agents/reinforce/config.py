@@ -1,0 +1,106 @@
+"""Configurations of REINFORCE with groups."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from kvgym.agents.runs.config import TrainingConfig
+from kvgym.agents.runs.evaluation import EvaluationConfig
+from kvgym.agents.runs.limits import MAX_COUNT, MAX_LAYERS, MAX_STEPS, MAX_UNITS
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.observations import SYSTEM_FEATURES
+from kvgym.envs.scheduling.spaces import parts
+from kvgym.errors import ConfigError, shown
+
+
+class ReinforceConfig(TrainingConfig):
+    """A repeatable run of REINFORCE: JSON-able and frozen; unknown keys are errors.
+
+    Attributes:
+        name: id, also of the trained agent.
+        summary: one line.
+        algorithm: ``"reinforce"``.
+        env: environment arguments, see :class:`~kvgym.envs.scheduling.config.EnvConfig`; the action is ``priority``.
+        inputs: what the network observes: features such as ``"asked.prompt"``, or whole parts such as ``"asked"``.
+            Parts are ``system`` and those after the windows, see the page of the environment.
+        hidden: units of the hidden layers, tanh.
+        group_size: environments on equal requests, an even number: the noise of every second one is that of the one
+            before it with the opposite sign. The baseline of a return is the mean of the others of its group.
+        groups: groups of an update; each has other requests.
+        updates: length of the run.
+        learning_rate: of Adam; it falls linearly to 0.
+        noise: standard deviation of the numbers around the network's output, in typical changes of an action: for
+            ``priority`` factors of two.
+        evaluation: periodic evaluation, without noise.
+        keep_checkpoints: number of latest checkpoints to keep.
+        seed: seed of all random numbers.
+    """
+
+    LENGTH: ClassVar[str] = "updates"
+
+    algorithm: Literal["reinforce"] = "reinforce"
+    env: dict[str, Any] = Field(default_factory=dict)
+    inputs: tuple[str, ...] = Field(default=("asked", "lengths"), min_length=1)
+    hidden: tuple[Annotated[int, Field(ge=1, le=MAX_UNITS)], ...] = Field(
+        default=(16,), min_length=1, max_length=MAX_LAYERS
+    )
+    group_size: int = Field(default=2, ge=2, le=MAX_COUNT, multiple_of=2)
+    groups: int = Field(default=32, ge=1, le=MAX_COUNT)
+    updates: int = Field(default=100, ge=1, le=MAX_STEPS)
+    learning_rate: float = Field(default=0.05, gt=0, le=10.0)
+    noise: float = Field(default=1.0, gt=0, le=100.0)
+    evaluation: EvaluationConfig = EvaluationConfig(interval=20, seeds=32)
+    keep_checkpoints: int = Field(default=2, ge=1, le=MAX_COUNT)
+
+    def check(self) -> ReinforceConfig:
+        """Check everything beyond types, and return the configuration.
+
+        Raises:
+            ConfigError: a value is wrong; the message has the valid ones.
+        """
+        config, what = self.env_config(), f"training {shown(self.name)}"
+        if config.action != "priority" or config.ask_every:
+            raise ConfigError(
+                f"{what}: reinforce trains one decision per request, action priority with ask_every 0; got "
+                f"{shown(config.action)}, ask_every {config.ask_every}"
+            )
+        if (config.observation, config.unit_actions) != ("flat", True):
+            raise ConfigError(f"{what}: reinforce needs observation 'flat' and unit_actions true")
+        self.places()
+        for name in ("action", "observation", "queue_window", "active_window", "features", "information"):
+            if getattr(self.evaluation_config(), name) != getattr(config, name):
+                raise ConfigError(f"{what}: evaluation.env cannot change {name}: the agent would not fit")
+        return self
+
+    def env_config(self) -> EnvConfig:
+        """Return the configuration of the environments."""
+        return EnvConfig.of(**{"action": "priority", **self.env})
+
+    def evaluation_config(self) -> EnvConfig:
+        """Return the environment configuration of evaluations."""
+        return EnvConfig.of(**{"action": "priority", **self.env, **self.evaluation.env})
+
+    def places(self) -> NDArray[np.int64]:
+        """Return the positions of the network's inputs in an observation, int64 (number of inputs,).
+
+        Raises:
+            ConfigError: a name is unknown; the message has the valid ones.
+        """
+        config = self.env_config()
+        bounds = parts(config)
+        names = {"system": SYSTEM_FEATURES} | {part.name: part.features for part in config.parts}
+        known: dict[str, list[int]] = {}
+        for part, features in names.items():
+            first = bounds[part][0]
+            known[part] = list(range(first, first + len(features)))
+            known |= {f"{part}.{name}": [first + k] for k, (name, _) in enumerate(features)}
+        if unknown := [name for name in self.inputs if name not in known]:
+            raise ConfigError(
+                f"training {shown(self.name)}: input {shown(unknown[0])}; expected a part ({', '.join(names)}) or a "
+                "feature, such as asked.prompt"
+            )
+        return np.array(list(dict.fromkeys(place for name in self.inputs for place in known[name])))

@@ -1,0 +1,99 @@
+"""A small tanh network with hand-written gradients, and Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+BETAS, TINY = (0.9, 0.99), 1e-8
+"""Decay of Adam's averages of gradients and of their squares, and the number beside its divisor."""
+
+WIDTH = 1.5
+"""Standard deviation of a first layer's weighted input: bends lie within the data, which are standardised."""
+
+
+class Network:
+    """Layers of weights (inputs, outputs) and biases; tanh between them, one output, 0 at first.
+
+    Args:
+        inputs: number of inputs, which are standardised.
+        hidden: units of each hidden layer.
+        rng: draws the initial weights.
+    """
+
+    def __init__(self, inputs: int, hidden: Sequence[int], rng: np.random.Generator) -> None:
+        self.numbers: list[Array] = []
+        for first, (before, after) in enumerate(pairwise((inputs, *hidden))):
+            width = (WIDTH if first == 0 else 1.0) / before**0.5
+            self.numbers += [width * rng.standard_normal((before, after)), rng.standard_normal(after)]
+        self.numbers += [np.zeros((hidden[-1], 1)), np.zeros(1)]
+
+    def outputs(self, x: Array) -> tuple[Array, list[Array]]:
+        """Return the outputs (B,) of inputs (B, inputs), and the inputs of each layer."""
+        inputs = [x]
+        for k in range(0, len(self.numbers) - 2, 2):
+            inputs.append(np.tanh(inputs[-1] @ self.numbers[k] + self.numbers[k + 1]))
+        return (inputs[-1] @ self.numbers[-2] + self.numbers[-1])[:, 0], inputs
+
+    def gradient(self, inputs: Sequence[Array], of_outputs: Array) -> list[Array]:
+        """Return the gradient of each array of numbers.
+
+        Args:
+            inputs: of each layer, from :meth:`outputs`.
+            of_outputs: gradient of the outputs, (B,).
+        """
+        found: list[Array] = []
+        behind = of_outputs[:, None]
+        for k in range(len(inputs) - 1, -1, -1):
+            found = [inputs[k].T @ behind, behind.sum(0), *found]
+            if k:
+                behind = behind @ self.numbers[2 * k].T * (1.0 - inputs[k] ** 2)
+        return found
+
+
+class Adam:
+    """Adam (D. P. Kingma and J. Ba, ICLR 2015), ascending.
+
+    Args:
+        numbers: arrays that it changes in place.
+    """
+
+    def __init__(self, numbers: Sequence[Array]) -> None:
+        self.numbers, self.steps = numbers, 0
+        self.means = [np.zeros_like(array) for array in numbers]
+        self.squares = [np.zeros_like(array) for array in numbers]
+
+    def step(self, gradient: Sequence[Array], rate: float) -> None:
+        """Move the numbers along a gradient."""
+        self.steps += 1
+        first, second = (1.0 - beta**self.steps for beta in BETAS)
+        for array, mean, square, slope in zip(self.numbers, self.means, self.squares, gradient, strict=True):
+            mean *= BETAS[0]
+            mean += (1.0 - BETAS[0]) * slope
+            square *= BETAS[1]
+            square += (1.0 - BETAS[1]) * slope**2
+            array += rate * (mean / first) / (np.sqrt(square / second) + TINY)
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that determines the next steps, JSON-able."""
+        lists = {name: [a.tolist() for a in getattr(self, name)] for name in ("numbers", "means", "squares")}
+        return {**lists, "steps": self.steps}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state` has returned.
+
+        Raises:
+            ValueError: arrays of other shapes.
+        """
+        for name in ("numbers", "means", "squares"):
+            for array, saved in zip(getattr(self, name), state[name], strict=True):
+                if np.shape(saved) != array.shape or not np.isfinite(np.asarray(saved, float)).all():
+                    raise ValueError(f"{name} of the network are of another shape or not finite")
+                array[:] = saved
+        self.steps = int(state["steps"])

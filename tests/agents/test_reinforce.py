@@ -1,0 +1,144 @@
+"""REINFORCE with groups: gradients, equal requests, resumed runs, and agents that act as in training."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+import kvgym
+from kvgym.agents import resume, train
+from kvgym.agents.curves import read_curve
+from kvgym.agents.reinforce.network import Adam, Network
+from kvgym.agents.reinforce.training import Run
+from kvgym.agents.runs.config import load_training, make_training
+from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
+from kvgym.errors import ConfigError
+
+TINY = {
+    "name": "tiny",
+    "algorithm": "reinforce",
+    "env": {"scenario": "hidden-kinds", "scheduler": "mc_sf", "num_requests": 5},
+    "inputs": ["asked.prompt", "system.num_active"],
+    "hidden": [3],
+    "groups": 2,
+    "updates": 2,
+    "evaluation": {"interval": 1, "seeds": 2, "baselines": ["fcfs"]},
+}
+
+
+def test_gradients_are_those_of_the_outputs():
+    rng = np.random.default_rng(1)
+    network = Network(2, (3, 4), rng)
+    for array in network.numbers:
+        array += 0.1 * rng.standard_normal(array.shape)
+    x, weights = rng.standard_normal((5, 2)), rng.standard_normal(5)
+
+    def value() -> float:
+        return float(weights @ network.outputs(x)[0])
+
+    found = network.gradient(network.outputs(x)[1], weights)
+    for array, slope in zip(network.numbers, found, strict=True):
+        for place in np.ndindex(array.shape):
+            before = array[place]
+            array[place] = before + 1e-6
+            up = value()
+            array[place] = before - 1e-6
+            assert slope[place] == pytest.approx((up - value()) / 2e-6, abs=1e-6)
+            array[place] = before
+
+
+def test_adam_moves_by_the_rate_at_first():
+    numbers = [np.array([1.0, 2.0])]
+    optimiser = Adam(numbers)
+    optimiser.step([np.array([3.0, -0.001])], 0.5)
+    np.testing.assert_allclose(numbers[0], [1.5, 1.5], rtol=1e-4)
+    other = [np.zeros(2)]
+    again = Adam(other)
+    again.restore(optimiser.state())
+    for each in (optimiser, again):
+        each.step([np.array([1.0, 1.0])], 0.5)
+    np.testing.assert_array_equal(numbers[0], other[0])
+    with pytest.raises(ValueError, match="another shape"):
+        Adam([np.zeros(3)]).restore(optimiser.state())
+
+
+def test_a_group_has_the_same_requests_in_every_episode():
+    env = ServingVectorEnv(4, group_size=2, num_requests=3, action="knobs", queue_window=1, active_window=1)
+    for seed in (7, None):
+        env.reset(seed=seed)
+        episodes = [slot.table for slot in env.episodes.slots]
+        for first, second in ((0, 1), (2, 3)):
+            np.testing.assert_array_equal(episodes[first].arrival_time, episodes[second].arrival_time)
+        assert (episodes[1].arrival_time != episodes[2].arrival_time).any()
+    env.step(np.zeros((4, len(env.single_action_space.nvec)), int))
+    again = [env._generators[k].bit_generator.state for k in range(4)]
+    assert again[0] == again[1] != again[2]
+    with pytest.raises(ConfigError, match="group_size = 3 does not divide num_envs = 4"):
+        ServingVectorEnv(4, group_size=3, action="knobs")
+
+
+def test_training_resumes_bit_by_bit_and_exports_what_it_trained(tmp_path):
+    config = make_training(TINY)
+    whole = train(config, tmp_path / "whole")
+    train(make_training({**TINY, "updates": 2}), tmp_path / "parts")
+    # The learning rate falls over the whole run, so the first part has the same length as the whole.
+    last = sorted((tmp_path / "parts" / "checkpoints").iterdir())[-1]
+    for file in last.iterdir():
+        file.unlink()
+    last.rmdir()
+    again = resume(tmp_path / "parts")
+    assert again.curve[-1]["e2e_latency_mean"] == whole.curve[-1]["e2e_latency_mean"]
+    finals = [dict(np.load(tmp_path / part / "final.npz")) for part in ("whole", "parts")]
+    for name in finals[0]:
+        np.testing.assert_array_equal(finals[0][name], finals[1][name])
+    assert whole.report()[-1] == f"agent: {tmp_path / 'whole' / 'best.npz'}"
+    assert "updates" in whole.report()[-2]
+    curve = read_curve(tmp_path / "whole")
+    assert (curve["unit"], curve["length"], len(curve["y"])) == ("updates", 2, 3)
+    assert set(curve["baselines"]) == {"fcfs"}
+    with (tmp_path / "whole" / "curve.csv").open() as file:
+        assert [int(row["episodes"]) for row in csv.DictReader(file)] == [0, 4, 8]
+
+    # As a policy it has the latencies that training measured.
+    agent = kvgym.load_agent(tmp_path / "whole" / "final.npz")
+    scenario = config.evaluation_config().make_scenario()
+    workload, system = scenario.make_workload(), scenario.make_system()
+    played = [
+        kvgym.compute_metrics(kvgym.simulate(system, workload.sample(seed), agent))["e2e_latency_mean"]
+        for seed in config.evaluation.workload_seeds
+    ]
+    assert np.mean(played) == pytest.approx(whole.curve[-1]["e2e_latency_mean"], rel=1e-12)
+
+
+def test_the_export_reads_plain_observations(tmp_path):
+    run = Run(make_training(TINY), tmp_path)
+    run.standardise()
+    for array in run.network.numbers:
+        array += 0.01
+    observation, _ = run.envs.reset(seed=1)
+    x = (observation[:, run.places] - run.centre) / run.spread
+    expected = np.clip(run.usual[0] + run.usual[1] * run.network.outputs(x)[0], -1, 1)
+    np.testing.assert_allclose(run.agent().predict(observation)[0][:, 0], expected, atol=1e-6)
+    assert run.spread.shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inputs": ["asked.colour"]}, "expected a part"),
+        ({"env": {"action": "knobs"}}, "one decision per request"),
+        ({"env": {"ask_every": 4}}, "ask_every 4"),
+        ({"group_size": 3}, "multiple of 2"),
+    ],
+)
+def test_wrong_configurations(change, message):
+    with pytest.raises(ConfigError, match=message):
+        make_training({**TINY, **change})
+
+
+def test_the_shipped_configuration_is_of_one_network_of_the_prompt():
+    config = load_training("hidden_kinds")
+    assert (config.inputs, config.hidden, config.group_size) == (("asked.prompt",), (16,), 2)
+    assert len(config.places()) == 1
