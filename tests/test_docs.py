@@ -39,6 +39,7 @@ ELSEWHERE = {
     "traces.md": "tests/cli/test_trace_page.py",
     "compiled-policies.md": "tests/packaging/test_policy_package.py",
     "routing.md": "tests/test_routing.py",
+    "train_priority.md": "tests/agents/test_reinforce.py",
     "train_with_sb3.md": "tests/agents/test_sb3_page.py",
 }
 

@@ -22,8 +22,8 @@ COMMANDS = [
 EXAMPLES = [code for kind, code in BLOCKS if kind == "python"]
 # Smaller versions of long commands.
 SMALLER = {
-    "kvgym train --out results/agent": (
-        "kvgym train population=4 generations=2 services_per_generation=1 held_out.services=2 --out results/agent"
+    "kvgym train hidden_kinds --out results/agent": (
+        "kvgym train hidden_kinds updates=2 groups=2 evaluation.seeds=2 --out results/agent"
     ),
     "kvgym evaluate results/agent": "kvgym evaluate results/agent --seeds 3 --num-requests 100",
     "python scripts/examples/train_with_sb3.py": (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,3 +144,10 @@ def test_the_shipped_configuration_is_of_one_network_of_the_prompt():
     config = load_training("hidden_kinds")
     assert (config.inputs, config.hidden, config.group_size) == (("asked.prompt",), (16,), 2)
     assert len(config.places()) == 1
+
+
+def test_the_example_of_the_page_runs(capsys):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "train_priority.md").read_text("utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    exec(code, {})
+    assert capsys.readouterr().out == "True False\n"
