@@ -169,8 +169,8 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         seeds = self._seeds_of(seed, "seed") if each else [check_seed(seed) + i for i in range(self.num_envs)]
         if not self._generators:
             self._generators = [gym.utils.seeding.np_random(None)[0] for _ in range(self.num_envs)]
-            for i, generator in enumerate(self._generators):
-                generator.bit_generator.state = self._generators[self._first_of(i)].bit_generator.state
+            for k, generator in enumerate(self._generators):
+                generator.bit_generator.state = self._generators[self._first_of(k)].bit_generator.state
         for i in np.flatnonzero(mask):
             given = seeds[self._first_of(int(i))]
             if given is not None:
