@@ -7,7 +7,7 @@ array that it passes, so :func:`operate` gets one row of addresses, which :func:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numba import types
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kvgym.compiling.kernel import Kernel, jit_inline, kernel, uncompiled
 from kvgym.compiling.pointers import function_at, function_handle, runs_compiled, view_at
 from kvgym.compiling.references import by_address
-from kvgym.compiling.tables import declared, opener
+from kvgym.compiling.tables import Table, declared, opener
 from kvgym.simulator.apply_decision import free_memory
 from kvgym.simulator.batch import close_up, complete, leave_batch
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
@@ -24,16 +24,54 @@ from kvgym.simulator.boundary import RUN_TABLES, PlainRun, Run, depart, next_bou
 from kvgym.simulator.engine import carry_out, clear_decision
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory, decision_of, view_of
 from kvgym.simulator.queue import queue_remove
-from kvgym.simulator.tables import DECIDE, FINISHED, OK, WAITING
+from kvgym.simulator.tables import DECIDE, FINISHED, OK, RUN, UNKNOWN, WAITING
 
-DECIDES, STEPS, ARRIVES, ENDS, ABORTS = 0, 1, 2, 3, 4
-"""What :func:`operate` does: let the policy decide, execute the decision, queue those that have arrived, remove a
-request that has finished, or one that was taken away.
+DECIDES, PLANS, STEPS, ARRIVES, ENDS, ABORTS, CORRECTS = range(7)
+"""What :func:`operate` does: let the policy decide and plan its decision, plan one that is in the tables, execute it,
+queue those that have arrived, remove a request that has finished, or one that was taken away, or move the end of the
+last batch.
 """
 
-_NUM_TABLES, _MEMORY_TABLES = len(RUN_TABLES), declared(RuleMemory)
+PLAN = np.dtype(
+    [
+        ("budget", "i8"),  # most tokens of an iteration
+        ("chunks", "i8"),  # whether prompts may be processed in part
+        ("tokens", "i8"),  # of the batch
+        ("members", "i8"),  # requests in the batch
+        ("num_admit", "i8"),  # requests that start
+        ("num_put_back", "i8"),  # requests behind these in the list of admitted ones, which do not start
+        ("num_evict", "i8"),
+        ("num_limited", "i8"),  # requests that run in part or not at all
+        ("act", "i8"),  # RUN or WAIT
+    ],
+    align=True,
+)
+"""What an engine carries out of a decision."""
+
+
+class Live(NamedTuple):
+    """The tables of a plan, for n requests and A slots.
+
+    Attributes:
+        plan: limits of the engine, and what :func:`make_plan` counts, dtype PLAN.
+        most_output: most output tokens of each request; one that has them gets no more, int32 (n,).
+        given: tokens of running requests, then of starting ones, int32 (2A,).
+        limited: requests that run in part or not at all, int32 (2A,).
+        limits: their tokens, int32 (2A,).
+    """
+
+    plan: Annotated[Any, Table(PLAN)]
+    most_output: Annotated[Any, Table("i4", "num_requests")]
+    given: Annotated[Any, Table("i4", "members")]
+    limited: Annotated[Any, Table("i4", "members")]
+    limits: Annotated[Any, Table("i4", "members")]
+
+
+_NUM_TABLES, _MEMORY_TABLES, _LIVE_TABLES = len(RUN_TABLES), declared(RuleMemory), declared(Live)
 _BATCH_TIME = 2 * _NUM_TABLES
 _PARAMS, _POLICY, _MEMORY = _BATCH_TIME + 2, _BATCH_TIME + 4, _BATCH_TIME + 6
+
+_LIVE = _MEMORY + 2 * len(_MEMORY_TABLES)
 
 _batch_time_at, _policy_at = function_at(BATCH_TIME_SIGNATURE), function_at(POLICY_SIGNATURE)
 _f8_at = view_at("f8")
@@ -58,6 +96,16 @@ open_memory: Callable[[Any], RuleMemory] = opener(
     ],
 )
 
+open_plan: Callable[[Any], Live] = opener(
+    Live,
+    "def open_plan(where):",
+    "Open the tables of the plan.",
+    [
+        table.opening(f"where[{_LIVE + 2 * k}]", f"where[{_LIVE + 2 * k + 1}]")
+        for k, table in enumerate(_LIVE_TABLES.values())
+    ],
+)
+
 
 def live_row(
     tables: Run,
@@ -65,6 +113,7 @@ def live_row(
     batch_params: NDArray[np.float64],
     policy: Kernel | None,
     memory: RuleMemory,
+    live: Live,
 ) -> NDArray[np.int64]:
     """Return the row of addresses for :func:`operate`, int64 (k,); the caller keeps all tables alive.
 
@@ -74,6 +123,7 @@ def live_row(
         batch_params: the parameters of that.
         policy: kernel of the policy; None = it decides in Python.
         memory: memory of the policy.
+        live: tables of the plan.
     """
     compiled = runs_compiled(True)
 
@@ -86,7 +136,7 @@ def live_row(
     places = [*(array.ctypes.data for array in tables), *(array.size for array in tables)]
     places += handle(batch_time, BATCH_TIME_SIGNATURE)
     places += (batch_params.ctypes.data, batch_params.size, *handle(policy, POLICY_SIGNATURE))
-    places += (number for array in memory for number in (array.ctypes.data, array.size))
+    places += (number for array in (*memory, *live) for number in (array.ctypes.data, array.size))
     return np.array(places, np.int64)
 
 
@@ -117,14 +167,114 @@ def abort(run: Run, i: int) -> None:
     r.status = FINISHED
 
 
-@kernel(types.int64(types.int64[::1], types.int64, types.int64), "simulator")
-def operate(where: Any, what: int, i: int) -> int:
+@jit_inline
+def correct(run: Run, late: float) -> None:
+    """Move the end of the last batch by some seconds, and the tokens it delivered."""
+    was = run.w.last_batch_end
+    run.w.last_batch_end = was + late
+    for k in range(run.w.num_active):
+        slot = run.active[k]
+        if slot.last_token_time == was:
+            slot.last_token_time = was + late
+            if slot.num_output_tokens == 1:
+                run.requests[slot.request_id].first_token_time = was + late
+
+
+@jit_inline
+def is_in_range(run: Run) -> bool:
+    """Return whether the slots and requests that the decision names exist."""
+    d = run.decision
+    if not (0 <= d.num_evict <= run.evict.shape[0] and 0 <= d.num_admit <= run.admit.shape[0]):
+        return False
+    outside = 0
+    for j in range(d.num_evict):
+        outside += 0 if 0 <= run.evict[j] < run.w.num_active else 1
+    for j in range(d.num_admit):
+        outside += 0 if 0 <= run.admit[j] < run.requests.shape[0] else 1
+    return outside == 0
+
+
+@jit_inline
+def whole(prefill_left: int) -> int:
+    """Return the tokens of an iteration in which a request runs in full."""
+    return prefill_left if prefill_left > 0 else 1
+
+
+@jit_inline
+def fitting(wanted: int, room: int, chunks: int) -> int:
+    """Return the tokens that a request gets of those that are left in the budget."""
+    tokens = min(max(room, 0), wanted)
+    return tokens if chunks != 0 or tokens == wanted else 0
+
+
+@jit_inline
+def make_plan(run: Run, live: Live) -> None:
+    """Plan the decision as the engine carries it out, and change the decision accordingly.
+
+    What exceeds the token budget waits for the next iteration, in the order of running and then of starting requests. A
+    request that would start without tokens waits. One that has all its output tokens gets none. A decision that names
+    what does not exist is not changed: its execution will be refused.
+    """
+    d, p, count = run.decision, live.plan, run.w.num_active
+    p.tokens, p.members, p.num_limited, p.num_put_back = 0, 0, 0, 0
+    p.num_admit, p.num_evict, p.act = d.num_admit, d.num_evict, d.act
+    if not is_in_range(run):
+        return
+    given, runs, explicit = live.given, d.act == RUN, d.explicit != 0
+    for k in range(count):
+        given[k] = 0
+    for j in range(d.num_evict):
+        given[run.evict[j]] = UNKNOWN
+    room, total = p.budget, count + d.num_admit
+    for k in range(total):
+        if k < count:
+            slot = run.active[k]
+            i, left, chosen = slot.request_id, slot.num_prefill_left, slot.planned
+            stays = given[k] != UNKNOWN
+            wants = runs and stays and slot.num_output_tokens < live.most_output[i]
+        else:
+            i, chosen = run.admit[k - count], run.admit_tokens[k - count]
+            left, wants, stays = run.requests[i].num_prefill_left, runs, True
+        wanted = 0
+        if wants:
+            wanted = chosen if explicit and chosen != UNKNOWN else whole(left)
+        tokens = fitting(wanted, room, p.chunks)
+        room -= wanted
+        given[k] = tokens
+        p.tokens += tokens
+        p.members += 1 if tokens > 0 else 0
+        if stays and tokens < whole(left):
+            live.limited[p.num_limited], live.limits[p.num_limited] = i, tokens
+            p.num_limited += 1
+    if p.num_limited > 0:
+        d.explicit = 1
+        for k in range(count):
+            run.active[k].planned = given[k]
+    if d.explicit != 0:
+        kept = 0
+        for j in range(d.num_admit):
+            i, tokens = run.admit[j], given[count + j]
+            if tokens > 0:
+                run.admit[kept], run.admit_tokens[kept] = i, tokens
+                kept += 1
+            else:
+                given[count + p.num_put_back] = i  # at most j: these tokens have been read
+                p.num_put_back += 1
+        d.num_admit = kept
+        for j in range(p.num_put_back):
+            run.admit[kept + j] = given[count + j]
+        p.num_admit = kept
+
+
+@kernel(types.int64(types.int64[::1], types.int64, types.int64, types.float64), "simulator")
+def operate(where: Any, what: int, i: int, late: float) -> int:
     """Do one thing with the tables of a worker.
 
     Args:
         where: the row of :func:`live_row`.
-        what: one of :data:`DECIDES` … :data:`ABORTS`.
+        what: one of :data:`DECIDES` … :data:`CORRECTS`.
         i: the request that has finished or was taken away.
+        late: seconds by which the last batch ended later than predicted.
 
     Returns:
         As :func:`~kvgym.simulator.loop.step_worker`.
@@ -136,12 +286,17 @@ def operate(where: Any, what: int, i: int) -> int:
     if what == ABORTS:
         abort(run, i)
         return OK
+    if what == CORRECTS:
+        correct(run, late)
+        return OK
     batch_time = _batch_time_at(where[_BATCH_TIME], where[_BATCH_TIME + 1])
     params = _f8_at(where[_PARAMS], where[_PARAMS + 1])
     if what == DECIDES:
         clear_decision(run)
         view, decision = by_address(view_of(run, batch_time, params)), by_address(decision_of(run))
         _policy_at(where[_POLICY], where[_POLICY + 1])(view, decision, by_address(open_memory(where)))
+    if what in (DECIDES, PLANS):
+        make_plan(run, open_plan(where))
         return OK
     if what == STEPS:
         status = carry_out(run, batch_time, params)

@@ -7,12 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from kvgym.batch_time import AffineBatchTime
 
 CONSTANT, PER_TOKEN = 2.0**-8, 2.0**-14
 """Seconds per batch, and per token: powers of two, so that clocks are exact and comparable bit by bit."""
 
 BATCH_TIME = AffineBatchTime(CONSTANT, per_prefill_token=PER_TOKEN, per_decode_token=PER_TOKEN)
+
+
+MOST_STEPS = 4000
+"""Batches after which a schedule counts as one without an end; the longest with an end has some hundred."""
 
 
 def duration(tokens: int) -> float:
@@ -79,11 +85,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All batches of a run, and the first-token and finish times of its requests, seconds."""
+    """All batches of a run, and the first-token and finish times of its requests, seconds.
+
+    A run without an end has :data:`MOST_STEPS` batches, and NaN for the times that it does not reach.
+    """
 
     steps: tuple[Step, ...]
     first_token: tuple[float, ...]
     finish: tuple[float, ...]
+
+    @property
+    def ends(self) -> bool:
+        """Whether all requests finish."""
+        return not np.isnan(self.finish).any()
 
 
 COMPARED = ("time", "running", "waiting", "preempted", "tokens", "blocks", "cached")
@@ -97,7 +111,7 @@ def difference(ours: Schedule, theirs: Schedule, compared: Sequence[str] = COMPA
             if getattr(a, name) != getattr(b, name):
                 return f"step {k}, {name}: {getattr(a, name)} here, {getattr(b, name)} in the engine"
     for name in ("first_token", "finish"):
-        if getattr(ours, name) != getattr(theirs, name):
+        if not np.array_equal(getattr(ours, name), getattr(theirs, name), equal_nan=True):
             return f"{name} times: {getattr(ours, name)} here, {getattr(theirs, name)} in the engine"
     if len(ours.steps) != len(theirs.steps):
         return f"{len(ours.steps)} steps here, {len(theirs.steps)} in the engine"

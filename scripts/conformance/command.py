@@ -31,6 +31,7 @@ class Outcome:
         steps: batches of the engine.
         preempted: requests that the engine preempted.
         differences: workloads by the class of their first difference; "" = equal.
+        seeds: workloads that are not equal.
         examples: the first differences, one line each.
         equal: workloads with equal schedules.
     """
@@ -39,6 +40,7 @@ class Outcome:
     steps: int = 0
     preempted: int = 0
     differences: Counter[str] = field(default_factory=Counter)
+    seeds: list[int] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
     equal: list[tuple[Case, Schedule]] = field(default_factory=list)
 
@@ -48,10 +50,18 @@ class Outcome:
         self.steps += len(theirs.steps)
         self.preempted += sum(len(step.preempted) for step in theirs.steps)
         self.differences[kind] += 1
-        if not found:
+        if kind:
+            self.seeds.append(seed)
+        if not kind:
             self.equal.append((case, theirs))
         elif len(self.examples) < EXAMPLES:
-            self.examples.append(f"workload {seed} ({kind}): {found}")
+            self.examples.append(f"workload {seed} ({kind}): {found or 'equal as far as compared'}")
+
+    def write(self, path: Path, engine: str, first: int) -> None:
+        """Write the counts, and the numbers of the workloads that differ."""
+        names = ("workloads", "steps", "preempted", "differences", "seeds")
+        counts: dict[str, Any] = {name: getattr(self, name) for name in names}
+        path.write_text(json.dumps({"engine": engine, "first": first, **counts}) + "\n", "utf-8")
 
     def described(self, engine: str) -> str:
         """Return the counts as text."""
@@ -62,15 +72,23 @@ class Outcome:
         return "\n".join([*lines, *(f"  {line[:600]}" for line in self.examples)])
 
 
-def compare(comparison: Comparison, seeds: Sequence[int], at_once: bool) -> Outcome:
-    """Play workloads in the engine and in kvgym; return how many schedules are equal."""
+def compare(comparison: Comparison, seeds: range, at_once: bool, written: Path | None = None) -> Outcome:
+    """Play workloads in the engine and in kvgym; return how many schedules are equal.
+
+    Args:
+        comparison: the engine.
+        seeds: of the workloads.
+        at_once: whether the KV of output tokens is written at once in kvgym.
+        written: file for the counts, written after every 100 workloads.
+    """
     outcome, shown = Outcome(), time.monotonic()
     for seed in seeds:
         case = comparison.draw(seed)
         theirs = comparison.theirs(case)
         found = difference(comparison.ours(case, at_once), theirs, comparison.compared)
-        kind = classify(found, theirs, comparison.name) if found else ""
-        outcome.add(seed, case, theirs, kind, found)
+        outcome.add(seed, case, theirs, classify(found, theirs, comparison.name), found)
+        if written is not None and outcome.workloads % 100 == 0:
+            outcome.write(written, comparison.name, seeds.start)
         if sys.stderr.isatty() and time.monotonic() - shown > 1:
             shown = time.monotonic()
             print(f"\r{outcome.workloads} of {len(seeds)}", end="", file=sys.stderr)
@@ -110,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
         help="let vLLM decide a batch when the one before it starts",
     )
     add("--freeze", type=Path, metavar="FILE", help="record some equal schedules for the tests")
-    add("--json", type=Path, metavar="FILE", help="write the counts")
+    add("--json", type=Path, metavar="FILE", help="write the counts, also while it runs")
     return found
 
 
@@ -130,16 +148,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.async_scheduling,
         )
         seeds = range(options.first, options.first + options.workloads)
-        outcome = compare(comparison, seeds, options.at_once)
+        outcome = compare(comparison, seeds, options.at_once, options.json)
     except KVGymError as error:
         raise SystemExit(f"error: {error}") from None
     print(outcome.described(comparison.name))
     if options.json:
-        counts: dict[str, Any] = {
-            name: getattr(outcome, name) for name in ("workloads", "steps", "preempted")
-        }
-        counts |= {"engine": comparison.name, "differences": dict(outcome.differences)}
-        options.json.write_text(json.dumps(counts) + "\n", "utf-8")
+        outcome.write(options.json, comparison.name, options.first)
     if options.freeze:
         frozen.write(options.freeze, comparison.described, frozen.choose(outcome.equal, 12))
     if "other" in outcome.differences:

@@ -27,6 +27,8 @@ AHEAD_COMPARED = tuple(name for name in COMPARED if name not in ("running", "wai
 EMPTY_STEP = "after an empty step"
 """Class of differences: the engine ran a step without tokens, which is part of the next batch here."""
 
+ENDLESS = "without an end in both"
+"""Class of schedules: the engine preempts and restarts the same requests for ever, and so does kvgym."""
 
 RESTART = "a preempted request starts again in the same batch"
 """Class of differences: in kvgym a request that the decision evicts cannot be admitted by it."""
@@ -76,7 +78,12 @@ def _memory(at_once: bool) -> dict[str, str]:
 
 
 def classify(found: str, theirs: Schedule, engine: str) -> str:
-    """Return the class of a first difference with an engine, ``"other"`` if it is not known."""
+    """Return the class of a first difference with an engine, ``"other"`` if it is not known.
+
+    Without a difference it is :data:`ENDLESS` or ``""``.
+    """
+    if not found:
+        return "" if theirs.ends else ENDLESS
     number = found.split(",")[0].removeprefix("step ")
     if not number.isdigit():
         return PARTIAL_PROMPT if engine == "Vidur" and found.startswith("first_token") else "other"

@@ -10,8 +10,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from conformance.cases import Case, Schedule, Step, draw_memory, draw_requests, draw_texts, duration
+from conformance.cases import (
+    MOST_STEPS,
+    Case,
+    Schedule,
+    Step,
+    draw_memory,
+    draw_requests,
+    draw_texts,
+    duration,
+)
 from conformance.stubs import Stub, StubFinder
+from kvgym.errors import LivelockError
 
 REAL = (
     "vllm.v1.core",
@@ -119,7 +129,11 @@ class Engine:
         )  # fmt: skip
 
     def play(self, case: Case) -> Schedule:
-        """Return the schedule; a step that schedules no tokens takes no time and counts with the next one."""
+        """Return the schedule; a step that schedules no tokens takes no time and counts with the next one.
+
+        Raises:
+            LivelockError: no step schedules tokens any more.
+        """
         if case.settings.get("async_scheduling"):
             return self._play_ahead(case)
         scheduler, count = self._make_scheduler(case), len(case.arrival)
@@ -127,7 +141,9 @@ class Engine:
         first, finish = [float("nan")] * count, [float("nan")] * count
         clock, coming, preempted, empty = 0.0, 0, (), False
         before: tuple[Any, ...] = ()
-        while coming < count or scheduler.requests:
+        for _ in range(2 * MOST_STEPS):  # half of them may have no tokens
+            if (coming == count and not scheduler.requests) or len(steps) == MOST_STEPS:
+                break
             if not scheduler.requests:
                 clock = max(clock, case.arrival[coming])
             while coming < count and case.arrival[coming] <= clock:
@@ -142,7 +158,7 @@ class Engine:
             tokens = output.num_scheduled_tokens
             if not tokens:
                 if not preempted:
-                    raise RuntimeError(f"nothing is scheduled at {clock} s, for ever: {case}")
+                    raise LivelockError(f"nothing is scheduled at {clock} s, for ever: {case}")
                 empty = True
                 continue
             pool = scheduler.kv_cache_manager.block_pool
@@ -176,7 +192,7 @@ class Engine:
         first, finish = [float("nan")] * count, [float("nan")] * count
         flight: deque[tuple[Any, list[bool], float]] = deque()
         clock, end, coming, preempted, empty = 0.0, 0.0, 0, (), False
-        while coming < count or scheduler.requests or flight:
+        while (coming < count or scheduler.requests or flight) and len(steps) < MOST_STEPS:
             if not scheduler.requests and not flight:
                 clock = max(clock, case.arrival[coming])
             while coming < count and case.arrival[coming] <= clock:
@@ -201,7 +217,7 @@ class Engine:
                 elif preempted:
                     empty = True
                 elif not any(planned.num_scheduled_tokens for planned, *_ in flight):
-                    raise RuntimeError(f"nothing is scheduled at {clock} s, for ever: {case}")
+                    raise LivelockError(f"nothing is scheduled at {clock} s, for ever: {case}")
                 flight.appendleft((output, emits, end if tokens else clock))
                 if tokens and len(flight) < 2:
                     steps[-1] = replace(steps[-1], blocks=self._used(scheduler, case))

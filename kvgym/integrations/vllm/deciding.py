@@ -18,7 +18,7 @@ from typing import Any
 from kvgym.errors import ConfigError, cut
 from kvgym.integrations.vllm.mirror import Mirror, Place, Plan
 from kvgym.integrations.vllm.settings import PREDICTIONS, RowReader, choose_policy, read_settings
-from kvgym.simulator.tables import WAIT
+from kvgym.simulator.tables import RUN, WAIT
 
 logger = logging.getLogger("vllm.kvgym")
 """A logger below vLLM's own, so that its messages go where vLLM's go."""
@@ -95,6 +95,8 @@ class Deciding:
             kv_capacity=blocks // len(it.kv_cache_config.kv_cache_groups) * size,
             block_size=size,
             max_running=it.max_num_active_reqs,
+            token_budget=it.max_num_scheduled_tokens,
+            chunks=bool(it.scheduler_config.enable_chunked_prefill),
             batch_time=settings.make_batch_time(),
             max_len=it.max_model_len,
             classes=settings.class_statistics(),
@@ -155,7 +157,7 @@ class Deciding:
         else:
             output = self._carry_out(plan, throttle_prefills)
         if output.total_num_scheduled_tokens > 0:
-            self._ends.append(None if self._stale else float(self._mirror.worker["last_batch_end"]))
+            self._ends.append(None if self._stale else self._mirror.batch_end)
         return output
 
     # ------------------------------------------------------------ the decision
@@ -170,17 +172,16 @@ class Deciding:
             return None
         try:
             if not self._update() and self.now() < self.resting_until:
-                return Plan([], [], [], dict.fromkeys(self._mirror.running.tolist(), 0), 0, 0)
+                return Plan(RUN, [], [], [], dict.fromkeys(self._mirror.running.tolist(), 0), 0, 0)
             mirror = self._mirror
-            mirror.decide()
-            self.rest_ends_early = bool(mirror.decision["act"][0] == WAIT)
-            plan = mirror.plan(it.max_num_scheduled_tokens, it.scheduler_config.enable_chunked_prefill)
+            plan = mirror.decide()
+            self.rest_ends_early = plan.act == WAIT
             mirror.apply(plan)
         except Exception as error:  # whatever a policy does, the server goes on
             self._failed(type(error).__name__, str(error))
             return None
         self.decisions += 1
-        self.resting_until = self._origin + float(mirror.worker["clock"]) if plan.tokens == 0 else -math.inf
+        self.resting_until = self._origin + mirror.clock if plan.tokens == 0 else -math.inf
         return plan
 
     def _failed(self, reason: str, text: str) -> None:
@@ -215,7 +216,7 @@ class Deciding:
         now = self._time()
         for request in fresh:
             self._enter(mirror, request, now)
-        late = float(mirror.worker["last_batch_end"]) if self._ends else now
+        late = mirror.batch_end if self._ends else now
         mirror.set_clock(max(now, late))
         if fresh:
             mirror.show_arrivals()

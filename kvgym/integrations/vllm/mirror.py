@@ -19,7 +19,19 @@ from kvgym.compiling.records import sparse_zeros
 from kvgym.policy import CompiledPolicy, Policy, SystemInfo
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.boundary import RUN_TABLES
-from kvgym.simulator.live import ABORTS, ARRIVES, DECIDES, ENDS, STEPS, live_row, operate
+from kvgym.simulator.live import (
+    ABORTS,
+    ARRIVES,
+    CORRECTS,
+    DECIDES,
+    ENDS,
+    PLAN,
+    PLANS,
+    STEPS,
+    Live,
+    live_row,
+    operate,
+)
 from kvgym.simulator.policy_interface import rule_memory
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import MAX_TIME, System
@@ -40,6 +52,8 @@ class Place:
         kv_capacity: KV memory, tokens of whole blocks.
         block_size: tokens of a block.
         max_running: most running requests.
+        token_budget: most tokens of an iteration.
+        chunks: whether prompts may be processed in part.
         batch_time: duration of an iteration.
         max_len: longest prompt with its output, tokens.
         classes: rates and mean lengths of the classes, if the policy needs them.
@@ -50,6 +64,8 @@ class Place:
     kv_capacity: int
     block_size: int
     max_running: int
+    token_budget: int
+    chunks: bool
     batch_time: BatchTimeModel
     max_len: int
     classes: tuple[ClassStatistics, ...] = ()
@@ -90,18 +106,20 @@ class Plan:
     """A decision as the engine carries it out.
 
     Attributes:
+        act: RUN or WAIT.
         evict: slots of the requests that are preempted, in order.
         admit: requests that start, in order.
         put_back: requests that the policy admits and the engine does not start.
-        limits: tokens by request, for those that run in part or not at all; None = all run in full.
+        limits: tokens by request, for those that run in part or not at all.
         tokens: tokens of the batch, prefix hits included.
         members: requests in the batch.
     """
 
+    act: int
     evict: list[int]
     admit: list[int]
     put_back: list[int]
-    limits: dict[int, int] | None
+    limits: dict[int, int]
     tokens: int
     members: int
 
@@ -114,6 +132,10 @@ class Mirror(Simulation):
         policy: the policy; it is reset.
         needs: what it may observe.
         rows: requests that the tables hold, finished ones included.
+
+    Attributes:
+        used: rows in use.
+        live: tables of the plan.
     """
 
     def __init__(self, place: Place, policy: Policy, needs: frozenset[str], rows: int) -> None:
@@ -124,8 +146,17 @@ class Mirror(Simulation):
         for name, kind in RUN_TABLES.items():
             if kind.length == "slots":
                 setattr(self, name, guarded(sparse_zeros((1, slots), kind.dtype)))
-        self.problem["num_requests"] = 0
-        self.limits = np.full(rows, ENDLESS, np.int32)
+        self.problem["num_requests"] = self.used = 0
+        self.live = Live(
+            np.zeros(1, PLAN),
+            np.full(rows, ENDLESS, np.int32),
+            *(np.zeros(2 * slots, np.int32) for _ in range(3)),
+        )
+        self.live.plan["budget"], self.live.plan["chunks"] = place.token_budget, place.chunks
+        self._counts = self.live.plan.view(
+            np.int64
+        )  # fields of single rows, without a search for their names
+        self._clock, self._batch_end = self.workers["clock"], self.workers["last_batch_end"]
         self._policy = policy
         with calling(policy, "policy", "reset"):
             policy.reset(place.info(needs, rows))
@@ -134,14 +165,9 @@ class Mirror(Simulation):
             self._load_kernel()
         memory = self._memory[0] if self._memory else rule_memory()
         batch_time, tables = self.system.batch_time.kernel, self.tables()
-        self._row = live_row(tables, batch_time, self.batch_params, self._kernel, memory)
+        self._row = live_row(tables, batch_time, self.batch_params, self._kernel, memory, self.live)
         self._held = tables, memory  # the row has only their addresses
         self._operate = watched(operate.compiled, self._described_run, self.check_memory)
-
-    @property
-    def used(self) -> int:
-        """Rows of requests in use, finished ones included."""
-        return int(self.problem["num_requests"][0])
 
     @property
     def running(self) -> NDArray[np.int32]:
@@ -166,22 +192,22 @@ class Mirror(Simulation):
         row["output_len"] = ENDLESS
         for name, value in columns.items():
             row[name] = value
-        self.workload[i], self.limits[i] = row, limit
-        self.problem["num_requests"] = i + 1
+        self.workload[i], self.live.most_output[i] = row, limit
+        self.problem["num_requests"] = self.used = i + 1
         return i
 
     def show_arrivals(self) -> None:
         """Queue the requests that have arrived by now."""
-        self._operate(self._row, ARRIVES, 0)
+        self._operate(self._row, ARRIVES, 0, 0.0)
 
     def end(self, i: int, aborted: bool) -> None:
         """Remove a request that has finished, or was aborted."""
         aborted = aborted or self.requests["status"][i] != ACTIVE
-        self._operate(self._row, ABORTS if aborted else ENDS, i)
+        self._operate(self._row, ABORTS if aborted else ENDS, i, 0.0)
 
     def set_clock(self, now: float) -> None:
         """Set the time of the next decision, seconds."""
-        self.workers["clock"] = now
+        self._clock[0] = now
 
     def correct_end(self, late: float) -> None:
         """Move the end of the last batch, and the tokens it delivered.
@@ -189,13 +215,17 @@ class Mirror(Simulation):
         Args:
             late: seconds by which a batch ended later than predicted.
         """
-        was = float(self.worker["last_batch_end"])
-        self.workers["last_batch_end"] = was + late
-        slots = self.active[0, : int(self.worker["num_active"])]
-        recent = slots["last_token_time"] == was
-        slots["last_token_time"][recent] = was + late
-        first = slots["request_id"][recent & (slots["num_output_tokens"] == 1)]
-        self.requests["first_token_time"][first] = was + late
+        self._operate(self._row, CORRECTS, 0, late)
+
+    @property
+    def clock(self) -> float:
+        """Time of the next decision, seconds."""
+        return float(self._clock[0])
+
+    @property
+    def batch_end(self) -> float:
+        """Predicted end of the last batch, seconds."""
+        return float(self._batch_end[0])
 
     def correct_progress(self, k: int, computed: int, total: int) -> None:
         """Set what a running request has computed, after a hit in the engine's prefix cache.
@@ -242,7 +272,7 @@ class Mirror(Simulation):
         d["act"], d["explicit"], d["num_admit"], d["num_evict"] = RUN, 1, count, 0
         self.admit[0, :count] = [i for i, *_ in running]
         self.admit_tokens[0, :count] = 0
-        self._raise_for_step(self._operate(self._row, STEPS, 0))
+        self._raise_for_step(self._operate(self._row, STEPS, 0, 0.0))
         for k, (_, computed, output, chunked) in enumerate(running):
             slot = self.active[0, k]
             slot["num_kv_tokens"] = slot["num_kv_best"] = computed
@@ -275,8 +305,8 @@ class Mirror(Simulation):
 
     # ------------------------------------------------------------ what the policy decides
 
-    def decide(self) -> None:
-        """Let the policy write its decision into the tables.
+    def decide(self) -> Plan:
+        """Let the policy decide; return the decision in the tables as the engine carries it out.
 
         Raises:
             InvalidDecisionError: it is not well-formed.
@@ -284,85 +314,35 @@ class Mirror(Simulation):
         """
         policy = self._policy
         if self._kernel is not None:
-            self._operate(self._row, DECIDES, 0)
-            return
-        d = self.decision[0]
-        d["act"], d["wait_until"] = RUN, np.inf
-        d["explicit"] = d["num_admit"] = d["num_evict"] = d["num_put_back"] = 0
-        with calling(policy, "policy", "schedule"):
-            decision = policy.schedule(self.view)
-        self._enter(decision)
-
-    def plan(self, budget: int, chunks: bool) -> Plan:
-        """Return the decision in the tables as the engine carries it out, and change the tables accordingly.
-
-        What exceeds the token budget waits for the next iteration, in the order of running and then of starting
-        requests. A request that would start without tokens waits. One that has all its output tokens gets none.
-
-        Args:
-            budget: most tokens of an iteration.
-            chunks: whether prompts may be processed in part.
-        """
-        d, w = self.decision[0], self.workers[0]
-        count, explicit = int(w["num_active"]), bool(d["explicit"])
-        slots = self.active[0, :count]
-        admit, evict = self.admit[0, : int(d["num_admit"])], self.evict[0, : int(d["num_evict"])].tolist()
-        ids, runs = slots["request_id"], d["act"] == RUN
-        complete = slots["num_output_tokens"] >= self.limits[ids]
-        simple = runs and not explicit and not w["num_prefilling"] and not evict and not len(admit)
-        if simple and count <= budget and not complete.any():
-            return Plan([], [], [], None, count, count)
-        left = slots["num_prefill_left"].astype(np.int64)
-        given = np.where(left > 0, left, 1)
-        fresh = self.requests["num_prefill_left"][admit].astype(np.int64)
-        start = np.where(fresh > 0, fresh, 1)
-        if explicit:
-            for full, chosen in ((given, slots["planned"]), (start, self.admit_tokens[0, : len(admit)])):
-                np.copyto(full, chosen, where=chosen != UNKNOWN)
-        given[complete] = 0
-        given[evict] = 0
-        if not runs:
-            given[:] = start[:] = 0
-        wanted = np.concatenate([given, start])
-        whole = np.concatenate([np.where(left > 0, left, 1), np.where(fresh > 0, fresh, 1)])
-        tokens = wanted if wanted.sum() <= budget else self._within(wanted, budget, chunks)
-        starts = tokens[count:] > 0
-        plan = Plan(
-            evict,
-            admit[starts].tolist(),
-            admit[~starts].tolist(),
-            None,
-            int(tokens.sum()),
-            int(np.count_nonzero(tokens)),
-        )
-        partial = tokens < whole
-        partial[evict] = False
-        if partial.any():
-            named = np.concatenate([ids, admit])
-            plan.limits = dict(zip(named[partial].tolist(), tokens[partial].tolist(), strict=True))
-            slots["planned"] = tokens[:count]
-            d["explicit"] = 1
-        if d["explicit"] or plan.put_back:
-            self.admit_tokens[0, : len(plan.admit)] = tokens[count:][starts]
-            self.admit[0, : len(plan.admit)] = plan.admit
-            d["num_admit"] = len(plan.admit)
+            self._operate(self._row, DECIDES, 0, 0.0)
+        else:
+            d = self.decision[0]
+            d["act"], d["wait_until"] = RUN, np.inf
+            d["explicit"] = d["num_admit"] = d["num_evict"] = d["num_put_back"] = 0
+            with calling(policy, "policy", "schedule"):
+                decision = policy.schedule(self.view)
+            self._enter(decision)
+            self._operate(self._row, PLANS, 0, 0.0)
+        _, _, tokens, members, starting, waiting, leaving, limited, act = self._counts.tolist()
+        plan = Plan(act, [], [], [], {}, tokens, members)
+        if leaving:
+            plan.evict = self.evict[0, :leaving].tolist()
+        if starting + waiting:
+            admit = self.admit[0, : starting + waiting].tolist()
+            plan.admit, plan.put_back = admit[:starting], admit[starting:]
+        if limited:
+            columns = (column[:limited].tolist() for column in (self.live.limited, self.live.limits))
+            plan.limits = dict(zip(*columns, strict=True))
         return plan
 
-    @staticmethod
-    def _within(wanted: NDArray[np.int64], budget: int, chunks: bool) -> NDArray[np.int64]:
-        """Return the tokens that fit into a budget; the first request that does not fit in whole is cut or skipped."""
-        before = np.cumsum(wanted) - wanted
-        cut: NDArray[np.int64] = np.clip(budget - before, 0, wanted)
-        return cut if chunks else np.where(cut == wanted, cut, 0)
-
     def apply(self, plan: Plan) -> None:
-        """Execute the decision in the tables, as :meth:`plan` left it.
+        """Execute the decision in the tables, as :meth:`decide` left it.
 
         Raises:
             InvalidDecisionError: the worker cannot execute it; nothing has changed.
             LivelockError: the policy makes no progress.
         """
-        self._raise_for_step(self._operate(self._row, STEPS, 0))
+        self._raise_for_step(self._operate(self._row, STEPS, 0, 0.0))
         if plan.put_back:
             self.relist(plan.put_back)
 
