@@ -17,7 +17,7 @@ CONSTANT, PER_TOKEN = 2.0**-8, 2.0**-14
 BATCH_TIME = AffineBatchTime(CONSTANT, per_prefill_token=PER_TOKEN, per_decode_token=PER_TOKEN)
 
 
-MOST_STEPS = 4000
+STEP_LIMIT = 4000
 """Batches after which a schedule counts as one without an end; the longest with an end has some hundred."""
 
 
@@ -87,7 +87,7 @@ class Step:
 class Schedule:
     """All batches of a run, and the first-token and finish times of its requests, seconds.
 
-    A run without an end has :data:`MOST_STEPS` batches, and NaN for the times that it does not reach.
+    A run without an end has :data:`STEP_LIMIT` batches, and NaN for the times that it does not reach.
     """
 
     steps: tuple[Step, ...]

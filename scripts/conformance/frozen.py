@@ -45,14 +45,14 @@ def choose(played: Iterable[tuple[Case, Schedule]], most: int) -> list[tuple[Cas
 
 def write(path: Path, engine: dict[str, str], played: Sequence[tuple[Case, Schedule]]) -> None:
     """Write a file of recorded schedules."""
-    lines = [engine, *({"case": _described(case), **_recorded(schedule)} for case, schedule in played)]
+    lines = [engine, *({"case": described(case), **recorded(schedule)} for case, schedule in played)]
     path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines), "utf-8")
 
 
 def read(path: Path) -> tuple[dict[str, str], list[tuple[Case, Schedule]]]:
     """Return the engine and the recorded schedules of a file."""
     engine, *lines = (json.loads(line) for line in path.read_text("utf-8").splitlines())
-    return engine, [(_case(line["case"]), _schedule(line)) for line in lines]
+    return engine, [(case_of(line["case"]), schedule_of(line)) for line in lines]
 
 
 def _units(seconds: Iterable[float]) -> list[int]:
@@ -63,18 +63,21 @@ def _seconds(units: Iterable[int]) -> tuple[float, ...]:
     return tuple(number * PER_TOKEN for number in units)
 
 
-def _described(case: Case) -> dict[str, Any]:
-    described = vars(case) | {"arrival": _units(case.arrival)}
-    return described if case.texts else {k: v for k, v in described.items() if k != "texts"}
+def described(case: Case) -> dict[str, Any]:
+    """Return a case for JSON."""
+    fields = vars(case) | {"arrival": _units(case.arrival)}
+    return fields if case.texts else {k: v for k, v in fields.items() if k != "texts"}
 
 
-def _case(line: dict[str, Any]) -> Case:
+def case_of(line: dict[str, Any]) -> Case:
+    """Return a case that :func:`described` has described."""
     columns: dict[str, Any] = {name: tuple(line[name]) for name in ("prompt", "output", "priority")}
     columns |= {"texts": tuple(map(tuple, line["texts"]))} if "texts" in line else {}
     return Case(**(line | columns | {"arrival": _seconds(line["arrival"])}))
 
 
-def _recorded(schedule: Schedule) -> dict[str, Any]:
+def recorded(schedule: Schedule) -> dict[str, Any]:
+    """Return a schedule for JSON."""
     steps = [
         [*_units([s.time]), s.running, s.waiting, s.preempted, s.tokens, s.blocks, s.cached]
         for s in schedule.steps
@@ -83,7 +86,8 @@ def _recorded(schedule: Schedule) -> dict[str, Any]:
     return {"steps": steps, "first": _units(schedule.first_token), "finish": _units(schedule.finish)}
 
 
-def _schedule(line: dict[str, Any]) -> Schedule:
+def schedule_of(line: dict[str, Any]) -> Schedule:
+    """Return a schedule that :func:`recorded` has described."""
     steps = tuple(
         Step(*_seconds([time]), *map(tuple, lists), tuple(map(tuple, tokens)), *blocks)  # type: ignore[arg-type]
         for time, *lists, tokens, blocks in ((*step[:5], step[5:]) for step in line["steps"])

@@ -6,16 +6,17 @@ python scripts/conformance integration --version 0.33.0 --workloads 100
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from conformance import vllm_engine
+from conformance import frozen, vllm_engine
 from conformance.cases import BATCH_TIME, Case, Schedule, Step, difference, draw_memory, draw_requests
 from conformance.integration_engine import Engine
 from conformance.ours import _progress, _tokens
@@ -42,6 +43,9 @@ POLICIES_COMPARED = (
 """Policies that are compared by default."""
 
 CLASSES = (ClassStatistics("chat", 8.0, 12.0, 12.0), ClassStatistics("code", 4.0, 20.0, 8.0))
+
+PREDICTED = ("predicted", "low", "high", "class_id")
+"""Columns of a workload beside those of its case."""
 
 OWN = "vllm_v1 against vLLM's own scheduler"
 """The comparison of ``vllm_v1`` inside vLLM with the scheduler that it follows, with random options."""
@@ -178,23 +182,26 @@ def simulated(workload: Workload, policy: str) -> Schedule:
 
 @dataclass
 class Count:
-    """Counts of one policy: workloads compared, equal, without an end in both, and batches and preemptions."""
+    """Counts of one policy: workloads compared, equal, without an end in both, and batches and preemptions.
+
+    ``short`` are those with few batches, and their schedules in vLLM.
+    """
 
     workloads: int = 0
     equal: int = 0
     endless: int = 0
     batches: int = 0
     preempted: int = 0
+    short: list[tuple[Workload, Schedule]] = field(default_factory=list)
 
 
 def compare(engine: Engine, policy: str, seeds: Sequence[int]) -> tuple[Count, list[str]]:
     """Compare a policy in vLLM with the same policy in the simulator; return counts and differences."""
     count, found = Count(), []
-    interval = bool({"length_interval"} & make_policy(policy).info.needs)
     for seed in seeds:
         workload = draw(seed)
         ours = _outcome(lambda workload=workload: simulated(workload, policy))
-        theirs = _outcome(lambda workload=workload: _played(engine, workload, policy, interval))
+        theirs = _outcome(lambda workload=workload: play(engine, workload, policy))
         count.workloads += 1
         if isinstance(ours, str) or isinstance(theirs, str):
             both = isinstance(ours, str) and isinstance(theirs, str)
@@ -209,6 +216,8 @@ def compare(engine: Engine, policy: str, seeds: Sequence[int]) -> tuple[Count, l
         count.preempted += sum(len(step.preempted) for step in ours.steps)
         text = difference(ours, theirs)
         count.equal += not text
+        if len(theirs.steps) <= frozen.MOST_STEPS:
+            count.short.append((workload, theirs))
         if text:
             found.append(f"{policy}, workload {seed}: {text}")
     return count, found
@@ -235,7 +244,13 @@ def compare_own(engine: Engine, seeds: Sequence[int]) -> tuple[Count, list[str]]
     return count, found
 
 
-def _played(engine: Engine, workload: Workload, policy: str, interval: bool) -> Schedule:
+def play(engine: Engine, workload: Workload, policy: str) -> Schedule:
+    """Return the schedule of a policy in vLLM.
+
+    Raises:
+        LivelockError: vLLM's own rule decided a step, or the run does not end.
+    """
+    interval = "length_interval" in make_policy(policy).info.needs
     schedule, scheduler = engine.play_policy(
         workload.case, workload.settings(policy, interval), workload.extras()
     )
@@ -251,6 +266,32 @@ def _outcome(play: Any) -> Schedule | str:
         return f"{type(error).__name__}: {str(error)[:200]}"
 
 
+def write_frozen(path: Path, version: str, played: dict[str, Count]) -> None:
+    """Write a file of recorded schedules: one line of JSON for the release, and two for each policy."""
+    lines: list[dict[str, Any]] = [{"engine": "vllm", "version": version}]
+    for policy, count in played.items():
+        of = {id(workload.case): workload for workload, _ in count.short}
+        for case, theirs in frozen.choose([(w.case, s) for w, s in count.short], 2):
+            more = {name: getattr(of[id(case)], name) for name in PREDICTED}
+            lines.append(
+                {"policy": policy, "case": frozen.described(case), **more, **frozen.recorded(theirs)}
+            )
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines), "utf-8")
+
+
+def read_frozen(path: Path) -> list[tuple[str, Workload, Schedule]]:
+    """Return policies, workloads, and the recorded schedules of a file."""
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()][1:]
+    return [
+        (
+            line["policy"],
+            Workload(frozen.case_of(line["case"]), **{name: tuple(line[name]) for name in PREDICTED}),
+            frozen.schedule_of(line),
+        )
+        for line in lines
+    ]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exit with 1 if a schedule differs."""
     reader = argparse.ArgumentParser(
@@ -263,6 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--workloads", type=int, default=100, help="number of random workloads for each policy, default 100")
     add("--first", type=int, default=0, metavar="SEED", help="first of them, default 0")
     add("--policy", action="append", metavar="POLICY", help="a policy; may be repeated; default: all")
+    add("--freeze", type=Path, metavar="FILE", help="record some schedules of each policy for the tests")
     options = reader.parse_args(arguments)
     try:
         folder = options.source or unpacked("vllm", options.version, options.cache or default_cache())
@@ -270,12 +312,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KVGymError as error:
         raise SystemExit(f"error: {error}") from None
     seeds, differences = range(options.first, options.first + options.workloads), []
+    played: dict[str, Count] = {}
     for policy in options.policy or (OWN, *POLICIES_COMPARED):
         began = time.monotonic()
         if policy == OWN:
             count, found = compare_own(engine, seeds)
         else:
             count, found = compare(engine, policy, seeds)
+            played[policy] = count
         differences += found
         print(
             f"{policy}: {count.workloads} workloads, {count.equal} equal, {count.endless} without an end in both, "
@@ -284,5 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         for line in found[:3]:
             print(f"  {line[:600]}")
+    if options.freeze:
+        write_frozen(options.freeze, options.version, played)
     if differences:
         raise SystemExit(1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases import BATCH_TIME, MOST_STEPS, Case, Schedule, Step
+from conformance.cases import BATCH_TIME, STEP_LIMIT, Case, Schedule, Step
 from kvgym.policy import make_policy
 from kvgym.runner import prepare_run
 from kvgym.simulator.system import System
@@ -37,7 +37,7 @@ def play(case: Case, policy: str, by_priority: bool = False, **system: Any) -> S
     built = System(batch_time=BATCH_TIME, **(memory | system))
     simulation, _ = prepare_run(built, table, make_policy(policy, **case.settings), log=True)
     steps: list[Step] = []
-    while len(steps) < MOST_STEPS and simulation.start():
+    while len(steps) < STEP_LIMIT and simulation.start():
         view, before = simulation.view, _progress(simulation)
         clock, running, waiting = (
             view.clock,

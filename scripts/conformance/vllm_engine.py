@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from conformance.cases import (
-    MOST_STEPS,
+    STEP_LIMIT,
     Case,
     Schedule,
     Step,
@@ -141,8 +141,8 @@ class Engine:
         first, finish = [float("nan")] * count, [float("nan")] * count
         clock, coming, preempted, empty = 0.0, 0, (), False
         before: tuple[Any, ...] = ()
-        for _ in range(2 * MOST_STEPS):  # half of them may have no tokens
-            if (coming == count and not scheduler.requests) or len(steps) == MOST_STEPS:
+        for _ in range(2 * STEP_LIMIT):  # half of them may have no tokens
+            if (coming == count and not scheduler.requests) or len(steps) == STEP_LIMIT:
                 break
             if not scheduler.requests:
                 clock = max(clock, case.arrival[coming])
@@ -192,7 +192,7 @@ class Engine:
         first, finish = [float("nan")] * count, [float("nan")] * count
         flight: deque[tuple[Any, list[bool], float]] = deque()
         clock, end, coming, preempted, empty = 0.0, 0.0, 0, (), False
-        while (coming < count or scheduler.requests or flight) and len(steps) < MOST_STEPS:
+        while (coming < count or scheduler.requests or flight) and len(steps) < STEP_LIMIT:
             if not scheduler.requests and not flight:
                 clock = max(clock, case.arrival[coming])
             while coming < count and case.arrival[coming] <= clock:

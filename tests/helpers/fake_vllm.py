@@ -53,7 +53,7 @@ class Scheduler:
         manager = SimpleNamespace(block_size=self.block_size)
         self.kv_cache_manager = SimpleNamespace(
             coordinator=SimpleNamespace(single_type_managers=[manager]),
-            block_pool=SimpleNamespace(num_gpu_blocks=self.free + 1),
+            block_pool=SimpleNamespace(num_gpu_blocks=self.free + 1, get_num_free_blocks=lambda: self.free),
             watermark_blocks=1,
         )
         self.scheduler_reserve_full_isl, self.requires_kv_delivery = True, False
