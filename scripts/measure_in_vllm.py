@@ -10,12 +10,14 @@ model, and the simulator predicts their mean latencies with it.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,9 @@ from scipy.optimize import nnls
 
 import kvgym
 from kvgym.batch_time import AffineBatchTime
+from kvgym.errors import ConfigError, KVGymError
+from kvgym.integrations.vllm import check_release
+from kvgym.policy import make_policy
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816,
@@ -116,35 +121,63 @@ def predict(policy: str, count: int, batch_time: dict[str, float]) -> float:
     return float((records["finish_time"] - records["arrival_time"]).mean())
 
 
+def check_machine() -> None:
+    """Check that a model can be served here.
+
+    Raises:
+        ConfigError: vLLM is missing or its release unknown, or there is no GPU.
+    """
+    check_release()
+    if not importlib.import_module("torch").cuda.is_available():
+        raise ConfigError("PyTorch finds no GPU; run this where vLLM can serve a model")
+
+
 def apart(policy: str, count: int, batch_time: dict[str, float]) -> dict[str, Any]:
     """Call :func:`serve` in another process, which frees the GPU when it ends."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         given = json.dumps([policy, count, batch_time, str(out)])
-        subprocess.run([sys.executable, __file__, "--serve", given], check=True)
+        done = subprocess.run([sys.executable, __file__, "--serve", given], check=False)
+        if done.returncode:
+            raise ConfigError(f"vLLM did not serve the requests with policy {policy}; its messages are above")
         found: dict[str, Any] = json.loads(out.read_text())
         return found
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     reader = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     reader.add_argument("--policies", default="fcfs,ranked", help="two policies, default fcfs,ranked")
     reader.add_argument("--requests", type=int, default=200, help="number of requests, default 200")
     reader.add_argument("--serve", help=argparse.SUPPRESS)
-    options = reader.parse_args()
+    options = reader.parse_args(arguments)
     if options.serve:
         policy, count, batch_time, out = json.loads(options.serve)
         Path(out).write_text(json.dumps(serve(policy, count, batch_time)))
         return
-    first, second = options.policies.split(",")
-    measured = apart(first, options.requests, GUESS)
+    policies = options.policies.split(",")
+    if len(policies) != 2:
+        reader.error(f"--policies {options.policies}: expected two, separated by a comma")
+    if options.requests < 2:
+        reader.error(f"--requests {options.requests}: expected a whole number ≥ 2")
+    try:
+        for policy in policies:
+            make_policy(policy)
+        check_machine()
+        measure(*policies, options.requests)
+    except KVGymError as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+def measure(first: str, second: str, requests: int) -> None:
+    """Serve the requests under two policies, and print measured and predicted latencies."""
+    measured = apart(first, requests, GUESS)
     batch_time = fit(measured["loads"], measured["seconds"])
     print("batch times, seconds:", {name: float(f"{value:.3g}") for name, value in batch_time.items()})
     means = {}
     for policy in (first, second):
-        found = apart(policy, options.requests, batch_time)
-        means[policy] = found["mean_latency"], predict(policy, options.requests, batch_time)
+        found = apart(policy, requests, batch_time)
+        means[policy] = found["mean_latency"], predict(policy, requests, batch_time)
         print(
             f"{policy}: mean latency {means[policy][0]:.3f} s measured, {means[policy][1]:.3f} s predicted; "
             f"{found['decisions']} decisions, by vLLM's own rule {found['own_rule'] or 0}"

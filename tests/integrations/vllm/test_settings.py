@@ -95,6 +95,12 @@ def test_a_missing_vllm(monkeypatch):
         check_release()
 
 
+def test_an_incomplete_vllm(monkeypatch):
+    monkeypatch.delattr(sys.modules["vllm"], "__version__")
+    with pytest.raises(ConfigError, match=r"vLLM cannot be imported \(AttributeError: .*vLLM 0\.33"):
+        Scheduler(configuration({"policy": "fcfs", "batch_time": UNIT}), MEMORY)
+
+
 @pytest.mark.parametrize("version", ["0.24.0", "0.34.0rc1", "dev"])
 def test_an_unknown_release(monkeypatch, version):
     fake_vllm.install(monkeypatch, version)

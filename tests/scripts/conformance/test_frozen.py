@@ -67,5 +67,9 @@ def test_differences_are_named():
     assert classify(found, again, "Vidur") == "a preempted request starts again in the same batch"
     assert classify("first_token times: …", schedule, "Vidur").startswith("a prompt preempted half way")
     assert classify("finish times: …", schedule, "Vidur") == "other"
+    endless = replace(schedule, finish=(*schedule.finish[:-1], float("nan")))
+    assert [difference(s, replace(s)) for s in (schedule, endless)] == ["", ""]
+    assert [classify("", s, "vllm 0.33.0") for s in (schedule, endless)] == ["", "without an end in both"]
+    assert difference(schedule, endless).startswith("finish times")
     assert "steps here" in difference(replace(schedule, steps=tuple(rest[:0])), schedule)
     assert difference(replace(schedule, finish=()), schedule).startswith("finish times")
