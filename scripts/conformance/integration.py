@@ -18,6 +18,7 @@ import numpy as np
 
 from conformance import frozen, vllm_engine
 from conformance.cases import BATCH_TIME, Case, Schedule, Step, difference, draw_memory, draw_requests
+from conformance.engines import EMPTY_STEP, classify
 from conformance.integration_engine import Engine
 from conformance.ours import _progress, _tokens
 from conformance.wheel import default_cache, unpacked
@@ -182,14 +183,16 @@ def simulated(workload: Workload, policy: str) -> Schedule:
 
 @dataclass
 class Count:
-    """Counts of one policy: workloads compared, equal, without an end in both, and batches and preemptions.
+    """Counts of one policy: workloads compared, equal, of a known class, and batches and preemptions.
 
+    ``endless`` are those without an end in both, ``empty`` those that differ after an empty step of vLLM's own rule.
     ``short`` are those with few batches, and their schedules in vLLM.
     """
 
     workloads: int = 0
     equal: int = 0
     endless: int = 0
+    empty: int = 0
     batches: int = 0
     preempted: int = 0
     short: list[tuple[Workload, Schedule]] = field(default_factory=list)
@@ -239,7 +242,9 @@ def compare_own(engine: Engine, seeds: Sequence[int]) -> tuple[Count, list[str]]
         count.batches += len(theirs.steps)
         count.preempted += sum(len(step.preempted) for step in theirs.steps)
         count.equal += not text
-        if text:
+        if classify(text, theirs, "vllm") == EMPTY_STEP:
+            count.empty += 1
+        elif text:
             found.append(f"workload {seed}: {text}")
     return count, found
 
@@ -323,6 +328,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         differences += found
         print(
             f"{policy}: {count.workloads} workloads, {count.equal} equal, {count.endless} without an end in both, "
+            f"{count.empty} different after an empty step, "
             f"{count.batches} batches, {count.preempted} preemptions, {time.monotonic() - began:.0f} s",
             flush=True,
         )

@@ -54,5 +54,6 @@ def test_recorded_schedules_are_equal(engine, policy):
         assert difference(simulated(workload, policy), theirs) == ""
 
 
-def test_recorded_schedules_have_preemptions():
-    assert sum(len(step.preempted) for *_, theirs in RECORDED for step in theirs.steps) > 5
+def test_most_policies_preempt_in_them():
+    preempt = {policy for policy, _, theirs in RECORDED if any(step.preempted for step in theirs.steps)}
+    assert len(preempt) >= 4
