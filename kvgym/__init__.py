@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from kvgym.agents import load_agent, load_router, train
     from kvgym.batch_time import kv_capacity, load_hardware, make_batch_time
+    from kvgym.benchmark import make_task
     from kvgym.envs import AgentPolicy, register_action
     from kvgym.experiments import (
         Comparison,
@@ -69,6 +70,7 @@ else:
         {
             "agents": "load_agent load_router train",
             "batch_time": "kv_capacity load_hardware make_batch_time",
+            "benchmark": "make_task",
             "envs": "AgentPolicy register_action",
             "experiments": "Comparison Scenario compare find_capacity load_scenario provision sweep tune",
             "metrics": "compute_metrics register_metric",
@@ -131,6 +133,7 @@ __all__ = [
     "make_batch_time",
     "make_policy",
     "make_router",
+    "make_task",
     "make_workload",
     "metrics",
     "policy",

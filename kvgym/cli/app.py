@@ -29,6 +29,8 @@ COMMANDS = {
     "render": "Play an episode of an environment; write a GIF or MP4 of it and a PNG summary.",
     "train": "Train an agent; follow it with kvgym watch --training FOLDER or tensorboard --logdir FOLDER.",
     "curve": "Show the learning curves of training runs as a table and a picture.",
+    "benchmark": "Score schedulers, routers and agents on frozen tasks, and make the table of entries.",
+    "judge": "Score a policy in a file, in a process with limits; print a verdict as JSON.",
     "evaluate": "Compare a learned agent with baselines on held-out seeds, paired by seed.",
     "tune": "Search hyperparameters of schedulers on training seeds.",
     "capacity": "Find the highest arrival rate at which schedulers meet targets.",
@@ -42,7 +44,11 @@ COMMANDS = {
     "warm-up": "Compile everything that would otherwise be compiled on first use: for images and CI.",
 }
 """Summary of each command, by name. A command is the function of its name in the module of its name (with a "_" where
-Python uses the name already). The module is loaded only when the command is called."""
+Python uses the name already), in ``kvgym/cli/commands`` or the package of its family. The module is loaded only when
+the command is called."""
+
+FAMILIES = dict.fromkeys(("train", "curve", "benchmark", "judge", "evaluate", "tune"), "learning.")
+"""Packages of commands, by command."""
 
 _STYLE: dict[str, Any] = {
     "pretty_exceptions_enable": False,
@@ -58,7 +64,7 @@ VerboseOption = Annotated[
 def load_command(name: str) -> Any:
     """Return a command with its options from its module."""
     plain = name.replace("-", "_")
-    module = import_module(f"kvgym.cli.commands.{plain}")
+    module = import_module(f"kvgym.cli.commands.{FAMILIES.get(name, '')}{plain}")
     alone = typer.Typer(**_STYLE)
     alone.command(name, cls=Command)(
         _with_verbose(getattr(module, plain, None) or getattr(module, f"{plain}_"))

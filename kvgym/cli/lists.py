@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 LISTS = (
     "policies", "agents", "scenarios", "hardware", "workloads", "environments", "routers", "training", "sweeps",
-    "traces", "metrics", "models", "gpus", "engines", "cache-rules",
+    "traces", "metrics", "models", "gpus", "engines", "cache-rules", "tasks",
 )  # fmt: skip
 SHOWN_ERRORS = ("linear", "attention_decode", "attention_decode_homogeneous", "attention_prefill")
 """Operator groups with median held-out errors in the list of hardware."""
@@ -221,6 +221,10 @@ def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[st
         return (*GPU_HEADINGS, *(("source",) if full else ())), gpu_rows(full)
     if what == "engines":
         return ENGINE_HEADINGS, engine_rows(full)
+    if what == "tasks":
+        from kvgym.benchmark.tasks import TASK_HEADINGS, task_rows
+
+        return TASK_HEADINGS, task_rows()
     if what == "metrics":
         from kvgym.metrics import metric_info, metric_names
 

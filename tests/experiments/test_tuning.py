@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kvgym.cli.commands.tune import parse_grid
-from kvgym.cli.commands.tune import tune as tune_command
+from kvgym.cli.commands.learning.tune import parse_grid
+from kvgym.cli.commands.learning.tune import tune as tune_command
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.scenario import Scenario

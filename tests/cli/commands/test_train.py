@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from kvgym.agents.runs.config import load_training
-from kvgym.cli.commands.train import train
+from kvgym.cli.commands.learning.train import train
 
 TINY = {
     "env": {"action": "knobs", "num_requests": 10, "queue_window": 2, "active_window": 2},

@@ -1,0 +1,170 @@
+"""Verdicts on a file with a policy or router, for programs that write schedulers: JSON from a process with limits.
+
+The process runs the file's code, which can do anything that this user can: the limits end runs, they are no sandbox.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvgym.errors import ConfigError, KVGymError, shown
+from kvgym.utils.arguments import explained
+
+DEFAULT_TASK = "hidden-kinds"
+MIB = 2**20
+
+
+@explained
+def judge(
+    path: str | Path,
+    *,
+    tasks: tuple[str, ...] = (DEFAULT_TASK,),
+    seeds: int = 3,
+    seconds: float = 60.0,
+    memory_mib: int = 4096,
+) -> dict[str, Any]:
+    """Run the policy or router in a file on validation seeds of tasks, in a process with limits.
+
+    Args:
+        path: a Python file that defines one class derived from :class:`kvgym.Policy` or :class:`kvgym.Router`.
+        tasks: names of tasks.
+        seeds: number of validation seeds of each task.
+        seconds: time limit of the process.
+        memory_mib: limit of its address space, MiB; not on Windows.
+
+    Returns:
+        JSON-able: ``score``, the mean over tasks and seeds, null without any run; ``tasks``, with ``scores`` by seed
+        (-1 = failed), ``failures`` by seed and ``seconds``; ``failure`` of the whole file, or ""; ``seconds`` of all.
+
+    Raises:
+        ConfigError: no such file.
+    """
+    if not Path(path).is_file():
+        raise ConfigError(f"no file {shown(str(path))} with a policy to judge")
+    started = time.perf_counter()
+    request = json.dumps({"path": str(path), "tasks": tasks, "seeds": seeds, "memory_mib": memory_mib})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kvgym.benchmark.judging", request],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    failure = ""
+    try:
+        out, error = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, error = process.communicate()
+        failure = f"it took more than {seconds:g} s"
+    found: dict[str, Any] = {"score": None, "tasks": {}, "failure": failure}
+    for line in out.splitlines():
+        if line.startswith(_MARK):
+            name, value = json.loads(line.removeprefix(_MARK))
+            if name:
+                found["tasks"][name] = value
+            else:
+                found["failure"] = value
+    if process.returncode and not found["failure"]:
+        last = error.strip().splitlines()[-1:] or [f"exit status {process.returncode}"]
+        found["failure"] = f"its process ended: {last[0][:200]}"
+    scores = [score for task in found["tasks"].values() for score in task["scores"]]
+    if scores:
+        found["score"] = float(np.mean(scores))
+    return {**found, "seconds": round(time.perf_counter() - started, 3)}
+
+
+_MARK = "kvgym-verdict "
+
+
+def _say(name: str, value: Any) -> None:
+    print(_MARK + json.dumps([name, value]), file=sys.__stdout__, flush=True)
+
+
+def main(request: dict[str, Any]) -> None:
+    """Judge a file in this process; print a line per task."""
+    if sys.platform != "win32":
+        import resource
+
+        limit = request["memory_mib"] * MIB
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    try:
+        cls = _class_in(Path(request["path"]))
+        for name in request["tasks"]:
+            _say(name, _judged(cls, name, request["seeds"]))
+    except MemoryError:
+        _say("", f"it needs more than {request['memory_mib']} MiB of memory")
+    except KVGymError as error:
+        _say("", str(error))
+
+
+def _class_in(path: Path) -> type[Any]:
+    """Return the policy or router class that a file defines."""
+    from kvgym.policy import Policy
+    from kvgym.routing import Router
+
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{path.name} cannot be imported: {type(error).__name__}: {error}") from error
+    classes = [
+        each
+        for each in vars(module).values()
+        if inspect.isclass(each) and issubclass(each, Policy | Router) and each.__module__ == path.stem
+    ]
+    if len(classes) != 1:
+        raise ConfigError(
+            f"{path.name} defines {len(classes)} classes derived from kvgym.Policy or kvgym.Router; expected one"
+        )
+    return classes[0]
+
+
+def _judged(cls: type[Any], name: str, seeds: int) -> dict[str, Any]:
+    """Return scores, failures and seconds of a class on a task."""
+    from kvgym.benchmark.running import value_of
+    from kvgym.benchmark.scoring import scores_of
+    from kvgym.benchmark.tasks import FIRST_VALIDATION, SUITE, load_suite
+    from kvgym.experiments.runs import Player, Run
+    from kvgym.routing import Router
+    from kvgym.utils.hyperparameters import construct
+
+    task = load_suite().task(name)
+    scenario = task.scenario(SUITE)
+    made = construct(cls, {}, f"{cls.__name__}")
+    if (task.role == "router") != isinstance(made, Router):
+        raise ConfigError(f"task {name} is for a {task.role}, and {cls.__name__} is none")
+    player, failures, plain, values = Player(), {}, [], []
+    started = time.perf_counter()
+    for seed in range(FIRST_VALIDATION, FIRST_VALIDATION + seeds):
+        for entry in (task.plain, made):
+            router = task.role == "router"
+            policy = scenario.policies[0] if router else entry
+            (played,) = player([Run(scenario, policy, entry if router else None, seed, "file")])
+            value, error = value_of(task, played)
+            (values if entry is made else plain).append(value)
+            if error:
+                failures[str(seed)] = error
+    distance = float(np.mean(np.subtract(task.plain_values, task.reference_values)))
+    scores = scores_of(values, plain, np.asarray(plain) - distance)
+    return {
+        "scores": [float(score) for score in scores],
+        "failures": failures,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,106 @@
+"""The table of entries: a Markdown page from files of results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from kvgym.benchmark.running import BenchmarkResult
+from kvgym.benchmark.scoring import interval_of, probability_of_improvement, profile
+from kvgym.benchmark.tasks import load_suite
+from kvgym.errors import ConfigError
+
+LEVELS = (0.0, 0.25, 0.5, 0.75, 0.9)
+"""Scores of the performance profile."""
+
+TITLES = {"scheduler": "Schedulers", "router": "Routers"}
+
+
+def read_results(folder: str | Path) -> list[BenchmarkResult]:
+    """Return the results in a folder, ``*.json``.
+
+    Raises:
+        ConfigError: there are none, or they are of different suites.
+    """
+    results = [BenchmarkResult.load(path) for path in sorted(Path(folder).glob("*.json"))]
+    if not results:
+        raise ConfigError(
+            f"{folder} has no results (*.json) of kvgym benchmark; write them with --out {folder}"
+        )
+    if len({result.suite for result in results}) > 1:
+        raise ConfigError(f"{folder} has results of several suites; keep those of one")
+    return results
+
+
+def leaderboard(results: Sequence[BenchmarkResult]) -> str:
+    """Return the tables of entries, best first, as Markdown; clairvoyant entries are marked with a dagger."""
+    suite = load_suite(results[0].suite)
+    parts = [f"# {suite.name}", f"Suite {suite.name}, hash `{suite.hash}`. {suite.summary}"]
+    for role, title in TITLES.items():
+        entered = [result for result in results if result.role == role]
+        if entered:
+            parts += [f"## {title}", _summary(entered), _by_task(entered)]
+    parts.append(
+        "Score: interquartile mean over tasks and runs; 0 = the plain rule, 1 = the reference in hindsight; 95 % "
+        "stratified bootstrap intervals. Above x: share of runs with a higher score (performance profile). "
+        "P: probability of improvement over the entry below. † observes what no real scheduler has."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _ranked(results: Sequence[BenchmarkResult]) -> list[tuple[BenchmarkResult, float]]:
+    found = [(result, interval_of(result.scores()).value) for result in results]
+    return sorted(found, key=lambda each: (-each[1], each[0].name))
+
+
+def _summary(results: Sequence[BenchmarkResult]) -> str:
+    ranked = [result for result, _ in _ranked(results)]
+    head = [
+        "entry",
+        "score",
+        "95 % interval",
+        "tasks",
+        "trainings",
+        *(f"above {x:g}" for x in LEVELS),
+        "P",
+        "seconds",
+    ]
+    rows = []
+    for place, result in enumerate(ranked):
+        scores = result.scores()
+        estimate = interval_of(scores)
+        better = "–"
+        if place + 1 < len(ranked):
+            better = f"{probability_of_improvement(scores, ranked[place + 1].scores()):.2f}"
+        shares = [f"{share:.2f}" for share in profile(scores, LEVELS)]
+        rows.append([
+            _name(result), f"{estimate.value:.3f}", f"{estimate.low:.3f} – {estimate.high:.3f}", f"{len(scores)}",
+            f"{len(result.specs)}", *shares, better, f"{result.seconds:.1f}",
+        ])  # fmt: skip
+    return _table(head, rows)
+
+
+def _by_task(results: Sequence[BenchmarkResult]) -> str:
+    tasks = [
+        task.name
+        for task in load_suite(results[0].suite).tasks
+        if any(task.name in r.values for r in results)
+    ]
+    rows = []
+    for result, _ in _ranked(results):
+        scores = result.scores()
+        rows.append(
+            [_name(result), *(f"{np.mean(scores[task]):.2f}" if task in scores else "–" for task in tasks)]
+        )
+    return _table(["mean score", *tasks], rows)
+
+
+def _name(result: BenchmarkResult) -> str:
+    return f"`{result.name}`{' †' if result.clairvoyant else ''}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,217 @@
+"""Runs of entries on the tasks of a suite, and their results."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvgym.benchmark.entries import Entry
+from kvgym.benchmark.scoring import Scores, interval_of, scores_of
+from kvgym.benchmark.tasks import SUITE, Suite, Task, load_suite
+from kvgym.errors import ConfigError
+from kvgym.execution import make_executor
+from kvgym.experiments.runs import Played, Player, Run, play_runs
+from kvgym.utils.arguments import explained
+from kvgym.utils.files import write_text
+from kvgym.utils.reading import parse_json, read_bytes
+from kvgym.version import __version__
+
+FORMAT = "kvgym-benchmark-result"
+
+PACKAGES = ("numpy", "numba", "gymnasium", "torch", "stable-baselines3")
+"""Packages with versions in results, as far as they are installed."""
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """Values of an entry on the test seeds of tasks.
+
+    Attributes:
+        name: of the entry.
+        specs: what was run: one policy or router, or several trainings of one.
+        role: ``"scheduler"`` or ``"router"``.
+        clairvoyant: whether it observes what no real scheduler has.
+        suite: name of the suite.
+        suite_hash: hash of the suite.
+        values: by task and training, the metric by test seed, signed so that smaller is better; NaN = failed.
+        errors: first error by task.
+        versions: of kvgym, Python and packages.
+        seconds: of all runs together, without sampling requests.
+    """
+
+    name: str
+    specs: tuple[str, ...]
+    role: str
+    clairvoyant: bool
+    suite: str
+    suite_hash: str
+    values: dict[str, list[list[float]]]
+    errors: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def scores(self) -> Scores:
+        """Return the scores (runs,) of each task.
+
+        Raises:
+            ConfigError: the results are of another version of the suite.
+        """
+        suite = load_suite(self.suite)
+        if suite.hash != self.suite_hash:
+            raise ConfigError(
+                f"results of {self.name} are of another {self.suite} ({self.suite_hash}, here {suite.hash}); "
+                "run it again"
+            )
+        return {name: _scores(suite.task(name), found) for name, found in self.values.items()}
+
+    def save(self, path: str | Path) -> None:
+        """Write the results as JSON; failed runs are null."""
+        scores = self.scores()
+        estimate = interval_of(scores)
+        content = {
+            "format": FORMAT,
+            **{name: getattr(self, name) for name in self.__dataclass_fields__},
+            "values": {
+                task: [[None if np.isnan(x) else x for x in run] for run in runs]
+                for task, runs in self.values.items()
+            },
+            "score": {"value": estimate.value, "low": estimate.low, "high": estimate.high},
+            "task_scores": {task: float(np.mean(found)) for task, found in scores.items()},
+        }
+        write_text(path, json.dumps(content, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> BenchmarkResult:
+        """Read results.
+
+        Raises:
+            ConfigError: the file has another format.
+        """
+        place = Path(path)
+        try:
+            content = parse_json(read_bytes(place, "results"), str(place))
+            if content.pop("format") != FORMAT:
+                raise ValueError("it has another format")
+            fields = {name: content[name] for name in cls.__dataclass_fields__}
+            fields["values"] = {
+                task: [[np.nan if x is None else float(x) for x in run] for run in runs]
+                for task, runs in content["values"].items()
+            }
+            return cls(**{**fields, "specs": tuple(fields["specs"])})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{place}: not a file of results of kvgym benchmark ({error})") from None
+
+
+def _scores(task: Task, values: Sequence[Sequence[float]]) -> Any:
+    return scores_of(values, task.plain_values, task.reference_values)
+
+
+@explained
+def run_benchmark(
+    entries: Sequence[Entry],
+    *,
+    name: str | None = None,
+    suite: str = SUITE,
+    tasks: Iterable[str] = (),
+    traces: str | Path | None = None,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> BenchmarkResult:
+    """Run an entry on all test seeds of the tasks that it can enter.
+
+    Schedulers and routers enter different tasks. A run that fails, or leaves requests unfinished where latencies are
+    measured, has no value and the lowest score.
+
+    Args:
+        entries: a policy or router, or several trainings of one: each is a run of the entry.
+        name: of the entry in tables; None = the first one's spec.
+        suite: name of the suite.
+        tasks: names of tasks; empty = all that need no file, and with ``traces`` all.
+        traces: folder of files that tasks need and kvgym does not ship.
+        jobs: as for :func:`kvgym.execution.make_executor`.
+        progress: called with finished and all runs.
+
+    Raises:
+        ConfigError: the entries differ in role, or a file is missing.
+    """
+    made = load_suite(suite)
+    roles = {entry.role for entry in entries}
+    if len(roles) != 1:
+        raise ConfigError("an entry is one policy or router, or several trainings of one; got both, or none")
+    role = roles.pop()
+    chosen = _tasks(made, role, tuple(tasks), traces)
+    runs, places = [], []
+    for task in chosen:
+        scenario = task.scenario(suite, traces)
+        for seed in task.seeds:
+            for k, entry in enumerate(entries):
+                policy: Any = scenario.policies[0] if role == "router" else entry.made
+                router: Any = entry.made if role == "router" else None
+                runs.append(Run(scenario, policy, router, seed, entry.spec))
+                places.append((task, k, seed - task.seeds[0]))
+    values = {task.name: [[float("nan")] * task.test_seeds for _ in entries] for task in chosen}
+    errors: dict[str, str] = {}
+    seconds = 0.0
+    with make_executor(Player(), jobs) as executor:
+        for done, (place, played) in enumerate(play_runs(runs, executor), start=1):
+            task, k, seed = places[place]
+            seconds += played.record.wall_time
+            found, error = value_of(task, played)
+            values[task.name][k][seed] = found
+            if error:
+                errors.setdefault(task.name, f"seed {task.seeds[seed]}: {error}")
+            if progress is not None:
+                progress(done, len(runs))
+    return BenchmarkResult(
+        name or entries[0].spec,
+        tuple(entry.spec for entry in entries),
+        role,
+        any(entry.clairvoyant for entry in entries),
+        suite,
+        made.hash,
+        values,
+        errors,
+        versions(),
+        round(seconds, 2),
+    )
+
+
+def _tasks(suite: Suite, role: str, names: Sequence[str], traces: str | Path | None) -> list[Task]:
+    """Return the tasks to run."""
+    if names:
+        chosen = [suite.task(name) for name in names]
+        if wrong := [task.name for task in chosen if task.role != role]:
+            raise ConfigError(
+                f"task {wrong[0]} is for a {suite.task(wrong[0]).role}, and the entry is a {role}"
+            )
+        return chosen
+    return [task for task in suite.tasks if task.role == role and (task.needs is None or traces is not None)]
+
+
+def value_of(task: Task, played: Played) -> tuple[float, str]:
+    """Return the signed metric of a run, NaN if it has none, and why."""
+    record = played.record
+    if record.error:
+        return float("nan"), record.error
+    if not record.completed_once and not task.metric.endswith("attainment"):
+        return float("nan"), "requests are left at the horizon"
+    value = task.sign * record.metrics[task.metric]
+    return (value, "") if np.isfinite(value) else (float("nan"), "the metric has no value")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of kvgym, Python and installed packages."""
+    found = {"kvgym": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,221 @@
+"""Suites of tasks: each a frozen scenario with test seeds, a metric, and constants that scores need.
+
+A suite is a file of ``configs/benchmark``; the scenarios of its tasks are the files of the folder of the same name. A
+task's hash covers everything that determines its results but the code: an entry's results count for the hash they
+were made with.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.utils.reading import Description, parse_fields, read_bytes, validate_fields
+from kvgym.workloads.workload import describe_workload
+
+SUITE = "kvgym-bench-1"
+"""The current suite."""
+
+FIRST_TRAINING, FIRST_VALIDATION, FIRST_TEST = 0, 1_000_000, 3_000_000
+"""First seeds: those below 1,000,000 are for training, the next 1,000,000 for selection; test seeds serve no choice."""
+
+
+class Needed(Description):
+    """A file that a task needs and kvgym does not ship.
+
+    Attributes:
+        file: its name.
+        sha256: hash of its content.
+        source: where to get it.
+        licence: its licence.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: str
+    sha256: str
+    source: str
+    licence: str
+
+
+class Task(Description):
+    """A task.
+
+    Attributes:
+        name: name in the suite.
+        role: what an entry is here: ``"scheduler"`` of the workers, or ``"router"`` of a cluster.
+        metric: what is measured, see :mod:`kvgym.metrics`.
+        environment: id that :func:`kvgym.make_task` makes without an id.
+        plain: the rule that scores 0.
+        budget: environment steps, or requests simulated, that training an entry may take.
+        test_seeds: number of seeds from :data:`FIRST_TEST`.
+        hash: of the task, see :meth:`digest`.
+        plain_values: of the plain rule by test seed; better values are smaller (attainment is negative).
+        reference_values: of the reference in hindsight by test seed, likewise.
+        headroom: means over test seeds, in the metric, by kind of scheduler.
+        cpu_seconds: of a run of all test seeds by the plain rule.
+        needs: a file that kvgym does not ship; None = nothing.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    role: Literal["scheduler", "router"] = "scheduler"
+    metric: str = "e2e_latency_mean"
+    environment: str = "kvgym/Priority-v0"
+    plain: str = "fcfs"
+    budget: int = 2_000_000
+    test_seeds: int = Field(default=10, ge=1)
+    hash: str = ""
+    plain_values: tuple[float, ...] = ()
+    reference_values: tuple[float, ...] = ()
+    headroom: dict[str, float | str] = Field(default_factory=dict)
+    cpu_seconds: float = 0.0
+    needs: Needed | None = None
+
+    @property
+    def seeds(self) -> range:
+        """The test seeds."""
+        return range(FIRST_TEST, FIRST_TEST + self.test_seeds)
+
+    @property
+    def sign(self) -> int:
+        """1 if smaller values of the metric are better, else -1."""
+        from kvgym.experiments.statistics import less_is_better
+
+        return 1 if less_is_better(self.metric) else -1
+
+    def scenario(self, suite: str, traces: str | Path | None = None) -> Scenario:
+        """Return the scenario.
+
+        Args:
+            suite: name of the suite.
+            traces: folder of files that are not shipped.
+
+        Raises:
+            ConfigError: a file is missing or another one.
+        """
+        scenario = load_scenario(scenario_file(suite, self.name))
+        if self.needs is None:
+            return scenario
+        if traces is None or not (path := Path(traces) / self.needs.file).is_file():
+            raise ConfigError(
+                f"task {self.name} needs {self.needs.file} ({self.needs.licence}): get it from {self.needs.source} "
+                "and give its folder with --traces"
+            )
+        if hashlib.sha256(read_bytes(path, "trace")).hexdigest() != self.needs.sha256:
+            raise ConfigError(
+                f"task {self.name}: {path} is not the expected file (SHA-256 {self.needs.sha256[:12]}…); "
+                f"get it from {self.needs.source}"
+            )
+        workload = describe_workload(scenario.workload)
+        lengths = {**workload["lengths"], "path": str(path)}
+        return scenario.override(workload={**workload, "lengths": lengths})
+
+    def digest(self, suite: str) -> str:
+        """Return the hash of the scenario, expanded, and of what is measured."""
+        scenario = load_scenario(scenario_file(suite, self.name))
+        content: dict[str, Any] = {
+            "scenario": scenario.resolved().model_dump(mode="json", exclude={"name", "summary", "seeds"}),
+            "task": self.model_dump(include={"role", "metric", "plain", "test_seeds", "needs"}),
+        }
+        if self.needs is None:
+            content["workload"] = scenario.make_workload().spec.model_dump(mode="json")
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Suite(Description):
+    """A suite of tasks.
+
+    Attributes:
+        name: name of the suite.
+        summary: one line.
+        tasks: the tasks.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    summary: str = ""
+    tasks: tuple[Task, ...]
+
+    def task(self, name: str) -> Task:
+        """Return a task by name.
+
+        Raises:
+            UnknownNameError: there is no such task.
+        """
+        tasks = {task.name: task for task in self.tasks}
+        if name not in tasks:
+            raise UnknownNameError("task", name, tasks)
+        return tasks[name]
+
+    @property
+    def hash(self) -> str:
+        """Hash of the tasks' hashes and of the constants of their scores."""
+        parts = [[task.name, task.hash, task.plain_values, task.reference_values] for task in self.tasks]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def scenario_file(suite: str, task: str) -> Path:
+    """Return the scenario file of a task."""
+    return Path(str(resources.files("kvgym.configs").joinpath("benchmark", suite, f"{task}.yaml")))
+
+
+def suite_file(name: str = SUITE) -> Path:
+    """Return the file of a suite."""
+    return Path(str(resources.files("kvgym.configs").joinpath("benchmark", f"{name}.yaml")))
+
+
+@functools.lru_cache(maxsize=4)
+def load_suite(name: str = SUITE) -> Suite:
+    """Return a suite.
+
+    Raises:
+        UnknownNameError: there is no such suite.
+    """
+    path = suite_file(name)
+    if not path.is_file():
+        raise UnknownNameError("suite", name, [SUITE])
+    fields = parse_fields(path.read_text("utf-8"), str(path))
+    return validate_fields(Suite, {"name": name, **fields}, str(path))
+
+
+TASK_HEADINGS = (
+    "name", "what it is", "for a", "metric", "plain rule", "best rule", "best agent", "reference", "CPU s",
+)  # fmt: skip
+
+
+def task_rows() -> dict[str, tuple[str, ...]]:
+    """Return the tasks of the current suite for ``kvgym list tasks``: means over test seeds, in the metric."""
+    rows = {}
+    for task in load_suite().tasks:
+        names = [kind for kind in ("rule", "newer") if kind in task.headroom]
+        rules = [float(task.headroom[kind]) for kind in names]
+        reference = "-"
+        plain = "-"
+        if task.plain_values:
+            plain = f"{task.plain} {task.sign * sum(task.plain_values) / task.test_seeds:.3g}"
+            reference = f"{task.sign * sum(task.reference_values) / task.test_seeds:.3g}"
+        best = min(zip(rules, names, strict=True), key=lambda each: task.sign * each[0], default=None)
+        rows[task.name] = (
+            load_scenario(scenario_file(SUITE, task.name)).summary,
+            task.role,
+            task.metric,
+            plain,
+            "-" if best is None else f"{task.headroom[f'{best[1]}: name']} {best[0]:.3g}",
+            f"{task.headroom['ranked: name']} {float(task.headroom['ranked']):.3g}"
+            if "ranked" in task.headroom
+            else "-",
+            reference,
+            f"{task.cpu_seconds:.2g}",
+        )
+    return rows

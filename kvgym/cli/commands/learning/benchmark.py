@@ -1,0 +1,119 @@
+"""``kvgym benchmark``: score schedulers, routers and agents on frozen tasks, and make the table of entries."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from kvgym.cli import console
+from kvgym.cli.options.shared import JobsOption, ProgressOption, split_names
+from kvgym.cli.progress import progress_bar
+from kvgym.errors import ConfigError
+from kvgym.utils.files import plain_name
+
+if TYPE_CHECKING:
+    from kvgym.benchmark.running import BenchmarkResult
+
+
+def benchmark(
+    entries: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Schedulers, routers or agents by name (kvgym list policies, routers, agents), module:Class of "
+            "your own, or the folder, .npz, .json or .zip of an agent."
+        ),
+    ] = None,
+    suite: Annotated[str | None, typer.Option(help="The suite (default: the current one).")] = None,
+    tasks: Annotated[
+        list[str] | None,
+        typer.Option("--tasks", help="Comma-separated tasks (default: all that the entry can enter)."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the entry; several entries are then trainings of this one."),
+    ] = None,
+    traces: Annotated[
+        Path | None, typer.Option(help="Folder of trace files; with it, tasks that need one run too.")
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(
+            "--table",
+            help="Folder of results: write leaderboard.md there, with the entries run now included.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for results (default: results/benchmark).")
+    ] = None,
+    action: Annotated[
+        str | None,
+        typer.Option(
+            help="Kind of action of the environment that a .zip was trained in: priority, admit_count."
+        ),
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Read a .zip, which can run any code: only your own.")
+    ] = False,
+    jobs: JobsOption = None,
+    progress: ProgressOption = True,
+) -> None:
+    """Score schedulers, routers and agents on the tasks of the benchmark.
+
+    Writes a JSON file of results per entry, with values by test seed, versions and the hash of the suite.
+    Schedulers and routers enter different tasks. docs/benchmark-suite.md has the definitions and says how to submit
+    an entry.
+    """
+    from kvgym.benchmark.entries import load_entry
+    from kvgym.benchmark.leaderboard import leaderboard, read_results
+    from kvgym.benchmark.running import run_benchmark
+    from kvgym.benchmark.tasks import SUITE
+    from kvgym.utils.files import write_text
+
+    if not entries and table is None:
+        raise ConfigError("nothing to do: give entries to score, or --table with a folder of results")
+    made = [load_entry(spec, trusted=trust, action=action) for spec in entries or ()]
+    folder = out or table or Path("results/benchmark")
+    results = []
+    for group in [made] if name is not None and made else [[entry] for entry in made]:
+        label = name or group[0].spec
+        with progress_bar(1, progress) as steps:
+            found = run_benchmark(
+                group, name=label, suite=suite or SUITE, tasks=split_names(tasks), traces=traces, jobs=jobs,
+                progress=None if steps is None else functools.partial(steps.update, label),
+            )  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{plain_name(label)}.json"
+        found.save(path)
+        results.append((found, path))
+    if results:
+        console.out.print(_scores([found for found, _ in results]))
+    for found, path in results:
+        for task, error in found.errors.items():
+            console.print_line(f"note: {found.name}, {task}: {error}")
+        console.print_line(f"results: {path}")
+    if table is not None:
+        write_text(table / "leaderboard.md", leaderboard(read_results(table)))
+        console.print_line(f"table: {table / 'leaderboard.md'}")
+
+
+def _scores(results: Sequence[BenchmarkResult]) -> Table:
+    """Return the table of scores."""
+    from kvgym.benchmark.scoring import interval_of
+
+    table = Table()
+    for head in ("entry", "score", "95 % interval", "tasks", "failed tasks", "seconds"):
+        table.add_column(head, justify="left" if head == "entry" else "right")
+    for found in results:
+        scores = found.scores()
+        estimate = interval_of(scores)
+        table.add_row(
+            f"{found.name}{' †' if found.clairvoyant else ''}", f"{estimate.value:.3f}",
+            f"{estimate.low:.3f} – {estimate.high:.3f}", str(len(scores)), str(len(found.errors)),
+            f"{found.seconds:.1f}",
+        )  # fmt: skip
+    return table

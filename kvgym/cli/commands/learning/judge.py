@@ -1,0 +1,34 @@
+"""``kvgym judge``: a verdict on a file with a policy, as JSON, for programs that write schedulers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvgym.cli.options.shared import split_names
+
+
+def judge(
+    file: Annotated[Path, typer.Argument(help="Python file that defines one policy or router.")],
+    tasks: Annotated[
+        list[str] | None,
+        typer.Option("--tasks", help="Comma-separated (kvgym list tasks; default: hidden-kinds)."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Validation seeds of each task.")] = 3,
+    seconds: Annotated[float, typer.Option("--time-limit", min=0.1, help="Time limit, seconds.")] = 60.0,
+    memory: Annotated[int, typer.Option("--memory-limit", min=512, help="Memory limit, MiB.")] = 4096,
+) -> None:
+    """Score a policy or router in a file on validation seeds; print a verdict as JSON.
+
+    It runs in a process of its own with limits, which end runs that take too long or too much memory; they are no
+    sandbox.
+    """
+    from kvgym.benchmark.judging import DEFAULT_TASK
+    from kvgym.benchmark.judging import judge as verdict_on
+
+    chosen = tuple(split_names(tasks)) or (DEFAULT_TASK,)
+    found = verdict_on(file, tasks=chosen, seeds=seeds, seconds=seconds, memory_mib=memory)
+    print(json.dumps(found, indent=1))

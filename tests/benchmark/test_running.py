@@ -1,0 +1,56 @@
+import json
+
+import numpy as np
+import pytest
+
+from kvgym.baselines.first_come import FCFS
+from kvgym.benchmark.entries import load_entry
+from kvgym.benchmark.leaderboard import leaderboard, read_results
+from kvgym.benchmark.running import BenchmarkResult, run_benchmark
+from kvgym.benchmark.tasks import load_suite
+from kvgym.cli.commands.learning.benchmark import benchmark
+from kvgym.errors import ConfigError
+
+
+def test_the_plain_rule_scores_nothing_and_gives_the_frozen_values(tmp_path):
+    result = run_benchmark([load_entry("fcfs")], tasks=["hidden-kinds"], jobs=1)
+    np.testing.assert_allclose(
+        result.values["hidden-kinds"][0], load_suite().task("hidden-kinds").plain_values, rtol=1e-9
+    )
+    np.testing.assert_allclose(result.scores()["hidden-kinds"], 0, atol=1e-8)
+    result.save(tmp_path / "fcfs.json")
+    assert BenchmarkResult.load(tmp_path / "fcfs.json") == result
+
+
+def test_an_entry_that_fails_has_the_lowest_score():
+    result = run_benchmark([load_entry("mc_sf")], tasks=["hidden-kinds"], jobs=1)
+    assert "needs predicted_length" in result.errors["hidden-kinds"]
+    np.testing.assert_array_equal(result.scores()["hidden-kinds"], -1)
+
+
+def test_entries_by_name_class_and_agent():
+    assert isinstance(load_entry("kvgym.baselines.first_come:FCFS").made, FCFS)
+    assert load_entry("round_robin").role == load_entry("routing").role == "router"
+    assert load_entry("ranked_latency").role == "scheduler"
+    assert load_entry("clairvoyant").clairvoyant
+    with pytest.raises(ConfigError, match="not a class derived from kvgym"):
+        load_entry("kvgym.baselines.first_come:fcfs_kernel")
+    with pytest.raises(ConfigError, match="for a router, and the entry is a scheduler"):
+        run_benchmark([load_entry("fcfs")], tasks=["routing-chats"])
+    with pytest.raises(ConfigError, match="got both"):
+        run_benchmark([load_entry("fcfs"), load_entry("round_robin")])
+
+
+def test_the_command_writes_results_and_the_table(tmp_path, capsys):
+    benchmark(["fcfs", "vllm_v1"], tasks=["hidden-kinds"], table=tmp_path, jobs=1, progress=False)
+    assert "vllm_v1" in capsys.readouterr().out
+    page = (tmp_path / "leaderboard.md").read_text()
+    assert page == leaderboard(read_results(tmp_path))
+    assert page.index("`vllm_v1`") < page.index("`fcfs`")
+    content = json.loads((tmp_path / "fcfs.json").read_text())
+    assert content["suite_hash"] == load_suite().hash
+    assert content["versions"]["kvgym"]
+    content["suite_hash"] = "0"
+    (tmp_path / "fcfs.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="run it again"):
+        leaderboard(read_results(tmp_path))

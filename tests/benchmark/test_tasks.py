@@ -1,0 +1,43 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import kvgym
+from kvgym.benchmark.tasks import FIRST_TEST, load_suite
+from kvgym.errors import ConfigError, UnknownNameError
+
+SUITE = load_suite()
+
+
+@pytest.mark.parametrize("task", SUITE.tasks, ids=lambda task: task.name)
+def test_tasks_are_frozen(task):
+    assert task.digest(SUITE.name) == task.hash, "a change of a task is a new suite"
+    plain, reference = np.array(task.plain_values), np.array(task.reference_values)
+    assert len(plain) == len(reference) == task.test_seeds
+    assert (reference <= plain).all()
+    assert task.seeds[0] == FIRST_TEST
+
+
+def test_a_task_is_an_environment():
+    task = SUITE.task("hidden-kinds")
+    env = kvgym.make_task("hidden-kinds")
+    assert env.spec.id == "kvgym/Priority-v0"
+    assert env.spec.reward_threshold == -np.mean(task.reference_values)
+    assert gym.spec("kvgym/Priority-v0").reward_threshold is None
+    env.reset(seed=3)
+    step = env.step(env.action_space.sample())
+    assert np.isfinite(step[1])
+    assert kvgym.make_task("routing-chats", 2).num_envs == 2
+
+
+def test_mistakes_are_named(tmp_path):
+    with pytest.raises(UnknownNameError, match="hidden-kinds"):
+        kvgym.make_task("hidden_kinds")
+    with pytest.raises(ConfigError, match="leave scenario out"):
+        kvgym.make_task("hidden-kinds", scenario="conversations")
+    azure = SUITE.task("azure-conversations")
+    with pytest.raises(ConfigError, match=r"needs Azure.* \(CC-BY .*github.com/Azure.*--traces"):
+        azure.scenario(SUITE.name)
+    (tmp_path / azure.needs.file).write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,1,1\n")
+    with pytest.raises(ConfigError, match="not the expected file"):
+        azure.scenario(SUITE.name, tmp_path)
