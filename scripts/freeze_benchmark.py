@@ -73,7 +73,7 @@ def frozen(task: Task, scenario: Scenario, suite: str, draws: int) -> Task:
     values: dict[tuple[str, str], list[float]] = {}
     seconds = 0.0
     for place, (seed, requests) in enumerate(zip(task.seeds, tables, strict=True)):
-        shown = [(kind, name, made, requests) for kind, name, made in contenders(task)]
+        shown = [(kind, name, made, requests) for kind, name, made in competing(task)]
         if task.role == "scheduler":
             shown += predicted(scenario, requests)
             exact = requests.replace(predicted_output_len=requests.output_len, predicted_low=None)
@@ -140,7 +140,7 @@ def value(
     return task.sign * float(compute_metrics(result, [task.metric])[task.metric])
 
 
-def contenders(task: Task) -> Iterator[tuple[str, str, Policy | Router]]:
+def competing(task: Task) -> Iterator[tuple[str, str, Policy | Router]]:
     """Yield everything that enters a task, with its kind and name."""
     agents = agent_names()
     if task.role == "router":

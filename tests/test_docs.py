@@ -26,7 +26,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 PAGES = [page for page in sorted(DOCS.glob("**/*.md")) if "generated" not in page.parts]
 # Pages of findings and long trainings: their commands are parsed, not run.
 MEASURED = {
-    "agents.md", "benchmark-suite.md", "speed.md", "bounds.md", "calibration.md", "capacity.md", "evolution.md", "frameworks.md",
+    "agents.md", "benchmark-suite.md", "speed.md", "bounds.md", "calibration.md", "capacity.md", "evolution.md",
+    "frameworks.md",
     "newer-schedulers.md", "ranked.md", "ranked_networks.md", "reproductions.md", "sweeps.md", "validation.md",
 }  # fmt: skip
 # Pages with examples that another test runs.

@@ -6,6 +6,7 @@ import importlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kvgym.agents.library import is_agent, is_router, load_agent, load_router
 from kvgym.contract.checking import policy_maker
@@ -59,7 +60,7 @@ def load_entry(spec: str, *, trusted: bool = False, action: str | None = None) -
     if is_agent(spec):
         if is_router(spec):
             return Entry(spec, load_router(spec))
-        arguments = {} if action is None else {"action": action}
+        arguments: dict[str, Any] = {} if action is None else {"action": action}
         return Entry(spec, load_agent(spec, trusted=trusted, **arguments))
     if not rest or "=" in rest.partition(",")[0]:
         return Entry(spec, policy_maker(spec)())  # its error lists the names
@@ -72,7 +73,7 @@ def _own(module: str, rest: str, spec: str) -> Policy | Router:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found: Any = getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:
         raise ConfigError(f"entry {shown(spec)}: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Policy | Router)):
@@ -80,4 +81,5 @@ def _own(module: str, rest: str, spec: str) -> Policy | Router:
             f"entry {shown(spec)}: {attribute} of {module} is not a class derived from kvgym.Policy or kvgym.Router"
         )
     _, hyperparameters = parse_spec(f"{attribute}:{options}", "entry")
-    return construct(found, hyperparameters, f"entry {spec!r}")
+    made: Policy | Router = construct(found, hyperparameters, f"entry {spec!r}")
+    return made

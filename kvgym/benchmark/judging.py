@@ -146,7 +146,10 @@ def _judged(cls: type[Any], name: str, seeds: int) -> dict[str, Any]:
     made = construct(cls, {}, f"{cls.__name__}")
     if (task.role == "router") != isinstance(made, Router):
         raise ConfigError(f"task {name} is for a {task.role}, and {cls.__name__} is none")
-    player, failures, plain, values = Player(), {}, [], []
+    player = Player()
+    plain: list[float] = []
+    values: list[float] = []
+    failures: dict[str, str] = {}
     started = time.perf_counter()
     for seed in range(FIRST_VALIDATION, FIRST_VALIDATION + seeds):
         for entry in (task.plain, made):

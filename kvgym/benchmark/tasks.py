@@ -121,7 +121,7 @@ class Task(Description):
         return scenario.override(workload={**workload, "lengths": lengths})
 
     def digest(self, suite: str) -> str:
-        """Return the hash of the scenario, expanded, and of what is measured."""
+        """Return the hash of the expanded scenario, the metric and the seeds."""
         scenario = load_scenario(scenario_file(suite, self.name))
         content: dict[str, Any] = {
             "scenario": scenario.resolved().model_dump(mode="json", exclude={"name", "summary", "seeds"}),
@@ -196,7 +196,7 @@ TASK_HEADINGS = (
 
 def task_rows() -> dict[str, tuple[str, ...]]:
     """Return the tasks of the current suite for ``kvgym list tasks``: means over test seeds, in the metric."""
-    rows = {}
+    rows: dict[str, tuple[str, ...]] = {}
     for task in load_suite().tasks:
         names = [kind for kind in ("rule", "newer") if kind in task.headroom]
         rules = [float(task.headroom[kind]) for kind in names]
