@@ -81,5 +81,6 @@ def _own(module: str, rest: str, spec: str) -> Policy | Router:
             f"entry {shown(spec)}: {attribute} of {module} is not a class derived from kvgym.Policy or kvgym.Router"
         )
     _, hyperparameters = parse_spec(f"{attribute}:{options}", "entry")
-    made: Policy | Router = construct(found, hyperparameters, f"entry {spec!r}")
+    made: Any = construct(found, hyperparameters, f"entry {spec!r}")
+    assert isinstance(made, Policy | Router)
     return made
