@@ -206,7 +206,7 @@ def test_a_killed_run_resumes(tmp_path):
     deadline = time.monotonic() + 120
     while len(checkpoints(tmp_path / "run/checkpoints")) < 2 and process.poll() is None:
         assert time.monotonic() < deadline, "no checkpoint within two minutes"
-        time.sleep(0.002)
+        time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert process.returncode == -signal.SIGKILL

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import out_of_bounds
+from helpers import amount, out_of_bounds
 from kvgym import simulate
 from kvgym.compiling import checked_build as debug
 from kvgym.errors import OutOfBoundsError
@@ -25,7 +25,7 @@ from kvgym.compiling import checked_build as debug
 assert debug.CHECKED
 run = simulate(out_of_bounds.one(), out_of_bounds.table(), "fcfs", log=True)
 print(json.dumps({
-    "policies": out_of_bounds.run_all(),
+    "policies": out_of_bounds.run_all(cluster=%s),
     "damaged": out_of_bounds.damaged_everywhere(),
     "step": out_of_bounds.step_after_damage(),
     "requests": run.requests.tobytes().hex(),
@@ -39,7 +39,7 @@ print(json.dumps({
 def checked():
     """What a process of the checked build reported."""
     done = subprocess.run(
-        [sys.executable, "-c", CHECKED],
+        [sys.executable, "-c", CHECKED % amount.LONG],
         env=debug.checked_environment(),
         cwd=TESTS,
         capture_output=True,
@@ -68,6 +68,7 @@ def test_a_policy_out_of_bounds_is_named_with_the_line(checked, policy, function
     )
 
 
+@pytest.mark.long
 def test_a_policy_out_of_bounds_is_named_in_a_cluster(checked):
     message = checked["policies"]["cluster"]
     assert message.startswith("policy 'writes_far', worker 0, iteration 0")

@@ -15,7 +15,7 @@ from kvgym.errors import LIMIT, ConfigError, KVGymError
 from kvgym.workloads import base
 
 CORPUS = load_corpus(Path(__file__).parent / "corpus")
-CASES = number(2000, 600)
+CASES = number(2000, 400)
 
 
 @pytest.fixture(autouse=True)

@@ -43,13 +43,13 @@ def test_faults_are_reported_and_set_the_exit_status(tmp_path, monkeypatch, caps
 
 
 def test_a_stopped_play_continues(tmp_path):
-    whole = random_play.play(2400, 5, 1, tmp_path / "whole")
-    random_play.play(800, 5, 1, tmp_path / "parts")
+    whole = random_play.play(1200, 5, 1, tmp_path / "whole")
+    random_play.play(400, 5, 1, tmp_path / "parts")
     journal = tmp_path / "parts" / "segments.jsonl"
     journal.write_text(journal.read_text()[:-20])  # the last line is incomplete
     with pytest.raises(ValueError, match="continue it with --resume, or choose another --out"):
-        random_play.play(2400, 5, 1, tmp_path / "parts")
-    assert random_play.play(2400, 5, 1, tmp_path / "parts", resume=True) == whole
+        random_play.play(1200, 5, 1, tmp_path / "parts")
+    assert random_play.play(1200, 5, 1, tmp_path / "parts", resume=True) == whole
     with pytest.raises(ValueError, match="was not played with seed 6"):
         random_play.play(2400, 6, 1, tmp_path / "parts", resume=True)
-    assert random_play.report(whole, 5).startswith("2,4")
+    assert random_play.report(whole, 5).startswith("1,2")

@@ -190,7 +190,7 @@ def compare(
 )
 def test_runs_equal_those_of_the_book(information: str) -> None:
     met = Counter[str]()
-    for seed in range(number(32, 16)):
+    for seed in range(number(32, 12)):
         rng = np.random.default_rng([*INFORMATION].index(information) * 1000 + seed)
         block_size = int(rng.choice([1, 1, 16]))
         capacity = int(rng.choice([6, 24, 40, 100, 400] if block_size == 1 else [48, 96, 400]))

@@ -304,7 +304,7 @@ def test_nothing_is_lost_or_repeated_when_it_is_killed(tmp_path, jobs):
         while process.poll() is None and time.monotonic() < until:
             if file.exists() and file.read_bytes().count(b"\n") >= more:
                 break
-            time.sleep(0.005)
+            time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         counts.append(file.read_bytes().count(b"\n"))
