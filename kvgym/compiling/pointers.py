@@ -7,6 +7,7 @@ call that needs many of them gets one array of addresses instead and opens the t
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from typing import Any
 
@@ -75,12 +76,18 @@ def function_handle(function: Any, signature: Any, *, compiled: bool) -> tuple[i
     The function lives as long as the process: a handle is a number, so copies of it cannot be tracked.
     """
     if compiled:
-        handle = function_addresses(function, signature)
+        handle = _addresses_of(function, signature)
     else:
         function = named_errors(function, "kernel")
         handle = id(function), 0
     _HELD[handle[0]] = function
     return handle
+
+
+@functools.cache
+def _addresses_of(function: Any, signature: Any) -> tuple[int, int]:
+    """Return the addresses of a compiled function; looking them up takes as long as a run of ten requests."""
+    return function_addresses(function, signature)
 
 
 def function_at(signature: Any) -> Any:

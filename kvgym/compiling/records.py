@@ -15,15 +15,21 @@ def records(dtype: np.dtype[np.void], *shape: int) -> np.ndarray:
     return as_records(np.zeros(shape, dtype))
 
 
-_HUGE = 1 << 22
+HUGE = 1 << 22
 """Size from which NumPy asks for huge pages, bytes: writing a single row would then allocate and clear 2 MiB."""
 
 
-def sparse_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return zeros that take memory only where they are written: for rows that are seldom filled."""
+def sparse_zeros(shape: tuple[int, ...], dtype: Any, least: int = HUGE) -> NDArray[Any]:
+    """Return zeros that take memory only where they are written: for rows that are seldom filled.
+
+    Args:
+        shape: of the table.
+        dtype: of its elements.
+        least: size from which it is mapped, bytes; a smaller one is allocated and cleared.
+    """
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
-    if size < _HUGE:
+    if size < least:
         return np.zeros(shape, kind)
     return np.frombuffer(mmap.mmap(-1, size, access=mmap.ACCESS_COPY), kind).reshape(shape)
 

@@ -1,7 +1,7 @@
 """Entry point of the compiled core for a worker with batches that a real engine runs, not the simulator.
 
-:class:`~kvgym.integrations.vllm.mirror.Mirror` keeps the tables of such a worker. A call from Python pays for each
-array that it passes, so :func:`operate` gets one row of addresses, which :func:`live_row` makes.
+:class:`~kvgym.integrations.vllm.mirror.Mirror` keeps the tables of such a worker, which has neither a prefix cache nor
+sessions.
 """
 
 from __future__ import annotations
@@ -13,16 +13,22 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from kvgym.compiling.kernel import Kernel, jit_inline, kernel, uncompiled
-from kvgym.compiling.pointers import function_at, function_handle, runs_compiled, view_at
+from kvgym.compiling.kernel import jit_inline, kernel
 from kvgym.compiling.references import by_address
 from kvgym.compiling.tables import Table, declared, opener
 from kvgym.simulator.apply_decision import free_memory
 from kvgym.simulator.batch import close_up, complete, leave_batch
-from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
-from kvgym.simulator.boundary import RUN_TABLES, PlainRun, Run, depart, next_boundary, withdraw
+from kvgym.simulator.boundary import Run, depart, next_boundary, withdraw
 from kvgym.simulator.engine import carry_out, clear_decision
-from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory, decision_of, view_of
+from kvgym.simulator.loop import (
+    ROW_LENGTH,
+    open_batch_time,
+    open_memory,
+    open_params,
+    open_plain,
+    open_policy,
+)
+from kvgym.simulator.policy_interface import decision_of, view_of
 from kvgym.simulator.queue import queue_remove
 from kvgym.simulator.tables import DECIDE, FINISHED, OK, RUN, UNKNOWN, WAITING
 
@@ -67,77 +73,27 @@ class Live(NamedTuple):
     limits: Annotated[Any, Table("i4", "members")]
 
 
-_NUM_TABLES, _MEMORY_TABLES, _LIVE_TABLES = len(RUN_TABLES), declared(RuleMemory), declared(Live)
-_BATCH_TIME = 2 * _NUM_TABLES
-_PARAMS, _POLICY, _MEMORY = _BATCH_TIME + 2, _BATCH_TIME + 4, _BATCH_TIME + 6
-
-_LIVE = _MEMORY + 2 * len(_MEMORY_TABLES)
-
-_batch_time_at, _policy_at = function_at(BATCH_TIME_SIGNATURE), function_at(POLICY_SIGNATURE)
-_f8_at = view_at("f8")
-
-open_live: Callable[[Any], Run] = opener(
-    PlainRun,
-    "def open_live(where):",
-    "Open the tables of the worker, which has neither a prefix cache nor sessions.",
-    [
-        table.opening(f"where[{k}]", f"where[{_NUM_TABLES + k}]")
-        for k, table in enumerate(RUN_TABLES.values())
-    ],
-)
-
-open_memory: Callable[[Any], RuleMemory] = opener(
-    RuleMemory,
-    "def open_memory(where):",
-    "Open the memory of the policy.",
-    [
-        table.opening(f"where[{_MEMORY + 2 * k}]", f"where[{_MEMORY + 2 * k + 1}]")
-        for k, table in enumerate(_MEMORY_TABLES.values())
-    ],
-)
-
 open_plan: Callable[[Any], Live] = opener(
     Live,
     "def open_plan(where):",
     "Open the tables of the plan.",
     [
-        table.opening(f"where[{_LIVE + 2 * k}]", f"where[{_LIVE + 2 * k + 1}]")
-        for k, table in enumerate(_LIVE_TABLES.values())
+        table.opening(f"where[{ROW_LENGTH + 2 * k}]", f"where[{ROW_LENGTH + 2 * k + 1}]")
+        for k, table in enumerate(declared(Live).values())
     ],
 )
 
 
-def live_row(
-    tables: Run,
-    batch_time: Kernel,
-    batch_params: NDArray[np.float64],
-    policy: Kernel | None,
-    memory: RuleMemory,
-    live: Live,
-) -> NDArray[np.int64]:
+def live_row(row: NDArray[np.int64], live: Live) -> NDArray[np.int64]:
     """Return the row of addresses for :func:`operate`, int64 (k,); the caller keeps all tables alive.
 
     Args:
-        tables: of one worker.
-        batch_time: its batch-time kernel.
-        batch_params: the parameters of that.
-        policy: kernel of the policy; None = it decides in Python.
-        memory: memory of the policy.
+        row: of the worker, see :func:`~kvgym.simulator.loop.worker_row`.
         live: tables of the plan.
     """
-    compiled = runs_compiled(True)
-
-    def handle(function: Kernel | None, signature: Any) -> tuple[int, int]:
-        if function is None:
-            return 0, 0
-        chosen = function.compiled if compiled else uncompiled(function)
-        return function_handle(chosen, signature, compiled=compiled)
-
-    places = [*(array.ctypes.data for array in tables), *(array.size for array in tables)]
-    places += handle(batch_time, BATCH_TIME_SIGNATURE)
-    places += (batch_params.ctypes.data, batch_params.size, *handle(policy, POLICY_SIGNATURE))
-    places += (number for array in (*memory, *live) for number in (array.ctypes.data, array.size))
-    return np.array(places, np.int64)
+    return np.array(
+        [*row, *(number for array in live for number in (array.ctypes.data, array.size))], np.int64
+    )
 
 
 @jit_inline
@@ -279,7 +235,7 @@ def operate(where: Any, what: int, i: int, late: float) -> int:
     Returns:
         As :func:`~kvgym.simulator.loop.step_worker`.
     """
-    run = open_live(where)
+    run = open_plain(where)
     if what == ENDS:
         end(run, i)
         return OK
@@ -289,12 +245,11 @@ def operate(where: Any, what: int, i: int, late: float) -> int:
     if what == CORRECTS:
         correct(run, late)
         return OK
-    batch_time = _batch_time_at(where[_BATCH_TIME], where[_BATCH_TIME + 1])
-    params = _f8_at(where[_PARAMS], where[_PARAMS + 1])
+    batch_time, params = open_batch_time(where), open_params(where)
     if what == DECIDES:
         clear_decision(run)
         view, decision = by_address(view_of(run, batch_time, params)), by_address(decision_of(run))
-        _policy_at(where[_POLICY], where[_POLICY + 1])(view, decision, by_address(open_memory(where)))
+        open_policy(where)(view, decision, by_address(open_memory(where)))
     if what in (DECIDES, PLANS):
         make_plan(run, open_plan(where))
         return OK

@@ -5,53 +5,116 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numba import types
+from numpy.typing import NDArray
 
-from kvgym.compiling.kernel import jit_inline, kernel
+from kvgym.compiling.kernel import Kernel, jit_expand, jit_inline, kernel, uncompiled
+from kvgym.compiling.pointers import function_at, function_handle, view_at
 from kvgym.compiling.references import by_address
-from kvgym.compiling.tables import opener
+from kvgym.compiling.tables import declared, opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, PlainRun, Run, next_boundary
 from kvgym.simulator.engine import carry_out, clear_decision
-from kvgym.simulator.policy_interface import (
-    MEMORY,
-    POLICY_SIGNATURE,
-    decision_of,
-    table_type,
-    tuple_type,
-    view_of,
-)
+from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory, decision_of, view_of
 from kvgym.simulator.tables import BUDGET, DECIDE, OK
 
-_TABLES = tuple_type(
-    Run, *(table_type(t.dtype, 1 if t.shared or not t.length else 2) for t in RUN_TABLES.values())
-)
-_BATCH_TIME = (types.FunctionType(BATCH_TIME_SIGNATURE), types.float64[::1])
+_NUM_TABLES, _MEMORY_TABLES = len(RUN_TABLES), declared(RuleMemory)
+_BATCH_TIME = 2 * _NUM_TABLES
+_PARAMS, _POLICY, _MEMORY = _BATCH_TIME + 2, _BATCH_TIME + 4, _BATCH_TIME + 6
 
-_FIRST_WORKER = [
-    f"tables.{field}" + ("" if table.shared and table.length else "[0]")
-    for field, table in zip(Run._fields, RUN_TABLES.values(), strict=True)
+ROW_LENGTH = _MEMORY + 2 * len(_MEMORY_TABLES)
+"""Length of the row of :func:`worker_row`."""
+
+_batch_time_at, _policy_at = function_at(BATCH_TIME_SIGNATURE), function_at(POLICY_SIGNATURE)
+_f8_at = view_at("f8")
+
+_TABLES = [
+    table.opening(f"where[{k}]", f"where[{_NUM_TABLES + k}]") for k, table in enumerate(RUN_TABLES.values())
 ]
 
-first_worker: Callable[[Run], Run] = opener(
-    Run, "def first_worker(tables):", "Return the tables of the first worker.", _FIRST_WORKER
+open_full: Callable[[Any], Run] = opener(
+    Run, "def open_full(where):", "Open the tables of a row of addresses.", _TABLES
 )
 
-first_plain: Callable[[Run], PlainRun] = opener(
+open_plain: Callable[[Any], PlainRun] = opener(
     PlainRun,
-    "def first_plain(tables):",
-    "Return the tables of the first worker of a run without prefix cache and sessions.",
-    _FIRST_WORKER,
+    "def open_plain(where):",
+    "Open the tables of a run without prefix cache and sessions.",
+    _TABLES,
 )
 
-_LOOP = types.int64(_TABLES, types.FunctionType(POLICY_SIGNATURE), MEMORY, *_BATCH_TIME, types.int64)
+open_memory: Callable[[Any], RuleMemory] = opener(
+    RuleMemory,
+    "def open_memory(where):",
+    "Open the memory of the policy.",
+    [
+        table.opening(f"where[{_MEMORY + 2 * k}]", f"where[{_MEMORY + 2 * k + 1}]")
+        for k, table in enumerate(_MEMORY_TABLES.values())
+    ],
+)
+
+
+@jit_expand
+def open_batch_time(where: Any) -> Any:
+    """Return the batch-time kernel."""
+    return _batch_time_at(where[_BATCH_TIME], where[_BATCH_TIME + 1])
+
+
+@jit_expand
+def open_params(where: Any) -> Any:
+    """Open the parameters of the batch-time kernel."""
+    return _f8_at(where[_PARAMS], where[_PARAMS + 1])
+
+
+@jit_expand
+def open_policy(where: Any) -> Any:
+    """Return the kernel of the policy."""
+    return _policy_at(where[_POLICY], where[_POLICY + 1])
+
+
+def worker_row(
+    tables: Run,
+    batch_time: Kernel,
+    batch_params: NDArray[np.float64],
+    policy: Kernel | None,
+    memory: RuleMemory,
+    *,
+    compiled: bool,
+) -> NDArray[np.int64]:
+    """Return the addresses of all that a worker needs, int64 (k,); the caller keeps all tables alive.
+
+    A call from Python into compiled code pays for each array and function, so entry points get one row instead.
+
+    Args:
+        tables: of one worker, with or without a leading axis of length 1.
+        batch_time: its batch-time kernel.
+        batch_params: the parameters of that.
+        policy: kernel of the policy; None = it decides in Python.
+        memory: memory of the policy.
+        compiled: whether the row is for compiled code.
+    """
+
+    def handle(function: Kernel | None, signature: Any) -> tuple[int, int]:
+        if function is None:
+            return 0, 0
+        return function_handle(
+            function.compiled if compiled else uncompiled(function), signature, compiled=compiled
+        )
+
+    places = [*(array.ctypes.data for array in tables), *(array.size for array in tables)]
+    places += handle(batch_time, BATCH_TIME_SIGNATURE)
+    places += (batch_params.ctypes.data, batch_params.size, *handle(policy, POLICY_SIGNATURE))
+    places += (number for array in memory for number in (array.ctypes.data, array.size))
+    return np.array(places, np.int64)
 
 
 @jit_inline
-def run_worker(run: Run, policy: Any, memory: Any, batch_time: Any, batch_params: Any, budget: int) -> int:
+def run_worker(run: Run, where: Any, budget: int) -> int:
     """Run one worker; arguments and result as of :func:`run_loop`."""
+    batch_time, batch_params, policy = open_batch_time(where), open_params(where), open_policy(where)
     view = by_address(view_of(run, batch_time, batch_params))
-    decision, known = by_address(decision_of(run)), by_address(memory)
+    decision, known = by_address(decision_of(run)), by_address(open_memory(where))
     for _ in range(budget):
         status = next_boundary(run)
         if status != DECIDE:
@@ -64,46 +127,43 @@ def run_worker(run: Run, policy: Any, memory: Any, batch_time: Any, batch_params
     return BUDGET
 
 
+_LOOP = types.int64(types.int64[::1], types.int64)
+
+
 @kernel(_LOOP, "simulator")
-def run_loop(tables: Run, policy: Any, memory: Any, batch_time: Any, batch_params: Any, budget: int) -> int:
+def run_loop(where: Any, budget: int) -> int:
     """Run a worker until the run ends, an error occurs, or ``budget`` decisions have been made.
 
     This is without prefix cache and sessions; their code costs time even where it is not used, so runs with them have a
     kernel of their own.
 
     Args:
-        tables: the worker's tables, with a leading axis of length 1.
-        policy: first-class function of :data:`~kvgym.simulator.policy_interface.POLICY_SIGNATURE`.
-        memory: the policy's :class:`~kvgym.simulator.policy_interface.RuleMemory`.
-        batch_time: first-class function of :data:`~kvgym.simulator.batch_time.BATCH_TIME_SIGNATURE`.
-        batch_params: its parameters, float64 (k,).
+        where: the row of :func:`worker_row`.
         budget: decisions.
 
     Returns:
         DONE, HORIZON, LOG_FULL (call again with a longer log), BUDGET, STALLED, DEADLOCK, or the code of a
         refused decision, with details in ``tracker``.
     """
-    return int(run_worker(first_plain(tables), policy, memory, batch_time, batch_params, budget))
+    return int(run_worker(open_plain(where), where, budget))
 
 
 @kernel(_LOOP, "simulator")
-def run_full_loop(
-    tables: Run, policy: Any, memory: Any, batch_time: Any, batch_params: Any, budget: int
-) -> int:
+def run_full_loop(where: Any, budget: int) -> int:
     """Run a worker with a prefix cache or sessions; arguments and result as of :func:`run_loop`."""
-    return int(run_worker(first_worker(tables), policy, memory, batch_time, batch_params, budget))
+    return int(run_worker(open_full(where), where, budget))
 
 
-@kernel(types.int64(_TABLES, *_BATCH_TIME, types.int64), "simulator")
-def step_worker(tables: Run, batch_time: Any, batch_params: Any, act: int) -> int:
+@kernel(_LOOP, "simulator")
+def step_worker(where: Any, act: int) -> int:
     """Execute the decision in the tables if ``act`` is 1, then advance to the next boundary.
 
     Returns:
         DECIDE with the decision reset, or a reason to stop as in :func:`run_loop`.
     """
-    run = first_worker(tables)
+    run = open_full(where)
     if act == 1:
-        status = carry_out(run, batch_time, batch_params)
+        status = carry_out(run, open_batch_time(where), open_params(where))
         if status != OK:
             return status
     status = next_boundary(run)

@@ -12,7 +12,7 @@ See :mod:`kvgym.kernels` for building blocks and :mod:`kvgym.simulator.tables` f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numba
@@ -24,11 +24,13 @@ from kvgym.compiling.checked_build import guarded
 from kvgym.compiling.kernel import Kernel, jit_expand, kernel
 from kvgym.compiling.references import Reference
 from kvgym.compiling.tables import Table, declared, opener
+from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, Run, cache_tables
 from kvgym.simulator.prefix.cache import PrefixCache
 from kvgym.simulator.tables import DECISION, LOAD, PROBLEM, REQUEST, SESSION, SLOT, WORKER
 from kvgym.workloads.layout import EXTRA
+from kvgym.workloads.table import RequestTable
 
 
 class RuleView(NamedTuple):
@@ -144,6 +146,58 @@ def rule_memory(
     return RuleMemory(
         *(guarded(np.ascontiguousarray(a, dtype)) for a, dtype in zip(given, MEMORY_DTYPES, strict=True))
     )
+
+
+def check_room(
+    room: MemoryRoom | None,
+    policy: str,
+    capacity: int,
+    block: int,
+    table: RequestTable,
+    needs: frozenset[str],
+) -> None:
+    """Check that the memory of a policy was prepared for a run, or for one at least as large.
+
+    Args:
+        room: what it was prepared for; None: nothing.
+        policy: name of the policy.
+        capacity: KV memory of the worker, tokens of whole blocks.
+        block: tokens of a block.
+        table: the requests.
+        needs: what the policy may observe in the run.
+
+    Raises:
+        ConfigError: it was prepared for another run, so that compiled code would access it out of bounds.
+    """
+    if room is None:
+        raise ConfigError(f"policy {shown(policy)} has not been reset for this run; reset it first")
+    n = len(table)
+    fits = (room.kv_capacity, room.block_size) == (capacity, block) and room.max_requests >= n
+    if "class_rates" in room.needs:
+        fits = fits and room.num_classes >= len(table.classes)
+    if not (fits and room.needs <= needs):
+        raise ConfigError(
+            f"policy {shown(policy)} was reset for another run ({room.max_requests} requests, "
+            f"kv_capacity {room.kv_capacity}, block_size {room.block_size}) than this one ({n} requests, "
+            f"{capacity}, {block}, needs {', '.join(sorted(needs)) or 'nothing'}); reset it with the "
+            "SystemInfo of this run"
+        )
+
+
+def check_memories(memories: Sequence[RuleMemory], policy: str) -> None:
+    """Check that compiled code can open the memories of a policy, which it gets by address.
+
+    Raises:
+        ConfigError: an array has another dtype or shape.
+    """
+    array: Any
+    for memory in memories:
+        for name, array, kind in zip(memory._fields, memory, MEMORY_DTYPES, strict=True):
+            if array.dtype != kind or array.ndim != 1 or not array.flags.c_contiguous:
+                raise ConfigError(
+                    f"policy {shown(policy)}: its {name} array has dtype {array.dtype} and shape {array.shape}; "
+                    f"expected {kind}, one dimension, contiguous"
+                )
 
 
 @jit_expand

@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.compiling.checked_build import check, guarded, watched
-from kvgym.compiling.kernel import Kernel, jit_disabled, uncompiled
-from kvgym.compiling.records import as_records, sparse_zeros
+from kvgym.compiling.kernel import Kernel, uncompiled
+from kvgym.compiling.pointers import runs_compiled
+from kvgym.compiling.records import HUGE, as_records, sparse_zeros
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.batch_time import duration_error, params_of
 from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests, extra_tables
 from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
-from kvgym.simulator.loop import run_full_loop, run_loop, step_worker
-from kvgym.simulator.policy_interface import MemoryRoom, RuleDecision, RuleMemory
+from kvgym.simulator.loop import run_full_loop, run_loop, step_worker, worker_row
+from kvgym.simulator.policy_interface import RuleDecision, RuleMemory, check_memories, check_room, rule_memory
 from kvgym.simulator.prefix.cache import empty_caches
 from kvgym.simulator.progress import in_slices
 from kvgym.simulator.sessions import empty_sessions
@@ -46,7 +47,7 @@ from kvgym.simulator.tables import (
 )
 from kvgym.simulator.view import SystemView
 from kvgym.utils.arguments import explained
-from kvgym.utils.user_code import calling, named_errors
+from kvgym.utils.user_code import calling
 from kvgym.workloads.table import RequestTable
 
 _tables_of = operator.attrgetter(*RUN_TABLES)
@@ -103,7 +104,7 @@ class Simulation:
         n, r = len(table), len(system.all_workers)
         slots = max(1, min(n, int(system.usable_capacities.max())))
         self.system, self.table, self.needs, self.policy_name = system, table, needs, policy_name
-        self.compiled = compiled and not jit_disabled()
+        self.compiled = runs_compiled(compiled)
         given = {
             "problem": system.to_record(table, needs, log),
             "workload": table.to_records(),
@@ -123,7 +124,9 @@ class Simulation:
         for name, kind in RUN_TABLES.items():
             length = (lengths.get(kind.length, 0),) if kind.length else ()
             shape = (length or (1,)) if kind.shared else (r, *length)
-            setattr(self, name, guarded(given[name] if name in given else sparse_zeros(shape, kind.dtype)))
+            least = 0 if kind.length == "gap_bins" else HUGE  # gaps fall into a hundredth of the bins
+            made = given[name] if name in given else sparse_zeros(shape, kind.dtype, least)
+            setattr(self, name, guarded(made))
         self.workers["index"] = np.arange(r)
         self.workers["role"] = [ROLES[worker.role] for worker in system.all_workers]
         self.workers["queue_head"] = self.workers["queue_tail"] = UNKNOWN
@@ -133,6 +136,7 @@ class Simulation:
         self.policies: Sequence[Any] = ()  # of each worker, see set_policies
         self._kernel: Kernel | None = None
         self._memory: list[RuleMemory] = []
+        self._addresses: Any = None  # of the tables, computed on demand
         self._ended = False
 
     # ------------------------------------------------------------ running
@@ -169,23 +173,33 @@ class Simulation:
             for name, array in zip(RUN_TABLES, self.tables(), strict=True)
         }
 
-    def _call(self, entry: Any, before: tuple[Any, ...], last: int) -> int:
-        """Call an entry point, compiled or as plain Python, with the tables and the batch-time model."""
-        arguments = (*before, self.system.batch_time.kernel, self.batch_params)
-        if self.compiled:
-            arguments = tuple(getattr(a, "compiled", a) for a in arguments)
-            call = watched(entry.compiled, self._described_run, self.check_memory)
-            return int(call(self.tables(), *arguments, last))
-        arguments = tuple(
-            named_errors(uncompiled(a), "kernel") if isinstance(a, Kernel) else a for a in arguments
-        )
-        return int(uncompiled(entry)(Run(*self.python_tables().values()), *arguments, last))
+    def __getstate__(self) -> dict[str, Any]:
+        """Drop addresses: a copy, or another process, computes its own."""
+        return {**vars(self), "_addresses": None}
 
-    def _until_log_fits(self, entry: Any, before: tuple[Any, ...], last: int) -> int:
-        status = self._call(entry, before, last)
+    def row(self) -> NDArray[np.int64]:
+        """Return the addresses of a single worker's tables and policy, see :func:`~kvgym.simulator.loop.worker_row`."""
+        if self._addresses is None:
+            check_memories(self._memory, self.policy_name)
+            memory = self._memory[0] if self._memory else rule_memory()
+            self._addresses = worker_row(
+                self.tables(), *self.batch_time_of(0), self._kernel, memory, compiled=self.compiled
+            )
+            self._held = memory  # the row has only its addresses
+        return self._addresses
+
+    def _call(self, entry: Any, last: int) -> int:
+        """Call an entry point, compiled or as plain Python; extend the log when it is full."""
+        call = (
+            watched(entry.compiled, self._described_run, self.check_memory)
+            if self.compiled
+            else uncompiled(entry)
+        )
+        status = int(call(self.row(), last))
         while status == LOG_FULL:
             self.log = guarded(np.concatenate([self.log, np.zeros(len(self.log), ITERATION)]))
-            status = self._call(entry, before, 0 if entry is step_worker else last)
+            self._addresses = None
+            status = int(call(self.row(), 0 if entry is step_worker else last))
         return status
 
     def set_policies(self, policies: Sequence[Any]) -> None:
@@ -203,7 +217,7 @@ class Simulation:
             raise ConfigError(
                 f"{len(policies)} policies for {len(self.workers)} workers; expected one for each"
             )
-        self.policies, self._kernel = policies, None
+        self.policies, self._kernel, self._addresses = policies, None, None
 
     def _load_kernel(self) -> None:
         """Load the kernel of the policies and the memory that their ``reset`` prepared, for the rest of the run.
@@ -215,6 +229,7 @@ class Simulation:
         """
         if self._kernel is not None:
             return
+        self._addresses = None
         kernels = {getattr(policy, "kernel", None) for policy in self.policies} or {None}
         if None in kernels:
             raise KVGymError(
@@ -225,28 +240,11 @@ class Simulation:
                 "the policies of the workers have different kernels; expected copies of one policy"
             )
         for k, policy in enumerate(self.policies):
-            self._check_room(policy.room, k)
+            capacity, block = int(self.problem[k]["kv_capacity"]), self.system.block_size
+            check_room(policy.room, self.policy_name, capacity, block, self.table, self.needs)
         with calling(self.policies[0], "policy", "arguments"):
             self._memory = [policy.arguments() for policy in self.policies]
         (self._kernel,) = kernels
-
-    def _check_room(self, room: MemoryRoom | None, worker: int) -> None:
-        """Check that the memory of a policy was prepared for this run, or for one at least as large."""
-        if room is None:
-            raise ConfigError(
-                f"policy {shown(self.policy_name)} has not been reset for this run; reset it first"
-            )
-        capacity, block, n = int(self.problem[worker]["kv_capacity"]), self.system.block_size, len(self.table)
-        fits = (room.kv_capacity, room.block_size) == (capacity, block) and room.max_requests >= n
-        if "class_rates" in room.needs:
-            fits = fits and room.num_classes >= len(self.table.classes)
-        if not (fits and room.needs <= self.needs):
-            raise ConfigError(
-                f"policy {shown(self.policy_name)} was reset for another run ({room.max_requests} requests, "
-                f"kv_capacity {room.kv_capacity}, block_size {room.block_size}) than this one ({n} requests, "
-                f"{capacity}, {block}, needs {', '.join(sorted(self.needs)) or 'nothing'}); reset it with the "
-                "SystemInfo of this run"
-            )
 
     def run(self, *, budget: int | None = None) -> bool:
         """Run under the compiled policies that :meth:`set_policies` has set.
@@ -264,9 +262,8 @@ class Simulation:
             LivelockError: the run would never end.
         """
         self._load_kernel()
-        arguments = (self._kernel, *self._memory)
         entry = run_full_loop if self.system.prefix_unit or len(self.turns) + len(self.extras) else run_loop
-        status = in_slices(lambda most: self._until_log_fits(entry, arguments, most), budget, self)
+        status = in_slices(lambda most: self._call(entry, most), budget, self)
         if status == BUDGET:
             return False
         self._raise_for(status)
@@ -275,7 +272,7 @@ class Simulation:
     def start(self) -> bool:
         """Advance to the next decision; False if there is none, now or before the horizon."""
         self._ended = False
-        return self._settle(self._until_log_fits(step_worker, (), 0))
+        return self._settle(self._call(step_worker, 0))
 
     def step(self, decision: Decision) -> bool:
         """Execute a decision and advance to the next boundary; False when the run has ended.
@@ -288,7 +285,7 @@ class Simulation:
         if self._ended:
             raise KVGymError(f"the run has ended ({self._where()}); start a new Simulation")
         self._enter(decision)
-        return self._settle(self._until_log_fits(step_worker, (), 1))
+        return self._settle(self._call(step_worker, 1))
 
     def _settle(self, status: int) -> bool:
         if status == DECIDE:

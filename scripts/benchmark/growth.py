@@ -116,9 +116,7 @@ def time_singly(policy: str, waiting: int, active: int, iterations: int, repeats
     for row in times:
         simulation, run = prepare(*cell_of(waiting, active, WARM_UP + iterations), policy, True)
         run(WARM_UP)
-        advance = functools.partial(
-            simulation._until_log_fits, run_loop, (simulation._kernel, *simulation._memory), 1
-        )
+        advance = functools.partial(simulation._call, run_loop, 1)
         for k in range(iterations):
             before = time.thread_time_ns()
             advance()

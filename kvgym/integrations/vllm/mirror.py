@@ -32,7 +32,6 @@ from kvgym.simulator.live import (
     live_row,
     operate,
 )
-from kvgym.simulator.policy_interface import rule_memory
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import MAX_TIME, System
 from kvgym.simulator.tables import ACTIVE, DECIDE, RUN, UNKNOWN, WORKLOAD
@@ -163,10 +162,7 @@ class Mirror(Simulation):
         self.set_policies([policy])
         if isinstance(policy, CompiledPolicy):
             self._load_kernel()
-        memory = self._memory[0] if self._memory else rule_memory()
-        batch_time, tables = self.system.batch_time.kernel, self.tables()
-        self._row = live_row(tables, batch_time, self.batch_params, self._kernel, memory, self.live)
-        self._held = tables, memory  # the row has only their addresses
+        self._row = live_row(self.row(), self.live)
         self._operate = watched(operate.compiled, self._described_run, self.check_memory)
 
     @property

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.checked_build import check, guarded, watched
 from kvgym.compiling.kernel import Kernel, uncompiled
-from kvgym.compiling.pointers import function_handle, runs_compiled
-from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
+from kvgym.compiling.pointers import function_handle
+from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, RoughFigures, params_of
 from kvgym.simulator.boundary import RUN_TABLES
 from kvgym.simulator.cluster.event_queue import empty_event_queue
@@ -39,7 +39,7 @@ from kvgym.simulator.cluster.tables import (
     SHARED,
 )
 from kvgym.simulator.decision import STATUS_NAMES, Decision
-from kvgym.simulator.policy_interface import MEMORY_DTYPES, POLICY_SIGNATURE, rule_memory
+from kvgym.simulator.policy_interface import POLICY_SIGNATURE, check_memories, rule_memory
 from kvgym.simulator.progress import in_slices
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
@@ -119,7 +119,6 @@ class ClusterSimulation(Simulation):
         log: bool = False,
         compiled: bool = True,
     ) -> None:
-        compiled = runs_compiled(compiled)
         super().__init__(system, table, needs=needs, policy_name=policy_name, log=log, compiled=compiled)
         self.router = router
         t = self.tracker[0]
@@ -150,11 +149,6 @@ class ClusterSimulation(Simulation):
         if rule is not None:
             self._ask_router = 0
             *self._router_kernels, self._router_memory = rule
-        self._addresses: tuple[Any, ...] | None = None  # of the tables, computed on demand
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Drop addresses: a copy, or another process, computes its own."""
-        return {**vars(self), "_addresses": None}
 
     def batch_time_of(self, worker: int) -> tuple[Kernel, NDArray[np.float64]]:
         """Return the batch-time kernel of a worker and its parameters."""
@@ -213,18 +207,12 @@ class ClusterSimulation(Simulation):
         """Return addresses and lengths of all tables, and handles, as the compiled loop takes them."""
         if self._addresses is None:
             self._addresses = self._find_tables()
-        return self._addresses
+        found: tuple[Any, ...] = self._addresses
+        return found
 
     def _find_tables(self) -> tuple[Any, ...]:
         """Return addresses and lengths of all tables, and the handles of the functions of every worker."""
-        array: Any
-        for memory in self._memory:
-            for name, array, kind in zip(memory._fields, memory, MEMORY_DTYPES, strict=True):
-                if array.dtype != kind or array.ndim != 1 or not array.flags.c_contiguous:
-                    raise ConfigError(
-                        f"policy {shown(self.policy_name)}: its {name} array has dtype {array.dtype} and shape "
-                        f"{array.shape}; expected {kind}, one dimension, contiguous"
-                    )
+        check_memories(self._memory, self.policy_name)
         params, state = self._router_memory
         shared = [*(getattr(self, name) for name in list(SHARED)[:-2]), params, state]
         count = len(self._memory)
@@ -294,9 +282,7 @@ class ClusterSimulation(Simulation):
             InvalidDecisionError: the cluster cannot execute a decision of the policy or the router.
             LivelockError: the run would never end.
         """
-        if self._kernel is None:
-            self._load_kernel()
-            self._addresses = None
+        self._load_kernel()
         return self._continue(RESUME_NOTHING, budget)
 
     def _continue(self, resume: int, limit: int | None) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.run_tables import first_worker
 from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.simulator.apply_decision import (
@@ -22,7 +23,6 @@ from kvgym.simulator.apply_decision import (
     release,
 )
 from kvgym.simulator.boundary import Run
-from kvgym.simulator.loop import first_worker
 from kvgym.simulator.queue import queue_insert
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
@@ -63,7 +63,7 @@ def scene() -> Run:
         arrival_time=[0.0] * n, prompt_len=[3] * n, output_len=[10 + i for i in range(n)]
     )
     simulation = Simulation(System(20, UnitBatchTime()), table, compiled=False)
-    run: Run = uncompiled(first_worker)(Run(*simulation.python_tables().values()))
+    run: Run = first_worker(simulation)
     w: Any = run.w
     for i, status in enumerate(STATUSES):
         request = run.requests[i]

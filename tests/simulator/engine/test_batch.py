@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.amount import number
+from helpers.run_tables import first_worker
 from kvgym import RequestTable, System, make_batch_time
 from kvgym.compiling.kernel import uncompiled
 from kvgym.simulator.batch import (
@@ -19,9 +20,7 @@ from kvgym.simulator.batch import (
     take_blocks,
     write_log,
 )
-from kvgym.simulator.boundary import Run
 from kvgym.simulator.gaps import count_gap
-from kvgym.simulator.loop import first_worker
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -69,7 +68,7 @@ def tables_of(batch, explicit):
     table = RequestTable.from_columns(arrival_time=[0.0] * n, prompt_len=[3] * n, output_len=[9] * n)
     system = System(1_000, make_batch_time({"kind": "unit"}))
     simulation = Simulation(system, table, log=True, compiled=False)
-    run = uncompiled(first_worker)(Run(*simulation.python_tables().values()))
+    run = first_worker(simulation)
     run.decision.explicit, run.w.last_batch_end = explicit, LAST_END
     for k, member in enumerate(batch):
         slot = run.active[k]
