@@ -119,7 +119,7 @@ def test_a_trace_of_a_cluster(kvgym, tmp_path):
 def test_a_failed_run_keeps_its_trace(kvgym, tmp_path):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,18,1\n5,3,2\n")
     (tmp_path / "soon.yaml").write_text(
-        "summary: notices soon that a policy admits nothing\nstall_limit: 50\n"
+        "summary: notices soon that a policy admits nothing\nsystem: {stall_limit: 50}\nworkload: {preset: lmsys}\n"
     )
     policy = ("-p", "alpha_greedy:alpha=0.2,strict=True")
     code, _, err = kvgym("run", *policy, "--scenario", "soon.yaml", *SLOTTED, "--trace-out", "run.json")
