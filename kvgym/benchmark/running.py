@@ -15,13 +15,16 @@ import numpy as np
 from kvgym.benchmark.entries import Entry
 from kvgym.benchmark.scoring import Scores, interval_of, scores_of
 from kvgym.benchmark.tasks import SUITE, Suite, Task, load_suite
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, KVGymError
 from kvgym.execution import make_executor
 from kvgym.experiments.runs import Played, Player, Run, play_runs
+from kvgym.policy import Policy
+from kvgym.runner import check_needs
 from kvgym.utils.arguments import explained
 from kvgym.utils.files import write_text
 from kvgym.utils.reading import parse_json, read_bytes
 from kvgym.version import __version__
+from kvgym.workloads.table import RequestTable
 
 FORMAT = "kvgym-benchmark-result"
 
@@ -126,8 +129,9 @@ def run_benchmark(
 ) -> BenchmarkResult:
     """Run an entry on all test seeds of the tasks that it can enter.
 
-    Schedulers and routers enter different tasks. A run that fails, or leaves requests unfinished where latencies are
-    measured, has no value and the lowest score.
+    Schedulers and routers enter different tasks. A policy that needs information the requests of a task do not carry
+    has the plain rule's values there, and a note in ``errors``. A run that fails, or leaves requests unfinished where
+    latencies are measured, has no value and the lowest score.
 
     Args:
         entries: a policy or router, or several trainings of one: each is a run of the entry.
@@ -148,18 +152,23 @@ def run_benchmark(
     role = roles.pop()
     chosen = _tasks(made, role, tuple(tasks), traces)
     runs, places = [], []
+    values = {task.name: [[float("nan")] * task.test_seeds for _ in entries] for task in chosen}
+    errors: dict[str, str] = {}
+    player = Player()
     for task in chosen:
         scenario = task.scenario(suite, traces)
+        if lacking := _lacking(entries[0], player.requests(scenario, task.seeds[0])[1]):
+            values[task.name] = [list(task.plain_values) for _ in entries]
+            errors[task.name] = f"scored as {task.plain}: {lacking}"
+            continue
         for seed in task.seeds:
             for k, entry in enumerate(entries):
                 policy: Any = scenario.policies[0] if role == "router" else entry.made
                 router: Any = entry.made if role == "router" else None
                 runs.append(Run(scenario, policy, router, seed, entry.spec))
                 places.append((task, k, seed - task.seeds[0]))
-    values = {task.name: [[float("nan")] * task.test_seeds for _ in entries] for task in chosen}
-    errors: dict[str, str] = {}
     seconds = 0.0
-    with make_executor(Player(), jobs) as executor:
+    with make_executor(player, jobs) as executor:
         for done, (place, played) in enumerate(play_runs(runs, executor), start=1):
             task, k, seed = places[place]
             seconds += played.record.wall_time
@@ -181,6 +190,16 @@ def run_benchmark(
         versions(),
         round(seconds, 2),
     )
+
+
+def _lacking(entry: Entry, requests: RequestTable) -> str:
+    """Return what a policy needs and the requests of a task do not carry, "" if nothing."""
+    try:
+        if isinstance(entry.made, Policy):
+            check_needs(entry.made, requests)
+    except KVGymError as error:
+        return str(error)
+    return ""
 
 
 def _tasks(suite: Suite, role: str, names: Sequence[str], traces: str | Path | None) -> list[Task]:

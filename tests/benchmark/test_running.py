@@ -6,10 +6,12 @@ import pytest
 from kvgym.baselines.first_come import FCFS
 from kvgym.benchmark.entries import load_entry
 from kvgym.benchmark.leaderboard import leaderboard, read_results
-from kvgym.benchmark.running import BenchmarkResult, run_benchmark
+from kvgym.benchmark.running import BenchmarkResult, run_benchmark, value_of
+from kvgym.benchmark.scoring import scores_of
 from kvgym.benchmark.tasks import load_suite
 from kvgym.cli.commands.learning.benchmark import benchmark
 from kvgym.errors import ConfigError
+from kvgym.experiments.runs import Played, RunRecord
 
 
 def test_the_plain_rule_scores_nothing_and_gives_the_frozen_values(tmp_path):
@@ -22,10 +24,20 @@ def test_the_plain_rule_scores_nothing_and_gives_the_frozen_values(tmp_path):
     assert BenchmarkResult.load(tmp_path / "fcfs.json") == result
 
 
-def test_an_entry_that_fails_has_the_lowest_score():
+def test_an_entry_that_lacks_information_counts_as_the_plain_rule():
     result = run_benchmark([load_entry("mc_sf")], tasks=["hidden-kinds"], jobs=1)
-    assert "needs predicted_length" in result.errors["hidden-kinds"]
-    np.testing.assert_array_equal(result.scores()["hidden-kinds"], -1)
+    assert "scored as fcfs: policy 'mc_sf' needs predicted_length" in result.errors["hidden-kinds"]
+    np.testing.assert_array_equal(result.scores()["hidden-kinds"], 0)
+
+
+def test_a_run_that_fails_has_the_lowest_score():
+    task, played = (
+        load_suite().task("hidden-kinds"),
+        Played(RunRecord("x", 0, {}, "no progress", False, 0.0), 9),
+    )
+    value, why = value_of(task, played)
+    assert why == "no progress"
+    np.testing.assert_array_equal(scores_of([value], [2.0], [1.0]), [-1])
 
 
 def test_entries_by_name_class_and_agent():
