@@ -45,6 +45,7 @@ def fit_lengths(
     )
 
 
+@explained
 def variance_explained(fitted: MixedLengths, prompt_len: ArrayLike, output_len: ArrayLike) -> float:
     """Return the share of the variance of log outputs that the mixture's kinds explain, given the prompts (R²).
 

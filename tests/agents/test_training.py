@@ -344,7 +344,7 @@ def test_the_curriculum_holds_from_the_first_episode(tmp_path):
 
 def test_baselines_are_cut_off_where_agents_are():
     config = small(env={**SMALL["env"], "horizon": 0.5})
-    assert baseline_metrics(config)["fcfs"]["unfinished"] > 0
+    assert baseline_metrics(config.evaluation, config.evaluation_config())["fcfs"]["unfinished"] > 0
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -28,6 +31,14 @@ def test_a_task_is_an_environment():
     step = env.step(env.action_space.sample())
     assert np.isfinite(step[1])
     assert kvgym.make_task("routing-chats", 2).num_envs == 2
+
+
+def test_the_example_of_the_page_runs():
+    page = Path(__file__).parents[2] / "docs" / "benchmark-suite.md"
+    (code,) = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    names = {}
+    exec(compile(code, page.name, "exec"), names)
+    assert names["several"].num_envs == 8
 
 
 def test_mistakes_are_named(tmp_path):

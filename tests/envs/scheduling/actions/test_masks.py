@@ -156,6 +156,9 @@ def check_actions(env, rng, equal):
             empty = np.flatnonzero(~bools[:rows])  # numbers for positions without a request have no effect
             action[2 * empty], action[2 * empty + 1] = rng.uniform(-1, 1, (2, len(empty)))
             assert equal(step, snapshot.outcome(action)[0])
+    elif config.action == "keep":
+        for action in range(env.action_space.n):
+            assert (snapshot.outcome(action)[1]["ignored"] == 0) == bools[action]
     else:
         for _ in range(6):
             env.action_space.seed(int(rng.integers(2**31)))
