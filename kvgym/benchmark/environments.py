@@ -52,8 +52,6 @@ def make_task(
         given["workload"] = made.workload
     if task.role == "router":
         given["policy"] = made.policies[0]
-    if made.make_workload().spec.predictions.kind == "none":
-        given["information"] = ()
     given |= arguments
     chosen = id or task.environment
     if num_envs is not None:
