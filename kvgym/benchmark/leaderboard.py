@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from kvgym.benchmark.running import BenchmarkResult
-from kvgym.benchmark.scoring import interval_of, probability_of_improvement, profile
+from kvgym.benchmark.scoring import interval_of, pooled, probability_of_improvement, profile
 from kvgym.benchmark.tasks import load_suite
 from kvgym.errors import ConfigError
 
@@ -51,22 +51,13 @@ def leaderboard(results: Sequence[BenchmarkResult]) -> str:
 
 
 def _ranked(results: Sequence[BenchmarkResult]) -> list[tuple[BenchmarkResult, float]]:
-    found = [(result, interval_of(result.scores()).value) for result in results]
+    found = [(result, pooled(result.scores())) for result in results]
     return sorted(found, key=lambda each: (-each[1], each[0].name))
 
 
 def _summary(results: Sequence[BenchmarkResult]) -> str:
     ranked = [result for result, _ in _ranked(results)]
-    head = [
-        "entry",
-        "score",
-        "95 % interval",
-        "tasks",
-        "trainings",
-        *(f"above {x:g}" for x in LEVELS),
-        "P",
-        "seconds",
-    ]
+    head = ["entry", "score", "95 % interval", "tasks", "trainings", *(f"above {x:g}" for x in LEVELS), "P"]
     rows = []
     for place, result in enumerate(ranked):
         scores = result.scores()
@@ -76,8 +67,8 @@ def _summary(results: Sequence[BenchmarkResult]) -> str:
             better = f"{probability_of_improvement(scores, ranked[place + 1].scores()):.2f}"
         shares = [f"{share:.2f}" for share in profile(scores, LEVELS)]
         rows.append([
-            _name(result), f"{estimate.value:.3f}", f"{estimate.low:.3f} – {estimate.high:.3f}", f"{len(scores)}",
-            f"{len(result.specs)}", *shares, better, f"{result.seconds:.1f}",
+            _name(result), _number(estimate.value, 3), f"{_number(estimate.low, 3)} – {_number(estimate.high, 3)}", f"{len(scores)}",
+            f"{len(result.specs)}", *shares, better,
         ])  # fmt: skip
     return _table(head, rows)
 
@@ -92,13 +83,20 @@ def _by_task(results: Sequence[BenchmarkResult]) -> str:
     for result, _ in _ranked(results):
         scores = result.scores()
         rows.append(
-            [_name(result), *(f"{np.mean(scores[task]):.2f}" if task in scores else "–" for task in tasks)]
+            [
+                _name(result),
+                *(_number(float(np.mean(scores[task])), 2) if task in scores else "–" for task in tasks),
+            ]
         )
     return _table(["mean score", *tasks], rows)
 
 
 def _name(result: BenchmarkResult) -> str:
     return f"`{result.name}`{' †' if result.clairvoyant else ''}"
+
+
+def _number(value: float, digits: int) -> str:
+    return f"{round(value, digits) + 0.0:.{digits}f}"  # no minus sign before 0
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
