@@ -40,18 +40,26 @@ def make_task(
         **arguments: of the environment, ``observation="dict"``.
 
     Raises:
-        ConfigError: ``scenario`` is given, or a file is missing.
+        ConfigError: ``scenario`` is given, a file is missing, or the task has no environment.
         UnknownNameError: there is no such task.
     """
     task = load_suite(suite).task(name)
     if "scenario" in arguments:
         raise ConfigError(f"make_task({shown(name)}): the task sets the scenario; leave scenario out")
+    if not task.environment:
+        raise ConfigError(
+            f"task {name} has no environment: none schedules all workers of a cluster; train on another task and "
+            "score the policy with kvgym benchmark"
+        )
     made = task.scenario(suite, traces)
     given: dict[str, Any] = {"scenario": str(scenario_file(suite, name))}
     if task.needs is not None:
         given["workload"] = made.workload
     if task.role == "router":
         given["policy"] = made.policies[0]
+        predictions = made.make_workload().spec.predictions
+        if predictions is not None and predictions.kind == "none":
+            given["information"] = ()
     given |= arguments
     chosen = id or task.environment
     if num_envs is not None:

@@ -67,7 +67,8 @@ def _summary(results: Sequence[BenchmarkResult]) -> str:
             better = f"{probability_of_improvement(scores, ranked[place + 1].scores()):.2f}"
         shares = [f"{share:.2f}" for share in profile(scores, LEVELS)]
         rows.append([
-            _name(result), _number(estimate.value, 3), f"{_number(estimate.low, 3)} – {_number(estimate.high, 3)}", f"{len(scores)}",
+            _name(result), _number(estimate.value, 3),
+            f"{_number(estimate.low, 3)} – {_number(estimate.high, 3)}", f"{len(scores)}",
             f"{len(result.specs)}", *shares, better,
         ])  # fmt: skip
     return _table(head, rows)

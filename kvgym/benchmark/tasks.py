@@ -53,7 +53,7 @@ class Task(Description):
         name: name in the suite.
         role: what an entry is here: ``"scheduler"`` of the workers, or ``"router"`` of a cluster.
         metric: what is measured, see :mod:`kvgym.metrics`.
-        environment: id that :func:`kvgym.make_task` makes without an id.
+        environment: id that :func:`kvgym.make_task` makes without an id; "" = no environment plays it.
         plain: the rule that scores 0.
         budget: environment steps, or requests simulated, that training an entry may take.
         test_seeds: number of seeds from :data:`FIRST_TEST`.

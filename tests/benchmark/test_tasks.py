@@ -41,11 +41,20 @@ def test_the_example_of_the_page_runs():
     assert names["several"].num_envs == 8
 
 
+@pytest.mark.parametrize(
+    "task", [task for task in SUITE.tasks if task.environment and not task.needs], ids=lambda task: task.name
+)
+def test_every_task_can_be_made(task):
+    kvgym.make_task(task.name).reset(seed=0)
+
+
 def test_mistakes_are_named(tmp_path):
     with pytest.raises(UnknownNameError, match="hidden-kinds"):
         kvgym.make_task("hidden_kinds")
     with pytest.raises(ConfigError, match="leave scenario out"):
         kvgym.make_task("hidden-kinds", scenario="conversations")
+    with pytest.raises(ConfigError, match="disaggregated has no environment"):
+        kvgym.make_task("disaggregated")
     azure = SUITE.task("azure-conversations")
     with pytest.raises(ConfigError, match=r"needs Azure.* \(CC-BY .*github.com/Azure.*--traces"):
         azure.scenario(SUITE.name)
