@@ -57,9 +57,9 @@ def make_task(
         given["workload"] = made.workload
     if task.role == "router":
         given["policy"] = made.policies[0]
-        predictions = made.make_workload().spec.predictions
-        if predictions is not None and predictions.kind == "none":
-            given["information"] = ()
+    predictions = made.make_workload().spec.predictions
+    if predictions is not None and predictions.kind == "none":
+        given["information"] = ()
     given |= arguments
     chosen = id or task.environment
     if num_envs is not None:
