@@ -107,6 +107,7 @@ def test_rates_have_folders_of_their_own(kvgym, served, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
+@pytest.mark.long  # depends on how fast the machine is
 def test_ctrl_c_keeps_what_was_measured(kvgym, served, run, tmp_path):
     rows = "".join(f"{t},10,3\n" for t in (0.0, 0.1)) + "0.2,10,5000\n1000,10,3\n"
     (tmp_path / "trace.csv").write_text(f"arrival_time,prompt_len,output_len\n{rows}")
