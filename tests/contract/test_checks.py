@@ -115,7 +115,6 @@ def test_a_policy_that_cannot_run_is_reported_once(importable, policy, fault):
     assert others == [Finding(name, skipped=True) for name in CHECKS if name != "one run"]
 
 
-@pytest.mark.long  # compiles in the checked build, as tests/compiling/test_checked_build.py does
 def test_a_kernel_that_writes_out_of_bounds_is_reported(importable):
     (finding,) = examine("helpers.faulty_policies:Wild", ["repeatable"])
     where = "OutOfBoundsError: policy 'wild', iteration 0, t = 7 s: index is out of bounds in wild"

@@ -33,6 +33,14 @@ def served(run):
 
 
 @pytest.fixture
+def answers_ctrl_c():
+    """A shell starts its background jobs with SIGINT ignored, also the tests; here it interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
 def trace(tmp_path):
     rng = np.random.default_rng(0)
     times, prompts, outputs = (
@@ -107,8 +115,7 @@ def test_rates_have_folders_of_their_own(kvgym, served, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
-@pytest.mark.long  # depends on how fast the machine is
-def test_ctrl_c_keeps_what_was_measured(kvgym, served, run, tmp_path):
+def test_ctrl_c_keeps_what_was_measured(kvgym, served, run, tmp_path, answers_ctrl_c):
     rows = "".join(f"{t},10,3\n" for t in (0.0, 0.1)) + "0.2,10,5000\n1000,10,3\n"
     (tmp_path / "trace.csv").write_text(f"arrival_time,prompt_len,output_len\n{rows}")
 
