@@ -26,9 +26,8 @@ from kvgym.agents.evolution.config import EvolutionConfig
 from kvgym.agents.evolution.playing import Players
 from kvgym.agents.evolution.run import EvolutionResult, Run
 from kvgym.agents.evolution.strategies import STRATEGIES
-from kvgym.agents.runs.checkpoints import REMEDY, read_part, resumable
-from kvgym.agents.runs.config import read_run_config
-from kvgym.agents.runs.folder import check_free, context_of, note_resume, write_config, write_start
+from kvgym.agents.runs.checkpoints import REMEDY, read_part
+from kvgym.agents.runs.folder import check_free, context_of, note_resume, reopen, write_config, write_start
 from kvgym.agents.runs.progress import Echo, TrainingLog
 from kvgym.errors import ConfigError, shown
 
@@ -72,11 +71,7 @@ def resume(
     Raises:
         ConfigError: the folder has no run or a longer one, or the last checkpoint cannot be read.
     """
-    path = Path(folder)
-    config = read_run_config(path, length)
-    if not isinstance(config, EvolutionConfig):
-        raise ConfigError(f"{path} has a run of {config.algorithm}; resume it with kvgym.agents.resume")
-    checkpoint, state = resumable(path, length, "generations")
+    path, config, checkpoint, state = reopen(folder, length, EvolutionConfig, "generations")
     if checkpoint is not None:
         state["strategy"] = read_part(checkpoint, "strategy.json")
     with _players(config) as players:

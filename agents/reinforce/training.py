@@ -27,13 +27,13 @@ import numpy as np
 
 from kvgym.agents.reinforce.config import ReinforceConfig
 from kvgym.agents.reinforce.network import Adam, Array, Network
-from kvgym.agents.runs.checkpoints import REMEDY, read_part, resumable, save_checkpoint, write_json
-from kvgym.agents.runs.config import read_run_config
+from kvgym.agents.runs.checkpoints import REMEDY, read_part, save_checkpoint, write_json
 from kvgym.agents.runs.evaluation import Evaluator, baseline_metrics
 from kvgym.agents.runs.folder import (
     check_free,
     context_of,
     note_resume,
+    reopen,
     write_config,
     write_curve,
     write_start,
@@ -95,11 +95,7 @@ def resume(
     Raises:
         ConfigError: the folder has no run or a longer one, or the last checkpoint cannot be read.
     """
-    path = Path(folder)
-    config = read_run_config(path, length)
-    if not isinstance(config, ReinforceConfig):
-        raise ConfigError(f"{path} has a run of {config.algorithm}; resume it with kvgym.agents.resume")
-    checkpoint, state = resumable(path, length, "updates")
+    path, config, checkpoint, state = reopen(folder, length, ReinforceConfig, "updates")
     run = Run(config, path, _log(config, path, progress, echo))
     if checkpoint is None:
         run.baselines = baseline_metrics(config.evaluation, config.evaluation_config())

@@ -7,18 +7,19 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
-from kvgym.agents.runs.checkpoints import write_json
-from kvgym.agents.runs.config import TrainingConfig
+from kvgym.agents.runs.checkpoints import resumable, write_json
+from kvgym.agents.runs.config import TrainingConfig, read_run_config
 from kvgym.errors import ConfigError, some
-from kvgym.experiments.result_files import run_context
+from kvgym.experiments.result_files import installed_versions, run_context
 from kvgym.utils.files import write_text
 from kvgym.utils.reading import mapping, parse_json, read_bytes
+
+C = TypeVar("C", bound=TrainingConfig)
 
 _WRITTEN = (
     "run.json", "curve.csv", "best.npz", "best.json", "final.npz", "final.json", "model.zip", "checkpoints"
@@ -54,6 +55,31 @@ def write_config(folder: Path, config: TrainingConfig) -> None:
     write_text(folder / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
 
+def reopen(
+    folder: str | Path, length: int | None, kind: type[C], unit: str
+) -> tuple[Path, C, Path | None, dict[str, Any]]:
+    """Return what a run continues from.
+
+    Args:
+        folder: the run folder.
+        length: new length of the run; None = its own.
+        kind: of the configuration.
+        unit: what the length counts, for messages.
+
+    Returns:
+        The folder, the configuration with the new length, and the latest checkpoint and its counters, see
+        :func:`~kvgym.agents.runs.checkpoints.resumable`.
+
+    Raises:
+        ConfigError: the folder has no run of this kind, or a longer one, or the checkpoint cannot be read.
+    """
+    path = Path(folder)
+    config = read_run_config(path, length)
+    if not isinstance(config, kind):
+        raise ConfigError(f"{path} has a run of {config.algorithm}; resume it with kvgym.agents.resume")
+    return path, config, *resumable(path, length, unit)
+
+
 def note_resume(folder: Path, entry: Mapping[str, Any]) -> None:
     """Add an entry to the list of resumes in ``run.json``."""
     path = folder / "run.json"
@@ -68,11 +94,7 @@ def note_resume(folder: Path, entry: Mapping[str, Any]) -> None:
 def context_of(command: str, libraries: Iterable[str]) -> dict[str, Any]:
     """Return the context needed to repeat a run, with the versions of installed libraries."""
     context = run_context(command)
-    for name in libraries:
-        try:
-            context["libraries"][name] = version(name)
-        except PackageNotFoundError:
-            continue
+    context["libraries"] |= installed_versions(libraries)
     return context
 
 

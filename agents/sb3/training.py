@@ -12,10 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvgym.agents.runs.checkpoints import resumable
-from kvgym.agents.runs.config import read_run_config
 from kvgym.agents.runs.evaluation import baseline_metrics
-from kvgym.agents.runs.folder import check_free, context_of, note_resume, write_config, write_start
+from kvgym.agents.runs.folder import check_free, context_of, note_resume, reopen, write_config, write_start
 from kvgym.agents.runs.progress import Echo, TrainingLog
 from kvgym.agents.runs.result import TrainingResult
 from kvgym.agents.sb3.algorithms import make_environments
@@ -70,11 +68,7 @@ def resume(
     Raises:
         ConfigError: the folder has no run or a longer one, or the last checkpoint cannot be read.
     """
-    path = Path(folder)
-    config = read_run_config(path, length)
-    if not isinstance(config, TrainConfig):
-        raise ConfigError(f"{path} has a run of {config.algorithm}; resume it with kvgym.agents.resume")
-    checkpoint, state = resumable(path, length, "steps")
+    path, config, checkpoint, state = reopen(folder, length, TrainConfig, "steps")
     steps = int(state["steps"])
     with _threads(config.threads):
         run = Run(config, path, _log(config, path, progress, echo))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,9 @@ from typing import Any
 
 from kvgym.agents.library import is_agent, is_router, load_agent, load_router
 from kvgym.contract.checking import policy_maker
-from kvgym.errors import ConfigError, shown
 from kvgym.policy import POLICIES, Policy
 from kvgym.routing import ROUTERS, Router, make_router
-from kvgym.utils.hyperparameters import construct
-from kvgym.utils.specs import parse_spec
+from kvgym.utils.hyperparameters import maker_of
 
 
 @dataclass(frozen=True)
@@ -64,23 +61,6 @@ def load_entry(spec: str, *, trusted: bool = False, action: str | None = None) -
         return Entry(spec, load_agent(spec, trusted=trusted, **arguments))
     if not rest or "=" in rest.partition(",")[0]:
         return Entry(spec, policy_maker(spec)())  # its error lists the names
-    return Entry(spec, _own(name, rest, spec))
-
-
-def _own(module: str, rest: str, spec: str) -> Policy | Router:
-    """Return a policy or router of the user's, also from a module beside the current folder."""
-    attribute, _, options = rest.partition(",")
-    if str(Path.cwd()) not in sys.path:
+    if str(Path.cwd()) not in sys.path:  # its module may be in the current folder
         sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"entry {shown(spec)}: {type(error).__name__}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Policy | Router)):
-        raise ConfigError(
-            f"entry {shown(spec)}: {attribute} of {module} is not a class derived from kvgym.Policy or kvgym.Router"
-        )
-    _, hyperparameters = parse_spec(f"{attribute}:{options}", "entry")
-    made: Any = construct(found, hyperparameters, f"entry {spec!r}")
-    assert isinstance(made, Policy | Router)
-    return made
+    return Entry(spec, maker_of(spec, "entry", (Policy, Router))())

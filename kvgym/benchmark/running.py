@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import platform
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +16,7 @@ from kvgym.benchmark.scoring import Scores, interval_of, scores_of
 from kvgym.benchmark.tasks import SUITE, Suite, Task, load_suite
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.execution import make_executor
+from kvgym.experiments.result_files import installed_versions
 from kvgym.experiments.runs import Played, Player, Run, play_runs
 from kvgym.policy import Policy
 from kvgym.runner import check_needs
@@ -187,7 +187,7 @@ def run_benchmark(
         made.hash,
         values,
         errors,
-        versions(),
+        {"kvgym": __version__, "python": platform.python_version(), **installed_versions(PACKAGES)},
         round(seconds, 2),
     )
 
@@ -223,14 +223,3 @@ def value_of(task: Task, played: Played) -> tuple[float, str]:
         return float("nan"), "requests are left at the horizon"
     value = task.sign * record.metrics[task.metric]
     return (value, "") if np.isfinite(value) else (float("nan"), "the metric has no value")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of kvgym, Python and installed packages."""
-    found = {"kvgym": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import signal
 import subprocess
@@ -10,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kvgym.compiling.checked_build import checked_environment
 from kvgym.contract.cases import Make
@@ -19,8 +17,7 @@ from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.policy import Policy, make_policy
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_text
-from kvgym.utils.hyperparameters import construct
-from kvgym.utils.specs import parse_spec
+from kvgym.utils.hyperparameters import maker_of
 
 
 @dataclass(frozen=True)
@@ -49,20 +46,10 @@ def policy_maker(spec: str) -> Make:
     Raises:
         ConfigError: an unknown policy, or its module cannot be imported.
     """
-    module, _, rest = spec.partition(":")
-    attribute, _, options = rest.partition(",")
+    attribute = spec.partition(":")[2].partition(",")[0]
     if not attribute or "=" in attribute:
         return lambda: make_policy(spec)
-    try:
-        found: Any = getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"policy {shown(spec)}: {type(error).__name__}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise ConfigError(
-            f"policy {shown(spec)}: {attribute} of {module} is not a class derived from kvgym.Policy"
-        )
-    _, hyperparameters = parse_spec(f"{attribute}:{options}", "policy")
-    return lambda: construct(found, hyperparameters, f"policy {spec!r}")
+    return maker_of(spec, "policy", (Policy,))
 
 
 def chosen(names: Sequence[str]) -> list[str]:

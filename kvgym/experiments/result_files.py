@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,17 @@ def run_context(command: str = "") -> dict[str, Any]:
         "platform": platform.platform(),
         "libraries": {name: version(name) for name in ("numpy", "numba", "gymnasium", "scipy")},
     }
+
+
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of packages, without those that are not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in packages:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def jsonable(value: Any) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from kvgym.errors import ConfigError, shown
+from kvgym.utils.specs import parse_spec
 from kvgym.utils.user_code import calling
 
 T = TypeVar("T")
@@ -125,3 +127,29 @@ def construct(cls: Callable[..., T], hyperparameters: Mapping[str, Any], what: s
         raise ConfigError(f"{what} has no hyperparameters; got {', '.join(hyperparameters)}")
     with calling(cls, what.partition(" ")[0], "its constructor"):
         return cls(**hyperparameters)
+
+
+def maker_of(spec: str, what: str, bases: tuple[type[Any], ...]) -> Callable[[], Any]:
+    """Return a function that makes a new object of a user's class at every call.
+
+    Args:
+        spec: ``"module:Class"``, with hyperparameters as in ``"module:Class,spare=0.1"``.
+        what: what the object is, for messages.
+        bases: public classes of kvgym, of which the class is derived from one.
+
+    Raises:
+        ConfigError: the module cannot be imported, or has no such class.
+    """
+    module, _, rest = spec.partition(":")
+    attribute, _, options = rest.partition(",")
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{what} {shown(spec)}: {type(error).__name__}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, bases)):
+        expected = " or ".join(f"kvgym.{base.__name__}" for base in bases)
+        raise ConfigError(
+            f"{what} {shown(spec)}: {attribute} of {module} is not a class derived from {expected}"
+        )
+    _, hyperparameters = parse_spec(f"{attribute}:{options}", what)
+    return lambda: construct(found, hyperparameters, f"{what} {spec!r}")
