@@ -10,9 +10,7 @@ Seeds are from 2,000,000, which no training draws; the load is a multiple of the
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from kvgym.agents.evolution.capacity import sustained_rate
@@ -66,10 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--loads", nargs="+", type=float, default=[0.7, 1.2, 2.0])
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--num-requests", type=int, default=2000)
-    parser.add_argument("--json", type=Path, help="also write the means to this file")
     options = parser.parse_args(arguments)
     learned, *others = (label_of(make_router(spec)) for spec in (options.router, *options.others))
-    out = []
     for known, predictions in PREDICTIONS.items():
         print(f"\n### {known[0].upper()}{known[1:]}\n")
         heads = ["cluster and load", f"`{learned}`", *(f"better than `{other}`" for other in others)]
@@ -87,10 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print(row(comparison, learned, others, where), flush=True)
                 for name, message in comparison.errors().items():
                     print(f"\n`{name}`: {message}\n")
-                values = {name: comparison.estimate(name, METRIC).value for name in comparison.policies}
-                out.append({"heading": f"{where}, {known}", "metric": METRIC, "values": values})
-    if options.json is not None:
-        options.json.write_text(json.dumps(out, indent=1))
 
 
 if __name__ == "__main__":

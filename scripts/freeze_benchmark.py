@@ -30,7 +30,7 @@ from kvgym.routing import ROUTERS, Router, make_router
 from kvgym.runner import check_needs, simulate
 from kvgym.theory.hindsight.bounds import unbeatable
 from kvgym.utils.files import write_text
-from kvgym.workloads.fitting import fit_lengths
+from kvgym.workloads.fitting import fit_predictor
 from kvgym.workloads.table import RequestTable
 
 DRAWS = 24
@@ -162,18 +162,24 @@ def competing(task: Task) -> Iterator[tuple[str, str, Policy | Router]]:
 def predicted(
     scenario: Scenario, requests: RequestTable
 ) -> list[tuple[str, str, Policy | Router, RequestTable]]:
-    """Return agents on requests with a predicted length: the mean output by twentieth of the training prompts."""
+    """Return agents on requests with a predicted length: the mean output by class and twentieth of training prompts."""
     workload, capacity = scenario.make_workload(), scenario.make_system().usable_capacity
     seen = [scenario.sample(workload, seed, capacity) for seed in range(FITTED)]
-    prompts = np.concatenate([table.prompt_len for table in seen])
-    fitted = fit_lengths(prompts, np.concatenate([table.output_len for table in seen]))
-    starts = [min(kind.prompt.values) for kind in fitted.kinds]  # type: ignore[union-attr]
-    means = np.array([kind.output.mean_len for kind in fitted.kinds])
-    chosen = np.maximum(np.searchsorted(starts, requests.prompt_len, side="right") - 1, 0)
-    guessed = requests.replace(
-        predicted_output_len=np.maximum(means[chosen].round().astype(np.int64), 1), predicted_low=None
-    )
-    return [(PREDICTOR, name, load_agent(name), guessed) for name in agent_names() if evolved(name)]
+    lengths = requests.output_len.copy()
+    for chosen, logs in zip(of_class(requests), zip(*map(of_class, seen), strict=True), strict=True):
+        prompts = np.concatenate([table.prompt_len[rows] for table, rows in zip(seen, logs, strict=True)])
+        outputs = np.concatenate([table.output_len[rows] for table, rows in zip(seen, logs, strict=True)])
+        guessed = fit_predictor(prompts, outputs).apply(requests, np.random.default_rng(0))
+        lengths[chosen] = guessed.predicted_output_len[chosen]
+    table = requests.replace(predicted_output_len=lengths, predicted_low=None, predicted_high=None)
+    return [(PREDICTOR, name, load_agent(name), table) for name in agent_names() if evolved(name)]
+
+
+def of_class(requests: RequestTable) -> list[np.ndarray]:
+    """Return a mask of the requests of each class; of all requests without classes."""
+    if requests.class_id is None:
+        return [np.ones(len(requests), bool)]
+    return [requests.class_id == c for c in range(max(1, len(requests.classes)))]
 
 
 def evolved(name: str) -> bool:
@@ -243,15 +249,13 @@ def table(suite: Suite) -> str:
     for task in suite.tasks:
         if not task.headroom:
             continue
-        plain, reference = (task.sign * float(np.mean(v)) for v in (task.plain_values, task.reference_values))
+        plain, reference = task.mean(task.plain_values), task.mean(task.reference_values)
         cells = [f"{plain:.3g}"]
         for kind in (RULE, RANKED, NEWER, PREDICTOR):
             name = task.headroom.get(f"{kind}: name")
             cells.append("–" if name is None else f"{task.headroom[kind]:.3g} `{name}`")
-        best = min(
-            task.sign * float(task.headroom[kind]) for kind in (RULE, RANKED, NEWER) if kind in task.headroom
-        )
-        left = abs(best - task.sign * reference) / abs(best) if best else 0.0
+        best = task.best(RULE, RANKED, NEWER)[0]
+        left = abs(best - reference) / abs(best) if best else 0.0
         bound = task.headroom.get(BOUND)
         cells += [
             f"{task.headroom[TRUE]:.3g}",

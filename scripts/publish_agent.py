@@ -1,70 +1,55 @@
 """Copy the best agent of a training run into the package and write its model card.
 
     python scripts/publish_agent.py results/noisy ppo_noisy --figures noisy.json --limits "Not tried above 40/s."
-    python scripts/publish_agent.py --renew ppo_noisy --figures noisy.json
+    python scripts/publish_agent.py --renew ppo_noisy
 
-`--figures` is the file that scripts/compare_agents, or scripts/compare_routers.py for a router, wrote with --json. The
-card has the training, the figures on held-out seeds, and the limits. `--renew` replaces only the figures of a card.
+`--figures` is a file of results of `kvgym benchmark`, by default that of docs/benchmark. The card has the training, the
+figures, and the limits. `--renew` replaces only the figures of a card.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
-from compare_agents.contestants import AGENT, BUDGET, KNOBS, OTHER_AGENT, RULE, SCHEDULER
-from compare_agents.figures import mean_of
-from compare_agents.store import Store
 
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.library import Model, load_model
 from kvgym.agents.trained.numpy_model import NumpyModel
-from kvgym.metrics import metric_info
-from kvgym.routing import ROUTERS
+from kvgym.benchmark.running import BenchmarkResult
+from kvgym.benchmark.tasks import load_suite
 
-AGENTS, BASELINES = (AGENT, OTHER_AGENT), (SCHEDULER, BUDGET, KNOBS, RULE)
+ROOT = Path(__file__).resolve().parent.parent
+MODELS, RESULTS = ROOT / "agents" / "models", ROOT / "docs" / "benchmark"
 
-MODELS = Path(__file__).resolve().parent.parent / "agents" / "models"
 
-
-def figures(path: Path, agent: str, name: str) -> list[str]:
-    """Return table rows: heading, the agent's value, the best baseline and its value."""
-    rows = ["| where | metric | agent | best baseline there | its value |", "|---|---|---|---|---|"]
-    for where, metric, values, baselines in parts(path):
-        if agent in values and baselines:
-            best = (min if metric_info(metric).lower_is_better else max)(
-                baselines, key=lambda k: baselines[k]
-            )
-            rows.append(f"| {where} | {metric} | {values[agent]:.4g} | `{best}` | {baselines[best]:.4g} |")
-    if len(rows) == 2:
-        raise SystemExit(f"{path} has no figures of {agent}; name it with --as")
+def figures(path: Path) -> list[str]:
+    """Return table rows: task, metric, the agent's value, the best rule and its value, the reference, and the score."""
+    result = BenchmarkResult.load(path)
+    suite, scores = load_suite(result.suite), result.scores()
+    rows = [
+        "| task | metric | agent | best rule there | its value | reference | score |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, values in result.values.items():
+        task = suite.task(name)
+        if name in result.errors:
+            continue
+        best, spec = task.best("rule", "newer")
+        cells = [
+            task.metric,
+            *(f"{task.sign * float(np.mean(x)):.4g}" for x in (values, task.reference_values)),
+        ]
+        rows.append(
+            f"| `{name}` | {cells[0]} | {cells[1]} | `{spec}` | {best:.4g} | {cells[2]} | {scores[name].mean():.2f} |"
+        )
     return rows
-
-
-def parts(path: Path) -> Iterator[tuple[str, str, dict[str, float], dict[str, float]]]:
-    """Yield heading, metric, and means of agents and of baselines of each compared row."""
-    content = json.loads(path.read_text())
-    if isinstance(content, dict):
-        for row in Store.load(path).rows():
-            agents = {e.label: mean_of(e) for group in AGENTS for e in row.group(group) if e.outcome.values}
-            others = {
-                e.outcome.spec: mean_of(e)
-                for group in BASELINES
-                for e in row.group(group)
-                if e.outcome.values
-            }
-            if row.task not in ("ablation", "spread"):
-                yield f"{row.task}: {', '.join(row.row.values())}", row.metric, agents, others
-        return
-    for part in content:
-        values = {k: v for k, v in part["values"].items() if v == v}
-        baselines = {k: v for k, v in values.items() if k.partition(":")[0] in ROUTERS}
-        yield part["heading"], part["metric"], values, baselines
 
 
 def origin_of_network(model: NumpyModel, libraries: dict[str, str]) -> list[str]:
@@ -107,25 +92,15 @@ def origin_of_weights(model: EvolvedModel, libraries: dict[str, str]) -> list[st
     ]
 
 
-def card(
-    model: Model, name: str, rows: Sequence[str], limits: Sequence[str], run: dict[str, Any], page: str
-) -> str:
-    """Return the model card, Markdown; ``page`` of the documentation has all figures."""
+def card(model: Model, name: str, rows: Sequence[str], limits: Sequence[str], run: dict[str, Any]) -> str:
+    """Return the model card, Markdown."""
     use = f"`kvgym compare --policies {name},mc_sf`, or in Python `kvgym.make_policy({name!r})`;"
-    source = [
-        "Means over 30 held-out seeds from 2,000,000, baselines tuned on seeds from 1,000",
-        f"(`scripts/compare_agents`, [docs/{page}](../../docs/{page})); traces are replayed once:",
-    ]
     if isinstance(model, EvolvedModel) and model.kind == "router":
         policy = model.metadata["training"]["policy"]
         use = (
             f"`kvgym compare --workers 4 --policies {policy} --router {name},join_shortest_queue`, or in Python "
             f"`kvgym.routing.make_router({name!r})`;"
         )
-        source = [
-            f"Means over 30 held-out seeds from 2,000,000 under `{policy}`",
-            "(`scripts/compare_routers.py`, [docs/routing.md](../../docs/routing.md)):",
-        ]
     if isinstance(model, NumpyModel):
         file, origin = f"{name}.npz", origin_of_network(model, run["libraries"])
         what = "the weights are NumPy arrays, read without PyTorch or pickle"
@@ -146,7 +121,8 @@ def card(
         "",
         "## Figures",
         "",
-        *source,
+        "Means over the test seeds of the tasks of [the benchmark](../../docs/benchmark-suite.md); a score of 0 is",
+        "the plain rule, 1 the reference in hindsight:",
         "",
         *rows,
         "",
@@ -169,7 +145,7 @@ def renamed(model: Model, name: str) -> Model:
 def renewed(text: str, rows: Sequence[str]) -> str:
     """Return a card with new figures."""
     lines = text.splitlines()
-    first = lines.index(next(line for line in lines if line.startswith("| where |")))
+    first = lines.index(next(line for line in lines if line.startswith("| task |")))
     last = first + lines[first:].index("")
     return "\n".join([*lines[:first], *rows, *lines[last:], ""])
 
@@ -182,27 +158,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("run", type=Path, nargs="?", help="folder of the training run")
     parser.add_argument("name", nargs="?", help="name of the agent in the package")
     parser.add_argument("--renew", metavar="NAME", help="replace only the figures in the card of this agent")
-    parser.add_argument("--figures", type=Path, required=True, help="JSON of scripts/compare_agents")
-    parser.add_argument("--as", dest="label", help="label of the agent in the figures; default: the name")
-    parser.add_argument("--page", default="agents_tables.md", help="page of docs/ with all its figures")
+    parser.add_argument(
+        "--figures", type=Path, help="results of kvgym benchmark (default: of docs/benchmark)"
+    )
     parser.add_argument("--limits", nargs="+", help="limits of the agent, for its card")
     parser.add_argument("--models", type=Path, default=MODELS, help="folder of the agents")
     options = parser.parse_args(arguments)
+    if not (options.renew or (options.run and options.name and options.limits)):
+        parser.error("a new card needs RUN, NAME and --limits; --renew NAME keeps all but the figures")
+    rows = figures(options.figures or RESULTS / f"{options.renew or options.name}.json")
     if options.renew:
         path = options.models / f"{options.renew}.md"
-        rows = figures(options.figures, options.label or options.renew, options.renew)
         path.write_text(renewed(path.read_text(), rows))
         return
-    if not (options.run and options.name and options.limits):
-        parser.error("a new card needs RUN, NAME and --limits; --renew NAME keeps all but the figures")
     model = renamed(load_model(options.run), options.name)
-    rows = figures(options.figures, options.label or options.name, options.name)
     run = json.loads((options.run / "run.json").read_text())
     options.models.mkdir(parents=True, exist_ok=True)
     model.save(options.models / f"{options.name}{'.npz' if isinstance(model, NumpyModel) else '.json'}")
-    (options.models / f"{options.name}.md").write_text(
-        card(model, options.name, rows, options.limits, run, options.page)
-    )
+    (options.models / f"{options.name}.md").write_text(card(model, options.name, rows, options.limits, run))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -61,7 +63,7 @@ class Task(Description):
         plain_values: of the plain rule by test seed; better values are smaller (attainment is negative).
         reference_values: of the reference in hindsight by test seed, likewise.
         headroom: means over test seeds, in the metric, by kind of scheduler.
-        cpu_seconds: of a run of all test seeds by the plain rule.
+        cpu_minutes: processor time that simulating as many requests as the budget takes, one core.
         needs: a file that kvgym does not ship; None = nothing.
     """
 
@@ -78,7 +80,7 @@ class Task(Description):
     plain_values: tuple[float, ...] = ()
     reference_values: tuple[float, ...] = ()
     headroom: dict[str, float | str] = Field(default_factory=dict)
-    cpu_seconds: float = 0.0
+    cpu_minutes: float = 0.0
     needs: Needed | None = None
 
     @property
@@ -92,6 +94,19 @@ class Task(Description):
         from kvgym.experiments.statistics import less_is_better
 
         return 1 if less_is_better(self.metric) else -1
+
+    def mean(self, values: Sequence[float]) -> float:
+        """Return the mean of signed values in the metric, NaN if there are none."""
+        return self.sign * sum(values) / len(values) if values else math.nan
+
+    def best(self, *kinds: str) -> tuple[float, str]:
+        """Return the best mean in the metric, and its name, of kinds in ``headroom``; NaN if there are none."""
+        found = [
+            (float(self.headroom[kind]), str(self.headroom[f"{kind}: name"]))
+            for kind in kinds
+            if kind in self.headroom
+        ]
+        return min(found, key=lambda each: self.sign * each[0], default=(math.nan, ""))
 
     def scenario(self, suite: str, traces: str | Path | None = None) -> Scenario:
         """Return the scenario.
@@ -193,7 +208,8 @@ def load_suite(name: str = SUITE) -> Suite:
 
 
 TASK_HEADINGS = (
-    "name", "what it is", "for a", "metric", "plain rule", "best rule", "best agent", "reference", "CPU s",
+    "name", "what it is", "for a", "metric", "random", "plain rule", "best rule", "best agent", "reference",
+    "CPU min",
 )  # fmt: skip
 
 
@@ -201,24 +217,14 @@ def task_rows() -> dict[str, tuple[str, ...]]:
     """Return the tasks of the current suite for ``kvgym list tasks``: means over test seeds, in the metric."""
     rows: dict[str, tuple[str, ...]] = {}
     for task in load_suite().tasks:
-        names = [kind for kind in ("rule", "newer") if kind in task.headroom]
-        rules = [float(task.headroom[kind]) for kind in names]
-        reference = "-"
-        plain = "-"
-        if task.plain_values:
-            plain = f"{task.plain} {task.sign * sum(task.plain_values) / task.test_seeds:.3g}"
-            reference = f"{task.sign * sum(task.reference_values) / task.test_seeds:.3g}"
-        best = min(zip(rules, names, strict=True), key=lambda each: task.sign * each[0], default=None)
+        shown = [("", task.headroom.get("random", math.nan)), (task.plain, task.mean(task.plain_values))]
+        shown += [task.best(*kinds)[::-1] for kinds in (("rule", "newer"), ("ranked",))]
+        shown.append(("", task.mean(task.reference_values)))
         rows[task.name] = (
             load_scenario(scenario_file(SUITE, task.name)).summary,
             task.role,
             task.metric,
-            plain,
-            "-" if best is None else f"{task.headroom[f'{best[1]}: name']} {best[0]:.3g}",
-            f"{task.headroom['ranked: name']} {float(task.headroom['ranked']):.3g}"
-            if "ranked" in task.headroom
-            else "-",
-            reference,
-            f"{task.cpu_seconds:.2g}",
+            *(f"{name} {value:.3g}".strip() if value == value else "-" for name, value in shown),
+            f"{task.cpu_minutes:.2g}",
         )
     return rows

@@ -13,7 +13,7 @@ from kvgym.utils.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kvgym.workloads.adversarial import theorem_4_1_schedule, theorem_4_1_workload
-    from kvgym.workloads.fitting import fit_lengths, variance_explained
+    from kvgym.workloads.fitting import fit_lengths, fit_predictor, variance_explained
     from kvgym.workloads.forecasts import Forecasts
     from kvgym.workloads.hashes import BlockHashes
     from kvgym.workloads.instances import mcsf_instance
@@ -28,7 +28,7 @@ else:
         __name__,
         {
             "adversarial": "theorem_4_1_schedule theorem_4_1_workload",
-            "fitting": "fit_lengths variance_explained",
+            "fitting": "fit_lengths fit_predictor variance_explained",
             "forecasts": "Forecasts",
             "hashes": "BlockHashes",
             "instances": "mcsf_instance",
@@ -51,6 +51,7 @@ __all__ = [
     "WorkloadSpec",
     "describe_presets",
     "fit_lengths",
+    "fit_predictor",
     "load_trace",
     "make_workload",
     "mcsf_instance",

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 from kvgym.errors import WorkloadError
 from kvgym.utils.arguments import explained
 from kvgym.workloads.lengths import DiscreteLength, Lengths, MixedLengths, RequestKind
+from kvgym.workloads.predictions import PromptPrediction
 
 
 @explained
@@ -28,12 +29,7 @@ def fit_lengths(
     Raises:
         WorkloadError: fewer requests than ``bins`` times ``values``, or different numbers of prompts and outputs.
     """
-    prompt, output = np.asarray(prompt_len, np.int64), np.asarray(output_len, np.int64)
-    if prompt.ndim != 1 or prompt.shape != output.shape or len(prompt) < bins * values:
-        raise WorkloadError(
-            f"a fit needs as many outputs as prompts, at least bins · values = {bins * values:,} of them; "
-            f"got {prompt.size:,} prompts and {output.size:,} outputs"
-        )
+    prompt, output = _recorded(prompt_len, output_len, bins, values)
     order = np.argsort(prompt, kind="stable")
     return MixedLengths(
         kinds=tuple(
@@ -42,6 +38,28 @@ def fit_lengths(
             )
             for rows in np.array_split(order, bins)
         )
+    )
+
+
+@explained
+def fit_predictor(prompt_len: ArrayLike, output_len: ArrayLike, *, bins: int = 20) -> PromptPrediction:
+    """Fit a predictor of outputs to recorded lengths: the mean output by bins of the prompt.
+
+    Args:
+        prompt_len: recorded prompts, tokens, (n,).
+        output_len: recorded outputs, tokens, (n,).
+        bins: number of bins with equal numbers of requests; bins that begin with the same prompt become one.
+
+    Raises:
+        WorkloadError: fewer requests than ``bins``, or different numbers of prompts and outputs.
+    """
+    prompt, output = _recorded(prompt_len, output_len, bins, 1)
+    ordered = np.sort(prompt)
+    starts = np.unique(ordered[[rows[0] for rows in np.array_split(np.arange(len(ordered)), bins)]])
+    row = np.maximum(np.searchsorted(starts, prompt, side="right") - 1, 0)
+    means = np.bincount(row, output) / np.bincount(row)
+    return PromptPrediction(
+        prompts=tuple(map(int, starts)), outputs=tuple(max(1, round(float(mean))) for mean in means)
     )
 
 
@@ -78,6 +96,19 @@ def mixture_text(fitted: MixedLengths) -> str:
         if isinstance(kind.prompt, DiscreteLength) and isinstance(kind.output, DiscreteLength)
     ]
     return "\n".join(["kind: mixture", "kinds:", *rows, ""])
+
+
+def _recorded(
+    prompt_len: ArrayLike, output_len: ArrayLike, bins: int, values: int
+) -> tuple[Lengths, Lengths]:
+    """Return recorded lengths as arrays, enough for a fit."""
+    prompt, output = np.asarray(prompt_len, np.int64), np.asarray(output_len, np.int64)
+    if prompt.ndim != 1 or prompt.shape != output.shape or len(prompt) < bins * values:
+        raise WorkloadError(
+            f"a fit needs as many outputs as prompts, at least bins · values = {bins * values:,} of them; "
+            f"got {prompt.size:,} prompts and {output.size:,} outputs"
+        )
+    return prompt, output
 
 
 def _text(discrete: DiscreteLength) -> str:

@@ -204,6 +204,35 @@ class ClassPrediction(Predictor):
         return _predicted(table, lengths[table.class_id], None, None)
 
 
+class PromptPrediction(Predictor):
+    """A length by the prompt, from a table: the mean output of recorded requests with similar prompts.
+
+    :func:`kvgym.workloads.fitting.fit_predictor` makes the table from a log.
+
+    Attributes:
+        prompts: smallest prompt of each row, tokens, increasing; shorter prompts have the first row.
+        outputs: predicted length of each row, tokens.
+    """
+
+    kind: Literal["prompt"] = "prompt"
+    prompts: tuple[Tokens, ...] = Field(min_length=1)
+    outputs: tuple[Tokens, ...]
+
+    @model_validator(mode="after")
+    def _one_output_each(self) -> PromptPrediction:
+        _check_edges(self.prompts)
+        if len(self.prompts) != len(self.outputs):
+            raise ValueError(
+                f"prompts has {len(self.prompts)} rows and outputs {len(self.outputs)}; give as many"
+            )
+        return self
+
+    def _predict(self, table: RequestTable, rng: np.random.Generator) -> RequestTable:
+        """Return ``table`` with the row's length as prediction."""
+        row = np.maximum(np.searchsorted(self.prompts, table.prompt_len, side="right") - 1, 0)
+        return _predicted(table, np.asarray(self.outputs, np.int64)[row], None, None)
+
+
 class RankPrediction(Predictor):
     """Lengths of the same workload in an order that correlates with the true one, as learned rankings do.
 
@@ -356,6 +385,7 @@ AnyPredictor = Annotated[
     | UpperBoundPrediction
     | IntervalPrediction
     | ClassPrediction
+    | PromptPrediction
     | RankPrediction
     | BinPrediction
     | DistributionPrediction,

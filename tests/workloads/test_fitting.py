@@ -3,7 +3,7 @@ import pytest
 import yaml
 
 from kvgym.errors import WorkloadError
-from kvgym.workloads import fit_lengths, make_workload, variance_explained
+from kvgym.workloads import fit_lengths, fit_predictor, make_workload, variance_explained
 from kvgym.workloads.fitting import mixture_text
 from kvgym.workloads.lengths import MixedLengths
 
@@ -14,6 +14,14 @@ def test_a_fit_by_hand():
     values = [(kind.prompt.values, kind.output.values) for kind in fitted.kinds]
     assert values == [((2, 4), (2, 4)), ((6, 8), (6, 8))]  # halves are rounded to even
     assert MixedLengths(**yaml.safe_load(mixture_text(fitted))) == fitted
+
+
+def test_a_predictor_by_hand():
+    # bins of two by prompt: (1, 2), (3, 3), (3, 9); the second and third begin with the same prompt
+    found = fit_predictor([9, 1, 3, 3, 2, 3], [50, 1, 10, 20, 4, 20], bins=3)
+    assert (found.prompts, found.outputs) == ((1, 3), (2, 25))  # 2.5 is rounded to even
+    with pytest.raises(WorkloadError, match="at least bins"):
+        fit_predictor([1], [1], bins=2)
 
 
 def test_variance_explained():

@@ -11,6 +11,7 @@ from kvgym.workloads.predictions import (
     IntervalPrediction,
     NoisyPrediction,
     NoPrediction,
+    PromptPrediction,
     UpperBoundPrediction,
 )
 
@@ -38,6 +39,7 @@ def table(outputs, class_id=None) -> RequestTable:
         UpperBoundPrediction(factor=1.5, bucket=32),
         IntervalPrediction(epsilon=0.5, point="middle"),
         ClassPrediction(),
+        PromptPrediction(prompts=(1, 9), outputs=(5, 7)),
     ],
     ids=lambda p: p.kind,
 )
@@ -125,6 +127,18 @@ def test_class_predictions():
         predicted(lengths=(1, 2))
     with pytest.raises(WorkloadError, match="has none"):
         ClassPrediction().apply(table([1]), rng())
+
+
+def test_predictions_by_the_prompt():
+    before = RequestTable.from_columns(
+        arrival_time=[0, 0, 0, 0], prompt_len=[4, 10, 19, 500], output_len=[1, 1, 1, 1]
+    )
+    found = PromptPrediction(prompts=(10, 20), outputs=(7, 90)).apply(before, rng())
+    assert found.predicted_output_len.tolist() == [7, 7, 7, 90]
+    with pytest.raises(ValueError, match="1 rows and outputs 2"):
+        PromptPrediction(prompts=(10,), outputs=(7, 90))
+    with pytest.raises(ValueError, match="must increase"):
+        PromptPrediction(prompts=(10, 10), outputs=(7, 90))
 
 
 def test_first_predictions_of_a_longer_run_are_equal():
