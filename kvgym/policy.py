@@ -61,6 +61,7 @@ NEEDS = (
     "class",
     "class_rates",
     "client",
+    "features",
     "slo",
     "session",
 )

@@ -35,6 +35,7 @@ _REQUIRED = {
     "class": "class_id",
     "session": "session_id",
     "client": "client_id",
+    "features": "feature_0",
 }
 
 _FORECAST = {"length_distribution": "tenths", "renewed_length": "every"}

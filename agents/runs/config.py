@@ -198,7 +198,8 @@ def trained_for(fields: Mapping[str, Any], scenario: str) -> dict[str, Any]:
     Args:
         fields: by name.
         scenario: name or file of a scenario, or a trace file. Requests of a trace are drawn from it at its mean rate,
-            with unknown output lengths, so that every seed has others.
+            with unknown output lengths, so that every seed has others. Agents of environments observe the feature
+            columns of its requests.
 
     Raises:
         ConfigError: the trace has no arrival times.
@@ -224,8 +225,15 @@ def trained_for(fields: Mapping[str, Any], scenario: str) -> dict[str, Any]:
     if "services" in fields:
         return {**fields, "services": {"families": [own]}}
     kept = {name: x for name, x in fields.items() if name not in ("variants", "curriculum")}
-    env = {name: x for name, x in (fields.get("env") or {}).items() if name not in _OF_SERVICE}
-    return {**kept, "env": {**env, **own}}
+    env = {name: x for name, x in (fields.get("env") or {}).items() if name not in _OF_SERVICE} | own
+    from kvgym.envs.scheduling.config import EnvConfig  # slow to import
+
+    config = EnvConfig.of(**env)
+    if config.make_scenario().make_workload().sample(0).feature_0 is not None:
+        env["information"] = [*config.information, "features"]
+        if "inputs" in kept:
+            kept["inputs"] = [*kept["inputs"], "columns"]
+    return {**kept, "env": env}
 
 
 def make_training(

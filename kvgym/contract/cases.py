@@ -100,6 +100,7 @@ def requests(
         tbt_slo=rng.uniform(0.5, 4, n),
         e2e_slo=rng.uniform(2, 40, n),
         client_id=rng.integers(0, 3, n),
+        feature_0=np.arange(n) % 3 - 1.0,
         forecasts=Forecasts.from_rows(
             np.sort(rng.integers(1, longest + 3, (n, 10)), axis=1),
             [np.maximum(1, length + rng.integers(-1, 2, (length - 1) // 2)) for length in output.tolist()],

@@ -40,6 +40,7 @@ REVEALED = {
     "length_interval": ("predicted_low", "predicted_high"),
     "class": ("class_id",),
     "slo": ("ttft_slo", "tbt_slo", "e2e_slo"),
+    "features": ("feature_0",),
 }
 """Columns by the need that exposes them; a policy that does not declare the need must not depend on them."""
 

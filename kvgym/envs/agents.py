@@ -41,7 +41,7 @@ from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.memory import TABLES, Arrays, Block, Sizes, control_row, rule_tables
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.opening import open_environment
-from kvgym.envs.scheduling.revealed import class_table
+from kvgym.envs.scheduling.revealed import class_table, columns_size
 from kvgym.envs.scheduling.reward_reference import episode_return
 from kvgym.envs.scheduling.spaces import observation_space, parts, present
 from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
@@ -349,6 +349,7 @@ class AgentPolicy(Policy):
             rule=tuple(table.size for table in rule.values()),
             shown=config.active_window,
             notes=config.kind.num_notes,
+            columns=columns_size(config, n),
         )
         k = self._worker = simulation.current  # in a cluster every worker has a copy of this policy
         shared = simulation.tables_of(k)
@@ -360,6 +361,8 @@ class AgentPolicy(Policy):
         own["episode"]["cursor"] = UNKNOWN
         # A worker observes its share of the class rates; the environment's scale is for the rate of all workers.
         own["episode"]["classes"] = class_table(self._info.classes, len(simulation.workers))
+        if len(own["columns"]):
+            own["columns"][:] = simulation.table.features.ravel()
         tables = [own[name] if name in own else shared[name] for name in TABLES]
         self._own = own
         compiled = self._compiled = runs_compiled(True)

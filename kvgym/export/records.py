@@ -19,6 +19,7 @@ from kvgym.metrics import slo_met
 from kvgym.runner import SimulationResult
 from kvgym.utils.arguments import explained
 from kvgym.utils.frame import Frame, pyarrow
+from kvgym.workloads.layout import FEATURE_COLUMNS
 
 FILE_FORMATS = ("csv", "parquet")
 
@@ -60,6 +61,10 @@ REQUESTS: dict[str, Field] = {
     "turn": Field("Int64", "", "its turn in the session, from 1", "with sessions"),
     "think_time": Field("Float64", "s", "from the end of the previous turn to this one", "with think times"),
     "gap_kind": Field("Int64", "", "what that time is: 0 a person, 1 a tool", "with kinds of gaps"),
+    **{
+        name: Field("Float64", "", "a number known at its arrival", "with feature columns")
+        for name in FEATURE_COLUMNS
+    },
     "hash_ids": Field("String", "", "its block hashes, separated by spaces", "with hashes"),
     "hash_block": Field("Int64", "tokens", "what a hash stands for", "with hashes"),
     "hash_tokens": Field("Int64", "tokens", "that its hashes cover", "with hashes"),

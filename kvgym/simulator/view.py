@@ -14,6 +14,7 @@ from kvgym.simulator.decision import Decision
 from kvgym.simulator.policy_interface import RuleDecision, RuleMemory, RuleView
 from kvgym.simulator.prefix.cache import PrefixCache
 from kvgym.simulator.tables import RUN, UNKNOWN
+from kvgym.workloads.layout import FEATURE_COLUMNS
 
 # Columns that exist only for policies with the given need.
 _GUARDED = {
@@ -29,6 +30,9 @@ _GUARDED = {
     "renewed_output_len": ("renewed_len", "renewed_length"),
     "predicted_tenths": ("tenths", "length_distribution"),
 }
+
+# The same of columns that only the table of requests has.
+_OF_TABLE = {name: (name, "features") for name in FEATURE_COLUMNS}
 
 # The same of the tables of sessions; all of them have the need "session" as well.
 _OF_SESSIONS = {
@@ -52,7 +56,7 @@ class RequestColumns:
     need: ``predicted_output_len`` (predicted_length), ``predicted_low`` and ``predicted_high``
     (length_interval), ``output_len`` (true_length), ``class_id`` (class), ``ttft_slo``, ``tbt_slo`` and ``e2e_slo``
     (slo), ``client_id`` (client), ``renewed_output_len`` (renewed_length), ``predicted_tenths`` (m, 10)
-    (length_distribution).
+    (length_distribution), ``feature_0`` to ``feature_3`` (features; 0 where requests have fewer).
 
     With the need ``session``: ``session_id``, ``turn``, ``previous`` (request of the turn before, -1 for a first turn)
     and ``previous_worker`` (its worker, -1 for a first turn). With the need ``class`` as well: ``gap_kind`` and
@@ -82,8 +86,9 @@ class RequestColumns:
         if name.startswith("_"):
             raise AttributeError(name)
         source = name
-        if name in _GUARDED or name in _OF_SESSIONS:
-            source, need = (_OF_SESSIONS if name in _OF_SESSIONS else _GUARDED)[name]
+        guarded = {**_GUARDED, **_OF_TABLE, **_OF_SESSIONS}
+        if name in guarded:
+            source, need = guarded[name]
             for asked in (need, "session") if name in _OF_SESSIONS else (need,):
                 if asked not in self._simulation.needs:
                     raise InformationError(
@@ -94,14 +99,16 @@ class RequestColumns:
             column = self._slots[source].copy()
         elif name in _ALWAYS or name in _GUARDED:
             column = self._column(source)
+        elif name in _OF_TABLE:
+            turns, given = self._simulation.turns, getattr(self._simulation.table, name)
+            rows = turns["row"][self.request_id] if len(turns) else self.request_id
+            column = np.zeros(len(self)) if given is None else given[rows]
         elif name in _OF_SESSIONS:
             column = self._simulation.sessions[source][self.request_id]
             if name == "previous_worker":
                 column = np.where(column == UNKNOWN, UNKNOWN, self._simulation.requests["worker"][column])
         else:
-            raise AttributeError(
-                f"no request column {shown(name)}; valid: {', '.join([*_ALWAYS, *_GUARDED, *_OF_SESSIONS])}"
-            )
+            raise AttributeError(f"no request column {shown(name)}; valid: {', '.join([*_ALWAYS, *guarded])}")
         column.setflags(write=False)
         found: NDArray[Any] = column
         return found

@@ -28,6 +28,9 @@ WORKLOAD = np.dtype(
 )
 """The true requests, sorted by arrival and hidden from policies; on arrival, parts of a row are exposed."""
 
+FEATURE_COLUMNS = tuple(f"feature_{k}" for k in range(4))
+"""Names of the feature columns of requests, real numbers of any meaning that are known at the arrival."""
+
 TENTHS = 10
 """Numbers of a predicted distribution, see :class:`kvgym.workloads.forecasts.Forecasts`."""
 

@@ -25,7 +25,7 @@ class TraceLengths(Spec):
         columns: names of its columns, and
         time_unit: unit of its times, see :func:`kvgym.workloads.load_trace`.
         mode: ``"replay"`` keeps the rows in order, with their recorded times unless the workload has an arrival
-            process; ``"resample"`` draws (prompt, output) pairs jointly with replacement.
+            process; ``"resample"`` draws (prompt, output) pairs jointly with replacement, with their feature columns.
         rate_scale: factor of the recorded rate.
         start: seconds since the first row; earlier rows are skipped.
         end: seconds since the first row; later rows are skipped. None = keep all.

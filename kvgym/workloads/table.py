@@ -15,7 +15,7 @@ from kvgym.utils.checks import as_array
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.forecasts import Forecasts
 from kvgym.workloads.hashes import BlockHashes, Chains
-from kvgym.workloads.layout import UNKNOWN, WORKLOAD, words
+from kvgym.workloads.layout import FEATURE_COLUMNS, UNKNOWN, WORKLOAD, words
 
 _ABOUT = ("hashes", "forecasts", "notes", "classes")  # fields that are not columns
 
@@ -59,6 +59,11 @@ class RequestTable:
         turn: int64 (n,), ≥ 1, or None; increases within a session, gaps are turns that were dropped.
         think_time: float64 (n,), seconds between the end of the session's previous turn and this one, or None.
         gap_kind: int64 (n,), what that time is, an index of :data:`GAP_KINDS`, or None.
+        feature_0: float64 (n,), a finite number of any meaning that is known when the request arrives, or None; the
+            first of at most four, which are numbered without gaps.
+        feature_1: the second.
+        feature_2: the third.
+        feature_3: the fourth.
         hashes: chains of block hashes, or None where it is unknown which requests begin with the same tokens.
         forecasts: predicted distributions and renewed predictions, or None.
         notes: what was clipped or dropped, one sentence each; shown to the user.
@@ -81,6 +86,10 @@ class RequestTable:
     turn: NDArray[np.int64] | None = None
     think_time: NDArray[np.float64] | None = None
     gap_kind: NDArray[np.int64] | None = None
+    feature_0: NDArray[np.float64] | None = None
+    feature_1: NDArray[np.float64] | None = None
+    feature_2: NDArray[np.float64] | None = None
+    feature_3: NDArray[np.float64] | None = None
     hashes: BlockHashes | None = None
     forecasts: Forecasts | None = None
     notes: tuple[str, ...] = field(default=())
@@ -158,6 +167,12 @@ class RequestTable:
         if (low is None) != (high is None) or (low is not None and high is not None and np.any(low > high)):
             raise WorkloadError("predicted_low and predicted_high must come together, low ≤ high")
         _check_sessions(arrays)
+        given = [name in arrays for name in FEATURE_COLUMNS]
+        if given != sorted(given, reverse=True):
+            raise WorkloadError(
+                f"column {FEATURE_COLUMNS[max(k for k, present in enumerate(given) if present)]} without "
+                f"{FEATURE_COLUMNS[given.index(False)]}; number feature columns from 0 without gaps"
+            )
         class_id = arrays.get("class_id")
         if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
             raise WorkloadError(f"notes = {shown(notes)}; expected strings")
@@ -195,6 +210,15 @@ class RequestTable:
             first[:] = False
             first[np.unique(self.session_id, return_index=True)[1]] = True
         return first
+
+    @property
+    def features(self) -> NDArray[np.float64]:
+        """The feature columns, float64 (n, 4); 0 where the table has fewer."""
+        features = np.zeros((len(self), len(FEATURE_COLUMNS)))
+        for k, name in enumerate(FEATURE_COLUMNS):
+            if (column := getattr(self, name)) is not None:
+                features[:, k] = column
+        return features
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the columns that are present, by name; hashes and forecasts are not among them."""
@@ -289,8 +313,9 @@ _COLUMNS = tuple(f.name for f in fields(RequestTable) if f.name not in _ABOUT)
 def _convert(name: str, raw: NDArray[Any]) -> NDArray[Any]:
     """Convert one column to its dtype and check its range."""
     times = name in ("arrival_time", "ttft_slo", "tbt_slo", "e2e_slo", "think_time")
+    real = times or name in FEATURE_COLUMNS
     least = {"priority": -(2**31), "class_id": 0, "client_id": 0, "session_id": 0, "gap_kind": 0}.get(name, 1)
-    if not times and raw.dtype == np.int64 and raw.size and raw.min() >= least and raw.max() < 2**31:
+    if not real and raw.dtype == np.int64 and raw.size and raw.min() >= least and raw.max() < 2**31:
         return raw.copy()  # valid without a check of every number
     numbers = _numbers(raw)
     if times:
@@ -298,13 +323,15 @@ def _convert(name: str, raw: NDArray[Any]) -> NDArray[Any]:
             np.isnan(numbers) | (numbers < 0) | (np.isinf(numbers) & (name in ("arrival_time", "think_time")))
         )
         expected = "seconds ≥ 0"
+    elif real:
+        bad, expected = ~np.isfinite(numbers), "a finite number"
     else:
         bad = ~((least <= numbers) & (numbers < 2**31) & (numbers == np.floor(numbers)))
         expected = f"a whole number {'from -2^31' if name == 'priority' else f'≥ {least}'} below 2^31"
     if bad.any():
         row = int(np.argmax(bad))
         raise WorkloadError(f"column {name}, row {row}: {shown(raw[row])}; expected {expected}")
-    return numbers if times else numbers.astype(np.int64)
+    return numbers if real else numbers.astype(np.int64)
 
 
 def _common_tokens(

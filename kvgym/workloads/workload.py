@@ -15,7 +15,8 @@ from kvgym.utils.arguments import explained
 from kvgym.workloads.arrivals import ArrivalProcess, PoissonArrivals, Times, mean_rate_of
 from kvgym.workloads.base import TRACE_SUFFIXES, IntRange, check_size, substream
 from kvgym.workloads.classes import ClassStatistics, RateProfile
-from kvgym.workloads.lengths import Lengths, PairDistribution, draw_index
+from kvgym.workloads.layout import FEATURE_COLUMNS
+from kvgym.workloads.lengths import Lengths, MixedLengths, PairDistribution, draw_index
 from kvgym.workloads.predictions import ClassPrediction, ExactPrediction, Predictor
 from kvgym.workloads.presets import PRESETS
 from kvgym.workloads.spec import RequestClass, TraceLengths, WorkloadSpec
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 # Parts of the named streams. A class c has part (CLASS, c). New parts are appended so that workloads do not change.
 _COUNT, _CLASS = 0, 1  # of "arrivals": number or horizon, and the classes' own processes
 _PROMPT, _OUTPUT, _CLASS_PROMPT, _CLASS_OUTPUT = 0, 1, 2, 3  # of "lengths"
+_FEATURES = 5  # of "lengths"; part 4 is in `instances`
 _CLIENTS = 0  # of "classes"
 
 
@@ -155,9 +157,13 @@ class Workload:
             table = self._replay(seed)
         else:
             times, class_id = self._arrivals(seed)
-            prompt, output = self._lengths(seed, class_id, len(times))
+            prompt, output, features = self._lengths(seed, class_id, len(times))
             table = RequestTable.from_columns(
-                arrival_time=times, prompt_len=prompt, output_len=output, **self._class_columns(class_id)
+                arrival_time=times,
+                prompt_len=prompt,
+                output_len=output,
+                **features,
+                **self._class_columns(class_id),
             )
             if spec.prefixes is not None:
                 table = spec.prefixes.apply(table, seed)
@@ -249,19 +255,27 @@ class Workload:
         weights = np.array([c.weight or 1.0 for c in self.spec.classes])
         return draw_index(weights, substream(seed, "classes").random(n))
 
-    def _lengths(self, seed: int, class_id: Lengths | None, n: int) -> tuple[Lengths, Lengths]:
-        """Return prompt and output lengths, (n,) each, tokens."""
+    def _lengths(
+        self, seed: int, class_id: Lengths | None, n: int
+    ) -> tuple[Lengths, Lengths, dict[str, NDArray[np.float64]]]:
+        """Return prompt and output lengths, (n,) each, tokens, and feature columns by name."""
         source = self.spec.lengths
         prompt = output = np.ones(n, np.int64)
+        features: dict[str, NDArray[np.float64]] = {}
         prompt_rng, output_rng = substream(seed, "lengths", _PROMPT), substream(seed, "lengths", _OUTPUT)
         if isinstance(source, PairDistribution):
             prompt, output = source.sample(n, prompt_rng, output_rng)
+            if isinstance(source, MixedLengths):
+                features = source.sample_features(
+                    n, substream(seed, "lengths", _PROMPT), substream(seed, "lengths", _FEATURES)
+                )
         elif isinstance(source, TraceLengths):
             assert self.trace is not None
             pool = self.trace.window(source.start, source.end)
             rows = pool[prompt_rng.integers(0, len(pool), n)]
             prompt, output = self.trace.prompt_len[rows], self.trace.output_len[rows]
-        return self._own_lengths(seed, class_id, prompt, output)
+            features = {name: x[rows] for name, x in self.trace.extra.items() if name in FEATURE_COLUMNS}
+        return *self._own_lengths(seed, class_id, prompt, output), features
 
     def _own_lengths(
         self, seed: int, class_id: Lengths | None, prompt: Lengths, output: Lengths

@@ -22,6 +22,16 @@ def test_a_scenario_replaces_the_environments_but_not_the_action():
     assert (config.env_config().action, config.env_config().num_requests) == ("priority", 50)
 
 
+def test_agents_observe_the_feature_columns_of_a_trace(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_time,prompt_len,output_len,feature_0\n0,5,6,1\n1,7,8,-1\n")
+    config = load_training("hidden_kinds", scenario=str(path))
+    assert config.env_config().information == ("features",)
+    assert config.inputs == ("asked.prompt", "columns")
+    assert len(config.places()) == 5
+    assert load_training("hidden_kinds", scenario="hidden-kinds-large").inputs == ("asked.prompt",)
+
+
 def test_requests_are_drawn_from_a_trace(tmp_path):
     path = tmp_path / "trace.csv"
     write_sample_trace(path, "azure")

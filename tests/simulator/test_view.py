@@ -26,6 +26,7 @@ COLUMNS = {
     "class_id": [1, 0],
     "ttft_slo": [2.0, 3.0],
     "tbt_slo": [0.5, 0.25],
+    "feature_0": [0.5, -2.0],
     "priority": [7, -7],
 }
 
@@ -38,6 +39,7 @@ NEED = {
     "ttft_slo": "slo",
     "tbt_slo": "slo",
     "output_len": "true_length",
+    "feature_0": "features",
 }
 
 

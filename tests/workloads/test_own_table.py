@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from helpers.amount import number
 from helpers.trace_files import write
 from kvgym.batch_time.models.unit import UnitBatchTime
-from kvgym.errors import ConfigError, TraceFormatError
+from kvgym.errors import ConfigError, TraceFormatError, WorkloadError
 from kvgym.export.run_folder import save_run
 from kvgym.runner import simulate
 from kvgym.simulator.system import System
-from kvgym.workloads import RequestTable, load_trace, make_workload, read_trace
+from kvgym.workloads import RequestTable, load_trace, make_workload, read_trace, write_requests
 from kvgym.workloads.traces.clock import plain_name
 from kvgym.workloads.traces.own_table import ALIASES, OwnTable
 
@@ -196,6 +196,25 @@ def test_results_of_a_run_are_read_unchanged(tmp_path):
     trace = load_trace(tmp_path / "run" / "requests.csv")
     assert (trace.format, trace.arrival_time.tolist()) == ("kvgym", times)
     assert not any("Times are" in note for note in trace.notes)
+
+
+def test_feature_columns_are_read_mapped_drawn_and_written(tmp_path):
+    text = "arrival_time,prompt_len,output_len,feature_0,score\n0,7,4,-1.5,2\n1,9,5,0.25,1e3\n"
+    path = write(tmp_path, text)
+    trace = load_trace(path, columns={"feature_1": "score"})
+    assert trace.extra["feature_0"].tolist() == [-1.5, 0.25]
+    write_requests(trace.to_table(), tmp_path / "again.csv")
+    again = load_trace(tmp_path / "again.csv")
+    assert again.extra["feature_1"].tolist() == [2.0, 1000.0]
+    drawn = {"mode": "resample", "num_requests": 20, "arrivals": {"kind": "poisson", "rate": 1.0}}
+    table = make_workload({"trace": str(tmp_path / "again.csv"), **drawn}).sample(0)
+    np.testing.assert_array_equal(table.features[:, 0], np.where(table.prompt_len == 7, -1.5, 0.25))
+    with pytest.raises(TraceFormatError, match="line 2, column 'feature_0': 'x'; expected a finite number"):
+        load_trace(write(tmp_path, text.replace("-1.5", "x")))
+    with pytest.raises(WorkloadError, match="feature_1 without feature_0"):
+        trace.to_table().replace(feature_0=None)
+    with pytest.raises(WorkloadError, match=r"feature_0, row 1: .*nan.*; expected a finite number"):
+        trace.to_table().replace(feature_0=[0.0, np.nan])
 
 
 def test_kvgyms_own_names_take_precedence(tmp_path):

@@ -181,7 +181,8 @@ class EnvConfig(Description):
             request can be admitted.
         overflow: how to evict when the next iteration does not fit: ``"lifo"`` or ``"clear"``.
         information: information about requests that is revealed, subset of
-            :data:`kvgym.envs.scheduling.revealed.INFORMATION`; observations contain all of it.
+            :data:`kvgym.envs.scheduling.revealed.INFORMATION`; observations contain all of it. ``"features"`` are the
+            feature columns of requests.
         features: further features, subset of :data:`kvgym.envs.scheduling.revealed.FEATURES`: ``"priority"``;
             ``"saved_duration"``, how much evicting an active request shortens the next batch; ``"prefix_cache"``,
             what the prefix cache holds, what waiting requests find and share, and what evictions free; ``"rank"``,
@@ -312,7 +313,8 @@ class EnvConfig(Description):
     @property
     def parts(self) -> tuple[ObservationPart, ...]:
         """Parts of the observation after the standard features: those of the kind, then those in ``features``."""
-        return (*self.kind.observed, *chosen_parts(self.features))
+        shown = (part for name, part in self.kind.observed_with.items() if name in self.information)
+        return (*self.kind.observed, *shown, *chosen_parts(self.features))
 
     @property
     def action_space(self) -> spaces.Space[Any]:

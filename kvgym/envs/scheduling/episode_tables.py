@@ -13,6 +13,7 @@ from kvgym.envs.scheduling.episodes import Episodes
 from kvgym.envs.scheduling.memory import Block
 from kvgym.simulator.boundary import RUN_TABLES
 from kvgym.simulator.tables import UNKNOWN
+from kvgym.workloads.table import RequestTable
 
 
 class EpisodeTables:
@@ -52,6 +53,16 @@ class EpisodeTables:
     def extras(self) -> Any:
         """Further facts about requests, of length 0."""
         return self._block["extras"]
+
+    @property
+    def turns(self) -> Any:
+        """The turns of sessions, shape (n,); empty where they are not followed."""
+        return self._block["turns"]
+
+    @property
+    def table(self) -> RequestTable | None:
+        """The requests of the episode."""
+        return self._episodes.slots[self._index].table
 
     @property
     def active(self) -> Any:

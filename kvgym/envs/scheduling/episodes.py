@@ -159,12 +159,14 @@ class Episodes(Arrays):
             ("predicted_length", "predicted_output_len"),
             ("length_interval", "predicted_low"),
             ("class", "class_id"),
+            ("features", "feature_0"),
         ):
             if need in self.config.information and getattr(table, column) is None:
-                what = "has no classes" if need == "class" else "does not predict it"
+                lacking = {"class": "classes", "features": "feature columns"}.get(need)
+                what = f"has no {lacking}" if lacking else "does not predict it"
                 raise ConfigError(
                     f"information has {shown(need)}, but the workload {what}; leave it out of information or choose a "
-                    f"workload with {'classes' if need == 'class' else 'predictions'}"
+                    f"workload with {lacking or 'predictions'}"
                 )
         if "class_rates" in self.config.information and len(table.classes) > MOST_CLASSES:
             raise ConfigError(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.memory import Block, Rows, Sizes, rule_tables
+from kvgym.envs.scheduling.revealed import columns_size
 from kvgym.policy import SystemInfo
 from kvgym.simulator.gaps import SPARSE_HEADER, sparse_length
 from kvgym.simulator.prefix.cache import clear_caches
@@ -69,6 +70,7 @@ class Layout:
             terms=int(self._settings["term_memory"].sum()),
             shown=config.active_window,
             notes=config.kind.num_notes,
+            columns=columns_size(config, n),
             units=self._system.usable_capacity // unit if unit else 0,
             contents=_power_of_two(rows.contents),
             chain=_power_of_two(rows.chain),
@@ -126,6 +128,8 @@ class Layout:
         block.memory[:] = self._beginning(block.sizes)
         words(block["problem"])[:] = words(self._system.to_record(table, needs, log=False))
         words(block["workload"])[: len(table)] = words(table.to_records())
+        if len(block["columns"]):
+            block["columns"][: table.features.size] = table.features.ravel()
         if self._system.prefix_unit:
             chains = table.chains(self._system.prefix_unit)
             if chains is not None:

@@ -69,6 +69,7 @@ class Sizes(NamedTuple):
         terms: size of the memory of registered reward terms.
         shown: W, length of the active window.
         notes: length of the memory of the kind of action.
+        columns: feature columns times n if they are revealed, else 0.
         units: N, units of the prefix cache, 0 without one, as for the following.
         contents: capacity for different contents of the chains of an episode.
         chain: capacity for the chains.
@@ -90,6 +91,7 @@ class Sizes(NamedTuple):
     terms: int = 0
     shown: int = 0
     notes: int = 0
+    columns: int = 0
     units: int = 0
     contents: int = 0
     chain: int = 0

@@ -264,7 +264,7 @@ def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_p
         row[6] = saturate(longer, s.duration_scale)
         row[7] = slack(r.arrival_time + r.slo - w.clock, s.time_scale)
         if s.show != 0:
-            after = write_columns(e, e.run.requests[i], r.num_output_tokens, row, _QUEUE_COLUMNS)
+            after = write_columns(e, i, r.num_output_tokens, row, _QUEUE_COLUMNS)
             if shows_cache(e):
                 write_hit(e, i, shared, row, after)
         at += s.queue_features
@@ -299,9 +299,7 @@ def write_active(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_
         last = r.arrival_time if np.isnan(slot.last_token_time) else slot.last_token_time
         row[6] = slack(last + r.slo - w.clock, s.duration_scale)
         if s.show != 0:
-            after = write_columns(
-                e, e.run.requests[slot.request_id], slot.num_output_tokens, row, _ACTIVE_COLUMNS
-            )
+            after = write_columns(e, slot.request_id, slot.num_output_tokens, row, _ACTIVE_COLUMNS)
             if shows_saved(e):
                 load_candidate(e.run.load, slot, -1)
                 shorter = max(base - batch_time(e.run.load, batch_params), 0.0)

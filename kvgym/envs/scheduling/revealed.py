@@ -21,10 +21,19 @@ from kvgym.simulator.boundary import cache_of, has_cache
 from kvgym.simulator.prefix.cache import units_of_others
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.workloads.classes import ClassStatistics
+from kvgym.workloads.layout import FEATURE_COLUMNS
 
 Features = tuple[tuple[str, str], ...]
 
-INFORMATION = ("predicted_length", "length_interval", "true_length", "class", "class_rates", "slo")
+INFORMATION = (
+    "predicted_length",
+    "length_interval",
+    "true_length",
+    "class",
+    "class_rates",
+    "slo",
+    "features",
+)
 """The parts of :data:`kvgym.policy.NEEDS` that an environment can reveal."""
 
 FEATURES = ("priority", "saved_duration", "prefix_cache", "rank")
@@ -43,8 +52,9 @@ SHOW = {
     "class_rates": 32,
     "rank": 64,
     "prefix_cache": 128,
+    "features": 256,
 }
-_OUTPUT, _INTERVAL, _CLASS, _PRIORITY, _SAVED, _RATES, _RANK, _CACHE = SHOW.values()
+_OUTPUT, _INTERVAL, _CLASS, _PRIORITY, _SAVED, _RATES, _RANK, _CACHE, _FEATURES = SHOW.values()
 
 RULE_FEATURES: Features = (
     (
@@ -84,6 +94,12 @@ CACHE_FEATURES: Features = (
 HALF_LIFE = 64
 """Starts of requests after which one weighs half as much in ``hit_rate``."""
 
+COLUMNS: Features = tuple(
+    (name, f"its feature column {k} (scale: 1), in (-1, 1)") for k, name in enumerate(FEATURE_COLUMNS)
+)
+"""Features of a request that its feature columns add."""
+NUM_COLUMNS = len(COLUMNS)
+
 _ROW_COLUMNS: dict[str, Features] = {
     "true_length": (("output_left", "true output tokens left (scale: 64)"),),
     "length_interval": (
@@ -92,6 +108,7 @@ _ROW_COLUMNS: dict[str, Features] = {
     ),
     "class": (("class", "class + 1 (scale: 4); 0 where it has none"),),
     "priority": (("priority", "its priority (scale: 1), in (-1, 1)"),),
+    "features": COLUMNS,
 }
 _QUEUE_COLUMNS: dict[str, Features] = {
     **_ROW_COLUMNS,
@@ -178,6 +195,11 @@ def show_bits(config: Shown) -> int:
     return sum(bit for name, bit in SHOW.items() if name in (*config.information, *config.features))
 
 
+def columns_size(config: Shown, num_requests: int) -> int:
+    """Return the length of the table of feature columns of an episode with this many requests."""
+    return NUM_COLUMNS * num_requests if "features" in config.information else 0
+
+
 def class_table(classes: Iterable[ClassStatistics], factor: float = 1.0) -> NDArray[np.float64]:
     """Return EPISODE.classes: rate (times ``factor``), mean prompt and mean output of the first classes.
 
@@ -219,9 +241,21 @@ def left_of(length: int, num_output_tokens: int) -> Any:
 
 
 @jit
-def write_columns(e: Env, r: Any, num_output_tokens: int, out: Any, at: int) -> int:
-    """Write the columns that rows of the queue and the active window share; return the next free index."""
-    show = e.settings.show
+def write_feature_columns(e: Env, i: int, out: Any, at: int) -> None:
+    """Write the feature columns of request ``i``."""
+    row = i if e.run.turns.shape[0] == 0 else int(e.run.turns[i].row)
+    for k in range(NUM_COLUMNS):
+        out[at + k] = saturate_signed(e.columns[NUM_COLUMNS * row + k], 1.0)
+
+
+@jit
+def write_columns(e: Env, i: int, num_output_tokens: int, out: Any, at: int) -> int:
+    """Write the columns of request ``i`` that rows of the queue and the active window share.
+
+    Returns:
+        The next free index.
+    """
+    show, r = e.settings.show, e.run.requests[i]
     if show & _OUTPUT:
         out[at] = left_of(r.output_len, num_output_tokens)
         at += 1
@@ -235,6 +269,9 @@ def write_columns(e: Env, r: Any, num_output_tokens: int, out: Any, at: int) -> 
     if show & _PRIORITY:
         out[at] = saturate_signed(float(r.priority), 1.0)
         at += 1
+    if show & _FEATURES:
+        write_feature_columns(e, i, out, at)
+        at += NUM_COLUMNS
     return at
 
 

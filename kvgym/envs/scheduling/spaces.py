@@ -19,6 +19,7 @@ from kvgym.envs.scheduling.observations import (
 )
 from kvgym.envs.scheduling.revealed import cache_features, class_features, moment_features
 from kvgym.utils.arguments import explained
+from kvgym.workloads.layout import FEATURE_COLUMNS
 
 Parts = dict[str, tuple[int, int]]
 """Slice (start, stop) of each key of a Dict observation in the flat one."""
@@ -39,7 +40,7 @@ def feature_names(config: EnvConfig) -> tuple[str, ...]:
 
 
 def _bounds(config: EnvConfig) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    signed = ("_slack", ".priority", ".rank_score", ".relative_output")
+    signed = ("_slack", ".priority", ".rank_score", ".relative_output", *FEATURE_COLUMNS)
     standard = feature_names(config)[: standard_size(config)]
     low, high = [-1.0 if name.endswith(signed) else 0.0 for name in standard], [1.0] * len(standard)
     for part in config.parts:

@@ -138,7 +138,7 @@ class Env(NamedTuple):
 
     ``window`` and ``heap`` hold the waiting requests, see :mod:`kvgym.envs.scheduling.window`; ``seen_waiting`` (Q,)
     and ``seen_active`` (W,) cache fields of the observed requests; ``terms`` is the memory of registered reward terms,
-    ``notes`` that of the kind of action.
+    ``notes`` that of the kind of action, ``columns`` the feature columns of the requests by row of the workload.
     :class:`~kvgym.envs.scheduling.memory.Sizes` has the lengths.
     """
 
@@ -151,3 +151,4 @@ class Env(NamedTuple):
     seen_active: Annotated[Any, Table(SEEN, "shown", touched=WHOLE)]
     terms: Annotated[Any, Table("f8", "terms")]
     notes: Annotated[Any, Table("f8", "notes")]
+    columns: Annotated[Any, Table("f8", "columns")]

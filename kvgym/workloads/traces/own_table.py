@@ -9,6 +9,7 @@ from difflib import SequenceMatcher, get_close_matches
 import yaml
 
 from kvgym.errors import ConfigError, TraceFormatError, shown, some
+from kvgym.workloads.layout import FEATURE_COLUMNS
 from kvgym.workloads.traces.clock import UNITS, plain_name, time_kind, without_unit
 from kvgym.workloads.traces.sharing import FORECAST_COLUMNS, HASH_COLUMNS, SESSION_COLUMNS
 from kvgym.workloads.traces.source import SourceFile
@@ -27,6 +28,7 @@ OWN_COLUMNS = (
     Column("tbt_slo", "tbt_slo", "slo", required=False),
     Column("e2e_slo", "e2e_slo", "slo", required=False),
     Column("client_id", "client_id", "label", required=False),
+    *(Column(name, name, "number", required=False) for name in FEATURE_COLUMNS),
     *SESSION_COLUMNS,
     *FORECAST_COLUMNS,
     *HASH_COLUMNS,

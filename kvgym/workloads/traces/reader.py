@@ -14,6 +14,7 @@ from kvgym.errors import ConfigError, TraceFormatError, shown, some
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_seed
 from kvgym.utils.registry import Registry
+from kvgym.workloads.layout import FEATURE_COLUMNS
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.traces.clock import AS_SECONDS, dated_kind
@@ -370,5 +371,6 @@ def _detect(source: SourceFile) -> Format:
 
 
 def _to_int(name: str, column: NDArray[Any]) -> NDArray[Any]:
-    """Convert lengths and ids to int64; times and hashes stay as they are."""
-    return column if name.endswith(("_slo", "_time", "hashes", "forecasts")) else column.astype(np.int64)
+    """Convert lengths and ids to int64; times, features and hashes stay as they are."""
+    real = name in FEATURE_COLUMNS or name.endswith(("_slo", "_time", "hashes", "forecasts"))
+    return column if real else column.astype(np.int64)

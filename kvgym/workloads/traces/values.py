@@ -85,6 +85,7 @@ KINDS: Mapping[str, Kind] = {
     "positive": Kind("a whole number of tokens ≥ 1", _whole(1)),
     "index": Kind("a whole number ≥ 0", _whole(0)),
     "integer": Kind("a whole number", _whole(-math.inf)),
+    "number": Kind("a finite number", np.isfinite),
     **{unit: Kind(f"a number of {unit} ≥ 0", lambda x: (x >= 0) & (x < math.inf)) for unit in PER_SECOND},
     "slo": Kind("a number of seconds ≥ 0, or nothing for no target", lambda x: x >= 0, missing=math.inf),
     "hashes": Kind("a list of hashes, [0, 1, 2] or 0 1 2", bool),

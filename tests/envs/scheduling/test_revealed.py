@@ -18,7 +18,15 @@ CLASSES = [
      "output": {"kind": "constant", "value": 5}, "ttft_slo": 6.0, "tbt_slo": 2.0}
     for name in "ab"
 ]  # fmt: skip
-WORKLOAD = {"classes": CLASSES, "num_requests": 12, "arrivals": {"kind": "poisson", "rate": 1.0}}
+KIND = {
+    "prompt": {"kind": "constant", "value": 4},
+    "output": {"kind": "constant", "value": 5},
+    "features": [-1.0, 3],
+}
+WORKLOAD = {
+    "classes": CLASSES, "lengths": {"kind": "mixture", "kinds": [KIND]}, "num_requests": 12,
+    "arrivals": {"kind": "poisson", "rate": 1.0},
+}  # fmt: skip
 
 # Two workloads that differ in the information of the need, and have equal observations without it.
 OTHER = {
@@ -27,6 +35,7 @@ OTHER = {
     "true_length": lambda w: with_class(w, output={"kind": "constant", "value": 9}),
     "class": lambda w: w | {"classes": [CLASSES[0] | {"weight": 0.05}, CLASSES[1]]},
     "class_rates": lambda w: w | {"classes": [CLASSES[0] | {"weight": 0.05}, CLASSES[1]]},
+    "features": lambda w: w | {"lengths": {"kind": "mixture", "kinds": [KIND | {"features": [0.5, 3]}]}},
     "slo": lambda w: with_class(w, ttft_slo=3.0, tbt_slo=0.5),
     "priority": lambda w: with_class(w, priority=3),
     "saved_duration": lambda w: w,
@@ -111,7 +120,7 @@ def test_columns_by_hand():
     """Memory 60, classes 0 and 1 with 4 + 5 tokens; the second decode of a batch costs 0.1 + 0.01 per token read."""
     workload = WORKLOAD | {"predictions": {"kind": "interval", "bounds": [2, 7]}}
     workload = workload | {"classes": [CLASSES[0] | {"priority": -1}, CLASSES[1]]}
-    env = make("class", workload, information=["true_length", "length_interval", "class", "class_rates"], features=PLAIN)  # fmt: skip  # noqa: E501
+    env = make("class", workload, information=["true_length", "length_interval", "class", "class_rates", "features"], features=PLAIN)  # fmt: skip  # noqa: E501
     env.reset(options={"workload_seed": 3})
     table = env.episodes.slots[0].table
     found = dict(zip(spaces.feature_names(env.config), env.episodes.observations[0].tolist(), strict=True))
@@ -121,6 +130,7 @@ def test_columns_by_hand():
     assert found["queue.0.high_left"] == pytest.approx(7 / 71)
     assert found["queue.0.class"] == pytest.approx((first + 1) / (first + 5))
     assert found["queue.0.priority"] == pytest.approx(0.0 if first else -0.5)
+    assert [found[f"queue.0.feature_{k}"] for k in range(4)] == [-0.5, 0.75, 0.0, 0.0]
     scale = float(env.episodes.settings["rate_scale"][0])
     assert found["classes.rate_1"] == pytest.approx(0.5 / (0.5 + scale))
     assert found["classes.prompt_0"] == pytest.approx(4 / 60)
@@ -147,9 +157,10 @@ def test_dict_has_a_key_for_classes():
     check_env(env, skip_render_check=True)
 
 
-@pytest.mark.parametrize("need", ["class", "class_rates"])
-def test_missing_classes(need):
-    with pytest.raises(ConfigError, match=f"information has '{need}'.*classes"):
+@pytest.mark.parametrize("need", ["class", "class_rates", "features"])
+def test_missing_classes_and_features(need):
+    lacking = "feature columns" if need == "features" else "classes"
+    with pytest.raises(ConfigError, match=f"information has '{need}'.*{lacking}"):
         ServingEnv(action="admit_count", scenario="mc-sf-model-2", information=[need])
     with pytest.raises(ConfigError, match=r"unknown feature 'colour'.*Valid names: .*priority"):
         ServingEnv(action="admit_count", scenario="mc-sf-model-2", features=["colour"])

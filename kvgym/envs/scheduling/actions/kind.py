@@ -182,6 +182,7 @@ class ActionKind(ABC):
         at_boundary: see the module; None if there is nothing to do.
         asks: see the module; None if the agent is asked at every boundary, or as ``epochs`` says.
         observed: parts of the observation that belong to the kind, after the standard ones.
+        observed_with: further ones, by the information that adds them.
         follows_turns: it observes the turns of sessions, where the requests have any.
         own_options: arguments of the environment that are only for some kinds, and for this one, see
             :data:`OWNERS`.
@@ -200,6 +201,7 @@ class ActionKind(ABC):
     at_boundary: ClassVar[Kernel | None] = None
     asks: ClassVar[Kernel | None] = None
     observed: ClassVar[tuple[ObservationPart, ...]] = ()
+    observed_with: ClassVar[Mapping[str, ObservationPart]] = {}
     follows_turns: ClassVar[bool] = False
     own_options: ClassVar[tuple[str, ...]] = ()
     num_notes: ClassVar[int] = 0

@@ -35,7 +35,7 @@ from kvgym.envs.scheduling.actions.kind import (
 from kvgym.envs.scheduling.actions.rank import write_ones
 from kvgym.envs.scheduling.components import ObservationPart, observation_kernel
 from kvgym.envs.scheduling.opening import open_environment
-from kvgym.envs.scheduling.revealed import saturate, slack
+from kvgym.envs.scheduling.revealed import COLUMNS, saturate, slack, write_feature_columns
 from kvgym.envs.scheduling.tables import MOST_CLASSES, Env
 from kvgym.envs.scheduling.window import is_sorted, window_insert, window_remove
 from kvgym.policy import Policy, SystemInfo
@@ -189,6 +189,17 @@ def write_lengths(where: Any, out: Any) -> None:
             out[4] = saturate(alike, 16.0)
 
 
+@observation_kernel
+def write_asked_columns(where: Any, out: Any) -> None:
+    """Write the feature columns of the request that is asked for."""
+    e = open_environment(where)
+    i = asked_request(e)
+    for k in range(out.shape[0]):
+        out[k] = np.float32(0.0)
+    if i != UNKNOWN:
+        write_feature_columns(e, i, out, 0)
+
+
 _LOG = f"log2(1 + tokens) / {HIGHEST}"
 
 ASKED_PART = ObservationPart(
@@ -218,6 +229,9 @@ LENGTHS_PART = ObservationPart(
 )
 
 
+COLUMNS_PART = ObservationPart("columns", write_asked_columns, COLUMNS, low=-1.0)
+
+
 class Priority(WithScheduler):
     """A number for each request that arrives, which the scheduler below takes as its output length."""
 
@@ -236,6 +250,7 @@ class Priority(WithScheduler):
     }
     num_notes = NUM_NOTES
     observed = (ASKED_PART, LENGTHS_PART)
+    observed_with = {"features": COLUMNS_PART}  # noqa: RUF012
     at_boundary = note_lengths
     asks = asks
     write_mask = write_ones

@@ -29,6 +29,23 @@ NOISY = {
 """Predictions that may be too short, as schedulers must expect of answers."""
 
 
+MIXED = {
+    "workload": {
+        "arrivals": {"kind": "poisson", "rate": 40.0},
+        "lengths": {
+            "kind": "mixture",
+            "kinds": [
+                {"prompt": {"kind": "uniform", "low": 9, "high": 300},
+                 "output": {"kind": "uniform", "low": low, "high": 2 * low}, "features": [low / 50, {"mean": -1}]}
+                for low in (5, 90)
+            ],
+        },
+        "predictions": {"kind": "none"},
+    },
+}  # fmt: skip
+"""Requests of two kinds with feature columns."""
+
+
 def asked_of(env):
     """Return the request that the environment asks for."""
     block = env.episodes.slots[0].block
@@ -102,25 +119,34 @@ def test_answers_sort_the_queue_window():
 
 
 class Steady:
-    """Answers by the logarithm of the prompt, which is in the observation."""
+    """Answers by the logarithm of the prompt, or by another number of the observation from behind."""
+
+    def __init__(self, place=19):
+        self.place = place
 
     def predict(self, observation, deterministic=True):
-        prompt = observation[..., -19]
+        prompt = observation[..., -self.place]
         return np.tanh(4 * (prompt - 0.4))[..., None].astype(np.float32), None
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"scheduler": "work_conserving_sjf", "ask_every": 16}], ids=["ranked", "again"]
+    "options",
+    [{}, {"scheduler": "work_conserving_sjf", "ask_every": 16}, {"information": ("features",), **MIXED}],
+    ids=["ranked", "again", "features"],
 )
 def test_an_agent_decides_as_in_the_environment(options):
-    env = ServingEnv(action="priority", **SMALL, **options)
-    assert env._parts["asked"][0] == env.observation_space.shape[0] - 19
+    options, shown = {**SMALL, **options}, len(options.get("information", ()))
+    env, model = ServingEnv(action="priority", **options), Steady(4 if shown else 19)
+    assert env._parts["asked"][0] == env.observation_space.shape[0] - 19 - 4 * shown
     observation, _ = env.reset(options={"workload_seed": 5})
-    model, ended = Steady(), False
+    ended = False
     while not ended:
+        request = env.episodes.slots[0].table.features[asked_of(env)]
+        if shown:
+            np.testing.assert_allclose(observation[-4:], request / (1 + abs(request)), rtol=1e-6)
         observation, _, terminated, truncated, _ = env.step(model.predict(observation)[0])
         ended = terminated or truncated
-    agent = AgentPolicy(model, action="priority", **SMALL, **options)
+    agent = AgentPolicy(model, action="priority", **options)
     found = env.episodes.simulate(agent, env.episodes.requests(5), 5)
     same_schedule(env.result(), found)
     assert found.worker["outstanding_tokens"][0] == 0  # answers count as predictions, for routers
