@@ -30,7 +30,7 @@ from kvgym.routing import ROUTERS, Router, make_router
 from kvgym.runner import check_needs, simulate
 from kvgym.theory.hindsight.bounds import unbeatable
 from kvgym.utils.files import write_text
-from kvgym.workloads.fitting import fit_predictor
+from kvgym.workloads.mixtures import fit_predictor
 from kvgym.workloads.table import RequestTable
 
 DRAWS = 24

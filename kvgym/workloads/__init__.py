@@ -13,10 +13,10 @@ from kvgym.utils.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kvgym.workloads.adversarial import theorem_4_1_schedule, theorem_4_1_workload
-    from kvgym.workloads.fitting import fit_lengths, fit_predictor, variance_explained
     from kvgym.workloads.forecasts import Forecasts
     from kvgym.workloads.hashes import BlockHashes
     from kvgym.workloads.instances import mcsf_instance
+    from kvgym.workloads.mixtures import fit_lengths, fit_predictor, variance_explained
     from kvgym.workloads.presets import describe_presets, preset_names
     from kvgym.workloads.spec import RequestClass, WorkloadSpec
     from kvgym.workloads.summary import summarise
@@ -28,7 +28,7 @@ else:
         __name__,
         {
             "adversarial": "theorem_4_1_schedule theorem_4_1_workload",
-            "fitting": "fit_lengths fit_predictor variance_explained",
+            "mixtures": "fit_lengths fit_predictor variance_explained",
             "forecasts": "Forecasts",
             "hashes": "BlockHashes",
             "instances": "mcsf_instance",

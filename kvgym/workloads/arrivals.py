@@ -52,6 +52,13 @@ class ArrivalProcess(Spec):
                 return times[: int(np.searchsorted(times, duration, side="left"))]
             chunk *= 2
 
+    def draw(self, n: int | None, duration: float | None, rng: np.random.Generator) -> Times:
+        """Return the first ``n`` arrival times, or all before ``duration`` seconds if ``n`` is None."""
+        if n is not None:
+            return self.sample(n, rng)
+        assert duration is not None
+        return self.sample_until(duration, rng)
+
     def scaled(self, factor: float) -> ArrivalProcess:
         """Return this process with every rate multiplied by ``factor`` > 0."""
         raise NotImplementedError

@@ -10,8 +10,9 @@ from pydantic import Field, model_validator
 from kvgym.errors import ConfigError
 from kvgym.workloads.arrivals import AnyArrivals, Rate
 from kvgym.workloads.base import IntRange, Spec
-from kvgym.workloads.lengths import AnyLength, EmpiricalPairs, FillLengths, IndependentLengths, MixedLengths
+from kvgym.workloads.lengths import AnyLength, EmpiricalPairs, FillLengths, IndependentLengths
 from kvgym.workloads.limits import LengthLimits
+from kvgym.workloads.mixtures import MixedLengths
 from kvgym.workloads.predictions import AnyPredictor
 from kvgym.workloads.prefixes import Prefixes
 

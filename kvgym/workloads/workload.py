@@ -16,7 +16,8 @@ from kvgym.workloads.arrivals import ArrivalProcess, PoissonArrivals, Times, mea
 from kvgym.workloads.base import TRACE_SUFFIXES, IntRange, check_size, substream
 from kvgym.workloads.classes import ClassStatistics, RateProfile
 from kvgym.workloads.layout import FEATURE_COLUMNS
-from kvgym.workloads.lengths import Lengths, MixedLengths, PairDistribution, draw_index
+from kvgym.workloads.lengths import Lengths, PairDistribution, draw_index
+from kvgym.workloads.mixtures import MixedLengths
 from kvgym.workloads.predictions import ClassPrediction, ExactPrediction, Predictor
 from kvgym.workloads.presets import PRESETS
 from kvgym.workloads.spec import RequestClass, TraceLengths, WorkloadSpec
@@ -239,10 +240,10 @@ class Workload:
         )
         _check_sizes(processes, n, horizon)
         if spec.arrivals is not None:
-            times = _sample(spec.arrivals, n, horizon, substream(seed, "arrivals"))
+            times = spec.arrivals.draw(n, horizon, substream(seed, "arrivals"))
             return times, self._draw_classes(seed, len(times)) if spec.classes else None
         parts = [
-            _sample(process, n, horizon, substream(seed, "arrivals", _CLASS, k))
+            process.draw(n, horizon, substream(seed, "arrivals", _CLASS, k))
             for k, process in enumerate(processes)
         ]
         times = np.concatenate(parts)
@@ -257,18 +258,17 @@ class Workload:
 
     def _lengths(
         self, seed: int, class_id: Lengths | None, n: int
-    ) -> tuple[Lengths, Lengths, dict[str, NDArray[np.float64]]]:
+    ) -> tuple[Lengths, Lengths, dict[str, Any]]:
         """Return prompt and output lengths, (n,) each, tokens, and feature columns by name."""
         source = self.spec.lengths
         prompt = output = np.ones(n, np.int64)
-        features: dict[str, NDArray[np.float64]] = {}
+        features: dict[str, Any] = {}
         prompt_rng, output_rng = substream(seed, "lengths", _PROMPT), substream(seed, "lengths", _OUTPUT)
         if isinstance(source, PairDistribution):
             prompt, output = source.sample(n, prompt_rng, output_rng)
             if isinstance(source, MixedLengths):
-                features = source.sample_features(
-                    n, substream(seed, "lengths", _PROMPT), substream(seed, "lengths", _FEATURES)
-                )
+                kinds_rng, own_rng = (substream(seed, "lengths", part) for part in (_PROMPT, _FEATURES))
+                features = source.sample_features(n, kinds_rng, own_rng)
         elif isinstance(source, TraceLengths):
             assert self.trace is not None
             pool = self.trace.window(source.start, source.end)
@@ -448,11 +448,3 @@ def _check_sizes(processes: Sequence[ArrivalProcess], n: int | None, horizon: fl
     rates = " + ".join(f"{process.mean_rate:g}" for process in processes[:3]) + " + …" * (len(processes) > 3)
     expected = sum(process.expected(horizon) for process in processes)
     check_size(expected, f"{horizon:g} s at {rates} requests per second")
-
-
-def _sample(process: ArrivalProcess, n: int | None, horizon: float | None, rng: np.random.Generator) -> Times:
-    """Sample a number of arrivals, or all before a horizon."""
-    if n is not None:
-        return process.sample(n, rng)
-    assert horizon is not None
-    return process.sample_until(horizon, rng)

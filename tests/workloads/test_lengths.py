@@ -14,9 +14,6 @@ from kvgym.workloads.lengths import (
     FillLengths,
     IndependentLengths,
     LogNormalLength,
-    MixedLengths,
-    NormalFeature,
-    RequestKind,
     UniformLength,
 )
 from kvgym.workloads.limits import LengthLimits
@@ -122,46 +119,6 @@ def test_pairs_keep_their_correlation():
     assert prompt.mean() == pytest.approx(d.mean_prompt_len, abs=0.06)
 
 
-def test_kinds_keep_their_lengths_together_and_a_longer_sample_begins_alike():
-    d = MixedLengths(
-        kinds=(
-            RequestKind(weight=3, prompt=UniformLength(low=1, high=9), output=UniformLength(low=50, high=60)),
-            RequestKind(prompt=UniformLength(low=20, high=30), output=ConstantLength(value=2)),
-        )
-    )
-    prompt, output = d.sample(4000, rng(1), rng(2))
-    np.testing.assert_array_equal(prompt >= 20, output == 2)
-    assert (prompt < 20).mean() == pytest.approx(0.75, abs=0.03)
-    assert (d.mean_prompt_len, d.mean_output_len) == (10.0, 41.75)
-    for whole, part in zip((prompt, output), d.sample(500, rng(1), rng(2)), strict=True):
-        np.testing.assert_array_equal(whole[:500], part)
-
-
-KIND = {"prompt": {"kind": "constant", "value": 4}, "output": {"kind": "constant", "value": 5}}
-
-
-def test_features_belong_to_kinds_and_change_no_length():
-    plain = [
-        RequestKind(weight=3, prompt=UniformLength(low=1, high=9), output=ConstantLength(value=5)),
-        RequestKind(prompt=UniformLength(low=20, high=30), output=ConstantLength(value=2)),
-    ]
-    assert "features" not in plain[0].model_dump()  # hashes of descriptions without features stay
-    kinds = [
-        kind.model_copy(update={"features": (float(k), NormalFeature(mean=10.0 * k, deviation=0.5))})
-        for k, kind in enumerate(plain)
-    ]
-    d = MixedLengths(kinds=tuple(kinds))
-    prompt, _ = d.sample(4000, rng(1), rng(2))
-    np.testing.assert_array_equal(prompt, MixedLengths(kinds=tuple(plain)).sample(4000, rng(1), rng(2))[0])
-    found = d.sample_features(4000, rng(1), rng(3))
-    assert list(found) == ["feature_0", "feature_1"]
-    np.testing.assert_array_equal(found["feature_0"], prompt >= 20)
-    second = found["feature_1"][prompt >= 20]
-    assert (second.mean(), second.std()) == (pytest.approx(10, abs=0.1), pytest.approx(0.5, abs=0.05))
-    for name, part in d.sample_features(500, rng(1), rng(3)).items():
-        np.testing.assert_array_equal(found[name][:500], part)
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -175,8 +132,6 @@ def test_features_belong_to_kinds_and_change_no_length():
         (lambda: DiscreteLength(values=(1, 2), weights=(0, 0)), "weights"),
         (lambda: EmpiricalPairs(prompt_len=(1,), output_len=(1, 2)), "1 prompts but 2"),
         (lambda: FillLengths(prompt=UniformLength(low=1, high=30), kv_capacity=30), "stay below"),
-        (lambda: MixedLengths(kinds=[{**KIND, "features": [1]}, KIND]), "0 or 1 features"),
-        (lambda: RequestKind(**KIND, features=[1] * 5), "features"),
         (lambda: LengthLimits(max_prompt_len=3, min_prompt_len=4), "below"),
         (lambda: LengthLimits(max_total_len=5, min_prompt_len=5), "shortest request"),
     ],

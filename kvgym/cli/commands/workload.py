@@ -76,7 +76,7 @@ def workload(
             workload_figure(summary).savefig(place, dpi=130)
     if fit is not None:
         from kvgym.utils.files import whole_file
-        from kvgym.workloads.fitting import fit_lengths, mixture_text
+        from kvgym.workloads.mixtures import fit_lengths, mixture_text
 
         fitted = mixture_text(fit_lengths(requests.prompt_len, requests.output_len))
         fit.parent.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,133 @@
-"""Joint distributions of prompt and output lengths, fitted to recorded requests."""
+"""Mixtures of kinds of requests; mixtures and predictors fitted to recorded requests."""
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from kvgym.errors import WorkloadError
 from kvgym.utils.arguments import explained
-from kvgym.workloads.lengths import DiscreteLength, Lengths, MixedLengths, RequestKind
+from kvgym.workloads.base import Spec
+from kvgym.workloads.layout import FEATURE_COLUMNS
+from kvgym.workloads.lengths import AnyLength, DiscreteLength, Lengths, PairDistribution, draw_index
 from kvgym.workloads.predictions import PromptPrediction
+
+
+class NormalFeature(Spec):
+    """A feature that is normally distributed.
+
+    Attributes:
+        mean: its mean.
+        deviation: its standard deviation.
+    """
+
+    mean: float = 0.0
+    deviation: float = Field(default=1.0, gt=0)
+
+
+class RequestKind(Spec):
+    """A kind of requests in a mixture.
+
+    Attributes:
+        weight: share of the requests, relative to the other kinds.
+        prompt: distribution of its prompt length.
+        output: distribution of its output length.
+        features: feature columns of its requests, each a number or a normal distribution.
+    """
+
+    weight: float = Field(default=1.0, gt=0)
+    prompt: AnyLength
+    output: AnyLength
+    features: tuple[float | NormalFeature, ...] = Field(default=(), max_length=len(FEATURE_COLUMNS))
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out features where there are none, so that older descriptions keep their hashes."""
+        fields: dict[str, Any] = handler(self)
+        return fields if self.features else {name: x for name, x in fields.items() if name != "features"}
+
+
+class MixedLengths(PairDistribution):
+    """Kinds of requests that no request shows: each has its own distributions.
+
+    Lengths hint at the kind, and feature columns, if kinds have some. A policy that needs ``class`` observes classes;
+    it does not observe kinds.
+
+    Attributes:
+        kinds: the kinds.
+    """
+
+    kind: Literal["mixture"] = "mixture"
+    kinds: tuple[RequestKind, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _equal_features(self) -> MixedLengths:
+        if len(counts := {len(kind.features) for kind in self.kinds}) > 1:
+            raise ValueError(
+                f"kinds have {' or '.join(map(str, sorted(counts)))} features; expected as many in each"
+            )
+        return self
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """Share of each kind, float64 (number of kinds,)."""
+        weights = np.array([k.weight for k in self.kinds])
+        return np.asarray(weights / weights.sum(), np.float64)
+
+    @property
+    def mean_prompt_len(self) -> float:
+        """Mean prompt length of all kinds, weighted."""
+        return float(self.shares @ [k.prompt.mean_len for k in self.kinds])
+
+    @property
+    def mean_output_len(self) -> float:
+        """Mean output length of all kinds, weighted."""
+        return float(self.shares @ [k.output.mean_len for k in self.kinds])
+
+    def sample(
+        self, n: int, prompt_rng: np.random.Generator, output_rng: np.random.Generator
+    ) -> tuple[Lengths, Lengths]:
+        """Return the pairs; the j-th request of a kind has the same lengths for every n."""
+        drawing, *of_prompts = prompt_rng.spawn(1 + len(self.kinds))
+        chosen = self._draw(n, drawing)
+        prompt, output = np.empty(n, np.int64), np.empty(n, np.int64)
+        for k, (kind, first, second) in enumerate(
+            zip(self.kinds, of_prompts, output_rng.spawn(len(self.kinds)), strict=True)
+        ):
+            rows = np.flatnonzero(chosen == k)
+            prompt[rows] = kind.prompt.sample(len(rows), first)
+            output[rows] = kind.output.sample(len(rows), second)
+        return prompt, output
+
+    def sample_features(
+        self, n: int, prompt_rng: np.random.Generator, rng: np.random.Generator
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return the feature columns of ``n`` requests, float64 (n,) by name.
+
+        Args:
+            n: number of requests.
+            prompt_rng: a generator like that of :meth:`sample`, which draws the kinds.
+            rng: draws the features.
+        """
+        count = len(self.kinds[0].features)
+        if count == 0:
+            return {}
+        chosen, found = self._draw(n, prompt_rng.spawn(1)[0]), np.empty((count, n))
+        for k, (kind, own) in enumerate(zip(self.kinds, rng.spawn(len(self.kinds)), strict=True)):
+            rows = np.flatnonzero(chosen == k)
+            for column, feature, drawing in zip(found, kind.features, own.spawn(count), strict=True):
+                if isinstance(feature, NormalFeature):
+                    column[rows] = drawing.normal(feature.mean, feature.deviation, len(rows))
+                else:
+                    column[rows] = feature
+        return dict(zip(FEATURE_COLUMNS, found, strict=False))
+
+    def _draw(self, n: int, rng: np.random.Generator) -> Lengths:
+        """Return the kinds of ``n`` requests, int64 (n,)."""
+        return draw_index(self.shares, rng.random(n))
 
 
 @explained
