@@ -22,6 +22,8 @@ Readings and deviations:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -65,20 +67,27 @@ _LAST = 2**31 - 1  # key of the requests that go last
 
 
 @jit_inline
-def rank_waiting(view: RuleView, memory: RuleMemory) -> None:
-    """Put the waiting requests into the heap, by hit and then by their places in the queue; note which is where."""
-    state, unit, place = memory.state, view.problem.prefix_unit, 0
-    small, common = int(memory.params[_SMALL]), int(memory.params[_COMMON])
-    ids = 1 + int(memory.params[_MOST])
-    state[0] = 0
+def rank_waiting(view: RuleView, state: Any, base: int, most: int, small: int, common: int) -> None:
+    """Put the waiting requests into a heap, by hit and then by their places in the queue; note which is where.
+
+    Args:
+        view: the kernel's view; the system has a prefix cache.
+        state: the heap begins at ``base``, the requests by place ``1 + most`` later.
+        base: that index.
+        most: largest number of waiting requests.
+        small: largest hit, tokens, with which a request can go last.
+        common: tokens that it then has in common with a request ahead of it.
+    """
+    unit, place = view.problem.prefix_unit, 0
+    state[base] = 0
     i = first_waiting(view)
     while i != UNKNOWN:
         hit = view.cache.prefix[i].num_units * unit
         key = _LAST - 1 - hit
         if hit <= small and begins_like_another(view, i, common):
             key = _LAST
-        heap_push(state, 0, request_key(key, place))
-        state[ids + place] = i
+        heap_push(state, base, request_key(key, place))
+        state[base + 1 + most + place] = i
         place += 1
         i = next_waiting(view, i)
 
@@ -94,7 +103,7 @@ def lpm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> No
     if view.problem.prefix_unit == 0 or view.worker.num_waiting > most:
         admit_while_fits(view, decision, need, limit)
         return
-    rank_waiting(view, memory)
+    rank_waiting(view, state, 0, most, int(params[_SMALL]), int(params[_COMMON]))
     while state[0] > 0 and has_place(view, decision):
         i = state[1 + most + heap_first(state, 0)]
         need += taken_by(view, i)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from kvgym.baselines.newer import by_length, clients, past_future
+from kvgym.baselines.newer import by_length, clients, deficits, past_future
 
-__all__ = ["by_length", "clients", "past_future"]
+__all__ = ["by_length", "clients", "deficits", "past_future"]

@@ -75,8 +75,10 @@ def table_of(policy: str) -> RequestTable:
     return TABLE.replace(**{name: EXTRAS[name] for name, needed in found.items() if needed})
 
 
-RULES = {name: {"protection": 0.0, "overrun": "ignore"} for name in ("mc_sf", "mc_benchmark", "ageing")}
-"""The paper's rule of policies that choose another one where predictions are too short."""
+RULES = {name: {"protection": 0.0, "overrun": "ignore"} for name in ("mc_sf", "mc_benchmark", "ageing")} | {
+    "dlpm": {"quantum": 8.0}
+}
+"""The paper's rule of policies that choose another one where predictions are too short; a quantum of few requests."""
 
 
 def _ids(ids: Iterable[int]) -> str:

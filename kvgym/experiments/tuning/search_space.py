@@ -76,6 +76,7 @@ SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
         "protection": (*_MARGINS,),
     },
     "vtc": {"protection": (*_MARGINS, 0.4, 0.5)},
+    "dlpm": {"quantum": (200.0, 1000.0, 2000.0, 5000.0, 20000.0), "protection": (*_MARGINS,)},
     "past_future": {"reserved": (0.0, 0.01, 0.03, 0.05, 0.1, 0.2), "initial": (64, 256, 512, 1024)},
     "vllm": {
         "max_batch_tokens": (1024, 2048, 4096, 8192, 16384),

@@ -11,7 +11,7 @@ from pathlib import Path
 import __main__
 from harness.experiment import Experiment, Outcome, Paper
 from harness.figures import draw_to
-from harness.pages import picture, write_pages
+from harness.pages import outcome_file, write_all
 from harness.progress import progress
 from harness.scale import Scale
 from harness.store import ROOT, key_of, load, save
@@ -59,16 +59,17 @@ def _run(chosen: Sequence[tuple[Paper, Experiment]], args: argparse.Namespace) -
             file = folder / f"{experiment.name}.json"
             scale = Scale(quick=args.quick, seeds=args.seeds, jobs=args.jobs, ray=args.ray)
             key = key_of(paper, experiment, scale)
-            outcome = None if args.fresh else load(file, None if args.kept else key)
+            outcome = None if args.fresh else load(file, key)
+            if args.kept and (outcome := load(args.docs / outcome_file(paper, experiment))) is None:
+                raise ConfigError(f"{paper.name} {experiment.name} has no outcome: run it without --kept")
             if outcome is None:
                 # Read back, so that pages and figures do not depend on whether it was stored.
                 outcome = save(file, key, scale.count_seeds(experiment.run(scale)))
             _show(paper, experiment, outcome)
-            if experiment.draw is not None:
-                where = args.docs / picture(paper, experiment) if writes else file.with_suffix(".png")
-                draw_to(where, experiment.draw, outcome.data)
             if writes:
-                write_pages(args.docs, paper, {experiment.name: outcome})
+                write_all(args.docs, paper, experiment, outcome)
+            elif experiment.draw is not None:
+                draw_to(file.with_suffix(".png"), experiment.draw, outcome.data)
             advance(f"{paper.name} {experiment.name}")
 
 
@@ -110,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--ray", help="run on Ray: local, auto, or the address of a cluster")
     add("--fresh", action="store_true", help="ignore stored outcomes")
-    add("--kept", action="store_true", help="rewrite pages from stored outcomes, whatever code made them")
+    add("--kept", action="store_true", help="rewrite pages from their own outcomes, whatever code made them")
     add("--no-pages", action="store_true", help="do not change the documentation")
     add("--out", type=Path, default=ROOT / "results" / "reproduce", help="folder of outcomes")
     add("--docs", type=Path, default=ROOT / "docs", help="folder of the documentation")

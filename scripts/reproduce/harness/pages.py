@@ -9,9 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.experiment import Experiment, Finding, Outcome, Paper, Table, Verdict
+from harness.figures import draw_to
+from harness.store import keep
 from kvgym.utils.files import write_text
 
 PICTURES = "images/reproductions"  # in docs/
+OUTCOMES = "reproductions/outcomes"  # in docs/: all that the other generated files are made from
 TABLES = "tables"  # in docs/
 LONG = 12  # rows; longer tables are CSV files
 
@@ -43,6 +46,11 @@ def read_block(text: str, name: str) -> str:
 def picture(paper: Paper, experiment: Experiment) -> str:
     """Return the name of an experiment's picture in docs/."""
     return f"{PICTURES}/{paper.name}-{experiment.name}.png"
+
+
+def outcome_file(paper: Paper, experiment: Experiment) -> str:
+    """Return the name of an experiment's outcome in docs/."""
+    return f"{OUTCOMES}/{paper.name}-{experiment.name}.json"
 
 
 def csv_files(paper: Paper, experiment: Experiment, outcome: Outcome) -> dict[str, Table]:
@@ -108,6 +116,17 @@ def summary_block(matrix: str) -> str:
         counts = [len(re.findall(rf"\| {verdict.value} \|$", rest, re.MULTILINE)) for verdict in Verdict]
         rows.append([title, str(sum(counts)), *map(str, counts)])
     return _table(["paper", "claims", *(verdict.value for verdict in Verdict)], rows)
+
+
+def write_all(docs: Path, paper: Paper, experiment: Experiment, outcome: Outcome) -> None:
+    """Write an experiment's outcome, its picture, and what :func:`write_pages` writes.
+
+    All are made from the outcome as it is read back, so that it determines them.
+    """
+    outcome = keep(docs / outcome_file(paper, experiment), outcome)
+    if experiment.draw is not None:
+        draw_to(docs / picture(paper, experiment), experiment.draw, outcome.data)
+    write_pages(docs, paper, {experiment.name: outcome})
 
 
 def write_pages(docs: Path, paper: Paper, outcomes: Mapping[str, Outcome]) -> None:

@@ -1,10 +1,10 @@
-"""Stored outcomes of experiments, as JSON, valid until their code or settings change."""
+"""Outcomes of experiments as JSON: stored ones, valid until code or settings change, and those of the pages."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import Any
 from harness.experiment import Experiment, Finding, Outcome, Paper, Table, Verdict
 from harness.scale import Scale
 from kvgym.errors import ConfigError
-from kvgym.experiments.result_files import write_json
+from kvgym.experiments.result_files import jsonable, write_json
+from kvgym.utils.files import write_text
 from kvgym.utils.reading import mapping, parse_json, read_bytes
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,12 +45,43 @@ def _digest(paper: str) -> str:
 
 def save(file: Path, key: dict[str, Any], outcome: Outcome) -> Outcome:
     """Write an outcome and return it as read back: JSON values, NaN as ``None``."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, {"key": key, **_values(outcome)})
+    return _outcome(json.loads(file.read_text(encoding="utf-8")))
+
+
+def keep(file: Path, outcome: Outcome) -> Outcome:
+    """Write the outcome of a page, short enough to be part of the documentation, and return it as read back."""
+    found = jsonable(_values(outcome))
+    lines = [f'"{name}": [\n{_lines(found[name])}\n]' for name in ("findings", "tables")]
+    lines.append(f'"data": {_text(_rounded(found["data"]))}')
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, "{\n" + ",\n".join(lines) + "\n}\n")
+    return _outcome(json.loads(file.read_text(encoding="utf-8")))
+
+
+def _values(outcome: Outcome) -> dict[str, Any]:
     found = asdict(outcome)
     for row in found["findings"]:
         row["verdict"] = row["verdict"].value
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_json(file, {"key": key, **found})
-    return _outcome(json.loads(file.read_text(encoding="utf-8")))
+    return found
+
+
+def _lines(rows: Sequence[Any]) -> str:
+    return ",\n".join(map(_text, rows))
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _rounded(value: Any) -> Any:
+    """Return the data of a figure with six digits: no eye sees more."""
+    if isinstance(value, dict):
+        return {name: _rounded(x) for name, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(x) for x in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def load(file: Path, key: dict[str, Any] | None = None) -> Outcome | None:

@@ -14,6 +14,7 @@ from kvgym.errors import ConfigError
 from kvgym.policy import Decision, Policy, PolicyInfo, make_policy
 from kvgym.simulator.system import PROGRESS_ON_EVICT, System
 from kvgym.workloads import Forecasts, RequestTable
+from kvgym.workloads.hashes import BlockHashes
 
 # ---------------------------------------------------------------- scores by hand
 
@@ -77,6 +78,37 @@ def test_a_client_that_was_idle_is_lifted():
     assert starts("vtc", 4, arrival_time=[0, 0, 0, 3, 3], **columns) == [0, 2, 6, 4, 8]
 
 
+def test_deficits_by_hand():
+    # Quantum 10: both clients get 10 at 0. A request costs 2 for its prompt and 4 for its tokens, so client 0 has 4
+    # left at 2 and goes on; at 4 it has none, and client 1 has 10. At 6 client 0 needs a refill.
+    def at(quantum):
+        return starts(
+            f"dlpm:quantum={quantum}", 4, arrival_time=[0] * 4, client_id=[0, 0, 0, 1], **ONE_AT_A_TIME
+        )
+
+    assert at(10) == [0, 2, 6, 4]
+    # Quantum 3: a request uses it up and 3 more. At 4 both are at -3, and get 6.
+    assert at(3) == [0, 4, 6, 2]
+    # Quantum 100: the order of arrival.
+    assert at(100) == [0, 2, 4, 6]
+
+
+def test_hits_decide_within_the_quota():
+    """Four blocks of 4 tokens. At 10, AB is cached for client 0 and X for client 1; neither fits beside the other."""
+    texts = ["AB", "X", "AB", "XYZ"]
+    table = RequestTable.from_columns(
+        arrival_time=[0, 0, 10, 10], prompt_len=[8, 4, 9, 12], output_len=[1] * 4, client_id=[0, 1, 0, 1],
+        hashes=BlockHashes.from_rows([list(text) for text in texts], [4 * len(text) for text in texts], 4),
+    )  # fmt: skip
+    system = System(16, UnitBatchTime(), block_size=4, output_kv="next_iteration", prefix_cache="computed")
+    # At 10 client 0 has used 10, client 1 has used 6: with a quantum of 8 only client 1 has some left.
+    for quantum, expected in ((8, [0, 0, 11, 10]), (12, [0, 0, 10, 11])):
+        policy = make_policy(f"dlpm:quantum={quantum}")
+        assert (
+            kvgym.simulate(system, table, policy, compiled=False).requests["start_time"].tolist() == expected
+        )
+
+
 def test_boosts_by_hand():
     # Sizes 9 and 1 second. With γ = 1 the boosts are 0.00012 and 0.459 s: of two requests 0.4 s apart the short one
     # goes first, of two 0.5 s apart the older one.
@@ -128,7 +160,8 @@ def test_tails_count_more_under_pressure():
 @pytest.mark.parametrize(
     "spec",
     ["learned_rank:guard=-1", "trail:share=1.5", "gamma_boost:gamma=0", "fast_serve:prompt_time=-1",
-     "vtc:input_weight=0", "tie:batch=0", "past_future:window=1", "bounded_srpt:most=-1"],
+     "vtc:input_weight=0", "dlpm:quantum=0", "dlpm:most_waiting=0", "tie:batch=0",
+     "past_future:window=1", "bounded_srpt:most=-1"],
 )  # fmt: skip
 def test_wrong_hyperparameters(spec):
     with pytest.raises(ConfigError, match=spec.partition(":")[2].partition("=")[0]):
@@ -283,10 +316,63 @@ class Counters(Policy):
         return Decision(admit=tuple(admitted))
 
 
+class Deficits(Policy):
+    """DLPM without a prefix cache: in order, from clients with a positive deficit; quanta when none has one."""
+
+    info = PolicyInfo(name="dlpm_twin", summary="twin", needs={"client"}, evicts=True)
+    quantum = 15.0
+
+    def reset(self, system):
+        self.deficit, self.paid, self.seen, self.client = {}, {}, {}, {}
+
+    def _charge(self, i, made):
+        self.deficit[self.client[i]] -= 2.0 * max(0, made - self.paid.get(i, 0))
+        self.paid[i] = max(made, self.paid.get(i, 0))
+
+    def schedule(self, view):
+        waiting, active = jobs(view)
+        for i in view.finished.tolist():
+            self._charge(i, self.seen.get(i, 0) + 1)
+        for job in active:
+            self._charge(job.id, job.made)
+        self.seen = {job.id: job.made for job in active}
+        need, admitted, evicted = sum(job.need for job in active), [], []
+        if need > view.kv_capacity:
+            for job in reversed(active):
+                if need > view.kv_capacity:
+                    need -= job.need
+                    evicted.append(job.id)
+            return Decision(evict=tuple(evicted))
+        for job in waiting:
+            self.client[job.id] = int(job.client_id)
+            self.deficit.setdefault(self.client[job.id], 0.0)
+        while waiting:
+            turn = [job for job in waiting if self.deficit[self.client[job.id]] > 0]
+            if not turn:
+                for client, deficit in self.deficit.items():
+                    self.deficit[client] += self.quantum if deficit <= 0 else 0
+            for job in turn:
+                if self.deficit[self.client[job.id]] <= 0:
+                    continue
+                if need + job.need > view.kv_capacity:
+                    return Decision(admit=tuple(admitted))
+                need += job.need
+                self.deficit[self.client[job.id]] -= int(job.num_prefill_left)
+                self.seen[job.id] = job.made
+                admitted.append(job.id)
+                waiting.remove(job)
+        return Decision(admit=tuple(admitted))
+
+
 @pytest.mark.parametrize("progress", PROGRESS_ON_EVICT)
 @pytest.mark.parametrize(
     ("spec", "twin"),
-    [("gamma_boost:gamma=0.5,token_time=0.2", Boost), ("after_sagesched", Gittins), ("vtc", Counters)],
+    [
+        ("gamma_boost:gamma=0.5,token_time=0.2", Boost),
+        ("after_sagesched", Gittins),
+        ("vtc", Counters),
+        ("dlpm:quantum=15", Deficits),
+    ],
 )
 def test_twins_decide_the_same(spec, twin, progress):
     for seed in range(3):

@@ -1,6 +1,7 @@
 """The harness of the reproductions: blocks of pages, rows of the matrix, stored outcomes, the command line."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -173,13 +174,38 @@ def test_outcomes_are_stored(toy, command, docs):
     assert kept["findings"][0]["verdict"] == "reproduced"
 
 
-def test_changed_code_runs_again_without_kept(toy, command, docs, reproduce, monkeypatch):
-    run(command, docs, "--no-pages")
+def test_changed_code_runs_again_without_kept(toy, command, docs, reproduce, monkeypatch, capsys):
+    run(command, docs)
+    made = {file: file.read_bytes() for file in docs.rglob("*") if file.is_file()}
+    assert "toy-one.json" in {file.name for file in made}
     monkeypatch.setattr(reproduce("harness.store"), "_digest", lambda paper: "other")
-    run(command, docs, "--no-pages", "--kept")
+    for file in made:
+        if file.suffix == ".png":
+            file.unlink()
+        elif file.suffix == ".md":
+            file.write_text(
+                re.sub(r"(begin \S+ -->).*?(<!-- end)", r"\1\n\2", file.read_text(), flags=re.DOTALL)
+            )
+    run(command, docs, "--kept")
+    assert {file: file.read_bytes() for file in docs.rglob("*") if file.is_file()} == made
     assert toy.runs == 1
     run(command, docs, "--no-pages")
     assert toy.runs == 2
+    (docs / "reproductions" / "outcomes" / "toy-one.json").unlink()
+    with pytest.raises(SystemExit, match="2"):
+        run(command, docs, "--kept")
+    assert "toy one has no outcome: run it without --kept" in capsys.readouterr().err
+
+
+def test_data_of_figures_are_kept_with_six_digits(harness, reproduce, tmp_path):
+    row = harness.Finding("a", "1", "2", harness.Verdict.REFUTED, "Why.")
+    outcome = harness.Outcome(
+        [row], [], {"y": [1 / 3, 12345678, 12345678.0, float("nan")], "name": {"x": 2e-9 / 3}}
+    )
+    kept = reproduce("harness.store").keep(tmp_path / "new" / "a.json", outcome)
+    assert kept.findings == [row]
+    assert kept.data == {"y": [0.333333, 12345678, 12345700.0, None], "name": {"x": 6.66667e-10}}
+    assert reproduce("harness.store").load(tmp_path / "new" / "a.json") == kept
 
 
 def test_a_quick_run_leaves_the_pages(toy, command, docs):

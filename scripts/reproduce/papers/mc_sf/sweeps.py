@@ -140,7 +140,7 @@ def _finding_beta(
 
 
 def _size(scale: Scale) -> tuple[int, int]:
-    return scale.pick(10_000, 500), scale.number_of_seeds(3, 1)
+    return scale.pick(10_000, 500), scale.number_of_seeds(5, 1)
 
 
 def _times(ratio: float) -> str:

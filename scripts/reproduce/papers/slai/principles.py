@@ -102,7 +102,7 @@ def run(scale: Scale) -> Outcome:
     while the whole takes 20 % longer than on two nodes with Sarathi, and the reverse under long prompts.
     """
     runner = Principles(plan_of(scale))
-    seeds, rates = scale.number_of_seeds(3, 1), scale.pick(RATES, (SHOWN,))
+    seeds, rates = scale.number_of_seeds(5, 1), scale.pick(RATES, (SHOWN,))
     singles = [(p, rate, seed, "uncounted") for p in NAMES for rate in rates for seed in range(seeds)]
     singles += [(VARIANT, SHOWN, seed, "decode") for seed in range(seeds)]
     figures = np.array(scale.do_all(runner.single, singles)).reshape(-1, seeds, len(COLUMNS))

@@ -41,7 +41,7 @@ class Plan:
     duration: float = 2100.0
     warm_up: float = 300.0
     window: tuple[float, float] = (1300.0, 1500.0)
-    window_seeds: int = 3
+    window_seeds: int = 5
 
 
 QUICK = Plan(120.0, 20.0, (60.0, 61.0), 1)

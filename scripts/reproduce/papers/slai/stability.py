@@ -140,7 +140,7 @@ def run(scale: Scale) -> Outcome:
     if RAD with its n is stable at 0.9; that others lose throughput if they serve less work at 1.1 than RAD.
     """
     setup = Stability(scale.pick(8000.0, 150.0))
-    seeds = scale.number_of_seeds(3, 1)
+    seeds = scale.number_of_seeds(5, 1)
     kept = scale.pick(tuple(NAMES), ("rad:cycle={n}", "sarathi"))
     runs = [(p, nodes) for nodes in NODES for p in kept if nodes == 1 or p in ON_MANY]
     tasks = [(p, load, nodes, seed) for p, nodes in runs for load in LOADS for seed in range(seeds)]

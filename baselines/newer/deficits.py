@@ -1,0 +1,227 @@
+"""Fair scheduling between clients with respect for the prefix cache: longest hits first, within quotas of service.
+
+Source: S. Cao et al., "Locality-aware Fair Scheduling in LLM Serving", arXiv 2501.14312, deficit longest prefix match
+(DLPM), and an implementation of it in a fork of SGLang (a mixin that tracks deficits, found in public indexes of code).
+Each client has a deficit, 0 at first. Requests are in the order of ``lpm``, and only those of clients with a positive
+deficit start. Starting takes the extend weight from the deficit for each token that has to be computed, every output
+token takes the output weight. Once no waiting request has a client with a positive deficit, all clients without one get
+a quantum, and it goes on, until a request does not fit. So clients drift apart by quanta, and the order within these is
+free to follow the cache.
+
+Readings: a refill is for all clients that have sent a request, whether they have some waiting or not; deficits of idle
+clients stay as they are. A request that starts again pays for what it computes again; tokens that it repeats are free.
+Memory check, evictions and the order beyond ``most_waiting`` requests are those of ``lpm``. The quantum has no
+published default: that of the class is the weight of a few requests. Weights of prompt and output tokens are 1 and 2 as
+those of ``vtc``, so that both count the same service.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.baselines.longest_prefix import rank_waiting
+from kvgym.baselines.newer.clients import charge, row_of_client
+from kvgym.kernels import (
+    UNKNOWN,
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit,
+    evict_latest,
+    first_waiting,
+    has_place,
+    heap_first,
+    heap_pop,
+    jit_inline,
+    need_of_active,
+    next_waiting,
+    policy_kernel,
+    room_to_admit,
+    rule_memory,
+    taken_by,
+)
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    SystemInfo,
+    fraction_of,
+    register_policy,
+    require,
+    require_count,
+    require_fraction,
+)
+
+# Layout of the parameters; the first four are those of vtc, which charges for output tokens.
+_EXTEND, _OUTPUT, _LIMIT, _REQUESTS, _QUANTUM, _MOST, _SMALL, _COMMON = range(8)
+
+# The state for n requests begins like that of vtc, followed by the number of decisions, the last decision that started
+# each request, and the heap of lpm. The real numbers are the clients' debts, by row: deficits with the sign changed.
+
+
+@jit_inline
+def sort_waiting(view: RuleView, memory: RuleMemory, base: int) -> None:
+    """Write the waiting requests at ``base`` in the order of lpm, followed by UNKNOWN."""
+    params, state = memory.params, memory.state
+    most = int(params[_MOST])
+    rank_waiting(view, state, base, most, int(params[_SMALL]), int(params[_COMMON]))
+    order, count = base + 1 + 2 * most, 0
+    while state[base] > 0:
+        state[order + count] = state[base + 1 + most + heap_first(state, base)]
+        heap_pop(state, base)
+        count += 1
+    state[order + count] = UNKNOWN
+
+
+@jit_inline
+def start_in_turn(view: RuleView, decision: RuleDecision, memory: RuleMemory, need: int, place: int) -> int:
+    """Start requests of clients without debt, in one pass, until one does not fit.
+
+    Args:
+        view: the kernel's view.
+        decision: the decision.
+        memory: the policy's memory.
+        need: memory that the next iteration needs without them.
+        place: where the order begins, UNKNOWN for that of the queue.
+
+    Returns:
+        The memory that is needed then; UNKNOWN if nothing can start any more, 0 if quotas have to be refilled.
+    """
+    params, state, debts = memory.params, memory.state, memory.reals
+    n, limit = int(params[_REQUESTS]), int(params[_LIMIT])
+    now, stamps = state[2 + 5 * n], 3 + 5 * n
+    started, rest, k = 0, 0, place
+    i = first_waiting(view) if place == UNKNOWN else state[place]
+    while i != UNKNOWN:
+        if state[stamps + i] != now:
+            row = row_of_client(memory, n, view.extras[i].client_id)
+            if debts[row] < 0.0:
+                use = taken_by(view, i)
+                if not has_place(view, decision) or need + use > room_to_admit(view, decision, limit):
+                    return UNKNOWN
+                need += use
+                debts[row] += params[_EXTEND] * view.requests[i].num_prefill_left
+                admit(decision, i)
+                state[stamps + i] = now
+                started += 1
+            else:
+                rest += 1
+        k += 1
+        i = next_waiting(view, i) if place == UNKNOWN else state[k]
+    if started > 0:
+        return need
+    return 0 if rest > 0 else UNKNOWN
+
+
+@jit_inline
+def refill(view: RuleView, memory: RuleMemory, place: int) -> None:
+    """Give quanta to all clients in debt, as often as it takes until one with a waiting request has none."""
+    params, state, debts = memory.params, memory.state, memory.reals
+    n, quantum = int(params[_REQUESTS]), params[_QUANTUM]
+    now, stamps = state[2 + 5 * n], 3 + 5 * n
+    times, k = math.inf, place
+    i = first_waiting(view) if place == UNKNOWN else state[place]
+    while i != UNKNOWN:
+        if state[stamps + i] != now:
+            row = row_of_client(memory, n, view.extras[i].client_id)
+            times = min(times, math.floor(debts[row] / quantum) + 1.0)
+        k += 1
+        i = next_waiting(view, i) if place == UNKNOWN else state[k]
+    for row in range(state[0]):
+        if debts[row] >= 0.0:
+            debts[row] -= quantum * min(times, math.floor(debts[row] / quantum) + 1.0)
+
+
+@policy_kernel
+def dlpm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Charge for the last iteration, then start requests of clients within their quotas, those with long hits first."""
+    w, params, state = view.worker, memory.params, memory.state
+    n, most = int(params[_REQUESTS]), int(params[_MOST])
+    for k in range(w.num_active):
+        slot = view.active[k]
+        charge(view, memory, n, slot.request_id, slot.num_output_tokens)
+    for j in range(w.num_finished):
+        i = view.finished[j]
+        charge(view, memory, n, i, view.requests[i].num_output_tokens)
+    need = need_of_active(view)
+    if need > view.problem.kv_capacity:
+        evict_latest(view, decision, need)
+        return
+    base, place = 3 + 6 * n, UNKNOWN
+    if view.problem.prefix_unit > 0 and w.num_waiting <= most:
+        sort_waiting(view, memory, base)
+        place = base + 1 + 2 * most
+    state[2 + 5 * n] += 1
+    while True:
+        after = start_in_turn(view, decision, memory, need, place)
+        if after == UNKNOWN:
+            break
+        if after > 0:
+            need = after
+        else:
+            refill(view, memory, place)
+
+
+@register_policy
+class DeficitLongestPrefixMatch(CompiledPolicy):
+    """Longest hit in the prefix cache first, among clients that have not used up their quota of service."""
+
+    info = PolicyInfo(
+        name="dlpm",
+        summary="fair between clients by quanta, longest hit in the prefix cache first within them; LIFO eviction",
+        paper="Cao et al., Locality-aware Fair Scheduling in LLM Serving",
+        algorithm="deficit longest prefix match, DLPM",
+        needs=frozenset({"client"}),
+        evicts=True,
+    )
+    kernel = dlpm_kernel
+
+    def __init__(
+        self,
+        *,
+        quantum: float = 2000.0,
+        extend_weight: float = 1.0,
+        output_weight: float = 2.0,
+        most_waiting: int = 128,
+        small_hit: int = 32,
+        common: int = 32,
+        protection: float = 0.0,
+    ) -> None:
+        """Set the quantum, the weights, the limits of the order and the margin.
+
+        Args:
+            quantum: service that a client gets at a refill, > 0.
+            extend_weight: service of a prompt token that is computed, > 0.
+            output_weight: service of an output token, > 0.
+            most_waiting: largest number of waiting requests that are sorted, as in ``lpm``.
+            small_hit: largest hit, tokens, with which a request can go last, as in ``lpm``.
+            common: tokens that it then has in common with a request ahead of it.
+            protection: fraction of the capacity that admission leaves free, in [0, 1).
+        """
+        weights = {"quantum": quantum, "extend_weight": extend_weight, "output_weight": output_weight}
+        for name, value in weights.items():
+            number: Any = isinstance(value, int | float) and 0 < value < math.inf
+            require(name, value, number, "a number > 0")
+        require_count("most_waiting", most_waiting)
+        require_count("small_hit", small_hit, least=0)
+        require_count("common", common)
+        require_fraction("protection", protection)
+        self.quantum, self.extend_weight, self.output_weight = map(float, weights.values())
+        self.most_waiting, self.small_hit, self.common = most_waiting, small_hit, common
+        self.protection = protection
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the parameters, in the order of the kernel."""
+        limit, requests = fraction_of(system.kv_capacity, self.protection), max(1, system.max_requests)
+        most = min(self.most_waiting, requests)
+        values = (self.extend_weight, self.output_weight, limit, requests, self.quantum, most)
+        return np.array([*values, self.small_hit, self.common], np.float64)
+
+    def memory(self, system: SystemInfo) -> RuleMemory:
+        """Return a state without clients."""
+        params = self.params(system)
+        n, most = int(params[_REQUESTS]), int(params[_MOST])
+        return rule_memory(params, state=np.zeros(5 + 6 * n + 3 * most, np.int64), reals=np.zeros(n))
