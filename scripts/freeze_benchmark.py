@@ -22,6 +22,7 @@ from kvgym.agents.library import agent_names, is_router, load_agent, load_model,
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.baselines.routing.weighted import WEIGHTS as ROUTING_WEIGHTS
 from kvgym.benchmark.tasks import SUITE, Suite, Task, load_suite, suite_file
+from kvgym.envs.scheduling.actions.priority import HIGHEST
 from kvgym.errors import KVGymError
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics import compute_metrics
@@ -40,7 +41,12 @@ FITTED = 40
 """Training seeds that the predictor is fitted to."""
 
 RULE, RANKED, NEWER, PREDICTOR, TRUE, BOUND = "rule", "ranked", "newer", "predictor", "true lengths", "bound"
-KINDS = (RULE, RANKED, NEWER, PREDICTOR, TRUE, BOUND)
+
+RANDOM = "random"
+"""Random answers in kvgym/Priority-v0; for routers, the random one."""
+
+BELOW = "ranked_latency"
+"""The scheduler below random answers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,23 +77,29 @@ def frozen(task: Task, scenario: Scenario, suite: str, draws: int) -> Task:
     system, workload = scenario.make_system(), scenario.make_workload()
     tables = [scenario.sample(workload, seed, system.usable_capacity) for seed in task.seeds]
     values: dict[tuple[str, str], list[float]] = {}
-    seconds = 0.0
+    paces: list[float] = []
     for place, (seed, requests) in enumerate(zip(task.seeds, tables, strict=True)):
         shown = [(kind, name, made, requests) for kind, name, made in competing(task)]
+        exact = requests.replace(
+            predicted_output_len=requests.output_len, predicted_low=None, predicted_high=None, forecasts=None
+        )
         if task.role == "scheduler":
             shown += predicted(scenario, requests)
-            exact = requests.replace(predicted_output_len=requests.output_len, predicted_low=None)
+            shown.append((RANDOM, RANDOM, load_agent(BELOW), answered(requests, seed)))
             shown += [(TRUE, name, made, exact) for name, made in clairvoyants(draws, seed)]
         else:
-            shown += [(TRUE, name, made, requests) for name, made in drawn_routers(draws, seed)]
+            shown += [(TRUE, name, made, exact) for _, name, made in competing(task)]
+            shown += [(TRUE, name, made, exact) for name, made in drawn_routers(draws, seed)]
         for kind, name, made, table in shown:
             started = time.process_time()
             found = value(task, scenario, system, table, made, seed)
-            if name == task.plain:
-                seconds += time.process_time() - started
+            if (kind, name) in ((RANDOM, RANDOM), (RULE, "uniform_random")):
+                paces.append((time.process_time() - started) / len(table))
             values.setdefault((kind, name), [np.nan] * task.test_seeds)[place] = found
     plain = next(found for (kind, name), found in values.items() if name == task.plain)
     headroom: dict[str, float | str] = {}
+    drawn = values.get((RANDOM, RANDOM)) or values[RULE, "uniform_random"]
+    headroom[RANDOM] = task.mean(drawn)
     for kind in (RULE, RANKED, NEWER, PREDICTOR):
         means = {
             name: float(np.mean(v)) for (of, name), v in values.items() if of == kind and np.isfinite(v).all()
@@ -114,7 +126,7 @@ def frozen(task: Task, scenario: Scenario, suite: str, draws: int) -> Task:
             "plain_values": tuple(float(f"{x:.10g}") for x in plain),
             "reference_values": tuple(float(f"{x:.10g}") for x in reference),
             "headroom": headroom,
-            "cpu_seconds": round(seconds, 2),
+            "cpu_minutes": float(f"{np.median(paces) * task.budget / 60:.2g}"),
         }
     )
 
@@ -173,6 +185,15 @@ def predicted(
         lengths[chosen] = guessed.predicted_output_len[chosen]
     table = requests.replace(predicted_output_len=lengths, predicted_low=None, predicted_high=None)
     return [(PREDICTOR, name, load_agent(name), table) for name in agent_names() if evolved(name)]
+
+
+def answered(requests: RequestTable, seed: int) -> RequestTable:
+    """Return requests with predictions that are uniform random answers in kvgym/Priority-v0."""
+    answers = np.random.default_rng(seed).uniform(0, HIGHEST, len(requests))
+    lengths = np.maximum(np.rint(2.0**answers), 1).astype(np.int64)
+    return requests.replace(
+        predicted_output_len=lengths, predicted_low=None, predicted_high=None, forecasts=None
+    )
 
 
 def of_class(requests: RequestTable) -> list[np.ndarray]:
