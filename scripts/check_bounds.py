@@ -170,9 +170,10 @@ def check_instance(seed: int, policies: Sequence[str]) -> Check:
         except (ConfigError, LivelockError):
             continue  # the policy does not support this system, or livelocks; such runs prove nothing
         found.runs += 1
-        for metric, figure in compute_metrics(result, METRICS).items():
-            lower = metric_info(metric).lower_is_better
-            ratio = figure / bounds[metric] if lower else bounds[metric] / figure
+        for metric, figure in compute_metrics(result, list(bounds)).items():
+            ends = (figure, bounds[metric])
+            above, below = ends if metric_info(metric).lower_is_better else ends[::-1]
+            ratio = above / below if below else np.inf
             found.ratios[metric] = min(found.ratios.get(metric, np.inf), ratio)
             if ratio < 1 - TOLERANCE:
                 found.broken.append((policy, metric, bounds[metric], figure))

@@ -136,7 +136,7 @@ class Task(Description):
         return scenario.override(workload={**workload, "lengths": lengths})
 
     def digest(self, suite: str) -> str:
-        """Return the hash of the expanded scenario, the metric and the seeds."""
+        """Return the hash of the expanded scenario, the metric and the seeds; empty fields do not count."""
         path = scenario_file(suite, self.name)
         scenario = load_scenario(path)
         content: dict[str, Any] = {
@@ -145,9 +145,16 @@ class Task(Description):
         }
         if self.needs is None:
             content["workload"] = scenario.make_workload().spec.model_dump(mode="json")
-        text = json.dumps(content, sort_keys=True)
+        text = json.dumps(_filled(content), sort_keys=True)
         text = text.replace(json.dumps(str(path.parent))[1:-1], ".")  # a trace's file is in any folder
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _filled(content: Any) -> Any:
+    """Return JSON without keys of zero or empty values, so that an option that is added later changes no hash."""
+    if isinstance(content, dict):
+        return {key: _filled(value) for key, value in content.items() if value}
+    return [_filled(value) for value in content] if isinstance(content, list) else content
 
 
 class Suite(Description):

@@ -207,7 +207,7 @@ class ClassPrediction(Predictor):
 class PromptPrediction(Predictor):
     """A length by the prompt, from a table: the mean output of recorded requests with similar prompts.
 
-    :func:`kvgym.workloads.fitting.fit_predictor` makes the table from a log.
+    :func:`kvgym.workloads.mixtures.fit_predictor` makes the table from a log.
 
     Attributes:
         prompts: smallest prompt of each row, tokens, increasing; shorter prompts have the first row.

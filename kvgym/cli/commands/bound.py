@@ -57,6 +57,7 @@ def bound(
     One bound is proved; the other is the best run of the clairvoyant reference or --policies. docs/bounds.md states the
     assumptions and the tightness of the bounds.
     """
+    from kvgym.attainment import WITHIN_SLO
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.describing import titled
     from kvgym.metrics import metric_info
@@ -66,7 +67,8 @@ def bound(
     from kvgym.theory.hindsight.calibrated.bounds import METRICS, check_boundable
 
     chosen = build_scenario(scenario, options).of_seed(seed)
-    names = [m for m in METRICS if m != "request_throughput"] if metrics is None else split_names(metrics)
+    usual = [m for m in METRICS if m not in ("request_throughput", *WITHIN_SLO)]
+    names = usual if metrics is None else split_names(metrics)
     if not names:
         raise ConfigError(
             f"--metrics {shown(','.join(metrics or ()))} names no metric; there are bounds on: {', '.join(METRICS)}"

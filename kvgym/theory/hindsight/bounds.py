@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.attainment import WITHIN_SLO
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, shown
 from kvgym.metrics import compute_metrics, metric_info
@@ -132,7 +133,7 @@ def _bounds(
 ) -> tuple[Bound, Interval | None]:
     """Return the best bound and, in slotted time, the interval found there."""
     best = bound_calibrated(table, system, metric)
-    if not is_slotted(table, system):
+    if metric in WITHIN_SLO or not is_slotted(table, system):
         return best, None
     from kvgym.theory.hindsight.slotted import bound_slotted  # it loads a solver
 

@@ -26,6 +26,10 @@ that all workers would take equally long for all requests, and a piece costs wha
   (:mod:`~kvgym.theory.hindsight.calibrated.prices`). It applies if all workers serve whole requests.
 - The last request ends no sooner than the machine would finish all work (makespan), from any arrival on.
 
+Requests within targets: those that alone would miss one, and those that the machine leaves out
+(:mod:`~kvgym.theory.hindsight.calibrated.deadlines`), miss theirs. This bounds attainment, and with the makespan
+goodput.
+
 Separate prefill and decode workers are two machines. Each gives a bound, in which the other's part counts as time only.
 
 A batch-time model has many floors, and each gives different works. All of these bounds hold, so the best is taken. The
@@ -38,14 +42,17 @@ scheduling with release dates", 2002; here with lags, and with work released tok
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kvgym.attainment import WITHIN_SLO, check_targets, has_targets
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.system import System
+from kvgym.theory.hindsight.calibrated.deadlines import least_late
 from kvgym.theory.hindsight.calibrated.machine import last_completion, least_completions, least_mean_times
 from kvgym.theory.hindsight.calibrated.prices import Steps, groups_of, priced
 from kvgym.theory.hindsight.calibrated.work import (
@@ -60,6 +67,7 @@ from kvgym.theory.hindsight.calibrated.work import (
     mean_composition,
     prefix,
 )
+from kvgym.theory.hindsight.interval import TOLERANCE
 from kvgym.workloads.table import RequestTable
 
 METRICS: dict[str, str] = {
@@ -68,8 +76,13 @@ METRICS: dict[str, str] = {
     "makespan": "finish",
     "token_throughput": "finish",
     "request_throughput": "finish",
+    "slo_attainment": "finish",
+    "goodput": "finish",
 }
 """Metrics with a bound, and whether it concerns the last token of requests or the first."""
+
+LATENCIES = ("e2e_latency_mean", "ttft_mean", "makespan")
+"""Those of them that are bounded from below."""
 
 FILLINGS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Shares of the memory in use at which floors are made high; each gives a bound."""
@@ -104,30 +117,35 @@ def bound_calibrated(table: RequestTable, system: System, metric: str = "e2e_lat
 
 
 def bounds_calibrated(
-    table: RequestTable, system: System, metrics: Iterable[str] = tuple(METRICS)
+    table: RequestTable, system: System, metrics: Iterable[str] | None = None
 ) -> dict[str, Bound]:
     """Return bounds on what any scheduler reaches, by metric.
 
     Args:
         table: the requests.
         system: worker or cluster that serves them.
-        metrics: some of :data:`METRICS`.
+        metrics: some of :data:`METRICS`; None = all, those of targets only if a request has one.
 
     Raises:
         ConfigError: there is no bound on a metric, there are no requests, or the system has a horizon.
         WorkloadError: a request can never be served.
     """
-    names = list(metrics)
+    usual = [metric for metric in METRICS if metric not in WITHIN_SLO or has_targets(table)]
+    names = usual if metrics is None else list(metrics)
     for metric in names:
         check_boundable(table, system, metric)
     alone: AloneByKind = {}
-    pools = {until: Pools(table, system, until, alone) for until in {METRICS[metric] for metric in names}}
+    untils = {"first", "finish"} if set(WITHIN_SLO) & set(names) else {METRICS[metric] for metric in names}
+    pools = {until: Pools(table, system, until, alone) for until in untils}
     found: dict[str, Bound] = {}
     for metric in names:
-        least = "makespan" if metric.endswith("throughput") else metric
+        least = metric if metric in LATENCIES else "makespan"
         if least not in found:
             found[least] = _best_bound(pools[METRICS[least]], least)
-        found[metric] = _rate(table, metric, found[least]) if least != metric else found[least]
+        if metric.endswith("throughput"):
+            found[metric] = _rate(table, metric, found[least])
+        elif metric in WITHIN_SLO:
+            found[metric] = _within_targets(pools, metric, found[least])
     return {metric: found[metric] for metric in names}
 
 
@@ -135,6 +153,30 @@ def _rate(table: RequestTable, metric: str, span: Bound) -> Bound:
     """Return the bound on a throughput that follows from that on the makespan."""
     amount = len(table) if metric == "request_throughput" else int(table.output_len.sum())
     return Bound(metric, _per_second(amount, span.value), span.method, _per_second(amount, span.alone))
+
+
+def _within_targets(pools: Mapping[str, Pools], metric: str, span: Bound) -> Bound:
+    """Return the bound on the share of requests within their targets, or on their number per second of makespan."""
+    table = pools["first"].table
+    targets = {"first": table.ttft_slo, "finish": table.e2e_slo}
+    possible = ~pools["finish"].gap_exceeds(table.tbt_slo)
+    for until, slo in targets.items():
+        if slo is not None:
+            possible &= pools[until].demand(0, FILLINGS[0], FEW).least <= slo * (1 + TOLERANCE)
+    late = 0
+    for until, slo in targets.items():
+        some = possible & np.isfinite(slo) if slo is not None else np.zeros(len(table), np.bool_)
+        if slo is not None and some.any():
+            for case in pools[until].cases():
+                needs = pools[until].demand(*case, FEW)
+                late = max(
+                    late, least_late(needs.release[some], needs.work[some], (needs.release + slo)[some])
+                )
+    how = "targets missed in windows of one machine" if late else "targets missed by requests alone"
+    alone, met = int(possible.sum()), int(possible.sum()) - late
+    if metric == "goodput":
+        return Bound(metric, _per_second(met, span.value), how, _per_second(alone, span.alone))
+    return Bound(metric, met / len(table), how, alone / len(table))
 
 
 def _best_bound(pools: Pools, metric: str) -> Bound:
@@ -162,6 +204,7 @@ def check_boundable(table: RequestTable, system: System, metric: str) -> None:
     """
     if metric not in METRICS:
         raise ConfigError(f"no bound on metric {shown(metric)}; there is one on: {', '.join(METRICS)}")
+    check_targets([metric], table)
     if len(table) == 0:
         raise ConfigError("no requests, so nothing to bound; give at least one")
     if np.isfinite(system.horizon):
@@ -274,6 +317,15 @@ class Pools:
         if (machine, filling) not in self._costs:
             self._costs[machine, filling] = self._shared_costs(self.pools[machine], filling)
         return self._costs[machine, filling]
+
+    def gap_exceeds(self, slo: NDArray[np.float64] | None) -> NDArray[np.bool_]:
+        """Return whether the last decode of a request, the end of a gap, takes longer than its TBT target, (n,)."""
+        if slo is None:
+            return np.zeros(len(self.table), np.bool_)
+        least = self.costs(len(self.pools) - 1, FILLINGS[0]).decode_time[
+            self.first + np.maximum(self.decodes, 1) - 1
+        ]
+        return np.asarray((self.decodes > int(not self.rules.emits)) & (least > slo * (1 + TOLERANCE)))
 
     def about_the_end(self) -> float:
         """Return about when all requests could be done, seconds; bounds hold whatever it is."""
