@@ -132,15 +132,17 @@ def take_blocks(run: Run) -> int:
     Only for blocks of more than one token; one-token blocks are counted as they are written.
     """
     p, w, d = run.problem, run.w, run.decision
-    kv, full = -w.kv_shared, 0
-    for k in range(w.num_active):
+    kv, full = w.kv_allocated + p.block_size * w.num_full, 0  # if all decode one token, as those before the front do
+    for k in range(d.front):
+        tokens = run.active[k].num_kv_tokens + 1
+        full += 1 if allocated(p, tokens) == tokens else 0
+    for k in range(d.front, w.num_active):
         slot = run.active[k]
         left = slot.num_prefill_left
         tokens = slot.num_kv_tokens + written_tokens(p, left, planned_tokens(d, slot.planned, left))
         held = allocated(p, tokens)
-        kv += held
-        if held == tokens:
-            full += 1
+        kv += held - allocated(p, slot.num_kv_tokens + 1)
+        full += 1 if held == tokens else 0
     w.kv_allocated, w.num_full = kv, full
     return kv
 

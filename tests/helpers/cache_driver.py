@@ -91,8 +91,7 @@ class CacheDriver:
     def end_batch(self) -> None:
         """Enter full units into the map."""
         for i, kv in self.kv.items():
-            while self.cache.prefix[i].num_units < min(kv // self.unit, self.cache.prefix[i].length):
-                self.call("enter_map", self.requests, self.unit, i, 0.0)
+            self.call("share_up_to", self.requests, self.unit, i, kv, 0.0)
 
     def release(self, i: int) -> None:
         """End a request."""
@@ -101,10 +100,11 @@ class CacheDriver:
 
     def drop(self, count: int) -> int:
         """Drop up to ``count`` cached units; return how many."""
-        dropped = 0
+        dropped, spare = 0, int(self.cache.pool.spare)
         while dropped < count and self.cache.pool.head != UNKNOWN:
-            self.call("drop_first", self.requests, self.unit, 0.0)
+            self.call("drop_first", 0.0)
             dropped += 1
+        self.call("show_dropped", self.requests, self.unit, spare)
         return dropped
 
     def pin(self, i: int, deadline: float) -> None:

@@ -12,8 +12,8 @@ the *map*, in which later requests find it by its content. The memory of a worke
 A request finds the longest beginning of its chain that is in the map, short of its last token, because at least one
 token must be computed. While it waits, its row always shows the present hit: the hit counts as KV tokens and not as
 prompt left. This is kept up to date by events: a waiting request is listed with the content at which its hit ends and
-with the one that it lacks next, and every change of the map looks only at the requests listed there. A request that
-starts becomes a holder of its hit. A request that leaves gives its units up from the last to the first, so that the end
+with the one that it lacks next, and a change of the map looks only at the requests listed there, once for all units
+that one request enters or one need of memory drops. A request that starts becomes a holder of its hit. A request that leaves gives its units up from the last to the first, so that the end
 of a chain is dropped before its beginning. A unit in the map therefore always has its predecessors there.
 
 Equal units that two requests compute side by side stay *copies*: each takes memory, the first one is found.
@@ -237,8 +237,11 @@ def note_change(c: PrefixCache, content: int, clock: float) -> None:
 
 
 @jit
-def enter_map(c: PrefixCache, requests: Any, unit: int, i: int, clock: float) -> None:
-    """Enter the next unit of the active request ``i`` into the map; it is a copy if its content is there already."""
+def enter_map(c: PrefixCache, i: int, clock: float) -> None:
+    """Enter the next unit of the active request ``i`` into the map; it is a copy if its content is there already.
+
+    Waiting requests that lack it are looked at by :func:`show_entered`.
+    """
     pool, p = c.pool, c.prefix[i]
     b: Any = pool.spare
     if b == UNKNOWN:
@@ -255,10 +258,6 @@ def enter_map(c: PrefixCache, requests: Any, unit: int, i: int, clock: float) ->
     if first == UNKNOWN:
         content.unit = u.copy_before = u.copy_after = b
         note_change(c, u.content, clock)
-        while content.waiting[LACKS] != UNKNOWN:
-            j = content.waiting[LACKS]
-            forget_hit(c, j)
-            set_hit(c, requests, unit, j, find_hit(c, j, c.prefix[j].num_units + 1))
     else:
         last = c.units[first].copy_before
         u.copy_before, u.copy_after = last, first
@@ -266,8 +265,23 @@ def enter_map(c: PrefixCache, requests: Any, unit: int, i: int, clock: float) ->
 
 
 @jit
-def drop_first(c: PrefixCache, requests: Any, unit: int, clock: float) -> None:
-    """Drop the first cached unit; its memory is unused afterwards."""
+def show_entered(c: PrefixCache, requests: Any, unit: int, i: int, first: int) -> None:
+    """Show the units of request ``i`` from the one numbered ``first`` on in the rows of waiting requests."""
+    p = c.prefix[i]
+    for place in range(p.chain + first, p.chain + p.num_units):
+        content = c.contents[c.chain[place]]
+        while content.waiting[LACKS] != UNKNOWN:
+            j = content.waiting[LACKS]
+            forget_hit(c, j)
+            set_hit(c, requests, unit, j, find_hit(c, j, c.prefix[j].num_units + 1))
+
+
+@jit
+def drop_first(c: PrefixCache, clock: float) -> None:
+    """Drop the first cached unit; its memory is unused afterwards.
+
+    Its row is the first of the unused ones, with its content, by which :func:`show_dropped` finds waiting requests.
+    """
     pool = c.pool
     b = pool.head
     remove_cached(c, b)
@@ -277,10 +291,6 @@ def drop_first(c: PrefixCache, requests: Any, unit: int, clock: float) -> None:
     if u.copy_after == b:
         content.unit = UNKNOWN
         note_change(c, u.content, clock)
-        while content.waiting[ENDS] != UNKNOWN:
-            j = content.waiting[ENDS]
-            forget_hit(c, j)
-            set_hit(c, requests, unit, j, c.prefix[j].num_units - 1)
     else:
         c.units[u.copy_before].copy_after = u.copy_after
         c.units[u.copy_after].copy_before = u.copy_before
@@ -288,6 +298,23 @@ def drop_first(c: PrefixCache, requests: Any, unit: int, clock: float) -> None:
             content.unit = u.copy_after
     u.after = pool.spare
     pool.spare = b
+
+
+@jit
+def show_dropped(c: PrefixCache, requests: Any, unit: int, spare: int) -> None:
+    """Take what has been dropped since ``spare`` was the first unused row from the hits of waiting requests."""
+    b: Any = c.pool.spare
+    while b != spare:
+        content = c.contents[c.units[b].content]
+        while content.unit == UNKNOWN and content.waiting[ENDS] != UNKNOWN:
+            j = content.waiting[ENDS]
+            forget_hit(c, j)
+            p = c.prefix[j]
+            left = p.num_units - 1
+            while left > 0 and c.contents[c.chain[p.chain + left - 1]].unit == UNKNOWN:
+                left -= 1
+            set_hit(c, requests, unit, j, left)
+        b = c.units[b].after
 
 
 # ------------------------------------------------------------ active requests
@@ -334,8 +361,10 @@ def give_up(c: PrefixCache, i: int) -> int:
 def share_up_to(c: PrefixCache, requests: Any, unit: int, i: int, tokens: int, clock: float) -> None:
     """Enter the units of the active request ``i`` into the map that its first ``tokens`` tokens fill."""
     p = c.prefix[i]
+    first = p.num_units
     while p.num_units < p.length and (p.num_units + 1) * unit <= tokens:
-        enter_map(c, requests, unit, i, clock)
+        enter_map(c, i, clock)
+    show_entered(c, requests, unit, i, first)
 
 
 @jit
@@ -360,14 +389,11 @@ def share_computed(c: PrefixCache, requests: Any, problem: Any, w: Any, active: 
         first, pool.next_full = 0, _NEVER
     for k in range(first, w.num_active):
         slot = active[k]
-        p = c.prefix[slot.request_id]
         kv = slot.num_kv_tokens - (problem.prefill_writes if slot.num_prefill_left == 0 else 0)
-        missing = (p.num_units + 1) * unit - kv  # tokens until its next unit is full; a division takes longer
-        while missing <= 0 and p.num_units < p.length:
-            enter_map(c, requests, unit, slot.request_id, w.clock)
-            missing += unit
+        share_up_to(c, requests, unit, slot.request_id, kv, w.clock)
+        p = c.prefix[slot.request_id]
         if p.num_units < p.length:
-            pool.next_full = min(pool.next_full, w.iteration + missing)
+            pool.next_full = min(pool.next_full, w.iteration + (p.num_units + 1) * unit - kv)
 
 
 # ------------------------------------------------------------ what a decision frees and takes

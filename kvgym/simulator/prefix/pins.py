@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvgym.compiling.kernel import jit
-from kvgym.simulator.prefix.cache import PrefixCache, append_cached, drop_first, remove_cached
+from kvgym.simulator.prefix.cache import PrefixCache, append_cached, drop_first, remove_cached, show_dropped
 from kvgym.simulator.tables import UNKNOWN
 
 
@@ -91,10 +91,12 @@ def make_room(c: PrefixCache, requests: Any, problem: Any, w: Any, in_use: int) 
     unit, pool = problem.prefix_unit, c.pool
     while pool.first_pin != UNKNOWN and c.prefix[pool.first_pin].deadline <= w.clock:
         end_pin(c, pool.first_pin)
+    spare: Any = pool.spare
     while in_use + pool.num_cached * unit > problem.kv_capacity:
         if pool.head == UNKNOWN:
             end_pin(c, pool.first_pin)
         else:
-            drop_first(c, requests, unit, w.clock)
+            drop_first(c, w.clock)
             w.total_dropped_units += 1
+    show_dropped(c, requests, unit, spare)
     w.kv_cached = pool.num_cached * unit

@@ -244,6 +244,8 @@ def test_blocks_cover_the_tokens_that_the_batch_writes(drawn, size):
     explicit, batch = drawn
     run = tables_of(batch, explicit)
     run.problem.block_size = size
+    run.w.kv_allocated = sum(math.ceil(m.kv / size) * size for m in batch)
+    run.w.num_full = sum(m.kv % size == 0 for m in batch)
     used = uncompiled(take_blocks)(run)
     tokens = []
     for member in batch:
