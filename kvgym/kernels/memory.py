@@ -110,7 +110,7 @@ def all_stay(view: RuleView) -> None:
 @jit_inline
 def shared_hit(view: RuleView, i: int) -> int:
     """Return how much of the hit of a waiting request in the prefix cache other requests hold, allocated tokens."""
-    if view.problem.prefix_unit == 0:
+    if view.problem.prefix_unit == 0 or view.cache.prefix[i].num_units == 0:
         return 0
     return units_of_others(by_address(view.cache), i, False) * view.problem.prefix_unit
 

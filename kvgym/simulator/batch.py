@@ -132,7 +132,10 @@ def take_blocks(run: Run) -> int:
     Only for blocks of more than one token; one-token blocks are counted as they are written.
     """
     p, w, d = run.problem, run.w, run.decision
-    kv, full = w.kv_allocated + p.block_size * w.num_full, 0  # if all decode one token, as those before the front do
+    kv, full = (
+        w.kv_allocated + p.block_size * w.num_full,
+        0,
+    )  # if all decode one token, as those before the front do
     for k in range(d.front):
         tokens = run.active[k].num_kv_tokens + 1
         full += 1 if allocated(p, tokens) == tokens else 0

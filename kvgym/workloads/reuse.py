@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import WorkloadError
+from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 
 
@@ -43,7 +44,7 @@ class Reuse:
         return float(self.hits.sum() / self.prompt_tokens) if self.prompt_tokens else 0.0
 
 
-class PrefixCache:
+class SerialCache:
     """A cache of units for requests that run one after another.
 
     Args:
@@ -111,6 +112,20 @@ class PrefixCache:
                 del self._found[content]
 
 
+def hashes_of(table: RequestTable) -> BlockHashes:
+    """Return the block hashes of requests.
+
+    Raises:
+        WorkloadError: they have none.
+    """
+    if table.hashes is None:
+        raise WorkloadError(
+            "these requests have no block hashes, so there is no reuse: use a trace with hashes or a workload with "
+            "prefixes, or leave unit and sizes out"
+        )
+    return table.hashes
+
+
 def replay(table: RequestTable, unit: int | None = None, capacity: int | None = None) -> Reuse:
     """Run the requests one after another, in order of arrival, through a prefix cache.
 
@@ -124,13 +139,12 @@ def replay(table: RequestTable, unit: int | None = None, capacity: int | None = 
     Raises:
         WorkloadError: the requests have no hashes, or the unit does not fit them.
     """
-    if table.hashes is None:
-        raise WorkloadError("these requests have no block hashes, so it is unknown which of them begin alike")
-    unit = table.hashes.block if unit is None else unit
-    chain, start, length, _ = table.hashes.chains(unit)
+    hashes = hashes_of(table)
+    unit = hashes.block if unit is None else unit
+    chain, start, length, _ = hashes.chains(unit)
     # The last output token is never computed on, so its KV is not there.
     held = np.maximum(
-        table.prompt_len, np.minimum(table.hashes.chain_tokens, table.prompt_len + table.output_len - 1)
+        table.prompt_len, np.minimum(hashes.chain_tokens, table.prompt_len + table.output_len - 1)
     )
     rows = zip(
         start.tolist(),
@@ -139,7 +153,7 @@ def replay(table: RequestTable, unit: int | None = None, capacity: int | None = 
         (-(-held // unit)).tolist(),
         strict=True,
     )
-    cache, contents = PrefixCache(None if capacity is None else capacity // unit), chain.tolist()
+    cache, contents = SerialCache(None if capacity is None else capacity // unit), chain.tolist()
     served = [cache.serve(contents[a : a + count], most, units) for a, count, most, units in rows]
     return Reuse(
         unit=unit,
@@ -157,9 +171,7 @@ def repeated_hashes(table: RequestTable) -> tuple[int, int]:
     Raises:
         WorkloadError: the requests have no hashes.
     """
-    hashes = table.hashes
-    if hashes is None:
-        raise WorkloadError("these requests have no block hashes, so it is unknown which of them begin alike")
+    hashes = hashes_of(table)
     seen: set[int] = set()
     repeated = total = 0
     for i in range(len(hashes)):

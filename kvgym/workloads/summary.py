@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import WorkloadError
 from kvgym.utils.arguments import explained
-from kvgym.workloads.reuse import Reuse, repeated_hashes, replay
+from kvgym.workloads.reuse import Reuse, hashes_of, repeated_hashes, replay
 from kvgym.workloads.table import GAP_KINDS, RequestTable
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
@@ -131,19 +131,16 @@ def summarise(
         bins = int(np.clip(len(table) // 50, _BINS, 200))
         width = span / bins
         rates = np.histogram(table.arrival_time, bins)[0] / width
-    if table.hashes is None:
-        if unit is not None or capacities is not None:
-            raise WorkloadError(
-                "these requests have no block hashes, so there is no reuse: leave unit and sizes out"
-            )
+    if table.hashes is None and unit is None and capacities is None:
         return Summary(table, width, rates, (), None)
+    hashes = hashes_of(table)
     if unit is None:
-        unit = table.hashes.block
-        while int((table.hashes.chain_tokens // unit).sum()) > _MOST_UNITS:
+        unit = hashes.block
+        while int((hashes.chain_tokens // unit).sum()) > _MOST_UNITS:
             unit *= 2
     if capacities is None:
         longest = int((table.prompt_len + table.output_len).max())
-        capacities = _sizes(longest, table.hashes.chains(unit).num_contents * unit)
+        capacities = _sizes(longest, hashes.chains(unit).num_contents * unit)
     reuse = tuple(replay(table, unit, capacity) for capacity in (*sorted(capacities), None))
     return Summary(table, width, rates, reuse, repeated_hashes(table))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvgym.errors import WorkloadError
 from kvgym.workloads import RequestTable, read_trace
 from kvgym.workloads.hashes import BlockHashes
-from kvgym.workloads.reuse import PrefixCache, repeated_hashes, replay
+from kvgym.workloads.reuse import SerialCache, repeated_hashes, replay
 
 A, B, C, D, M, N, X, Y, Z = range(9)
 
@@ -22,7 +22,7 @@ def serve(cache, chain, tokens, size=4):
 
 
 def test_an_aligned_prompt_computes_its_last_unit_again_and_keeps_a_copy():
-    cache = PrefixCache(6)
+    cache = SerialCache(6)
     assert (serve(cache, [A, B], 8), cache.contents(), cache.blank) == (0, [B, A], 4)
     assert (serve(cache, [A, B], 8), cache.contents(), cache.blank) == (4, [B, B, A], 3)
     assert (serve(cache, [A, B], 9), cache.contents(), cache.blank) == (8, [B, B, A], 3)
@@ -30,7 +30,7 @@ def test_an_aligned_prompt_computes_its_last_unit_again_and_keeps_a_copy():
 
 
 def test_the_tail_of_the_least_recent_chain_is_evicted_first():
-    cache = PrefixCache(5)
+    cache = SerialCache(5)
     assert [serve(cache, [A, B], 8), serve(cache, [C, D], 8)] == [0, 0]
     assert (cache.contents(), cache.blank) == ([B, A, D, C], 1)
     assert (serve(cache, [X, Y], 8), cache.contents(), cache.evicted) == (0, [A, D, C, Y, X], 1)
@@ -39,7 +39,7 @@ def test_the_tail_of_the_least_recent_chain_is_evicted_first():
 
 
 def test_private_units_leave_blank_memory():
-    cache = PrefixCache(3)
+    cache = SerialCache(3)
     assert (serve(cache, [A], 9), cache.contents(), cache.blank) == (0, [A], 2)
     assert (serve(cache, [A, B], 13), cache.contents(), cache.blank) == (None, [A], 2)
     assert (serve(cache, [A, B], 9), cache.contents(), cache.blank) == (4, [B, A], 1)
@@ -101,7 +101,7 @@ def plays(draw):
 @given(plays())
 def test_blocks_in_a_list_do_the_same(play):
     texts, unit, units = play
-    cache, blocks, endless = PrefixCache(units), Blocks(units), PrefixCache(None)
+    cache, blocks, endless = SerialCache(units), Blocks(units), SerialCache(None)
     for text in texts:
         chain = [text[: i + unit] for i in range(0, len(text) - unit + 1, unit)]
         arguments = chain, (len(text) - 1) // unit, -(-len(text) // unit)

@@ -13,8 +13,9 @@ A request finds the longest beginning of its chain that is in the map, short of 
 token must be computed. While it waits, its row always shows the present hit: the hit counts as KV tokens and not as
 prompt left. This is kept up to date by events: a waiting request is listed with the content at which its hit ends and
 with the one that it lacks next, and a change of the map looks only at the requests listed there, once for all units
-that one request enters or one need of memory drops. A request that starts becomes a holder of its hit. A request that leaves gives its units up from the last to the first, so that the end
-of a chain is dropped before its beginning. A unit in the map therefore always has its predecessors there.
+that one request enters or one need of memory drops. A request that starts becomes a holder of its hit. A request that
+leaves gives its units up from the last to the first, so that the end of a chain is dropped before its beginning. A unit
+in the map therefore always has its predecessors there.
 
 Equal units that two requests compute side by side stay *copies*: each takes memory, the first one is found.
 
@@ -240,7 +241,7 @@ def note_change(c: PrefixCache, content: int, clock: float) -> None:
 def enter_map(c: PrefixCache, i: int, clock: float) -> None:
     """Enter the next unit of the active request ``i`` into the map; it is a copy if its content is there already.
 
-    Waiting requests that lack it are looked at by :func:`show_entered`.
+    Waiting requests that lack it are updated by :func:`show_entered`.
     """
     pool, p = c.pool, c.prefix[i]
     b: Any = pool.spare
