@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvgym.agents.runs.trainers import resume, train
     from kvgym.agents.sb3 import export
     from kvgym.agents.sb3.config import TrainConfig
+    from kvgym.agents.sb3.discounting import discount_by_time
     from kvgym.agents.sb3.networks import policy_for
     from kvgym.agents.sb3.vec_env import make_sb3_env
     from kvgym.agents.trained.numpy_model import NumpyModel
@@ -35,6 +36,7 @@ else:
             "evolution.model": "EvolvedModel",
             "library": "agent_names load_agent load_router",
             "sb3.config": "TrainConfig",
+            "sb3.discounting": "discount_by_time",
             "sb3.networks": "policy_for",
             "trained.numpy_model": "NumpyModel",
             "runs.trainers": "resume train",
@@ -51,6 +53,7 @@ __all__ = [
     "TrainConfig",
     "TrainingResult",
     "agent_names",
+    "discount_by_time",
     "export",
     "load_agent",
     "load_router",

@@ -31,6 +31,8 @@ class ReinforceConfig(TrainingConfig):
         group_size: environments on equal requests, an even number: the noise of every second one is that of the one
             before it with the opposite sign. The baseline of a return is the mean of the others of its group.
         groups: groups of an update; each has other requests.
+        fit: passes over the requests of one update, before the first, in which the network is fitted to their output
+            lengths: the agent then starts from a prediction. 0 = from the same number for all.
         updates: length of the run.
         learning_rate: of Adam; it falls linearly to 0.
         noise: standard deviation of the numbers around the network's output, in typical changes of an action: for
@@ -50,6 +52,7 @@ class ReinforceConfig(TrainingConfig):
     )
     group_size: int = Field(default=2, ge=2, le=MAX_COUNT, multiple_of=2)
     groups: int = Field(default=32, ge=1, le=MAX_COUNT)
+    fit: int = Field(default=0, ge=0, le=10_000)
     updates: int = Field(default=100, ge=1, le=MAX_STEPS)
     learning_rate: float = Field(default=0.05, gt=0, le=10.0)
     noise: float = Field(default=1.0, gt=0, le=100.0)

@@ -55,7 +55,10 @@ LIBRARIES = ("tensorboard",)
 MEMORY = 0.9
 """Weight of earlier updates in the scale of advantages."""
 
-_INITIAL, _STANDARD = 0, 1  # parts of the run's random numbers; update k has part 2 + k
+_INITIAL, _STANDARD, _FIT = 0, 1, (0, 1)  # parts of the run's random numbers; update k has part 2 + k
+
+BATCH, FIT_RATE = 256, 0.01
+"""Requests in a batch of the fit to output lengths, and the learning rate of Adam at its beginning."""
 
 
 def train(
@@ -75,7 +78,7 @@ def train(
     check_free(path)
     run = Run(config, path, _log(config, path, progress, echo))
     run.baselines = baseline_metrics(config.evaluation, config.evaluation_config())
-    run.standardise()
+    run.prepare()
     path.mkdir(parents=True, exist_ok=True)
     write_start(path, config, context_of(command, LIBRARIES))
     run.milestone()
@@ -99,7 +102,7 @@ def resume(
     run = Run(config, path, _log(config, path, progress, echo))
     if checkpoint is None:
         run.baselines = baseline_metrics(config.evaluation, config.evaluation_config())
-        run.standardise()
+        run.prepare()
     else:
         try:
             run.restore({**state, **read_part(checkpoint, "learner.json")})
@@ -141,9 +144,9 @@ class Run:
         remove_left(folder)
         self.curves = TensorBoardWriter(folder / "tensorboard")
 
-    def _generator(self, part: int) -> np.random.Generator:
+    def _generator(self, *part: int) -> np.random.Generator:
         """Return the generator of a part of the run, a function of the run's seed."""
-        return np.random.default_rng(np.random.SeedSequence(self.config.seed, spawn_key=(part,)))
+        return np.random.default_rng(np.random.SeedSequence(self.config.seed, spawn_key=part))
 
     def play(self, rng: np.random.Generator) -> tuple[Array, list[Array], list[Array], list[Array]]:
         """Play one episode in each environment.
@@ -159,6 +162,7 @@ class Run:
         count = envs.num_envs
         seeds = rng.integers(2**31, size=count)
         observation, _ = envs.reset(seed=seeds.tolist())
+        self.tables = [slot.table for slot in envs.episodes.slots]
         returns, running = np.zeros(count), np.ones(count, bool)
         inputs, noises, alive = [], [], []
         while running.any():
@@ -174,14 +178,35 @@ class Run:
             running &= ~(terminated | truncated)
         return returns, inputs, noises, alive
 
-    def standardise(self) -> None:
-        """Measure mean and standard deviation of the inputs in one episode of each environment."""
+    def prepare(self) -> None:
+        """Measure mean and deviation of the inputs in one episode of each environment, and fit the output lengths."""
         began = time.process_time()
         _, inputs, _, alive = self.play(self._generator(_STANDARD))
-        seen = np.concatenate(inputs)[np.concatenate(alive) > 0]
+        goes_on = np.stack(alive) > 0
+        seen = np.stack(inputs)[goes_on]
         self.centre, spread = seen.mean(0), seen.std(0)
         self.spread = np.where(spread > 1e-6, spread, 1.0)  # inputs that never change add nothing
+        if self.config.fit:
+            # The k-th question is for the k-th request.
+            outputs = np.zeros(goes_on.shape)
+            for k, table in enumerate(self.tables):
+                outputs[: len(table), k] = table.output_len[: len(outputs)]
+            self._fit((seen - self.centre) / self.spread, np.log2(outputs[goes_on]))
         self.seconds += time.process_time() - began
+
+    def _fit(self, x: Array, logs: Array) -> None:
+        """Fit the network to the logarithms to base 2 of output lengths, by least squares."""
+        usual = self.env.kind.usual(self.env)
+        assert usual is not None
+        numbers = (logs - usual[0]) / usual[1]
+        rng, optimiser = self._generator(*_FIT), Adam(self.network.numbers)
+        total = self.config.fit * -(-len(x) // BATCH)
+        for _ in range(self.config.fit):
+            order = rng.permutation(len(x))
+            for rows in (order[start : start + BATCH] for start in range(0, len(x), BATCH)):
+                found, layers = self.network.outputs(x[rows])
+                slopes = self.network.gradient(layers, (numbers[rows] - found) / len(rows))
+                optimiser.step(slopes, FIT_RATE * (1.0 - optimiser.steps / total))
 
     def update(self) -> None:
         """Play episodes and move the network along the gradient."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from kvgym.agents.runs.limits import MAX_REAL, RANGES
 from kvgym.agents.sb3.config import NetworkConfig, TrainConfig
+from kvgym.agents.sb3.discounting import discount_by_time
 from kvgym.agents.sb3.mixed_env import MixedVecEnv
 from kvgym.agents.sb3.networks import policy_for
 from kvgym.agents.sb3.vec_env import SB3VecEnv, VecEnv, make_sb3_env
@@ -35,6 +36,9 @@ ALGORITHMS: dict[str, type[BaseAlgorithm]] = {
     "dqn": DQN,
 }
 """Algorithms by their name in training configurations."""
+
+UNCLIPPED = 1e6
+"""Limit of standardised observations: exported agents do not clip them."""
 
 _OURS = (
     "policy", "env", "policy_kwargs", "seed", "device", "tensorboard_log", "verbose", "_init_setup_model",
@@ -62,11 +66,17 @@ def make_environments(config: TrainConfig, seed: int) -> VecEnv:
 
 
 def wrap(config: TrainConfig, envs: VecEnv) -> VecEnv:
-    """Return the environments, with normalised rewards if configured."""
-    if not config.normalize_reward:
+    """Return the environments, with normalised rewards and observations if configured."""
+    if not (config.normalize_reward or config.normalize_observations):
         return envs
-    gamma = config.hyperparameters.get("gamma", 0.99)
-    return VecNormalize(envs, norm_obs=False, norm_reward=True, gamma=gamma, clip_reward=50.0)
+    return VecNormalize(
+        envs,
+        norm_obs=config.normalize_observations,
+        norm_reward=config.normalize_reward,
+        gamma=config.hyperparameters.get("gamma", 0.99),
+        clip_reward=50.0,
+        clip_obs=UNCLIPPED,
+    )
 
 
 def schedule(text: str) -> Callable[[float], float]:
@@ -148,7 +158,7 @@ def make_model(config: TrainConfig, envs: VecEnv) -> BaseAlgorithm:
     check_training_memory(config, env, given)
     policy, policy_kwargs = policy_for(config.network.kind, config.algorithm, env, **config.network.sizes())
     try:
-        return cls(
+        model = cls(
             policy,
             envs,
             policy_kwargs=policy_kwargs,
@@ -156,6 +166,9 @@ def make_model(config: TrainConfig, envs: VecEnv) -> BaseAlgorithm:
             device=config.device,
             **hyperparameters,
         )
+        if config.discount_per_second is not None:
+            discount_by_time(model, config.discount_per_second)
+        return model
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:
         raise ConfigError(f"{config.algorithm} refuses its hyperparameters: {error}") from error
 

@@ -83,6 +83,10 @@ class TrainConfig(TrainingConfig):
         hyperparameters: of the Stable-Baselines3 algorithm, e.g. ``n_steps``. ``learning_rate: lin_3e-4`` falls
             linearly to 0.
         normalize_reward: divide rewards by a running estimate of the standard deviation of returns.
+        normalize_observations: standardise observations by running means and standard deviations, which become part of
+            the exported agent; for an mlp without a policy to clone.
+        discount_per_second: weight of a reward one second later, instead of the hyperparameter ``gamma`` per step; not
+            for dqn.
         warm_start: start of training; None = random weights.
         total_steps: environment steps.
         evaluation: periodic evaluation.
@@ -102,6 +106,8 @@ class TrainConfig(TrainingConfig):
     network: NetworkConfig = NetworkConfig()
     hyperparameters: dict[str, Any] = Field(default_factory=dict)
     normalize_reward: bool = True
+    normalize_observations: bool = False
+    discount_per_second: float | None = Field(default=None, gt=0, le=1)
     warm_start: WarmStart | None = None
     total_steps: int = Field(default=1_000_000, ge=1, le=MAX_STEPS)
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -168,7 +174,15 @@ class TrainConfig(TrainingConfig):
             raise ConfigError(
                 f"training {shown(self.name)}: num_envs = {self.num_envs} is less than {len(self.variants)} variants"
             )
+        if self.algorithm == "dqn" and self.discount_per_second is not None:
+            raise ConfigError(
+                f"training {shown(self.name)}: dqn has no discount_per_second; use maskable_ppo, ppo or a2c"
+            )
         warm = self.warm_start
+        if self.normalize_observations and (self.network.kind != "mlp" or (warm is not None and warm.policy)):
+            raise ConfigError(
+                f"training {shown(self.name)}: normalize_observations needs network.kind mlp and no policy to clone"
+            )
         if warm is not None and (warm.policy is None) == (warm.action is None):
             raise ConfigError(f"training {shown(self.name)}: warm_start needs either policy or action")
         if warm is not None and warm.action is not None:

@@ -37,6 +37,9 @@ def export(
 ) -> NumpyModel:
     """Return the acting part of a trained model as NumPy arrays.
 
+    Where ``VecNormalize`` standardises observations, the first layer takes its means and deviations, so that the agent
+    reads plain observations; it does not clip them.
+
     Args:
         model: PPO, A2C, MaskablePPO or DQN with ``"MlpPolicy"`` or a policy of
             :mod:`kvgym.agents.sb3.networks`.
@@ -45,7 +48,7 @@ def export(
 
     Raises:
         ConfigError: another algorithm or network, spaces that do not fit the environment arguments, or normalised
-            observations (``VecNormalize``).
+            observations of a slots network.
     """
     names = [name for name, kind in ALGORITHMS.items() if type(model) is kind]
     if not names:
@@ -62,10 +65,7 @@ def export(
     if config.observation != "flat":
         raise ConfigError(f"exported agents read flat observations, this one {shown(config.observation)}")
     normaliser = model.get_vec_normalize_env()
-    if normaliser is not None and normaliser.norm_obs:
-        raise ConfigError(
-            "this model uses VecNormalize for observations, which an export would lose; train with norm_obs=False"
-        )
+    standardised = normaliser is not None and normaliser.norm_obs
     policy: Any = model.policy.q_net if isinstance(model, DQN) else model.policy
     space: Any = model.action_space
     flags = isinstance(space, gym.spaces.MultiBinary)
@@ -98,6 +98,11 @@ def export(
     if isinstance(head, Around):
         common |= {"centre": _floats(head.centre.cpu()), "spread": _floats(head.spread.cpu())}
         head = head.inner
+    if standardised and not isinstance(extractor, FlattenExtractor):
+        raise ConfigError(
+            "this model uses VecNormalize for observations, which only mlp networks can take into their first layer; "
+            "train with norm_obs=False"
+        )
     if isinstance(extractor, SlotsExtractor) and isinstance(head, ActionHead):
         header = Header(
             network="slots",
@@ -127,6 +132,11 @@ def export(
     arrays: dict[str, Array] = {}
     for i, layer in enumerate(linear):
         arrays |= _arrays(layer, f"layer.{i}.")
+    if standardised:
+        scale: Any = normaliser.obs_rms
+        weight = arrays["layer.0.weight"] / np.sqrt(scale.var + normaliser.epsilon)
+        arrays["layer.0.bias"] = (arrays["layer.0.bias"] - weight @ scale.mean).astype(np.float32)
+        arrays["layer.0.weight"] = weight.astype(np.float32)
     return NumpyModel(header, {**arrays, **noise})
 
 

@@ -39,16 +39,14 @@ POSITIVE = ("step", "exp_avg_sq", "max_exp_avg_sq", "square_avg")
 
 
 def save_learner(model: BaseAlgorithm, path: Path) -> None:
-    """Write weights, optimiser, counters, reward normalisation and replay buffer of a learner."""
+    """Write weights, optimiser, counters, normalisation and replay buffer of a learner."""
     content: dict[str, Any] = {
         "parameters": model.get_parameters(),
         "counters": {name: _number(getattr(model, name)) for name in COUNTERS if hasattr(model, name)},
         "episodes": [{k: _number(x) for k, x in info.items()} for info in model.ep_info_buffer or ()],
     }
-    normaliser = model.get_vec_normalize_env()
-    if normaliser is not None:
-        scale = normaliser.ret_rms
-        content["rewards"] = {name: _tensor(getattr(scale, name)) for name in ("mean", "var", "count")}
+    for part, scale in _scales(model).items():
+        content[part] = {name: _tensor(getattr(scale, name)) for name in ("mean", "var", "count")}
     buffer = getattr(model, "replay_buffer", None)
     if buffer is not None:
         arrays = {name: _tensors(getattr(buffer, name)) for name in REPLAYED if hasattr(buffer, name)}
@@ -92,16 +90,14 @@ def _take(model: BaseAlgorithm, content: Any) -> None:
         raise ValueError("episodes without return or length")
     model.ep_info_buffer = deque(episodes, maxlen=model._stats_window_size)
     model.ep_success_buffer = deque(maxlen=model._stats_window_size)
-    normaliser = model.get_vec_normalize_env()
-    if normaliser is not None:
-        scale: Any = normaliser.ret_rms
+    for part, scale in _scales(model).items():
         for name, least in (("mean", -math.inf), ("var", 0.0), ("count", 0.0)):
-            found = content["rewards"][name].numpy()
+            found = content[part][name].numpy()
             if (
                 found.shape != np.shape(getattr(scale, name))
                 or not (np.isfinite(found) & (found >= least)).all()
             ):
-                raise ValueError(f"rewards.{name} = {shown(found)}")
+                raise ValueError(f"{part}.{name} = {shown(found)}")
             setattr(scale, name, found if found.ndim else found[()])
     buffer: Any = getattr(model, "replay_buffer", None)
     if buffer is not None:
@@ -114,6 +110,16 @@ def _take(model: BaseAlgorithm, content: Any) -> None:
         if not 0 <= replay["pos"] < buffer.buffer_size:
             raise ValueError(f"position {replay['pos']} in a replay buffer of {buffer.buffer_size}")
         buffer.pos, buffer.full = replay["pos"], replay["full"]
+
+
+def _scales(model: BaseAlgorithm) -> dict[str, Any]:
+    """Return the running means and variances of a learner, by name."""
+    normaliser = model.get_vec_normalize_env()
+    if normaliser is None:
+        return {}
+    return {"rewards": normaliser.ret_rms} | (
+        {"observations": normaliser.obs_rms} if normaliser.norm_obs else {}
+    )
 
 
 def _optimisers(model: BaseAlgorithm) -> dict[str, torch.optim.Optimizer]:

@@ -76,6 +76,11 @@ class MixedVecEnv(VecEnv):
             [info for part in infos for info in part],
         )
 
+    @property
+    def step_seconds(self) -> NDArray[np.float64]:
+        """Simulated time that the last step took in each environment, float64 (N,)."""
+        return np.concatenate([part.step_seconds for part in self.parts])
+
     def close(self) -> None:
         """Close all environments."""
         for part in self.parts:

@@ -43,6 +43,9 @@ class SB3VecEnv(VecEnv):
     Args:
         env: the vector environment, with ``autoreset_mode="SameStep"``.
 
+    Attributes:
+        step_seconds: simulated time that the last step took in each environment, float64 (N,).
+
     Raises:
         ConfigError: ``env`` has another type or autoreset mode.
     """
@@ -62,6 +65,7 @@ class SB3VecEnv(VecEnv):
         self._returns = np.zeros(self.num_envs)
         self._steps = np.zeros(self.num_envs, np.int64)
         self._made = time.monotonic()
+        self._clock = self.step_seconds = np.zeros(self.num_envs)
 
     # ------------------------------------------------------------ running
 
@@ -71,6 +75,7 @@ class SB3VecEnv(VecEnv):
         self._reset_seeds()
         self._reset_options()
         self.reset_infos = [{"time": float(t)} for t in info["time"]]
+        self._clock = info["time"].copy()
         self._returns[:] = 0.0
         self._steps[:] = 0
         found: VecEnvObs = observation
@@ -97,6 +102,8 @@ class SB3VecEnv(VecEnv):
         self._returns += rewards
         self._steps += 1
         done = terminated | truncated
+        now = np.where(done, info["final_info"]["time"], info["time"]) if done.any() else info["time"]
+        self.step_seconds, self._clock = now - self._clock, info["time"].copy()
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         if done.any():
             elapsed = round(time.monotonic() - self._made, 6)

@@ -43,7 +43,7 @@ from kvgym.kernels import (
     rounds_for,
     rule_memory,
 )
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, make_policy, register_policy, require
 
 RULES = ("auto", "ranked", "look_ahead")
 
@@ -123,21 +123,26 @@ class Clairvoyant(CompiledPolicy):
     )
     kernel = clairvoyant_kernel
 
-    def __init__(self, *, rule: str = "auto", passed: int = 0) -> None:
+    def __init__(self, *, rule: str = "auto", passed: int = 0, weights: str = "ranked") -> None:
         """Choose the rule.
 
         Args:
             rule: ``"ranked"``, ``"look_ahead"``, or ``"auto"``: look-ahead if all batches take equally long, else
                 ranked.
             passed: number of requests that do not fit and may be passed per decision, under ``"look_ahead"``.
+            weights: policy with the weights of the ranking: ``"ranked"``, or an agent with other weights of it, such as
+                ``"ranked_chat"``. No weights are best everywhere, so the value of knowing lengths is that of the best of
+                several.
 
         Raises:
-            ConfigError: an unknown rule, or ``passed`` is not a whole number >= 0.
+            ConfigError: an unknown rule, ``passed`` is not a whole number >= 0, or ``weights`` is no ranking.
         """
         require("rule", rule, rule in RULES, f"one of {', '.join(RULES)}")
         require("passed", passed, isinstance(passed, int) and passed >= 0, "a whole number >= 0")
-        self.rule, self.passed = rule, passed
-        self._ranking = Ranked()
+        self.rule, self.passed, self.weights = rule, passed, weights
+        ranking = make_policy(weights)
+        require("weights", weights, isinstance(ranking, Ranked), "ranked, or an agent with weights of it")
+        self._ranking: Any = ranking
 
     def _looks_ahead(self, system: SystemInfo) -> bool:
         return self.rule == "look_ahead" or (self.rule == "auto" and equally_long(system))

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -383,6 +384,20 @@ def test_wrong_shapes():
         ours.predict(x, action_masks=masks[:, ::2])
 
 
+def test_the_first_layer_takes_the_normalisation_of_observations():
+    envs = VecNormalize(make_env("admit_count", 8), norm_reward=False, clip_obs=1e6)
+    model = PPO("MlpPolicy", envs, n_steps=40, batch_size=320, seed=0, device="cpu")
+    model.learn(320)
+    plain, _ = observed("admit_count")
+    agent = export(model, arguments_of("admit_count"))
+    policy: Any = model.policy
+    with torch.no_grad():
+        standardised = torch.as_tensor(envs.normalize_obs(plain))
+        expected = policy.action_net(policy.mlp_extractor.policy_net(standardised)).numpy()
+    np.testing.assert_allclose(agent.logits(plain), expected, rtol=1e-3, atol=1e-4)
+    assert np.abs(envs.obs_rms.mean).max() > 0.1
+
+
 def test_export_errors():
     model = trained("ppo", "mlp", "admit_count")
     with pytest.raises(ConfigError, match="observation space"):
@@ -394,7 +409,9 @@ def test_export_errors():
     other = SAC("MlpPolicy", "Pendulum-v1", buffer_size=10, device="cpu")
     with pytest.raises(ConfigError, match="cannot export SAC"):
         export(other, arguments_of("admit_count"))
-    normalised = PPO("MlpPolicy", VecNormalize(make_env("admit_count", 1)), device="cpu")
+    config = EnvConfig.of(**arguments_of("admit_count"))
+    policy, kwargs = policy_for("slots", "ppo", config, **SIZES["slots"])
+    normalised = PPO(policy, VecNormalize(make_env("admit_count", 1)), policy_kwargs=kwargs, device="cpu")
     with pytest.raises(ConfigError, match="VecNormalize"):
         export(normalised, arguments_of("admit_count"))
     gelu = PPO(

@@ -116,7 +116,7 @@ def test_training_resumes_bit_by_bit_and_exports_what_it_trained(tmp_path):
 
 def test_the_export_reads_plain_observations(tmp_path):
     run = Run(make_training(TINY), tmp_path)
-    run.standardise()
+    run.prepare()
     for array in run.network.numbers:
         array += 0.01
     observation, _ = run.envs.reset(seed=1)
@@ -124,6 +124,24 @@ def test_the_export_reads_plain_observations(tmp_path):
     expected = np.clip(run.usual[0] + run.usual[1] * run.network.outputs(x)[0], -1, 1)
     np.testing.assert_allclose(run.agent().predict(observation)[0][:, 0], expected, atol=1e-6)
     assert run.spread.shape == (2,)
+
+
+def test_a_fit_starts_from_a_prediction_of_outputs(tmp_path):
+    env = {**TINY["env"], "num_requests": 30}
+    run = Run(
+        make_training({**TINY, "env": env, "inputs": ["asked.prompt"], "hidden": [8], "fit": 100}), tmp_path
+    )
+    run.prepare()
+    prompts, outputs = (
+        np.concatenate([getattr(table, name) for table in run.tables])
+        for name in ("prompt_len", "output_len")
+    )
+    x = (np.log2(1.0 + prompts) / 17 - run.centre) / run.spread
+    predicted = 8.0 + run.network.outputs(x[:, None])[0]
+    logs = np.log2(outputs)
+    assert np.mean((logs - predicted) ** 2) < 0.8 * logs.var()
+    assert predicted.mean() == pytest.approx(logs.mean(), abs=0.2)
+    assert Run(make_training(TINY), tmp_path / "plain").network.outputs(np.ones((1, 2)))[0] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ def test_every_id_of_the_registry_is_listed():
 @pytest.mark.parametrize("name", ["kvgym/AdmitEvict-v1", "kvgym/Flags-v1", "kvgym/Tokens-v1"])
 def test_the_second_version_observes_what_evicting_saves(name, small, equal):
     """The first version is equal except for the feature, and equal with it; masks do not change what actions do."""
+    assert EnvConfig.of(**gym.spec(name).kwargs).token_scale == "log"
+    small = {**small, "token_scale": "capacity"}
     old, new = (gym.make(version, **small) for version in (name.replace("-v1", "-v0"), name))
     asked = gym.make(name.replace("-v1", "-v0"), **small, features=["saved_duration"])
     without = gym.make(name, **small, features=[])

@@ -210,6 +210,9 @@ class EnvConfig(Description):
         horizon: seconds after which an episode is truncated; None = the scenario's, else ten times the nominal
             arrival span plus 600 s.
         stall_limit: consecutive decisions without a new token after which an episode is truncated.
+        token_scale: features of requests that are numbers of tokens: ``"capacity"``, x / capacity or x / (x + 64);
+            ``"log"``, log2(1 + x) / 17, and classes in ``information`` are observed one-hot. The part ``asked`` of
+            priority is always so.
         time_scale: scale of features that are times, seconds: x is observed as x / (x + scale).
         idle_time: longest wait of a worker with nothing to run, seconds; None = the duration of a smallest batch.
     """
@@ -249,6 +252,7 @@ class EnvConfig(Description):
     lifetimes: tuple[float, ...] = ()
     horizon: float | None = Field(default=None, gt=0)
     stall_limit: int = Field(default=2000, ge=1)
+    token_scale: Literal["capacity", "log"] = "capacity"
     time_scale: float = Field(default=10.0, gt=0)
     idle_time: float | None = Field(default=None, gt=0)
 

@@ -106,7 +106,8 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
           shorter the next batch gets without an active request; ``features=()`` omits it. Where actions choose
           requests to admit (AdmitCount, AdmitEvict, Flags), the mask excludes admitting nothing beside an empty worker;
           ``must_admit=False`` allows it. Where they are real numbers (Rank, RankScores, Tokens), they are float32
-          in [-1, 1]; ``unit_actions=False`` gives float64 in the kind's own units.
+          in [-1, 1]; ``unit_actions=False`` gives float64 in the kind's own units. All of these observe tokens of
+          requests as logarithms, and classes one-hot; ``token_scale="capacity"`` gives the features of v0.
         - v0: first version.
     """
 

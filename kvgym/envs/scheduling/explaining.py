@@ -55,6 +55,8 @@ def unit_of(meaning: str) -> str:
     """Return the unit of a normalised feature."""
     if meaning.startswith(("1 if", "1 for")):
         return "flag"
+    if "log2(1 + " in meaning:
+        return "logarithm"
     return "x / (x + scale)" if "(scale: " in meaning else "share"
 
 

@@ -19,13 +19,16 @@ from kvgym.envs.scheduling.revealed import (
     active_columns,
     cache_features,
     class_features,
+    few_tokens,
     moment_features,
     moment_size,
     queue_columns,
     saturate,
+    scaled,
     shows_cache,
     shows_saved,
     slack,
+    token_share,
     write_cache,
     write_classes,
     write_columns,
@@ -115,12 +118,12 @@ class Windows(Shown, Protocol):
 
 def queue_features(config: Shown) -> tuple[tuple[str, str], ...]:
     """Return name and meaning of every feature of a queue-window position."""
-    return QUEUE_FEATURES + queue_columns(config)
+    return scaled(QUEUE_FEATURES + queue_columns(config), config)
 
 
 def active_features(config: Shown) -> tuple[tuple[str, str], ...]:
     """Return name and meaning of every feature of an active-window position."""
-    return ACTIVE_FEATURES + active_columns(config)
+    return scaled(ACTIVE_FEATURES + active_columns(config), config)
 
 
 def observation_size(config: Windows) -> int:
@@ -254,10 +257,10 @@ def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_p
         peak = allocated(p, r.num_kv_tokens + r.num_prefill_left + left)
         row = out[at : at + s.queue_features]
         row[0] = np.float32(1.0)
-        row[1] = np.float32(r.num_prefill_left / capacity)
-        row[2] = np.float32(0.0) if left == UNKNOWN else np.float32(min(left / capacity, 1.0))
+        row[1] = token_share(e, r.num_prefill_left, capacity)
+        row[2] = np.float32(0.0) if left == UNKNOWN else token_share(e, left, capacity)
         row[3] = saturate(max(w.clock - r.arrival_time, 0.0), s.time_scale)
-        row[4] = np.float32(0.0) if left == UNKNOWN else np.float32(min(peak / capacity, 1.0))
+        row[4] = np.float32(0.0) if left == UNKNOWN else token_share(e, peak, capacity)
         shared = shared_hit(view_of(e.run, None, None), i)
         fits = has_room and e.episode.need + first_use(p, r) - shared <= p.kv_capacity
         row[5] = np.float32(1.0) if fits else np.float32(0.0)
@@ -291,10 +294,10 @@ def write_active(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_
         left = predicted_left(slot.predicted_len, slot.num_output_tokens)
         row = out[at : at + s.active_features]
         row[0] = np.float32(1.0)
-        row[1] = np.float32(allocated(e.run.problem, slot.num_kv_tokens) / capacity)
-        row[2] = np.float32(slot.num_prefill_left / capacity)
-        row[3] = saturate(slot.num_output_tokens, 64.0)
-        row[4] = np.float32(0.0) if left == UNKNOWN else saturate(left, 64.0)
+        row[1] = token_share(e, allocated(e.run.problem, slot.num_kv_tokens), capacity)
+        row[2] = token_share(e, slot.num_prefill_left, capacity)
+        row[3] = few_tokens(e, slot.num_output_tokens)
+        row[4] = np.float32(0.0) if left == UNKNOWN else few_tokens(e, left)
         row[5] = saturate(max(w.clock - r.arrival_time, 0.0), s.time_scale)
         last = r.arrival_time if np.isnan(slot.last_token_time) else slot.last_token_time
         row[6] = slack(last + r.slo - w.clock, s.duration_scale)

@@ -8,6 +8,8 @@ whole prefix cache, are blocks after future memory. The columns of ``rank`` come
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -55,6 +57,14 @@ SHOW = {
     "features": 256,
 }
 _OUTPUT, _INTERVAL, _CLASS, _PRIORITY, _SAVED, _RATES, _RANK, _CACHE, _FEATURES = SHOW.values()
+
+LOG_TOKENS = 512
+"""Bit of SETTINGS.show for tokens as logarithms."""
+
+HIGHEST = 17
+"""Logarithm to base 2 of 131,072 tokens, at which logarithmic features of tokens reach 1."""
+
+LOG = f"log2(1 + tokens) / {HIGHEST}"
 
 RULE_FEATURES: Features = (
     (
@@ -136,6 +146,15 @@ _ACTIVE_COLUMNS: dict[str, Features] = {
 }
 
 
+_TOKENS = (
+    "prompt", "predicted", "peak", "kv", "prefill_left", "generated", "predicted_left", "output_left", "low_left",
+    "high_left",
+)  # fmt: skip
+"""Features of a row that are numbers of tokens."""
+
+_ONE_HOT: Features = tuple((f"class_{k}", f"1 if its class is {k}") for k in range(MOST_CLASSES))
+
+
 class Shown(Protocol):
     """The options that determine the columns."""
 
@@ -149,10 +168,27 @@ class Shown(Protocol):
         """Names of the optional features."""
         ...
 
+    @property
+    def token_scale(self) -> str:
+        """How tokens are observed, ``"capacity"`` or ``"log"``."""
+        ...
+
 
 def _columns(table: dict[str, Features], config: Shown) -> Features:
     shown = {*config.information, *config.features}
+    if config.token_scale == "log":
+        table = {**table, "class": _ONE_HOT}
     return tuple(column for name, columns in table.items() if name in shown for column in columns)
+
+
+def scaled(columns: Features, config: Shown) -> Features:
+    """Return features of a row with their meanings under the configuration's scale of tokens."""
+    if config.token_scale != "log":
+        return columns
+    return tuple(
+        (name, re.sub(r" / capacity$| \(scale: 64\)$", f", {LOG}", meaning) if name in _TOKENS else meaning)
+        for name, meaning in columns
+    )
 
 
 def queue_columns(config: Shown) -> Features:
@@ -192,7 +228,8 @@ def cache_features(config: Shown) -> Features:
 
 def show_bits(config: Shown) -> int:
     """Return SETTINGS.show."""
-    return sum(bit for name, bit in SHOW.items() if name in (*config.information, *config.features))
+    bits = sum(bit for name, bit in SHOW.items() if name in (*config.information, *config.features))
+    return bits | (LOG_TOKENS if config.token_scale == "log" else 0)
 
 
 def columns_size(config: Shown, num_requests: int) -> int:
@@ -232,12 +269,30 @@ def slack(x: float, scale: float) -> Any:
     return saturate_signed(x, scale)
 
 
+@jit_inline
+def log_share(tokens: int) -> Any:
+    """Return log2(1 + tokens) / HIGHEST, at most 1."""
+    return np.float32(min(math.log2(1.0 + tokens) / HIGHEST, 1.0))
+
+
+@jit_inline
+def token_share(e: Env, tokens: int, capacity: float) -> Any:
+    """Return tokens as a share of the capacity, or as a logarithm; at most 1."""
+    return log_share(tokens) if e.settings.show & LOG_TOKENS else np.float32(min(tokens / capacity, 1.0))
+
+
+@jit_inline
+def few_tokens(e: Env, tokens: int) -> Any:
+    """Return tokens as a fraction (scale 64), or as a logarithm."""
+    return log_share(tokens) if e.settings.show & LOG_TOKENS else saturate(float(tokens), 64.0)
+
+
 @jit
-def left_of(length: int, num_output_tokens: int) -> Any:
-    """Return the tokens left of an output length, at least 1, as a fraction (scale 64); 0 for unknown."""
+def left_of(e: Env, length: int, num_output_tokens: int) -> Any:
+    """Return the tokens left of an output length, at least 1, see :func:`few_tokens`; 0 for unknown."""
     if length == UNKNOWN:
         return np.float32(0.0)
-    return saturate(float(max(length - num_output_tokens, 1)), 64.0)
+    return few_tokens(e, max(length - num_output_tokens, 1))
 
 
 @jit
@@ -257,13 +312,17 @@ def write_columns(e: Env, i: int, num_output_tokens: int, out: Any, at: int) -> 
     """
     show, r = e.settings.show, e.run.requests[i]
     if show & _OUTPUT:
-        out[at] = left_of(r.output_len, num_output_tokens)
+        out[at] = left_of(e, r.output_len, num_output_tokens)
         at += 1
     if show & _INTERVAL:
-        out[at] = left_of(r.predicted_low, num_output_tokens)
-        out[at + 1] = left_of(r.predicted_high, num_output_tokens)
+        out[at] = left_of(e, r.predicted_low, num_output_tokens)
+        out[at + 1] = left_of(e, r.predicted_high, num_output_tokens)
         at += 2
-    if show & _CLASS:
+    if show & _CLASS and show & LOG_TOKENS:
+        for k in range(MOST_CLASSES):
+            out[at + k] = np.float32(1.0) if r.class_id == k else np.float32(0.0)
+        at += MOST_CLASSES
+    elif show & _CLASS:
         out[at] = np.float32(0.0) if r.class_id == UNKNOWN else saturate(r.class_id + 1.0, 4.0)
         at += 1
     if show & _PRIORITY:

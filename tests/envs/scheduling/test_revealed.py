@@ -8,6 +8,7 @@ from gymnasium.utils.env_checker import check_env
 
 import kvgym
 from kvgym.envs.agents import AgentPolicy
+from kvgym.envs.scheduling import observations as observations_module
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.revealed import FEATURES, INFORMATION, MOST_CLASSES, SHOW
@@ -147,6 +148,34 @@ def test_columns_by_hand():
     assert found["active.0.saved_duration"] == pytest.approx(saved / (saved + smallest), rel=0.02)
     assert found["active.0.output_left"] == pytest.approx((5 - made) / (69 - made))
     assert found["active.0.high_left"] == pytest.approx((7 - made) / (71 - made))
+
+
+def test_tokens_as_logarithms_and_classes_one_hot_by_hand():
+    """Memory 60, every prompt has 4 tokens and every output 5; the second request has the class 1."""
+    workload = WORKLOAD | {"predictions": {"kind": "interval", "bounds": [2, 7]}}
+    information = ["true_length", "length_interval", "class"]
+    env = make("class", workload, information=information, token_scale="log")
+    names = spaces.feature_names(env.config)
+    env.reset(options={"workload_seed": 3})
+    share = lambda tokens: pytest.approx(np.log2(1 + tokens) / 17)  # noqa: E731
+
+    def found():
+        return dict(zip(names, env.episodes.observations[0].tolist(), strict=True))
+
+    first, row = int(env.episodes.slots[0].table.class_id[0]), found()
+    assert [row[f"queue.0.{name}"] for name in ("prompt", "output_left", "low_left", "high_left")] == [
+        share(tokens) for tokens in (4, 5, 2, 7)
+    ]
+    assert [row[f"queue.0.class_{k}"] for k in range(MOST_CLASSES)] == [
+        k == first for k in range(MOST_CLASSES)
+    ]
+    while env.view.num_active < 1 or env.view.active.num_output_tokens[-1] == 0:
+        env.step(1 if env.action_masks()[1] else 0)
+    active, row = env.view.active, found()
+    assert row["active.0.kv"] == share(active.num_kv_tokens[-1])
+    assert row["active.0.generated"] == share(active.num_output_tokens[-1])
+    meanings = dict(observations_module.queue_features(env.config))
+    assert meanings["prompt"] == "tokens to prefill, log2(1 + tokens) / 17"
 
 
 def test_dict_has_a_key_for_classes():

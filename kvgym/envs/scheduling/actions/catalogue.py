@@ -100,6 +100,7 @@ _CHANGES: dict[str, Any] = {
     "features": ("observes how much time evicting each active request saves", ("saved_duration",)),
     "must_admit": ("masks admitting nothing beside an empty worker", True),
     "unit_actions": ("float32 actions in [-1, 1]", True),
+    "token_scale": ("observes tokens of requests as logarithms, and classes one-hot", "log"),
 }
 """Changes of the second versions: what they are, for listings, and the value of the argument."""
 
@@ -116,21 +117,21 @@ BUILT_IN: dict[str, ActionEntry] = {
         f"{_AT}.one_at_a_time:AdmitEvict",
         "admit one waiting request, evict one active request, or run the batch (Discrete)",
         _STEPS,
-        _second("kvgym/AdmitEvict-v1", "features", "must_admit"),
+        _second("kvgym/AdmitEvict-v1", "features", "must_admit", "token_scale"),
     ),
     "admit_count": ActionEntry(
         "kvgym/AdmitCount-v0",
         f"{_AT}.count:AdmitCount",
         "how many requests to admit from the front of the queue window (Discrete)",
         _STEPS,
-        _second("kvgym/AdmitCount-v1", "must_admit"),
+        _second("kvgym/AdmitCount-v1", "must_admit", "token_scale"),
     ),
     "flags": ActionEntry(
         "kvgym/Flags-v0",
         f"{_AT}.flags:Flags",
         "admit and evict flags for the queue and active windows (MultiBinary)",
         _STEPS,
-        _second("kvgym/Flags-v1", "features", "must_admit"),
+        _second("kvgym/Flags-v1", "features", "must_admit", "token_scale"),
     ),
     "keep": ActionEntry(
         "kvgym/Cache-v0",
@@ -149,14 +150,14 @@ BUILT_IN: dict[str, ActionEntry] = {
         f"{_AT}.rank:Rank",
         "weights of the scores of the scheduler ranked (Box)",
         _HELD_STEPS,
-        _second("kvgym/Rank-v1", "unit_actions"),
+        _second("kvgym/Rank-v1", "unit_actions", "token_scale"),
     ),
     "rank_scores": ActionEntry(
         "kvgym/RankScores-v0",
         f"{_AT}.rank:RankScores",
         "additions to the scores that ranked gives the requests of both windows (Box)",
         _STEPS,
-        _second("kvgym/RankScores-v1", "unit_actions"),
+        _second("kvgym/RankScores-v1", "unit_actions", "token_scale"),
     ),
     "priority": ActionEntry(
         "kvgym/Priority-v0",
@@ -169,7 +170,7 @@ BUILT_IN: dict[str, ActionEntry] = {
         f"{_AT}.tokens:Tokens",
         "tokens for every request of both windows, orders, and waiting: everything a policy can decide (Box)",
         _STEPS,
-        _second("kvgym/Tokens-v1", "features", "unit_actions"),
+        _second("kvgym/Tokens-v1", "features", "unit_actions", "token_scale"),
     ),
 }
 """The kinds of action of the library, by name."""

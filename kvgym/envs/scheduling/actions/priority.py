@@ -35,14 +35,19 @@ from kvgym.envs.scheduling.actions.kind import (
 from kvgym.envs.scheduling.actions.rank import write_ones
 from kvgym.envs.scheduling.components import ObservationPart, observation_kernel
 from kvgym.envs.scheduling.opening import open_environment
-from kvgym.envs.scheduling.revealed import COLUMNS, saturate, slack, write_feature_columns
+from kvgym.envs.scheduling.revealed import (
+    COLUMNS,
+    HIGHEST,
+    LOG,
+    log_share,
+    saturate,
+    slack,
+    write_feature_columns,
+)
 from kvgym.envs.scheduling.tables import MOST_CLASSES, Env
 from kvgym.envs.scheduling.window import is_sorted, window_insert, window_remove
 from kvgym.policy import Policy, SystemInfo
 from kvgym.simulator.tables import UNKNOWN, WAITING
-
-HIGHEST = 17
-"""Largest answer: 2^17 = 131,072 tokens."""
 
 USUAL, USUAL_CHANGE = 8.0, 1.0
 """Answer from which agents start, 256 tokens, and its typical change."""
@@ -136,12 +141,6 @@ def apply(where: Any, action: Any) -> int:
     return COMPLETE
 
 
-@jit_inline
-def log_share(tokens: int) -> Any:
-    """Return log2(1 + tokens) / HIGHEST, at most 1."""
-    return np.float32(min(math.log2(1.0 + tokens) / HIGHEST, 1.0))
-
-
 @observation_kernel
 def write_asked(where: Any, out: Any) -> None:
     """Write what is known of the request that is asked for."""
@@ -200,17 +199,15 @@ def write_asked_columns(where: Any, out: Any) -> None:
         write_feature_columns(e, i, out, 0)
 
 
-_LOG = f"log2(1 + tokens) / {HIGHEST}"
-
 ASKED_PART = ObservationPart(
     "asked",
     write_asked,
     (
-        ("prompt", f"tokens of its prompt, {_LOG}"),
+        ("prompt", f"tokens of its prompt, {LOG}"),
         ("arrives", "1 if it has just arrived, 0 if it is asked for again"),
-        ("generated", f"output tokens generated, {_LOG}; 0 when it arrives"),
+        ("generated", f"output tokens generated, {LOG}; 0 when it arrives"),
         ("cached", "share of its prompt that is in the prefix cache"),
-        ("predicted", f"its predicted output, {_LOG}: the workload's, later the latest answer; 0 without"),
+        ("predicted", f"its predicted output, {LOG}: the workload's, later the latest answer; 0 without"),
         ("ttft_slack", "time left to its TTFT target (scale: time_scale), in (-1, 1); 1 without a target"),
         *((f"class_{k}", f"1 if its class is {k}") for k in range(MOST_CLASSES)),
     ),
