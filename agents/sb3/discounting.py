@@ -87,10 +87,11 @@ def discount_by_time(model: BaseAlgorithm, per_second: float) -> None:
         ConfigError: another algorithm, other environments, or a wrong γ.
     """
     real_number(per_second, "per_second", "a number in (0, 1]", lambda x: 0 < x <= 1)
+    learner: Any = model
     envs: Any = model.get_env()
     while isinstance(envs, VecEnvWrapper):
         envs = envs.venv
-    buffer: Any = getattr(model, "rollout_buffer", None)
+    buffer: Any = getattr(learner, "rollout_buffer", None)
     if type(buffer) not in _KINDS or not isinstance(envs, SB3VecEnv | MixedVecEnv):
         raise ConfigError(
             f"discount by time is for PPO, A2C and MaskablePPO with environments of make_sb3_env; got "
@@ -101,4 +102,4 @@ def discount_by_time(model: BaseAlgorithm, per_second: float) -> None:
         gae_lambda=buffer.gae_lambda, gamma=buffer.gamma, n_envs=buffer.n_envs,
     )  # fmt: skip
     timed.envs, timed.per_second = envs, per_second
-    model.rollout_buffer = timed
+    learner.rollout_buffer = timed

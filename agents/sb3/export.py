@@ -65,7 +65,7 @@ def export(
     if config.observation != "flat":
         raise ConfigError(f"exported agents read flat observations, this one {shown(config.observation)}")
     normaliser = model.get_vec_normalize_env()
-    standardised = normaliser is not None and normaliser.norm_obs
+    standardised = normaliser if normaliser is not None and normaliser.norm_obs else None
     policy: Any = model.policy.q_net if isinstance(model, DQN) else model.policy
     space: Any = model.action_space
     flags = isinstance(space, gym.spaces.MultiBinary)
@@ -98,7 +98,7 @@ def export(
     if isinstance(head, Around):
         common |= {"centre": _floats(head.centre.cpu()), "spread": _floats(head.spread.cpu())}
         head = head.inner
-    if standardised and not isinstance(extractor, FlattenExtractor):
+    if standardised is not None and not isinstance(extractor, FlattenExtractor):
         raise ConfigError(
             "this model uses VecNormalize for observations, which only mlp networks can take into their first layer; "
             "train with norm_obs=False"
@@ -132,9 +132,9 @@ def export(
     arrays: dict[str, Array] = {}
     for i, layer in enumerate(linear):
         arrays |= _arrays(layer, f"layer.{i}.")
-    if standardised:
-        scale: Any = normaliser.obs_rms
-        weight = arrays["layer.0.weight"] / np.sqrt(scale.var + normaliser.epsilon)
+    if standardised is not None:
+        scale: Any = standardised.obs_rms
+        weight = arrays["layer.0.weight"] / np.sqrt(scale.var + standardised.epsilon)
         arrays["layer.0.bias"] = (arrays["layer.0.bias"] - weight @ scale.mean).astype(np.float32)
         arrays["layer.0.weight"] = weight.astype(np.float32)
     return NumpyModel(header, {**arrays, **noise})

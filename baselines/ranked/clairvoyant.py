@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from kvgym.baselines.ranked.layout import CERTAIN
 from kvgym.baselines.ranked.scheduler import Ranked, rank_all
+from kvgym.errors import ConfigError, shown
 from kvgym.kernels import (
     WAITING,
     RuleDecision,
@@ -123,26 +124,27 @@ class Clairvoyant(CompiledPolicy):
     )
     kernel = clairvoyant_kernel
 
-    def __init__(self, *, rule: str = "auto", passed: int = 0, weights: str = "ranked") -> None:
+    def __init__(self, *, rule: str = "auto", passed: int = 0, ranking: str = "ranked") -> None:
         """Choose the rule.
 
         Args:
             rule: ``"ranked"``, ``"look_ahead"``, or ``"auto"``: look-ahead if all batches take equally long, else
                 ranked.
             passed: number of requests that do not fit and may be passed per decision, under ``"look_ahead"``.
-            weights: policy with the weights of the ranking: ``"ranked"``, or an agent with other weights of it, such as
-                ``"ranked_chat"``. No weights are best everywhere, so the value of knowing lengths is that of the best of
+            ranking: policy with the weights of the ranking: ``"ranked"``, or an agent with other weights of it, such as
+                ``"ranked_chat"``. No weights are best everywhere: the value of knowing lengths is that of the best of
                 several.
 
         Raises:
-            ConfigError: an unknown rule, ``passed`` is not a whole number >= 0, or ``weights`` is no ranking.
+            ConfigError: an unknown rule, ``passed`` is not a whole number >= 0, or ``ranking`` is no such policy.
         """
         require("rule", rule, rule in RULES, f"one of {', '.join(RULES)}")
         require("passed", passed, isinstance(passed, int) and passed >= 0, "a whole number >= 0")
-        self.rule, self.passed, self.weights = rule, passed, weights
-        ranking = make_policy(weights)
-        require("weights", weights, isinstance(ranking, Ranked), "ranked, or an agent with weights of it")
-        self._ranking: Any = ranking
+        self.rule, self.passed, self.ranking = rule, passed, ranking
+        made = make_policy(ranking)
+        if not isinstance(made, Ranked):
+            raise ConfigError(f"ranking = {shown(ranking)}; expected ranked, or an agent with weights of it")
+        self._ranking = made
 
     def _looks_ahead(self, system: SystemInfo) -> bool:
         return self.rule == "look_ahead" or (self.rule == "auto" and equally_long(system))

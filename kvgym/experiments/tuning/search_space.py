@@ -33,7 +33,7 @@ SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     "clairvoyant": {
         "rule": ("ranked", "look_ahead"),
         "passed": (0, 1, 8),
-        "weights": ("ranked", "ranked_latency", "ranked_chat", "ranked_documents", "ranked_slo"),
+        "ranking": ("ranked", "ranked_latency", "ranked_chat", "ranked_documents", "ranked_slo"),
     },
     "dist_serve": {"decodes": (None, 8, 16, 32, 64, 128, 256)},
     "fcfs": {"protection": (*_MARGINS, 0.4, 0.5)},

@@ -67,7 +67,7 @@ def test_batch_times_choose_the_rule():
     table = requests().faster(20.0)
     assert mean(UNIT, table, "clairvoyant") == mean(UNIT, table, "clairvoyant:rule=look_ahead")
     assert mean(AFFINE, table, "clairvoyant") == mean(AFFINE, table, "clairvoyant:rule=ranked")
-    assert mean(AFFINE, table, "clairvoyant:weights=ranked_chat") != mean(AFFINE, table, "clairvoyant")
+    assert mean(AFFINE, table, "clairvoyant:ranking=ranked_chat") != mean(AFFINE, table, "clairvoyant")
     assert mean(AFFINE, table, "clairvoyant") != mean(AFFINE, table, "clairvoyant:rule=look_ahead")
 
 
@@ -81,8 +81,8 @@ def test_workers_of_both_kinds():
 def test_wrong_hyperparameters_are_refused():
     with pytest.raises(ConfigError, match="rule = 'best'; expected one of auto, ranked, look_ahead"):
         make_policy("clairvoyant", rule="best")
-    with pytest.raises(ConfigError, match="weights = 'fcfs'; expected ranked, or an agent"):
-        make_policy("clairvoyant", weights="fcfs")
+    with pytest.raises(ConfigError, match="ranking = 'fcfs'; expected ranked, or an agent"):
+        make_policy("clairvoyant", ranking="fcfs")
     with pytest.raises(ConfigError, match="passed = -1; expected a whole number"):
         make_policy("clairvoyant", passed=-1)
 
