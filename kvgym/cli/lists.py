@@ -207,13 +207,21 @@ def engine_rows(full: bool) -> dict[str, tuple[str, ...]]:
     }
 
 
-def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
-    """Return headings and rows of one list; ``full`` adds columns that do not fit a terminal."""
+def listing(
+    what: str, *, full: bool = False, brief: bool = False
+) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
+    """Return headings and rows of one list.
+
+    Args:
+        what: one of :data:`LISTS`.
+        full: add columns that do not fit a terminal.
+        brief: leave out figures of hardware, for which all of its tables have to be read.
+    """
     if what == "policies":
         rows = policy_rows()
         shown = len(POLICY_HEADINGS) if full else 2
         return POLICY_HEADINGS[:shown], {name: row[: shown - 1] for name, row in rows.items()}
-    if what == "hardware":
+    if what == "hardware" and not brief:
         return HARDWARE_HEADINGS, hardware_rows()
     if what == "models":
         return (*MODEL_HEADINGS, *(("source",) if full else ())), model_rows(full)
@@ -235,6 +243,10 @@ def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[st
         from kvgym.experiments.scenario import scenario_names
 
         lines = scenario_names()
+    elif what == "hardware":
+        from kvgym.batch_time.deployments.load import hardware_names
+
+        lines = hardware_names()
     elif what == "agents":
         from kvgym.agents.library import agent_names
 

@@ -42,7 +42,7 @@ def list_(
         raise UnknownNameError("list", what, LISTS)
     for chosen in LISTS[:SHOWN] if what is None else (what,):
         tables = (
-            [(chosen.capitalize(), *listing(chosen, full=markdown))]
+            [(chosen.capitalize(), *listing(chosen, full=markdown, brief=what is None))]
             if name is None
             else details(chosen, name)
         )
