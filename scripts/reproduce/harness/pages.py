@@ -68,7 +68,7 @@ def experiment_block(paper: Paper, experiment: Experiment, outcome: Outcome) -> 
     parts = [
         f"## {experiment.title}",
         f"{experiment.source}. `python scripts/reproduce {paper.name} --only {experiment.name}`",
-        _table(FINDINGS, _findings(outcome.findings)),
+        findings_table(outcome.findings),
     ]
     files = {id(table): file for file, table in csv_files(paper, experiment, outcome).items()}
     for table in outcome.tables:
@@ -77,7 +77,7 @@ def experiment_block(paper: Paper, experiment: Experiment, outcome: Outcome) -> 
             parts.append(f"{caption}[{len(table.rows)} rows as CSV](../{file})")
         else:
             parts += [table.caption] if table.caption else []
-            parts.append(_table(table.head, table.rows))
+            parts.append(markdown_rows(table.head, table.rows))
     if experiment.draw is not None:
         parts.append(f"![{experiment.title}](../{picture(paper, experiment)})")
     return "\n\n".join(part.strip() for part in parts)
@@ -100,10 +100,10 @@ def matrix_block(paper: Paper, outcomes: Mapping[str, Outcome], before: str) -> 
         if experiment.name in outcomes:
             where = f"[{experiment.source}](reproductions/{paper.page}#{anchor(experiment)})"
             rows = [(where, *_cells(row)[:-1]) for row in outcomes[experiment.name].findings]
-            lines += _table(MATRIX, rows).splitlines()[2:]
+            lines += markdown_rows(MATRIX, rows).splitlines()[2:]
         else:
             lines += kept.get(anchor(experiment), [])
-    head = _table(MATRIX, []).splitlines()
+    head = markdown_rows(MATRIX, []).splitlines()
     return "\n".join([f"### [{paper.title}](reproductions/{paper.page})", "", *head, *lines])
 
 
@@ -115,7 +115,7 @@ def summary_block(matrix: str) -> str:
         title, _, rest = block.partition("\n")
         counts = [len(re.findall(rf"\| {verdict.value} \|$", rest, re.MULTILINE)) for verdict in Verdict]
         rows.append([title, str(sum(counts)), *map(str, counts)])
-    return _table(["paper", "claims", *(verdict.value for verdict in Verdict)], rows)
+    return markdown_rows(["paper", "claims", *(verdict.value for verdict in Verdict)], rows)
 
 
 def write_all(docs: Path, paper: Paper, experiment: Experiment, outcome: Outcome) -> None:
@@ -157,7 +157,8 @@ def anchor(experiment: Experiment) -> str:
     return re.sub(r"[^\w\- ]", "", experiment.title.lower()).replace(" ", "-")
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
     for row in rows:
         if len(row) != len(head):
             raise ValueError(f"a row has {len(row)} cells, the table's head {len(head)}: {row}")
@@ -172,13 +173,13 @@ def _csv(table: Table) -> str:
     return text.getvalue()
 
 
-def _findings(rows: Sequence[Finding]) -> list[tuple[str, ...]]:
-    """Return the rows of a page's table of findings; a reason equal to the one above is not repeated."""
+def findings_table(rows: Sequence[Finding]) -> str:
+    """Return a page's table of findings; a reason equal to the one above is not repeated."""
     cells = [_cells(row) for row in rows]
     for above, row in enumerate(rows[1:]):
         if row.why and row.why == rows[above].why:
             cells[above + 1] = (*cells[above + 1][:-1], "as above")
-    return cells
+    return markdown_rows(FINDINGS, cells)
 
 
 def _cells(row: Finding) -> tuple[str, ...]:
