@@ -161,7 +161,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
         if points:
             axes.plot(*zip(*points, strict=True), color=color, marker="o", label=READINGS[name].text)
     axes.plot(data["epsilons"], lines["literal"]["FCFS"], color="black", linestyle="--", label="FCFS")
-    axes.set(xlabel="ε", ylabel="MC-SF: mean latency of the seeds that end (s)")
+    axes.set(xlabel="ε", ylabel="MC-SF: mean of seeds that end (s)")
     axes.legend(fontsize=8)
     return figure
 
