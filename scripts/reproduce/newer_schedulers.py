@@ -1,6 +1,6 @@
 """Compare the newer schedulers with `ranked` and FCFS, and try their published claims: the tables of their page.
 
-    python scripts/reproduce/newer_schedulers.py --azure azure.csv --mooncake mooncake.jsonl    an hour on one core
+    python scripts/reproduce/newer_schedulers.py --azure azure.csv --mooncake mooncake.jsonl    minutes
     python scripts/reproduce/newer_schedulers.py --only mooncake --mooncake mooncake.jsonl --policies fcfs,vtc
     python scripts/reproduce/newer_schedulers.py --kept                                         write the page again
 
@@ -309,8 +309,8 @@ def claims(f: Mapping[str, Interval], seeds: int) -> list[Finding]:
                 f"{shown(gains[1])} and {shown(gains[3])}. Service difference {shown(services[0])} and "
                 f"{shown(services[1])} tokens, `vtc` {shown(services[2])}, `lpm` {shown(services[3])}",
                 verdict_of(gains[0], 2.87),
-                "Eight clients with 16 documents of 3,000 tokens each, of which the cache holds a third. The difference "
-                "counts whole prompts, `dlpm` only what is computed.",
+                "Eight clients with 16 documents of 3,000 tokens each, of which the cache holds a third. The "
+                "difference counts whole prompts, `dlpm` only what is computed.",
                 condition="on a workload of ours, near the largest published gain",
             )
         )
