@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 PAPERS = ("mc_sf", "wait", "slai", "flow", "stab")
+ONE_SEED = ("ten-segments",)  # a run takes minutes
 MATPLOTLIB = "3.11"  # that drew the pictures; others draw some pixels differently
 
 
@@ -128,7 +129,8 @@ def test_claims_have_figures_seeds_and_reasons(outcomes, name):
         assert outcome.findings, experiment
         for row in outcome.findings:
             assert all((row.claim, row.published, row.ours)), experiment
-            assert row.seeds == "–" or int(row.seeds) >= 1, f"{experiment}: {row.claim}"
+            few = experiment in ONE_SEED
+            assert row.seeds == "–" or int(row.seeds) >= (1 if few else 5), f"{experiment}: {row.claim}"
             assert row.why or row.verdict.value == "reproduced", f"{experiment}: {row.claim} has no reason"
 
 

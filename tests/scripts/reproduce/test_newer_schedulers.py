@@ -40,11 +40,11 @@ def test_the_page_is_made_from_stored_figures_alone(newer, figures, reproduce, t
 def test_every_policy_is_on_every_workload(newer, figures):
     assert set(figures["tables"]) == set(newer.WORKLOADS)
     for rows in figures["tables"].values():
-        assert {row["policy"] for row in rows} <= {
-            spec for name in newer.SETTINGS for spec in newer.specs_of(name)
-        }
         assert {row["policy"].partition(":")[0] for row in rows} == set(newer.SETTINGS)
-        assert all(row["seeds"] >= 5 for row in rows)
+        for row in rows:
+            name = row["policy"].partition(":")[0]
+            assert row["policy"] in (newer.specs_of(name) if "ttft_mean" in row else [name])  # livelock
+            assert row["seeds"] >= 5
 
 
 def test_verdicts_by_hand(newer):

@@ -144,7 +144,7 @@ def _of_tokens(
         Finding(
             "P99 TBT of paying users keeps to 0.1 s up to the capacity (7a)",
             "tail TBT is met",
-            f"{short(paying[DYNAMIC][most], 3)} s at {rates[most]:g}/s",
+            f"{short(paying[DYNAMIC][most], 4)} s at {rates[most]:g}/s",
             Verdict.CONDITIONS if kept else Verdict.NOT_REPRODUCED,
             f"over tokens. Of paying requests a share of {short(met)} has every gap within 0.1 s there; under "
             f"Sarathi FCFS, at its own, {short(data.at(FCFS, capacity[FCFS], 'tbt_met_paying'))}",
