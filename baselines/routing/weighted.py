@@ -64,6 +64,8 @@ WEIGHTS: tuple[Weight, ...] = (
         "- prefill · h: the prefill time that the prefix cache saves"),
     Weight("uncached", 0.0, 0.3, -5.0, 10.0, meaning=
         "prefill · (s - h): the prefill time of the request"),
+    Weight("uncached_delay", 0.0, 0.05, -1.0, 5.0, meaning=
+        "prefill · (s - h) · n: its delay of the worker's requests, which LMetric takes alone"),
 )  # fmt: skip
 """The weights of the terms, in the order in which the kernel reads them."""
 
@@ -122,9 +124,10 @@ def weighted_kernel(view: RouterView, params: Any, state: Any) -> int:
             + params[10] * active * (p.batch_decode + p.batch_context * tokens)
             + params[11] * batch
         )
-        if params[12] != 0.0 or params[13] != 0.0:
+        if params[12] != 0.0 or params[13] != 0.0 or params[14] != 0.0:
             hit = hit_of(view, k)
-            score += p.batch_prefill * (params[13] * (r.prompt_len - hit) - params[12] * hit)
+            uncached = (params[13] + params[14] * count) * (r.prompt_len - hit)
+            score += p.batch_prefill * (uncached - params[12] * hit)
         if score < least:
             best, least = k, score
     return int(best)
@@ -165,5 +168,5 @@ class Weighted(CompiledRouter):
         return WEIGHTS
 
     def params(self) -> NDArray[np.float64]:
-        """Return the weights, float64 (14,)."""
+        """Return the weights, float64 (15,)."""
         return self._given

@@ -56,6 +56,7 @@ BY_HAND = {
     # Of 30 prompt tokens worker 0 has 20 in its prefix cache, and worker 1 has 10.
     "cached": (-0.05 * 20, -0.1 * 10),
     "uncached": (0.05 * 10, 0.1 * 20),
+    "uncached_delay": (0.05 * 10 * 9, 0.1 * 20 * 3),
 }
 
 
