@@ -7,11 +7,10 @@ import platform
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvgym.benchmark.entries import Entry
 from kvgym.benchmark.scoring import Scores, interval_of, scores_of
 from kvgym.benchmark.tasks import SUITE, Suite, Task, load_suite
 from kvgym.errors import ConfigError, KVGymError
@@ -25,6 +24,9 @@ from kvgym.utils.files import write_text
 from kvgym.utils.reading import parse_json, read_bytes
 from kvgym.version import __version__
 from kvgym.workloads.table import RequestTable
+
+if TYPE_CHECKING:
+    from kvgym.benchmark.entries import Entry  # it loads agents
 
 FORMAT = "kvgym-benchmark-result"
 

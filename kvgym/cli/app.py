@@ -30,6 +30,7 @@ COMMANDS = {
     "train": "Train an agent; follow it with kvgym watch --training FOLDER or tensorboard --logdir FOLDER.",
     "curve": "Show the learning curves of training runs as a table and a picture.",
     "benchmark": "Score schedulers, routers and agents on the tasks of the benchmark.",
+    "export-dataset": "Write episodes of a scheduler or an agent as a Minari dataset, for offline learning.",
     "judge": "Score a policy or router in a file on validation seeds; print a verdict as JSON.",
     "evaluate": "Compare a learned agent with baselines on held-out seeds, paired by seed.",
     "tune": "Search hyperparameters of schedulers on training seeds.",
@@ -47,7 +48,9 @@ COMMANDS = {
 Python uses the name already), in ``kvgym/cli/commands`` or the package of its family. The module is loaded only when
 the command is called."""
 
-FAMILIES = dict.fromkeys(("train", "curve", "benchmark", "judge", "evaluate", "tune"), "learning.")
+FAMILIES = dict.fromkeys(
+    ("train", "curve", "benchmark", "judge", "evaluate", "export-dataset", "tune"), "learning."
+)
 """Packages of commands, by command."""
 
 _STYLE: dict[str, Any] = {

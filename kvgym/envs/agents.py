@@ -142,7 +142,7 @@ def play(
     if not within_actions:
         return _play_unlimited(env, policy, workload_seed)
     try:
-        return _play_by_actions(env, policy, workload_seed)
+        return play_by_actions(env, policy, workload_seed)
     except NotExpressibleError as error:
         raise NotExpressibleError(f"{error}; or play(..., within_actions=False) needs no actions") from None
 
@@ -162,11 +162,15 @@ def _play_unlimited(env: ServingEnv, policy: Policy, seed: int) -> tuple[Simulat
     return result, total
 
 
-def _play_by_actions(env: ServingEnv, policy: Policy, workload_seed: int) -> tuple[SimulationResult, float]:
+def play_by_actions(
+    env: ServingEnv, policy: Policy, workload_seed: int, *, through: gym.Env[Any, Any] | None = None
+) -> tuple[SimulationResult, float]:
+    """Carry out a policy's decisions by actions, see :func:`play`; steps a wrapper of the environment if given."""
+    outer = env if through is None else through
     missing = policy.info.needs - set(env.config.information)
     if missing:
         raise NotExpressibleError(f"{policy.info.name} needs {sorted(missing)}; add them to information")
-    env.reset(seed=workload_seed, options={"workload_seed": workload_seed})
+    outer.reset(seed=workload_seed, options={"workload_seed": workload_seed})
     table = env.episodes.slots[0].table
     assert table is not None
     known = policy.info.needs | (policy.info.uses & set(env.config.information))
@@ -177,8 +181,8 @@ def _play_by_actions(env: ServingEnv, policy: Policy, workload_seed: int) -> tup
         with calling(policy, "policy", "schedule"):
             decision = policy.schedule(env.view)
         for action in action_of(env, decision):
-            _, reward, terminated, truncated, _ = env.step(action)
-            total += reward
+            _, reward, terminated, truncated, _ = outer.step(action)
+            total += float(reward)
             ended = terminated or truncated
     return env.result(), total
 

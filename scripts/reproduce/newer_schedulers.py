@@ -110,7 +110,7 @@ def documents(count: int) -> Scenario:
 
 
 def with_clients(table: RequestTable) -> RequestTable:
-    """Return requests whose client is the outermost of their prefixes."""
+    """Return requests; the client of each is the outermost of its prefixes."""
     assert table.hashes is not None
     first = [table.hashes.row(k)[0] for k in range(len(table))]
     return replace(table, client_id=np.unique(first, return_inverse=True)[1].astype(np.int32))

@@ -24,6 +24,13 @@ def test_the_plain_rule_scores_nothing_and_gives_the_frozen_values(tmp_path):
     assert BenchmarkResult.load(tmp_path / "fcfs.json") == result
 
 
+def test_evolved_and_numpy_agents_give_the_same_bits_in_every_number_of_processes():
+    agents = [load_entry(name) for name in ("ranked_latency", "ppo_noisy")]
+    one, two = (run_benchmark(agents, tasks=["overload"], jobs=jobs) for jobs in (1, 2))
+    assert one.values == two.values
+    assert not one.errors
+
+
 def test_an_entry_that_lacks_information_counts_as_the_plain_rule():
     result = run_benchmark([load_entry("mc_sf")], tasks=["hidden-kinds"], jobs=1)
     assert "scored as fcfs: policy 'mc_sf' needs predicted_length" in result.errors["hidden-kinds"]

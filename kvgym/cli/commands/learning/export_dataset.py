@@ -1,0 +1,60 @@
+"""``kvgym export-dataset``: episodes of a scheduler or an agent as a Minari dataset, for offline learning."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kvgym.cli import console
+from kvgym.experiments.scenario_options import DEFAULT_SCENARIO
+
+
+def export_dataset(
+    policy: Annotated[
+        str,
+        typer.Argument(
+            help="Scheduler or agent (kvgym list policies, agents), or an agent's folder or .npz."
+        ),
+    ],
+    env: Annotated[
+        str,
+        typer.Option(help="Id of the environment; its actions carry out the decisions."),
+    ] = "kvgym/AdmitEvict-v1",
+    scenario: Annotated[
+        str | None,
+        typer.Option("--scenario", "-s", help="Scenario (default: the agent's, or that of kvgym compare)."),
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
+    first_seed: Annotated[int, typer.Option(min=0, help="Workload seed of the first episode.")] = 0,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the dataset (default: kvgym/SCENARIO/POLICY-v0).")
+    ] = None,
+) -> None:
+    """Write episodes of a scheduler or an agent as a Minari dataset (needs kvgym[minari]).
+
+    It has observations, actions, rewards and action masks of whole episodes. Minari keeps it in the folder of
+    MINARI_DATASETS_PATH, by default ~/.minari/datasets; minari.load_dataset(NAME) reads it.
+    """
+    import gymnasium as gym
+
+    from kvgym.agents.library import is_agent, load_agent
+    from kvgym.cli.commands.render import id_of
+    from kvgym.envs.agents import AgentPolicy
+    from kvgym.envs.demonstrations.dataset import record_dataset, write_minari
+    from kvgym.policy import make_policy
+    from kvgym.utils.files import plain_name
+
+    made = load_agent(policy) if is_agent(policy) else make_policy(policy)
+    if isinstance(made, AgentPolicy):
+        given = made.config.model_dump() | ({} if scenario is None else {"scenario": scenario})
+    else:
+        given = {"scenario": scenario or DEFAULT_SCENARIO, "information": tuple(sorted(made.info.needs))}
+    chosen = gym.make(id_of(env), disable_env_checker=True, **given)
+    found = record_dataset(chosen, made, workload_seeds=range(first_seed, first_seed + episodes))
+    label = name or f"kvgym/{plain_name(str(given['scenario']))}/{plain_name(made.info.name)}-v0"
+    dataset = write_minari(label, chosen, found, algorithm=made.info.name)
+    console.print_line(
+        f"{label}: {len(found):,} episodes, {sum(len(each.actions) for each in found):,} steps"
+    )
+    console.print_line(f"folder: {dataset.storage.data_path}")

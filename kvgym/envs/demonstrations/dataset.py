@@ -1,0 +1,157 @@
+"""Datasets for offline learning: whole episodes of a policy or an agent in an environment, for Minari."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.envs.agents import AgentPolicy, play_by_actions, player_of, served
+from kvgym.envs.scheduling.environment import ServingEnv
+from kvgym.errors import ConfigError, shown
+from kvgym.policy import Policy, make_policy
+from kvgym.utils.arguments import explained
+from kvgym.version import __version__
+
+
+@dataclass(frozen=True)
+class Episode:
+    """An episode of t steps.
+
+    Attributes:
+        workload_seed: seed of its requests, as in ``kvgym compare``.
+        observations: (t + 1, …), the last one after the last step.
+        masks: bool (t + 1, K), the choices that were possible before each step, in sb3-contrib's layout.
+        actions: (t, …).
+        rewards: float64 (t,).
+        terminated: whether it ended; otherwise it was cut short.
+    """
+
+    workload_seed: int
+    observations: NDArray[Any]
+    masks: NDArray[np.bool_]
+    actions: NDArray[Any]
+    rewards: NDArray[np.float64]
+    terminated: bool
+
+
+class _Recorder(gym.Wrapper[Any, Any, Any, Any]):
+    """The environment, with what it receives and returns since its last reset."""
+
+    env: ServingEnv
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(**arguments)
+        self.observations, self.masks = [observation], [self.env.action_masks()]
+        self.actions: list[Any] = []
+        self.rewards: list[float] = []
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self.observations.append(observation)
+        self.masks.append(self.env.action_masks())
+        self.actions.append(action)
+        self.rewards.append(float(reward))
+        self.terminated = terminated
+        return observation, reward, terminated, truncated, info
+
+    def episode(self, seed: int) -> Episode:
+        """Return the episode so far."""
+        return Episode(
+            seed, np.array(self.observations), np.array(self.masks, bool), np.array(self.actions),
+            np.array(self.rewards), self.terminated,
+        )  # fmt: skip
+
+
+@explained
+def record_dataset(
+    env: gym.Env[Any, Any], policy: str | Policy, *, workload_seeds: Iterable[int] = range(10)
+) -> list[Episode]:
+    """Play episodes in an environment and return all of their steps.
+
+    Args:
+        env: the environment, with flat observations; its ``information`` must include what the policy needs.
+        policy: a policy or its name, carried out by actions of the environment; or an :class:`kvgym.AgentPolicy` of
+            an environment with the same observations and actions, which acts itself.
+        workload_seeds: seeds of the requests and of the policy, one for each episode.
+
+    Raises:
+        ConfigError: the environment does not schedule one worker, or the agent has other observations or actions.
+        NotExpressibleError: the environment's actions cannot express a decision.
+    """
+    inner = served(env)
+    if not isinstance(inner.observation_space, gym.spaces.Box):
+        raise ConfigError(
+            f"a dataset has flat observations, not observation={shown(inner.config.observation)}"
+        )
+    made, recorder, found = make_policy(policy), _Recorder(inner), []
+    if isinstance(made, AgentPolicy):
+        ours, its = (
+            str((c.action, c.information, c.features, c.queue_window)) for c in (inner.config, made.config)
+        )
+        if ours != its:
+            raise ConfigError(
+                f"the agent acts in an environment with action, information, features and queue_window {its}; here "
+                f"they are {ours}"
+            )
+    for seed in workload_seeds:
+        if isinstance(made, AgentPolicy):
+            act = player_of(made.model)
+            observation, _ = recorder.reset(seed=seed, options={"workload_seed": seed})
+            over = False
+            while not over:
+                observation, _, ended, cut, _ = recorder.step(act(observation, recorder.masks[-1]))
+                over = ended or cut
+        else:
+            play_by_actions(inner, made, seed, through=recorder)
+        found.append(recorder.episode(seed))
+    return found
+
+
+@explained
+def write_minari(
+    name: str, env: gym.Env[Any, Any], episodes: Sequence[Episode], *, algorithm: str = ""
+) -> Any:
+    """Write episodes as a Minari dataset on this machine; masks are ``infos["action_mask"]``.
+
+    Args:
+        name: of the dataset, like ``"kvgym/hidden-kinds/ranked-v0"``.
+        env: the environment; made by ``gymnasium.make``, it can be recovered from the dataset.
+        episodes: from :func:`record_dataset`.
+        algorithm: name of what played.
+
+    Returns:
+        The ``minari.MinariDataset``.
+
+    Raises:
+        ConfigError: Minari is not installed, or rejects the name.
+    """
+    try:
+        import minari
+    except ImportError as error:
+        raise ConfigError(f'datasets need Minari: pip install "kvgym[minari]" ({error})') from None
+    buffers = [
+        minari.data_collector.EpisodeBuffer(
+            id=place, seed=each.workload_seed, options={"workload_seed": each.workload_seed},
+            observations=each.observations, actions=each.actions, rewards=each.rewards.tolist(),
+            terminations=[False] * (len(each.actions) - 1) + [each.terminated],
+            truncations=[False] * (len(each.actions) - 1) + [not each.terminated],
+            infos={"action_mask": each.masks},
+        )
+        for place, each in enumerate(episodes)
+    ]  # fmt: skip
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of missing authors and links
+            return minari.create_dataset_from_buffers(
+                name, buffers, env=env.spec, observation_space=env.observation_space, action_space=env.action_space,
+                algorithm_name=algorithm or None, data_format="arrow", requirements=[f"kvgym=={__version__}"],
+            )  # fmt: skip
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"dataset {shown(name)}: {error}") from None
