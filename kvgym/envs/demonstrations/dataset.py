@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ def write_minari(
         ConfigError: Minari is not installed, or rejects the name.
     """
     try:
-        import minari
+        minari: Any = importlib.import_module("minari")
     except ImportError as error:
         raise ConfigError(f'datasets need Minari: pip install "kvgym[minari]" ({error})') from None
     buffers = [
