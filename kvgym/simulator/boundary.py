@@ -135,8 +135,10 @@ def is_closed(run: Run) -> bool:
     return bool(not is_plain(run) and run.script.shape[0] > 0)
 
 
-def extra_tables(table: RequestTable, needs: frozenset[str]) -> dict[str, NDArray[Any]]:
+def extra_tables(table: RequestTable, needs: frozenset[str], always: bool = False) -> dict[str, NDArray[Any]]:
     """Return the tables of further facts, without rows unless a policy with these needs observes one of them.
+
+    With ``always`` there are rows for all requests, with what is known of them.
 
     ``hidden_extras`` has what it may observe of all requests, ``extras`` of those that have arrived; ``renewals`` are
     the renewed predictions.
@@ -146,7 +148,7 @@ def extra_tables(table: RequestTable, needs: frozenset[str]) -> dict[str, NDArra
     renewed = forecasts is not None and forecasts.every > 0 and "renewed_length" in needs
     clients = table.client_id is not None and "client" in needs
     deadlines = table.e2e_slo is not None and "slo" in needs
-    n = len(table) if distributions or renewed or clients or deadlines else 0
+    n = len(table) if distributions or renewed or clients or deadlines or always else 0
     blank = np.zeros(n, EXTRA)
     blank["e2e_slo"] = np.inf
     for name in ("client_id", "renewed_len", "tenths"):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvgym.envs.demonstrations.expressible import ALWAYS, NEVER, SHORT, Expressible, expressible
-from kvgym.envs.scheduling.revealed import INFORMATION
+from kvgym.envs.demonstrations.expressible import ALWAYS, KNOWN, NEVER, SHORT, Expressible, expressible
 from kvgym.errors import UnknownNameError
 from kvgym.policy import POLICIES
 
@@ -13,8 +12,8 @@ from kvgym.policy import POLICIES
 @pytest.mark.parametrize("policy", POLICIES)
 def test_tokens_express_everything(policy):
     found = expressible("tokens", policy)
-    if hidden := POLICIES[policy].info.needs - set(INFORMATION):
-        assert found == Expressible(NEVER, reason=f"{sorted(hidden)[0]} is not part of observations")
+    if hidden := POLICIES[policy].info.needs - KNOWN:
+        assert found == Expressible(NEVER, reason=f"{sorted(hidden)[0]} is not part of the tested workloads")
     else:
         assert found == Expressible(ALWAYS, "queue", "lifo")
 

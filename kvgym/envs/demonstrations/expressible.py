@@ -36,6 +36,9 @@ _CONDITIONS = {
 }
 """Workloads for each answer: whether prompts are long, and whether predictions are exact."""
 
+KNOWN = frozenset(INFORMATION) - {"client", "length_distribution", "renewed_length"}
+"""Information that the requests of the tested workloads carry."""
+
 _OPTIONS = (("queue", "lifo"), ("queue", "clear"), ("predicted", "lifo"), ("predicted", "clear"))
 """Orders of the queue window and overflow rules, in the order in which they are tried."""
 
@@ -110,9 +113,9 @@ def expressible(action: str, policy: str) -> Expressible:
             NEVER, reason=f"{action} set parameters of a rule and cannot carry out single decisions"
         )
     info = POLICIES[policy].info
-    if hidden := sorted(info.needs - set(INFORMATION)):
-        return Expressible(NEVER, reason=f"{hidden[0]} is not part of observations")
-    needs = info.needs | ((info.uses & set(INFORMATION)) - {"length_interval"})
+    if hidden := sorted(info.needs - KNOWN):
+        return Expressible(NEVER, reason=f"{hidden[0]} is not part of the tested workloads")
+    needs = info.needs | ((info.uses & KNOWN) - {"length_interval"})
     first_reason = ""
     for how_far, workloads in _CONDITIONS.items():
         if how_far in (EXACT, SHORT_EXACT) and not needs & {"predicted_length", "length_interval"}:

@@ -182,11 +182,12 @@ class EnvConfig(Description):
         overflow: how to evict when the next iteration does not fit: ``"lifo"`` or ``"clear"``.
         information: information about requests that is revealed, subset of
             :data:`kvgym.envs.scheduling.revealed.INFORMATION`; observations contain all of it. ``"features"`` are the
-            feature columns of requests.
+            feature columns of requests, ``"renewed_length"`` predictions that are renewed while they decode.
         features: further features, subset of :data:`kvgym.envs.scheduling.revealed.FEATURES`: ``"priority"``;
             ``"saved_duration"``, how much evicting an active request shortens the next batch; ``"prefix_cache"``,
-            what the prefix cache holds, what waiting requests find and share, and what evictions free; ``"rank"``,
-            the rule's view of each request, only for rank and rank_scores. Registered parts come last, see
+            what the prefix cache holds, what waiting requests find and share, and what evictions free; ``"deadline"``,
+            the time left to the target of the whole request, with ``"slo"`` in information; ``"rank"``, the rule's
+            view of each request, only for rank and rank_scores. Registered parts come last, see
             :data:`kvgym.envs.scheduling.components.OBSERVATIONS`.
         reward: weight of each reward term, see :data:`kvgym.envs.scheduling.tables.REWARD_TERMS` and the registered
             ones in :data:`kvgym.envs.scheduling.components.REWARDS`.
@@ -280,6 +281,8 @@ class EnvConfig(Description):
             raise ConfigError(
                 f"queue_order {shown(config.queue_order)} needs 'predicted_length' in information"
             )
+        if "deadline" in config.features and "slo" not in config.information:
+            raise ConfigError("feature 'deadline' needs 'slo' in information")
         if config.kind.write_features is None:
             for name, given in (
                 ("feature 'rank'", config.features),

@@ -51,7 +51,7 @@ class EpisodeTables:
 
     @property
     def extras(self) -> Any:
-        """Further facts about requests, of length 0."""
+        """Further facts about requests; empty unless some are observed."""
         return self._block["extras"]
 
     @property

@@ -160,9 +160,12 @@ class Episodes(Arrays):
             ("length_interval", "predicted_low"),
             ("class", "class_id"),
             ("features", "feature_0"),
+            ("client", "client_id"),
+            ("length_distribution", "predicted_tenths"),
+            ("renewed_length", "renewals"),
         ):
-            if need in self.config.information and getattr(table, column) is None:
-                lacking = {"class": "classes", "features": "feature columns"}.get(need)
+            if need in self.config.information and not self._has(table, column):
+                lacking = {"class": "classes", "features": "feature columns", "client": "clients"}.get(need)
                 what = f"has no {lacking}" if lacking else "does not predict it"
                 raise ConfigError(
                     f"information has {shown(need)}, but the workload {what}; leave it out of information or choose a "
@@ -178,6 +181,16 @@ class Episodes(Arrays):
                 "information has 'class_rates', but the workload has none; leave it out of information or choose a "
                 "workload with classes, e.g. wait-low (kvgym list workloads)"
             )
+
+    @staticmethod
+    def _has(table: RequestTable, column: str) -> bool:
+        """Return whether requests have a column, distributions or renewals of their predictions."""
+        forecasts = table.forecasts
+        if column == "predicted_tenths":
+            return forecasts is not None and forecasts.tenths is not None
+        if column == "renewals":
+            return forecasts is not None and forecasts.every > 0
+        return getattr(table, column) is not None
 
     def check_memory(self, culprit: str) -> None:
         """Check, in the checked build, that compiled code has not written outside the tables.

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.memory import Block, Rows, Sizes, rule_tables
-from kvgym.envs.scheduling.revealed import columns_size
+from kvgym.envs.scheduling.revealed import columns_size, reveals_extras
 from kvgym.policy import SystemInfo
+from kvgym.simulator.boundary import extra_tables
 from kvgym.simulator.gaps import SPARSE_HEADER, sparse_length
 from kvgym.simulator.prefix.cache import clear_caches
 from kvgym.simulator.sessions import empty_sessions
@@ -48,14 +49,19 @@ class Layout:
         """Return the numbers of rows that the requests of an episode need."""
         unit = self._system.prefix_unit
         chains = table.chains(unit) if unit else None
+        renewals = 0
+        if table.forecasts is not None and "renewed_length" in self._config.information:
+            renewals = len(table.forecasts.renewed)
         if chains is None:
-            return Rows(len(table))
-        return Rows(len(table), chains.num_contents, len(chains.chain), int(chains.chain_len.sum()))
+            return Rows(len(table), renewals=renewals)
+        held = int(chains.chain_len.sum())
+        return Rows(len(table), chains.num_contents, len(chains.chain), held, renewals)
 
     def sizes(self, rows: Rows) -> Sizes:
         """Return the sizes of tables with room for these rows.
 
-        The tables of chains, which differ between episodes, get a power of two, so that few layouts are in use.
+        The tables of chains and renewals, which differ between episodes, get a power of two, so that few layouts are
+        in use.
         """
         config, unit = self._config, self._system.prefix_unit
         n = max(1, rows.num_requests)
@@ -71,6 +77,8 @@ class Layout:
             shown=config.active_window,
             notes=config.kind.num_notes,
             columns=columns_size(config, n),
+            extras=n if reveals_extras(config) else 0,
+            renewals=_power_of_two(rows.renewals),
             units=self._system.usable_capacity // unit if unit else 0,
             contents=_power_of_two(rows.contents),
             chain=_power_of_two(rows.chain),
@@ -130,6 +138,9 @@ class Layout:
         words(block["workload"])[: len(table)] = words(table.to_records())
         if len(block["columns"]):
             block["columns"][: table.features.size] = table.features.ravel()
+        if len(block["extras"]):
+            for name, content in extra_tables(table, needs, always=True).items():
+                block[name][: len(content)] = content
         if self._system.prefix_unit:
             chains = table.chains(self._system.prefix_unit)
             if chains is not None:

@@ -45,6 +45,7 @@ class Rows(NamedTuple):
     contents: int = 0
     chain: int = 0
     held: int = 0
+    renewals: int = 0
 
     @classmethod
     def of(cls, sizes: Sizes) -> Rows:
@@ -70,6 +71,8 @@ class Sizes(NamedTuple):
         shown: W, length of the active window.
         notes: length of the memory of the kind of action.
         columns: feature columns times n if they are revealed, else 0.
+        extras: n if clients, distributions, renewals or deadlines are observed, else 0.
+        renewals: capacity for the renewed predictions of an episode, 0 if they are not observed.
         units: N, units of the prefix cache, 0 without one, as for the following.
         contents: capacity for different contents of the chains of an episode.
         chain: capacity for the chains.
@@ -92,6 +95,8 @@ class Sizes(NamedTuple):
     shown: int = 0
     notes: int = 0
     columns: int = 0
+    extras: int = 0
+    renewals: int = 0
     units: int = 0
     contents: int = 0
     chain: int = 0
@@ -110,7 +115,7 @@ class Sizes(NamedTuple):
             "": 1,
             "queued": 2 * self.num_requests,
             "log": 0,
-            **dict.fromkeys(("changed", "extras", "renewals"), 0),
+            "changed": 0,
             **dict(zip((table.length for table in RULE_TABLES.values()), self.rule, strict=True)),
         }
         return tuple((name, table.dtype, lengths[table.length]) for name, table in TABLES.items())

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.envs.scheduling.tables import MOST_CLASSES, Env
 from kvgym.simulator.blocks import allocated
-from kvgym.simulator.boundary import cache_of, has_cache
+from kvgym.simulator.boundary import cache_of, has_cache, has_extras
 from kvgym.simulator.prefix.cache import units_of_others
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.workloads.classes import ClassStatistics
@@ -28,37 +28,28 @@ from kvgym.workloads.layout import FEATURE_COLUMNS
 Features = tuple[tuple[str, str], ...]
 
 INFORMATION = (
-    "predicted_length",
-    "length_interval",
-    "true_length",
-    "class",
-    "class_rates",
-    "slo",
-    "features",
-)
+    "predicted_length", "length_interval", "true_length", "class", "class_rates", "slo", "features", "client",
+    "length_distribution", "renewed_length",
+)  # fmt: skip
 """The parts of :data:`kvgym.policy.NEEDS` that an environment can reveal."""
 
-FEATURES = ("priority", "saved_duration", "prefix_cache", "rank")
+FEATURES = ("priority", "saved_duration", "prefix_cache", "deadline", "rank")
 """Optional features that reveal no more than every policy may observe.
 
-``rank`` is only for kinds of action that steer the scheduler ``ranked``.
+``deadline`` is for environments that reveal ``slo``, ``rank`` for kinds of action that steer the scheduler ``ranked``.
 """
 
 # Bits of SETTINGS.show.
-SHOW = {
-    "true_length": 1,
-    "length_interval": 2,
-    "class": 4,
-    "priority": 8,
-    "saved_duration": 16,
-    "class_rates": 32,
-    "rank": 64,
-    "prefix_cache": 128,
-    "features": 256,
-}
-_OUTPUT, _INTERVAL, _CLASS, _PRIORITY, _SAVED, _RATES, _RANK, _CACHE, _FEATURES = SHOW.values()
+_SHOWN = (
+    "true_length", "length_interval", "class", "priority", "saved_duration", "class_rates", "rank", "prefix_cache",
+    "features", "client", "length_distribution", "renewed_length", "deadline",
+)  # fmt: skip
+SHOW = {name: 1 << k for k, name in enumerate(_SHOWN)}
+_OUTPUT, _INTERVAL, _CLASS, _PRIORITY, _SAVED, _RATES, _RANK, _CACHE, _FEATURES = list(SHOW.values())[:9]
+_CLIENT, _TENTHS, _RENEWED, _DEADLINE = list(SHOW.values())[9:]
+_EXTRAS = _CLIENT | _TENTHS | _RENEWED | _DEADLINE
 
-LOG_TOKENS = 512
+LOG_TOKENS = 1 << len(SHOW)
 """Bit of SETTINGS.show for tokens as logarithms."""
 
 HIGHEST = 17
@@ -110,6 +101,9 @@ COLUMNS: Features = tuple(
 """Features of a request that its feature columns add."""
 NUM_COLUMNS = len(COLUMNS)
 
+SHOWN_TENTHS = (0, 4, 9)
+"""Tenths of the distribution of a request's output length that ``length_distribution`` adds."""
+
 _ROW_COLUMNS: dict[str, Features] = {
     "true_length": (("output_left", "true output tokens left (scale: 64)"),),
     "length_interval": (
@@ -119,6 +113,13 @@ _ROW_COLUMNS: dict[str, Features] = {
     "class": (("class", "class + 1 (scale: 4); 0 where it has none"),),
     "priority": (("priority", "its priority (scale: 1), in (-1, 1)"),),
     "features": COLUMNS,
+    "client": (("client", "client + 1 (scale: 4); 0 where it has none"),),
+    "length_distribution": tuple(
+        (f"tenth_{k + 1}", f"output tokens left by tenth {k + 1} of 10 of its distribution (scale: 64)")
+        for k in SHOWN_TENTHS
+    ),
+    "renewed_length": (("renewed_left", "output tokens left by its latest prediction (scale: 64)"),),
+    "deadline": (("e2e_slack", "time left to its E2E target (scale: 10 time_scale), in (-1, 1)"),),
 }
 _QUEUE_COLUMNS: dict[str, Features] = {
     **_ROW_COLUMNS,
@@ -148,7 +149,7 @@ _ACTIVE_COLUMNS: dict[str, Features] = {
 
 _TOKENS = (
     "prompt", "predicted", "peak", "kv", "prefill_left", "generated", "predicted_left", "output_left", "low_left",
-    "high_left",
+    "high_left", "tenth_1", "tenth_5", "tenth_10", "renewed_left",
 )  # fmt: skip
 """Features of a row that are numbers of tokens."""
 
@@ -232,6 +233,11 @@ def show_bits(config: Shown) -> int:
     return bits | (LOG_TOKENS if config.token_scale == "log" else 0)
 
 
+def reveals_extras(config: Shown) -> bool:
+    """Return whether observations contain clients, distributions, renewed predictions or deadlines."""
+    return bool(show_bits(config) & _EXTRAS)
+
+
 def columns_size(config: Shown, num_requests: int) -> int:
     """Return the length of the table of feature columns of an episode with this many requests."""
     return NUM_COLUMNS * num_requests if "features" in config.information else 0
@@ -304,6 +310,30 @@ def write_feature_columns(e: Env, i: int, out: Any, at: int) -> None:
 
 
 @jit
+def write_extras(e: Env, i: int, num_output_tokens: int, out: Any, at: int) -> int:
+    """Write client, distribution, renewed prediction and deadline of request ``i``; return the next free index."""
+    show, known = e.settings.show, has_extras(e.run)
+    if show & _CLIENT:
+        client = e.run.extras[i].client_id if known else UNKNOWN
+        out[at] = np.float32(0.0) if client == UNKNOWN else saturate(client + 1.0, 4.0)
+        at += 1
+    if show & _TENTHS:
+        for k in SHOWN_TENTHS:
+            out[at] = left_of(e, e.run.extras[i].tenths[k] if known else UNKNOWN, num_output_tokens)
+            at += 1
+    if show & _RENEWED:
+        out[at] = left_of(e, e.run.extras[i].renewed_len if known else UNKNOWN, num_output_tokens)
+        at += 1
+    if show & _DEADLINE:
+        left = np.inf
+        if known:
+            left = e.run.requests[i].arrival_time + e.run.extras[i].e2e_slo - e.run.w.clock
+        out[at] = slack(left, 10.0 * e.settings.time_scale)
+        at += 1
+    return at
+
+
+@jit
 def write_columns(e: Env, i: int, num_output_tokens: int, out: Any, at: int) -> int:
     """Write the columns of request ``i`` that rows of the queue and the active window share.
 
@@ -331,6 +361,8 @@ def write_columns(e: Env, i: int, num_output_tokens: int, out: Any, at: int) -> 
     if show & _FEATURES:
         write_feature_columns(e, i, out, at)
         at += NUM_COLUMNS
+    if show & _EXTRAS:
+        at = write_extras(e, i, num_output_tokens, out, at)
     return at
 
 

@@ -29,6 +29,9 @@ WORKLOAD = {
     "arrivals": {"kind": "poisson", "rate": 1.0},
 }  # fmt: skip
 
+DISTRIBUTION = {"kind": "distribution", "shape": "log_normal", "sigma": 0.5}
+RENEWED = {"kind": "noisy", "epsilon": 0.5, "renew_every": 1}
+
 # Two workloads that differ in the information of the need, and have equal observations without it.
 OTHER = {
     "predicted_length": lambda w: w | {"predictions": {"kind": "noisy", "epsilon": 0.8}},
@@ -37,6 +40,10 @@ OTHER = {
     "class": lambda w: w | {"classes": [CLASSES[0] | {"weight": 0.05}, CLASSES[1]]},
     "class_rates": lambda w: w | {"classes": [CLASSES[0] | {"weight": 0.05}, CLASSES[1]]},
     "features": lambda w: w | {"lengths": {"kind": "mixture", "kinds": [KIND | {"features": [0.5, 3]}]}},
+    "client": lambda w: w | {"clients": {"count": 50}},
+    "length_distribution": lambda w: w | {"predictions": DISTRIBUTION | {"sigma": 2.0}},
+    "renewed_length": lambda w: w | {"predictions": RENEWED | {"renew_error": 3.0}},
+    "deadline": lambda w: with_class(w, e2e_slo=9.0),
     "slo": lambda w: with_class(w, ttft_slo=3.0, tbt_slo=0.5),
     "priority": lambda w: with_class(w, priority=3),
     "saved_duration": lambda w: w,
@@ -61,7 +68,15 @@ def make(need, workload, **arguments):
             workload["predictions"] = {"kind": "interval", "epsilon": 0.4}
         if need in ("true_length", "class_rates"):
             workload["predictions"] = {"kind": "none"}
+    if need == "length_distribution" and workload["predictions"]["kind"] != "distribution":
+        workload["predictions"] = DISTRIBUTION
+    if need == "renewed_length" and "renew_every" not in workload["predictions"]:
+        workload["predictions"] = RENEWED
+    if need == "client" and "clients" not in workload:
+        workload = workload | {"clients": {"count": 5}}
     shown = {"features": [need]} if need in FEATURES else {"information": [need]}
+    if need == "deadline":
+        shown["information"] = ["slo"]
     if need == "rank":
         shown["action"] = "rank_scores"
     return ServingEnv(**{
@@ -99,7 +114,9 @@ def test_revealing_changes_the_observation(need):
     places = [names.index(name) for name in common]
     new = [k for k, name in enumerate(names) if name not in common]
     assert (shown[:, new] != 0).any() or not np.array_equal(shown[:, places], hidden)
-    if need not in ("predicted_length", "slo"):  # standard features, which are 0 or 1 if hidden
+    if need == "deadline":  # with slo, which changes standard features
+        assert new
+    elif need not in ("predicted_length", "slo"):  # standard features, which are 0 or 1 if hidden
         assert new
         np.testing.assert_array_equal(shown[:, places], hidden)
     assert all(env.observation_space.contains(row) for row in shown)
@@ -121,7 +138,7 @@ def test_columns_by_hand():
     """Memory 60, classes 0 and 1 with 4 + 5 tokens; the second decode of a batch costs 0.1 + 0.01 per token read."""
     workload = WORKLOAD | {"predictions": {"kind": "interval", "bounds": [2, 7]}}
     workload = workload | {"classes": [CLASSES[0] | {"priority": -1}, CLASSES[1]]}
-    env = make("class", workload, information=["true_length", "length_interval", "class", "class_rates", "features"], features=PLAIN)  # fmt: skip  # noqa: E501
+    env = make("class", workload, information=["true_length", "length_interval", "class", "class_rates", "features", "slo"], features=PLAIN)  # fmt: skip  # noqa: E501
     env.reset(options={"workload_seed": 3})
     table = env.episodes.slots[0].table
     found = dict(zip(spaces.feature_names(env.config), env.episodes.observations[0].tolist(), strict=True))
@@ -178,6 +195,43 @@ def test_tokens_as_logarithms_and_classes_one_hot_by_hand():
     assert meanings["prompt"] == "tokens to prefill, log2(1 + tokens) / 17"
 
 
+def test_clients_distributions_and_deadlines_by_hand():
+    """Deadlines 9 s after arrival, a scale of times of 2 s, predictions renewed after every token."""
+    workload = with_class(WORKLOAD, e2e_slo=9.0) | {
+        "clients": {"count": 3}, "predictions": DISTRIBUTION | {"renew_every": 1},
+    }  # fmt: skip
+    shown = ["slo", "client", "length_distribution", "renewed_length"]
+    env = make("deadline", workload, information=shown, time_scale=2.0)
+    env.reset(options={"workload_seed": 3})
+    table = env.episodes.slots[0].table
+    forecasts, client = table.forecasts, int(table.client_id[0])
+
+    def look():
+        return dict(zip(spaces.feature_names(env.config), env.episodes.observations[0].tolist(), strict=True))
+
+    found, predicted = look(), int(table.predicted_output_len[0])
+    assert found["queue.0.client"] == pytest.approx((client + 1) / (client + 5))
+    for k in (1, 5, 10):
+        tokens = int(forecasts.tenths[0, k - 1])
+        assert found[f"queue.0.tenth_{k}"] == pytest.approx(tokens / (tokens + 64))
+    assert found["queue.0.renewed_left"] == pytest.approx(predicted / (predicted + 64))
+    assert found["queue.0.e2e_slack"] == pytest.approx(9 / (9 + 20))
+    while not env.view.num_active or not env.view.active.num_output_tokens[0]:
+        env.step(1 if env.action_masks()[1] else 0)
+    active, found = env.view.active, look()
+    made, i = int(active.num_output_tokens[-1]), int(active.request_id[-1])
+    renewed = int(forecasts.renewed[forecasts.start[i] + made - 1]) if made else predicted
+    left = max(renewed - made, 1)
+    assert found["active.0.renewed_left"] == pytest.approx(left / (left + 64))
+    slack = table.arrival_time[i] + 9 - env.view.clock
+    assert found["active.0.e2e_slack"] == pytest.approx(slack / (abs(slack) + 20))
+
+
+def test_a_deadline_needs_objectives():
+    with pytest.raises(ConfigError, match="'deadline' needs 'slo' in information"):
+        make("deadline", WORKLOAD, information=[])
+
+
 def test_dict_has_a_key_for_classes():
     env = make("class_rates", WORKLOAD, observation="dict")
     observation, _ = env.reset(seed=0)
@@ -186,9 +240,12 @@ def test_dict_has_a_key_for_classes():
     check_env(env, skip_render_check=True)
 
 
-@pytest.mark.parametrize("need", ["class", "class_rates", "features"])
-def test_missing_classes_and_features(need):
-    lacking = "feature columns" if need == "features" else "classes"
+@pytest.mark.parametrize(
+    ("need", "lacking"),
+    [("class", "classes"), ("class_rates", "classes"), ("features", "feature columns"), ("client", "clients"),
+     ("length_distribution", "predictions"), ("renewed_length", "predictions")],
+)  # fmt: skip
+def test_missing_classes_and_features(need, lacking):
     with pytest.raises(ConfigError, match=f"information has '{need}'.*{lacking}"):
         ServingEnv(action="admit_count", scenario="mc-sf-model-2", information=[need])
     with pytest.raises(ConfigError, match=r"unknown feature 'colour'.*Valid names: .*priority"):
@@ -215,11 +272,12 @@ class Notes:
 
 @pytest.mark.parametrize("cache", [False, True])
 def test_an_agent_has_the_same_observations_as_a_policy(cache):
-    workload, system, shown = WORKLOAD, {}, list(INFORMATION[3:])
+    system, shown = {}, list(INFORMATION[3:])
+    workload = WORKLOAD | {"clients": {"count": 3}, "predictions": DISTRIBUTION | {"renew_every": 1}}
     if cache:
         shown.remove("class_rates")
         levels = [{"count": 2, "tokens": 9}]
-        workload = WORKLOAD | {"prefixes": {"levels": levels, "block": 3}}
+        workload = workload | {"prefixes": {"levels": levels, "block": 3}}
         system = {"prefix_cache": "computed", "prefix_block": 3}
     env = make("class", workload, information=shown, features=PLAIN, system=system)
     arguments = env.config.model_dump()
