@@ -341,6 +341,7 @@ class AgentPolicy(Policy):
     def _attach(self, simulation: Simulation) -> None:
         """Point the compiled functions at the simulation's tables, and allocate the environment's own."""
         config = self.config
+        config.kind.check_system(simulation.system)
         n = len(simulation.table)
         slots = simulation.active.shape[1]
         rule = rule_tables(config.kind.rule_memory(config, self._info))

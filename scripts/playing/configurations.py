@@ -50,6 +50,8 @@ def share_prefixes(arguments: dict[str, Any], rng: np.random.Generator) -> None:
         "cache_rule": rules[int(rng.integers(len(rules)))],
         "sessions": ("open", "closed")[int(rng.integers(2))],
     }
+    if arguments.get("action") == "keep":
+        cache["cache_rule"] = "lru"  # the agent decides
     arguments["system"] = {**arguments["system"], **cache}
 
 

@@ -429,5 +429,6 @@ class EnvConfig(Description):
                 f"scenario {shown(scenario.name)} is a cluster; this environment schedules one worker, and "
                 "kvgym/Route-v0 routes requests between workers"
             )
+        self.kind.check_system(system)
         horizon = episode_horizon(self.horizon, system, workload, episode_requests)
         return replace(system, horizon=horizon, stall_limit=self.stall_limit)

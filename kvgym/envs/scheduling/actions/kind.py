@@ -40,6 +40,7 @@ from kvgym.envs.scheduling.opening import WHERE
 from kvgym.errors import ConfigError, shown
 from kvgym.policy import SystemInfo
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory
+from kvgym.simulator.system import System
 from kvgym.utils.arguments import explained
 
 MORE, COMPLETE = 0, 1
@@ -247,6 +248,13 @@ class ActionKind(ABC):
                 raise ConfigError(
                     f"argument {option} is for action {owners}, not for {shown(self.name)}; leave it out"
                 )
+
+    def check_system(self, system: System) -> None:
+        """Check that the agent can act on a system; nothing to do by default.
+
+        Raises:
+            ConfigError: a setting does not go with this kind.
+        """
 
     def rule_memory(self, config: ActionConfig, system: SystemInfo) -> RuleMemory | None:
         """Return the initial memory of the rule for an episode, None without a rule.

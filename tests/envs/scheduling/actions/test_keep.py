@@ -71,6 +71,17 @@ def test_a_player_that_acts_like_a_rule_is_the_rule(sessions):
     assert found.requests["finish_time"].tobytes() == by_policy.requests["finish_time"].tobytes()
 
 
+def test_no_rule_decides_beside_the_agent():
+    with pytest.raises(ConfigError, match="cache_rule = 'fixed:tool=30,user=0': the agent decides"):
+        made(system={"cache_rule": "fixed:tool=30,user=0"})
+    scenario = kvgym.load_scenario("agent-sessions")
+    scenario = scenario.override(system={**scenario.system.model_dump(), "cache_rule": "reload_cost"})
+    system, table = scenario.make_system(), scenario.make_workload().sample(0)
+    agent = AgentPolicy(Player(0), action="keep", **SMALL)
+    with pytest.raises(ConfigError, match="cache_rule = 'reload_cost': the agent decides"):
+        kvgym.simulate(system, table, agent)
+
+
 def test_features_of_the_request_in_question():
     env = made(information=("true_length",))
     names = feature_names(env.config)
