@@ -155,8 +155,9 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         return _ratio((met & counted).sum(), (having & arrived() & counted).sum())
 
     def max_wait() -> float:
-        here = counted & ((status == FUTURE) | (status == WAITING)) & arrived() & ~begun
-        return float(max(waited.max(initial=0.0), (end - arrival[here]).max(initial=0.0)))
+        never = np.flatnonzero(counted & ~begun & ((status == FUTURE) | (status == WAITING)))
+        here = arrival[never[arrival[never] <= end]]
+        return float(max(waited.max(initial=0.0), (end - here).max(initial=0.0)))
 
     def good(requests: NDArray[np.bool_]) -> float:
         return float((slo_met(result) & requests).sum()) if has_targets(table) else float("nan")
@@ -405,18 +406,20 @@ def _ratio(numerator: Any, denominator: Any) -> float:
 
 
 def _statistics(name: str, values: NDArray[np.float64]) -> dict[str, float]:
+    """Return the statistics of values, by name; sorts them."""
     if not len(values):
         return {f"{name}_{s}": float("nan") for s in STATISTICS}
     # The same as numpy's mean, std and percentile, which take several times as long on one episode.
-    ordered, last = np.sort(values), len(values) - 1
-    mean = np.add.reduce(values) / len(values)
-    distances = values - mean
-    figures = [float(mean), float(np.sqrt(np.add.reduce(distances * distances) / len(values)))]
+    last, mean = len(values) - 1, np.add.reduce(values) / len(values)
+    squares = values - mean
+    squares *= squares
+    figures = [float(mean), float(np.sqrt(np.add.reduce(squares) / len(values)))]
+    values.sort()  # a copy of a million numbers takes as long as sorting them
     for share in _SHARES:  # between the two nearest ranks
         below = int(share * last)
-        low, high = float(ordered[below]), float(ordered[min(below + 1, last)])
+        low, high = float(values[below]), float(values[min(below + 1, last)])
         figures.append(low + (high - low) * (share * last - below))
-    figures.append(float(ordered[last]))
+    figures.append(float(values[last]))
     return {f"{name}_{s}": x for s, x in zip(STATISTICS, figures, strict=True)}
 
 

@@ -15,6 +15,7 @@ from kvgym.errors import ConfigError, RunError, shown
 from kvgym.policy import CompiledPolicy, Policy, SystemInfo, make_policy
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.cluster.simulation import ClusterSimulation
+from kvgym.simulator.gaps import filled_bins
 from kvgym.simulator.observer import Follower, Observer
 from kvgym.simulator.progress import report_progress
 from kvgym.simulator.samples import Sampler, Samples
@@ -59,8 +60,8 @@ class SimulationResult:
         requests: their records, dtype REQUEST, shape (n,).
         worker: the worker's totals, dtype WORKER, shape (r,).
         log: per-iteration rows, dtype ITERATION, shape (iterations,); None without a log.
-        gap_counts: int64, number of token gaps in each bin, in order, see :mod:`kvgym.simulator.gaps`; environments
-            omit empty bins.
+        gap_counts: int64, number of token gaps in each bin that has any, shortest gaps first, see
+            :mod:`kvgym.simulator.gaps`.
         gap_sums: float64, their sums in seconds.
         completed: whether all requests finished; False if the horizon or an error came first.
         moves: requests that the router moved, in order, dtype MOVE; None without a log or a router that reassigns.
@@ -224,11 +225,12 @@ def simulate(
     sampler = Sampler(simulation, samples) if samples else None
 
     def outcome() -> SimulationResult:
+        measured = None if watch is None else watch.measured()
         result = result_of(simulation, policy, given_up=True)
         kept = result if log else replace(result, log=None, moves=None)
         if sampler is not None:
             kept = replace(kept, samples=sampler.samples())
-        return kept if watch is None else replace(kept, window=watch.measured())
+        return replace(kept, window=measured)
 
     try:
         _run_to_the_end(simulation, policy, copies, observer, [w for w in (watch, sampler) if w is not None])
@@ -410,9 +412,10 @@ def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False)
     Args:
         simulation: the simulation.
         policy: the policy of its first worker.
-        given_up: whether the simulation is finished with; its records are then moved, not copied.
+        given_up: whether the simulation is finished with; its tables then become those of the result, or of later runs.
     """
     active, num_active = simulation.active, simulation.workers["num_active"]
+    gap_counts, gap_sums = filled_bins(simulation.gap_counts, simulation.gap_sums, given_up=given_up)
     tracker, kept = simulation.tracker[0], bool(simulation.problem[0]["keep_log"])
     table, to_come = arrived_table(
         simulation.system, simulation.table, simulation.tracker, simulation.turns, simulation.workload
@@ -423,10 +426,10 @@ def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False)
         system=simulation.system,
         table=table,
         requests=final_records(requests, active, num_active, copied=not given_up),
-        worker=simulation.workers,
+        worker=simulation.workers if given_up else simulation.workers.copy(),
         log=simulation.log[: int(tracker["num_log"])] if kept else None,
-        gap_counts=simulation.gap_counts,
-        gap_sums=simulation.gap_sums,
+        gap_counts=gap_counts,
+        gap_sums=gap_sums,
         completed=bool((simulation.requests["status"] == FINISHED).all()),
         moves=simulation.moves[: int(tracker["num_moves"])] if kept and tracker["reassigns"] else None,
         to_come=to_come,

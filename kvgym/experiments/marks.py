@@ -92,10 +92,12 @@ def _growth(arrival: NDArray[np.float64], left: NDArray[np.float64]) -> tuple[fl
         arrival: float64 (n,), seconds, non-decreasing.
         left: float64 (n,), seconds, when each request left; NaN = never.
     """
-    left = np.sort(np.where(np.isnan(left), np.inf, left))
-    n = len(arrival)
-    found = np.arange(n) - np.searchsorted(left, arrival, side="right")
-    second, last = float(found[n // 4 : n // 2].mean()), float(found[n - n // 4 :].mean())
+    left, n = np.sort(left), len(arrival)  # NaN comes last
+
+    def backlog(first: int, end: int) -> float:
+        return float((np.arange(first, end) - np.searchsorted(left, arrival[first:end], side="right")).mean())
+
+    second, last = backlog(n // 4, n // 2), backlog(n - n // 4, n)
     return (last - second) / (n / 2), float(MOST_GROWTH + 2 * np.sqrt(second + 1) / (n / 2))
 
 

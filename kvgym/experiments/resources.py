@@ -15,6 +15,10 @@ BYTES_PER_SLOT = 84
 """Bytes per request that may be running on a worker."""
 
 
+ALWAYS_FREE = 10**8
+"""Bytes that are there without a look."""
+
+
 def check_memory(num_requests: int, workers: int, kv_capacity: int) -> None:
     """Check that the requests of a run fit into free memory.
 
@@ -41,7 +45,7 @@ def check_free(needed: int, what: str, remedy: str) -> None:
     Raises:
         ConfigError: it does not fit.
     """
-    free = free_memory()
+    free = free_memory() if needed > ALWAYS_FREE else None
     if free is not None and needed > free:
         raise ConfigError(
             f"{what} take about {needed // 10**9:,} GB of memory, {free / 1e9:,.1f} GB are free: {remedy}"

@@ -29,6 +29,9 @@ KEPT_SCENARIOS = 4
 KEPT_TABLES = 8
 """Number of most recent request tables that a process caches: all policies of a seed share one."""
 
+KEPT_REQUESTS = 1_000_000
+"""Number of requests up to which it caches more tables; about 50 bytes each."""
+
 
 SAMPLES = 192
 """Maximum number of moments at which the running requests of a kept result are recorded."""
@@ -117,6 +120,7 @@ class Player:
         self._metrics = tuple(METRICS[name] for name in METRICS)
         self._scenarios: OrderedDict[str, tuple[System, Workload]] = OrderedDict()
         self._tables: OrderedDict[tuple[str, int], RequestTable] = OrderedDict()
+        self._requests = 0  # of the cached tables
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the caches, and with the registered metrics, which other processes may not have.
@@ -130,7 +134,7 @@ class Player:
                     f"metric {shown(metric.name)} is defined inside a function, so other processes do not have it; "
                     "define it at the top of a module, or use jobs = 1"
                 )
-        return {**vars(self), "_scenarios": OrderedDict(), "_tables": OrderedDict()}
+        return {**vars(self), "_scenarios": OrderedDict(), "_tables": OrderedDict(), "_requests": 0}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Unpickle, and register the metrics."""
@@ -157,7 +161,9 @@ class Player:
         found = self._scenarios.pop(name, None)
         if found is None:
             found = scenario.make_system(), scenario.make_workload()
-        _keep(self._scenarios, name, found, KEPT_SCENARIOS)
+        self._scenarios[name] = found
+        if len(self._scenarios) > KEPT_SCENARIOS:
+            self._scenarios.popitem(last=False)
         return name, *found
 
     def _sampled(
@@ -166,7 +172,10 @@ class Player:
         table = self._tables.pop((name, seed), None)
         if table is None:
             table = scenario.sample(workload, seed, system.usable_capacity)
-        _keep(self._tables, (name, seed), table, self._kept_tables)
+            self._requests += len(table)
+        self._tables[name, seed] = table
+        while len(self._tables) > self._kept_tables and self._requests > KEPT_REQUESTS:
+            self._requests -= len(self._tables.popitem(last=False)[1])
         return table
 
     def _play(self, run: Run) -> Played:
@@ -203,13 +212,6 @@ class Player:
         record = RunRecord(run.label, run.seed, metrics, "", once, elapsed, workers)
         measured = {} if run.measure is None else run.measure(result)
         return Played(record, count, notes, result if run.keep else None, measured)
-
-
-def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
-    """Add an entry to a cache, and drop the least recently used ones."""
-    kept[key] = value
-    while len(kept) > most:
-        kept.popitem(last=False)
 
 
 MOST_AT_A_TIME = 16

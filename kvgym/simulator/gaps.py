@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit
+from kvgym.compiling.records import sparse_zeros
 from kvgym.simulator.tables import GAP_BINS, GAP_MIN_EXPONENT, GAP_OCTAVES
 
 _KEY_BITS = 17
@@ -93,6 +94,37 @@ def count_gap(gap_counts: Any, gap_sums: Any, gap: float, count: int) -> None:
         at = gap_bin(gap, size)
         gap_counts[at] += count
     gap_sums[at] += gap * count
+
+
+Histogram = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""The number of gaps in each bin, and their sums in seconds."""
+
+_SPARE: list[Histogram] = []
+_MOST_SPARE = 4
+
+
+def empty_histogram() -> Histogram:
+    """Return an empty dense histogram: one that an earlier run of this process has left, if there is any."""
+    try:
+        return _SPARE.pop()
+    except IndexError:  # its gaps will fall into a hundredth of the bins
+        return sparse_zeros((GAP_BINS,), np.int64, 0), sparse_zeros((GAP_BINS,), np.float64, 0)
+
+
+def filled_bins(gap_counts: NDArray[np.int64], gap_sums: NDArray[np.float64], *, given_up: bool) -> Histogram:
+    """Return the bins of a dense histogram that hold gaps, shortest gaps first; both (b,).
+
+    Args:
+        gap_counts: the number of gaps in each bin.
+        gap_sums: their sums in seconds.
+        given_up: whether the histogram will not be used again; it is then emptied for :func:`empty_histogram`.
+    """
+    filled = np.flatnonzero(gap_counts > 0)  # several times as fast as of numbers
+    found = gap_counts[filled], gap_sums[filled]
+    if given_up and len(gap_counts) == GAP_BINS and len(_SPARE) < _MOST_SPARE:
+        gap_counts[filled], gap_sums[filled] = 0, 0.0
+        _SPARE.append((gap_counts, gap_sums))
+    return found
 
 
 def used_bins(

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from kvgym.compiling.checked_build import check, guarded, watched
 from kvgym.compiling.kernel import Kernel, uncompiled
 from kvgym.compiling.pointers import runs_compiled
-from kvgym.compiling.records import HUGE, as_records, sparse_zeros
+from kvgym.compiling.records import as_records, sparse_zeros
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.batch_time import duration_error, params_of
 from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests, extra_tables
 from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
+from kvgym.simulator.gaps import empty_histogram
 from kvgym.simulator.loop import run_full_loop, run_loop, step_worker, worker_row
 from kvgym.simulator.policy_interface import RuleDecision, RuleMemory, check_memories, check_room, rule_memory
 from kvgym.simulator.prefix.cache import empty_caches
@@ -33,7 +34,6 @@ from kvgym.simulator.tables import (
     DEADLOCK,
     DECIDE,
     DONE,
-    GAP_BINS,
     HORIZON,
     ITERATION,
     LOG_FULL,
@@ -112,27 +112,25 @@ class Simulation:
             **empty_caches(table, system.prefix_unit, system.usable_capacities, system.cache_staleness > 0),
             **extra_tables(table, needs),
         }
+        given["gap_counts"], given["gap_sums"] = empty_histogram()
         closed, exposed = system.sessions == "closed", "session" in needs or system.follows_turns(table)
         given |= empty_sessions(table, given["prefix"], closed=closed, exposed=exposed)
         lengths = {
             "num_requests": n,
             "slots": slots,
             "queued": max(1, 2 * n),  # arrivals and evictions of one boundary
-            "gap_bins": GAP_BINS,
             "log": 4096 if log else 0,
         }
         for name, kind in RUN_TABLES.items():
             length = (lengths.get(kind.length, 0),) if kind.length else ()
             shape = (length or (1,)) if kind.shared else (r, *length)
-            least = 0 if kind.length == "gap_bins" else HUGE  # gaps fall into a hundredth of the bins
-            made = given[name] if name in given else sparse_zeros(shape, kind.dtype, least)
+            made = given[name] if name in given else sparse_zeros(shape, kind.dtype)
             setattr(self, name, guarded(made))
         self.workers["index"] = np.arange(r)
         self.workers["role"] = [ROLES[worker.role] for worker in system.all_workers]
         self.workers["queue_head"] = self.workers["queue_tail"] = UNKNOWN
         self.moves = guarded(np.zeros(0, MOVE))  # of a cluster with a router that moves requests
         self.batch_params = guarded(params_of(system.batch_time))
-        self.view = SystemView(self)
         self.policies: Sequence[Any] = ()  # of each worker, see set_policies
         self._kernel: Kernel | None = None
         self._memory: list[RuleMemory] = []
@@ -145,6 +143,11 @@ class Simulation:
     def current(self) -> int:
         """Index of the worker that decides."""
         return 0
+
+    @property
+    def view(self) -> SystemView:
+        """What a policy observes of that worker; a new object, as a cycle would keep tables in memory after a run."""
+        return SystemView(self)
 
     @property
     def worker(self) -> Any:

@@ -117,6 +117,16 @@ class Worker:
         _check_name("role", self.role, ROLES)
 
 
+_REVEALED = {
+    "reveal_output": "true_length",
+    "reveal_predicted": "predicted_length",
+    "reveal_interval": "length_interval",
+    "reveal_class": "class",
+    "reveal_slo": "slo",
+}
+"""Fields of PROBLEM that say what policies observe, and the need that asks for it."""
+
+
 @explained_class
 @dataclass(frozen=True)
 class System:
@@ -397,41 +407,44 @@ class System:
                     "--drop-long), or choose hardware with more memory."
                 )
 
-    def to_record(self, table: RequestTable, needs: frozenset[str], log: bool) -> np.ndarray[Any, Any]:
-        """Return the settings in the simulator's layout, dtype PROBLEM, shape (number of workers,)."""
+    @cached_property
+    def _settings(self) -> np.ndarray[Any, Any]:
+        """The settings in the simulator's layout, dtype PROBLEM, shape (number of workers,), without those of a run."""
         problem = np.zeros(len(self.all_workers), PROBLEM)
         p = problem[0]
-        longest = int((table.prompt_len + table.output_len).max()) if len(table) else 0
         p["block_size"], p["prefix_unit"] = self.block_size, self.prefix_unit
         p["prefix_in_order"] = self.prefix_cache == "scheduled"
-        rule, options = self.rule, parse_rule(self.cache_rule)[1]
+        rule, options = parse_rule(self.cache_rule)
         p["cache_rule"] = rule.code
         p["rule_params"][: len(options)] = options
-        p["num_requests"] = len(table)
         p["prefill_emits"], p["ttft_at_prefill"] = FIRST_TOKEN[self.first_token]
         p["prefill_writes"] = p["prefill_emits"] - self.unwritten_tokens
         p["progress_on_evict"] = PROGRESS_ON_EVICT[self.progress_on_evict]
         p["requeue"] = REQUEUE[self.requeue]
-        p["stall_limit"] = self.stall_limit or 10_000 + 20 * longest
         p["effort_limit"] = np.iinfo(np.int64).max
-        if self.stall_limit is None and self.horizon == np.inf:
-            weight = 1_000 + longest
-            limit = max(LEAST_EFFORT, weight * max(10_000, 10 * len(table)))
-            p["effort_weight"], p["effort_limit"] = weight, limit
-            p["idle_weight"] = limit // max(10_000, LEAST_EFFORT // weight)
         p["horizon"] = self.horizon
         p["swap_time"] = self.swap_time
-        p["keep_log"] = log
-        p["reveal_output"] = "true_length" in needs
-        p["reveal_predicted"] = "predicted_length" in needs
-        p["reveal_interval"] = "length_interval" in needs
-        p["reveal_class"] = "class" in needs
-        p["reveal_slo"] = "slo" in needs
-        if table.forecasts is not None and "renewed_length" in needs:
-            p["renew_every"] = table.forecasts.every
         p["transfer_latency"], p["transfer_time"] = self.transfer_latency, self.transfer_time
         p["cache_staleness"] = self.cache_staleness
         problem[1:] = p
         problem["kv_capacity"] = self.usable_capacities
         problem["hands_over"] = [worker.role == "prefill" for worker in self.all_workers]
+        return problem
+
+    def to_record(self, table: RequestTable, needs: frozenset[str], log: bool) -> np.ndarray[Any, Any]:
+        """Return the settings of a run in the simulator's layout, dtype PROBLEM, shape (number of workers,)."""
+        problem = self._settings.copy()
+        longest = int((table.prompt_len + table.output_len).max()) if len(table) else 0
+        problem["num_requests"] = len(table)
+        problem["stall_limit"] = self.stall_limit or 10_000 + 20 * longest
+        if self.stall_limit is None and self.horizon == np.inf:
+            weight = 1_000 + longest
+            limit = max(LEAST_EFFORT, weight * max(10_000, 10 * len(table)))
+            problem["effort_weight"], problem["effort_limit"] = weight, limit
+            problem["idle_weight"] = limit // max(10_000, LEAST_EFFORT // weight)
+        problem["keep_log"] = log
+        for field, need in _REVEALED.items():
+            problem[field] = need in needs
+        if table.forecasts is not None and "renewed_length" in needs:
+            problem["renew_every"] = table.forecasts.every
         return problem

@@ -71,6 +71,11 @@ def with_hyperparameters(hyperparameters: Mapping[str, tuple[Any, str]]) -> Call
 
 def policy_defaults(cls: type[Any]) -> dict[str, Any]:
     """Return the hyperparameters of a policy with their defaults."""
+    return dict(_defaults(cls))
+
+
+@functools.lru_cache(256)  # reading a signature takes as long as a run of a hundred requests
+def _defaults(cls: type[Any]) -> dict[str, Any]:
     kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
     return {

@@ -7,6 +7,7 @@ import gc
 import pickle
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -69,6 +70,20 @@ def test_the_result_of_an_abandoned_run_moves_its_records():
     assert np.shares_memory(taken.requests, run.requests)
     assert taken.requests.tobytes() == kept.requests.tobytes()
     assert simulate(system, TABLE, "fcfs").requests.tobytes() == kept.requests.tobytes()
+
+
+@pytest.mark.parametrize("system", [System(60, UNIT), SYSTEM], ids=["worker", "cluster"])
+def test_a_run_that_is_finished_with_leaves_no_memory_behind(system):
+    gc.disable()  # there is no cycle to be found
+    try:
+        run, _ = prepare_run(system, TABLE, make_policy("fcfs"))
+        run.run()
+        assert run.view.clock > 0
+        seen = weakref.ref(run)
+        del run
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_another_process_continues(tmp_path):

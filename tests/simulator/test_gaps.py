@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from helpers.amount import number
 from kvgym.compiling.kernel import uncompiled
-from kvgym.simulator.gaps import SPARSE_HEADER, count_gap, fine_bin, gap_bin, sparse_length, used_bins
+from kvgym.simulator.gaps import (
+    SPARSE_HEADER,
+    count_gap,
+    empty_histogram,
+    filled_bins,
+    fine_bin,
+    gap_bin,
+    sparse_length,
+    used_bins,
+)
 from kvgym.simulator.tables import GAP_BINS, GAP_MIN_EXPONENT, GAP_OCTAVES
 
 
@@ -78,3 +87,17 @@ def test_the_length_of_a_sparse_histogram():
         8192,
         16384,
     ]
+
+
+def test_an_abandoned_histogram_is_emptied_and_used_again():
+    counts, sums = empty_histogram()
+    for gap in (0.5, 0.25, 0.25):
+        uncompiled(count_gap)(counts, sums, gap, 1)
+    for given_up in (False, True):
+        numbers, seconds = filled_bins(counts, sums, given_up=given_up)
+        assert (numbers.tolist(), seconds.tolist()) == ([2, 1], [0.5, 0.5])
+    again, others = empty_histogram(), empty_histogram()
+    assert again[0] is counts
+    assert again[1] is sums
+    assert others[0] is not counts
+    assert not any(part.any() for part in (*again, *others))

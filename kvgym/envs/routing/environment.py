@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -368,13 +367,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         """Return the records of the current episode, in the form of :func:`kvgym.simulate`; the arrays are copies."""
         if self.simulation is None:
             raise gym.error.ResetNeeded("there is no episode yet; call reset() first")
-        found = result_of(self.simulation, self._policies[0])
-        return replace(
-            found,
-            worker=found.worker.copy(),
-            gap_counts=found.gap_counts.copy(),
-            gap_sums=found.gap_sums.copy(),
-        )
+        return result_of(self.simulation, self._policies[0])
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the current episode so far by name, see :func:`kvgym.compute_metrics`.
