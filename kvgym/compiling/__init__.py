@@ -16,7 +16,7 @@ Four tricks make it faster than plain Numba; none of them changes results.
 - Named tuples are passed by address. This cannot be switched off, as signatures contain it; the gain is from its
   introduction.
 
-``python scripts/benchmark/compiler_tricks.py NAME`` measures each of the first three: two processes, with and without
+``python scripts/speed/compiler_tricks.py NAME`` measures each of the first three: two processes, with and without
 it, take turns. Without these APIs kvgym would only be slower.
 
 Other private APIs are needed. Reference counting is switched off (``_nrt``), as kernels allocate nothing. Tables and

@@ -282,7 +282,7 @@ def _read(path: Path) -> str:
 
 
 # Compile time per bytecode instruction that a kernel reaches, and extra time for those of helpers that no kernel of
-# the process reached before, seconds (`python scripts/benchmark/compilation.py`). _LOOP is the time of slowness()'s
+# the process reached before, seconds (`python scripts/speed/compilation.py`). _LOOP is the time of slowness()'s
 # loop on the machine that measured them.
 _PER_INSTRUCTION, _PER_NEW_INSTRUCTION, _LOOP = 0.2e-3, 0.6e-3, 2.4e-3
 

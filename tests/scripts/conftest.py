@@ -14,8 +14,8 @@ def reproduce():
 
 @pytest.fixture(scope="module")
 def benchmarks():
-    """Return what imports a module of scripts/benchmark by name."""
-    with importing_from("benchmark") as load:
+    """Return what imports a module of scripts/speed by name."""
+    with importing_from("speed") as load:
         yield load
 
 

@@ -12,7 +12,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 @pytest.mark.parametrize(
     ("folder", "names"),
     [
-        ("benchmark", ("engine", "policies", "envs", "vectors")),
+        ("speed", ("engine", "policies", "envs", "vectors")),
         ("reproduce", tuple(f"papers.{name}" for name in ("mc_sf", "wait", "slai", "flow", "stab"))),
         ("", ("calibrate", "compare_routers", "every_scenario", "profile_gpu", "publish_agent")),
     ],

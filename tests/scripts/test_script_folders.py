@@ -12,7 +12,7 @@ from helpers.script_folders import SCRIPTS, importing_from
 def test_each_folder_has_its_own(tmp_path):
     OUTCOME.play(OUTCOME.seeds()[0], tmp_path)
     before = list(sys.path)
-    for name in ("benchmark", "reproduce", "benchmark"):
+    for name in ("speed", "reproduce", "speed"):
         assert "harness" not in sys.modules
         with importing_from(name) as load:
             assert SCRIPTS / name in Path(load("harness").__file__).parents
@@ -20,7 +20,7 @@ def test_each_folder_has_its_own(tmp_path):
 
 
 def load_what_is_not_there():
-    with importing_from("benchmark") as load:
+    with importing_from("speed") as load:
         load("harness")
         load("no_such_script")
 

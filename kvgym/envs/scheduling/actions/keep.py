@@ -37,7 +37,6 @@ from kvgym.simulator.batch import clear_load
 from kvgym.simulator.boundary import cache_of
 from kvgym.simulator.prefix.pins import begin_pin
 from kvgym.simulator.prefix.returns import gap_after, kind_of
-from kvgym.simulator.system import System
 from kvgym.simulator.tables import UNKNOWN
 
 MOST_LIFETIMES = 14
@@ -166,6 +165,7 @@ class Keep(WithScheduler):
     }
     num_notes = 1
     follows_turns = True
+    keeps = True
     observed = (ASKED_PART,)
     at_boundary = ask_first
     asks = asks
@@ -183,17 +183,6 @@ class Keep(WithScheduler):
         if len(times) > MOST_LIFETIMES or any(a >= b for a, b in zip((0.0, *times), times, strict=False)):
             raise ConfigError(
                 f"lifetimes = {shown(list(times))}; expected at most {MOST_LIFETIMES} seconds > 0, in ascending order"
-            )
-
-    def check_system(self, system: System) -> None:
-        """Check that no rule decides beside the agent.
-
-        Raises:
-            ConfigError: the system has a cache rule that keeps KV.
-        """
-        if system.rule.name != "lru":
-            raise ConfigError(
-                f"cache_rule = {shown(system.cache_rule)}: the agent decides how long KV is kept; set cache_rule to lru"
             )
 
     def options(self, config: ActionConfig) -> tuple[float, ...]:

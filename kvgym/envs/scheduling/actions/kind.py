@@ -184,6 +184,7 @@ class ActionKind(ABC):
         asks: see the module; None if the agent is asked at every boundary, or as ``epochs`` says.
         observed: parts of the observation that belong to the kind, after the standard ones.
         observed_with: further ones, by the information that adds them.
+        keeps: it decides how long the prefix cache keeps KV.
         follows_turns: it observes the turns of sessions, where the requests have any.
         own_options: arguments of the environment that are only for some kinds, and for this one, see
             :data:`OWNERS`.
@@ -203,6 +204,7 @@ class ActionKind(ABC):
     asks: ClassVar[Kernel | None] = None
     observed: ClassVar[tuple[ObservationPart, ...]] = ()
     observed_with: ClassVar[Mapping[str, ObservationPart]] = {}
+    keeps: ClassVar[bool] = False
     follows_turns: ClassVar[bool] = False
     own_options: ClassVar[tuple[str, ...]] = ()
     num_notes: ClassVar[int] = 0
@@ -250,11 +252,15 @@ class ActionKind(ABC):
                 )
 
     def check_system(self, system: System) -> None:
-        """Check that the agent can act on a system; nothing to do by default.
+        """Check that the agent can act on a system.
 
         Raises:
-            ConfigError: a setting does not go with this kind.
+            ConfigError: a cache rule of the system would decide beside the agent.
         """
+        if self.keeps and system.rule.name != "lru":
+            raise ConfigError(
+                f"cache_rule = {shown(system.cache_rule)}: the agent decides how long KV is kept; set cache_rule to lru"
+            )
 
     def rule_memory(self, config: ActionConfig, system: SystemInfo) -> RuleMemory | None:
         """Return the initial memory of the rule for an episode, None without a rule.

@@ -5,10 +5,10 @@ events, and with all records updated for every request in every iteration, as th
 record the same bits. Then all variants run alternately in one process, each from new tables; times are the least CPU
 times of many runs, without set-up. It needs a C compiler: ``cc``, or the one named by ``CC``.
 
-    python scripts/benchmark/floors.py                    # 10,000 requests, under a minute
-    python scripts/benchmark/floors.py --million          # 1,000,000 as well, about 2 minutes
-    python scripts/benchmark/floors.py --smoke            # seconds: checks that it runs; its figures mean nothing
-    python scripts/benchmark/floors.py --json out.json    # results as JSON as well
+    python scripts/speed/floors.py                    # 10,000 requests, under a minute
+    python scripts/speed/floors.py --million          # 1,000,000 as well, about 2 minutes
+    python scripts/speed/floors.py --smoke            # seconds: checks that it runs; its figures mean nothing
+    python scripts/speed/floors.py --json out.json    # results as JSON as well
 """
 
 from __future__ import annotations

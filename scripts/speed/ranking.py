@@ -5,9 +5,9 @@ running requests and reads none of them if all decode. The second has as many as
 which scores and orders them. Ratios are of the time per iteration to the first and the second, and of the whole run to
 the first: with more running requests, an iteration does more.
 
-    python scripts/benchmark/ranking.py             # about half a minute
-    python scripts/benchmark/ranking.py --smoke     # seconds, to test that it runs
-    python scripts/benchmark/ranking.py --json out.json
+    python scripts/speed/ranking.py             # about half a minute
+    python scripts/speed/ranking.py --smoke     # seconds, to test that it runs
+    python scripts/speed/ranking.py --json out.json
 """
 
 from __future__ import annotations

@@ -8,18 +8,15 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-import timeit
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
-import numba
 import numpy as np
 
+from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
-from kvgym.envs.scheduling.actions.reading import action_bounds, inside, is_whole, write_rows
-from kvgym.envs.scheduling.environment import ServingEnv
 
 
 def microseconds(work: Callable[[], tuple[int, float]], repeats: int) -> float:
@@ -31,30 +28,28 @@ def microseconds(work: Callable[[], tuple[int, float]], repeats: int) -> float:
     return statistics.median(figures)
 
 
-def busiest(env: ServingEnv) -> Any:
-    """Return the action that admits the most requests at once."""
-    kind, mask = env.config.action, env.episodes.masks[0]
-    if kind == "admit_count":
-        return int(mask.sum()) - 1
-    if kind == "admit_evict":
-        return 0 if mask[0] else mask.size - 1
-    if kind == "flags":
-        flags = mask[1::2].astype(np.int8)
-        flags[env.config.queue_window :] = 0
-        return flags
-    if kind in ("tokens", "rank", "rank_scores"):
-        return env.config.kind.greedy(env.config, mask)
-    return np.array([2, 6, 7, 0])
+def busiest(envs: Any, info: dict[str, Any]) -> Any:
+    """Return an action for each environment of a native vector: as many admissions as possible, or workers in turn."""
+    if isinstance(envs.config, RoutingConfig):
+        return np.arange(envs.num_envs) % envs.single_action_space.n
+    kind = envs.config.kind
+    return np.array([kind.greedy(envs.config, mask) for mask in envs.episodes.masks])
+
+
+def most_admissions(envs: Any, info: dict[str, Any]) -> Any:
+    """Return the actions of AdmitCount that admit as many requests as fit."""
+    return info["action_mask"].sum(axis=1) - 1
 
 
 def play(env: Any, steps: int) -> Callable[[], tuple[int, float]]:
     """Return work that replays the first steps of a busy episode, through the wrappers of ``env``."""
     inner = env.unwrapped
+    kind = inner.config.kind
     env.reset(seed=0)
     actions: list[Any] = []
     ended = False
     while not ended and len(actions) < steps:
-        actions.append(busiest(inner))
+        actions.append(kind.greedy(inner.config, inner.episodes.masks[0]))
         _, _, terminated, truncated, _ = env.step(actions[-1])
         ended = terminated or truncated
 
@@ -67,37 +62,6 @@ def play(env: Any, steps: int) -> Callable[[], tuple[int, float]]:
         return len(actions) - 1, time.process_time() - started
 
     return work
-
-
-def check_actions(env: ServingEnv, steps: int) -> float:
-    """Return the microseconds to check an action: all that ``step`` does with it beyond a NumPy assignment.
-
-    The figure is a difference of minima, and negative if the check takes less time than NumPy takes to store the action
-    as float64. A step checks numbers in its compiled call; here a separate call does so for a thousand actions at once.
-    """
-    action, out = env.action_space.sample(), env.episodes.actions[0]
-    target = out.reshape(env.action_space.shape)
-    bounds, whole = action_bounds(env.action_space), int(is_whole(env.action_space))
-    rows = np.zeros((1000, out.size)) + bounds[: out.size]
-    given = rows.astype(env.action_space.dtype)
-
-    def fastest(act: Callable[[], object], count: int) -> float:
-        return 1e6 * min(timeit.repeat(act, number=count, repeat=15, timer=time.process_time)) / count
-
-    read = fastest(lambda: env._reader.read(action), steps)
-    write = fastest(lambda: target.__setitem__(..., action), steps)
-    inside_all(bounds, whole, given, rows)  # compile
-    return read - write + fastest(lambda: inside_all(bounds, whole, given, rows), 20) / len(rows)
-
-
-@numba.njit
-def inside_all(bounds: Any, whole: int, given: Any, rows: Any) -> bool:
-    """Write rows as the stepping functions do, and return whether all are inside the bounds."""
-    found = True
-    write_rows(given, rows, 0)
-    for n in range(rows.shape[0]):
-        found &= inside(bounds, whole, rows[n])
-    return found
 
 
 def state_costs(env: Any, repeats: int, medians: int) -> dict[str, float]:
@@ -157,22 +121,27 @@ def draw(name: str, count: int) -> Callable[[], tuple[int, float]]:
     return work
 
 
-def play_vector(envs: Any, steps: int, *, restart: bool) -> Callable[[], tuple[int, float]]:
-    """Return work that steps a vector environment with admit counts.
+def play_vector(
+    envs: Any, steps: int, *, restart: bool, choose: Callable[[Any, dict[str, Any]], Any] = busiest
+) -> Callable[[], tuple[int, float]]:
+    """Return work that steps a vector environment with the actions of ``choose``, which are not timed.
 
     With ``restart`` every repetition starts new episodes, none of which ends; otherwise it continues from the last
     one, ends and new episodes included.
     """
-    masks = envs.reset(seed=0)[1]["action_mask"]
+    info = envs.reset(seed=0)[1]
 
     def work() -> tuple[int, float]:
-        nonlocal masks
+        nonlocal info
         if restart:
-            masks = envs.reset(seed=0)[1]["action_mask"]
-        started = time.process_time()
+            info = envs.reset(seed=0)[1]
+        seconds = 0.0
         for _ in range(steps):
-            masks = envs.step(masks.sum(axis=1) - 1)[4]["action_mask"]
-        return steps * envs.num_envs, time.process_time() - started
+            actions = choose(envs, info)
+            started = time.process_time()
+            info = envs.step(actions)[4]
+            seconds += time.process_time() - started
+        return steps * envs.num_envs, seconds
 
     return work
 

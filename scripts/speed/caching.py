@@ -4,8 +4,8 @@ Requests of a trace with block hashes, on one H100 with Llama-3-8B, blocks of 16
 is the least process CPU time of one. Requests that find a part of their prompt make fewer iterations, so the ratio is
 of whole runs.
 
-    python scripts/benchmark/caching.py --trace mooncake_conversation.jsonl   # about half a minute
-    python scripts/benchmark/caching.py --smoke                               # seconds, to test that it runs
+    python scripts/speed/caching.py --trace mooncake_conversation.jsonl   # about half a minute
+    python scripts/speed/caching.py --smoke                               # seconds, to test that it runs
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The figures are those of docs/sweeps.md: wall time, and the share of simulation in CPU time; then whether anything is
 lost, repeated or different after SIGKILL at random moments, and after the death of a Ray node.
 
-    python scripts/benchmark/sweeps.py                    # 1,000 runs of 2,000 requests, 20 kills; about 3 minutes
-    python scripts/benchmark/sweeps.py --only ray         # needs kvgym[ray]
-    python scripts/benchmark/sweeps.py --smoke            # seconds: checks that it runs; its figures mean nothing
+    python scripts/speed/sweeps.py                    # 1,000 runs of 2,000 requests, 20 kills; about 3 minutes
+    python scripts/speed/sweeps.py --only ray         # needs kvgym[ray]
+    python scripts/speed/sweeps.py --smoke            # seconds: checks that it runs; its figures mean nothing
 """
 
 from __future__ import annotations

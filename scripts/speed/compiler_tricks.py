@@ -4,9 +4,9 @@ Every process has its own empty cache. The ratio is time without the trick over 
 the trick helps. Ratios are reliable, absolute times depend on the machine. Named tuples by address cannot be switched
 off: kernels have them in their signatures.
 
-    python scripts/benchmark/compiler_tricks.py              # about 15 minutes
-    python scripts/benchmark/compiler_tricks.py prefetch     # one trick
-    python scripts/benchmark/compiler_tricks.py --smoke      # about 5 minutes: shows that it runs
+    python scripts/speed/compiler_tricks.py              # about 15 minutes
+    python scripts/speed/compiler_tricks.py prefetch     # one trick
+    python scripts/speed/compiler_tricks.py --smoke      # about 5 minutes: shows that it runs
 """
 
 from __future__ import annotations

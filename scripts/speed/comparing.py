@@ -1,8 +1,8 @@
 """Break down the CPU time of ``kvgym compare``, run in a separate process with a full code cache.
 
-    python scripts/benchmark/comparing.py                      # the default comparison
-    python scripts/benchmark/comparing.py --seeds 1 -n 200     # any options of kvgym compare
-    python scripts/benchmark/comparing.py --many 1000          # also the time per run of many small runs in one call
+    python scripts/speed/comparing.py                      # the default comparison
+    python scripts/speed/comparing.py --seeds 1 -n 200     # any options of kvgym compare
+    python scripts/speed/comparing.py --many 1000          # also the time per run of small runs, many in one call
 
 Each line is CPU time of the process without the parts on other lines.
 """
@@ -100,14 +100,19 @@ def run_child(options: list[str]) -> dict[str, float]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def many_runs(count: int) -> dict[str, float]:
-    """Return the microseconds per run of many small runs in one call, by label."""
+def many_runs(count: int, num_requests: int) -> dict[str, float]:
+    """Return the microseconds per run of many small runs in one call, by label.
+
+    Args:
+        count: number of runs.
+        num_requests: requests of each; with few, the time is what every run costs.
+    """
     from kvgym import compare
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.scenario import DEFAULT_SCENARIO
 
-    small = build_scenario(DEFAULT_SCENARIO, num_requests=20)
-    compare(small, ["fcfs"], seeds=1)  # load
+    small = build_scenario(DEFAULT_SCENARIO, num_requests=num_requests)
+    compare(small, ["fcfs"], seeds=2)  # load
     stages = Stages()
     for where, label in PARTS.items():
         if "report" not in where:
@@ -115,7 +120,8 @@ def many_runs(count: int) -> dict[str, float]:
     stages.around("everything else", importlib.import_module("kvgym.experiments.comparison").compare)(
         small, ["fcfs"], seeds=count
     )
-    return {f"{label}, µs per run": 1e6 * s / count for label, s in stages.seconds.items()}
+    rows = {f"{label}, µs per run": 1e6 * s / count for label, s in stages.seconds.items()}
+    return {**rows, "together, µs per run": sum(rows.values())}
 
 
 def main() -> None:
@@ -136,8 +142,10 @@ def main() -> None:
     results: dict[str, Any] = {"seconds": dict(sorted(least.items(), key=lambda item: -item[1]))}
     results["seconds"]["together"] = sum(least.values())
     if options.many or options.smoke:
-        results["many"] = many_runs(options.many or 5)
-    for rows in results.values():
+        for size in (10, 1000):
+            results[f"runs of {size:,} requests"] = many_runs(options.many or 5, size)
+    for name, rows in results.items():
+        print(f"{name}:")
         for label, value in rows.items():
             print(f"{label:32} {value:10.3f}")
     write_json(options.json, results)

@@ -3,9 +3,9 @@
 A run that the policy cannot finish (a livelock) is listed with its reason. Clusters are timed as well. Times are the
 median process CPU time of several repetitions.
 
-    python scripts/benchmark/policies.py            # about a minute
-    python scripts/benchmark/policies.py --smoke    # seconds: shows that it runs, the figures mean nothing
-    python scripts/benchmark/policies.py --json out.json
+    python scripts/speed/policies.py            # about a minute
+    python scripts/speed/policies.py --smoke    # seconds: shows that it runs, the figures mean nothing
+    python scripts/speed/policies.py --json out.json
 """
 
 from __future__ import annotations

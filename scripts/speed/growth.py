@@ -5,12 +5,12 @@ the start, then about as many as are served, so that the queue keeps its length.
 are timed in slices, and each slice counts with its fastest repetition. Cells run in a separate process. With another
 checkout, two processes run every cell alternately and must make equal decisions.
 
-    python scripts/benchmark/growth.py                     # about 5 minutes, and compiling
-    python scripts/benchmark/growth.py --against PATH      # with another checkout: ratios
-    python scripts/benchmark/growth.py --only slai wait    # some policies
-    python scripts/benchmark/growth.py --plot docs/images/growth.png
-    python scripts/benchmark/growth.py --longest --only ranked  # single iterations: the longest one against the median
-    python scripts/benchmark/growth.py --smoke             # seconds: checks that it runs; its figures mean nothing
+    python scripts/speed/growth.py                     # about 5 minutes, and compiling
+    python scripts/speed/growth.py --against PATH      # with another checkout: ratios
+    python scripts/speed/growth.py --only slai wait    # some policies
+    python scripts/speed/growth.py --plot docs/images/growth.png
+    python scripts/speed/growth.py --longest --only ranked  # single iterations: the longest one against the median
+    python scripts/speed/growth.py --smoke             # seconds: checks that it runs; its figures mean nothing
 
 With ``--longest`` every iteration is one call, with its fastest of several equal runs, less the cost of a call: the
 fastest iteration of fcfs. Caches are cold after a call from Python, so times are longer than in slices.

@@ -1,10 +1,10 @@
-"""Time the environments: raw steps, pictures, the native vector environment, and training with Stable-Baselines3.
+"""Time the environments: steps of every id, one at a time and 64 in a vector, states, pictures, and training.
 
 Times are medians of process CPU time, measured in one process on one core. Actions are greedy admissions (as many as
 fit), so that the worker is busy.
 
-    python scripts/benchmark/envs.py                # about 3 minutes; needs kvgym[train] for the last part
-    python scripts/benchmark/envs.py --smoke        # seconds: checks that it runs; its figures mean nothing
+    python scripts/speed/envs.py                # about 3 minutes; needs kvgym[train] for the last part
+    python scripts/speed/envs.py --smoke        # seconds: checks that it runs; its figures mean nothing
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from typing import Any
 import gymnasium as gym
 
 from harness import AFFINE, command_line, write_json
-from kvgym.envs import SCHEDULING_IDS
+from kvgym.envs import IDS, SCHEDULING_IDS
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
-from stepping import cartpole, check_actions, draw, microseconds, play, play_vector, route, state_costs
+from stepping import cartpole, draw, microseconds, most_admissions, play, play_vector, route, state_costs
 from training import train_fps
 
 PROFILE: dict[str, Any] = {"num_requests": 256}
@@ -43,14 +42,8 @@ def single(report: Report, steps: int, repeats: int) -> None:
     report("kvgym/Route-v0 raw step, 4 workers", microseconds(route(steps), repeats))
 
 
-def boundary(report: Report, steps: int, repeats: int) -> None:
-    """Time action checks and states, in microseconds and relative to a raw step."""
-    for name in SCHEDULING_IDS:
-        env = gym.make(name, **TASK).unwrapped
-        step = microseconds(play(env, steps), repeats)
-        check = check_actions(env, steps)
-        report(f"{name} check of an action", check)
-        report(f"{name} check / raw step", check / step)
+def states(report: Report, steps: int, repeats: int) -> None:
+    """Time saved states, in microseconds and relative to a raw step."""
     for name, env, steps_of in (
         ("kvgym/AdmitCount-v0", ServingEnv(**PROFILE), lambda env: play(env, 100)),
         ("kvgym/Route-v0, 4 workers", RoutingEnv(**PROFILE), lambda env: route(100)),
@@ -67,15 +60,14 @@ def vectors(report: Report, short: int, long: int, repeats: int) -> None:
     ``vectors.py`` times large ones, with full queues as well, and compares checkouts.
     """
     sync = gym.make_vec("kvgym/AdmitCount-v0", num_envs=8, vectorization_mode="sync", **TASK)
-    report("SyncVectorEnv 8", microseconds(play_vector(sync, short, restart=True), repeats))
-    for count in (8, 64):
-        for label, task in (("affine", TASK), ("profile", PROFILE)):
-            native = ServingVectorEnv(count, action="admit_count", **task)
-            name = f"native {count}, {label}"
-            alone = microseconds(play_vector(native, short, restart=True), repeats)
-            report(f"{name}, steps alone", alone)
-            throughout = microseconds(play_vector(native, long, restart=False), 1)
-            report(f"{name}, ends of episodes included", throughout)
+    separate = play_vector(sync, short, restart=True, choose=most_admissions)
+    report("kvgym/AdmitCount-v0, SyncVectorEnv of 8, steps alone", microseconds(separate, repeats))
+    for name, kind in IDS.items():
+        envs = gym.make_vec(name, num_envs=64, **({} if kind in ("keep", "route") else TASK))
+        alone = microseconds(play_vector(envs, short, restart=True), repeats)
+        report(f"{name}, vector of 64, steps alone", alone)
+        throughout = microseconds(play_vector(envs, long, restart=False), 1)
+        report(f"{name}, vector of 64, ends of episodes included", throughout)
 
 
 def main() -> None:
@@ -89,7 +81,7 @@ def main() -> None:
         print(f"{name}: {value:.3f} us" if isinstance(value, float) else f"{name}: {value}", flush=True)
 
     single(report, steps, repeats)
-    boundary(report, steps, repeats)
+    states(report, steps, repeats)
     for name in ("kvgym/AdmitCount-v0", "kvgym/Route-v0"):
         report(f"{name} picture", microseconds(draw(name, 10 if options.smoke else 100), repeats))
     short, long = (2, 3) if options.smoke else (300, 1500)

@@ -3,10 +3,10 @@
 Times are medians of process CPU time, measured in one process on one core. Only ratios are comparable between
 machines.
 
-    python scripts/benchmark/engine.py                 # about 6 minutes
-    python scripts/benchmark/engine.py --quick         # about 1 minute, smaller sizes
-    python scripts/benchmark/engine.py --smoke         # seconds: checks that it runs; its figures mean nothing
-    python scripts/benchmark/engine.py --json out.json # results as JSON as well
+    python scripts/speed/engine.py                 # about 6 minutes
+    python scripts/speed/engine.py --quick         # about 1 minute, smaller sizes
+    python scripts/speed/engine.py --smoke         # seconds: checks that it runs; its figures mean nothing
+    python scripts/speed/engine.py --json out.json # results as JSON as well
 """
 
 from __future__ import annotations

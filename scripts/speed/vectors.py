@@ -5,11 +5,11 @@ counts with its least CPU time of some repetitions, so that other work on the ma
 mean over steps. Compare ratios: nanoseconds depend on the machine. Greedy admissions keep the worker busy. With a full
 queue, requests arrive faster than they are served.
 
-    python scripts/benchmark/vectors.py                             # this checkout: minutes
-    python scripts/benchmark/vectors.py --against ../kvgym-before   # with another one: ratios
-    python scripts/benchmark/vectors.py --threads 1 2               # values of num_threads, wall time
-    python scripts/benchmark/vectors.py --against ../kvgym-before --train   # PPO with 256 environments
-    python scripts/benchmark/vectors.py --smoke                     # seconds: checks that it runs
+    python scripts/speed/vectors.py                             # this checkout: minutes
+    python scripts/speed/vectors.py --against ../kvgym-before   # with another one: ratios
+    python scripts/speed/vectors.py --threads 1 2               # values of num_threads, wall time
+    python scripts/speed/vectors.py --against ../kvgym-before --train   # PPO with 256 environments
+    python scripts/speed/vectors.py --smoke                     # seconds: checks that it runs
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -125,7 +126,12 @@ def serve() -> None:
 def measure(
     players: dict[str, Player], arguments: dict[str, Any], steps: int, repeats: int, wall: bool = False
 ) -> dict[str, Any]:
-    """Return nanoseconds per environment and step for each player (they alternate), ended episodes and mean waiting."""
+    """Return figures of each player; they alternate.
+
+    Returns:
+        ``ns``: nanoseconds per environment and step. ``longest``: the longest step as a multiple of the median one.
+        ``ends``: episodes that ended. ``waiting``: mean number of requests that waited.
+    """
     for player in players.values():
         player.ask({"arguments": arguments, "steps": 2, "wall": wall})  # compile
     seconds: dict[str, list[float]] = {}
@@ -138,6 +144,7 @@ def measure(
     per_step = 1e9 / (steps * arguments["num_envs"])
     return {
         "ns": {name: sum(values) * per_step for name, values in seconds.items()},
+        "longest": {name: max(values) / statistics.median(values) for name, values in seconds.items()},
         "ends": last["ends"],
         "waiting": last["waiting"],
     }
@@ -195,14 +202,16 @@ def compare(
                 print(f"{name}, {threads} threads: {found['ns']['here']:.0f} ns", flush=True)
     else:
         print(
-            "| case | requests waiting | ends | ns per step | before | before / now |\n|---|---|---|---|---|---|"
+            "| case | requests waiting | ends | ns per step | longest / median | before | before / now |\n"
+            "|---|---|---|---|---|---|---|"
         )
         for name, arguments in cases(counts):
             found = results[name] = measure(players, arguments, steps, repeats)
             now, before = found["ns"]["here"], found["ns"].get("before")
             other = "– | –" if before is None else f"{before:.0f} | {before / now:.2f}"
             print(
-                f"| {name} | {found['waiting']:.0f} | {found['ends']} | {now:.0f} | {other} |",
+                f"| {name} | {found['waiting']:.0f} | {found['ends']} | {now:.0f} | "
+                f"{found['longest']['here']:.1f} | {other} |",
                 flush=True,
             )
     return results
