@@ -57,7 +57,7 @@ LONGEST = (
     "baselines/ranked/test_ranked_oracle.py",
     "test_docs.py",
     "test_readme.py",
-    "scripts/test_check_report.py",
+    "scripts/checks/test_check_report.py",
     "utils/test_wrong_types.py",
     "envs/test_sb3.py",
     "agents/test_training.py",

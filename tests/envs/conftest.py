@@ -9,10 +9,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from playing import checks
-from playing.configurations import serving_arguments
 
 import kvgym  # noqa: F401, registers the environments
+from playing import checks
+from playing.configurations import serving_arguments
 
 SMALL = {
     "scenario": "mc-sf-model-2",

@@ -1,1 +1,1 @@
-"""Structure-aware fuzzing of all inputs of users; run by `scripts/fuzz.py`."""
+"""Structure-aware fuzzing of all inputs of users; run by `scripts/checks/fuzz.py`."""

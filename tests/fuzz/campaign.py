@@ -344,7 +344,7 @@ def failures(report: Report) -> list[str]:
             f"{finding.verdict.outcome}, {finding.count} times: {finding.verdict.place}\n"
             f"  {finding.verdict.message[:300]}\n"
             f"  smallest input: {text if len(text) < 1000 else text[:1000] + ' …'}\n"
-            f"  python scripts/fuzz.py --case {name}"
+            f"  python scripts/checks/fuzz.py --case {name}"
         )
     return lines
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from playing.configurations import APART as APART
 from playing.configurations import CLUSTERS as CLUSTERS
 from playing.configurations import SHORT as SHORT

@@ -24,3 +24,10 @@ def scripts():
     """Return what imports a script of scripts/ itself by name."""
     with importing_from(".") as load:
         yield load
+
+
+@pytest.fixture(scope="module")
+def checks():
+    """Return what imports a module of scripts/checks by name."""
+    with importing_from("checks") as load:
+        yield load

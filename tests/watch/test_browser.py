@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "check_report.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "checks" / "check_report.py"
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
-from playing.checks import time_inside
-from playing.configurations import routing_arguments
 
 from helpers.routing_play import (
     CLUSTERS,
@@ -23,6 +21,8 @@ from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, UnknownNameError
+from playing.checks import time_inside
+from playing.configurations import routing_arguments
 
 # ---------------------------------------------------------------- random play, repeatability
 

@@ -7,7 +7,6 @@ import pickle
 
 import numpy as np
 import pytest
-from playing.checks import check_state
 
 import kvgym
 from helpers.selection import others_long
@@ -16,6 +15,7 @@ from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
+from playing.checks import check_state
 
 SHARED = {
     "batch_time": {"kind": "affine", "constant": 0.31, "per_prefill_token": 0.02, "per_context_token": 0.001},

@@ -1,6 +1,6 @@
 """Random play is repeatable: in this process, in another one, and after pickling.
 
-``scripts/random_play.py`` checks its invariants, see tests/scripts/test_random_play.py.
+``scripts/checks/random_play.py`` checks its invariants, see tests/scripts/checks/test_random_play.py.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+
 import random_play
+from helpers.amount import some
 from playing import segments
 from playing.segments import KINDS, play_segment
-
-from helpers.amount import some
 
 
 @pytest.mark.parametrize("number", some(range(2 * len(KINDS)), 2))

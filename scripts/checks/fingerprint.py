@@ -1,8 +1,8 @@
 """Hash what a change without effect must leave alone: schedules, metrics, environments' trajectories.
 
-python scripts/fingerprint.py > before.txt                # a few minutes on one core
-python scripts/fingerprint.py --requests 200 --steps 500  # less than a minute
-python scripts/fingerprint.py --only environments
+python scripts/checks/fingerprint.py > before.txt         # a few minutes on one core
+python scripts/checks/fingerprint.py --requests 200 --steps 500  # less than a minute
+python scripts/checks/fingerprint.py --only environments
 
 Run it before and after a change and compare the outputs with ``diff``: every line is a hash and what it covers.
 """

@@ -1,4 +1,4 @@
-"""No schedule beats a bound, on some random instances of scripts/check_bounds.py."""
+"""No schedule beats a bound, on some random instances of scripts/checks/check_bounds.py."""
 
 import importlib.util
 import json
@@ -11,7 +11,7 @@ import pytest
 
 from helpers.amount import number
 
-SCRIPT = Path(__file__).parent.parent.parent / "scripts" / "check_bounds.py"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "checks" / "check_bounds.py"
 POLICIES = ["mc_sf", "vllm_v1", "ranked"]
 
 

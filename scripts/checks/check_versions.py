@@ -2,10 +2,10 @@
 
 Builds the wheel, reads its requirements, and installs it into a new environment of the Python that runs this script:
 
-    python scripts/check_versions.py lowest
-    python scripts/check_versions.py lowest --extras observe,parquet,report,train,tune,video
-    python scripts/check_versions.py highest
-    python scripts/check_versions.py lowest --suite
+    python scripts/checks/check_versions.py lowest
+    python scripts/checks/check_versions.py lowest --extras minari,observe,parquet,report,train,tune,video
+    python scripts/checks/check_versions.py highest
+    python scripts/checks/check_versions.py lowest --suite
 
 Outside the repository it then imports every module and runs a comparison, an environment, a trace, and a check of every
 requested extra. Packages in constraints.txt keep the version there; the output says so. It also prints the size of the
@@ -26,7 +26,7 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[\w,-]+\])?\s*([^;]*)(?:;\s*extra\s*==\s*[\"'](.+?)[\"'])?\s*")
 MEGABYTE = 1e6
 
@@ -75,6 +75,11 @@ code = subprocess.run([*command, "--no-progress"]).returncode
 server.close()
 raise SystemExit(code)
 """
+DATASET = """
+import os, subprocess
+command = ["kvgym", "export-dataset", "fcfs", "--scenario", "mc-sf-model-2", "--episodes", "1"]
+raise SystemExit(subprocess.run(command, env={**os.environ, "MINARI_DATASETS_PATH": "datasets"}).returncode)
+"""
 PYTHON, KVGYM = "python", "kvgym"
 COMPARE = "compare --scenario mc-sf-model-2 --seeds 3 --no-progress"
 CHECKS: dict[str, list[list[str]]] = {
@@ -92,6 +97,7 @@ CHECKS: dict[str, list[list[str]]] = {
         [KVGYM, "run", "-p", "fcfs", "--trace", "parquet/requests.parquet", "--out", "again"],
     ],
     "observe": [[PYTHON, "-c", OBSERVE]],
+    "minari": [[PYTHON, "-c", DATASET]],
     "report": [[KVGYM, *COMPARE.split(), "--out", "reported"]],
     "video": [
         [KVGYM, "render", "kvgym/AdmitCount-v0", "-n", "6", "--max-frames", "4", "--out", "film.mp4"],

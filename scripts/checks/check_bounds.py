@@ -1,8 +1,8 @@
 """Search for a schedule that beats a bound: random small instances, every policy, every rule of the engine.
 
-python scripts/check_bounds.py --jobs 2              # 10,000 instances, about 10 minutes; Ctrl-C ends it with a summary
-python scripts/check_bounds.py --first 5000 --instances 500
-python scripts/check_bounds.py --policies mc_sf,ranked --json out.json
+python scripts/checks/check_bounds.py --jobs 2       # 10,000 instances, about 10 minutes; Ctrl-C ends it with a summary
+python scripts/checks/check_bounds.py --first 5000 --instances 500
+python scripts/checks/check_bounds.py --policies mc_sf,ranked --json out.json
 
 Each run checks the instances from --first on; --json records which ones.
 
@@ -199,7 +199,7 @@ def summary(ratios: dict[str, list[float]]) -> list[str]:
     """Return lines on how near the best policy of each instance came to the bounds."""
     lines = []
     for metric, values in ratios.items():
-        low, middle, high = np.percentile(values, (0, 50, 90))
+        low, middle, high = np.percentile(values, (0, 50, 90), method="lower")
         reached = np.mean(np.array(values) < 1 + 1e-6)
         lines.append(
             f"{metric:20s} best policy / bound: least {low:.6f}, median {middle:.3f}, 90 % {high:.3f}; reached in "

@@ -15,7 +15,7 @@ from kvgym.report import write_report, write_sweep_report
 from kvgym.utils.frame import Frame
 
 LOOKS = [("desktop", "light"), ("phone", "dark"), ("desktop", "dark"), ("phone", "light")][: number(4, 2)]
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "check_report.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "checks" / "check_report.py"
 
 
 @pytest.fixture(scope="module")

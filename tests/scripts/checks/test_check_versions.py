@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 METADATA = """\
 Metadata-Version: 2.4
 Name: kvgym
@@ -20,7 +20,9 @@ Requires-Dist: kvgym[report,train]; extra == "dev"
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("check_versions", ROOT / "scripts" / "check_versions.py")
+    spec = importlib.util.spec_from_file_location(
+        "check_versions", ROOT / "scripts" / "checks" / "check_versions.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -56,4 +58,4 @@ def test_what_is_not_there_is_refused(script, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["check_versions.py", "lowest", "--extras", "video,films"])
     with pytest.raises(SystemExit):
         script.main()
-    assert "unknown extras films; valid: parquet, observe, report" in capsys.readouterr().err
+    assert "unknown extras films; valid: parquet, observe, minari, report" in capsys.readouterr().err

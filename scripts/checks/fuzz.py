@@ -1,10 +1,10 @@
 """Fuzz kvgym: mutated inputs of every kind must succeed or end in a clear error.
 
-    python scripts/fuzz.py --cases 2000                        # about a minute
-    python scripts/fuzz.py --cases 100000 --jobs 2 --seed 7    # some minutes
-    python scripts/fuzz.py --kinds trace,scenario --cases 5000
-    python scripts/fuzz.py --case trace:7:421                  # one input again, with its traceback
-    python scripts/fuzz.py --replay fuzz-found/x.json          # a saved input
+    python scripts/checks/fuzz.py --cases 2000                 # about a minute
+    python scripts/checks/fuzz.py --cases 100000 --jobs 2 --seed 7  # some minutes
+    python scripts/checks/fuzz.py --kinds trace,scenario --cases 5000
+    python scripts/checks/fuzz.py --case trace:7:421           # one input again, with its traceback
+    python scripts/checks/fuzz.py --replay fuzz-found/x.json   # a saved input
 
 Kind, seed and number determine an input. A failure is a foreign exception, a hang (more than 20 s of CPU time),
 excessive memory, accepting a known error, or a message of more than 300 characters. The smallest input of each failure
@@ -19,7 +19,7 @@ import json
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from fuzz.campaign import Report, failures, play, prepare, run, save, shrink  # noqa: E402

@@ -1,9 +1,9 @@
 """Play environments at random with random configurations, and report failed checks.
 
-python scripts/random_play.py --steps 100000                                    # about a minute on a core
-python scripts/random_play.py --steps 10000000 --jobs 2 --out results/play      # an hour on a core; may be stopped
-python scripts/random_play.py --steps 10000000 --jobs 2 --out results/play --resume
-python scripts/random_play.py --seed 0 --segment 123                            # one segment again, that had a fault
+python scripts/checks/random_play.py --steps 100000                             # about a minute on a core
+python scripts/checks/random_play.py --steps 10000000 --jobs 2 --out results/play  # an hour on a core; may be stopped
+python scripts/checks/random_play.py --steps 10000000 --jobs 2 --out results/play --resume
+python scripts/checks/random_play.py --seed 0 --segment 123                     # one segment again, that had a fault
 
 The play covers all ids, scalar and vector, with all engine rules, blocks and clusters; docs/maintaining.md lists the
 checks of every step. A segment is a configuration and a few hundred steps, determined by the seed and its number.

@@ -5,13 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fuzz_guided
 import pytest
 
+import fuzz_guided
 from fuzz.kinds import raw
 from fuzz.trees import put
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TREE = {"files": [{"$bytes": "a"}, {"plain": 1}], "name": "x", "other": {"$bytes": "b"}}
 
 
@@ -31,7 +31,7 @@ def test_a_search_ends(tmp_path):
     pytest.importorskip("atheris")
     command = [
         sys.executable,
-        ROOT / "scripts" / "fuzz_guided.py",
+        ROOT / "scripts" / "checks" / "fuzz_guided.py",
         "trace",
         "--seconds",
         "2",

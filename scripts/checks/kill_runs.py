@@ -1,7 +1,7 @@
 """Kill commands at random moments, continue them, and compare the results with undisturbed runs.
 
-    python scripts/kill_runs.py                         ten kills each of train, compare, tune and capacity
-    python scripts/kill_runs.py --kills 100 compare     a hundred of one command
+    python scripts/checks/kill_runs.py                         ten kills each of train, compare, tune and capacity
+    python scripts/checks/kill_runs.py --kills 100 compare     a hundred of one command
 
 A command is started, killed with SIGKILL at a random moment and started again, as a user would, for the given number
 of kills; then it runs to its end. No start may fail, finished work must survive each kill, and the results must equal

@@ -1,4 +1,4 @@
 """Mutation testing: make one small change to a module and check that its nearest tests fail.
 
-``scripts/mutate.py`` runs it.
+``scripts/checks/mutate.py`` runs it.
 """

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.script_folders import importing_from
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "checks"
 
 TOY = '''"""Numbers, compared."""
 
@@ -190,7 +190,7 @@ def test_the_files_of_the_script_are_as_it_reads_them():
         campaign = load("mutating.campaign")
         modules = campaign.read_modules(SCRIPTS / "mutating" / "modules.yaml")
         equivalent = campaign.read_equivalent(SCRIPTS / "mutating" / "equivalent.yaml")
-    root = SCRIPTS.parent
+    root = SCRIPTS.parents[1]
     assert all((root / module).is_file() for module in modules)
     assert all((root / test.partition("::")[0]).is_file() for tests in modules.values() for test in tests)
     assert {module for module, *_ in equivalent} <= set(modules)

@@ -1,11 +1,11 @@
-"""Coverage-guided fuzzing with Atheris, for kinds of scripts/fuzz.py that contain bytes.
+"""Coverage-guided fuzzing with Atheris, for kinds of scripts/checks/fuzz.py that contain bytes.
 
     pip install atheris                                        # wheels for some versions of Python, on Linux
-    python scripts/fuzz_guided.py trace --seconds 600          # starts from valid inputs of the kind
-    python scripts/fuzz_guided.py recipe --corpus results/guided    # continues with the inputs it has found
+    python scripts/checks/fuzz_guided.py trace --seconds 600   # starts from valid inputs of the kind
+    python scripts/checks/fuzz_guided.py recipe --corpus results/guided  # continues with the inputs it has found
 
-Failures are those of scripts/fuzz.py. The first one ends the run, with its traceback and a file for
-``scripts/fuzz.py --replay``. Coverage is measured in modules that read and check input, not in compiled code.
+Failures are those of scripts/checks/fuzz.py. The first one ends the run, with its traceback and a file for
+``scripts/checks/fuzz.py --replay``. Coverage is measured in modules that read and check input, not in compiled code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from fuzz.trees import at, places, put, revive  # noqa: E402  (the rest of it imports kvgym, see main)
@@ -49,7 +49,7 @@ def load(name: str) -> None:
 def main() -> int:
     """Search until an input fails or time runs out."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("kind", help="kind of input, as in scripts/fuzz.py")
+    parser.add_argument("kind", help="kind of input, as in scripts/checks/fuzz.py")
     parser.add_argument("--seconds", type=int, default=60, help="time limit")
     parser.add_argument("--seed", type=int, default=1, help="seed of the search, ≥ 1")
     parser.add_argument("--corpus", type=Path, help="folder of interesting inputs, to continue from")
@@ -72,7 +72,7 @@ def main() -> int:
     kind = kinds[options.kind]
     templates = [(tree, path) for tree in kind.seeds() for path in byte_places(tree)]
     if not templates:
-        parser.error(f"inputs of kind {kind.name} have no bytes in them; scripts/fuzz.py mutates them")
+        parser.error(f"inputs of kind {kind.name} have no bytes in them; scripts/checks/fuzz.py mutates them")
     kind.ready(Path(tempfile.mkdtemp()))
 
     def one(data: bytes) -> None:

@@ -1,12 +1,12 @@
 """Mutation testing: make one small change to a module, run its nearest tests, and list undetected changes.
 
-    python scripts/mutate.py                         60 mutations of each module of scripts/mutating/modules.yaml
-    python scripts/mutate.py batch metrics           of these modules only
-    python scripts/mutate.py --number 100 --seed 1   another sample
+    python scripts/checks/mutate.py                         60 mutations of each module of mutating/modules.yaml
+    python scripts/checks/mutate.py batch metrics           of these modules only
+    python scripts/checks/mutate.py --number 100 --seed 1   another sample
 
 Each mutation is tried in a separate process without compilation; the working tree does not change. Results go to a
 file: the next call skips mutations with a result, and tries survivors again once their tests have changed. Survivors
-that alter no result are listed with the reason in scripts/mutating/equivalent.yaml. Exits with 1 if any other
+that alter no result are listed with the reason in scripts/checks/mutating/equivalent.yaml. Exits with 1 if any other
 mutation survives.
 """
 
@@ -18,8 +18,8 @@ import signal
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-MUTATING = ROOT / "scripts" / "mutating"
+ROOT = Path(__file__).resolve().parents[2]
+MUTATING = ROOT / "scripts" / "checks" / "mutating"
 
 PRELOADED = ("pytest", "hypothesis", "numba.np.arrayobj", "gymnasium", "pydantic.main", "yaml")
 """Libraries that every test needs. They are loaded once, and forked processes share them."""

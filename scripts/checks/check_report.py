@@ -1,7 +1,7 @@
 """Check reports in headless Chromium, and print what is wrong with them.
 
-python scripts/check_report.py results/report.html                   # exit status 1 and a list if anything is wrong
-python scripts/check_report.py report.html --screenshots /tmp/shots  # also write pictures of all sizes and colours
+python scripts/checks/check_report.py results/report.html            # exit status 1 and a list if anything is wrong
+python scripts/checks/check_report.py report.html --screenshots shots  # also write pictures of all sizes and colours
 
 Checks at desktop and phone width, light and dark: no console output, nothing fetched, no page wider than the screen, no
 text of a figure cut off or overlapping another, values by pointer, touch and keys, selection of policies, and the

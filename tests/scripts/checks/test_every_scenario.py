@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kvgym.policy import POLICIES
 
-SCRIPT = Path(__file__).parent.parent.parent / "scripts" / "every_scenario.py"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "checks" / "every_scenario.py"
 
 
 def test_outcomes_and_reasons(tmp_path: Path) -> None:

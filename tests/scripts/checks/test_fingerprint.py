@@ -11,7 +11,7 @@ from kvgym.policy import POLICIES
 
 @pytest.fixture(scope="module")
 def script():
-    path = Path(__file__).parents[2] / "scripts" / "fingerprint.py"
+    path = Path(__file__).parents[3] / "scripts" / "checks" / "fingerprint.py"
     spec = importlib.util.spec_from_file_location("fingerprint", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

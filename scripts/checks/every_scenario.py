@@ -1,8 +1,8 @@
 """Run every policy on every scenario with one seed and print a Markdown table of the outcomes.
 
-python scripts/every_scenario.py                  # several minutes
-python scripts/every_scenario.py --requests 500   # the first 500 requests of each
-python scripts/every_scenario.py --json out.json  # full reasons as well
+python scripts/checks/every_scenario.py           # several minutes
+python scripts/checks/every_scenario.py --requests 500  # the first 500 requests of each
+python scripts/checks/every_scenario.py --json out.json  # full reasons as well
 """
 
 from __future__ import annotations
