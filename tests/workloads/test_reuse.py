@@ -114,6 +114,19 @@ def test_blocks_in_a_list_do_the_same(play):
             assert len(content) == unit or content[:-unit] in cache.contents()
 
 
+@settings(max_examples=150, deadline=None)
+@given(plays(), st.integers(1, 6))
+def test_more_memory_finds_no_less(play, more):
+    texts, unit, units = play
+    units = max(units, *(-(-len(text) // unit) for text in texts), 1)  # what does not fit would not be served
+    small, large, found = SerialCache(units), SerialCache(units + more), [0, 0]
+    for text in texts:
+        chain = [text[: i + unit] for i in range(0, len(text) - unit + 1, unit)]
+        for k, cache in enumerate((small, large)):
+            found[k] += cache.serve(chain, (len(text) - 1) // unit, -(-len(text) // unit))
+        assert found[0] <= found[1]
+
+
 def test_hashes_of_started_blocks_count_as_repeated(tmp_path):
     rows = [(9, [0, 1, 2]), (8, [0, 1]), (9, [0, 1, 2]), (4, [3])]
     table = RequestTable.from_columns(

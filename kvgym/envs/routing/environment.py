@@ -20,6 +20,7 @@ from kvgym.envs.routing.state import RoutingState, check_packed, pack, unpack
 from kvgym.envs.scheduling.actions.reading import ActionReader, outside, sample_mask
 from kvgym.envs.scheduling.drawing import workload_seed
 from kvgym.envs.scheduling.state import frozen
+from kvgym.envs.scheduling.stepping import RUNNING, TERMINATED, TRUNCATED
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, LivelockError, UnknownNameError, shown
 from kvgym.metrics import STANDARD_METRICS, compute_metrics
@@ -27,6 +28,7 @@ from kvgym.policy import CompiledPolicy
 from kvgym.routing import DEFAULT_ROUTER, ROUTERS, make_router
 from kvgym.runner import SimulationResult, check_needs, known_to, result_of, system_info
 from kvgym.simulator.cluster.simulation import ClusterSimulation
+from kvgym.simulator.tables import FINISHED
 from kvgym.simulator.view import ClusterView
 from kvgym.utils.checks import check_array, check_one_of, check_parts, check_seed
 from kvgym.utils.user_code import calling
@@ -36,7 +38,7 @@ _FLAGS: dict[str, Any] = {
     "_done": bool,
     "_livelock": bool,
     "_owed": (np.ndarray, type(None)),
-    "_request": int,
+    "request": int,
 }
 """Attributes that are part of a state, and their types."""
 
@@ -127,10 +129,8 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self.system = self.config.make_system(self.scenario, self.workload, len(first))
         settings = self.config.make_settings(self.system, len(first), self.workload.mean_rate)
         self._prefill, self._count = self.system.num_prefill_workers, len(self.system.all_workers)
-        self._has_forced_stage = 1 in (
-            self._prefill,
-            self._count - self._prefill,
-        )  # a stage with a single worker
+        stages = self._prefill, self._count - self._prefill
+        self._has_forced_stage = 1 in stages  # a stage with a single worker
         self.observer = Observer(self.config, settings, self._count)
         self.action_space = spaces.Discrete(self._count)
         self._action = np.zeros(1)
@@ -142,7 +142,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self._steps, self._limit = 0, step_limit(None)
         self._recording: Any = None
         self._owed: Any = None
-        self._request = -1
+        self.request = -1
         self._seed = 0
 
     @property
@@ -165,10 +165,10 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             ConfigError: a seed that is not a whole number ≥ 0, or an unknown option.
         """
         super().reset(seed=None if seed is None else check_seed(seed))
-        self._start(workload_seed(options, self.np_random))
+        self.start(workload_seed(options, self.np_random))
         return self.observer.present(), self._info(0)
 
-    def _start(self, seed: int) -> None:
+    def start(self, seed: int) -> None:
         """Start the episode of a workload seed, and run to its first choice."""
         if isinstance(self.simulation, Closed):
             raise not_running(True)
@@ -213,7 +213,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
                     break
         except LivelockError:
             self._over = self._livelock = True
-        self._request = self.observer.update(self._over)
+        self.request = self.observer.update(self._over)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Send the pending request to worker ``action`` and run to the next choice, see the class.
@@ -229,9 +229,23 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self._reader.read(action)
         if not 0 <= self._action[0] < self._count:
             raise outside(self.action_space, self._action)
+        outcome, ignored = self.advance(int(self._action[0]))
+        info = self._info(ignored)
+        reward = float(self.observer.episode["reward"][0])
+        if outcome != RUNNING or self._steps == self._limit:
+            info["metrics"] = np.array(list(compute_metrics(self.result(), STANDARD_METRICS).values()))
+            info["completed"] = outcome == TERMINATED
+        return self.observer.present(), reward, outcome == TERMINATED, outcome == TRUNCATED, info
+
+    def advance(self, worker: int) -> tuple[int, int]:
+        """Do what a step does; the observer has its results.
+
+        Returns:
+            RUNNING, TERMINATED or TRUNCATED; and 1 if the action was ignored, else 0.
+        """
+        assert self.simulation is not None
         ignored = 0
         if not self._over:  # an episode without any choice ends with its first step
-            worker = int(self._action[0])
             if not self.observer.mask[worker]:
                 worker, ignored = shortest_queue(self.view), 1
             self._continue(worker)
@@ -239,17 +253,12 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             for name in ("terms", "reward"):
                 self.observer.episode[name] += self._owed[name]
             self._owed = None
-        info = self._info(ignored)
-        reward = float(self.observer.episode["reward"][0])
         self._steps += 1
-        if not self._over and self._steps != self._limit:
-            return self.observer.present(), reward, False, False, info
         self._done = self._over
-        result = self.result()
-        terminated = result.completed and not self._livelock
-        info["metrics"] = np.array(list(compute_metrics(result, STANDARD_METRICS).values()))
-        info["completed"] = terminated
-        return self.observer.present(), reward, terminated, self._over and not terminated, info
+        if not self._over:
+            return RUNNING, ignored
+        finished = bool((self.simulation.requests["status"] == FINISHED).all())
+        return TERMINATED if finished and not self._livelock else TRUNCATED, ignored
 
     def close(self) -> None:
         """Free the memory of the environment. Saved states, results and returned arrays stay valid."""
@@ -294,12 +303,12 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         """
         self.check_state(state)
         if self.simulation is None or self._seed != state.seed:
-            self._start(state.seed)
+            self.start(state.seed)
         assert self.simulation is not None
         check_packed(state.memory, self.simulation.changing() + self.observer.changing())
         state.check_seal()
-        if not -1 <= state.flags["_request"] < len(self.simulation.table):
-            raise ConfigError(f"the state is damaged: no request {shown(state.flags['_request'])}")
+        if not -1 <= state.flags["request"] < len(self.simulation.table):
+            raise ConfigError(f"the state is damaged: no request {shown(state.flags['request'])}")
         unpack(state.memory, self.simulation.changing() + self.observer.changing())
         self.np_random.bit_generator.state = state.generator
         for name, value in state.flags.items():
@@ -328,7 +337,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             "reward_terms": episode["terms"][0].copy(),
             "ignored": ignored,
             "time": float(episode["since"][0]),
-            "request": self._request,
+            "request": self.request,
         }
 
     # ------------------------------------------------------------ masks and results

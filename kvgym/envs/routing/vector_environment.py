@@ -15,7 +15,7 @@ from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.routing.observer import parts, size_of
 from kvgym.envs.routing.state import RoutingState
 from kvgym.envs.scheduling.actions.reading import outside
-from kvgym.envs.scheduling.stepping import RUNNING, START, STEP, TERMINATED, TRUNCATED
+from kvgym.envs.scheduling.stepping import RUNNING, START, STEP
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError
@@ -75,20 +75,20 @@ class RoutingEpisodes:
             i = int(np.flatnonzero(wrong)[0])
             raise outside(self.envs[i].action_space, self.actions[i], f" of environment {i}")
         for i in np.flatnonzero(self.todo).tolist():
-            env = self.envs[i]
+            env, ignored = self.envs[i], 0
             if self.todo[i] == START:
-                _, info = env.reset(options={"workload_seed": self._seeds[i]})
-                self.rewards[i], self.outcomes[i] = 0.0, RUNNING
-            elif self.todo[i] == STEP:
-                _, self.rewards[i], terminated, truncated, info = env.step(int(self.actions[i, 0]))
-                self.outcomes[i] = TERMINATED if terminated else TRUNCATED if truncated else RUNNING
-            self._record(i, info)
+                env.start(self._seeds[i])
+                self.outcomes[i] = RUNNING
+            else:
+                self.outcomes[i], ignored = env.advance(int(self.actions[i, 0]))
+            self._record(i, ignored)
 
-    def _record(self, i: int, info: dict[str, Any]) -> None:
-        observer = self.envs[i].observer
+    def _record(self, i: int, ignored: int) -> None:
+        env = self.envs[i]
+        observer, episode = env.observer, env.observer.episode[0]
         self.observations[i], self.masks[i] = observer.flat, observer.mask
-        self.terms[i], self.ignored[i] = info["reward_terms"], info["ignored"]
-        self.times[i], self.requests[i] = info["time"], info["request"]
+        self.terms[i], self.rewards[i], self.times[i] = episode["terms"], episode["reward"], episode["since"]
+        self.ignored[i], self.requests[i] = ignored, env.request
 
     def renew_observations(self) -> None:
         """Continue with a copy of the observations, as the present ones have been returned."""
@@ -106,7 +106,8 @@ class RoutingEpisodes:
 
     def restore(self, index: int, state: RoutingState) -> None:
         """Restore a state of a cluster."""
-        self._record(index, self.envs[index].set_state(state)[1])
+        self.envs[index].set_state(state)
+        self._record(index, 0)
 
     def metrics(self, index: int) -> NDArray[np.float64]:
         """Return the metrics of the current episode of a cluster, float64, in the order of ``STANDARD_METRICS``."""
