@@ -70,7 +70,13 @@ def with_hyperparameters(hyperparameters: Mapping[str, tuple[Any, str]]) -> Call
 
 
 def policy_defaults(cls: type[Any]) -> dict[str, Any]:
-    """Return the hyperparameters of a policy with their defaults."""
+    """Return the hyperparameters of a policy with their defaults.
+
+    Raises:
+        ConfigError: ``cls`` is no class.
+    """
+    if not isinstance(cls, type):
+        raise ConfigError(f"cls = {shown(cls)}; expected a class")
     return dict(_defaults(cls))  # type: ignore[arg-type]  # every class is hashable
 
 

@@ -3,7 +3,7 @@
 EnvPool steps compiled environments in threads, gymnax traces them with JAX. Both are timed where they are installed,
 best in an environment of their own:
 
-    python -m venv others && others/bin/pip install gymnasium envpool gymnax
+    python -m venv others && others/bin/pip install gymnasium envpool gymnax six
     others/bin/python scripts/speed/others.py            # half a minute
     others/bin/python scripts/speed/others.py --smoke    # seconds: checks that it runs; its figures mean nothing
 

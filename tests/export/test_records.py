@@ -32,6 +32,7 @@ FULL = RequestTable.from_columns(
     turn=[1, 3, 1],
     think_time=[0.0, 0.1, 0.0],
     gap_kind=[0, 1, 0],
+    **{f"feature_{k}": [0.5, -1.0 / 3, float(k)] for k in range(4)},
     forecasts=Forecasts.from_rows([range(k, k + 10) for k in (1, 2, 3)], [[2], [3, 4], []], every=1),
     hashes=BlockHashes.from_rows([[0, 1], [0, 2, 3, 4], [5]], [3, 7, 2], 2),
 )

@@ -31,10 +31,10 @@ def export_dataset(
         str | None, typer.Option(help="Name of the dataset (default: kvgym/SCENARIO/POLICY-v0).")
     ] = None,
 ) -> None:
-    """Write episodes of a scheduler or an agent as a Minari dataset (needs kvgym[minari]).
+    """Write episodes of a scheduler or an agent as a Minari dataset, for offline learning.
 
-    It has observations, actions, rewards and action masks of whole episodes. Minari keeps it in the folder of
-    MINARI_DATASETS_PATH, by default ~/.minari/datasets; minari.load_dataset(NAME) reads it.
+    Needs the extra minari. The dataset has observations, actions, rewards and action masks of whole episodes. Minari
+    keeps it in the folder of MINARI_DATASETS_PATH, by default ~/.minari/datasets; minari.load_dataset(NAME) reads it.
     """
     import gymnasium as gym
 
