@@ -17,6 +17,7 @@ import numpy as np
 
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
+from kvgym.envs.scheduling.environment import greedy_action
 
 
 def microseconds(work: Callable[[], tuple[int, float]], repeats: int) -> float:
@@ -32,8 +33,7 @@ def busiest(envs: Any, info: dict[str, Any]) -> Any:
     """Return an action for each environment of a native vector: as many admissions as possible, or workers in turn."""
     if isinstance(envs.config, RoutingConfig):
         return np.arange(envs.num_envs) % envs.single_action_space.n
-    kind = envs.config.kind
-    return np.array([kind.greedy(envs.config, mask) for mask in envs.episodes.masks])
+    return np.array([greedy_action(envs.config, mask) for mask in envs.episodes.masks])
 
 
 def most_admissions(envs: Any, info: dict[str, Any]) -> Any:
@@ -44,12 +44,11 @@ def most_admissions(envs: Any, info: dict[str, Any]) -> Any:
 def play(env: Any, steps: int) -> Callable[[], tuple[int, float]]:
     """Return work that replays the first steps of a busy episode, through the wrappers of ``env``."""
     inner = env.unwrapped
-    kind = inner.config.kind
     env.reset(seed=0)
     actions: list[Any] = []
     ended = False
     while not ended and len(actions) < steps:
-        actions.append(kind.greedy(inner.config, inner.episodes.masks[0]))
+        actions.append(greedy_action(inner.config, inner.episodes.masks[0]))
         _, _, terminated, truncated, _ = env.step(actions[-1])
         ended = terminated or truncated
 
