@@ -15,12 +15,12 @@ are 1.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.baselines.flow import class_row, leave_class
+from kvgym.baselines.newer.ordered import positive
 from kvgym.kernels import (
     UNKNOWN,
     RuleDecision,
@@ -45,7 +45,6 @@ from kvgym.policy import (
     SystemInfo,
     fraction_of,
     register_policy,
-    require,
     require_fraction,
 )
 
@@ -107,6 +106,18 @@ def charge(view: RuleView, memory: RuleMemory, n: int, i: int, made: int) -> Non
 
 
 @jit_inline
+def charge_all(view: RuleView, memory: RuleMemory, n: int) -> None:
+    """Charge all clients for the output tokens of the last iteration."""
+    w = view.worker
+    for k in range(w.num_active):
+        slot = view.active[k]
+        charge(view, memory, n, slot.request_id, slot.num_output_tokens)
+    for j in range(w.num_finished):
+        i = view.finished[j]
+        charge(view, memory, n, i, view.requests[i].num_output_tokens)
+
+
+@jit_inline
 def least_client(memory: RuleMemory, n: int) -> int:
     """Return the row of the client with the least counter among those with waiting requests, UNKNOWN without any."""
     row, least = UNKNOWN, math.inf
@@ -121,12 +132,7 @@ def vtc_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> No
     """Charge for the last iteration, then start requests of the clients with the least counters."""
     w, params, state = view.worker, memory.params, memory.state
     n = int(params[_REQUESTS])
-    for k in range(w.num_active):
-        slot = view.active[k]
-        charge(view, memory, n, slot.request_id, slot.num_output_tokens)
-    for j in range(w.num_finished):
-        i = view.finished[j]
-        charge(view, memory, n, i, view.requests[i].num_output_tokens)
+    charge_all(view, memory, n)
     for j in range(w.num_left):
         i = left_request(view, j)
         row = row_of_client(memory, n, view.extras[i].client_id)
@@ -177,11 +183,9 @@ class VirtualTokenCounter(CompiledPolicy):
             output_weight: service of an output token, > 0; the paper's is 2.
             protection: fraction of the capacity that admission leaves free, in [0, 1).
         """
-        for name, value in (("input_weight", input_weight), ("output_weight", output_weight)):
-            number: Any = isinstance(value, int | float) and 0 < value < math.inf
-            require(name, value, number, "a number > 0")
+        self.input_weight = positive("input_weight", input_weight)
+        self.output_weight = positive("output_weight", output_weight)
         require_fraction("protection", protection)
-        self.input_weight, self.output_weight = float(input_weight), float(output_weight)
         self.protection = protection
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:

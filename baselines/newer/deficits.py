@@ -18,13 +18,13 @@ those of ``vtc``, so that both count the same service.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.baselines.longest_prefix import rank_waiting
-from kvgym.baselines.newer.clients import charge, row_of_client
+from kvgym.baselines.newer.clients import charge_all, row_of_client
+from kvgym.baselines.newer.ordered import positive
 from kvgym.kernels import (
     UNKNOWN,
     RuleDecision,
@@ -50,7 +50,6 @@ from kvgym.policy import (
     SystemInfo,
     fraction_of,
     register_policy,
-    require,
     require_count,
     require_fraction,
 )
@@ -140,12 +139,7 @@ def dlpm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
     """Charge for the last iteration, then start requests of clients within their quotas, those with long hits first."""
     w, params, state = view.worker, memory.params, memory.state
     n, most = int(params[_REQUESTS]), int(params[_MOST])
-    for k in range(w.num_active):
-        slot = view.active[k]
-        charge(view, memory, n, slot.request_id, slot.num_output_tokens)
-    for j in range(w.num_finished):
-        i = view.finished[j]
-        charge(view, memory, n, i, view.requests[i].num_output_tokens)
+    charge_all(view, memory, n)
     need = need_of_active(view)
     if need > view.problem.kv_capacity:
         evict_latest(view, decision, need)
@@ -201,15 +195,13 @@ class DeficitLongestPrefixMatch(CompiledPolicy):
             common: tokens that it then has in common with a request ahead of it.
             protection: fraction of the capacity that admission leaves free, in [0, 1).
         """
-        weights = {"quantum": quantum, "extend_weight": extend_weight, "output_weight": output_weight}
-        for name, value in weights.items():
-            number: Any = isinstance(value, int | float) and 0 < value < math.inf
-            require(name, value, number, "a number > 0")
+        self.quantum = positive("quantum", quantum)
+        self.extend_weight = positive("extend_weight", extend_weight)
+        self.output_weight = positive("output_weight", output_weight)
         require_count("most_waiting", most_waiting)
         require_count("small_hit", small_hit, least=0)
         require_count("common", common)
         require_fraction("protection", protection)
-        self.quantum, self.extend_weight, self.output_weight = map(float, weights.values())
         self.most_waiting, self.small_hit, self.common = most_waiting, small_hit, common
         self.protection = protection
 
