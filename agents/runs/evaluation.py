@@ -106,7 +106,8 @@ def baseline_metrics(evaluation: EvaluationConfig, env: EnvConfig) -> dict[str, 
     scenario = env.make_scenario()
     workload = scenario.make_workload()
     seeds = evaluation.workload_seeds
-    tables = [at_load(workload.sample(seed), env.load, seed) for seed in seeds]
+    capacity = scenario.make_system().usable_capacity
+    tables = [at_load(scenario.sample(workload, seed, capacity), env.load, seed) for seed in seeds]
     for table in tables:
         check_targets([evaluation.metric], table)
     # The horizon of the agent's episodes; their limit of steps without a token is only for idle agents.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from kvgym.workloads.base import Spec
@@ -58,16 +59,17 @@ class LengthLimits(Spec):
             if high is not None:
                 after = np.minimum(after, high)
             short, long = np.count_nonzero(before < low), np.count_nonzero(before > after)
-            _note(notes, int(short), len(table), f"had its {name} raised to {low} tokens")
-            _note(notes, int(long), len(table), f"had its {name} clipped to {high} tokens")
+            note(notes, int(short), len(table), f"had its {name} raised to {low} tokens")
+            note(notes, int(long), len(table), f"had its {name} clipped to {high} tokens")
             lengths[name] = after
         if self.max_total_len is not None:
             prompt, output = lengths["prompt"], lengths["output"]
             over = int(np.count_nonzero(prompt + output > self.max_total_len))
-            prompt = np.minimum(prompt, np.maximum(self.max_total_len - output, self.min_prompt_len))
-            lengths = {"prompt": prompt, "output": np.minimum(output, self.max_total_len - prompt)}
+            lengths["prompt"], lengths["output"] = shorten(
+                prompt, output, self.max_total_len, self.min_prompt_len
+            )
             cut = f"shortened to {self.max_total_len} tokens in total, the prompt first"
-            _note(notes, over, len(table), f"was {cut}")
+            note(notes, over, len(table), f"was {cut}")
         if not notes:
             return table
         return table.replace(
@@ -87,12 +89,20 @@ class LengthLimits(Spec):
             inside = (value >= low) & (value <= (high if high is not None else value))
             span = f"{low} … {high if high is not None else '∞'} tokens"
             text = f"was dropped, its {name} length outside {span}"
-            _note(notes, int(np.sum(keep & ~inside)), len(table), text)
+            note(notes, int(np.sum(keep & ~inside)), len(table), text)
             keep &= inside
         return table.select(keep, *notes) if notes else table
 
 
-def _note(notes: list[str], count: int, n: int, what: str) -> None:
+def shorten(
+    prompt: NDArray[np.int64], output: NDArray[np.int64], most: Any, min_prompt_len: int = 1
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return lengths of prompts and outputs that are ``most`` tokens together, int or (n,): the prompt is cut first."""
+    prompt = np.minimum(prompt, np.maximum(most - output, min_prompt_len))
+    return prompt, np.minimum(output, most - prompt)
+
+
+def note(notes: list[str], count: int, n: int, what: str) -> None:
     """Append "count of n requests: each ``what``" if the count is positive."""
     if count:
         notes.append(f"{count:,} of {n:,} requests: each {what}.")

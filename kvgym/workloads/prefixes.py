@@ -18,6 +18,7 @@ from kvgym.errors import WorkloadError
 from kvgym.workloads.base import MAX_TOKENS, Spec, substream
 from kvgym.workloads.hashes import BlockHashes, positions, renumber
 from kvgym.workloads.lengths import AnyLength, ConstantLength, Tokens, draw_index
+from kvgym.workloads.limits import note, shorten
 from kvgym.workloads.table import GAP_KINDS, RequestTable
 
 MAX_HASHES = 2**28
@@ -84,7 +85,8 @@ class Turns(Spec):
     Attributes:
         number: turns of a session.
         open: sessions at a time.
-        max_context: a session ends before a turn with more tokens than that, prompt and output; None = no bound.
+        max_context: most tokens of a turn, prompt and output: the session ends before a turn with more, and a first
+            turn with more is shortened, its prompt first; None = no bound.
         gaps: kinds of times between turns, for sessions in which a turn waits for the end of the previous one.
     """
 
@@ -97,6 +99,29 @@ class Turns(Spec):
     def numbers(self) -> AnyLength:
         """The distribution of the number of turns."""
         return ConstantLength(value=self.number) if isinstance(self.number, int) else self.number
+
+    def bounded(self, table: RequestTable, shared: NDArray[np.int64]) -> RequestTable:
+        """Return the requests, each with at most ``max_context`` tokens behind ``shared`` ones, int64 (n,)."""
+        if self.max_context is None:
+            return table
+        room = self.max_context - shared
+        over = np.count_nonzero(table.prompt_len + table.output_len > room)
+        if over == 0:
+            return table
+        if room.min() < 2:
+            raise WorkloadError(
+                f"max_context = {self.max_context} has no room for a prompt and an output behind prefixes of "
+                f"{shared.max()} tokens; choose a larger one"
+            )
+        prompt, output = shorten(table.prompt_len, table.output_len, room)
+        notes = list(table.notes)
+        note(
+            notes,
+            over,
+            len(table),
+            f"was shortened to a context of {self.max_context} tokens, the prompt first",
+        )
+        return table.replace(prompt_len=prompt, output_len=output, notes=tuple(notes))
 
 
 class Prefixes(Spec):
@@ -129,6 +154,8 @@ class Prefixes(Spec):
         """
         n = len(table)
         nodes, ends = self._paths(n, seed)
+        if self.turns is not None:
+            table = self.turns.bounded(table, ends[:, -1])
         first, turn, before = self._sessions(table, ends[:, -1], seed)
         prompt = before + table.prompt_len
         total = prompt + table.output_len

@@ -180,6 +180,27 @@ def test_wrong_names():
         ServingEnv(kv_capacity=50).reset(seed=0)
 
 
+def test_requests_that_can_never_be_served_are_dropped_where_the_scenario_says_so(tmp_path):
+    path = tmp_path / "scenario.yaml"
+    lengths = (
+        "{kind: independent, prompt: {kind: uniform, low: 1, high: 100}, output: {kind: constant, value: 5}}"
+    )
+    path.write_text(
+        f"""
+batch_time: {{kind: unit}}
+kv_capacity: 60
+workload: {{arrivals: {{kind: poisson, rate: 1}}, lengths: {lengths}, num_requests: 20}}
+too_long: drop
+policies: [fcfs]
+"""
+    )
+    env = ServingEnv(scenario=str(path))
+    env.reset(seed=0)
+    wanted = env.episodes.scenario.make_workload().sample(0).prompt_len
+    np.testing.assert_array_equal(env.episodes.requests(0).prompt_len, wanted[wanted <= 55])
+    assert 0 < np.count_nonzero(wanted <= 55) < 20
+
+
 def test_wrong_reset_options(small):
     env = ServingEnv(**small)
     with pytest.raises(ConfigError, match="unknown reset option 'seed'; valid: workload_seed"):

@@ -102,6 +102,21 @@ def test_a_session_ends_before_its_context_is_too_long():
         ).sample(0)
 
 
+def test_a_first_turn_that_is_too_long_is_shortened():
+    lengths = {"prompt": {"kind": "uniform", "low": 1, "high": 100}}
+    wanted = make_workload(
+        workload(turns={"number": 5, "open": 3}, levels=[{"tokens": 7}]).spec, lengths=lengths
+    )
+    bounded = make_workload(wanted.spec, prefixes={"turns": {"max_context": 60}}).sample(0)
+    total = bounded.prompt_len + bounded.output_len
+    assert total.max() == 60
+    assert (bounded.turn[total == 60] == 1).any()
+    assert any("shortened to a context of 60 tokens" in line for line in bounded.notes)
+    small = make_workload(wanted.spec, prefixes={"turns": {"max_context": 8}})
+    with pytest.raises(WorkloadError, match="no room for a prompt and an output behind prefixes of 7 tokens"):
+        small.sample(0)
+
+
 def test_a_longer_run_begins_with_a_shorter_one():
     options = {
         "levels": [{"count": 5, "tokens": {"kind": "uniform", "low": 1, "high": 30}, "zipf": 0.8}],

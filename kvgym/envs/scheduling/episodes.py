@@ -240,7 +240,8 @@ class Episodes(Arrays):
         Raises:
             WorkloadError: one can never be served.
         """
-        table = at_load(self.workload.sample(seed), self.load, seed)
+        table = self.scenario.sample(self.workload, seed, self.system.usable_capacity)
+        table = at_load(table, self.load, seed)
         self.system.check_fits(table)
         return table
 
