@@ -49,18 +49,22 @@ def find_deadlines(view: RuleView, decision: RuleDecision, memory: RuleMemory) -
     objectives, critical, others = deadlines.shape[0] // 2, state[CRITICAL_AT], state[OTHERS_AT]
     for k in range(follow_slots(view, state, state[FOLLOWED_AT], deadlines, objectives), w.num_active):
         deadlines[objectives + k] = view.requests[view.active[k].request_id].tbt_slo
-    state[critical] = state[others] = 0
+    num_critical = num_others = 0
     decision.record.explicit = 1
     for k in range(w.num_active):
         slot = view.active[k]
         slot.planned = 0
         if slot.num_prefill_left > 0:
             continue
-        deadlines[k] = -np.inf
-        if not math.isnan(slot.last_token_time):
-            deadlines[k] = slot.last_token_time + deadlines[objectives + k] - margin
-        put(state, critical if deadlines[k] <= w.clock else others, k)
-    return int(state[critical])
+        last = slot.last_token_time
+        deadlines[k] = -np.inf if math.isnan(last) else last + deadlines[objectives + k] - margin
+        late = deadlines[k] <= w.clock
+        # Both lists get the slot, and one of them keeps it: nothing to be predicted wrongly.
+        state[critical + 1 + num_critical] = state[others + 1 + num_others] = k
+        num_critical += late
+        num_others += not late
+    state[critical], state[others] = num_critical, num_others
+    return num_critical
 
 
 @jit_inline

@@ -13,6 +13,9 @@ from kvgym.compiling.heaps import ranked_before, ranked_pop
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.tables import UNKNOWN
 
+SAMPLE = 100
+"""Items from which the first pivot of a long list is chosen."""
+
 
 @jit
 def request_key(value: int, i: int) -> int:
@@ -107,31 +110,40 @@ def heap_first(state: Any, at: int) -> int:
 def ranked_keep(heap: Any, at: int, ranks: Any, base: int, most: int) -> None:
     """Keep the first ``most`` items of a list, in any order, in time proportional to the length of the list.
 
-    The list has the layout of a heap but need not be one, before or after. This is quickselect: items before a pivot
-    move to its left, and the side with the boundary is partitioned again.
+    The list has the layout of a heap but need not be one, before or after. This is quickselect whose first
+    pivot comes from a sample, as in Floyd and Rivest's SELECT: few items then change sides.
     """
-    first, low, high = at + 1, 0, heap[at] - 1
-    if most > high:
+    low, high, place = at + 1, at + heap[at], at + 1 + most
+    if place > high:
         return
     heap[at] = most
+    if high - low > 4 * SAMPLE:
+        start = place - SAMPLE * most // (high - low)
+        put_in_place(heap, start, start + SAMPLE, place, ranks, base)
+    put_in_place(heap, low, high, place, ranks, base)
+
+
+@jit
+def put_in_place(heap: Any, low: Any, high: Any, place: Any, ranks: Any, base: int) -> None:
+    """Order the items of a range so that none before ``place`` ranks after the one there, and none behind it before."""
+    pivot_at = place
     while low < high:
-        pivot, left, right = heap[first + (low + high) // 2], low, high
+        pivot, left, right = heap[pivot_at], low, high
         while left <= right:
-            while ranked_before(ranks, base, heap[first + left], pivot):
+            while ranked_before(ranks, base, heap[left], pivot):
                 left += 1
-            while ranked_before(ranks, base, pivot, heap[first + right]):
+            while ranked_before(ranks, base, pivot, heap[right]):
                 right -= 1
             if left <= right:
-                item = heap[first + left]
-                heap[first + left] = heap[first + right]
-                heap[first + right] = item
+                heap[left], heap[right] = heap[right], heap[left]
                 left, right = left + 1, right - 1
-        if most <= right:
+        if place <= right:
             high = right
-        elif most >= left:
+        elif place >= left:
             low = left
         else:
             return
+        pivot_at = (low + high) // 2
 
 
 @jit

@@ -26,7 +26,10 @@ def follow_slots(view: RuleView, state: Any, at: int, values: Any, base: int) ->
     Returns:
         The first slot without a value; the caller writes it and all later ones.
     """
-    first, known, k, before = at + 1, state[at], 0, 0
+    first, known, k = at + 1, state[at], 0
+    while k < min(view.worker.num_active, known) and state[first + k] == view.active[k].request_id:
+        k += 1
+    before = k
     while k < view.worker.num_active and before < known:  # remaining requests keep their order
         if state[first + before] == view.active[k].request_id:
             state[first + k] = state[first + before]

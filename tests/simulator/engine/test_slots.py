@@ -73,12 +73,12 @@ def test_only_a_plan_in_which_all_run_in_full_is_dropped(
 def test_the_first_of_a_list_are_kept(compiled: bool) -> None:
     keep: Any = ranked_keep if compiled else uncompiled(ranked_keep)
     rng = np.random.default_rng(0)
-    for _ in range(200):
-        n = int(rng.integers(0, 30))
+    for longest in [30] * 200 + [1000] * 20:  # long lists begin with a sample
+        n = int(rng.integers(0, longest))
         most = int(rng.integers(0, n + 3))
-        ranks = rng.integers(0, rng.integers(1, 20), 40).astype(float)
-        ranks[rng.random(40) < 0.1] = -np.inf
-        items = rng.permutation(37)[:n]
+        ranks = rng.integers(0, rng.integers(1, 20), longest + 10).astype(float)
+        ranks[rng.random(longest + 10) < 0.1] = -np.inf
+        items = rng.permutation(longest + 7)[:n]
         heap = np.concatenate([[-7, n], items, [-7]])
         keep(heap, 1, ranks, 3, most)
         expected = sorted(items.tolist(), key=lambda x: (ranks[3 + x], x))[:most]
