@@ -1,6 +1,7 @@
 """Imports of the command line before a command runs, and its list of commands."""
 
 import inspect
+import runpy
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 import typer
 
 from kvgym.cli.app import COMMANDS, load_command
+from kvgym.version import __version__
 
 SLOW = (
     "numba",
@@ -54,6 +56,14 @@ def test_the_help_of_commands_loads_nothing_slow():
     modules, shown = loaded_by(*([name] for name in COMMANDS))
     assert set(modules) <= {"pydantic"}  # Typer imports it for the types of options
     assert all(f"Usage: kvgym {name} " in shown for name in COMMANDS)
+
+
+def test_the_module_is_the_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["kvgym", "--version"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("kvgym", run_name="__main__")
+    assert not stop.value.code
+    assert __version__ in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", COMMANDS)
