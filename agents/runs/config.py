@@ -119,7 +119,7 @@ class Kind:
 
 KINDS = (
     Kind(
-        algorithms=("maskable_ppo", "ppo", "a2c", "dqn"),
+        algorithms=("maskable_ppo", "recurrent_ppo", "ppo", "a2c", "dqn"),
         config="kvgym.agents.sb3.config:TrainConfig",
         runner="kvgym.agents.sb3.training",
     ),

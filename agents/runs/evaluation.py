@@ -80,8 +80,9 @@ class Evaluator:
         count = len(self.seeds)
         metrics = np.full((count, len(self.metric_names)), np.nan)
         returns, lengths, running = np.zeros(count), np.zeros(count), np.ones(count, bool)
+        state: Any = None
         while running.any():
-            actions, _ = model.predict(observations, action_masks=self.envs.action_masks())
+            actions, state = model.predict(observations, state, action_masks=self.envs.action_masks())
             observations, rewards, terminated, truncated, info = self.envs.step(actions)
             returns += np.where(running, rewards, 0.0)
             lengths += running

@@ -20,7 +20,7 @@ from kvgym.errors import ConfigError, shown
 from kvgym.experiments.resources import check_free
 
 try:
-    from sb3_contrib import MaskablePPO
+    from sb3_contrib import MaskablePPO, RecurrentPPO
     from stable_baselines3 import A2C, DQN, PPO
     from stable_baselines3.common.base_class import BaseAlgorithm
     from stable_baselines3.common.vec_env import VecNormalize
@@ -31,11 +31,12 @@ except ImportError as error:
 
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {
     "maskable_ppo": MaskablePPO,
+    "recurrent_ppo": RecurrentPPO,
     "ppo": PPO,
     "a2c": A2C,
     "dqn": DQN,
 }
-"""Algorithms by their name in training configurations."""
+"""Algorithms by their name in training configurations; each before those that can also read its files."""
 
 UNCLIPPED = 1e6
 """Limit of standardised observations: exported agents do not clip them."""
@@ -146,17 +147,18 @@ def make_model(config: TrainConfig, envs: VecEnv) -> BaseAlgorithm:
     given = {**defaults, **hyperparameters}
     steps = config.num_envs * given.get("n_steps", 1)
     if (
-        config.algorithm == "maskable_ppo"
+        config.algorithm in ("maskable_ppo", "recurrent_ppo")
         and given["normalize_advantage"]
         and steps % given["batch_size"] == 1
     ):
         raise ConfigError(
-            f"maskable_ppo: a batch of one step cannot be normalised: {config.num_envs} environments times "
+            f"{config.algorithm}: a batch of one step cannot be normalised: {config.num_envs} environments times "
             f"n_steps = {given['n_steps']} leaves one in batches of {given['batch_size']}; change batch_size"
         )
     env: EnvConfig = config.env_configs()[0]
     check_training_memory(config, env, given)
-    policy, policy_kwargs = policy_for(config.network.kind, config.algorithm, env, **config.network.sizes())
+    sizes = config.network.sizes(config.algorithm)
+    policy, policy_kwargs = policy_for(config.network.kind, config.algorithm, env, **sizes)
     try:
         model = cls(
             policy,
@@ -195,11 +197,17 @@ def check_training_memory(config: TrainConfig, env: EnvConfig, hyperparameters: 
     else:  # the rollout, and a copy in the order of its batches
         steps = config.num_envs * hyperparameters["n_steps"]
         what = f"rollouts of num_envs × n_steps = {steps:,} steps"
-        check_free(2 * steps * (row + 4 * choices + 48), what, "choose fewer")
+        states = 16 * config.network.lstm if config.algorithm == "recurrent_ppo" else 0
+        check_free(2 * steps * (row + 4 * choices + states + 48), what, "choose fewer")
     if config.device != "cpu":
         return
     batch = min(hyperparameters.get("batch_size") or steps, steps)
     weights, units = network_size(config.network, width, choices)
+    if config.algorithm == "recurrent_ppo":
+        lstm = config.network.lstm  # one for the actor, one for the critic
+        weights, units = weights + 8 * lstm * (width + lstm), units + 12 * lstm
+    if config.network.kind == "slots" and config.network.attention:
+        units += 2 * (env.queue_window + env.active_window) ** 2
     # Weights, gradients and two moments of Adam; activations of a batch and their gradients.
     needed = 4 * (4 * weights + 2 * batch * (units + width))
     what = f"a network of {weights:,} weights, learning from batches of {batch:,},"

@@ -14,7 +14,7 @@ from kvgym.agents.trained.header import OUTPUTS
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, shown
 
-Algorithm = Literal["maskable_ppo", "ppo", "a2c", "dqn"]
+Algorithm = Literal["maskable_ppo", "recurrent_ppo", "ppo", "a2c", "dqn"]
 
 
 class NetworkConfig(Part):
@@ -23,14 +23,18 @@ class NetworkConfig(Part):
     Attributes:
         kind: ``"mlp"``, or ``"slots"``, the permutation-aware network in :mod:`kvgym.agents.sb3.networks`.
         hidden: units of the hidden layers of an mlp.
+        lstm: units of the LSTM before them, with ``recurrent_ppo``.
         row_dim: units per row of a slots network.
         context_dim: units of its context.
+        attention: let the rows of a slots network attend to each other.
     """
 
     kind: Literal["mlp", "slots"] = "mlp"
     hidden: tuple[int, ...] = (64, 64)
+    lstm: int = Field(default=64, ge=1, le=MAX_UNITS)
     row_dim: int = Field(default=32, ge=1, le=MAX_UNITS)
     context_dim: int = Field(default=64, ge=1, le=MAX_UNITS)
+    attention: bool = False
 
     @field_validator("hidden")
     @classmethod
@@ -41,11 +45,12 @@ class NetworkConfig(Part):
             )
         return value
 
-    def sizes(self) -> dict[str, Any]:
-        """Return the sizes for this kind of network."""
+    def sizes(self, algorithm: Algorithm) -> dict[str, Any]:
+        """Return the sizes for this kind of network with an algorithm."""
         if self.kind == "mlp":
-            return {"hidden": list(self.hidden)}
-        return {"row_dim": self.row_dim, "context_dim": self.context_dim}
+            lstm = {"lstm": self.lstm} if algorithm == "recurrent_ppo" else {}
+            return {"hidden": list(self.hidden), **lstm}
+        return {"row_dim": self.row_dim, "context_dim": self.context_dim, "attention": self.attention}
 
 
 class WarmStart(Part):
@@ -72,7 +77,7 @@ class TrainConfig(TrainingConfig):
     Attributes:
         name: id, also of the trained agent.
         summary: one line.
-        algorithm: ``"maskable_ppo"``, ``"ppo"``, ``"a2c"`` or ``"dqn"``.
+        algorithm: ``"maskable_ppo"``, ``"recurrent_ppo"``, ``"ppo"``, ``"a2c"`` or ``"dqn"``.
         env: environment arguments, see :class:`~kvgym.envs.scheduling.config.EnvConfig`.
         num_envs: number of environments.
         variants: changes of ``env`` (workloads, rates, hardware); the environments are divided equally among them, so
@@ -163,7 +168,7 @@ class TrainConfig(TrainingConfig):
         if self.algorithm == "dqn" and action not in ("admit_count", "admit_evict"):
             raise ConfigError(
                 f"training {shown(self.name)}: dqn needs a Discrete action (admit_count or admit_evict), got {action}; "
-                f"ppo and a2c take any, maskable_ppo all but {' and '.join(real)}"
+                f"ppo and a2c take any, recurrent_ppo too, maskable_ppo all but {' and '.join(real)}"
             )
         if self.algorithm == "maskable_ppo" and action in real:
             raise ConfigError(
@@ -187,9 +192,13 @@ class TrainConfig(TrainingConfig):
             raise ConfigError(f"training {shown(self.name)}: warm_start needs either policy or action")
         if warm is not None and warm.action is not None:
             check_action(first, warm.action, f"training {self.name!r}: warm_start.action")
-        if warm is not None and self.algorithm == "dqn":
+        if warm is not None and self.algorithm in ("dqn", "recurrent_ppo"):
             raise ConfigError(
-                f"training {shown(self.name)}: dqn has no warm_start; use maskable_ppo, ppo or a2c"
+                f"training {shown(self.name)}: {self.algorithm} has no warm_start; use maskable_ppo, ppo or a2c"
+            )
+        if self.algorithm == "recurrent_ppo" and self.network.kind != "mlp":
+            raise ConfigError(
+                f"training {shown(self.name)}: recurrent_ppo has an LSTM before an mlp; set network.kind=mlp"
             )
         return self
 

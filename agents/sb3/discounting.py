@@ -18,6 +18,7 @@ from kvgym.utils.checks import real_number
 
 try:
     from sb3_contrib.common.maskable.buffers import MaskableRolloutBuffer
+    from sb3_contrib.common.recurrent.buffers import RecurrentRolloutBuffer
     from stable_baselines3.common.base_class import BaseAlgorithm
     from stable_baselines3.common.buffers import RolloutBuffer
     from stable_baselines3.common.vec_env import VecEnvWrapper
@@ -70,7 +71,15 @@ class _MaskableRollouts(_ByTime, MaskableRolloutBuffer):
     """Rollouts of MaskablePPO."""
 
 
-_KINDS: dict[type, type[_ByTime]] = {RolloutBuffer: _Rollouts, MaskableRolloutBuffer: _MaskableRollouts}
+class _RecurrentRollouts(_ByTime, RecurrentRolloutBuffer):
+    """Rollouts of RecurrentPPO."""
+
+
+_KINDS: dict[type, type[_ByTime]] = {
+    RolloutBuffer: _Rollouts,
+    MaskableRolloutBuffer: _MaskableRollouts,
+    RecurrentRolloutBuffer: _RecurrentRollouts,
+}
 
 
 @explained
@@ -80,7 +89,8 @@ def discount_by_time(model: BaseAlgorithm, per_second: float) -> None:
     The model's ``gamma`` then discounts only the value that is added where an episode is truncated; 1 is usual.
 
     Args:
-        model: PPO, A2C or MaskablePPO with environments of :func:`~kvgym.agents.make_sb3_env`, before it learns.
+        model: PPO, A2C, MaskablePPO or RecurrentPPO with environments of :func:`~kvgym.agents.make_sb3_env`, before it
+            learns.
         per_second: γ in (0, 1]: 0.98 looks about 50 s ahead.
 
     Raises:
@@ -94,12 +104,17 @@ def discount_by_time(model: BaseAlgorithm, per_second: float) -> None:
     buffer: Any = getattr(learner, "rollout_buffer", None)
     if type(buffer) not in _KINDS or not isinstance(envs, SB3VecEnv | MixedVecEnv):
         raise ConfigError(
-            f"discount by time is for PPO, A2C and MaskablePPO with environments of make_sb3_env; got "
+            f"discount by time is for PPO, A2C, MaskablePPO and RecurrentPPO with environments of make_sb3_env; got "
             f"{type(model).__name__} with {shown(envs)}"
         )
+    lstm = (
+        {"hidden_state_shape": buffer.hidden_state_shape}
+        if isinstance(buffer, RecurrentRolloutBuffer)
+        else {}
+    )
     timed = _KINDS[type(buffer)](
-        buffer.buffer_size, buffer.observation_space, buffer.action_space, buffer.device,
-        gae_lambda=buffer.gae_lambda, gamma=buffer.gamma, n_envs=buffer.n_envs,
+        buffer.buffer_size, buffer.observation_space, buffer.action_space, device=buffer.device,
+        gae_lambda=buffer.gae_lambda, gamma=buffer.gamma, n_envs=buffer.n_envs, **lstm,
     )  # fmt: skip
     timed.envs, timed.per_second = envs, per_second
     learner.rollout_buffer = timed

@@ -41,7 +41,7 @@ def export(
     reads plain observations; it does not clip them.
 
     Args:
-        model: PPO, A2C, MaskablePPO or DQN with ``"MlpPolicy"`` or a policy of
+        model: PPO, A2C, MaskablePPO or DQN with ``"MlpPolicy"``, RecurrentPPO with ``"MlpLstmPolicy"``, or a policy of
             :mod:`kvgym.agents.sb3.networks`.
         env_arguments: the environment arguments it was trained with, ``action`` among them.
         metadata: JSON-able data to store with it.
@@ -52,7 +52,9 @@ def export(
     """
     names = [name for name, kind in ALGORITHMS.items() if type(model) is kind]
     if not names:
-        raise ConfigError(f"cannot export {type(model).__name__}; expected PPO, MaskablePPO, A2C or DQN")
+        raise ConfigError(
+            f"cannot export {type(model).__name__}; expected PPO, MaskablePPO, RecurrentPPO, A2C or DQN"
+        )
     config = EnvConfig.of(**env_arguments)
     for what, given, expected in (
         ("observation", model.observation_space, spaces.observation_space(config)),
@@ -109,6 +111,7 @@ def export(
             prefix=tuple(extractor.prefix),
             row_dim=extractor.row_dim,
             context_dim=extractor.context_dim,
+            attention=extractor.attention is not None,
             **common,
         )
         return NumpyModel(header, {**_arrays(extractor), **_arrays(head, "head."), **noise})
@@ -123,20 +126,30 @@ def export(
         or between - activations.keys()
     ):
         raise ConfigError(f"cannot export these layers, expected linear ones with Tanh or ReLU: {layers}")
+    arrays: dict[str, Array] = {}
+    for i, layer in enumerate(linear):
+        arrays |= _arrays(layer, f"layer.{i}.")
+    lstm = getattr(policy, "lstm_actor", None)
+    if lstm is not None:
+        if lstm.num_layers > 1 or not lstm.bias or lstm.bidirectional or lstm.proj_size:
+            raise ConfigError(f"cannot export {lstm}, expected one layer with biases, in one direction")
+        parts = _arrays(lstm)
+        for ours, theirs in (("input", "ih"), ("state", "hh")):
+            arrays[f"lstm.{ours}.weight"] = parts[f"weight_{theirs}_l0"]
+            arrays[f"lstm.{ours}.bias"] = parts[f"bias_{theirs}_l0"]
     header = Header(
         network="mlp",
+        lstm=0 if lstm is None else lstm.hidden_size,
         activation=activations[between.pop()] if between else "tanh",
         hidden=tuple(layer.out_features for layer in linear[:-1]),
         **common,
     )
-    arrays: dict[str, Array] = {}
-    for i, layer in enumerate(linear):
-        arrays |= _arrays(layer, f"layer.{i}.")
     if standardised is not None:
         scale: Any = standardised.obs_rms
-        weight = arrays["layer.0.weight"] / np.sqrt(scale.var + standardised.epsilon)
-        arrays["layer.0.bias"] = (arrays["layer.0.bias"] - weight @ scale.mean).astype(np.float32)
-        arrays["layer.0.weight"] = weight.astype(np.float32)
+        first = "layer.0" if lstm is None else "lstm.input"
+        weight = arrays[f"{first}.weight"] / np.sqrt(scale.var + standardised.epsilon)
+        arrays[f"{first}.bias"] = (arrays[f"{first}.bias"] - weight @ scale.mean).astype(np.float32)
+        arrays[f"{first}.weight"] = weight.astype(np.float32)
     return NumpyModel(header, {**arrays, **noise})
 
 

@@ -14,13 +14,15 @@ from kvgym.errors import ConfigError
 
 try:
     import torch
+    from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
     from stable_baselines3.common.distributions import DiagGaussianDistribution, Distribution
     from stable_baselines3.common.policies import ActorCriticPolicy
     from stable_baselines3.common.type_aliases import Schedule
     from torch import Tensor, nn
 except ImportError as error:
     raise ConfigError(
-        f'kvgym.agents.sb3.gaussian needs PyTorch and Stable-Baselines3: pip install "kvgym[train]" ({error})'
+        "kvgym.agents.sb3.gaussian needs PyTorch, Stable-Baselines3 and sb3-contrib: "
+        f'pip install "kvgym[train]" ({error})'
     ) from error
 
 
@@ -105,3 +107,7 @@ class GaussianPolicy(ActorCriticPolicy):
             net(latent_pi), self.log_std + net.spread.log()
         )
         return found
+
+
+class GaussianLstmPolicy(GaussianPolicy, RecurrentActorCriticPolicy):
+    """sb3-contrib's ``MlpLstmPolicy`` for actions of real numbers; arguments as those of both."""

@@ -4,6 +4,8 @@
 feature ``present``), and applies the same weights to every row of a kind:
 
 - rows: e = relu(second(relu(first(row)))), 0 for absent rows; queue and active rows have their own weights;
+- with ``attention``, the present rows of both kinds then attend to each other, whatever their order, with one head: e
+  becomes relu(e + out(softmax(q k / sqrt(d)) v)), 0 for absent rows;
 - pooled: mean and maximum of e over the present rows, 0 if there are none;
 - context: c = tanh(summary(tanh(pool([system, profile, pooled]))));
 - rows in context: u = relu(mix([e, c])), 0 for absent rows;
@@ -26,7 +28,8 @@ from typing import Any, Literal, TypeGuard
 
 import gymnasium as gym
 
-from kvgym.agents.sb3.gaussian import GaussianPolicy, RowsGaussian
+from kvgym.agents.sb3.gaussian import GaussianLstmPolicy, GaussianPolicy, RowsGaussian
+from kvgym.agents.sb3.rows import Attention, RowNet, pool_rows
 from kvgym.agents.trained.header import OUTPUTS
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
@@ -52,74 +55,10 @@ except ImportError as error:
     ) from error
 
 Network = Literal["mlp", "slots"]
-Algorithm = Literal["ppo", "maskable_ppo", "a2c", "dqn"]
+Algorithm = Literal["ppo", "maskable_ppo", "recurrent_ppo", "a2c", "dqn"]
 
 PREFIX_FEATURES = ("prompt", "peak")
 """Queue features with prefix sums for ``admit_count``."""
-
-
-class RowNet(nn.Module):
-    """Layers shared by all rows of a kind.
-
-    Args:
-        num_features: F, features per row.
-        row_dim: d, size of the features computed per row.
-        context_dim: h, size of the context; None leaves :meth:`score` out.
-    """
-
-    def __init__(self, num_features: int, row_dim: int, context_dim: int | None) -> None:
-        super().__init__()
-        self.row_dim = row_dim
-        self.first = nn.Linear(num_features, row_dim)
-        self.second = nn.Linear(row_dim, row_dim)
-        self.scored = context_dim is not None
-        if context_dim is not None:
-            self.mix = nn.Linear(row_dim + context_dim, row_dim)
-            self.out = nn.Linear(row_dim, 1)
-
-    def embed(self, rows: Tensor, present: Tensor) -> Tensor:
-        """Return e, float32 (B, R, d), of rows (B, R, F); ``present`` (B, R) is 0 or 1."""
-        # Flatten the rows: changing a view in place makes its gradient slow.
-        x = self.first(rows.flatten(0, 1)).relu_()
-        # Values far below zero are exactly zero after the ReLU, so gradients need no mask.
-        absent = (present - 1.0) * 1e9
-        e: Tensor = self.second(x).add_(absent.reshape(-1, 1)).relu_()
-        return e.view(*present.shape, self.row_dim)
-
-    def score(self, e: Tensor, c: Tensor, present: Tensor) -> Tensor:
-        """Return linear(u), float32 (B, R), of e (B, R, d) and c (B, h)."""
-        # The layer on [e, c], without repeating c for every row.
-        of_rows, of_context = self.mix.weight[:, : self.row_dim], self.mix.weight[:, self.row_dim :]
-        shared = functional.linear(c, of_context, self.mix.bias)
-        u = (functional.linear(e, of_rows) + shared[:, None, :]).relu_()
-        # Masking w u equals masking u and takes less memory; absent rows score exactly the bias.
-        return (u @ self.out.weight[0]) * present + self.out.bias
-
-
-class _MaximumOverRows(torch.autograd.Function):
-    """``e.amax(1)``; every row that attains the maximum gets the whole gradient.
-
-    Ties occur at 0 in practice, where the ReLU before has gradient 0. The gradient of ``amax`` itself, which shares it
-    between ties, takes several times as long.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, e: Tensor) -> Tensor:
-        maximum = e.amax(1)
-        ctx.save_for_backward(e, maximum)
-        return maximum
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        e, maximum = ctx.saved_tensors
-        hits = torch.eq(e, maximum[:, None, :], out=torch.empty_like(e))
-        return hits.mul_(gradients[0][:, None, :])
-
-
-def _pool(e: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and maximum (B, d) over present rows; e is non-negative, and 0 where absent."""
-    count = present.sum(1, keepdim=True).clamp_(min=1.0)
-    return e.sum(1) / count, _MaximumOverRows.apply(e)  # type: ignore[no-untyped-call]
 
 
 class SlotsExtractor(BaseFeaturesExtractor):
@@ -138,6 +77,7 @@ class SlotsExtractor(BaseFeaturesExtractor):
         features: further features.
         row_dim: d.
         context_dim: h.
+        attention: let rows attend to each other.
 
     Raises:
         ConfigError: a size is not positive, or the space is not the flat observation of these windows.
@@ -154,6 +94,7 @@ class SlotsExtractor(BaseFeaturesExtractor):
         features: Sequence[str] = (),
         row_dim: int = 32,
         context_dim: int = 64,
+        attention: bool = False,
     ) -> None:
         if row_dim < 1 or context_dim < 1:
             raise ConfigError(f"row_dim and context_dim must be positive, got {row_dim} and {context_dim}")
@@ -180,6 +121,7 @@ class SlotsExtractor(BaseFeaturesExtractor):
         num_features = len(names) + len(self.prefix)
         self.queue = RowNet(num_features, row_dim, context_dim if num_queue else None)
         self.active = RowNet(len(active_features(config)), row_dim, context_dim if num_active else None)
+        self.attention = Attention(row_dim) if attention else None
         self.num_fixed = self.parts["queue"][0]  # system features and future memory come first
         self.pool = nn.Linear(self.num_fixed + 4 * row_dim, context_dim)
         self.summary = nn.Linear(context_dim, context_dim)
@@ -193,8 +135,11 @@ class SlotsExtractor(BaseFeaturesExtractor):
             sums = (queue[:, :, self.prefix] * in_queue[:, :, None]).cumsum(1)
             queue = torch.cat([queue, sums], 2)
         e_q, e_a = self.queue.embed(queue, in_queue), self.active.embed(active, in_active)
+        if self.attention is not None:
+            rows = self.attention(torch.cat([e_q, e_a], 1), torch.cat([in_queue, in_active], 1))
+            e_q, e_a = rows.split([self.queue_window, self.active_window], 1)
         fixed = observations[:, : self.num_fixed]
-        x = torch.cat([fixed, *_pool(e_q, in_queue), *_pool(e_a, in_active)], 1)
+        x = torch.cat([fixed, *pool_rows(e_q, in_queue), *pool_rows(e_a, in_active)], 1)
         c = self.summary(self.pool(x).tanh_()).tanh_()
         features = [c]
         if self.queue.scored:
@@ -280,6 +225,7 @@ def _build_slots(policy: Any, lr_schedule: Schedule) -> None:
             policy.vf_features_extractor: math.sqrt(2),
             extractor: math.sqrt(2),
             **{rows.out: 0.01 for rows in (extractor.queue, extractor.active) if rows.scored},
+            **({} if extractor.attention is None else {extractor.attention.out: 0.01}),
             policy.action_net: 0.01,
             policy.value_net.hidden: math.sqrt(2),
             policy.value_net.out: 1.0,
@@ -370,13 +316,15 @@ def policy_for(
 
     Args:
         network: ``"mlp"`` or ``"slots"``.
-        algorithm: ``"ppo"``, ``"maskable_ppo"``, ``"a2c"`` or ``"dqn"``.
+        algorithm: ``"ppo"``, ``"maskable_ppo"``, ``"recurrent_ppo"``, ``"a2c"`` or ``"dqn"``.
         config: the environment's, with ``observation="flat"``.
-        **sizes: for ``"mlp"`` ``hidden``, sizes of the hidden layers, by default [64, 64]; for ``"slots"``
-            ``row_dim``, by default 32, and ``context_dim``, by default 64.
+        **sizes: for ``"mlp"`` ``hidden``, sizes of the hidden layers, by default [64, 64], and with
+            ``"recurrent_ppo"`` ``lstm``, units of the LSTM before them, by default 64; for ``"slots"``
+            ``row_dim``, by default 32, ``context_dim``, by default 64, and ``attention``, by default False: whether
+            rows attend to each other.
 
     Returns:
-        ``"MlpPolicy"`` or a policy class, and its JSON-able keyword arguments.
+        ``"MlpPolicy"``, ``"MlpLstmPolicy"`` or a policy class, and its JSON-able keyword arguments.
 
     Raises:
         UnknownNameError: no such network or algorithm.
@@ -385,8 +333,11 @@ def policy_for(
     """
     if network not in ("mlp", "slots"):
         raise UnknownNameError("network", network, ["mlp", "slots"])
-    if algorithm not in _SLOTS_POLICIES:
-        raise UnknownNameError("algorithm", algorithm, _SLOTS_POLICIES)
+    recurrent = algorithm == "recurrent_ppo"
+    if algorithm not in _SLOTS_POLICIES and not recurrent:
+        raise UnknownNameError("algorithm", algorithm, [*_SLOTS_POLICIES, "recurrent_ppo"])
+    if recurrent and network != "mlp":
+        raise ConfigError(f"recurrent_ppo has an LSTM before an mlp; got network = {shown(network)}")
     if config.observation != "flat":
         raise ConfigError(f"networks read flat observations; the environment has {shown(config.observation)}")
     if network == "slots" and config.kind.observed:
@@ -398,17 +349,20 @@ def policy_for(
             f"dqn needs one discrete choice per step (admit_evict, admit_count), not {config.action}"
         )
     defaults: dict[str, Any] = (
-        {"hidden": [64, 64]} if network == "mlp" else {"row_dim": 32, "context_dim": 64}
+        {"hidden": [64, 64], **({"lstm": 64} if recurrent else {})}
+        if network == "mlp"
+        else {"row_dim": 32, "context_dim": 64, "attention": False}
     )
     for name, value in sizes.items():
         if name not in defaults:
             raise ConfigError(
                 f"network {shown(network)} has no size {shown(name)}; valid: {', '.join(defaults)}"
             )
-        wanted = "a list of positive whole numbers" if name == "hidden" else "a positive whole number"
+        wanted = {"hidden": "a list of positive whole numbers", "attention": "true or false"}
         numbers = value if name == "hidden" else [value]
-        if not _all_positive(numbers):
-            raise ConfigError(f"{name} must be {wanted}, got {shown(value)}")
+        if not (type(value) is bool if name == "attention" else _all_positive(numbers)):
+            expected = wanted.get(name, "a positive whole number")
+            raise ConfigError(f"{name} must be {expected}, got {shown(value)}")
     sizes = {**defaults, **sizes}
     usual = config.usual_action()
     around = {} if usual is None else {"centre": usual[0].tolist(), "spread": usual[1].tolist()}
@@ -418,6 +372,9 @@ def policy_for(
         )
     if network == "mlp":
         arguments = {"net_arch": list(sizes["hidden"]), **around}
+        if recurrent:
+            arguments["lstm_hidden_size"] = sizes["lstm"]
+            return ("MlpLstmPolicy" if usual is None else GaussianLstmPolicy), arguments
         return ("MlpPolicy" if usual is None else GaussianPolicy), arguments
     layout = {
         "queue_window": config.queue_window,

@@ -40,6 +40,10 @@ OUTPUTS: dict[str, Outputs] = {
 """Kinds of action that agents are trained for; here, so that files can be checked without environments."""
 
 
+ALGORITHMS = ("ppo", "maskable_ppo", "recurrent_ppo", "a2c", "dqn", "reinforce")
+"""Training algorithms of agents in files."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Header:
     """Everything about a model except its weights.
@@ -47,8 +51,7 @@ class Header:
     Attributes:
         network: ``"mlp"`` or ``"slots"``.
         action: kind of action, such as ``"admit_count"``.
-        algorithm: its training algorithm: ``"ppo"``, ``"maskable_ppo"``, ``"a2c"``, ``"dqn"`` or
-            ``"reinforce"``.
+        algorithm: its training algorithm, one of :data:`ALGORITHMS`.
         choices: number of options of each choice an action consists of: one choice for Discrete actions, 2
             options for each flag; none for real numbers.
         centre: of real numbers, the value at network output 0.
@@ -57,6 +60,7 @@ class Header:
         high: their largest values.
         bernoulli: flags have one logit each, not one for each option.
         activation: of an mlp: ``"tanh"`` or ``"relu"``.
+        lstm: units of the LSTM before the layers of an mlp; 0 = none, as for all algorithms but ``"recurrent_ppo"``.
         hidden: sizes of the hidden layers of an mlp.
         num_fixed: number of leading entries of an observation that belong to no row.
         queue_window: Q, queue rows, which come next.
@@ -66,6 +70,7 @@ class Header:
         prefix: queue features with prefix sums as further inputs of a slots network.
         row_dim: d of a slots network.
         context_dim: h of a slots network.
+        attention: whether the rows of a slots network attend to each other.
         env_arguments: the environment arguments the agent was trained with.
         metadata: further data, JSON-able.
     """
@@ -80,6 +85,7 @@ class Header:
     high: tuple[float, ...] = ()
     bernoulli: bool = False
     activation: str = "tanh"
+    lstm: int = 0
     hidden: tuple[int, ...] = ()
     num_fixed: int
     queue_window: int
@@ -89,6 +95,7 @@ class Header:
     prefix: tuple[int, ...] = ()
     row_dim: int = 0
     context_dim: int = 0
+    attention: bool = False
     env_arguments: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
 
@@ -114,7 +121,11 @@ class Header:
         """Return the shape of every array of weights."""
         layers: dict[str, tuple[int, int]] = {}
         if self.network == "mlp":
-            sizes = (self.observation_size, *self.hidden, self.num_logits)
+            read = self.observation_size
+            if self.lstm:
+                layers["lstm.input"] = (4 * self.lstm, read)
+                layers["lstm.state"] = (4 * self.lstm, self.lstm)
+            sizes = (self.lstm or read, *self.hidden, self.num_logits)
             for i in range(len(sizes) - 1):
                 layers[f"layer.{i}"] = (sizes[i + 1], sizes[i])
         else:
@@ -127,6 +138,8 @@ class Header:
                 layers[f"{rows}.first"], layers[f"{rows}.second"] = (d, num_features), (d, d)
                 if scored:
                     layers[f"{rows}.mix"], layers[f"{rows}.out"] = (d, d + h), (1, d)
+            if self.attention:
+                layers["attention.inputs"], layers["attention.out"] = (3 * d, d), (d, d)
             layers["pool"], layers["summary"] = (h, self.num_fixed + 4 * d), (h, h)
             if outputs.rest:
                 of_rows = outputs.queue * self.queue_window + outputs.active * self.active_window
@@ -146,7 +159,7 @@ class Header:
         for name, valid in (
             ("network", ("mlp", "slots")),
             ("action", tuple(OUTPUTS)),
-            ("algorithm", ("ppo", "maskable_ppo", "a2c", "dqn", "reinforce")),
+            ("algorithm", ALGORITHMS),
             ("activation", ("tanh", "relu")),
         ):
             if getattr(self, name) not in valid:
@@ -155,7 +168,9 @@ class Header:
                 )
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            if item.name in ("row_dim", "context_dim"):
+            if item.name == "lstm":
+                fine = type(value) is int and (value > 0) is (self.algorithm == "recurrent_ppo")
+            elif item.name in ("row_dim", "context_dim"):
                 fine = type(value) is int and (value > 0 or self.network == "mlp")
             elif item.type == "int":
                 fine = type(value) is int and value > 0
@@ -170,6 +185,11 @@ class Header:
                 fine = isinstance(value, bool if item.type == "bool" else str)
             if not fine:
                 raise ConfigError(f"{item.name} must be of type {item.type} and in range, got {shown(value)}")
+        if (self.lstm and self.network != "mlp") or (self.attention and self.network != "slots"):
+            raise ConfigError(
+                f"lstm {self.lstm} and attention {self.attention} do not fit network {self.network}: an mlp may have "
+                "an LSTM, a slots network attention"
+            )
         self._check_numbers()
         flags = self.action == "flags"
         number = {"flags": self.queue_window + self.active_window, "knobs": max(len(self.choices), 1)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -86,13 +87,13 @@ class NumpyModel:
         action_masks: Any = None,
         *,
         rng: np.random.Generator | None = None,
-    ) -> tuple[NDArray[Any], None]:
+    ) -> tuple[NDArray[Any], tuple[Array, Array] | None]:
         """Return an action as Stable-Baselines3's ``predict`` does.
 
         Args:
             observation: (D,) or (N, D).
-            state: ignored; there is no memory.
-            episode_start: ignored.
+            state: of an agent with an LSTM, what the last call returned; None at the start of an episode.
+            episode_start: bool (N,), True for observations that begin an episode: their state is reset.
             deterministic: return the most probable action (the first of several), or the means of real numbers;
                 otherwise draw one. Action values (DQN) always give the largest.
             action_masks: bool (K,) or (N, K) in sb3-contrib's layout, True if legal: an entry for each option
@@ -102,15 +103,16 @@ class NumpyModel:
 
         Returns:
             The action, int64, () or (number of choices,), or float64 (number of numbers,) within its bounds, with
-            (N,) in front for N observations; and None.
+            (N,) in front for N observations; and the state, hidden and cell, float32 (1, N, units), None without an
+            LSTM.
 
         Raises:
             ConfigError: a shape is wrong, or there is no generator.
         """
-        x = np.asarray(observation, np.float32)
-        logits: NDArray[Any] = self.logits(x)
+        logits: NDArray[Any]
+        logits, state = self._forward(observation, state, episode_start)
         if self.header.outputs.real:
-            return self._numbers(logits, deterministic, rng), None
+            return self._numbers(logits, deterministic, rng), state
         if self.header.bernoulli:  # the same as a choice between logits 0 and l
             logits = np.stack((np.zeros_like(logits), logits), -1).reshape(*logits.shape[:-1], -1)
         if action_masks is not None:
@@ -122,7 +124,7 @@ class NumpyModel:
             rng = self._generator(rng)
             # The largest of logits with Gumbel noise is distributed as their softmax.
             logits = logits + rng.gumbel(size=logits.shape)
-        return self._largest(logits), None
+        return self._largest(logits), state
 
     def _generator(self, rng: np.random.Generator | None) -> np.random.Generator:
         rng = rng if rng is not None else self.rng
@@ -153,7 +155,7 @@ class NumpyModel:
         return found
 
     def logits(self, observation: Any) -> Array:
-        """Return the logits, or the action values of DQN.
+        """Return the logits, or the action values of DQN; with an LSTM those at the start of an episode.
 
         Args:
             observation: float32 (D,) or (N, D).
@@ -164,14 +166,43 @@ class NumpyModel:
         Raises:
             ConfigError: the observation has another shape.
         """
+        return self._forward(observation, None, None)[0]
+
+    def _forward(
+        self, observation: Any, state: Any, episode_start: Any
+    ) -> tuple[Array, tuple[Array, Array] | None]:
+        """Return the logits, (K,) or (N, K), and the next state."""
         x = np.asarray(observation, np.float32)
         size = self.header.observation_size
         if x.ndim not in (1, 2) or x.shape[-1] != size:
             raise ConfigError(f"observations must be of shape ({size},) or (N, {size}), got {x.shape}")
-        if self.header.network == "mlp":
-            return self._mlp(x)
-        logits = self._slots(x if x.ndim == 2 else x[None])
-        return logits if x.ndim == 2 else logits[0]
+        if self.header.network == "mlp" and not self.header.lstm:
+            return self._mlp(x), None
+        rows, following = x if x.ndim == 2 else x[None], None
+        if self.header.lstm:
+            rows, following = self._remember(rows, state, episode_start)
+            logits = self._mlp(rows)
+        else:
+            logits = self._slots(rows)
+        return (logits if x.ndim == 2 else logits[0]), following
+
+    def _remember(self, x: Array, state: Any, episode_start: Any) -> tuple[Array, tuple[Array, Array]]:
+        """Return the output of the LSTM, (N, units), for observations (N, D), and its next state."""
+        w, shape = self._w, (1, len(x), self.header.lstm)
+        if state is None:
+            state = np.zeros((2, *shape), np.float32)
+        if len(state) != 2 or any(np.shape(part) != shape for part in state):
+            raise ConfigError(f"state must be two arrays of shape {shape}, got {shown(state)}")
+        hidden, cell = (np.asarray(part, np.float32)[0] for part in state)
+        if episode_start is not None:
+            goes_on = ~np.asarray(episode_start, np.bool_).reshape(-1, 1)
+            hidden, cell = hidden * goes_on, cell * goes_on
+        gates = x @ w["lstm.input.weight"] + w["lstm.input.bias"]
+        gates += hidden @ w["lstm.state.weight"] + w["lstm.state.bias"]
+        admit, keep, candidate, show = np.split(gates, 4, 1)
+        cell = _sigmoid(keep) * cell + _sigmoid(admit) * np.tanh(candidate)
+        hidden = _sigmoid(show) * np.tanh(cell)
+        return hidden, (hidden[None], cell[None])
 
     def _mlp(self, x: Array) -> Array:
         """Return the logits of observations (D,) or (N, D)."""
@@ -198,6 +229,9 @@ class NumpyModel:
             sums = (queue[:, :, h.prefix] * in_queue[:, :, None]).cumsum(1)
             queue = np.concatenate((queue, sums), 2)
         e_q, e_a = self._embed("queue", queue, in_queue), self._embed("active", active, in_active)
+        if h.attention:
+            present = np.concatenate((in_queue, in_active), 1)
+            e_q, e_a = np.split(self._attend(np.concatenate((e_q, e_a), 1), present), [h.queue_window], 1)
         x = np.concatenate((x[:, : h.num_fixed], *_pool(e_q, in_queue), *_pool(e_a, in_active)), 1)
         c: Array = x @ w["pool.weight"]
         c += w["pool.bias"]
@@ -242,6 +276,17 @@ class NumpyModel:
         np.maximum(x, _ZERO, out=x)
         x *= present.reshape(-1, 1)
         return x.reshape(*present.shape, -1)
+
+    def _attend(self, e: Array, present: Array) -> Array:
+        """Return rows (N, R, d) that have attended to each other."""
+        w = self._w
+        query, key, value = np.split(e @ w["attention.inputs.weight"] + w["attention.inputs.bias"], 3, 2)
+        weights = query @ key.transpose(0, 2, 1) / np.float32(math.sqrt(e.shape[2]))
+        weights += ((present - 1) * np.float32(1e9))[:, None]
+        weights = np.exp(weights - weights.max(2, keepdims=True))
+        weights /= weights.sum(2, keepdims=True)
+        found: Array = e + (weights @ value) @ w["attention.out.weight"] + w["attention.out.bias"]
+        return np.maximum(found, _ZERO) * present[:, :, None]
 
     def _score(self, name: str, e: Array, c: Array, present: Array) -> Array:
         """Return the score of each row, (N, R)."""
@@ -302,6 +347,12 @@ class NumpyModel:
             return cls(header, arrays, rng=rng)
         except (TypeError, ConfigError) as error:
             raise ConfigError(f"{path} is damaged: {error}") from None
+
+
+def _sigmoid(x: Array) -> Array:
+    """Return 1 / (1 + exp(-x)) without overflow."""
+    found: Array = np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + np.float32(1.0))
+    return found
 
 
 def _pool(e: Array, present: Array) -> tuple[Array, Array]:

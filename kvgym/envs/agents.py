@@ -8,12 +8,8 @@ functions for observations and actions.
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import pickle
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -23,6 +19,7 @@ from kvgym.compiling.checked_build import watched
 from kvgym.compiling.kernel import uncompiled
 from kvgym.compiling.pointers import runs_compiled
 from kvgym.compiling.records import as_records
+from kvgym.envs.playing import Player, Predictor, content_of, drawing_player
 from kvgym.envs.scheduling.actions.expressing import (
     NUM_ACTIVE,
     NUM_ADMIT,
@@ -201,52 +198,6 @@ def served(env: gym.Env[Any, Any]) -> ServingEnv:
     return inner
 
 
-class Predictor(Protocol):
-    """Protocol of agents: Stable-Baselines3's ``predict``, with or without ``action_masks``."""
-
-    def predict(self, observation: Any, *, deterministic: bool = ...) -> tuple[Any, Any]:
-        """Return an action and a state."""
-        ...
-
-
-def player_of(model: Predictor, **options: Any) -> Callable[[Any, Any], Any]:
-    """Return a function that returns the model's action, given the observation and the mask if it accepts masks.
-
-    Args:
-        model: the model.
-        **options: arguments of its ``predict``; by default ``deterministic=True``.
-    """
-    masked = "action_masks" in inspect.signature(model.predict).parameters
-    return partial(_predict_masked if masked else _predict, model, {"deterministic": True, **options})
-
-
-def _predict(model: Predictor, options: dict[str, Any], observation: Any, mask: Any) -> Any:
-    return model.predict(observation, **options)[0]
-
-
-def _predict_masked(model: Any, options: dict[str, Any], observation: Any, mask: Any) -> Any:
-    return model.predict(observation, action_masks=mask.astype(bool), **options)[0]
-
-
-def drawing_player(model: Any, seed: np.random.SeedSequence) -> Callable[[Any, Any], Any]:
-    """Return a function like that of :func:`player_of` which draws the model's actions.
-
-    Equal seeds give equal actions. kvgym's own models get a generator. The others draw from the global ones of
-    PyTorch, NumPy and Python, which are seeded by the model's ``set_random_seed`` if it has one.
-    """
-    if "rng" in inspect.signature(model.predict).parameters:
-        return player_of(model, deterministic=False, rng=np.random.default_rng(seed))
-    if hasattr(model, "set_random_seed"):
-        model.set_random_seed(int(seed.generate_state(1)[0]))
-    return player_of(model, deterministic=False)
-
-
-def content_of(model: Predictor) -> Any:
-    """Return the identity of a model, JSON-able: its own ``content()``, else a hash of its pickle."""
-    own = getattr(model, "content", None)
-    return own() if own is not None else hashlib.sha256(pickle.dumps(model)).hexdigest()[:20]
-
-
 def _check_model(model: Any, config: EnvConfig, name: str) -> None:
     """Refuse a model that cannot act in an environment with this configuration."""
     if not callable(getattr(model, "predict", None)):
@@ -286,7 +237,9 @@ class AgentPolicy(Policy):
     """An agent trained in an environment, as a policy for ``simulate`` and ``compare``.
 
     Args:
-        model: object with ``predict(observation, deterministic=True)``; gets ``action_masks=`` if it accepts it.
+        model: object with ``predict(observation, deterministic=True)``, which returns an action and a state; gets
+            ``action_masks=`` and ``state=`` if it accepts them. The state is that of the last call on the same worker,
+            None at the start of a run.
         name: label in results.
         deterministic: take the agent's most probable actions; False draws them, from the seed of the run.
         **arguments: the environment arguments with which the agent was trained.
@@ -314,7 +267,7 @@ class AgentPolicy(Policy):
             evicts=True,
             livelock_advice=_advice(self.config, deterministic),
         )
-        self._act, self._parts = player_of(model), parts(self.config)
+        self._parts = parts(self.config)
         self._simulation: Simulation | None = None
         # The agent keeps the observation scales of its training on any system.
         scenario = self.config.make_scenario()
@@ -332,8 +285,7 @@ class AgentPolicy(Policy):
     def reset(self, system: SystemInfo) -> None:
         """Prepare for a new run."""
         self._simulation = None
-        if not self.deterministic:
-            self._act = drawing_player(self.model, system.seed)
+        self._act = Player(self.model) if self.deterministic else drawing_player(self.model, system.seed)
         self._info = system
         self._hold = 0
         self._held: Any = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from sb3_contrib import MaskablePPO
+from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -45,10 +45,11 @@ def test_the_durations_of_steps_add_up_to_the_time_of_an_episode():
     assert (envs.step_seconds >= 0).all()
 
 
-@pytest.mark.parametrize("kind", [PPO, MaskablePPO])
+@pytest.mark.parametrize("kind", [PPO, MaskablePPO, RecurrentPPO])
 def test_advantages_by_hand(kind):
+    network = "MlpLstmPolicy" if kind is RecurrentPPO else "MlpPolicy"
     model = kind(
-        "MlpPolicy", VecNormalize(make(), norm_obs=False), n_steps=6, batch_size=12, gamma=1.0, device="cpu"
+        network, VecNormalize(make(), norm_obs=False), n_steps=6, batch_size=12, gamma=1.0, device="cpu"
     )
     discount_by_time(model, 0.9)
     model.learn(12)
@@ -98,7 +99,7 @@ def test_a_configuration_discounts_by_time_and_standardises():
 
 
 def test_what_cannot_discount_by_time():
-    with pytest.raises(ConfigError, match="for PPO, A2C and MaskablePPO"):
+    with pytest.raises(ConfigError, match="for PPO, A2C, MaskablePPO and RecurrentPPO"):
         discount_by_time(DQN("MlpPolicy", make(1), buffer_size=10, device="cpu"), 0.9)
     model = PPO("MlpPolicy", "CartPole-v1", device="cpu")
     with pytest.raises(ConfigError, match="with environments of make_sb3_env"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 
@@ -18,9 +19,9 @@ from kvgym.agents.sb3.networks import (
     SlotsDQNPolicy,
     SlotsExtractor,
     SlotsPolicy,
-    _MaximumOverRows,
     policy_for,
 )
+from kvgym.agents.sb3.rows import Attention, MaximumOverRows
 from kvgym.agents.sb3.vec_env import make_sb3_env
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
@@ -51,10 +52,10 @@ def config_of(action, **arguments):
     return EnvConfig.of(action=action, queue_window=Q, active_window=W, **arguments)
 
 
-def make_policy(action, algorithm="ppo", seed=0):
+def make_policy(action, algorithm="ppo", seed=0, attention=False):
     """Return a policy with weights, biases included, that are not near zero."""
     config = config_of(action)
-    cls, arguments = policy_for("slots", algorithm, config, row_dim=8, context_dim=12)
+    cls, arguments = policy_for("slots", algorithm, config, row_dim=8, context_dim=12, attention=attention)
     torch.manual_seed(seed)
     policy = cls(
         spaces.observation_space(config), config.kind.space(config), lambda _progress: 1e-3, **arguments
@@ -102,10 +103,11 @@ def with_rows(x, queue, active):
 # ---------------------------------------------------------------- symmetries
 
 
+@pytest.mark.parametrize("attention", [False, True])
 @pytest.mark.parametrize("algorithm", ["ppo", "maskable_ppo", "dqn"])
-def test_permuting_rows_permutes_admit_evict(algorithm):
+def test_permuting_rows_permutes_admit_evict(algorithm, attention):
     rng = np.random.default_rng(0)
-    policy = make_policy("admit_evict", algorithm)
+    policy = make_policy("admit_evict", algorithm, attention=attention)
     x, queue, active = observations_of(20, rng)
     of_queue, of_active = rng.permutation(Q), rng.permutation(W)
     permuted = with_rows(x, queue[:, of_queue], active[:, of_active])
@@ -127,10 +129,11 @@ def test_permuting_rows_permutes_flags():
     np.testing.assert_allclose(logits_of(policy, permuted), logits_of(policy, x)[:, places], atol=1e-5)
 
 
+@pytest.mark.parametrize("attention", [False, True])
 @pytest.mark.parametrize(("algorithm", "action"), COMBINATIONS)
-def test_content_of_absent_rows_does_not_matter(algorithm, action):
+def test_content_of_absent_rows_does_not_matter(algorithm, action, attention):
     rng = np.random.default_rng(2)
-    policy = make_policy(action, algorithm)
+    policy = make_policy(action, algorithm, attention=attention)
     x, queue, active = observations_of(20, rng)
     before = logits_of(policy, x)
     for rows in (queue, active):
@@ -155,6 +158,42 @@ def test_content_of_present_rows_matters(algorithm, action):
             rows[0, 0, k] += 0.5
             assert np.abs(logits_of(policy, with_rows(x, queue, active)) - before).max() > 1e-5
             rows[:] = kept
+
+
+def test_attention_by_hand():
+    """Two present rows attend to each other; further absent rows change nothing."""
+    attention = Attention(1)
+    with torch.no_grad():
+        attention.inputs.weight[:] = torch.tensor(
+            [[1.0], [2.0], [3.0]]
+        )  # query, key, value of a row e: e, 2 e, 3 e
+        attention.inputs.bias[:] = 0.0
+        attention.out.weight[:], attention.out.bias[:] = -0.5, 0.25
+    rows = torch.tensor([[[1.0], [0.5], [0.0], [0.0]]])
+    with torch.no_grad():
+        found = attention(rows, torch.tensor([[1.0, 1.0, 0.0, 0.0]]))
+        short = attention(rows[:, :2], torch.ones(1, 2))
+    for own, after in zip((1.0, 0.5), found[0, :2, 0].tolist(), strict=True):
+        first, second = math.exp(own * 2), math.exp(own * 1)  # query times the keys 2 and 1
+        attended = (first * 3 + second * 1.5) / (first + second)
+        assert after == pytest.approx(max(own - 0.5 * attended + 0.25, 0.0), abs=1e-6)
+    np.testing.assert_array_equal(found[0, 2:], 0.0)
+    np.testing.assert_allclose(found[:, :2], short, atol=1e-7)
+
+
+def test_rows_attend_to_each_other():
+    """Without a context, a row's score depends on the other rows only through attention."""
+    rng = np.random.default_rng(12)
+    x, queue, active = observations_of(6, rng, present=1)
+    for attention in (False, True):
+        policy = make_policy("admit_evict", attention=attention)
+        with torch.no_grad():
+            policy.features_extractor.summary.weight.zero_()
+        changed = queue.copy()
+        changed[:, 1, 1:] += 0.5
+        difference = logits_of(policy, with_rows(x, changed, active)) - logits_of(policy, x)
+        assert np.abs(difference[:, 1]).max() > 1e-4
+        assert (np.abs(np.delete(difference, 1, 1)).max() > 1e-4) == attention
 
 
 def test_admit_count_adds_up_and_has_prefix_sums():
@@ -191,17 +230,18 @@ def test_flags_have_pairs_of_logits_for_masks():
 def test_nothing_present_is_finite():
     for action in ("admit_evict", "admit_count", "flags", "knobs"):
         x, _, _ = observations_of(2, np.random.default_rng(6), present=0)
-        assert np.isfinite(logits_of(make_policy(action), x)).all()
+        for attention in (False, True):
+            assert np.isfinite(logits_of(make_policy(action, attention=attention), x)).all()
 
 
 def test_gradient_of_the_maximum():
     e = torch.rand(5, 4, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(_MaximumOverRows.apply, (e,))
+    assert torch.autograd.gradcheck(MaximumOverRows.apply, (e,))
 
 
 def test_gradients_reach_every_weight():
     for action in ("admit_evict", "admit_count", "flags", "knobs"):
-        policy = make_policy(action)
+        policy = make_policy(action, attention=True)
         x, _, _ = observations_of(32, np.random.default_rng(7))
         space = policy.action_space
         actions = torch.as_tensor(np.stack([space.sample() for _ in range(32)]))
@@ -281,7 +321,8 @@ def test_policy_for():
     assert policy_for("mlp", "dqn", config, hidden=[8]) == ("MlpPolicy", {"net_arch": [8]})
     layout = {"queue_window": Q, "active_window": W, "action": "admit_count"}
     layout |= {"information": ["predicted_length"], "features": []}
-    expected = {"features_extractor_kwargs": {**layout, "row_dim": 16, "context_dim": 64}}
+    sizes = {"row_dim": 16, "context_dim": 64, "attention": False}
+    expected = {"features_extractor_kwargs": {**layout, **sizes}}
     classes = {
         "ppo": SlotsPolicy,
         "a2c": SlotsPolicy,
@@ -302,6 +343,7 @@ def test_policy_for():
         ("mlp", "ppo", "knobs", {}, {"row_dim": 3}, "no size 'row_dim'; valid: hidden"),
         ("slots", "ppo", "knobs", {}, {"hidden": [3]}, "no size 'hidden'; valid: row_dim, context_dim"),
         ("slots", "ppo", "knobs", {}, {"row_dim": 0}, "row_dim must be a positive whole number"),
+        ("slots", "ppo", "knobs", {}, {"attention": 1}, "attention must be true or false, got 1"),
         ("mlp", "ppo", "knobs", {}, {"hidden": [3, 1.5]}, "hidden must be a list of positive whole"),
     ],
 )

@@ -36,8 +36,9 @@ COMBINATIONS = [
     for network in ("mlp", "slots")
     for action in ACTIONS
     if algorithm != "dqn" or action in ("admit_evict", "admit_count")
-]
+] + [("ppo", "attention", "flags"), ("maskable_ppo", "attention", "admit_count")]
 SIZES = {"mlp": {"hidden": [12, 10]}, "slots": {"row_dim": 8, "context_dim": 12}}
+SIZES["attention"] = {**SIZES["slots"], "attention": True}
 
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -83,7 +84,8 @@ def _legal(space, mask):
 def trained(algorithm, network, action):
     """Return a Stable-Baselines3 model with random weights large enough for varied actions."""
     config = EnvConfig.of(**arguments_of(action))
-    policy, policy_kwargs = policy_for(network, algorithm, config, **SIZES[network])
+    kind = "slots" if network == "attention" else network
+    policy, policy_kwargs = policy_for(kind, algorithm, config, **SIZES[network])
     more = {"buffer_size": 10} if algorithm == "dqn" else {}
     model = ALGORITHMS[algorithm](
         policy, make_env(action, 1), policy_kwargs=policy_kwargs, seed=0, device="cpu", **more
@@ -334,6 +336,9 @@ def write(path, change_header=None, change_arrays=None):
         ({"choices": "nine"}, {}, "choices must be"),
         ({"bernoulli": True}, {}, "do not fit admit_evict"),
         ({"prefix": [99]}, {}, "prefix"),
+        ({"attention": True}, {}, "missing arrays attention.inputs.bias"),
+        ({"lstm": 4}, {}, "lstm must be"),
+        ({"lstm": 4, "algorithm": "recurrent_ppo"}, {}, "do not fit network slots"),
         ({"env_arguments": [1]}, {}, "env_arguments must be"),
         ({}, {"pool.bias": None}, "missing arrays pool.bias; expected queue.first.weight"),
         ({}, {"more": np.zeros(1, np.float32)}, "unknown arrays more"),

@@ -294,6 +294,39 @@ def test_agents_schedule_every_worker_of_a_cluster(action):
     assert found[2].mean() < found[0].mean()
 
 
+class Counting:
+    """An agent with the number of its decisions as state; copies count together."""
+
+    def __init__(self):
+        self.states = []
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def predict(self, observation, state=None, deterministic=True, action_masks=None):
+        state = 0 if state is None else state
+        self.states.append(state)
+        return action_masks.nonzero()[0][-1], state + 1
+
+
+def test_the_state_of_an_agent_lasts_for_a_run_on_one_worker():
+    scenario = kvgym.load_scenario("a100-llama2-70b").override(
+        workload={"preset": "lmsys", "num_requests": 60, "rate": 60}, kv_capacity=6144
+    )
+    system, table = scenario.make_system(), scenario.make_workload().sample(0)
+    model = Counting()
+    agent = AgentPolicy(model, action="admit_count", num_requests=60)
+    for _ in range(2):
+        kvgym.simulate(system, table, agent)
+    half = len(model.states) // 2
+    assert model.states == [*range(half), *range(half)]
+    model.states.clear()
+    kvgym.simulate(system.replicate(2), table, agent)
+    counts = np.bincount(model.states)
+    assert counts[0] == 2
+    assert (np.diff(counts) <= 0).all()  # two sequences from 0
+
+
 class FixedKnobs:
     """No margin, no cap, small chunks."""
 

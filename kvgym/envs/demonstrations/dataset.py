@@ -12,7 +12,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.envs.agents import AgentPolicy, play_by_actions, player_of, served
+from kvgym.envs.agents import AgentPolicy, play_by_actions, served
+from kvgym.envs.playing import Player
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, shown
 from kvgym.policy import Policy, make_policy
@@ -103,7 +104,7 @@ def record_dataset(
             )
     for seed in workload_seeds:
         if isinstance(made, AgentPolicy):
-            act = player_of(made.model)
+            act = Player(made.model)
             observation, _ = recorder.reset(seed=seed, options={"workload_seed": seed})
             over = False
             while not over:

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from kvgym.envs.agents import player_of
+from kvgym.envs.playing import Player
 from kvgym.envs.recordable import Act, Recordable, Recording
 from kvgym.envs.rendering.recorder import Recorder
 from kvgym.envs.routing.config import RoutingConfig
@@ -177,7 +177,7 @@ def _player(policy: Any, served: Recordable, seed: int) -> Act:
     if isinstance(policy, str):
         return served.player(policy, seed)
     if hasattr(policy, "predict"):
-        return player_of(policy)
+        return Player(policy)
     if callable(policy):
         return policy
     raise ConfigError(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.envs.agents import Predictor, content_of, player_of
+from kvgym.envs.playing import Player, Predictor, content_of
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.routing.observer import Observer, shortest_queue
@@ -61,7 +61,8 @@ class AgentRouter(Router):
     requests.
 
     Args:
-        model: object with ``predict(observation, deterministic=True)``; gets ``action_masks=`` if it accepts it.
+        model: object with ``predict(observation, deterministic=True)``; gets ``action_masks=`` and ``state=`` if it
+            accepts them.
         name: label in results.
         **arguments: the environment arguments with which the agent was trained.
     """
@@ -73,7 +74,6 @@ class AgentRouter(Router):
         self.model = model
         self.config = RoutingConfig.of(**arguments)
         self.info = RouterInfo(name=name, summary=f"{type(model).__name__} as a router")  # type: ignore[misc]
-        self._act = player_of(model)
         # The agent keeps the observation scales of its training on any cluster.
         scenario = self.config.make_scenario()
         workload, system = scenario.make_workload(), scenario.make_system()
@@ -100,7 +100,7 @@ class AgentRouter(Router):
                 f"router {shown(self.info.name)} was trained with {self._observer.num_workers} workers; this cluster "
                 f"has {num_workers}"
             )
-        self._simulation = None
+        self._simulation, self._act = None, Player(self.model)
 
     def route(self, view: ClusterView) -> int:
         """Return the agent's choice, or the shortest queue if that is not a candidate."""
