@@ -274,8 +274,8 @@ def background(spec: str | Path, agent: Policy | Router) -> Background:
         measured = training.get("evaluation", {})
         return Background(
             agent.config.make_scenario(),
-            measured.get("metric", DEFAULT_METRIC),
-            tuple(measured.get("baselines", ())),
+            measured.get("metric", training.get("metric", DEFAULT_METRIC)),
+            tuple(measured.get("baselines", training.get("reference", ()))),
             agent.config.horizon,
         )
     scenario = load_scenario(DEFAULT_SCENARIO)

@@ -252,9 +252,16 @@ class Policy(Configurable, ABC):
 
 
 class CompiledPolicy(Policy):
-    """A policy with a compiled kernel, see :mod:`kvgym.kernels`."""
+    """A policy with a compiled kernel, see :mod:`kvgym.kernels`.
+
+    Attributes:
+        kernel: its kernel.
+        additions: a and b, if it ranks requests by scores to which an agent may add numbers: ``reals[a + b n + i]`` of
+            its memory is added to the score of request i, with room for n requests. None: it has no such scores.
+    """
 
     kernel: ClassVar[Kernel]
+    additions: ClassVar[tuple[int, int] | None] = None
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
         """Return the hyperparameters the kernel reads, float64 (k,)."""

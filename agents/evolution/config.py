@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from kvgym.agents.evolution.imitation import Imitation, network_of
 from kvgym.agents.evolution.model import EvolvedModel
+from kvgym.agents.evolution.predictor import Prediction
 from kvgym.agents.evolution.role import AS_POLICY, KINDS, Role
 from kvgym.agents.evolution.services import Services
 from kvgym.agents.evolution.space import Value, chosen_weights, weights_of
@@ -16,6 +17,7 @@ from kvgym.agents.evolution.strategies import Strategy, make_strategy
 from kvgym.agents.runs.config import Part, TrainingConfig, known_metric
 from kvgym.agents.runs.limits import MAX_COUNT, MAX_REAL, MAX_STEPS
 from kvgym.attainment import WITHIN_SLO, check_targets
+from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, shown
 from kvgym.policy import Weight, make_policy
 from kvgym.utils.checks import MAX_SEEDS
@@ -73,6 +75,8 @@ class EvolutionConfig(TrainingConfig):
         start: file of an evolved agent of the same name to start from; overrides ``weights.*.start``.
         imitate: imitation of a ranking by true lengths, for the initial numbers of the policy's network
             (:mod:`kvgym.agents.evolution.imitation`); None = no imitation.
+        predictor: a predictor of output lengths for requests that have no predictions, fitted before the search and
+            used if the policy is better with it (:mod:`kvgym.agents.evolution.predictor`); None = no predictor.
         hyperparameters: of the algorithm, e.g. ``sigma``.
         population: candidates per generation.
         generations: their number; 0 = only evaluate the start.
@@ -100,6 +104,7 @@ class EvolutionConfig(TrainingConfig):
     weights: dict[str, WeightChoice] = Field(default_factory=dict)
     start: str | None = None
     imitate: Imitation | None = None
+    predictor: Prediction | None = None
     hyperparameters: dict[str, float | bool] = Field(default_factory=dict)
     population: int = Field(default=16, ge=4, le=1_000_000)
     generations: int = Field(default=100, ge=0, le=MAX_STEPS)
@@ -150,6 +155,10 @@ class EvolutionConfig(TrainingConfig):
                 if self.router is not None:
                     raise ConfigError("imitate is for the network of a policy; a router has none")
                 network_of(self.policy, learned, starts)
+            if self.predictor is not None:
+                if self.router is not None or self.imitate is not None:
+                    raise ConfigError("predictor is for a policy, and without imitate; leave one of them out")
+                EnvConfig.of(action="priority", scheduler=self.policy)  # the policy uses predicted lengths
             for spec in self.reference:
                 make(spec)
             if self.router is not None:

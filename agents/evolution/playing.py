@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from kvgym.agents.evolution.objective import Measurement, measure, measure_reference
+from kvgym.agents.evolution.predictor import Predictor
 from kvgym.agents.evolution.role import AS_POLICY, Role
 from kvgym.agents.evolution.services import Service, Services
 from kvgym.execution import cores, make_executor
@@ -43,19 +44,23 @@ class Player:
 
     Args:
         services: distribution of services.
+        predictor: of the output lengths that candidates observe; None = those of the services.
     """
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._known: dict[int, Service] = {}
+    def __init__(self, services: Services, predictor: Predictor | None = None) -> None:
+        self._services, self._predictor = services, predictor
+        self._known: dict[int, tuple[Service, Service]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out drawn services when sent to another process."""
-        return {"_services": self._services, "_known": {}}
+        return {"_services": self._services, "_predictor": self._predictor, "_known": {}}
 
-    def service(self, seed: int) -> Service:
-        """Return the service of a seed."""
-        found = self._known.pop(seed, None) or self._services.draw(seed)
+    def service(self, seed: int) -> tuple[Service, Service]:
+        """Return the service of a seed, as references and as candidates get it."""
+        found = self._known.pop(seed, None)
+        if found is None:
+            drawn = self._services.draw(seed)
+            found = drawn, drawn if self._predictor is None else self._predictor.predicted(drawn)
         self._known[seed] = found
         while len(self._known) > CACHED:
             del self._known[next(iter(self._known))]
@@ -64,9 +69,9 @@ class Player:
     def __call__(self, task: Task, /) -> tuple[list[Measurement], float]:
         """Return the measurements of a task, and the CPU seconds it took."""
         started = time.process_time()
-        service = self.service(task.seed)
+        plain, service = self.service(task.seed)
         if task.reference:
-            found = [measure_reference(service, task.spec, task.names, task.role)]
+            found = [measure_reference(plain, task.spec, task.names, task.role)]
         else:
             found = [measure(service, task.spec, c, task.names, task.role) for c in task.candidates]
         return found, time.process_time() - started
@@ -79,16 +84,19 @@ class Players:
         services: distribution of services.
         jobs: number of processes; 1 = this one, 0 = one per core.
         ray: use a Ray cluster instead, see :func:`kvgym.execution.make_executor`.
+        predictor: of the output lengths that candidates observe; None = those of the services.
 
     Attributes:
         jobs: number of processes.
         cpu_seconds: spent on tasks so far.
     """
 
-    def __init__(self, services: Services, jobs: int, ray: str | None = None) -> None:
+    def __init__(
+        self, services: Services, jobs: int, ray: str | None = None, predictor: Predictor | None = None
+    ) -> None:
         self.jobs = jobs or cores()
         self.cpu_seconds = 0.0
-        self._executor = make_executor(Player(services), jobs if ray else self.jobs, ray=ray)
+        self._executor = make_executor(Player(services, predictor), jobs if ray else self.jobs, ray=ray)
 
     def __enter__(self) -> Players:
         """Return the players."""

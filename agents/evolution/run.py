@@ -24,12 +24,13 @@ from kvgym.agents.evolution.objective import (
     weighted,
 )
 from kvgym.agents.evolution.playing import Players
+from kvgym.agents.evolution.predictor import Predictor
 from kvgym.agents.evolution.space import SearchSpace, Value
 from kvgym.agents.evolution.strategies import Averaging, Vector
 from kvgym.agents.runs.checkpoints import save_checkpoint, write_json
 from kvgym.agents.runs.folder import write_curve
 from kvgym.agents.runs.progress import TrainingLog
-from kvgym.agents.runs.tensorboard import TensorBoardWriter
+from kvgym.agents.runs.tracker import Curves
 from kvgym.experiments.result_files import jsonable
 from kvgym.policy import Weight
 from kvgym.utils.files import remove_left, write_text
@@ -44,6 +45,9 @@ SHOWN = (
     "slo_attainment",
 )
 """Metrics reported in addition to the trained one."""
+
+PREDICTOR = "predictor.npz"
+"""File of the predictor in a run folder."""
 
 Row = dict[str, float]
 
@@ -64,6 +68,7 @@ class EvolutionResult:
         reference: specs of the references.
         services: number of held-out services.
         notes: notes for the user, a sentence each.
+        file: of the best agent in the folder.
     """
 
     folder: Path
@@ -77,6 +82,7 @@ class EvolutionResult:
     reference: tuple[str, ...]
     services: int
     notes: tuple[str, ...] = ()
+    file: str = "best.json"
 
     def report(self) -> list[str]:
         """Return the result as lines; the last one is the file of the agent."""
@@ -87,7 +93,7 @@ class EvolutionResult:
             f"{self.metric} on {self.services} held-out services, against the best of {', '.join(self.reference)}:",
             f"  start: {self.start:+.2f} %",
             f"  agent: {self.best:+.2f} % ({after})",
-            f"agent: {self.folder / 'best.json'}",
+            f"agent: {self.folder / self.file}",
         ]
 
 
@@ -95,10 +101,26 @@ class Run:
     """A run of evolution in its folder; see :func:`kvgym.agents.evolution.training.train`."""
 
     def __init__(
-        self, config: EvolutionConfig, folder: Path, players: Players, log: TrainingLog | None = None
+        self,
+        config: EvolutionConfig,
+        folder: Path,
+        players: Players,
+        log: TrainingLog | None = None,
+        predictor: Predictor | None = None,
+        note: str = "",
     ) -> None:
-        """Prepare a new or resumed run."""
+        """Prepare a new or resumed run.
+
+        Args:
+            config: the configuration.
+            folder: the run folder.
+            players: that run candidates and references.
+            log: of the progress.
+            predictor: that the players use for candidates.
+            note: what was found about the predictor, "" without one in the configuration.
+        """
         self.config, self.folder, self.players, self.log = config, folder, players, log
+        self.predictor, self._prediction = predictor, note
         self.checkpoints = folder / "checkpoints"
         self.generation = 0
         self.average: Averaging | None = None
@@ -109,7 +131,7 @@ class Run:
         self._episodes = 0
         self._held_out: list[list[Measurement]] | None = None  # of the references
         self._imitation = ""  # its report
-        self.curves: TensorBoardWriter
+        self.curves: Curves
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -146,7 +168,7 @@ class Run:
             self.best_generation = int(state["best_generation"])
             self._seconds, self._episodes = float(state["cpu_seconds"]), int(state["episodes"])
             self._imitation = str(state.get("imitation", ""))
-        self.curves = TensorBoardWriter(self.folder / "tensorboard")
+        self.curves = Curves(self.config, self.folder)
 
     def _imitated(self, learned: Sequence[Weight], starts: dict[str, Value]) -> dict[str, Value]:
         """Return the start of the search, with the network fitted by imitation if configured."""
@@ -259,7 +281,7 @@ class Run:
         self._latest = []
         self.rows.append(row)
         if better:
-            write_text(self.folder / "best.json", self.agent(weights).to_json())
+            self.keep("best", weights)
         write_curve(self.folder, self.rows)
         self.curves.write(self.generation, {f"evolution/{k}": x for k, x in row.items() if k != "generation"})
         self.curves.flush()
@@ -290,10 +312,18 @@ class Run:
             "episodes": row["episodes"],
             "seed": config.seed,
             "held_out": jsonable(held_out),
-            # The agent does not depend on the number of processes.
-            "training": config.model_dump(mode="json", exclude={"jobs", "ray"}),
+            # The agent does not depend on the number of processes, or on the tracker.
+            "training": config.model_dump(mode="json", exclude={"jobs", "ray", "tracker"}),
         }
         return EvolvedModel(config.learner, config.fixed, weights, metadata, config.role.kind)
+
+    def keep(self, name: str, weights: Mapping[str, Value]) -> None:
+        """Write the agent with some weights, and the agent that also has the predictor, if there is one."""
+        agent = self.agent(weights)
+        write_text(self.folder / f"{name}.json", agent.to_json())
+        if self.predictor is not None:
+            both = self.predictor.agent(agent.name, {**agent.fixed, **agent.weights}, agent.metadata)
+            both.save(self.folder / f"{name}.npz")
 
     def save(self) -> None:
         """Save a checkpoint."""
@@ -305,6 +335,7 @@ class Run:
             "best_generation": self.best_generation,
             "starts": self.starts,
             "imitation": self._imitation,
+            "predictor": self._prediction,
             **({} if self.average is None else {"average": self.average.mean.tolist()}),
             "rows": jsonable(self.rows),
         }
@@ -316,8 +347,7 @@ class Run:
 
     def finish(self) -> EvolutionResult:
         """Save the last agent and return the result."""
-        last = self.agent(self.space.values(self.centre))
-        write_text(self.folder / "final.json", last.to_json())
+        self.keep("final", self.space.values(self.centre))
         self.curves.close()
         config = self.config
         best = next(row for row in self.rows if row["generation"] == self.best_generation)
@@ -332,7 +362,8 @@ class Run:
             metric=config.metric,
             reference=config.reference,
             services=config.held_out.services,
-            notes=tuple(note for note in (self._imitation, self.curves.missing) if note),
+            notes=tuple(note for note in (self._imitation, self._prediction, self.curves.missing) if note),
+            file="best.json" if self.predictor is None else "best.npz",
         )
 
 

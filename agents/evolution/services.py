@@ -107,6 +107,15 @@ class Family(Part):
             return scenario
         return scenario.override(workload={**describe_workload(scenario.workload), "rate": rate})
 
+    def environment(self) -> dict[str, Any]:
+        """Return arguments of an environment for a service in the middle of the family, with one worker."""
+        found = typical(self._random())
+        found.pop("workers", None), found.pop("router", None)
+        rate = self._rate(
+            typical(self._wanted()), self._scenario(found).make_system(), self.typical_requests()
+        )
+        return {"scenario": self.scenario, **found, **({} if rate is None else {"rate": rate})}
+
     def typical_requests(self) -> RequestTable:
         """Return the requests of a service in the middle of the family, at the rate of its workload."""
         scenario = self._scenario(typical(self._random()))

@@ -3,7 +3,8 @@
 A run folder has ``config.yaml`` (resolved), ``run.json`` (versions, seed, commands), ``tensorboard/``,
 ``curve.csv`` (a row per evaluation), ``checkpoints/``, ``best.json`` (the best agent on the held-out services) and,
 at the end, ``final.json`` (the last agent). An agent is the centre of the search, or the average of its centres if
-the configuration has ``average``.
+the configuration has ``average``. With a predictor (:mod:`.predictor`) there are also ``best.npz`` and ``final.npz``,
+the agents that have both, and ``predictor.npz``.
 
 Columns of ``curve.csv``; smaller objectives (:mod:`kvgym.agents.evolution.objective`) are better:
 
@@ -24,11 +25,13 @@ from typing import Any
 
 from kvgym.agents.evolution.config import EvolutionConfig
 from kvgym.agents.evolution.playing import Players
-from kvgym.agents.evolution.run import EvolutionResult, Run
+from kvgym.agents.evolution.predictor import Predictor, fit_predictor
+from kvgym.agents.evolution.run import PREDICTOR, EvolutionResult, Run
 from kvgym.agents.evolution.strategies import STRATEGIES
 from kvgym.agents.runs.checkpoints import REMEDY, read_part
 from kvgym.agents.runs.folder import check_free, context_of, note_resume, reopen, write_config, write_start
 from kvgym.agents.runs.progress import Echo, TrainingLog
+from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.errors import ConfigError, shown
 
 
@@ -49,9 +52,11 @@ def train(
     """
     config, path = config.check(), Path(folder)
     check_free(path)
-    with _players(config) as players:
-        run = Run(config, path, players, _log(config, path, progress, echo))
-        path.mkdir(parents=True, exist_ok=True)
+    log = _log(config, path, progress, echo)
+    path.mkdir(parents=True, exist_ok=True)
+    predictor, note = _new_predictor(config, path, log)
+    with _players(config, predictor) as players:
+        run = Run(config, path, players, log, predictor, note)
         run.build(None)
         write_start(path, config, _context(config, command))
         run.learn()
@@ -74,8 +79,15 @@ def resume(
     path, config, checkpoint, state = reopen(folder, length, EvolutionConfig, "generations")
     if checkpoint is not None:
         state["strategy"] = read_part(checkpoint, "strategy.json")
-    with _players(config) as players:
-        run = Run(config, path, players, _log(config, path, progress, echo))
+    log = _log(config, path, progress, echo)
+    if checkpoint is None:
+        predictor, note = _new_predictor(config, path, log)
+    else:
+        file = path / PREDICTOR
+        predictor = Predictor(NumpyModel.load(file)) if file.is_file() else None
+        note = str(state.get("predictor", ""))
+    with _players(config, predictor) as players:
+        run = Run(config, path, players, log, predictor, note)
         try:
             run.build(None if checkpoint is None else state)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -98,8 +110,23 @@ def _log(
     return TrainingLog(folder, config.generations, "generations", metric, progress, echo)
 
 
-def _players(config: EvolutionConfig) -> Players:
-    return Players(config.services, config.jobs, config.ray)
+def _new_predictor(config: EvolutionConfig, folder: Path, log: TrainingLog) -> tuple[Predictor | None, str]:
+    """Fit a predictor if the configuration has one, and save it if it is used; also return a sentence for users."""
+    (folder / PREDICTOR).unlink(missing_ok=True)
+    if config.predictor is None:
+        return None, ""
+    starts = {**config.fixed, **config.learned()[1], **config.read_start()}
+    predictor, note = fit_predictor(
+        config.services, config.policy, starts, config.metric, config.predictor, config.seed
+    )
+    log.note(note)
+    if predictor is not None:
+        predictor.model.save(folder / PREDICTOR)
+    return predictor, note
+
+
+def _players(config: EvolutionConfig, predictor: Predictor | None) -> Players:
+    return Players(config.services, config.jobs, config.ray, predictor)
 
 
 def _context(config: EvolutionConfig, command: str) -> dict[str, Any]:

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from kvgym.agents.reinforce.export import feature_places
 from kvgym.agents.runs.config import TrainingConfig
 from kvgym.agents.runs.evaluation import EvaluationConfig
 from kvgym.agents.runs.limits import MAX_COUNT, MAX_LAYERS, MAX_STEPS, MAX_UNITS
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import SYSTEM_FEATURES
-from kvgym.envs.scheduling.spaces import parts
 from kvgym.errors import ConfigError, shown
 
 
@@ -71,6 +71,11 @@ class ReinforceConfig(TrainingConfig):
                 f"{what}: reinforce trains one decision per request, action priority with ask_every 0; got "
                 f"{shown(config.action)}, ask_every {config.ask_every}"
             )
+        if self.fit and config.answer != "predicted_length":
+            raise ConfigError(
+                f"{what}: fit = {self.fit} fits output lengths, so env.answer must be predicted_length; got "
+                f"{shown(config.answer)}; set fit to 0"
+            )
         if (config.observation, config.unit_actions) != ("flat", True):
             raise ConfigError(f"{what}: reinforce needs observation 'flat' and unit_actions true")
         self.places()
@@ -93,17 +98,11 @@ class ReinforceConfig(TrainingConfig):
         Raises:
             ConfigError: a name is unknown; the message has the valid ones.
         """
-        config = self.env_config()
-        bounds = parts(config)
-        names = {"system": SYSTEM_FEATURES} | {part.name: part.features for part in config.parts}
-        known: dict[str, list[int]] = {}
-        for part, features in names.items():
-            first = bounds[part][0]
-            known[part] = list(range(first, first + len(features)))
-            known |= {f"{part}.{name}": [first + k] for k, (name, _) in enumerate(features)}
+        known = feature_places(self.env_config(), {"system": SYSTEM_FEATURES})
         if unknown := [name for name in self.inputs if name not in known]:
             raise ConfigError(
-                f"training {shown(self.name)}: input {shown(unknown[0])}; expected a part ({', '.join(names)}) or a "
+                f"training {shown(self.name)}: input {shown(unknown[0])}; expected a part "
+                f"({', '.join(name for name in known if '.' not in name)}) or a "
                 "feature, such as asked.prompt"
             )
         return np.array(list(dict.fromkeys(place for name in self.inputs for place in known[name])))

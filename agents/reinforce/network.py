@@ -14,6 +14,9 @@ Array = NDArray[np.float64]
 BETAS, TINY = (0.9, 0.99), 1e-8
 """Decay of Adam's averages of gradients and of their squares, and the number beside its divisor."""
 
+BATCH, FIT_RATE = 256, 0.01
+"""Examples in a batch of a fit, and the learning rate of Adam at its beginning."""
+
 WIDTH = 1.5
 """Standard deviation of a first layer's weighted input: bends lie within the data, which are standardised."""
 
@@ -28,6 +31,7 @@ class Network:
     """
 
     def __init__(self, inputs: int, hidden: Sequence[int], rng: np.random.Generator) -> None:
+        self.hidden = tuple(hidden)
         self.numbers: list[Array] = []
         for first, (before, after) in enumerate(pairwise((inputs, *hidden))):
             width = (WIDTH if first == 0 else 1.0) / before**0.5
@@ -97,3 +101,23 @@ class Adam:
                     raise ValueError(f"{name} of the network are of another shape or not finite")
                 array[:] = saved
         self.steps = int(state["steps"])
+
+
+def fit(network: Network, x: Array, targets: Array, passes: int, rng: np.random.Generator) -> None:
+    """Fit a network by least squares.
+
+    Args:
+        network: to change.
+        x: standardised inputs, (examples, inputs).
+        targets: wanted outputs, (examples,).
+        passes: over the examples; the learning rate falls linearly to 0.
+        rng: draws the order of the examples.
+    """
+    optimiser = Adam(network.numbers)
+    total = passes * -(-len(x) // BATCH)
+    for _ in range(passes):
+        order = rng.permutation(len(x))
+        for rows in (order[start : start + BATCH] for start in range(0, len(x), BATCH)):
+            found, layers = network.outputs(x[rows])
+            slopes = network.gradient(layers, (targets[rows] - found) / len(rows))
+            optimiser.step(slopes, FIT_RATE * (1.0 - optimiser.steps / total))

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from kvgym.agents.reinforce.config import ReinforceConfig
-from kvgym.agents.reinforce.network import Adam, Array, Network
+from kvgym.agents.reinforce.export import as_agent
+from kvgym.agents.reinforce.network import Adam, Array, Network, fit
 from kvgym.agents.runs.checkpoints import REMEDY, read_part, save_checkpoint, write_json
 from kvgym.agents.runs.evaluation import Evaluator, baseline_metrics
 from kvgym.agents.runs.folder import (
@@ -40,10 +41,8 @@ from kvgym.agents.runs.folder import (
 )
 from kvgym.agents.runs.progress import Echo, TrainingLog
 from kvgym.agents.runs.result import TrainingResult
-from kvgym.agents.runs.tensorboard import TensorBoardWriter
-from kvgym.agents.trained.header import Header
+from kvgym.agents.runs.tracker import Curves
 from kvgym.agents.trained.numpy_model import NumpyModel
-from kvgym.envs.scheduling.observations import active_features, observation_size, queue_features
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.result_files import jsonable
@@ -56,9 +55,6 @@ MEMORY = 0.9
 """Weight of earlier updates in the scale of advantages."""
 
 _INITIAL, _STANDARD, _FIT = 0, 1, (0, 1)  # parts of the run's random numbers; update k has part 2 + k
-
-BATCH, FIT_RATE = 256, 0.01
-"""Requests in a batch of the fit to output lengths, and the learning rate of Adam at its beginning."""
 
 
 def train(
@@ -142,7 +138,7 @@ class Run:
         self.rows: list[dict[str, float]] = []
         self.best, self.best_update = math.nan, 0
         remove_left(folder)
-        self.curves = TensorBoardWriter(folder / "tensorboard")
+        self.curves = Curves(config, folder)
 
     def _generator(self, *part: int) -> np.random.Generator:
         """Return the generator of a part of the run, a function of the run's seed."""
@@ -198,15 +194,7 @@ class Run:
         """Fit the network to the logarithms to base 2 of output lengths, by least squares."""
         usual = self.env.kind.usual(self.env)
         assert usual is not None
-        numbers = (logs - usual[0]) / usual[1]
-        rng, optimiser = self._generator(*_FIT), Adam(self.network.numbers)
-        total = self.config.fit * -(-len(x) // BATCH)
-        for _ in range(self.config.fit):
-            order = rng.permutation(len(x))
-            for rows in (order[start : start + BATCH] for start in range(0, len(x), BATCH)):
-                found, layers = self.network.outputs(x[rows])
-                slopes = self.network.gradient(layers, (numbers[rows] - found) / len(rows))
-                optimiser.step(slopes, FIT_RATE * (1.0 - optimiser.steps / total))
+        fit(self.network, x, (logs - usual[0]) / usual[1], self.config.fit, self._generator(*_FIT))
 
     def update(self) -> None:
         """Play episodes and move the network along the gradient."""
@@ -287,34 +275,16 @@ class Run:
 
     def agent(self, row: Mapping[str, float] | None = None) -> NumpyModel:
         """Return the network as an agent that reads plain observations."""
-        config, env = self.config, self.env
+        config = self.config
         measured = {name: x for name, x in (row or {}).items() if name != "cpu_seconds"}
-        rows = (env.queue_window, len(queue_features(env))), (env.active_window, len(active_features(env)))
-        size = observation_size(env)
-        space: Any = env.action_space
-        header = Header(
-            network="mlp", action=env.action, algorithm=config.algorithm, choices=(), hidden=config.hidden,
-            centre=(self.usual[0],), spread=(self.usual[1],),
-            low=tuple(space.low.tolist()), high=tuple(space.high.tolist()),
-            num_fixed=size - sum(count * features for count, features in rows),
-            queue_window=rows[0][0], queue_features=rows[0][1], active_window=rows[1][0], active_features=rows[1][1],
-            env_arguments=env.model_dump(mode="json"),
-            metadata={
-                "name": config.name, "summary": config.summary, "updates": self.updates, "seed": config.seed,
-                "evaluation": jsonable(measured), "training": config.model_dump(mode="json"),
-            },
+        metadata = {
+            "name": config.name, "summary": config.summary, "updates": self.updates, "seed": config.seed,
+            "evaluation": jsonable(measured), "training": config.model_dump(mode="json", exclude={"tracker"}),
+        }  # fmt: skip
+        return as_agent(
+            self.env, self.network, self.places, self.centre, self.spread,
+            algorithm=config.algorithm, noise=config.noise, metadata=metadata,
         )  # fmt: skip
-        first, bias, *rest = self.network.numbers
-        scaled = first / self.spread[:, None]
-        plain = np.zeros((size, first.shape[1]))
-        plain[self.places] = scaled
-        numbers = [plain, bias - self.centre @ scaled, *rest]
-        arrays = {}
-        for k in range(len(numbers) // 2):
-            arrays[f"layer.{k}.weight"] = np.ascontiguousarray(numbers[2 * k].T, np.float32)
-            arrays[f"layer.{k}.bias"] = numbers[2 * k + 1].astype(np.float32)
-        arrays["log_std"] = np.log([config.noise]).astype(np.float32)
-        return NumpyModel(header, arrays)
 
     def save(self) -> None:
         """Save a checkpoint."""

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -72,6 +72,7 @@ class TrainingConfig(Part):
         summary: one line.
         algorithm: see :data:`KINDS`.
         seed: seed of all random numbers.
+        tracker: ``"trackio"`` or ``"wandb"``, which get the curves that TensorBoard gets; None = TensorBoard alone.
     """
 
     LENGTH: ClassVar[str]
@@ -81,6 +82,7 @@ class TrainingConfig(Part):
     summary: str = ""
     algorithm: str
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
+    tracker: Literal["trackio", "wandb"] | None = None
 
     @property
     def length(self) -> int:

@@ -22,7 +22,8 @@ from kvgym.utils.reading import mapping, parse_json, read_bytes
 C = TypeVar("C", bound=TrainingConfig)
 
 _WRITTEN = (
-    "run.json", "curve.csv", "best.npz", "best.json", "final.npz", "final.json", "model.zip", "checkpoints"
+    "run.json", "curve.csv", "best.npz", "best.json", "final.npz", "final.json", "model.zip", "predictor.npz",
+    "checkpoints",
 )  # fmt: skip
 """Files that a run writes after its ``config.yaml``."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvgym.agents.runs.config import TrainingConfig, kind_of, read_run_config
+from kvgym.agents.runs.tracker import check_tracker
 from kvgym.utils.arguments import explained
 from kvgym.utils.files import alone_in
 
@@ -35,9 +36,11 @@ def train(
         :class:`kvgym.agents.evolution.run.EvolutionResult`.
 
     Raises:
-        ConfigError: the configuration is wrong, the folder has a run already, or another process trains there.
+        ConfigError: the configuration is wrong, its tracker is not installed, the folder has a run already, or another
+            process trains there.
     """
     runner = importlib.import_module(kind_of(config.algorithm).runner)
+    check_tracker(config)
     Path(folder).mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
         return runner.train(config, folder, command=command, progress=progress, echo=echo)
@@ -69,5 +72,6 @@ def resume(
     """
     config = read_run_config(Path(folder))
     runner = importlib.import_module(kind_of(config.algorithm).runner)
+    check_tracker(config)
     with alone_in(folder):
         return runner.resume(folder, length=length, command=command, progress=progress, echo=echo)

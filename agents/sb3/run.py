@@ -16,6 +16,7 @@ from kvgym.agents.runs.folder import write_curve
 from kvgym.agents.runs.limits import MAX_STEPS
 from kvgym.agents.runs.progress import TrainingLog
 from kvgym.agents.runs.result import TrainingResult
+from kvgym.agents.runs.tracker import Tracker
 from kvgym.agents.sb3.algorithms import make_environments, make_model, wrap
 from kvgym.agents.sb3.callbacks import (
     SHOWN,
@@ -37,7 +38,7 @@ from kvgym.utils.reading import validate_fields
 try:
     from stable_baselines3.common.base_class import BaseAlgorithm
     from stable_baselines3.common.callbacks import CallbackList
-    from stable_baselines3.common.logger import HParam, configure
+    from stable_baselines3.common.logger import HParam, KVWriter, configure
     from torch.utils.tensorboard import SummaryWriter
 except ImportError as error:
     raise ConfigError(
@@ -58,6 +59,31 @@ class _Counters(BaseModel):
     baselines: dict[str, dict[str, float | None]]
 
 
+class TrackerOutput(KVWriter):
+    """An output of Stable-Baselines3's logger that sends to a tracker what TensorBoard gets."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+
+    def write(
+        self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
+    ) -> None:
+        """Send the numbers that TensorBoard gets."""
+        self._tracker.write(
+            step,
+            {
+                name: value
+                for name, value in key_values.items()
+                if isinstance(value, int | float | np.number)
+                and "tensorboard" not in (key_excluded[name] or ())
+            },
+        )
+
+    def close(self) -> None:
+        """End the run."""
+        self._tracker.close()
+
+
 class Run:
     """A training run in its folder; see :func:`train` and :func:`resume`."""
 
@@ -71,6 +97,7 @@ class Run:
         self.best, self.best_step, self.best_score = float("nan"), 0, -math.inf
         self.saved = -1
         self.model: BaseAlgorithm
+        self.tracker: Tracker | None = None
         self._writers: dict[str, SummaryWriter] = {}
 
     def build(self, checkpoint: Path | None) -> None:
@@ -84,7 +111,11 @@ class Run:
                 load_learner(self.model, checkpoint / "model.pt")
             except ConfigError as error:
                 raise ConfigError(f"{error}; {REMEDY}") from error
-        self.model.set_logger(configure(str(self.folder / "tensorboard"), ["tensorboard"]))
+        logger = configure(str(self.folder / "tensorboard"), ["tensorboard"])
+        if config.tracker is not None:
+            self.tracker = Tracker(config, self.folder)
+            logger.output_formats.append(TrackerOutput(self.tracker))
+        self.model.set_logger(logger)
 
     def save(self, steps: int) -> None:
         """Save a checkpoint."""
@@ -133,7 +164,7 @@ class Run:
             "steps": steps,
             "seed": config.seed,
             "evaluation": jsonable(dict(metrics or {})),
-            "training": config.model_dump(mode="json"),
+            "training": config.model_dump(mode="json", exclude={"tracker"}),
         }
         return export(self.model, config.env_configs()[0].model_dump(mode="json"), metadata)
 
@@ -178,12 +209,17 @@ class Run:
         return -math.inf if incomplete or math.isnan(value) else value
 
     def _log_baselines(self, steps: int) -> None:
-        """Log each baseline's value as a separate line in the agent's charts."""
+        """Log each baseline's value as a separate line in the agent's charts, and as a curve of the tracker."""
+        metric = self.config.evaluation.metric
+        if self.tracker is not None:
+            self.tracker.write(
+                steps, {f"baselines/{label}": values[metric] for label, values in self.baselines.items()}
+            )
         for label, values in self.baselines.items():
             if label not in self._writers:
                 place = "".join(c if c.isalnum() or c in "_-." else "-" for c in label)
                 self._writers[label] = SummaryWriter(str(self.folder / "tensorboard" / f"baseline-{place}"))
-            for name in dict.fromkeys((*SHOWN, self.config.evaluation.metric)):
+            for name in dict.fromkeys((*SHOWN, metric)):
                 if not math.isnan(values[name]):
                     self._writers[label].add_scalar(f"kv/eval/{name}", values[name], steps)
             self._writers[label].flush()

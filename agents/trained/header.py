@@ -40,7 +40,7 @@ OUTPUTS: dict[str, Outputs] = {
 """Kinds of action that agents are trained for; here, so that files can be checked without environments."""
 
 
-ALGORITHMS = ("ppo", "maskable_ppo", "recurrent_ppo", "a2c", "dqn", "reinforce")
+ALGORITHMS = ("ppo", "maskable_ppo", "recurrent_ppo", "a2c", "dqn", "reinforce", "supervised")
 """Training algorithms of agents in files."""
 
 

@@ -127,6 +127,10 @@ STANDING = RATIO_CENSORED + GROUPS * RATIO_BINS
 # A queue: two heaps (1 + n each), the front (1 + n), how many of the front have been passed, and which heap is current.
 
 
+ADDITIONS = SCORES, 1
+"""Where external additions to the scores begin, see :class:`kvgym.policy.CompiledPolicy`."""
+
+
 @jit_inline
 def outside_at(view: RuleView) -> Any:
     """Return the index in ``memory.reals`` of the external additions to the scores, by request."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kvgym.baselines.ranked.active import certain_memory, forget_active, ranks_now
 from kvgym.baselines.ranked.batching import carry_out, rank
 from kvgym.baselines.ranked.layout import (
+    ADDITIONS,
     BASE,
     BETWEEN,
     DEADLINES,
@@ -248,6 +249,7 @@ class Ranked(CompiledPolicy):
         evicts=True,
     )
     kernel = ranked_kernel
+    additions = ADDITIONS
     NETWORK: ClassVar[str] = "network"
 
     @with_hyperparameters({w.name: (w.default, w.meaning) for w in WEIGHTS})

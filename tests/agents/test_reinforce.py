@@ -150,6 +150,7 @@ def test_a_fit_starts_from_a_prediction_of_outputs(tmp_path):
         ({"inputs": ["asked.colour"]}, "expected a part"),
         ({"env": {"action": "knobs"}}, "one decision per request"),
         ({"env": {"ask_every": 4}}, "ask_every 4"),
+        ({"fit": 3, "env": {"answer": "score"}}, "env.answer must be predicted_length; got 'score'"),
         ({"group_size": 3}, "multiple of 2"),
     ],
 )

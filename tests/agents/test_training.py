@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from helpers.amount import some
+from helpers.fake_tracker import FakeTracker
 from kvgym.agents.library import load_agent, load_model
 from kvgym.agents.runs.checkpoints import checkpoints, latest_checkpoint, save_checkpoint
 from kvgym.agents.runs.config import load_training, make_training
@@ -109,11 +110,12 @@ def test_the_evaluation_is_that_of_compare(tmp_path):
     assert result.baselines["fcfs"] == pytest.approx(expected, rel=1e-12)
 
 
-def test_tensorboard_has_metrics_and_reference_lines(tmp_path):
+def test_tensorboard_and_a_tracker_have_metrics_and_reference_lines(tmp_path, monkeypatch):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    said = []
-    result = train(small(curriculum=[[0.0, [0.5, 1.0]], [1.0, [1.0, 2.0]]]), tmp_path, echo=said.append)
+    said, tracker = [], FakeTracker(monkeypatch, "trackio")
+    changes = {"curriculum": [[0.0, [0.5, 1.0]], [1.0, [1.0, 2.0]]], "tracker": "trackio"}
+    result = train(small(**changes), tmp_path, echo=said.append)
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     own = events.Tags()["scalars"]
     assert {
@@ -138,6 +140,11 @@ def test_tensorboard_has_metrics_and_reference_lines(tmp_path):
     values = [(e.step, e.value) for e in lines.Scalars("kv/eval/e2e_latency_mean")]
     assert [step for step, _ in values] == [0, 128, 256]
     assert len({value for _, value in values}) == 1
+    for name in own:
+        expected = {e.step: pytest.approx(e.value, rel=1e-6) for e in events.Scalars(name)}
+        assert tracker.curves.get(name) == expected or name.startswith("_hparams_")
+    assert tracker.curves["baselines/fcfs"] == {step: pytest.approx(value) for step, value in values}
+    assert (tracker.started["group"], tracker.finished) == (small().name, 1)
 
 
 @pytest.mark.parametrize(

@@ -285,7 +285,7 @@ def argument_seeds() -> list[Any]:
     }
     return [usual, rules, {**rules, **more}, {**rules, "action": "knobs", "knobs": {"quantum": [0]}},
             {**rules, "action": "rank_scores", "weights": {"prompt": 0.5}},
-            {**rules, "action": "priority", "scheduler": "mc_sf", "ask_every": 4}]  # fmt: skip
+            {**rules, "action": "priority", "answer": "score", "scheduler": "ranked", "ask_every": 4}]  # fmt: skip
 
 
 def play_arguments(content: Any, folder: Path) -> None:

@@ -205,6 +205,8 @@ class EnvConfig(Description):
             with a Box.
         weights: weights of the scheduler ``ranked`` under rank_scores; omitted ones have its defaults.
         scheduler: scheduler below the agent, with hyperparameters as in ``"mc_sf:alpha=0.1"``; for priority and keep.
+        answer: what the number of priority is to the scheduler below: ``"predicted_length"``; ``"score"``, an addition
+            to its score of the request; or ``"class"``, the class that it observes.
         ask_every: output tokens after which a request is asked for again, and at its first one; 0 = only when it
             arrives. For priority.
         lifetimes: finite times to live of KV, seconds, in ascending order; for keep.
@@ -249,6 +251,7 @@ class EnvConfig(Description):
     unit_actions: bool = False
     weights: dict[str, float] = Field(default_factory=dict)
     scheduler: str | None = None
+    answer: Literal["predicted_length", "score", "class"] | None = None
     ask_every: int = Field(default=0, ge=0)
     lifetimes: tuple[float, ...] = ()
     horizon: float | None = Field(default=None, gt=0)

@@ -125,7 +125,11 @@ def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
         arguments["queue_order"] = one("rank", arguments["queue_order"])
         arguments["features"] = [n for n in ("rank", "priority", "saved_duration") if rng.random() < 0.5]
     if arguments["action"] == "priority":
-        arguments |= {"scheduler": one("ranked", "work_conserving_sjf"), "ask_every": one(0, 1, 5)}
+        arguments |= one(
+            {"scheduler": one("ranked", "work_conserving_sjf"), "ask_every": one(0, 1, 5)},
+            {"answer": "score", "ask_every": one(0, 1, 5)},
+            {"answer": "class", "scheduler": one("ranked", "flow_control_classes")},
+        )
     if arguments["action"] == "keep":
         arguments |= {"scheduler": one("fcfs", "vllm_v1", "sarathi"), "lifetimes": one([0.5, 4.0], [])}
     if arguments["action"] == "rank_scores" and rng.random() < 0.5:

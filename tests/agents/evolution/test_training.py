@@ -13,11 +13,12 @@ import kvgym
 from helpers.evolution_runs import TINY
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.objective import best_value, measure, measure_reference, objective
-from kvgym.agents.evolution.run import TensorBoardWriter, generation_seeds
+from kvgym.agents.evolution.run import generation_seeds
 from kvgym.agents.evolution.training import train
 from kvgym.agents.library import background, load_agent
 from kvgym.agents.runs.checkpoints import checkpoints
 from kvgym.agents.runs.config import make_training
+from kvgym.agents.runs.tensorboard import TensorBoardWriter
 from kvgym.errors import ConfigError
 
 resume = kvgym.agents.resume

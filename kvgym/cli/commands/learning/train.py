@@ -54,6 +54,10 @@ def train(
     seeds: Annotated[
         int, typer.Option(min=1, help="Train a population: this many runs with different seeds, in parallel.")
     ] = 1,
+    tracker: Annotated[
+        str | None,
+        typer.Option(help="Send the curves to trackio or wandb (installed by pip), beside TensorBoard."),
+    ] = None,
     jobs: JobsOption = None,
     ray: RayOption = None,
     out: Annotated[
@@ -79,7 +83,7 @@ def train(
     from kvgym.agents.runs.trainers import train as begin
 
     if resume is not None:
-        others = (overrides, out, seed, jobs, ray, scenario)
+        others = (overrides, out, seed, jobs, ray, scenario, tracker)
         if config != "default" or seeds > 1 or any(given is not None for given in others):
             raise ConfigError(
                 "--resume continues a run with its own configuration; only the length can be given with it"
@@ -92,6 +96,7 @@ def train(
             config = SERVICE_TRAINING
         changes = [*(overrides or [])]
         changes += [] if seed is None else [f"seed={seed}"]
+        changes += [] if tracker is None else [f"tracker={tracker}"]
         several = [load_training(name, changes, length, scenario) for name in config.split(",")]
         chosen = several[0]
         folder = make_folder(out or default_folder("train", chosen.name))

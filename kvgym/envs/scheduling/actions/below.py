@@ -16,7 +16,7 @@ from kvgym.envs.scheduling.opening import open_rule, open_view
 from kvgym.envs.scheduling.tables import Env
 from kvgym.envs.scheduling.window import window_remove
 from kvgym.errors import ConfigError, shown
-from kvgym.policy import CompiledPolicy, Policy, SystemInfo, make_policy
+from kvgym.policy import CompiledPolicy, SystemInfo, make_policy
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory, decision_of
 
 scheduler_at = function_at(POLICY_SIGNATURE)
@@ -37,13 +37,9 @@ class WithScheduler(ActionKind):
 
     Attributes:
         examples: schedulers that it can have, for messages.
-        unsuited: what is wrong with a scheduler that does not suit, and what is expected.
-        answers: needs of the scheduler that the agent's answers meet.
     """
 
     examples: ClassVar[str]
-    unsuited: ClassVar[str] = "is plain Python; expected a compiled policy"
-    answers: ClassVar[frozenset[str]] = frozenset()
 
     def scheduler_below(self, config: ActionConfig) -> CompiledPolicy:
         """Return the scheduler below.
@@ -54,20 +50,30 @@ class WithScheduler(ActionKind):
         if config.scheduler is None:
             raise ConfigError(f"action {shown(self.name)} needs a scheduler below, such as {self.examples}")
         policy = make_policy(config.scheduler)
-        if not isinstance(policy, CompiledPolicy) or not self.suits(policy):
-            raise ConfigError(f"scheduler {shown(config.scheduler)} {self.unsuited}, such as {self.examples}")
-        missing = policy.info.needs - self.answers - set(config.information)
+        if not isinstance(policy, CompiledPolicy) or not self.suits(policy, config):
+            raise ConfigError(
+                f"scheduler {shown(config.scheduler)} {self.wanted(config)}, such as {self.examples}"
+            )
+        missing = policy.info.needs - self.answers(config) - set(config.information)
         if missing:
             raise ConfigError(
                 f"scheduler {shown(config.scheduler)} needs {', '.join(sorted(missing))}; add it to information"
             )
         return policy
 
-    def suits(self, policy: Policy) -> bool:
+    def suits(self, policy: CompiledPolicy, config: ActionConfig) -> bool:
         """Return whether a compiled policy can be below: its kernel decides, not Python code."""
         return type(policy).schedule is CompiledPolicy.schedule
 
-    def informed(self, system: SystemInfo) -> SystemInfo:
+    def wanted(self, config: ActionConfig) -> str:
+        """Return what is wrong with a scheduler that does not suit, and what is expected."""
+        return "is plain Python; expected a compiled policy"
+
+    def answers(self, config: ActionConfig) -> frozenset[str]:
+        """Return the needs of the scheduler that the agent's answers meet."""
+        return frozenset()
+
+    def informed(self, system: SystemInfo, config: ActionConfig) -> SystemInfo:
         """Return what the scheduler gets before an episode."""
         return system
 
@@ -83,7 +89,7 @@ class WithScheduler(ActionKind):
     def rule_memory(self, config: ActionConfig, system: SystemInfo) -> RuleMemory:
         """Return the initial memory of the scheduler."""
         policy = self.scheduler_below(config)
-        policy.reset(self.informed(system))
+        policy.reset(self.informed(system, config))
         return policy.arguments()
 
     def scheduler(self, config: ActionConfig) -> Kernel:

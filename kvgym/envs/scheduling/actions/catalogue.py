@@ -162,7 +162,7 @@ BUILT_IN: dict[str, ActionEntry] = {
     "priority": ActionEntry(
         "kvgym/Priority-v0",
         f"{_AT}.priority:Priority",
-        "a number for each request when it arrives, which a scheduler takes as its output length (Box)",
+        "a number for each request when it arrives, which a scheduler takes as length, score or class (Box)",
         _STEPS,
     ),
     "tokens": ActionEntry(

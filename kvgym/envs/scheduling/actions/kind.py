@@ -125,6 +125,11 @@ class ActionConfig(Protocol):
         ...
 
     @property
+    def answer(self) -> str | None:
+        """What the agent's number is to the scheduler below."""
+        ...
+
+    @property
     def ask_every(self) -> int:
         """Output tokens after which the agent is asked again."""
         ...
@@ -144,6 +149,7 @@ OWNERS = {
     "knobs": "'knobs'",
     "weights": "'rank_scores'",
     "scheduler": "'priority' or 'keep'",
+    "answer": "'priority'",
     "ask_every": "'priority'",
     "lifetimes": "'keep'",
 }

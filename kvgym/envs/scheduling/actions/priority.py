@@ -1,21 +1,27 @@
 """``priority``: one number per request, asked when it arrives; Box(1), float64.
 
-The number a is the logarithm to base 2 of the output length that the scheduler below takes as predicted, max(1, 2^a)
-tokens, rounded. It need not be a prediction: schedulers that prefer short requests take it as a priority, and those
-that plan memory with it as the memory to reserve. Requests that arrive in one iteration are asked for one by one, in
-order of arrival, before the scheduler decides. With ``ask_every`` k, a request is asked for again when it has its first
-output token and every k-th.
+``answer`` determines what the number a is to the scheduler below:
 
-The scheduler below is a compiled policy that uses predicted lengths. It decides at every iteration, with its memory in
-the environment's tables, and is prepared for predictions that may be too short. With such predictions of a workload as
-answers, the schedule equals that of :func:`kvgym.simulate`, bit for bit.
+- ``predicted_length``: the logarithm to base 2 of the output length that it takes as predicted, max(1, 2^a) tokens,
+  rounded. It need not be a prediction: schedulers that prefer short requests take it as a priority, and those that
+  plan memory with it as the memory to reserve. The scheduler is prepared for predictions that may be too short.
+- ``score``: an addition to its score of the request, see :class:`kvgym.policy.CompiledPolicy`; the lowest score comes
+  first. If the request is active, it takes effect when the scheduler next updates the score.
+- ``class``: the class that it observes, rounded. Metrics and rewards go by the class in the workload.
+
+Requests that arrive in one iteration are asked for one by one, in order of arrival, before the scheduler decides. With
+``ask_every`` k, a request is asked for again when it has its first output token and every k-th; its class stays.
+
+The scheduler decides at every iteration, with its memory in the environment's tables. With a workload's predictions
+that may be too short, or its classes, or additions of 0 as answers, the schedule equals that of
+:func:`kvgym.simulate`, bit for bit.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -32,9 +38,9 @@ from kvgym.envs.scheduling.actions.kind import (
     asks_kernel,
     boundary_kernel,
 )
-from kvgym.envs.scheduling.actions.rank import write_ones
+from kvgym.envs.scheduling.actions.rank import MOST_ADDED, USUALLY_ADDED, write_ones
 from kvgym.envs.scheduling.components import ObservationPart, observation_kernel
-from kvgym.envs.scheduling.opening import open_environment
+from kvgym.envs.scheduling.opening import open_environment, open_rule
 from kvgym.envs.scheduling.revealed import (
     COLUMNS,
     HIGHEST,
@@ -46,17 +52,59 @@ from kvgym.envs.scheduling.revealed import (
 )
 from kvgym.envs.scheduling.tables import MOST_CLASSES, Env
 from kvgym.envs.scheduling.window import is_sorted, window_insert, window_remove
-from kvgym.policy import Policy, SystemInfo
+from kvgym.errors import ConfigError
+from kvgym.policy import CompiledPolicy, SystemInfo
 from kvgym.simulator.tables import UNKNOWN, WAITING
 
-USUAL, USUAL_CHANGE = 8.0, 1.0
-"""Answer from which agents start, 256 tokens, and its typical change."""
+LENGTH, SCORE, CLASS = 0, 1, 2
+
+
+class Answer(NamedTuple):
+    """What an answer is to the scheduler below.
+
+    Attributes:
+        code: LENGTH, SCORE or CLASS.
+        meaning: the number, for tables.
+        unit: its unit.
+        low: its smallest value.
+        high: its largest value.
+        usual: the value from which agents start.
+        change: its typical change.
+        wanted: what the scheduler must do, for messages.
+    """
+
+    code: int
+    meaning: str
+    unit: str
+    low: float
+    high: float
+    usual: float
+    change: float
+    wanted: str
+
+
+ANSWERS = {
+    "predicted_length": Answer(
+        LENGTH, "logarithm to base 2 of the output length that the scheduler below takes as predicted",
+        "log2 tokens", 0.0, float(HIGHEST), 8.0, 1.0, "uses predicted lengths",
+    ),
+    "score": Answer(
+        SCORE, "added to the score that the scheduler below gives the request; the lowest score comes first",
+        "logarithm of work", -MOST_ADDED, MOST_ADDED, 0.0, USUALLY_ADDED, "ranks requests by scores",
+    ),
+    "class": Answer(
+        CLASS, "class of the request that the scheduler below observes, rounded",
+        "class", 0.0, MOST_CLASSES - 1.0, 0.5 * (MOST_CLASSES - 1), 1.0, "uses classes, but no class_rates",
+    ),
+}  # fmt: skip
+"""Values of the environment argument ``answer``."""
 
 SIZES = HIGHEST + 1
 """Sizes of prompts for which lengths of outputs are summed: powers of two, the last one open."""
 
-# The kind's notes: requests that have been asked for on arrival, the first slot that has not been examined at this
-# boundary, the sum of squares of log2 outputs, and their number and sum for each size of prompts.
+# The kind's notes: arrived requests that have been asked for, or have gone to other workers; the first slot that has
+# not been examined at this boundary; the sum of squares of log2 outputs; and their number and sum for each size of
+# prompts.
 ASKED, PLACE, SQUARES, COUNTS = 0, 1, 2, 3
 SUMS = COUNTS + SIZES
 NUM_NOTES = SUMS + SIZES
@@ -86,8 +134,10 @@ def note_lengths(where: Any) -> None:
 def asked_request(e: Env) -> int:
     """Return the request that is asked for next at this boundary, UNKNOWN if there is none."""
     run, notes, every = e.run, e.notes, int(e.settings.options[0])
-    if notes[ASKED] < run.tracker.next_arrival:
-        return int(notes[ASKED])
+    while notes[ASKED] < run.tracker.next_arrival:
+        if run.requests[int(notes[ASKED])].worker == run.w.index:
+            return int(notes[ASKED])
+        notes[ASKED] += 1.0  # a router has sent it to another worker
     while every > 0 and notes[PLACE] < run.w.num_active:
         slot = run.active[int(notes[PLACE])]
         tokens = slot.num_output_tokens
@@ -98,28 +148,40 @@ def asked_request(e: Env) -> int:
 
 
 @jit_inline
-def take_answer(e: Env, i: int, answer: float) -> None:
-    """Set the predicted length of request ``i``, and ask for the next one."""
+def set_length(e: Env, i: int, answer: float, arrives: bool) -> None:
+    """Set the predicted length of request ``i``."""
     w, r = e.run.w, e.run.requests[i]
     length = np.int32(max(1.0, np.rint(2.0**answer)))
     w.outstanding_tokens += length - max(r.predicted_len, 0)
-    arrives, by_key = e.notes[ASKED] == i, is_sorted(e.settings)
+    by_key = is_sorted(e.settings)
     if arrives and by_key:
         window_remove(e.settings, e.episode, e.window, e.heap, e.run.requests, i)
     r.predicted_len = length
     if arrives:
         if by_key:  # its place may depend on its predicted length
             window_insert(e.settings, e.episode, e.window, e.heap, e.run.requests, i)
-        e.notes[ASKED] += 1.0
         for q in range(e.seen_waiting.shape[0]):
             if e.seen_waiting[q].request == i + 1:
                 e.seen_waiting[q].request = 0  # its row has changed
     else:
         e.run.active[int(e.notes[PLACE])].predicted_len = length
-        e.notes[PLACE] += 1.0
         for a in range(e.seen_active.shape[0]):
             if e.seen_active[a].request == i + 1:
                 e.seen_active[a].request = 0
+
+
+@jit_inline
+def take_answer(e: Env, where: Any, i: int, answer: float) -> None:
+    """Pass the answer for request ``i`` to the scheduler below, and ask for the next one."""
+    options, arrives = e.settings.options, e.notes[ASKED] == i
+    if options[1] == LENGTH:
+        set_length(e, i, answer, arrives)
+    elif options[1] == SCORE:
+        n = e.run.requests.shape[0]
+        open_rule(where).reals[int(options[2]) + int(options[3]) * n + i] = answer
+    else:
+        e.run.requests[i].class_id = np.int32(np.rint(answer))
+    e.notes[ASKED if arrives else PLACE] += 1.0
 
 
 @asks_kernel
@@ -134,7 +196,7 @@ def apply(where: Any, action: Any) -> int:
     e = open_environment(where)
     i = asked_request(e)
     if i != UNKNOWN:
-        take_answer(e, i, action[0])
+        take_answer(e, where, i, action[0])
         if asked_request(e) != UNKNOWN:
             return MORE
     decide(e, where)
@@ -230,16 +292,15 @@ COLUMNS_PART = ObservationPart("columns", write_asked_columns, COLUMNS, low=-1.0
 
 
 class Priority(WithScheduler):
-    """A number for each request that arrives, which the scheduler below takes as its output length."""
+    """A number for each request that arrives, which the scheduler below takes as length, score or class."""
 
     name = "priority"
-    examples = "'ranked' or 'mc_sf'"
-    answers = frozenset({"predicted_length"})
-    unsuited = "cannot take the answers; expected a compiled policy that uses predicted lengths"
-    own_options = ("scheduler", "ask_every")
+    examples = "'ranked'"
+    own_options = ("scheduler", "answer", "ask_every")
     plans = True
     defaults = {  # noqa: RUF012
         "scheduler": "ranked",
+        "answer": "predicted_length",
         "information": (),
         "queue_window": 1,
         "active_window": 1,
@@ -253,35 +314,70 @@ class Priority(WithScheduler):
     write_mask = write_ones
     apply = apply
 
-    def suits(self, policy: Policy) -> bool:
-        """Return whether a compiled policy can be below: it uses predicted lengths."""
-        return "predicted_length" in policy.info.needs | policy.info.uses
+    def check(self, config: ActionConfig) -> None:
+        """Check the configuration.
 
-    def informed(self, system: SystemInfo) -> SystemInfo:
-        """Return what the scheduler gets before an episode: answers may be long, and too short."""
-        return replace(system, max_predicted_len=2**HIGHEST, underestimates=self.answers)
+        Raises:
+            ConfigError: the scheduler cannot be below, or options do not fit together.
+        """
+        if config.answer is None:
+            raise ConfigError(f"action 'priority' needs an answer; expected one of {', '.join(ANSWERS)}")
+        super().check(config)
+        if config.answer == "class" and config.ask_every:
+            raise ConfigError(
+                f"ask_every = {config.ask_every} with answer 'class': a request keeps its class; leave ask_every out"
+            )
+
+    def answer(self, config: ActionConfig) -> Answer:
+        """Return what the number is to the scheduler below."""
+        return ANSWERS[config.answer or "predicted_length"]
+
+    def suits(self, policy: CompiledPolicy, config: ActionConfig) -> bool:
+        """Return whether a compiled policy can be below: it uses the answers."""
+        observed = policy.info.needs | policy.info.uses
+        if config.answer == "score":
+            return policy.additions is not None
+        return config.answer in observed and not (config.answer == "class" and "class_rates" in observed)
+
+    def wanted(self, config: ActionConfig) -> str:
+        """Return what is wrong with a scheduler that does not suit, and what is expected."""
+        return f"cannot take the answers; expected a compiled policy that {self.answer(config).wanted}"
+
+    def answers(self, config: ActionConfig) -> frozenset[str]:
+        """Return the need of the scheduler that the answers meet."""
+        return frozenset({str(config.answer)} - {"score"})
+
+    def informed(self, system: SystemInfo, config: ActionConfig) -> SystemInfo:
+        """Return what the scheduler gets before an episode: predictions may be long, and too short."""
+        if config.answer != "predicted_length":
+            return system
+        return replace(system, max_predicted_len=2**HIGHEST, underestimates=self.answers(config))
 
     def options(self, config: ActionConfig) -> tuple[float, ...]:
-        """Return ``ask_every``."""
-        return (float(config.ask_every),)
+        """Return ``ask_every``, the code of the answer, and where the scheduler has additions to its scores."""
+        return (
+            float(config.ask_every), self.answer(config).code, *(self.scheduler_below(config).additions or ())
+        )  # fmt: skip
 
     def space(self, config: ActionConfig) -> spaces.Box:
-        """Return Box(1) in [0, 17], float64."""
-        return spaces.Box(0.0, float(HIGHEST), (1,), np.float64)
+        """Return Box(1) between the bounds of the answer, float64."""
+        answer = self.answer(config)
+        return spaces.Box(answer.low, answer.high, (1,), np.float64)
 
     def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
         """Return the meaning of the number."""
-        meaning = "logarithm to base 2 of the output length that the scheduler below takes as predicted"
-        return (ActionPart("0", meaning, "log2 tokens", 0.0, float(HIGHEST)),)
+        answer = self.answer(config)
+        return (ActionPart("0", answer.meaning, answer.unit, answer.low, answer.high),)
 
     def mask_size(self, config: ActionConfig) -> int:
         """Return 1; every number is possible at any time."""
         return 1
 
     def usual(self, config: ActionConfig) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return 256 tokens, and a factor of two as the typical change."""
-        return np.array([USUAL]), np.array([USUAL_CHANGE])
+        """Return the answer from which agents start, and its typical change."""
+        answer = self.answer(config)
+        return np.array([answer.usual]), np.array([answer.change])
 
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """Return the same length for all."""
-        return np.array([USUAL])
+        """Return the same answer for all."""
+        return self.usual(config)[0]

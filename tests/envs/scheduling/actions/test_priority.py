@@ -1,4 +1,4 @@
-"""``priority``: one answer per request, a scheduler below that takes it as a predicted length."""
+"""``priority``: one answer per request, which a scheduler below takes as predicted length, score or class."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 import kvgym
+from kvgym.baselines.ranked import Ranked
 from kvgym.envs.agents import AgentPolicy
 from kvgym.envs.scheduling.actions.priority import ASKED, COUNTS, HIGHEST, PLACE, SUMS
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError
+from kvgym.experiments.scenario import load_scenario
 from kvgym.policy import make_policy
 from kvgym.simulator.tables import WAITING
 
@@ -99,6 +101,110 @@ def test_requests_are_asked_for_in_order_and_before_the_scheduler_decides(reques
     assert info["completed"]
 
 
+def test_additions_to_scores_set_the_order(requests_of):
+    """Three equal requests, of which memory holds one at a time: the lowest score comes first."""
+    env = ServingEnv(
+        action="priority", scenario="mc-sf-model-2", answer="score", kv_capacity=6, unit_actions=False,
+        workload=requests_of((0, 3, 2), (0, 3, 2), (0, 3, 2)),
+    )  # fmt: skip
+    assert (env.action_space.low, env.action_space.high) == (-10.0, 10.0)
+    env.reset(seed=0)
+    for answer in (2.0, 1.0, -1.0):
+        *_, info = env.step(np.array([answer]))
+    assert np.argsort(env.result().requests["start_time"]).tolist() == [2, 1, 0]
+    assert info["completed"]
+
+
+class Added(Ranked):
+    """``ranked`` with numbers in its memory that are added to the scores of requests."""
+
+    def __init__(self, added):
+        super().__init__()
+        self.added = added
+
+    def memory(self, system):
+        memory, (first, rows), n = super().memory(system), self.additions, system.max_requests
+        memory.reals[first + rows * n : first + rows * n + n] = self.added
+        return memory
+
+
+@pytest.mark.parametrize("spread", [0.0, 2.0])
+def test_additions_give_the_schedule_of_the_scheduler_with_them(spread):
+    env = ServingEnv(
+        action="priority", answer="score", unit_actions=False, information=("predicted_length",), **{**SMALL, **NOISY}
+    )  # fmt: skip
+    env.reset(options={"workload_seed": 3})
+    table, ended = env.episodes.slots[0].table, False
+    added = np.random.default_rng(0).normal(0.0, spread, len(table))
+    while not ended:
+        *_, terminated, truncated, _ = env.step(added[[asked_of(env)]])
+        ended = terminated or truncated
+    same_schedule(env.result(), env.episodes.simulate(Added(added), table, 3))
+    order = env.episodes.simulate(make_policy("ranked"), table, 3).requests["start_time"]
+    assert np.array_equal(order, env.result().requests["start_time"]) == (spread == 0.0)
+
+
+CLASSES = {
+    "kv_capacity": 700,
+    "workload": {
+        "classes": [
+            {"name": name, "rate": 20.0, "prompt": {"kind": "uniform", "low": 5, "high": 200},
+             "output": {"kind": "uniform", "low": low, "high": 2 * low}}
+            for name, low in (("short", 5), ("long", 60))
+        ],
+        "num_requests": 60, "predictions": {"kind": "none"},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("scheduler", ["ranked", "flow_control_classes:budgets=2/1"])
+def test_classes_as_answers_give_the_schedule_of_the_scheduler(scheduler):
+    env = ServingEnv(action="priority", answer="class", scheduler=scheduler, unit_actions=False, **CLASSES)
+    env.reset(options={"workload_seed": 3})
+    table, ended = env.episodes.slots[0].table, False
+    while not ended:
+        answer = table.class_id[asked_of(env)] + 0.4  # is rounded
+        *_, terminated, truncated, _ = env.step(np.array([answer]))
+        ended = terminated or truncated
+    same_schedule(env.result(), env.episodes.simulate(make_policy(scheduler), table, 3))
+
+
+def test_answered_classes_set_the_order_and_metrics_keep_the_own_ones(requests_of):
+    """``flow_control_classes`` starts class 0 before class 1 and class 2; memory holds one request at a time."""
+    env = ServingEnv(
+        action="priority", scenario="mc-sf-model-2", answer="class", scheduler="flow_control_classes",
+        kv_capacity=6, unit_actions=False, workload=requests_of((0, 3, 2), (0, 3, 2), (0, 3, 2)),
+    )  # fmt: skip
+    env.reset(seed=0)
+    own = env.episodes.slots[0].block["workload"]["class_id"].copy()
+    for answer in (2.0, 0.0, 1.0):
+        *_, info = env.step(np.array([answer]))
+    block = env.episodes.slots[0].block
+    assert block["requests"]["class_id"].tolist() == [2, 0, 1]
+    assert np.argsort(env.result().requests["start_time"]).tolist() == [1, 2, 0]
+    np.testing.assert_array_equal(block["workload"]["class_id"], own)
+    assert info["completed"]
+
+
+def test_workers_of_a_cluster_ask_for_their_own_requests():
+    class Counting(Steady):
+        calls = 0
+
+        def predict(self, observation, deterministic=True):
+            type(self).calls += 1
+            return super().predict(observation)
+
+    scenario = load_scenario("a100-llama2-70b").override(
+        workers=2, kv_capacity=700, workload=SMALL["workload"]
+    )
+    scenario = scenario.override(workload={**scenario.workload, "num_requests": 60, "rate": 40.0})
+    agent = AgentPolicy(Counting(), action="priority", **SMALL)
+    found = kvgym.compare(scenario, [agent], seeds=1, keep_examples=True, jobs=1).examples["agent"]
+    assert set(found.requests["worker"]) == {0, 1}
+    assert Counting.calls == 60
+    assert found.worker["outstanding_tokens"].tolist() == [0, 0]
+
+
 def test_answers_sort_the_queue_window():
     env = ServingEnv(
         action="priority", scheduler="ranked", unit_actions=False, information=("predicted_length",),
@@ -131,8 +237,13 @@ class Steady:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"scheduler": "work_conserving_sjf", "ask_every": 16}, {"information": ("features",), **MIXED}],
-    ids=["ranked", "again", "features"],
+    [
+        {"answer": "class"},
+        {"answer": "score", "ask_every": 16},
+        {"scheduler": "work_conserving_sjf", "ask_every": 16},
+        {"information": ("features",), **MIXED},
+    ],
+    ids=["class", "score", "again", "features"],
 )
 def test_an_agent_decides_as_in_the_environment(options):
     options, shown = {**SMALL, **options}, len(options.get("information", ()))
@@ -152,10 +263,11 @@ def test_an_agent_decides_as_in_the_environment(options):
     assert found.worker["outstanding_tokens"][0] == 0  # answers count as predictions, for routers
 
 
-def test_vector_environments_step_as_single_ones():
-    envs = ServingVectorEnv(num_envs=3, action="priority", **SMALL)
+@pytest.mark.parametrize("answer", ["predicted_length", "score"])
+def test_vector_environments_step_as_single_ones(answer):
+    envs = ServingVectorEnv(num_envs=3, action="priority", answer=answer, **SMALL)
     batch, _ = envs.reset(seed=7)
-    single = [ServingEnv(action="priority", **SMALL) for _ in range(3)]
+    single = [ServingEnv(action="priority", answer=answer, **SMALL) for _ in range(3)]
     tables = [slot.table for slot in envs.episodes.slots]
     model = Steady()
     for env, table in zip(single, tables, strict=True):
@@ -193,6 +305,22 @@ def test_statistics_of_lengths_by_hand(requests_of):
     ("options", "message"),
     [
         ({"scheduler": "fcfs"}, "'fcfs' cannot take the answers; expected a compiled policy"),
+        (
+            {"scheduler": "mc_sf", "answer": "score"},
+            "expected a compiled policy that ranks requests by scores",
+        ),
+        (
+            {"scheduler": "mc_sf", "answer": "class"},
+            "expected a compiled policy that uses classes, but no class_rates",
+        ),
+        (
+            {"scheduler": "wait", "answer": "class"},
+            "expected a compiled policy that uses classes, but no class_rates",
+        ),
+        ({"answer": "class", "ask_every": 3}, "a request keeps its class; leave ask_every out"),
+        ({"answer": None}, "needs an answer; expected one of predicted_length, score, class"),
+        ({"answer": "length"}, "answer"),
+        ({"action": "knobs", "answer": "score"}, "answer is for action 'priority', not for 'knobs'"),
         ({"scheduler": None}, "needs a scheduler below"),
         ({"knobs": {"quantum": [0]}}, "knobs is for action 'knobs', not for 'priority'"),
         (
