@@ -23,12 +23,13 @@ from kvgym.agents.evolution.space import Value
 from kvgym.agents.reinforce.export import as_agent, feature_places
 from kvgym.agents.reinforce.network import Network, fit
 from kvgym.agents.runs.config import Part
-from kvgym.agents.runs.limits import MAX_LAYERS, MAX_SEEDS, MAX_UNITS
+from kvgym.agents.runs.limits import MAX_LAYERS, MAX_UNITS
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.revealed import HIGHEST
 from kvgym.policy import POLICIES
+from kvgym.utils.checks import MAX_SEEDS
 from kvgym.workloads.table import RequestTable
 
 _SEEDS, _WEIGHTS = (0, 1), (0, 2)  # parts of the run's random numbers; generation g has part (g,)

@@ -72,9 +72,9 @@ class TrackerOutput(KVWriter):
         self._tracker.write(
             step,
             {
-                name: value
+                name: float(value)
                 for name, value in key_values.items()
-                if isinstance(value, int | float | np.number)
+                if isinstance(value, int | float | np.integer | np.floating)
                 and "tensorboard" not in (key_excluded[name] or ())
             },
         )

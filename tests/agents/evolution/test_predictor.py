@@ -35,7 +35,7 @@ FAMILY = {
     },
 }
 SERVICES = {"families": [FAMILY]}
-HOW = {"services": 8, "hidden": [8], "passes": 60}
+HOW = {"services": 8, "hidden": [8], "passes": 400}
 RANKED = {
     **TINY, "policy": "ranked", "fixed": {}, "weights": ["prompt", "footprint"], "generations": 2,
     "services": SERVICES, "services_per_generation": 1, "reference": ["fcfs", "ranked"], "predictor": HOW,
@@ -126,7 +126,7 @@ def test_written_hyperparameters_are_read_back_exactly():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"imitate": {}, "fixed": {"hidden": 2}}, "without imitate"),
+        ({"imitate": {}, "fixed": {"hidden": 2}, "weights": ["network"]}, "without imitate"),
         ({"policy": "fcfs", "weights": {"protection": {"start": 0.5, "step": 0.2, "low": 0.0, "high": 0.9}}},
          "'fcfs' cannot take the answers"),
         ({"predictor": {"services": 2}}, "predictor.services"),

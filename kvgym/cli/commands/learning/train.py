@@ -69,11 +69,13 @@ def train(
 ) -> None:
     """Train an agent; follow it with kvgym watch --training FOLDER or tensorboard --logdir FOLDER.
 
-    With --scenario the configuration is used for your own service; by default it evolves the weights of ranked and
-    prints what they gain over the best fixed rule on requests that it did not train on.
+    With --scenario the configuration is used for your own service; by default it fits a predictor of output lengths,
+    evolves the weights of ranked with it, and prints what both gain over the best fixed rule on requests that it did
+    not train on.
 
     The run folder contains the resolved configuration, versions, curves, train.log, checkpoints and the best agent as
-    plain weights (best.npz, or best.json for evolution). A stopped run is resumed with --resume FOLDER.
+    plain weights (best.npz, or best.json for evolution without a predictor). A stopped run is resumed with --resume
+    FOLDER.
 
     With --seeds or several configurations, runs are trained in parallel, each in its own folder, on --jobs processes or
     a Ray cluster; the same command with the same --out resumes runs that were stopped.
