@@ -17,7 +17,6 @@ from typing import Any
 from gymnasium.spaces import Box
 
 from kvgym.agents.evolution.model import EvolvedModel
-from kvgym.agents.evolution.services import Services
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.agents import AgentPolicy
 from kvgym.errors import ConfigError, UnknownNameError
@@ -280,6 +279,8 @@ def background(spec: str | Path, agent: Policy | Router) -> Background:
         )
     scenario = load_scenario(DEFAULT_SCENARIO)
     if "services" in training:
+        from kvgym.agents.evolution.services import Services  # slow to import
+
         scenario = Services.model_validate(training["services"]).families[0].typical()
     metric, reference = training.get("metric", DEFAULT_METRIC), training.get("reference", ())
     policy = training.get("policy", "") if isinstance(agent, Router) else ""

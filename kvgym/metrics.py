@@ -241,13 +241,12 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         return found
     for name in names:
         if name not in found:
-            metric_info(name)
-            family = name.rpartition("_")[0]
             if name in scalars:
                 found[name] = scalars[name]()
             elif name in STANDARD_METRICS:
-                found |= families[family]()
+                found |= families[name.rpartition("_")[0]]()
             else:
+                metric_info(name)  # an error if there is none of the name
                 found[name] = METRICS[name].value(result)
     return {name: found[name] for name in names}
 

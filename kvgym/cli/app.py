@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import sys
 import warnings
@@ -139,6 +140,7 @@ def _root(
 
 def main() -> None:
     """Run the command line; :mod:`kvgym.cli.failures` turns every error into a message and an exit status."""
+    gc.set_threshold(10_000)  # checking the objects of loaded modules takes a tenth of a short command
     warnings.simplefilter(
         "ignore", RuntimeWarning
     )  # NumPy warns about values that the table shows as infinite

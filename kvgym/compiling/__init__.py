@@ -21,7 +21,8 @@ it, take turns. Without these APIs kvgym would only be slower.
 
 Other private APIs are needed. Reference counting is switched off (``_nrt``), as kernels allocate nothing. Tables and
 functions are opened by address (``populate_array``, ``_get_wrapper_address``, ``_get_jit_address``). The cache key
-covers all sources (``_CacheLocator``). :mod:`kvgym.compiling.numba_internals` checks all private APIs at import.
+covers all sources (``_CacheLocator``), and machine code is loaded without getting ready to compile (``Cache``).
+:mod:`kvgym.compiling.numba_internals` checks all private APIs at import.
 
 May import :mod:`kvgym.utils` and :mod:`kvgym.errors`; may be imported from anywhere above it.
 """

@@ -28,7 +28,7 @@ import numpy as np
 from llvmlite import binding as _llvm
 
 from kvgym.compiling.checked_build import CHECKED
-from kvgym.compiling.numba_internals import add_cache_locator
+from kvgym.compiling.numba_internals import kernel_cache
 from kvgym.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -146,12 +146,13 @@ class Locator:
         return str(self._line)
 
     @classmethod
-    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> Locator | None:
-        """Return the locator of a function of kvgym; None for other functions, which Numba's own locators serve."""
-        return cls(py_func) if py_func.__module__.startswith("kvgym.") else None
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> Locator:
+        """Return the locator of a kernel."""
+        return cls(py_func)
 
 
-add_cache_locator(Locator)
+OwnCache = kernel_cache(Locator)
+"""Class of caches of kvgym's own kernels."""
 
 
 def checksum_file(folder: Path, function: Callable[..., Any]) -> Path:

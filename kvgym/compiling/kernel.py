@@ -22,6 +22,7 @@ from numba.core.errors import NumbaError
 from numba.extending import intrinsic
 
 from kvgym.compiling.cache import (
+    OwnCache,
     cache_dir,
     checksum_file,
     code_folder,
@@ -170,6 +171,11 @@ class Kernel:
         return self._compiled
 
     @property
+    def _own(self) -> bool:
+        """Whether it is part of kvgym: the name of the cache folder then depends on its sources."""
+        return self.function.__module__.startswith("kvgym.")
+
+    @property
     def cached(self) -> bool:
         """Whether its machine code is in the cache."""
         return is_cached(self._checksum_file())
@@ -177,7 +183,7 @@ class Kernel:
     def _checksum_file(self) -> Path:
         """Return the path of the checksum of the cached machine code."""
         folder = cache_dir()
-        if not self.function.__module__.startswith("kvgym."):
+        if not self._own:
             folder /= f"user-{fingerprint(self.function)}"  # helpers in other files may have changed
             folder.mkdir(exist_ok=True)
         return checksum_file(folder, self.function)
@@ -198,7 +204,8 @@ class Kernel:
             _config.CACHE_DIR = previous
 
     def _machine_code(self, *, cache: bool) -> Any:
-        compiled = machine_code(self.signature, cache=cache, nogil=self._nogil)
+        kept: dict[str, Any] = {"own_cache": OwnCache} if self._own else {"cache": cache}
+        compiled = machine_code(self.signature, nogil=self._nogil, **kept)
         try:
             with _no_collection():
                 try:

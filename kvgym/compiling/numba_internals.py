@@ -66,6 +66,8 @@ def incompatibility() -> str | None:
             (function_type, "_get_jit_address"),
             (caching, "_CacheLocator"),
             (getattr(caching, "CompileResultCacheImpl", None), "_locator_classes"),
+            (caching.Cache, "_guard_against_spurious_io_errors"),
+            (caching.Cache, "_load_overload"),
             (codegen.JITCodeLibrary, "_optimize_final_module"),
             (codegen.JITCodeLibrary, "_finalize_final_module"),
             (codegen.JITCodeLibrary, "_optimize_functions"),
@@ -212,8 +214,11 @@ def function_addresses(function: Any, signature: Any) -> tuple[int, int]:
     )
 
 
-def add_cache_locator(locator: type[Any]) -> None:
-    """Make Numba ask a locator first for the cache folder of a function.
+def kernel_cache(locator: type[Any]) -> type[Any]:
+    """Return a class of caches ``(function)`` of kernels in the folder that a locator returns.
+
+    Numba's own class gets everything ready for compiling before it loads code, which takes as long as importing Numba.
+    Code of kernels needs nothing of it: they count no references and call no libraries.
 
     Args:
         locator: a class with ``from_function``, ``get_cache_path``, ``get_source_stamp`` and ``get_disambiguator``.
@@ -221,9 +226,18 @@ def add_cache_locator(locator: type[Any]) -> None:
     from numba.core import caching as typed
 
     caching: Any = typed
-    base = caching.CompileResultCacheImpl
-    found = type(locator.__name__, (locator, caching._CacheLocator), {})
-    base._locator_classes = [found, *base._locator_classes]
+
+    class Located(caching.CompileResultCacheImpl):  # type: ignore[misc]
+        _locator_classes = (type(locator.__name__, (locator, caching._CacheLocator), {}),)
+
+    class KernelCache(caching.Cache):  # type: ignore[misc]
+        _impl_class = Located
+
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)
+
+    return KernelCache
 
 
 def check_bounds() -> None:

@@ -144,16 +144,26 @@ class _KernelLowering(typed_passes.NativeLowering):
 _KernelCompiler = compiler_with(_KernelLowering)
 
 
-def machine_code(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+def machine_code(
+    signature: Any, own_cache: type[Any] | None = None, **options: Any
+) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator that compiles a function or loads it from the cache.
 
     Args:
         signature: its Numba signature.
+        own_cache: class of the cache; None = Numba's, if ``options`` have ``cache``.
         **options: of ``numba.njit``.
     """
+    options = {**NO_REFCOUNT, "pipeline_class": _KernelCompiler, **options}
 
     def compiled(function: Callable[..., Any]) -> Any:
         with no_index_wraparound():
-            return _njit(signature, **NO_REFCOUNT, pipeline_class=_KernelCompiler, **options)(function)
+            if own_cache is None:
+                return _njit(signature, **options)(function)
+            made = _njit(**options)(function)
+            made._cache = own_cache(function)
+            made.compile(signature)
+            made.disable_compile()
+            return made
 
     return compiled

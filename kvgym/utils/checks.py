@@ -94,7 +94,7 @@ def as_array(given: Any, what: str, error: type[KVGymError] = ConfigError) -> ND
         made = np.asarray(given)
     except Exception as cause:  # a user's object may raise anything
         raise error(f"{what} cannot be made an array: {cause}") from None
-    if np.ma.is_masked(given):
+    if made is not given and np.ma.is_masked(given):
         raise error(f"{what} has masked values; expected a value in every row")
     return made
 

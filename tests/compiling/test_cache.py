@@ -153,7 +153,23 @@ def test_copies_of_the_same_sources_share_the_cache():
     here, there = (Locator.from_function(function, file) for file in (__file__, "/another/copy.py"))
     assert here.get_cache_path() == there.get_cache_path() == path
     assert here.get_source_stamp() == there.get_source_stamp()
-    assert Locator.from_function(test_copies_of_the_same_sources_share_the_cache, __file__) is None
+
+
+LOADS = """
+import sys
+from kvgym.batch_time import UnitBatchTime
+
+print(sum(UnitBatchTime.kernel.compiled.stats.cache_hits.values()), "numba.np.linalg" in sys.modules)
+UnitBatchTime.kernel.compiled.targetctx.refresh()
+print("numba.np.linalg" in sys.modules)
+"""
+
+
+def test_cached_code_is_loaded_without_getting_ready_to_compile():
+    """Getting ready takes as long as importing Numba, and imports SciPy."""
+    _ = UnitBatchTime.kernel.compiled
+    done = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, check=True)
+    assert done.stdout == "1 False\nTrue\n"
 
 
 USES = """
