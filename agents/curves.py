@@ -90,7 +90,7 @@ def draw_curves(curves: Sequence[Mapping[str, Any]], figure: Path) -> None:
     try:
         import matplotlib
     except ImportError:
-        raise ConfigError('drawing curves needs Matplotlib: pip install "kvgym[report]"') from None
+        raise ConfigError('drawing curves needs Matplotlib: pip install "kvgym[pictures]"') from None
     matplotlib.use("agg")
     from matplotlib import pyplot as plt
 

@@ -164,8 +164,8 @@ what the agent may observe. Files need more:
 
 | to write | use | needs |
 | --- | --- | --- |
-| an animation (GIF), a summary of an episode (PNG) | `kvgym render` | `pip install "kvgym[report]"` |
-| a video (MP4) | the same, with a file that ends in `.mp4` | `pip install "kvgym[report,video]"` |
+| an animation (GIF), a summary of an episode (PNG) | `kvgym render` | `pip install "kvgym[pictures]"` |
+| a video (MP4) | the same, with a file that ends in `.mp4` | `pip install "kvgym[pictures,video]"` |
 | a video of your own loop | `gymnasium.wrappers.RecordVideo` | `pip install moviepy` |
 
 `RecordVideo` needs `render_mode="rgb_array"`. It writes each step as a frame, at 10 frames per second. `kvgym render`

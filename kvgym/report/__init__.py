@@ -1,8 +1,8 @@
-"""Plots and self-contained HTML reports; the extra ``kvgym[report]`` is needed only when they are used.
+"""Self-contained HTML reports; the extra ``kvgym[report]`` is needed only when they are used.
 
 :func:`write_report` writes the report of a comparison, :func:`write_sweep_report` that of a sweep,
-:func:`write_capacity_report` and :func:`write_provisioning_report` those of searches, :func:`picture` a single figure;
-``plots`` has the single figures of a comparison, ``page`` the frame of all reports.
+:func:`write_capacity_report` and :func:`write_provisioning_report` those of searches; ``plots`` has the figures of a
+comparison, ``page`` the frame of all reports, ``style`` the look of pictures that Matplotlib draws for other commands.
 May import :mod:`kvgym.experiments` and what is below it; may be imported from :mod:`kvgym.envs`, which uses its
 colours, and above.
 """
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from kvgym.experiments.comparison import Comparison
 
 __all__ = [
-    "picture",
     "require",
     "write_capacity_report",
     "write_provisioning_report",
@@ -48,9 +47,9 @@ def write_report(
         The path.
 
     Raises:
-        ConfigError: matplotlib or Jinja2 is missing, or the reference policy does not exist.
+        ConfigError: Jinja2 is missing, or the reference policy does not exist.
     """
-    require("matplotlib", "jinja2")
+    require("jinja2")
     from kvgym.report.html import render
     from kvgym.report.page import write_text
 
@@ -94,10 +93,10 @@ def write_sweep_report(
         The path.
 
     Raises:
-        ConfigError: matplotlib or Jinja2 is missing; columns are missing or of another type; a run appears twice; a
+        ConfigError: Jinja2 is missing; columns are missing or of another type; a run appears twice; a
             metric does not exist; there are no runs.
     """
-    require("matplotlib", "jinja2")
+    require("jinja2")
     from kvgym.report.page import write_text
     from kvgym.report.sweep.page import render_sweep
 
@@ -121,9 +120,9 @@ def write_capacity_report(result: CapacityResult, path: str | Path, *, command: 
         The path.
 
     Raises:
-        ConfigError: matplotlib or Jinja2 is missing.
+        ConfigError: Jinja2 is missing.
     """
-    require("matplotlib", "jinja2")
+    require("jinja2")
     from kvgym.report.capacity.page import render_capacity
     from kvgym.report.page import write_text
 
@@ -144,41 +143,20 @@ def write_provisioning_report(result: Provisioning, path: str | Path, *, command
         The path.
 
     Raises:
-        ConfigError: matplotlib or Jinja2 is missing.
+        ConfigError: Jinja2 is missing.
     """
-    require("matplotlib", "jinja2")
+    require("jinja2")
     from kvgym.report.capacity.provisioning import render_provisioning
     from kvgym.report.page import write_text
 
     return write_text(render_provisioning(result, command=command), path)
 
 
-@explained
-def picture(comparison: Comparison, path: str | Path) -> Path:
-    """Write one figure, 900 pixels wide: mean latency by policy, and KV memory in use over time.
-
-    Args:
-        comparison: with examples (``keep_examples=True``).
-        path: ends in .png, .svg or .pdf; folders are created.
-
-    Returns:
-        The path.
+def require(module: str, extra: str = "report") -> None:
+    """Check that a library of an extra is installed.
 
     Raises:
-        ConfigError: matplotlib is missing, another file name ending, or no examples.
+        ConfigError: it is missing.
     """
-    require("matplotlib")
-    from kvgym.report.overview import picture as write
-
-    return write(comparison, path)
-
-
-def require(*modules: str) -> None:
-    """Check that optional libraries are installed.
-
-    Raises:
-        ConfigError: a library is missing.
-    """
-    missing = [name for name in modules if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f'reports need {" and ".join(missing)}; install with: pip install "kvgym[report]"')
+    if find_spec(module) is None:
+        raise ConfigError(f'{extra} needs {module}; install with: pip install "kvgym[{extra}]"')

@@ -7,18 +7,8 @@ import numpy as np
 from kvgym.experiments.comparison import Comparison
 from kvgym.metrics import WORKER_METRICS
 from kvgym.report import series
-from kvgym.report.chart import Chart, Quantity
-from kvgym.report.plots import (
-    LATENCIES,
-    WIDTH,
-    Runs,
-    axis_label,
-    draw_distributions,
-    draw_legend,
-    examples_of,
-    far_apart,
-)
-from kvgym.report.style import log_ticks, policy_styles, styled, text_of
+from kvgym.report.chart import Axis, Chart, Panel, Quantity, Series
+from kvgym.report.plots import LATENCIES, Runs, distributions, examples_of, far_apart
 from kvgym.workloads.table import RequestTable
 
 MAX_CLASSES = 6
@@ -43,72 +33,40 @@ def class_names(table: RequestTable) -> dict[int, str]:
     return {int(k): f"class {name}: {counts[k]:,} requests" for k, name in names.items()}
 
 
-@styled
-def class_distributions(runs: Runs, name: str, *, width: float = WIDTH, legend: bool = True) -> Chart:
+def class_distributions(runs: Runs, name: str) -> Chart:
     """Distributions of the latencies of each class's finished requests, a panel per class.
 
     Args:
         runs: the runs; their requests have two classes or more.
         name: ``"e2e_latency"``, ``"ttft"``, ``"tpot"`` or ``"longest_gap"``.
-        width: width in inches.
-        legend: whether to draw a legend.
     """
-    results, styles = examples_of(runs)
-    classes = class_names(next(iter(results.values())).table)
-    chart = Chart(tuple(styles), figsize=(width, 0.6 + 1.75 * len(classes)), layout="constrained")
-    axes = chart.subplots(len(classes), 1, squeeze=False)[:, 0]
-    for ax, (number, title) in zip(axes, classes.items(), strict=True):
-        share = Quantity("Share of requests")
-        chart.panel(ax, LATENCIES[name], share, title=title)
+    results = examples_of(runs)
+    panels = []
+    for number, title in class_names(next(iter(results.values())).table).items():
         curves = {}
         for policy, result in results.items():
             values = series.latencies(result, name, np.asarray(result.table.class_id == number))
             curves[policy] = series.distribution(values, len(values))
-        draw_distributions(chart, ax, curves, styles)
-        ax.set_title(text_of(title), pad=3)
-        ax.set_ylabel(axis_label(share))
-    axes[-1].set_xlabel(axis_label(LATENCIES[name]))
-    if legend:
-        draw_legend(chart, results, styles)
-    return chart
+        panels.append(distributions(LATENCIES[name], "Share of requests", curves, title=title, height=86.0))
+    return Chart(panels)
 
 
-@styled
-def worker_points(comparison: Comparison, *, width: float = WIDTH, legend: bool = True) -> Chart:
-    """Metrics of each worker of a cluster by policy, means over seeds, a panel per metric.
-
-    Args:
-        comparison: a comparison on a cluster.
-        width: width in inches.
-        legend: whether to draw a legend.
-    """
-    styles = policy_styles(comparison.policies)
+def worker_points(comparison: Comparison) -> Chart:
+    """Metrics of each worker of a cluster by policy, means over seeds, a panel per metric."""
     means = {p: found for p in comparison.policies if (found := comparison.worker_means(p))}
-    chart = Chart(comparison.policies, figsize=(width, 0.5 + 1.6 * len(WORKER_PANELS)), layout="constrained")
-    axes = chart.subplots(len(WORKER_PANELS), 1, sharex=True, squeeze=False)[:, 0]
     longest = max(means.values(), key=len, default=[])
     names = tuple(f"{own['worker']}" + f" ({own['role']})" * (own["role"] != "mixed") for own in longest)
-    worker = Quantity("Worker", names=names)
-    for ax, (name, label) in zip(axes, WORKER_PANELS.items(), strict=True):
+    panels = []
+    for name, label in WORKER_PANELS.items():
         unit = WORKER_METRICS[name].unit
-        quantity = Quantity(label, "" if unit == "1" else unit)
-        chart.panel(ax, worker, quantity, title=label)
+        points = []
         shown: list[float] = []
         for i, (policy, workers) in enumerate(means.items()):
-            y = np.array([own[name] for own in workers])
+            y = [own[name] for own in workers]
             x = np.arange(len(y)) + 0.6 * ((i + 0.5) / len(means) - 0.5)  # beside each other
-            style = styles[policy]
-            lines = ax.plot(x, y, style.marker.name, ms=5, color=style.color, label=text_of(policy))
-            chart.record(ax, policy, "points", {"x": x, "y": y}, artists=lines)
-            shown += y[np.isfinite(y)].tolist()
-        if far_apart(shown):
-            ax.set_yscale("log")
-            log_ticks(ax.yaxis)
-        else:
-            ax.set_ylim(0, 1.1 * max(shown, default=1.0) or 1.0)
-        ax.set_title(axis_label(quantity), pad=3)
-    axes[-1].set_xticks(range(0, len(names), -(-len(names) // 16) or 1))
-    axes[-1].set_xlabel(worker.label)
-    if legend:
-        draw_legend(chart, means, styles)
-    return chart
+            points.append(Series(policy, policy, "points", {"x": x, "y": y}))
+            shown += y
+        quantity = Quantity(label, "" if unit == "1" else unit)
+        y_axis = Axis.over(quantity, shown, log=far_apart(shown))
+        panels.append(Panel(Axis.named(Quantity("Worker", names=names)), y_axis, points, 80.0))
+    return Chart(panels)

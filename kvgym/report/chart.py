@@ -1,7 +1,4 @@
-"""Figures that record which artists belong to which policy, and the numbers behind them.
-
-A page hides the artists of policies that a reader deselects, and shows the numbers under the pointer.
-"""
+"""Figures of a page as numbers: what its script draws, and shows under the pointer."""
 
 from __future__ import annotations
 
@@ -10,16 +7,39 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-Kind = Literal["steps", "points", "bars", "cells"]
-GID = "policy-"
-"""Prefix of the group ids of artists; the index of the policy follows, see :meth:`Chart.assign`."""
+from kvgym.report.colours import PALETTE
+
+Kind = Literal["steps", "points", "bars", "cells", "boxes"]
 DIGITS = 6
 """Significant digits of the numbers in a page, far more than a figure can show."""
+DASHES = ("", "4 1.5", "1.2 1.2", "5 1.5 1.2 1.5")
+"""Dash patterns in widths of the line."""
+MARKERS = (
+    "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
+    "M-3.5-3.5h7v7h-7z",
+    "M0-4.5L4.5 4h-9z",
+    "M0-5l5 5l-5 5l-5-5z",
+)
+"""SVG paths around 0, one per dash pattern, in the same order."""
+
+
+class LineStyle(NamedTuple):
+    """Style of a policy in all figures; the marker is for points, and for lines if colours do not suffice."""
+
+    color: str
+    dashes: str
+    marker: str
+
+
+def policy_styles(policies: Sequence[str]) -> dict[str, LineStyle]:
+    """Return colour, dashes and marker of each policy by its index; all different up to 28 policies."""
+    turns = [divmod(i, len(PALETTE)) for i in range(len(policies))]
+    return {
+        p: LineStyle(PALETTE[i], DASHES[turn % len(DASHES)], MARKERS[turn % len(MARKERS)])
+        for p, (turn, i) in zip(policies, turns, strict=True)
+    }
 
 
 class Quantity(NamedTuple):
@@ -36,140 +56,131 @@ class Quantity(NamedTuple):
     names: tuple[str, ...] = ()
 
 
+class Axis(NamedTuple):
+    """An axis or a colour scale.
+
+    Attributes:
+        quantity: what it shows.
+        low: value at the left or lower end.
+        high: value at the other end; below ``low``, the axis runs downwards.
+        log: whether it is logarithmic.
+        ticks: preferred ticks; else, or if they do not fit, round numbers.
+    """
+
+    quantity: Quantity
+    low: float
+    high: float
+    log: bool = False
+    ticks: tuple[float, ...] = ()
+
+    @classmethod
+    def over(cls, quantity: Quantity, values: Iterable[float], *, log: bool = False) -> Axis:
+        """Return an axis on which all values lie: from 0, or around the positive ones if it is logarithmic."""
+        known = [v for v in values if np.isfinite(v) and (v > 0 or not log)]
+        if log and known:
+            room = max(max(known) / min(known), 2.0) ** 0.06
+            return cls(quantity, min(known) / room, max(known) * room, log=True)
+        low, high = min([0.0, *known]), max([0.0, *known])
+        return cls(quantity, 1.06 * low, 1.06 * high if high > low else 1.0)
+
+    @classmethod
+    def named(cls, quantity: Quantity) -> Axis:
+        """Return an axis of categories."""
+        return cls(quantity, -0.5, len(quantity.names) - 0.5)
+
+    def data(self) -> dict[str, Any]:
+        """Return the quantity and the scale, JSON-able."""
+        ends = {"low": _rounded(self.low), "high": _rounded(self.high), "log": self.log}
+        return self.quantity._asdict() | ends | {"ticks": [_rounded(v) for v in self.ticks]}
+
+
 @dataclass(frozen=True)
 class Series:
     """Numbers in a panel.
 
     Attributes:
         name: name for readers.
-        policy: policy, None for none.
-        kind: ``"steps"`` (y is valid from each x on), ``"points"``, ``"bars"`` (of length x at the heights y) or
-            ``"cells"`` (z at x, y).
+        policy: policy, which determines its style and hides it; None for none.
+        kind: ``"steps"`` (y is valid from each x on), ``"points"``, ``"bars"`` (of length x at the heights y),
+            ``"cells"`` (z at x, y) or ``"boxes"`` (from x to ``x_end``, around y).
         values: numbers by name, all of one length: ``x``, ``y``, ``z``, and the ends of their intervals ``x_low``,
             ``x_high``, ``y_low``, ``y_high``, ``z_low``, ``z_high``; NaN for none.
         text: a remark for each number, or none.
+        look: how it is drawn, JSON-able: ``color`` without a policy (named in a legend if it is filled), ``alpha``;
+            ``width`` of lines, 0 for none, and for points ``line``, whether one joins them; ``size`` of markers, 0 for
+            none, and whether they are a ``ring``; for steps ``fill``, the opacity of the area, and the heights ``base``
+            on which steps stand as columns; for bars ``dots``, further values; for bars and cells ``notes``, a text for
+            each; for boxes ``tall``, their height; and ``quiet``, for what is drawn without values under the pointer.
     """
 
     name: str
     policy: str | None
     kind: Kind
-    values: Mapping[str, Sequence[float]]
-    text: tuple[str, ...] = ()
+    values: Mapping[str, ArrayLike]
+    text: Sequence[str] = ()
+    look: Mapping[str, Any] = field(default_factory=dict)
+
+    def data(self, policies: Sequence[str]) -> dict[str, Any]:
+        """Return the numbers, JSON-able; None for those that JSON does not support."""
+        columns = {name: np.atleast_1d(np.asarray(v, np.float64)) for name, v in self.values.items()}
+        return {
+            "name": self.name,
+            "policy": None if self.policy is None else policies.index(self.policy),
+            "kind": self.kind,
+            "text": list(self.text),
+            **{name: [_rounded(v) for v in column.tolist()] for name, column in columns.items()},
+            **self.look,
+        }
 
 
-@dataclass
+@dataclass(frozen=True)
 class Panel:
-    """Axes, their quantities and their series."""
+    """Axes and what is drawn in them.
 
-    axes: Axes
-    x: Quantity
-    y: Quantity
-    z: Quantity | None = None
-    title: str = ""
-    series: list[Series] = field(default_factory=list)
-
-
-class Chart(Figure):
-    """A figure for a page.
-
-    Args:
-        policies: all policies of the page, in order, also those not in this figure.
-        kwargs: arguments of :class:`matplotlib.figure.Figure`.
+    Attributes:
+        x: horizontal axis.
+        y: vertical axis.
+        series: the numbers.
+        height: height of the axes; the figure is 400 wide, and its text 9.5 high.
+        title: heading.
+        z: colour scale.
+        rules: dashed lines: ``"x"`` or ``"y"``, the value there, and a text beside it.
+        image: address of a picture that fills the axes.
     """
 
-    def __init__(self, policies: Sequence[str], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.policies = tuple(policies)
-        self.panels: dict[Axes, Panel] = {}
-        self._artists = 0
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    height: float = 185.0
+    title: str = ""
+    z: Axis | None = None
+    rules: Sequence[tuple[str, float, str]] = ()
+    image: str = ""
 
-    def panel(self, axes: Axes, x: Quantity, y: Quantity, z: Quantity | None = None, title: str = "") -> None:
-        """Declare the quantities of axes, before :meth:`record`.
 
-        Args:
-            axes: axes of this figure.
-            x: quantity of the horizontal axis.
-            y: quantity of the vertical axis.
-            z: quantity shown by colour.
-            title: title of the panel.
-        """
-        self.panels[axes] = Panel(axes, x, y, z, title)
+@dataclass(frozen=True)
+class Chart:
+    """A figure: panels in rows, from left to right."""
 
-    def assign(self, policy: str, artists: Iterable[Artist]) -> None:
-        """Assign artists to a policy: a page hides them with it."""
-        for artist in artists:
-            artist.set_gid(f"{GID}{self.policies.index(policy)}.{self._artists}")
-            self._artists += 1
+    panels: Sequence[Panel]
+    columns: int = 1
 
-    def record(
-        self,
-        axes: Axes,
-        policy: str | None,
-        kind: Kind,
-        values: Mapping[str, ArrayLike],
-        *,
-        artists: Iterable[Artist] = (),
-        name: str = "",
-        text: Sequence[str] = (),
-    ) -> None:
-        """Record numbers shown in axes, and assign their artists to the policy.
+    def data(self, policies: Sequence[str], label: str) -> dict[str, Any]:
+        """Return what the page's script draws, JSON-able.
 
         Args:
-            axes: axes with a :meth:`panel`.
-            policy: policy of the numbers; None = none, always shown.
-            kind: see :class:`Series`.
-            values: numbers by name, see :class:`Series`.
-            artists: artists that draw them.
-            name: name for readers; default: the policy.
-            text: a remark for each number.
+            policies: all policies of the page, in order.
+            label: description for screen readers.
         """
-        columns = {k: np.atleast_1d(np.asarray(v, dtype=np.float64)).tolist() for k, v in values.items()}
-        series = Series(name or policy or "", policy, kind, columns, tuple(text))
-        self.panels[axes].series.append(series)
-        if policy is not None:
-            self.assign(policy, artists)
-
-    def data(self, width: float, height: float) -> list[dict[str, Any]]:
-        """Return the contents of the panels, JSON-able; the figure must have been drawn.
-
-        Args:
-            width: width of the picture, in its own units.
-            height: height of the picture.
-
-        Returns:
-            For each panel ``box`` (left, top, right and bottom of its axes in the picture's units), ``title``, the
-            quantities ``x``, ``y`` and ``z`` (label, unit, names; for axes also ``low``, ``high`` and ``log``), and
-            ``series`` (name, policy as its index or None, kind, text, values).
-        """
-        return [self._panel(p, width, height) for p in self.panels.values()]
-
-    def _panel(self, panel: Panel, width: float, height: float) -> dict[str, Any]:
-        box = panel.axes.get_position()
-        edges = (box.x0 * width, (1 - box.y1) * height, box.x1 * width, (1 - box.y0) * height)
-        scales = {"x": panel.axes.get_xscale(), "y": panel.axes.get_yscale()}
-        limits = {"x": panel.axes.get_xlim(), "y": panel.axes.get_ylim()}
-        found: dict[str, Any] = {"box": _short(edges), "title": panel.title}
-        for name, quantity in (("x", panel.x), ("y", panel.y)):
-            low, high = _short(limits[name])
-            found[name] = quantity._asdict() | {"low": low, "high": high, "log": scales[name] == "log"}
-        if panel.z is not None:
-            found["z"] = panel.z._asdict()
-        found["series"] = [
+        panels = [
             {
-                "name": s.name,
-                "policy": None if s.policy is None else self.policies.index(s.policy),
-                "kind": s.kind,
-                "text": list(s.text),
-                **{name: _short(values) for name, values in s.values.items()},
+                "title": p.title, "height": p.height, "x": p.x.data(), "y": p.y.data(),
+                "z": p.z and p.z.data(), "rules": [(axis, _rounded(v), text) for axis, v, text in p.rules],
+                "image": p.image, "series": [s.data(policies) for s in p.series],
             }
-            for s in panel.series
-        ]
-        return found
-
-
-def _short(values: Iterable[float]) -> list[float | None]:
-    """Return rounded numbers, None for those that JSON does not support."""
-    return [_rounded(float(v)) for v in values]
+            for p in self.panels
+        ]  # fmt: skip
+        return {"label": label, "columns": self.columns, "panels": panels}
 
 
 def _rounded(value: float) -> float | None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kvgym.errors import UnknownNameError
 from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.describing import titled
 from kvgym.report import breakdown, caching, content, inside, plots
 from kvgym.report.numbers import figures
-from kvgym.report.page import CHART_WIDTH, Page
-from kvgym.report.style import marked_lines
+from kvgym.report.page import Page
 
 
 def render(comparison: Comparison, *, command: str = "", reference: str | None = None) -> str:
@@ -19,7 +16,7 @@ def render(comparison: Comparison, *, command: str = "", reference: str | None =
         raise UnknownNameError("policy of this comparison", reference, comparison.policies)
     comparison = content.with_cache(comparison)
     chosen = reference or comparison.reference(content.REFERENCE_METRIC)
-    page = Page(comparison.policies, markers=marked_lines(comparison.policies))
+    page = Page(comparison.policies)
     _add_figures(page, comparison)
     return page.render(
         "comparison.html",
@@ -57,13 +54,13 @@ def _add_figures(page: Page, comparison: Comparison) -> None:
     if comparison.clairvoyant:
         over += "; * clairvoyant: knows the true lengths; a reference, not a deployable scheduler"
     page.add(
-        "bars", plots.latency_bars(comparison, width=CHART_WIDTH), f"Mean end-to-end latency by policy: {over}.",
+        "bars", plots.latency_bars(comparison), f"Mean end-to-end latency by policy: {over}.",
         title="Mean end-to-end latency",
     )  # fmt: skip
     if any(run.workers for run in comparison.runs):
         page.add(
             "workers",
-            breakdown.worker_points(comparison, legend=False, width=CHART_WIDTH),
+            breakdown.worker_points(comparison),
             "Metrics of each worker, means over seeds; Details has the table by worker.",
             title="By worker",
             legend=[p for p in comparison.policies if comparison.worker_means(p)],
@@ -81,7 +78,6 @@ def _add_single_runs(page: Page, comparison: Comparison) -> None:
     without = f" Not shown, as the run failed: {', '.join(absent)}." if absent else ""
     long = plots.cut_off(comparison.examples)
     cut = f" Cut off, as the run is much longer: {', '.join(long)}." if long else ""
-    options: dict[str, Any] = {"legend": False, "width": CHART_WIDTH}
     distributions = {
         "e2e_latency": "requests completed within a given end-to-end latency",
         "ttft": "requests with their first token within a given time",
@@ -91,7 +87,7 @@ def _add_single_runs(page: Page, comparison: Comparison) -> None:
     for name, what in distributions.items():
         page.add(
             name.replace("_", ""),
-            plots.latency_distribution(comparison, name, **options),
+            plots.latency_distribution(comparison, name),
             f"Share of {what}, {first}.{without}",
             title=f"{plots.LATENCIES[name].label}, distribution",
             legend=ran,
@@ -112,12 +108,12 @@ def _add_single_runs(page: Page, comparison: Comparison) -> None:
         )
         over_time.append(("cache", "Prefix cache over time", caching.cache_use, found))
     for name, title, draw, caption in over_time:
-        page.add(name, draw(comparison, **options), caption + without + cut, title=title, legend=ran)
+        page.add(name, draw(comparison), caption + without + cut, title=title, legend=ran)
     if breakdown.class_names(next(iter(comparison.examples.values())).table):
         for name in ("e2e_latency", "ttft", "tpot", "longest_gap"):
             page.add(
                 f"class{name.replace('_', '')}",
-                breakdown.class_distributions(comparison, name, **options),
+                breakdown.class_distributions(comparison, name),
                 f"Share of the class's finished requests within a given time, {first}.{without}",
                 title=f"{plots.LATENCIES[name].label}, by class",
                 legend=ran,
@@ -129,14 +125,14 @@ def _add_inside(page: Page, comparison: Comparison) -> None:
     cluster = any(len(result.worker) > 1 for result in comparison.examples.values())
     several = " of all workers" if cluster else ""
     page.add(
-        "timeline", inside.timelines(comparison, width=CHART_WIDTH),
+        "timeline", inside.timelines(comparison),
         f"Above: requests in order of arrival, at most {inside.ROWS} of them, evenly chosen. Below: KV memory{several} "
         f"by request; line: all memory in use, dashed: capacity. Seed {comparison.seeds[0]}.",
         title="Requests and their memory over time", wide=True,
     )  # fmt: skip
     first = "the first worker that decodes" if several else "the worker"
     page.add(
-        "batches", inside.batch_bars(comparison, width=CHART_WIDTH),
+        "batches", inside.batch_bars(comparison),
         f"Tokens in {inside.BATCHES} successive batches of {first}, from the middle of the arrivals on, seed "
         f"{comparison.seeds[0]}. A bar is as wide as its batch takes: running requests wait that long for a token.",
         title="Batches", wide=True,

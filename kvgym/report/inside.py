@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import base64
+import struct
+import zlib
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch, PathPatch
-from matplotlib.path import Path
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
 from kvgym.report import series
-from kvgym.report.chart import Chart, Quantity
+from kvgym.report.chart import Axis, Chart, Panel, Quantity, Series
+from kvgym.report.colours import GRID, PALETTE, RAMP
 from kvgym.report.numbers import figures
-from kvgym.report.plots import TIME, Runs, axis_label, capacity_of, end_of, examples_of, thousands
-from kvgym.report.style import GRID, INK, PALETTE, styled, text_of
+from kvgym.report.plots import TIME, Runs, capacity_of, end_of, examples_of
 from kvgym.runner import SimulationResult
 from kvgym.simulator.samples import Samples
 from kvgym.simulator.tables import ROLE_PREFILL
@@ -37,44 +36,50 @@ KINDS = {
     EVICTED: ("evicted", PALETTE[1], 0.85, 1.0),
 }
 """Name, colour, height (in a row of height 1) and opacity of a request's spans."""
-_ARRIVALS = colormaps["viridis"](np.linspace(0.25, 0.98, 24))
-_MARGINS = (0.78, 0.12)
-"""Space on the left and on the right of the axes, inches; wide enough for 1,000,000."""
+_RAMP = np.array([list(bytes.fromhex(color[1:])) for color in RAMP[2:]], np.float64)
+_ARRIVALS = np.stack(
+    [np.interp(np.linspace(0, len(_RAMP) - 1, 24), range(len(_RAMP)), part) for part in _RAMP.T], axis=1
+)
+"""Colours of requests in order of arrival, (24, 3)."""
 
-Floats = NDArray[np.float64]
 
-
-def timelines(runs: Runs, *, width: float) -> Iterator[tuple[Chart, str]]:
+def timelines(runs: Runs) -> Iterator[tuple[Chart, str]]:
     """Yield the timeline of each run, with its policy: what requests do over time, and the memory that each holds.
 
     Args:
         runs: the runs, with samples.
-        width: width in inches.
 
     Raises:
         ConfigError: a run has no samples.
     """
-    results, styles = examples_of(runs)
+    results = examples_of(runs)
     end = end_of(results)
     for policy, result in results.items():
-        yield _timeline(tuple(styles), policy, result, end, width), policy
+        yield Chart([_requests(policy, result, end), _memory(policy, result, end)]), policy
 
 
-def batch_bars(runs: Runs, *, width: float) -> Iterator[tuple[Chart, str]]:
-    """Yield the batches of each run from the middle of the arrivals on, with its policy.
-
-    Args:
-        runs: the runs.
-        width: width in inches.
-    """
-    results, styles = examples_of(runs)
-    chosen = {policy: batches_of(result) for policy, result in results.items()}
+def batch_bars(runs: Runs) -> Iterator[tuple[Chart, str]]:
+    """Yield the batches of each run from the middle of the arrivals on, with its policy."""
+    chosen = {policy: batches_of(result) for policy, result in examples_of(runs).items()}
     most = max(
         (int((log["prefill_tokens"] + log["num_decodes"]).max(initial=1)) for log in chosen.values()),
         default=1,
     )
     for policy, log in chosen.items():
-        yield _batches(tuple(styles), policy, log, most, width), policy
+        start, end = log["start_time"], log["end_time"][-1:]
+        base = np.zeros(len(log))
+        parts = []
+        for name, column, color in (
+            ("decode", "num_decodes", PALETTE[0]),
+            ("prefill", "prefill_tokens", PALETTE[4]),
+        ):
+            values = {"x": np.append(start, end), "y": np.append(log[column], 0)}
+            look = {"color": color, "fill": 1, "base": base.tolist()}
+            parts.append(Series(name, None, "steps", values, look=look))
+            base = base + log[column]
+        x = Axis(TIME, *((float(start[0]), float(end[0])) if len(log) else (0.0, 1.0)))
+        tokens = Axis(Quantity("Tokens in the batch"), 0, 1.06 * most)
+        yield Chart([Panel(x, tokens, parts, 94.0, title=policy)]), policy
 
 
 def spans_of(
@@ -132,7 +137,7 @@ def memory_picture(result: SimulationResult, end: float, top: float) -> NDArray[
     width, height = PIXELS
     count = len(result.table)
     shade = np.arange(count) * len(_ARRIVALS) // max(count, 1)
-    colours = (255 * _ARRIVALS[shade]).astype(np.uint8)
+    colours = np.insert(_ARRIVALS[shade], 3, 255, axis=1).astype(np.uint8)
     colours[1::2, :3] = (0.82 * colours[1::2, :3]).astype(np.uint8)  # to distinguish neighbours
     since, in_use = series.step_series(series.iteration_log(result), "kv_tokens")
     picture = np.zeros((height, width, 4), np.uint8)
@@ -174,73 +179,55 @@ def samples_of(result: SimulationResult) -> Samples:
     return result.samples
 
 
-def _axes(chart: Chart, width: float, height: float, bottom: float, tall: float) -> Axes:
-    """Add axes at a place in inches from below."""
-    left, right = _MARGINS
-    return chart.add_axes((left / width, bottom / height, 1 - (left + right) / width, tall / height))
-
-
-@styled
-def _timeline(
-    policies: tuple[str, ...], policy: str, result: SimulationResult, end: float, width: float
-) -> Chart:
-    height = 4.7
-    chart = Chart(policies, figsize=(width, height))
-    requests = _axes(chart, width, height, 2.42, 1.72)
-    memory = _axes(chart, width, height, 0.5, 1.5)
-    chart.text(
-        _MARGINS[0] / width, 1 - 0.17 / height, text_of(policy), fontsize=10, weight="bold", va="center"
-    )
-    _draw_requests(chart, requests, result, end)
-    capacity = capacity_of(result)
-    top = 1.12 * capacity
-    chart.panel(memory, TIME, Quantity("KV memory in use", "tokens"), title=policy)
-    memory.imshow(
-        memory_picture(result, end, top), extent=(0, end, 0, top), aspect="auto", interpolation="none"
-    )
-    x, y = series.thin_steps(*series.step_series(series.iteration_log(result), "kv_tokens"))
-    lines = memory.plot(x, y, drawstyle="steps-post", color=INK, linewidth=0.7)
-    chart.record(memory, policy, "steps", {"x": x, "y": y}, artists=lines)
-    memory.axhline(capacity, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
-    memory.set_ylim(0, top)
-    memory.set_yticks([0, capacity])
-    thousands(memory)
-    memory.set_title("KV tokens by request, from dark (arrived first) to light", pad=3)
-    memory.set_xlabel(axis_label(TIME))
-    for ax in (requests, memory):
-        ax.set_xlim(0, end)
-    return chart
-
-
-def _draw_requests(chart: Chart, ax: Axes, result: SimulationResult, end: float) -> None:
-    """Draw the spans of requests, evenly chosen, and record what became of them."""
+def _requests(policy: str, result: SimulationResult, end: float) -> Panel:
+    """Return the spans of requests, evenly chosen, and what became of them."""
     count = len(result.table)
     chosen = np.unique(np.linspace(0, max(count - 1, 0), min(count, ROWS)).round().astype(np.int64))
     row = max(count / max(len(chosen), 1), 1.0)
     over = float(series.iteration_log(result)["end_time"].max(initial=0.0))
     spans = np.array(spans_of(result, chosen, over), np.float64).reshape(-1, 4)
     spans = spans[spans[:, 2] < end]
-    for kind, (_, color, tall, alpha) in KINDS.items():
+    shown = []
+    for kind, (name, color, tall, alpha) in KINDS.items():
         own = spans[spans[:, 1] == kind]
         if len(own):
-            half = row * tall / 2
-            corners = np.stack((own[:, 2], own[:, 0] - half, own[:, 3], own[:, 0] + half), axis=1)
-            ax.add_patch(PathPatch(_boxes(corners), color=color, alpha=alpha, linewidth=0))
+            values = {"x": own[:, 2], "x_end": own[:, 3], "y": own[:, 0]}
+            look = {"color": color, "fill": alpha, "tall": tall * row, "quiet": True}
+            shown.append(Series(name, None, "boxes", values, look=look))
     r, arrival = result.requests[chosen], result.table.arrival_time[chosen]
-    chart.panel(ax, TIME, Quantity("Request"), title="Arrival of a request")
     text = [_fate(*values) for values in zip(arrival, *(r[name] for name in _FATE), strict=True)]
-    chart.record(ax, None, "points", {"x": arrival, "y": chosen}, name="request", text=text)
-    ax.set_ylim(max(count, 1) - 0.5 + row / 2, -0.5 - row / 2)
-    ax.grid(axis="y", visible=False)
-    ax.tick_params(labelbottom=False)
-    thousands(ax)
-    ax.set_ylabel("Request")
-    shown = [kind for kind in KINDS if (spans[:, 1] == kind).any()]
-    handles = [Patch(color=KINDS[kind][1], alpha=KINDS[kind][3], label=KINDS[kind][0]) for kind in shown]
-    ax.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(-0.01, 0.97), ncols=4, fontsize=8.5, handlelength=0.8,
-        handleheight=0.8, handletextpad=0.4, columnspacing=1.2, borderpad=0.2,
+    shown.append(Series("request", None, "points", {"x": arrival, "y": chosen}, text, {"size": 0}))
+    y = Axis(Quantity("Request"), max(count, 1) - 0.5 + row / 2, -0.5 - row / 2)
+    return Panel(Axis(TIME, 0, end), y, shown, 124.0, title=policy)
+
+
+def _memory(policy: str, result: SimulationResult, end: float) -> Panel:
+    """Return the memory in use over a picture of its division among requests."""
+    capacity = capacity_of(result)
+    top = 1.12 * capacity
+    picture = base64.b64encode(_png(memory_picture(result, end, top))).decode()
+    x, y = series.thin_steps(*series.step_series(series.iteration_log(result), "kv_tokens"))
+    line = Series(policy, policy, "steps", {"x": x, "y": y}, look={"color": "currentColor", "width": 0.7})
+    used = Quantity("KV tokens by request, from dark (arrived first) to light")
+    return Panel(
+        Axis(TIME, 0, end), Axis(used, 0, top, ticks=(0, capacity)), [line], 108.0, title=policy,
+        rules=[("y", capacity, "")], image=f"data:image/png;base64,{picture}",
     )  # fmt: skip
+
+
+def _png(picture: NDArray[np.uint8]) -> bytes:
+    """Return a picture (height, width, 4) as a PNG file."""
+    height, width, _ = picture.shape
+    rows = np.insert(picture.reshape(height, -1), 0, 0, axis=1)  # without a filter
+    parts = {
+        b"IHDR": struct.pack(">2I5B", width, height, 8, 6, 0, 0, 0),
+        b"IDAT": zlib.compress(rows.tobytes(), 9),
+        b"IEND": b"",
+    }
+    chunks = [(len(own).to_bytes(4, "big"), kind + own) for kind, own in parts.items()]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        size + own + zlib.crc32(own).to_bytes(4, "big") for size, own in chunks
+    )
 
 
 _FATE = ("start_time", "finish_time", "num_evictions", "prompt_len", "num_output_tokens")
@@ -252,50 +239,3 @@ def _fate(arrival: float, start: float, finish: float, evictions: int, prompt: i
     done = f"done after {figures(finish - arrival)} s" if np.isfinite(finish) else "not finished"
     evicted = f", {evictions} evictions" if evictions > 1 else ", 1 eviction" if evictions else ""
     return f"{waited}, {done}{evicted}; {prompt:,} + {output:,} tokens"
-
-
-@styled
-def _batches(policies: tuple[str, ...], policy: str, log: NDArray[Any], most: int, width: float) -> Chart:
-    height = 2.25
-    chart = Chart(policies, figsize=(width, height))
-    ax = _axes(chart, width, height, 0.5, 1.3)
-    chart.panel(ax, TIME, Quantity("Tokens in the batch"), title=policy)
-    start, end = log["start_time"], log["end_time"]
-    decode, prefill = (log[name].astype(np.float64) for name in ("num_decodes", "prefill_tokens"))
-    parts: Mapping[str, tuple[str, Floats, Floats]] = {
-        "decode": (PALETTE[0], np.zeros(len(log)), decode),
-        "prefill": (PALETTE[4], decode, decode + prefill),
-    }
-    gap = 0.1 * (end - start)
-    for name, (color, low, high) in parts.items():
-        used = high > low
-        if used.any():
-            corners = np.stack((start, low, end - gap, high), axis=1)[used]
-            ax.add_patch(PathPatch(_boxes(corners), color=color, linewidth=0, label=name))
-        chart.record(
-            ax, None, "steps", {"x": np.append(start, end[-1:]), "y": np.append(high - low, 0.0)}, name=name
-        )
-    ax.set_ylim(0, 1.06 * most)
-    ax.set_xlim(*((float(start[0]), float(end[-1])) if len(log) else (0.0, 1.0)))
-    thousands(ax)
-    ax.set_xlabel(axis_label(TIME))
-    ax.set_ylabel("Tokens")
-    chart.text(
-        _MARGINS[0] / width, 1 - 0.17 / height, text_of(policy), fontsize=10, weight="bold", va="center"
-    )
-    ax.legend(
-        loc="lower left", bbox_to_anchor=(-0.01, 0.96), ncols=2, fontsize=8.5, handlelength=0.8, handleheight=0.8,
-        handletextpad=0.4, columnspacing=1.2, borderpad=0.2,
-    )  # fmt: skip
-    return chart
-
-
-def _boxes(corners: Floats) -> Path:
-    """Return rectangles (left, low, right, high) as one path."""
-    left, low, right, high = corners.T
-    points = np.stack(
-        [np.stack(c, axis=1) for c in ((left, low), (right, low), (right, high), (left, high), (left, low))],
-        axis=1,
-    )
-    codes = np.tile([Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY], len(corners))
-    return Path(points.reshape(-1, 2), codes)

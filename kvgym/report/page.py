@@ -1,7 +1,7 @@
 """Frame of all reports: one HTML file with figures, the numbers behind them, styles and a script.
 
-The file is self-contained. Style sheets alone implement the choice of policies and colours; the script adds the values
-under the pointer. Without the script everything can still be read and printed.
+The file is self-contained. Style sheets alone implement the choice of policies and colours. The script draws the
+figures from their numbers when the page is opened, and shows the values under the pointer. The tables need no script.
 """
 
 from __future__ import annotations
@@ -18,23 +18,20 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from kvgym.report.chart import Chart
+from kvgym.report.chart import Chart, policy_styles
+from kvgym.report.colours import PALETTE, RAMP
 from kvgym.report.local_paths import strip_local_paths
-from kvgym.report.style import policy_styles
-from kvgym.report.svg import inline_svg
 from kvgym.utils.files import write_text as write_whole
 from kvgym.version import __version__, install_command
 
-CHART_WIDTH = 5.6
-"""Width of a figure, inches: its text is readable on a phone, and two figures fit side by side on a screen."""
 _ASSETS = files("kvgym.report") / "assets"
 
 
 @dataclass(frozen=True)
 class ShownChart:
-    """A picture of a figure, and the policy that hides it as a whole, if any."""
+    """The name of a picture, and the policy that hides it as a whole, if any."""
 
-    svg: Markup
+    name: str
     policy: str | None
 
 
@@ -54,16 +51,18 @@ class Page:
 
     Args:
         policies: all policies, in order, which determines their colours.
-        markers: whether legends show the markers of points, see :data:`kvgym.report.style.MARKERS`.
+        markers: whether legends show the markers of points; always if there are more policies than colours, as lines
+            then have markers too.
     """
 
     def __init__(self, policies: Sequence[str], *, markers: bool = False) -> None:
         self.policies = tuple(policies)
         self.styles = policy_styles(self.policies)
         self.figures: list[ShownFigure] = []
-        self.script = Markup(_asset("page.js"))
-        self._markers = markers
-        self._charts: dict[str, list[dict[str, Any]]] = {}
+        self.script = Markup(_asset("figures.js") + _asset("page.js"))
+        self._marked_lines = len(self.policies) > len(PALETTE)
+        self._markers = markers or self._marked_lines
+        self._charts: dict[str, dict[str, Any]] = {}
 
     def add(
         self,
@@ -90,8 +89,8 @@ class Page:
         for i, (chart, policy) in enumerate(pairs):
             own = name if isinstance(charts, Chart) else f"{name}-{i}"
             label = caption if policy is None else f"{policy}: {caption}"
-            svg, self._charts[own] = inline_svg(chart, own, label)
-            shown.append(ShownChart(Markup(svg), policy))
+            self._charts[own] = chart.data(self.policies, label)
+            shown.append(ShownChart(own, policy))
         self.figures.append(ShownFigure(title, caption, tuple(shown), tuple(legend), wide))
 
     @property
@@ -112,13 +111,15 @@ class Page:
 
     @property
     def data(self) -> Markup:
-        """The numbers behind the figures, as JSON for a script element.
+        """The numbers of the figures, as JSON for a script element.
 
-        ``policies`` and their ``colors``, and ``charts`` by the picture's name in ``data-chart``, see
-        :meth:`kvgym.report.chart.Chart.data`.
+        ``policies`` and their ``styles``, the colours of a ``ramp``, whether lines have markers (``marked``), and
+        ``charts`` by the picture's name in ``data-chart``, see :meth:`kvgym.report.chart.Chart.data`.
         """
-        colors = [self.styles[p].color for p in self.policies]
-        content = {"policies": self.policies, "colors": colors, "charts": self._charts}
+        content = {
+            "policies": self.policies, "styles": [self.styles[p]._asdict() for p in self.policies], "ramp": RAMP,
+            "marked": self._marked_lines, "charts": self._charts,
+        }  # fmt: skip
         text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return Markup(text.replace("<", "\\u003c"))
 
@@ -136,13 +137,14 @@ class Page:
 
     def _line(self, policy: str) -> Markup:
         style = self.styles[policy]
-        dashes = "" if style.dashes == "-" else " ".join(f"{2 * length:g}" for length in style.dashes[1])
-        drawn = Markup('<path d="M1 5H25" stroke="{}" stroke-width="3"{}/>').format(
-            style.color, Markup(' stroke-dasharray="{}"').format(dashes) if dashes else ""
+        dashes = " ".join(f"{2 * float(length):g}" for length in style.dashes.split())
+        drawn = Markup('<path d="M1 5H25" stroke="{}" stroke-width="3" stroke-dasharray="{}"/>').format(
+            style.color, dashes
         )
         if self._markers:
-            shape = style.marker.path
-            drawn += Markup('<path d="{}" fill="{}"/>').format(shape, style.color)
+            drawn += Markup('<path d="{}" fill="{}" transform="translate(13 5)"/>').format(
+                style.marker, style.color
+            )
         return Markup('<svg class="swatch" viewBox="0 0 26 10" aria-hidden="true">{}</svg>').format(drawn)
 
     def render(self, template: str, **values: Any) -> str:

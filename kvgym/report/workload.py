@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, NullFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter, NullFormatter
 
-from kvgym.report.style import DASHES, INK, PALETTE, PLAIN, styled
+from kvgym.report.style import DASHES, INK, PALETTE, styled
 from kvgym.workloads.summary import Summary
 
 
@@ -49,7 +49,7 @@ def _draw_lengths(axis: Axes, summary: Summary) -> None:
     for i, name in enumerate(("prompt", "output")):
         axis.ecdf(getattr(summary.table, f"{name}_len"), color=PALETTE[i], linestyle=DASHES[i], label=name)
     axis.set_xscale("log")
-    axis.xaxis.set_major_formatter(PLAIN)
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axis.legend()
 
 

@@ -1,4 +1,4 @@
-"""Figure of observed and simulated latency distributions; needs the extra ``kvgym[report]``."""
+"""Figure of observed and simulated latency distributions; needs the extra ``kvgym[pictures]``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of docs/validation.md. Each function returns a matplotlib Figure; needs the extra ``kvgym[report]``."""
+"""Figures of docs/validation.md. Each function returns a matplotlib Figure; needs the extra ``kvgym[pictures]``."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def save_picture(replay: Replay, path: str | Path, *, fit: OverheadFit | None = 
     Raises:
         ConfigError: matplotlib is missing.
     """
-    require("matplotlib")
+    require("matplotlib", "pictures")
     from kvgym.validation.distributions import distribution_figure
 
     simulated = {"simulated": replay} if fit is None else {"simulated": replay, "fitted": fit.after}

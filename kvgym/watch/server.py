@@ -34,8 +34,10 @@ LARGEST = 1000
 def page() -> tuple[bytes, str]:
     """Return the page, and the hash of its script for the policy of its content."""
     assets = files("kvgym.watch") / "assets"
-    style = (files("kvgym.report") / "assets" / "page.css").read_text("utf-8")
-    script = (assets / "page.js").read_text("utf-8").replace("COLOURS", json.dumps(PALETTE))
+    shared = files("kvgym.report") / "assets"
+    style = (shared / "page.css").read_text("utf-8")
+    own = (assets / "page.js").read_text("utf-8").replace("COLOURS", json.dumps(PALETTE))
+    script = (shared / "figures.js").read_text("utf-8") + own
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     text = (assets / "page.html").read_text("utf-8")
     text = text.replace("/* style of reports */", style).replace("/* script */", script)

@@ -42,13 +42,13 @@ FAULTS = """(() => {
       e.getBoundingClientRect().right > root.clientWidth + 1).map((e) => e.outerHTML.slice(0, 80));
     faults.push(`the page is ${root.scrollWidth} wide, the screen ${root.clientWidth}: ${wide[0]}`);
   }
-  for (const svg of document.querySelectorAll("svg[data-chart]")) {
-    const frame = svg.getBoundingClientRect();
+  for (const svg of document.querySelectorAll("[data-chart] svg")) {
+    const frame = svg.getBoundingClientRect(), chart = svg.closest("[data-chart]").dataset.chart;
     const texts = [...svg.querySelectorAll("text")].map((e) => [e.textContent.trim(), e.getBoundingClientRect(),
       Number((/rotate\\((-?[\\d.]+)/.exec(e.getAttribute("transform") || "") || [0, 0])[1])]);
     for (const [text, box] of texts) {
       if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1 ||
-          box.bottom > frame.bottom + 1) faults.push(`${svg.dataset.chart}: "${text}" is cut off`);
+          box.bottom > frame.bottom + 1) faults.push(`${chart}: "${text}" is cut off`);
     }
     // The boxes of slanted texts overlap even if the texts do not.
     const level = texts.filter(([, , angle]) => angle % 90 === 0);
@@ -56,7 +56,7 @@ FAULTS = """(() => {
       const over = Math.min(a.right, b.right) - Math.max(a.left, b.left);
       const under = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
       if (over > 1 && under > 0.35 * Math.min(a.height, b.height)) {
-        faults.push(`${svg.dataset.chart}: "${text}" and "${other}" overlap`);
+        faults.push(`${chart}: "${text}" and "${other}" overlap`);
       }
     }));
   }
@@ -65,16 +65,16 @@ FAULTS = """(() => {
 
 PLACES = """(() => {
   const data = JSON.parse(document.getElementById("page-data").textContent);
-  return Object.entries(data.charts).flatMap(([name, panels]) => panels.flatMap((panel, k) => {
-    const series = panel.series.find((s) => s.x.some((x, i) => x !== null && s.y[i] !== null));
+  return Object.entries(data.charts).flatMap(([name, { panels }]) => panels.flatMap((panel, k) => {
+    const series = panel.series.find((s) => !s.quiet && s.x.some((x, i) => x !== null && s.y[i] !== null));
     if (!series) return [];
     const i = series.x.findIndex((x, i) => x !== null && series.y[i] !== null);
     const share = (axis, value) => axis.log ? Math.log(value / axis.low) / Math.log(axis.high / axis.low)
       : (value - axis.low) / (axis.high - axis.low);
-    const [left, top, right, bottom] = panel.box;
+    const area = document.querySelectorAll(`[data-chart="${name}"] .panel`)[k].getBBox();
     const part = series.kind === "steps" ? 0.97 : share(panel.x, series.x[i]);
-    const x = left + part * (right - left);
-    const y = bottom - share(panel.y, series.y[i]) * (bottom - top);
+    const x = area.x + part * area.width;
+    const y = area.y + (1 - share(panel.y, series.y[i])) * area.height;
     return [{ chart: name, panel: k, name: series.name, policy: series.policy, kind: series.kind, x, y }];
   }));
 })()"""
@@ -231,7 +231,7 @@ def check_values(browser: Chromium, phone: bool) -> list[str]:
     faults = []
     for place in browser.value(PLACES):
         x, y = browser.value(
-            f"(() => {{ const s = document.querySelector('svg[data-chart=\"{place['chart']}\"]');"
+            f"(() => {{ const s = document.querySelector('[data-chart=\"{place['chart']}\"] svg');"
             "s.scrollIntoView({block: 'center'}); const b = s.getBoundingClientRect();"
             "const u = b.width / s.viewBox.baseVal.width;"
             f"return [b.left + u * {place['x']}, b.top + u * {place['y']}]; }})()"
@@ -244,7 +244,7 @@ def check_values(browser: Chromium, phone: bool) -> list[str]:
                 f"{place['chart']}, panel {place['panel']}: {place['name']} expected, not {shown!r}"
             )
         browser.value(
-            f"document.querySelector('svg[data-chart=\"{place['chart']}\"]').focus({{preventScroll: true}})"
+            f"document.querySelector('[data-chart=\"{place['chart']}\"] svg').focus({{preventScroll: true}})"
         )
         browser.press("Escape")
         if tip_of(browser):

@@ -99,6 +99,7 @@ CHECKS: dict[str, list[list[str]]] = {
     "observe": [[PYTHON, "-c", OBSERVE]],
     "minari": [[PYTHON, "-c", DATASET]],
     "report": [[KVGYM, *COMPARE.split(), "--out", "reported"]],
+    "pictures": [[KVGYM, "workload", "lmsys", "-n", "50", "--plot", "lmsys.png"]],
     "video": [
         [KVGYM, "render", "kvgym/AdmitCount-v0", "-n", "6", "--max-frames", "4", "--out", "film.mp4"],
     ],

@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from helpers import pictures
 from kvgym.cli.app import main
 
 
@@ -33,8 +32,3 @@ def console(monkeypatch):
 
     monkeypatch.setattr(console, "out", console.Terminal(highlight=False, width=160))
     monkeypatch.setattr(console, "err", console.Terminal(stderr=True, highlight=False, width=400))
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch):
-    pictures.leave_out(monkeypatch)

@@ -2,7 +2,6 @@ import math
 
 import pytest
 
-from helpers import pictures
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.scenario import Scenario
 from kvgym.policy import Decision, Policy, PolicyInfo
@@ -54,8 +53,3 @@ def single():
 @pytest.fixture(scope="session")
 def with_failure():
     return compare(scenario(name=HOSTILE), ["fcfs", Stuck(), "mc_sf:protection=0.1"], keep_examples=True)
-
-
-@pytest.fixture
-def no_pictures(monkeypatch):
-    pictures.leave_out(monkeypatch)

@@ -47,14 +47,14 @@ def test_classes_are_named_with_their_sizes(cluster):
 
 @pytest.mark.parametrize("name", ["e2e_latency", "ttft", "tpot", "longest_gap"])
 def test_distributions_of_classes(cluster, name):
-    figure = breakdown.class_distributions(cluster, name)
+    panels = breakdown.class_distributions(cluster, name).panels
     result = cluster.examples["fcfs"]
-    assert len(figure.axes) == 2
+    assert len(panels) == 2
     parts = []
-    for ax, number in zip(figure.axes, (0, 1), strict=True):
-        (line,) = (line for line in ax.lines if line.get_label() == "fcfs")
+    for panel, number in zip(panels, (0, 1), strict=True):
+        (line,) = (line for line in panel.series if line.policy == "fcfs")
         parts.append(series.latencies(result, name, result.table.class_id == number))
-        assert np.array_equal(line.get_xdata()[1:], parts[-1])
+        assert np.array_equal(line.values["x"][1:], parts[-1])
     assert np.array_equal(np.sort(np.concatenate(parts)), series.latencies(result, name))
 
 
@@ -63,11 +63,10 @@ def test_workers_are_shown_with_their_means(cluster):
     rows = [row for row in cluster.worker_frame().rows() if (row["policy"], row["worker"]) == ("mc_sf", 1)]
     assert means[1]["kv_utilisation"] == pytest.approx(sum(row["kv_utilisation"] for row in rows) / len(rows))
     assert sum(own["finished"] for own in means) == pytest.approx(30)
-    figure = breakdown.worker_points(cluster)
-    for ax, name in zip(figure.axes, breakdown.WORKER_PANELS, strict=True):
-        (line,) = (line for line in ax.lines if line.get_label() == "mc_sf")
-        assert line.get_ydata().tolist() == [own[name] for own in means]
-        assert np.round(line.get_xdata()).tolist() == [0, 1, 2]
+    for panel, name in zip(breakdown.worker_points(cluster).panels, breakdown.WORKER_PANELS, strict=True):
+        (points,) = (points for points in panel.series if points.policy == "mc_sf")
+        assert points.values["y"] == [own[name] for own in means]
+        assert np.round(points.values["x"]).tolist() == [0, 1, 2]
 
 
 def test_the_report_has_both(cluster):
@@ -106,8 +105,8 @@ def test_token_times_have_the_means_of_the_metrics(single):
     gaps, share = series.token_gaps(result)
     assert (gaps * np.diff(share, prepend=0)).sum() == pytest.approx(metrics["tbt_mean"])
     for name in ("tpot", "tbt"):
-        (line, *_) = plots.latency_distribution(single, name).axes[0].lines
-        assert line.get_ydata()[-1] == 1
+        (panel,) = plots.latency_distribution(single, name).panels
+        assert panel.series[0].values["y"][-1] == 1
 
 
 def test_distributions_use_the_window_of_the_metrics():
@@ -121,8 +120,8 @@ def test_distributions_use_the_window_of_the_metrics():
     metrics = compute_metrics(result)
     for name in ("e2e_latency", "ttft", "tpot"):
         assert series.latencies(result, name).mean() == pytest.approx(metrics[f"{name}_mean"])
-        (line, *_) = plots.latency_distribution(windowed, name).axes[0].lines
-        assert line.get_ydata()[-1] == 1
+        (panel,) = plots.latency_distribution(windowed, name).panels
+        assert panel.series[0].values["y"][-1] == 1
     assert 0 < len(series.latencies(result, "ttft")) < 30
     gaps, share = series.token_gaps(result)
     assert (gaps * np.diff(share, prepend=0)).sum() == pytest.approx(metrics["tbt_mean"])

@@ -17,17 +17,17 @@ def run(**settings):
 
 def test_shares_over_time():
     result = run(prefix_cache="computed", prefix_block=2)
-    top, bottom = caching.cache_use({"fcfs": result}).axes
-    (share,), (cached,) = top.lines, bottom.lines
+    top, bottom = caching.cache_use({"fcfs": result}).panels
+    share, cached = (panel.series[0].values for panel in (top, bottom))
     log = result.log
     assert log["hit_tokens"].sum() > 0
-    first = log[log["start_time"] < share.get_xdata()[1]]
-    assert share.get_ydata()[0] == first["hit_tokens"].sum() / max(
+    first = log[log["start_time"] < share["x"][1]]
+    assert share["y"][0] == first["hit_tokens"].sum() / max(
         first["hit_tokens"].sum() + first["prefill_tokens"].sum(), 1
     )
-    assert 0 < share.get_ydata().max() <= 1
-    assert cached.get_ydata().max() == log["kv_cached"].max() / 40
-    assert np.all(cached.get_ydata() <= 1)
+    assert 0 < share["y"].max() <= 1
+    assert cached["y"].max() == log["kv_cached"].max() / 40
+    assert np.all(cached["y"] <= 1)
 
 
 def test_only_runs_with_a_cache_have_it():

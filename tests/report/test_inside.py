@@ -1,5 +1,7 @@
 """Figures of what happens inside single runs."""
 
+import base64
+import io
 from itertools import pairwise
 
 import numpy as np
@@ -8,7 +10,6 @@ import pytest
 from kvgym import RequestTable, System, make_batch_time, simulate
 from kvgym.errors import ConfigError
 from kvgym.report import inside
-from kvgym.report.chart import Chart
 from kvgym.report.inside import DECODE, EVICTED, PREFILL, WAITING
 
 UNIT = make_batch_time({"kind": "unit"})
@@ -66,22 +67,35 @@ def test_batches_begin_in_the_middle_of_the_arrivals(comparison):
 
 
 def test_numbers_of_the_figures(comparison):
-    for chart, policy in inside.batch_bars(comparison, width=5.6):
-        assert isinstance(chart, Chart)
-        (panel,) = chart.panels.values()
+    for chart, policy in inside.batch_bars(comparison):
+        (panel,) = chart.panels
         decode, prefill = panel.series
         rows = inside.batches_of(comparison.examples[policy])
-        assert decode.values["y"][:-1] == rows["num_decodes"].tolist()
-        assert prefill.values["y"][:-1] == rows["prefill_tokens"].tolist()
-    for chart, policy in inside.timelines(comparison, width=5.6):
-        requests, memory = chart.panels.values()
-        assert requests.series[0].values["y"] == list(range(30))
-        assert max(memory.series[0].values["y"]) == comparison.examples[policy].log["kv_tokens"].max()
-        assert "waited" in requests.series[0].text[0]
+        assert decode.values["y"][:-1].tolist() == rows["num_decodes"].tolist() == prefill.look["base"]
+        assert prefill.values["y"][:-1].tolist() == rows["prefill_tokens"].tolist()
+    for chart, policy in inside.timelines(comparison):
+        requests, memory = chart.panels
+        *spans, arrivals = requests.series
+        assert arrivals.values["y"].tolist() == list(range(30))
+        assert "waited" in arrivals.text[0]
+        assert {span.name for span in spans} >= {"until the first token", "decoding"}
+        log = comparison.examples[policy].log
+        assert max(memory.series[0].values["y"]) == log["kv_tokens"].max()
+        assert memory.rules == [("y", 30, "")]
+
+
+def test_the_picture_of_memory_is_a_png_file(evicting):
+    image = pytest.importorskip("PIL.Image")
+    (chart, _), *_ = inside.timelines({"a": evicting})
+    kind, _, text = chart.panels[1].image.partition(",")
+    assert kind == "data:image/png;base64"
+    end = float(evicting.log["end_time"].max())
+    drawn = inside.memory_picture(evicting, end, 1.12 * 10)
+    assert np.array_equal(np.asarray(image.open(io.BytesIO(base64.b64decode(text)))), drawn)
 
 
 def test_a_run_without_samples_is_refused(evicting):
     table = evicting.table
     bare = simulate(System(kv_capacity=10, batch_time=UNIT), table, "fcfs", log=True)
     with pytest.raises(ConfigError, match="samples=192"):
-        next(inside.timelines(bare, width=5.6))
+        next(inside.timelines(bare))

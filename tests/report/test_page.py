@@ -10,14 +10,11 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
-from kvgym.report import plots, series
-from kvgym.report.chart import Chart, Quantity
+from kvgym.report import series
+from kvgym.report.chart import DASHES, MARKERS, Axis, Chart, Panel, Quantity, Series
 from kvgym.report.html import render
 from kvgym.report.page import Page
-from kvgym.report.style import DASHES, MARKERS
-from kvgym.report.svg import inline_svg
 
 from .conftest import HOSTILE
 
@@ -28,9 +25,8 @@ def data_of(text):
 
 
 def pictures_of(text):
-    pattern = r'<svg viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*data-chart="([^"]+)">(.*?)</svg>'
-    found = re.findall(pattern, text, re.DOTALL)
-    return {name: (float(width), float(height), body) for width, height, name, body in found}
+    """Return the names of the places for pictures."""
+    return re.findall(r'<div class="chart[^"]*" data-chart="([^"]+)"></div>', text)
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +35,15 @@ def text(comparison):
 
 
 def test_every_picture_has_its_numbers_and_no_other(text):
-    assert set(data_of(text)["charts"]) == set(pictures_of(text))
+    assert list(data_of(text)["charts"]) == pictures_of(text)
 
 
-def test_every_policy_of_a_picture_has_its_class(text, comparison):
+def test_every_picture_shows_its_policies(text, comparison):
     data = data_of(text)
     assert data["policies"] == list(comparison.policies)
-    for name, (_, _, body) in pictures_of(text).items():
-        shown = {s["policy"] for panel in data["charts"][name] for s in panel["series"]} - {None}
-        drawn = {int(number) for number in re.findall(r'class="p(\d+)"', body)}
-        assert shown == drawn, name
+    assert len({style["color"] for style in data["styles"]}) == 3
+    for name, chart in data["charts"].items():
+        shown = {s["policy"] for panel in chart["panels"] for s in panel["series"]} - {None}
         expected = {"timeline": {int(name[-1])}, "batches": set()} if "-" in name else {}
         assert shown == expected.get(name.partition("-")[0], {0, 1, 2})
 
@@ -60,37 +55,24 @@ def test_a_policy_has_its_rules_and_its_checkbox(text, comparison):
     assert f"show-{len(comparison.policies)}" not in text
 
 
-def test_numbers_are_those_of_the_figures(text, comparison):
+def test_numbers_are_those_of_the_results(text, comparison):
     charts = data_of(text)["charts"]
-    for row, (policy, bar) in enumerate(zip(comparison.policies, charts["bars"][0]["series"], strict=True)):
+    (bars,), (first_tokens,) = charts["bars"]["panels"], charts["ttft"]["panels"]
+    for row, (policy, bar) in enumerate(zip(comparison.policies, bars["series"], strict=True)):
         estimate = comparison.estimate(policy, "e2e_latency_mean")
         shown = (bar["x"][0], bar["x_low"][0], bar["x_high"][0])
         assert shown == pytest.approx((estimate.value, estimate.low, estimate.high), rel=1e-5)
         assert bar["y"] == [row]
-    for line in charts["ttft"][0]["series"]:
+    for line in first_tokens["series"]:
         values = series.latencies(comparison.examples[line["name"]], "ttft")
         assert line["x"][1:] == pytest.approx(values.tolist(), rel=1e-5)
         assert (line["y"][0], line["y"][-1]) == (0, 1)
-    queue = plots.waiting_queue(comparison).axes[0].lines
-    for line, drawn in zip(charts["queue"][0]["series"], queue, strict=True):
-        assert line["x"] == pytest.approx(drawn.get_xdata(), rel=1e-5)
-        assert line["y"] == drawn.get_ydata().tolist()
-
-
-def test_numbers_and_paths_are_in_the_same_place(text):
-    # Through the panel's box and limits the first number of a line is the first corner of its path.
-    width, height, body = pictures_of(text)["queue"]
-    (panel,) = data_of(text)["charts"]["queue"]
-    left, top, right, bottom = panel["box"]
-    assert 0 < left < right <= width
-    assert 0 < top < bottom <= height
-    for line in panel["series"]:
-        path = re.search(rf'<g class="p{line["policy"]}"><path d="M([\d.]+) ([\d.]+)', body)
-        share = [
-            (line[axis][0] - panel[axis]["low"]) / (panel[axis]["high"] - panel[axis]["low"]) for axis in "xy"
-        ]
-        place = (left + share[0] * (right - left), bottom - share[1] * (bottom - top))
-        assert place == pytest.approx([float(v) for v in path.groups()], abs=0.11)
+    (queue,) = charts["queue"]["panels"]
+    for line in queue["series"]:
+        log = comparison.examples[line["name"]].log
+        x, y = series.thin_steps(*series.step_series(log, "num_waiting"))
+        assert line["x"] == pytest.approx(x, rel=1e-5)
+        assert line["y"] == y.tolist()
 
 
 def test_only_the_pages_own_script_may_run(text):
@@ -106,25 +88,12 @@ def test_hostile_names_stay_within_the_data(with_failure):
     assert text.count("</script>") == 2
 
 
-def test_a_failed_policy_can_be_hidden(with_failure):
-    _, _, body = pictures_of(render(with_failure))["bars"]
-    assert re.search(r'<g class="p1"><text[^>]*>failed', body)
-
-
 def test_a_single_policy_needs_no_choice(single):
     from kvgym.experiments.comparison import compare
 
     text = render(compare(single.scenario, ["fcfs"], seeds=1))
     assert "Policies shown" not in text
     assert "show-0" not in re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL)
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
-def test_the_script_is_sound(tmp_path):
-    target = tmp_path / "page.js"
-    target.write_text((files("kvgym.report") / "assets" / "page.js").read_text())
-    done = subprocess.run(["node", "--check", target], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_script_uses_only_existing_elements(text):
@@ -137,33 +106,72 @@ def test_the_script_uses_only_existing_elements(text):
     assert "</script" not in script
 
 
+TWO_POINTS = Chart(
+    [
+        Panel(
+            Axis(Quantity("rate", "1/s"), 1, 100, log=True), Axis(Quantity("latency", "s"), 0, 4),
+            [Series("b", "b", "points", {"x": [1, 10, 100], "y": [2.0, 4.0, np.nan]}, ("t", "u", "v"), {"line": True})],
+            height=100, title="one",
+        )
+    ]
+)  # fmt: skip
+
+
 def test_panels_have_their_scales_and_no_values_outside_json():
-    chart = Chart(["a", "b"], figsize=(4, 3))
-    ax = chart.add_subplot()
-    chart.panel(ax, Quantity("rate", "1/s"), Quantity("latency", "s"), title="one")
-    line = ax.plot([1, 10], [2, 4])
-    ax.set_xscale("log")
-    chart.record(ax, "b", "points", {"x": [1, 10], "y": [2.0, np.nan]}, artists=line, text=("t", "u"))
-    svg, (panel,) = inline_svg(chart, "c", "two points")
+    (panel,) = TWO_POINTS.data(["a", "b"], "two points")["panels"]
     assert (panel["x"]["log"], panel["y"]["log"]) == (True, False)
     assert panel["series"] == [
-        {"name": "b", "policy": 1, "kind": "points", "text": ["t", "u"], "x": [1, 10], "y": [2, None]}
+        {"name": "b", "policy": 1, "kind": "points", "text": ["t", "u", "v"], "x": [1, 10, 100], "y": [2, 4, None],
+         "line": True}
+    ]  # fmt: skip
+
+
+DOCUMENT = """
+class Element {
+  constructor(tag) { Object.assign(this, { tag, attributes: {}, children: [], textContent: "" }); }
+  setAttribute(name, value) { this.attributes[name] = value; }
+  append(child) { this.children.push(child); }
+  getContext() { return { measureText: (text) => ({ width: 5 * text.length }) }; }
+}
+const document = { createElement: (tag) => new Element(tag), createElementNS: (_, tag) => new Element(tag) };
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_figures_are_drawn_from_the_numbers():
+    """By hand: labels are 5 wide a letter, so the axes are 14 to 392 wide; 35 are above them."""
+    page = Page(["a", "b"])
+    page.add("c", TWO_POINTS, "two points")
+    script = (files("kvgym.report") / "assets" / "figures.js").read_text()
+    run = f'const svg = figures.show(new Element("div"), "c", {page.data}); console.log(JSON.stringify(svg));'
+    whole = DOCUMENT.join((script[:13], script[13:])) + run
+    done = subprocess.run(["node", "-"], input=whole, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    svg = json.loads(done.stdout)
+    assert svg["attributes"]["aria-label"] == "two points"
+    texts = [e["textContent"] for e in svg["children"] if e["tag"] == "text"]
+    assert texts == [
+        "one",
+        "latency (s)",
+        "1",
+        "2",
+        "5",
+        "10",
+        "20",
+        "50",
+        "100",
+        "0",
+        "1",
+        "2",
+        "3",
+        "4",
+        "rate (1/s)",
     ]
-    assert svg.count('class="p1"') == 1
-    assert isinstance(chart, Figure)
-
-
-def test_a_picture_keeps_only_used_ids():
-    chart = Chart(["a"], figsize=(4, 3))
-    ax = chart.add_subplot()
-    chart.panel(ax, Quantity("x"), Quantity("y"))
-    chart.record(ax, "a", "points", {"x": 1, "y": 1}, artists=ax.plot([0, 1, 1, 2], [0, 0, 1, 1], marker="o"))
-    svg, _ = inline_svg(chart, "c", "a line")
-    ids, used = re.findall(r' id="([^"]+)"', svg), re.findall(r'(?:href="|url\()#([^")]+)', svg)
-    assert set(ids) == set(used)
-    assert len(ids) == len(set(ids))
-    assert svg.count("<g") == svg.count("</g>")
-    assert re.search(r' d="M[\d.]+ [\d.]+H[\d.]+V[\d.]+H[\d.]+"', svg)  # only horizontal and vertical lines
+    (group,) = (e for e in svg["children"] if e["attributes"].get("class") == "p1")
+    line, *dots = group["children"]
+    assert line["attributes"]["d"] == "M14 85L203 35"
+    assert line["attributes"]["stroke"] == page.styles["b"].color
+    assert [dot["attributes"]["transform"][:16] for dot in dots] == ["translate(14 85)", "translate(203 35"]
 
 
 def test_legends_show_dashes_and_markers():

@@ -42,8 +42,8 @@ def test_a_run_in_a_browser(script, browser, live_run, serve):
     server = serve(source)
     for (size, area), scheme in zip(script.SIZES.items(), script.SCHEMES, strict=True):
         browser.open(server.url, area, scheme, size == "phone")
-        wait_for(browser, "document.querySelectorAll('svg polyline').length === 7")
-        wait_for(browser, "document.querySelector('svg polyline').getAttribute('points').length > 20")
+        wait_for(browser, "document.querySelectorAll('svg path[stroke-linejoin]').length === 7")
+        wait_for(browser, "document.querySelector('svg path[stroke-linejoin]').getAttribute('d').length > 20")
         assert browser.value(script.FAULTS) + script.check_colours(browser, scheme) == []
         fetched = [m for m in script.messages(browser) if not m.startswith(f"fetches {server.url}"[:90])]
         assert fetched == []

@@ -23,7 +23,7 @@ def check_plot(path: Path) -> None:
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"a plot must end in {', '.join(FORMATS)}, got {path}")
     if find_spec("matplotlib") is None:
-        raise ConfigError('plots need matplotlib: pip install "kvgym[report]"')
+        raise ConfigError('plots need matplotlib: pip install "kvgym[pictures]"')
 
 
 def draw(hardware: CalibratedHardware, path: Path) -> None:

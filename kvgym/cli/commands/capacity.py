@@ -68,7 +68,7 @@ def capacity(
 
     For every seed the rate is found by doubling and bisection, with the same requests at different rates. Shows the
     mean over seeds with a 95 % bootstrap interval and which target fails next. Writes probes.csv (with the extra
-    parquet also probes.parquet), capacity.json, config.json, report.html and its figure as capacity.svg.
+    parquet also probes.parquet), capacity.json, config.json, report.html.
     docs/capacity.md has the definitions.
     """
     from kvgym.experiments.capacity.finding import find_capacity
@@ -116,13 +116,9 @@ def capacity(
     if report:
         again = f"run the same command with --out {folder}"
         with reporting(folder, "report.html", again), console.optional("report"):
-            from kvgym.report import require, write_capacity_report
-
-            require("matplotlib", "jinja2")
-            from kvgym.report.capacity.plots import write_capacity_figure
+            from kvgym.report import write_capacity_report
 
             path = write_capacity_report(result, folder / "report.html", command=command_line())
-            write_capacity_figure(result, folder / "capacity.svg")
             console.print_line(f"report:  {path}")
     console.print_line(f"results: {folder}")
     if all(c.estimate.value == 0 for c in result.capacities):

@@ -149,9 +149,8 @@ def compare(
     if report:
         again = f"run the same command with --out {folder}"
         with reporting(folder, "report.html", again), console.optional("report"):
-            from kvgym.report import require, write_report
+            from kvgym.report import write_report
 
-            require("matplotlib", "jinja2")
             path = write_report(comparison, folder / "report.html", command=command_line())
             console.print_line(f"report:  {path}")
     console.print_line(f"results: {folder}")

@@ -148,9 +148,8 @@ def provision(
     if report:
         again = f"run the same command with --out {folder}"
         with reporting(folder, "report.html", again), console.optional("report"):
-            from kvgym.report import require, write_provisioning_report
+            from kvgym.report import write_provisioning_report
 
-            require("matplotlib", "jinja2")
             path = write_provisioning_report(result, folder / "report.html", command=command_line())
             console.print_line(f"report:  {path}")
     console.print_line(f"results: {folder}")

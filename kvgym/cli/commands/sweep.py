@@ -263,9 +263,8 @@ def _text(value: Any) -> str:
 
 
 def _write_report(result: SweepResult, folder: Path) -> None:
-    from kvgym.report import require, write_sweep_report
+    from kvgym.report import write_sweep_report
 
-    require("matplotlib", "jinja2")
     path = write_sweep_report(
         result.to_frame(), result.fields, folder / "report.html", metrics=result.plan.metrics,
         title="" if result.plan.name == "sweep" else f"Sweep: {result.plan.name}",

@@ -42,7 +42,7 @@ DropLongOption = Annotated[
 FitOption = Annotated[
     bool, typer.Option("--fit-overhead", help="Also fit the engine's overhead (base_ms, per_request_ms).")
 ]
-PictureOption = Annotated[bool, typer.Option(help="Write validation.png (needs kvgym\\[report]).")]
+PictureOption = Annotated[bool, typer.Option(help="Write validation.png (needs kvgym\\[pictures]).")]
 
 
 @scenario_options(

@@ -40,7 +40,7 @@ def workload(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the requests.")] = 0,
     plot: Annotated[
-        Path | None, typer.Option(help="Write a picture (.png, .svg, .pdf; needs kvgym\\[report]).")
+        Path | None, typer.Option(help="Write a picture (.png, .svg, .pdf; needs kvgym\\[pictures]).")
     ] = None,
     fit: Annotated[
         Path | None,
@@ -68,7 +68,7 @@ def workload(
         from kvgym.report import require
         from kvgym.utils.files import whole_file
 
-        require("matplotlib")
+        require("matplotlib", "pictures")
         from kvgym.report.workload import workload_figure
 
         plot.parent.mkdir(parents=True, exist_ok=True)

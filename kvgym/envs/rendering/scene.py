@@ -50,7 +50,11 @@ def require_libraries(*names: str) -> None:
     Raises:
         MissingLibraryError: one is not; the message says how to install it.
     """
-    sources = {"matplotlib": '"kvgym[report]"', "PIL": '"kvgym[report]"', "imageio_ffmpeg": '"kvgym[video]"'}
+    sources = {
+        "matplotlib": '"kvgym[pictures]"',
+        "PIL": '"kvgym[pictures]"',
+        "imageio_ffmpeg": '"kvgym[video]"',
+    }
     for name in names:
         if find_spec(name) is None:
             raise MissingLibraryError(

@@ -1,6 +1,7 @@
-"use strict";
-// Values under the pointer, the finger or the arrow keys. Selection and colours need no script, see page.css.
+// Draws the figures of a report, with values under the pointer, the finger or the arrow keys. Selection and colours need
+// no script, see page.css.
 (() => {
+  const { across, mark, place, save, share, show: draw } = figures;
   const data = JSON.parse(document.getElementById("page-data").textContent);
   const boxes = data.policies.map((_, i) => document.getElementById(`show-${i}`));
   const REACH = 14; // distance from its axes at which a panel still responds, in units of the picture
@@ -17,7 +18,7 @@
   }
 
   // Number format of the page: four significant digits, integers without decimals.
-  function figures(value, digits = 4) {
+  function number(value, digits = 4) {
     if (value === null || value === undefined) return "–";
     const size = Math.abs(value);
     if (Number.isInteger(value)) return value.toLocaleString("en-US");
@@ -27,30 +28,16 @@
   }
 
   const written = (quantity, value) =>
-    quantity.names.length ? quantity.names[Math.round(value)] : figures(value) + (quantity.unit && ` ${quantity.unit}`);
+    quantity.names.length ? quantity.names[Math.round(value)] : number(value) + (quantity.unit && ` ${quantity.unit}`);
 
   function interval(series, axis, quantity, index) {
     const [low, high] = [`${axis}_low`, `${axis}_high`].map((end) => (series[end] || [])[index]);
     if (low === undefined || low === null || high === null || low === high) return "";
-    return ` (95 % interval ${figures(low)} – ${written(quantity, high)})`;
-  }
-
-  // Conversion between an axis' values and the picture's units.
-  const scaled = (axis, value) => (axis.log ? Math.log(value) : value);
-  const share = (axis, value) =>
-    (scaled(axis, value) - scaled(axis, axis.low)) / (scaled(axis, axis.high) - scaled(axis, axis.low));
-  function across(axis, part) {
-    const value = scaled(axis, axis.low) + part * (scaled(axis, axis.high) - scaled(axis, axis.low));
-    return axis.log ? Math.exp(value) : value;
-  }
-  function place(panel, x, y) {
-    const [left, top, right, bottom] = panel.box;
-    const inside = (axis, value) => Math.max(-9, Math.min(9, share(axis, value))); // 0 has no position on a log axis
-    return [left + inside(panel.x, x) * (right - left), bottom - inside(panel.y, y) * (bottom - top)];
+    return ` (95 % interval ${number(low)} – ${written(quantity, high)})`;
   }
 
   const isShown = (series) => series.policy === null || !boxes[series.policy] || boxes[series.policy].checked;
-  const shownIn = (panel) => panel.series.filter(isShown);
+  const shownIn = (panel) => panel.series.filter((series) => !series.quiet && isShown(series));
 
   // Index of the step that is valid at x, -1 before the first.
   function holding(series, x) {
@@ -125,7 +112,7 @@
     const line = make(tag);
     if (series.policy !== null) {
       const dot = make("span", { class: "dot" });
-      dot.style.background = data.colors[series.policy];
+      dot.style.background = data.styles[series.policy].color;
       line.append(dot);
     }
     line.append(series.name);
@@ -178,13 +165,6 @@
     return lines;
   }
 
-  function mark(svg, tag, attributes) {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    element.setAttribute("class", "hover");
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    svg.append(element);
-  }
-
   function hide() {
     if (!current) return;
     current.svg.querySelectorAll(".hover").forEach((element) => element.remove());
@@ -200,11 +180,11 @@
     const { panel, series, index, x } = picked;
     const [px, py] = place(panel, x, series.y[index]);
     const [left, top, right, bottom] = panel.box;
-    if (series.kind === "steps") mark(svg, "line", { x1: px, x2: px, y1: top, y2: bottom });
+    if (series.kind === "steps") mark(svg, "line", { class: "hover", x1: px, x2: px, y1: top, y2: bottom });
     if (series.kind === "cells") {
       const [width, height] = [(right - left) / panel.x.names.length, (bottom - top) / panel.y.names.length];
-      mark(svg, "rect", { x: px - width / 2, y: py - height / 2, width, height });
-    } else mark(svg, "circle", { cx: px, cy: py, r: 4.5 });
+      mark(svg, "rect", { class: "hover", x: px - width / 2, y: py - height / 2, width, height });
+    } else mark(svg, "circle", { class: "hover", cx: px, cy: py, r: 4.5 });
     tip.setAttribute("aria-live", byKeys ? "polite" : "off");
     tip.replaceChildren(...describe(picked));
     tip.hidden = false;
@@ -274,8 +254,11 @@
     }
   }
 
-  for (const svg of document.querySelectorAll("svg[data-chart]")) {
-    const panels = data.charts[svg.dataset.chart];
+  for (const parent of document.querySelectorAll("[data-chart]")) {
+    const name = parent.dataset.chart, { panels } = data.charts[name], svg = draw(parent, name, data);
+    const button = make("button", { type: "button", class: "save", "aria-label": `Save ${name} as an SVG file` }, "SVG");
+    button.addEventListener("click", () => save(svg, name, data, (i) => isShown({ policy: i })));
+    parent.append(button);
     svg.setAttribute("tabindex", "0");
     svg.setAttribute("aria-describedby", "how-to-read");
     svg.addEventListener("pointerdown", (event) => fromPointer(svg, panels, event));
@@ -285,7 +268,7 @@
     svg.addEventListener("blur", () => current && current.svg === svg && hide());
   }
   document.addEventListener("pointerdown", (event) => {
-    if (!event.target.closest("svg[data-chart]")) hide();
+    if (!event.target.closest("[data-chart]")) hide();
   });
   window.addEventListener("resize", hide);
 

@@ -12,7 +12,7 @@ from kvgym.report import content
 from kvgym.report.capacity.plots import metric_curve, shown_metrics
 from kvgym.report.names import metric_name, title
 from kvgym.report.numbers import figures, interval
-from kvgym.report.page import CHART_WIDTH, Page
+from kvgym.report.page import Page
 from kvgym.workloads.describing import describe_spec
 
 
@@ -23,7 +23,7 @@ def render_capacity(result: CapacityResult, *, command: str = "") -> str:
     dots = ", with its 95 % interval" if len(result.seeds) > 1 else ""
     page.add(
         "rates",
-        ((metric_curve(result, metric, width=CHART_WIDTH), None) for metric in shown_metrics(result)),
+        ((metric_curve(result, metric), None) for metric in shown_metrics(result)),
         f"Metrics against the arrival rate, {seeds}. Dots: the capacity{dots}. Dashed: the target.",
         title="Latency by arrival rate",
         legend=page.policies,

@@ -8,11 +8,10 @@ from kvgym.experiments.capacity.plan import LoadPoint, Plan, Provisioning
 from kvgym.metrics import metric_info
 from kvgym.report import content
 from kvgym.report.capacity.page import scenario_rows
-from kvgym.report.chart import Chart, Quantity
+from kvgym.report.chart import Axis, Chart, Panel, Quantity, Series
 from kvgym.report.names import metric_name, title
 from kvgym.report.numbers import figures
-from kvgym.report.page import CHART_WIDTH, Page
-from kvgym.report.style import policy_styles, styled, text_of
+from kvgym.report.page import Page
 
 
 def render_provisioning(result: Provisioning, *, command: str = "") -> str:
@@ -23,7 +22,7 @@ def render_provisioning(result: Provisioning, *, command: str = "") -> str:
     charts += [("cost_per_million", "Cost per million output tokens")] if priced else []
     page.add(
         "rates",
-        ((curve(result, *chart, width=CHART_WIDTH), None) for chart in charts),
+        ((curve(result, *chart), None) for chart in charts),
         "Against the arrival rate: the smallest number of workers that meets the "
         "targets, with the load compressed or stretched. Large dots: the load as it is.",
         title=f"{charts[0][1]} by arrival rate",
@@ -47,47 +46,31 @@ def render_provisioning(result: Provisioning, *, command: str = "") -> str:
     )
 
 
-@styled
-def curve(result: Provisioning, what: str, name: str, *, width: float) -> Chart:
-    """Draw workers or a cost against the arrival rate, a line for each plan.
+def curve(result: Provisioning, what: str, name: str) -> Chart:
+    """Return workers or a cost against the arrival rate, a line for each plan.
 
     Args:
         result: the outcome.
         what: ``"workers"``, ``"cost_per_hour"`` or ``"cost_per_million"``.
         name: name of that quantity.
-        width: width in inches.
     """
-    labels = [result.label(plan) for plan in result.plans]
-    styles = policy_styles(labels)
-    chart = Chart(labels, figsize=(width, 0.62 * width), layout="constrained")
-    ax = chart.add_subplot()
-    chart.panel(ax, Quantity("Arrivals", "1/s"), Quantity(name))
-    for plan, label in zip(result.plans, labels, strict=True):
+    drawn = []
+    ends: tuple[list[float], list[float]] = ([], [])
+    for plan in result.plans:
+        label = result.label(plan)
         own = LoadPoint(plan, result.rate, plan.simulated)
         points = sorted((own, *(p for p in result.points if p.plan is plan)), key=lambda p: p.rate)
-        found = [(p.rate, value) for p in points if (value := _value(result, p, what)) is not None]
-        if not found:
-            continue
-        rates, values = zip(*found, strict=True)
-        style = styles[label]
-        line = ax.plot(
-            rates,
-            values,
-            color=style.color,
-            linestyle=style.dashes,
-            marker="o",
-            markersize=3.5,
-            label=text_of(label),
-        )
-        chart.record(ax, label, "points", {"x": rates, "y": values}, artists=line)
-        here = _value(result, own, what)
-        if here is not None:
-            chart.assign(label, ax.plot([result.rate], [here], "o", color=style.color, markersize=8))
-    ax.set_xlim(left=0)
-    ax.set_ylim(bottom=0)
-    ax.set_xlabel("arrivals per second")
-    ax.set_title(name)
-    return chart
+        found = [(p, value) for p in points if (value := _value(result, p, what)) is not None]
+        values = {"x": [p.rate for p, _ in found], "y": [value for _, value in found]}
+        sizes = [8.0 if p is own else 3.5 for p, _ in found]
+        drawn.append(Series(label, label, "points", values, look={"line": True, "size": sizes}))
+        for seen, column in zip(ends, values.values(), strict=True):
+            seen += column
+    x, y = (
+        Axis.over(quantity, seen)
+        for quantity, seen in zip((Quantity("Arrivals", "1/s"), Quantity(name)), ends, strict=True)
+    )
+    return Chart([Panel(x, y, drawn, 200.0)])
 
 
 def _value(result: Provisioning, point: LoadPoint, what: str) -> float | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvgym.metrics import metric_info
-from kvgym.report.chart import Chart
-from kvgym.report.plots import axis_label, metric_quantity
-from kvgym.report.style import INK, policy_styles, styled, text_of
+from kvgym.report.chart import Chart, Panel, Series
+from kvgym.report.plots import metric_quantity
 from kvgym.report.sweep.plots import value_axis
 from kvgym.report.sweep.runs import Point, SweepRuns
 
@@ -53,51 +51,38 @@ def front_of(runs: SweepRuns, x: str, y: str) -> list[Member]:
     return [members[i] for i in pareto_front(*means, lower_x=lower[0], lower_y=lower[1])]
 
 
-@styled
-def front_figure(runs: SweepRuns, x: str, y: str, front: Sequence[Member], *, width: float) -> Chart:
-    """Draw every policy at every point, mean against mean, with 95 % intervals, and the front.
+def front_figure(runs: SweepRuns, x: str, y: str, front: Sequence[Member]) -> Chart:
+    """Return every policy at every point, mean against mean, with 95 % intervals, and the front.
 
     Args:
         runs: the sweep.
         x: metric of the horizontal axis.
         y: metric of the vertical axis.
         front: see :func:`front_of`.
-        width: width in inches.
     """
-    chart = Chart(runs.policies, figsize=(width, 3.8), layout="constrained")
-    ax = chart.add_subplot()
-    quantities = (metric_quantity(x), metric_quantity(y))
-    chart.panel(ax, *quantities)
-    styles = policy_styles(runs.policies)
+    means = [[runs.estimate(*member, metric).value for member in front] for metric in (x, y)]
+    look = {
+        "color": "currentColor",
+        "line": True,
+        "dash": "4 2",
+        "width": 0.9,
+        "size": 10,
+        "ring": True,
+        "quiet": True,
+    }
+    drawn = [Series("front", None, "points", {"x": means[0], "y": means[1]}, look=look)]
     seen: dict[str, list[float]] = {"x": [], "y": []}
     for policy in runs.policies:
         points = [p for p in runs.points if runs.has(policy, p)]
-        values: dict[str, NDArray[np.float64]] = {}
+        values: dict[str, list[float]] = {}
         for axis, metric in (("x", x), ("y", y)):
             estimates = [runs.estimate(policy, p, metric) for p in points]
             for end, name in (("", "value"), ("_low", "low"), ("_high", "high")):
-                values[axis + end] = np.array([getattr(e, name) for e in estimates])
-                seen[axis] += values[axis + end].tolist()
-        style = styles[policy]
-        drawn = ax.errorbar(
-            values["x"], values["y"], xerr=_whiskers(values, "x"), yerr=_whiskers(values, "y"), linestyle="none",
-            marker=style.marker.name, ms=5, color=style.color, elinewidth=0.7, alpha=0.85,
-            label=text_of(policy + runs.star(policy)),
-        )  # fmt: skip
+                values[axis + end] = [getattr(e, name) for e in estimates]
+                seen[axis] += values[axis + end]
         text = [runs.remark(policy, p) + ("; on the front" if (policy, p) in front else "") for p in points]
-        chart.record(ax, policy, "points", values, artists=drawn.get_children(), text=text)
-    means = np.array([[runs.estimate(*member, metric).value for metric in (x, y)] for member in front])
-    if len(means):
-        ax.plot(*means.T, color=INK, linewidth=0.9, linestyle=(0, (4, 2)), zorder=1.5)
-        ax.plot(*means.T, "o", ms=10, mfc="none", mec=INK, mew=0.9)
-    value_axis(ax, "x", seen["x"])
-    value_axis(ax, "y", seen["y"])
-    ax.set_xlabel(axis_label(quantities[0]))
-    ax.set_ylabel(axis_label(quantities[1]))
-    return chart
-
-
-def _whiskers(values: Mapping[str, NDArray[np.float64]], axis: str) -> NDArray[np.float64]:
-    """Return the lengths of the intervals below and above, 0 if there is none, shape (2, n)."""
-    ends = (values[axis] - values[f"{axis}_low"], values[f"{axis}_high"] - values[axis])
-    return np.nan_to_num(np.abs(ends))
+        drawn.append(
+            Series(policy + runs.star(policy), policy, "points", values, text, {"size": 5, "alpha": 0.85})
+        )
+    across, up = (value_axis(metric_quantity(metric), seen[axis]) for axis, metric in (("x", x), ("y", y)))
+    return Chart([Panel(across, up, drawn, 220.0)])

@@ -13,7 +13,7 @@ from kvgym.report import content
 from kvgym.report.names import metric_name
 from kvgym.report.names import title as title_of
 from kvgym.report.numbers import figures, interval
-from kvgym.report.page import CHART_WIDTH, Page
+from kvgym.report.page import Page
 from kvgym.report.sweep.fronts import front_figure, front_of
 from kvgym.report.sweep.maps import heat_maps
 from kvgym.report.sweep.plots import curves
@@ -153,7 +153,7 @@ def _add_curves(page: Page, runs: SweepRuns, metrics: Sequence[str]) -> dict[str
             how = "Means over seeds, 95 % intervals" if len(runs.seeds) > 1 else "One seed, so no intervals"
             page.add(
                 f"curve-{place}-{number}",
-                curves(runs, piece, metric, width=CHART_WIDTH),
+                curves(runs, piece, metric),
                 " ".join((f"{how}.", *piece.remarks)),
                 title=f"{metric_title(metric)}, against {field.title}{by}",
                 legend=[p for p in runs.policies if _has_value(runs, p, metric, there)],
@@ -179,7 +179,7 @@ def _add_maps(page: Page, runs: SweepRuns, metric: str) -> None:
     """Add heat maps of the main metric for each pair of numeric fields."""
     for a, b in numeric_pairs(runs):
         piece = cut(runs, (a, b), panels=False)
-        maps = heat_maps(runs, piece, metric, width=CHART_WIDTH)
+        maps = heat_maps(runs, piece, metric)
         if maps:
             names = f"{runs.fields[a].title} and {runs.fields[b].title}"
             caption = f"{metric_title(metric)}, mean over seeds; one colour scale for all policies."
@@ -204,7 +204,7 @@ def _add_fronts(page: Page, runs: SweepRuns) -> list[dict[str, Any]]:
         ]
         page.add(
             f"front-{number}",
-            front_figure(runs, x, y, front, width=CHART_WIDTH),
+            front_figure(runs, x, y, front),
             f"Every policy at every point of the sweep. Rings and line: the Pareto front; no other point has both "
             f"{better[0]} and {better[1]}. It includes all policies, also hidden ones"
             f"{', except clairvoyant ones' if runs.clairvoyant else ''}.",

@@ -1,61 +1,33 @@
-"use strict";
 const colours = COLOURS, byId = (id) => document.getElementById(id);
-const [WIDTH, HEIGHT, LEFT, BOTTOM, TOP] = [480, 210, 50, 38, 8];
+const MOST = 800; // points of a line
 const known = { version: -1, epoch: -1 };
 let rows = [];
 
-function make(tag, attributes = {}, text = "", space = "http://www.w3.org/1999/xhtml") {
-  const element = document.createElementNS(space, tag);
+function make(tag, attributes = {}, text = "") {
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.textContent = text;
   return element;
 }
-const draw = (tag, attributes, text) => make(tag, attributes, text, "http://www.w3.org/2000/svg");
-
-/* A round step of which about four fit into a range. */
-function stepOf(range) {
-  const power = 10 ** Math.floor(Math.log10(range / 4));
-  return [1, 2, 5, 10].map((k) => k * power).find((step) => range / step <= 4.5);
-}
-function ticks(low, high) {
-  const step = stepOf(high - low), found = [];
-  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k += 1) found.push(k * step);
-  return found;
-}
 const short = (x) => (x === null ? "–" : Math.abs(x) >= 1e4 ? x.toExponential(1) : String(Number(x.toPrecision(4))));
 
-/* At most one point per pixel: the last of each. */
-function thin(points) {
-  const last = new Map();
-  for (const point of points) last.set(Math.round(point[0]), point);
-  return [...last.values()];
-}
-
 function chart(described, first, label) {
-  const xs = rows.map((row) => row[0]);
-  const lines = described.series.map((_, k) => rows.map((row) => row[first + k]));
+  const every = Math.ceil(rows.length / MOST);
+  const shown = rows.filter((_, i) => i % every === 0 || i === rows.length - 1), x = shown.map((row) => row[0]);
+  const lines = described.series.map((_, k) => shown.map((row) => row[first + k]));
   const values = lines.flat().filter((y) => y !== null);
-  const left = xs[0] ?? 0, right = Math.max(xs[xs.length - 1] ?? 1, left + 1e-9);
-  let low = Math.min(0, ...values), high = described.unit === "%" && low >= 0 ? 100 : Math.max(...values, low + 1e-9);
-  if (high > 1 && described.unit !== "%") high *= 1.05;
-  const atX = (x) => LEFT + ((x - left) / (right - left)) * (WIDTH - LEFT - 12);
-  const atY = (y) => HEIGHT - BOTTOM - ((y - low) / (high - low)) * (HEIGHT - BOTTOM - TOP);
-  const svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "data-chart": described.title,
-    "aria-label": `${described.title} against ${label}` });
-  for (const y of ticks(low, high)) {
-    svg.append(draw("line", { class: "grid", x1: LEFT, x2: WIDTH - 12, y1: atY(y), y2: atY(y) }),
-      draw("text", { x: LEFT - 6, y: atY(y) + 4, "text-anchor": "end" }, short(y)));
-  }
-  for (const x of ticks(left, right)) {
-    svg.append(draw("text", { x: atX(x), y: HEIGHT - BOTTOM + 16, "text-anchor": "middle" }, short(x)));
-  }
-  svg.append(draw("text", { x: (LEFT + WIDTH) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, label));
-  lines.forEach((ys, k) => {
-    const points = thin(xs.map((x, i) => [atX(x), ys[i]]).filter(([, y]) => y !== null));
-    svg.append(draw("polyline", { class: "line", stroke: colours[k % colours.length],
-      points: points.map(([x, y]) => `${x.toFixed(1)},${atY(y).toFixed(1)}`).join(" ") }));
-  });
-  const figure = make("figure", { class: "chart" });
+  const left = x[0] ?? 0, right = Math.max(x[x.length - 1] ?? 1, left + 1e-9);
+  const low = Math.min(0, ...values), most = Math.max(...values, low + 1e-9);
+  const high = described.unit === "%" && low >= 0 ? 100 : 1.05 * most;
+  const axis = { unit: "", names: [], ticks: [], log: false };
+  const panel = {
+    title: "", height: 150, image: "", rules: [], z: null, x: { ...axis, label, low: left, high: right },
+    y: { ...axis, label: described.unit, low, high },
+    series: lines.map((y, policy) => ({ policy, kind: "points", line: true, size: 0, x, y })),
+  };
+  const styles = lines.map((_, k) => ({ color: colours[k % colours.length], dashes: "" }));
+  const name = `chart-${first}`, drawn = { label: `${described.title} against ${label}`, columns: 1, panels: [panel] };
+  const figure = make("figure", { class: "chart", "data-chart": name });
   const legend = make("div", { class: "legend" });
   described.series.forEach((name, k) => {
     const key = make("span", { class: "key" });
@@ -64,7 +36,9 @@ function chart(described, first, label) {
     key.firstChild.style.background = colours[k % colours.length];
     legend.append(key);
   });
-  figure.append(make("h3", {}, described.title), svg, legend);
+  figure.append(make("h3", {}, described.title));
+  figures.show(figure, name, { styles, charts: { [name]: drawn } });
+  figure.append(legend);
   return figure;
 }
 

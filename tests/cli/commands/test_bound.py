@@ -140,10 +140,9 @@ def test_bounds_use_the_drawn_memory(kvgym):
 
 
 def test_the_report_shows_the_bound(compared):
-    chart = plots.latency_bars(compared)
-    (line,) = [line for line in chart.axes[0].lines if line.get_label() == "bound"]
-    assert line.get_xdata()[0] == pytest.approx(compared.bound().value)
-    assert chart.axes[0].get_yticklabels()[0].get_text() == "clairvoyant *"
+    (panel,) = plots.latency_bars(compared).panels
+    assert panel.rules == [("x", compared.bound().value, "")]
+    assert panel.y.quantity.names[0] == "clairvoyant *"
     page = render(compared)
     assert "a lower bound for any scheduler" in page
     assert "times the optimum" in page

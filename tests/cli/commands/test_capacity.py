@@ -29,7 +29,7 @@ def test_capacity(kvgym, tmp_path):
     assert "95 % interval" in out
     assert "means over 2 seeds" in out
     assert {f.name for f in (tmp_path / "res").iterdir()} == {
-        "probes.csv", "probes.parquet", "capacity.json", "config.json", "capacity.svg", "report.html",
+        "probes.csv", "probes.parquet", "capacity.json", "config.json", "report.html",
         ".kvgym-results.json",
     }  # fmt: skip
     summary = json.loads((tmp_path / "res" / "capacity.json").read_text())

@@ -177,7 +177,7 @@ def test_a_missing_library_only_skips_the_picture(kvgym, served, tmp_path, monke
     code, _, err = kvgym("validate", served, "-o", "plain")
     assert code == 0
     assert "no picture" in err
-    assert "kvgym[report]" in err
+    assert "kvgym[pictures]" in err
     assert (tmp_path / "plain" / "summary.json").exists()
 
 

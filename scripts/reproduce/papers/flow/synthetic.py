@@ -209,11 +209,12 @@ def _closeness(
 
 def draw_figure_1(data: Mapping[str, Any]) -> Figure:
     """Draw the eight panels: drained as lines, stopped as dots, the bound in black."""
-    from kvgym.report.style import policy_styles
+    from kvgym.report.colours import PALETTE
 
     figure, panels = new_figure(4, 2, panel=(2.9, 2.3))
-    policies = [policy for readings in data["curves"].values() for policy in readings["drained"]]
-    styles = policy_styles(list(dict.fromkeys(policies)))
+    policies = dict.fromkeys(p for readings in data["curves"].values() for p in readings["drained"])
+    looks = [(colour, marker) for marker in "os^D" for colour in PALETTE]
+    styles = dict(zip(policies, looks, strict=False))
     for r, (row, readings) in enumerate(data["curves"].items()):
         for c, metric in enumerate(METRICS):
             axes = panels[4 * r + c]
@@ -222,7 +223,7 @@ def draw_figure_1(data: Mapping[str, Any]) -> Figure:
                 for policy, curve in curves.items():
                     y = [np.nan if value is None else value for value in curve[metric]]
                     label = policy if reading == "drained" else None
-                    colour, marker = styles[policy].color, styles[policy].marker.name
+                    colour, marker = styles[policy]
                     axes.plot(
                         data["slots"],
                         y,
