@@ -19,7 +19,18 @@ from harness import AFFINE, command_line, write_json
 from kvgym.envs import IDS, SCHEDULING_IDS
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling.environment import ServingEnv
-from stepping import cartpole, draw, microseconds, most_admissions, play, play_vector, route, state_costs
+from stepping import (
+    answering,
+    cartpole,
+    draw,
+    microseconds,
+    most_admissions,
+    networks,
+    play,
+    play_vector,
+    route,
+    state_costs,
+)
 from training import train_fps
 
 PROFILE: dict[str, Any] = {"num_requests": 256}
@@ -70,6 +81,18 @@ def vectors(report: Report, short: int, long: int, repeats: int) -> None:
         report(f"{name}, vector of 64, ends of episodes included", throughout)
 
 
+def decisions(report: Report, steps: int, repeats: int) -> None:
+    """Time one decision per request: episodes of 200 requests under ranked_latency, ends and starts included."""
+    name, task = "kvgym/Priority-v0", {"scenario": "hidden-kinds", "scheduler": "ranked_latency"}
+    for count in (1, 64):
+        env = gym.make(name, **task).unwrapped if count == 1 else gym.make_vec(name, num_envs=count, **task)
+        for what, act in networks(env).items():
+            step = microseconds(answering(env, act, steps if count == 1 else -(-steps // 16)), repeats)
+            label = f"{name}, {'one environment' if count == 1 else f'vector of {count}'}, {what}"
+            report(label, step)
+            report(f"{label}, episodes per second", f"{1e6 / (200 * step):.0f}")
+
+
 def main() -> None:
     """Run the benchmark."""
     options = command_line(__doc__).parse_args()
@@ -86,6 +109,7 @@ def main() -> None:
         report(f"{name} picture", microseconds(draw(name, 10 if options.smoke else 100), repeats))
     short, long = (2, 3) if options.smoke else (300, 1500)
     vectors(report, short, long, min(repeats, 3))
+    decisions(report, *((200, 1) if options.smoke else (4000, 3)))
     if importlib.util.find_spec("sb3_contrib") is not None:
         envs, rollouts = (8, 1) if options.smoke else (256, 12)
         for algorithm in ("PPO", "MaskablePPO"):

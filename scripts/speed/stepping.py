@@ -6,6 +6,7 @@ Most functions return work for :func:`microseconds`.
 from __future__ import annotations
 
 import copy
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from kvgym.agents.reinforce.export import as_agent, feature_places
+from kvgym.agents.reinforce.network import Network
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling.environment import greedy_action
@@ -98,6 +101,51 @@ def route(steps: int) -> Callable[[], tuple[int, float]]:
         return steps, time.process_time() - started
 
     return work
+
+
+def answering(env: Any, act: Callable[[Any], Any], steps: int) -> Callable[[], tuple[int, float]]:
+    """Return work that steps one environment or a native vector with the actions of ``act``; ends included."""
+    count = getattr(env, "num_envs", 1)
+    act(env.reset(seed=0)[0])  # compile, and start threads
+
+    def work() -> tuple[int, float]:
+        started = time.process_time()
+        observation, _ = env.reset(seed=0)
+        for _ in range(steps):
+            observation, _, terminated, truncated, _ = env.step(act(observation))
+            if count == 1 and (terminated or truncated):
+                observation, _ = env.reset()
+        return count * steps, time.process_time() - started
+
+    return work
+
+
+def networks(env: Any) -> dict[str, Callable[[Any], Any]]:
+    """Return functions from observations of Priority-v0 to actions: the same for all, and networks of 16 units."""
+    config = env.unwrapped.config
+    places = np.array(feature_places(config)["asked.prompt"])
+    model = as_agent(
+        config, Network(1, (16,), np.random.default_rng(0)), places, np.zeros(1), np.ones(1),
+        algorithm="reinforce", noise=1.0, metadata={},
+    )  # fmt: skip
+    found: dict[str, Callable[[Any], Any]] = {
+        "one number for all": lambda observation: np.zeros((*observation.shape[:-1], 1), np.float32),
+        "NumPy network of 16 units": lambda observation: model.predict(observation)[0],
+    }
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        torch.set_num_threads(1)
+        layers = torch.nn.Sequential(
+            torch.nn.Linear(model.header.observation_size, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+        )
+
+        def choose(observation: Any) -> Any:
+            with torch.no_grad():
+                return layers(torch.as_tensor(observation)).clamp(-1.0, 1.0).numpy()
+
+        found["PyTorch network of 16 units"] = choose
+    return found
 
 
 def draw(name: str, count: int) -> Callable[[], tuple[int, float]]:
