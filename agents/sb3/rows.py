@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from kvgym.errors import ConfigError
@@ -67,12 +66,12 @@ class Attention(nn.Module):
 
     def forward(self, e: Tensor, present: Tensor) -> Tensor:
         """Return rows, non-negative and 0 where absent, (B, R, d), of rows (B, R, d); ``present`` (B, R) is 0 or 1."""
-        query, key, value = self.inputs(e).chunk(3, 2)
+        query, key, value = self.inputs(e)[:, None].chunk(3, 3)  # (B, one head, R, d)
         # Absent rows get weights of exactly 0 unless all are absent.
-        absent = ((present - 1.0) * 1e9)[:, None, :]
-        weights = (query @ key.transpose(1, 2) / math.sqrt(e.shape[2]) + absent).softmax(2)
-        attended: Tensor = self.out(weights @ value)
-        return (e + attended).relu_() * present[:, :, None]
+        absent = ((present - 1.0) * 1e9)[:, None, None, :]
+        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=absent)[:, 0]
+        found: Tensor = (e + self.out(attended)).relu_() * present[:, :, None]
+        return found
 
 
 class MaximumOverRows(torch.autograd.Function):
