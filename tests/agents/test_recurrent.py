@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +112,12 @@ def test_training_resumes_bit_by_bit_and_the_agent_acts_as_evaluated(tmp_path: P
     scenario, evaluation = config.evaluation_config().make_scenario(), config.evaluation
     workload, system = scenario.make_workload(), scenario.make_system()
     arguments = config.evaluation_config().model_dump()
+    shutil.copy(tmp_path / "whole" / "model.zip", tmp_path / "copy.zip")
     agents = [
         kvgym.load_agent(tmp_path / "whole" / "final.npz"),
-        kvgym.AgentPolicy(RecurrentPPO.load(tmp_path / "whole" / "model.zip", device="cpu"), **arguments),
+        kvgym.load_agent(tmp_path / "copy.zip", trusted=True, **arguments),
     ]
+    assert type(agents[1].model) is RecurrentPPO
     for agent in agents:
         played = [
             kvgym.compute_metrics(kvgym.simulate(system, workload.sample(seed), agent))["e2e_latency_mean"]
