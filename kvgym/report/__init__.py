@@ -152,6 +152,7 @@ def write_provisioning_report(result: Provisioning, path: str | Path, *, command
     return write_text(render_provisioning(result, command=command), path)
 
 
+@explained
 def require(module: str, extra: str = "report") -> None:
     """Check that a library of an extra is installed.
 
@@ -159,4 +160,4 @@ def require(module: str, extra: str = "report") -> None:
         ConfigError: it is missing.
     """
     if find_spec(module) is None:
-        raise ConfigError(f'{extra} needs {module}; install with: pip install "kvgym[{extra}]"')
+        raise ConfigError(f'this needs {module}; install with: pip install "kvgym[{extra}]"')
