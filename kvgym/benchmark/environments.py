@@ -26,8 +26,9 @@ def make_task(
 ) -> Any:
     """Return a task of the benchmark as an environment for training.
 
-    ``env.reset(seed=s)`` with s below 1,000,000 plays the training seed s, from 1,000,000 a validation seed; test seeds
-    (from 3,000,000) are for ``kvgym benchmark`` alone. Environments measure whole runs, so tasks with a warm-up are
+    ``env.reset(options={"workload_seed": s})`` with s below 1,000,000 plays the training seed s, from 1,000,000 a
+    validation seed; test seeds (from 3,000,000) are for ``kvgym benchmark`` alone. Without this option, workload seeds
+    are drawn below 2³¹. Environments measure whole runs, so tasks with a warm-up are
     trained on whole runs too. The scalar environment's ``spec.reward_threshold`` is minus the mean latency of the
     reference if the task measures the mean latency; it holds for the default reward.
 

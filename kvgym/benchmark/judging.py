@@ -1,4 +1,5 @@
-"""Verdicts on a file with a policy or router, for programs that write schedulers: JSON from a process with limits.
+"""Verdicts on validation seeds, for programs that write schedulers and for choosing an agent: JSON from a process
+with limits.
 
 The process runs the file's code, which can do anything that this user can: the limits end runs, they are no sandbox.
 """
@@ -11,6 +12,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,33 +27,36 @@ MIB = 2**20
 
 @explained
 def judge(
-    path: str | Path,
+    entry: str | Path,
     *,
     tasks: tuple[str, ...] = (DEFAULT_TASK,),
     seeds: int = 3,
     seconds: float = 60.0,
     memory_mib: int = 4096,
 ) -> dict[str, Any]:
-    """Run the policy or router in a file on validation seeds of tasks, in a process with limits.
+    """Run a policy or router on validation seeds of tasks, in a process with limits.
 
     Args:
-        path: a Python file that defines one class derived from :class:`kvgym.Policy` or :class:`kvgym.Router`.
+        entry: a Python file that defines one class derived from :class:`kvgym.Policy` or :class:`kvgym.Router`; or what
+            :func:`kvgym.benchmark.entries.load_entry` takes: a name, ``"module:Class"`` or the folder of an agent.
         tasks: names of tasks.
         seeds: number of validation seeds of each task.
         seconds: time limit of the process.
         memory_mib: limit of its address space, MiB; not on Windows.
 
     Returns:
-        JSON-able: ``score``, the mean over tasks and seeds, null without any run; ``tasks``, with ``scores`` by seed
-        (-1 = failed), ``failures`` by seed and ``seconds``; ``failure`` of the whole file, or ""; ``seconds`` of all.
+        JSON-able: ``score``, the mean over tasks and seeds, null without any run; ``tasks``, each with ``scores`` by
+        seed (-1 = failed), ``value`` and ``plain``, the mean metric of the entry (null if a run failed) and of the
+        plain rule, ``failures`` by seed and ``seconds``; ``failure`` of the whole entry, or ""; ``seconds`` of all.
 
     Raises:
         ConfigError: no such file.
     """
-    if not Path(path).is_file():
-        raise ConfigError(f"no file {shown(str(path))} with a policy to judge")
+    spec = str(entry)
+    if spec.endswith(".py") and not Path(spec).is_file():
+        raise ConfigError(f"no file {shown(spec)} with a policy to judge")
     started = time.perf_counter()
-    request = json.dumps({"path": str(path), "tasks": tasks, "seeds": seeds, "memory_mib": memory_mib})
+    request = json.dumps({"entry": spec, "tasks": tasks, "seeds": seeds, "memory_mib": memory_mib})
     process = subprocess.Popen(
         [sys.executable, "-m", "kvgym.benchmark.judging", request],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -88,20 +93,32 @@ def _say(name: str, value: Any) -> None:
 
 
 def main(request: dict[str, Any]) -> None:
-    """Judge a file in this process; print a line per task."""
+    """Judge an entry in this process; print a line per task."""
     if sys.platform != "win32":
         import resource
 
         limit = request["memory_mib"] * MIB
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     try:
-        cls = _class_in(Path(request["path"]))
+        make = _maker_of(request["entry"])
         for name in request["tasks"]:
-            _say(name, _judged(cls, name, request["seeds"]))
+            _say(name, _judged(make(), name, request["seeds"]))
     except MemoryError:
         _say("", f"it needs more than {request['memory_mib']} MiB of memory")
     except KVGymError as error:
         _say("", str(error))
+
+
+def _maker_of(entry: str) -> Callable[[], Any]:
+    """Return what makes the policy or router of an entry."""
+    if not entry.endswith(".py"):
+        from kvgym.benchmark.entries import load_entry
+
+        return lambda: load_entry(entry).made
+    from kvgym.utils.hyperparameters import construct
+
+    cls = _class_in(Path(entry))
+    return lambda: construct(cls, {}, cls.__name__)
 
 
 def _class_in(path: Path) -> type[Any]:
@@ -132,20 +149,18 @@ def _class_in(path: Path) -> type[Any]:
     return classes[0]
 
 
-def _judged(cls: type[Any], name: str, seeds: int) -> dict[str, Any]:
-    """Return scores, failures and seconds of a class on a task."""
+def _judged(made: Any, name: str, seeds: int) -> dict[str, Any]:
+    """Return scores, values, failures and seconds of a policy or router on a task."""
     from kvgym.benchmark.running import value_of
     from kvgym.benchmark.scoring import scores_of
     from kvgym.benchmark.tasks import FIRST_VALIDATION, SUITE, load_suite
     from kvgym.experiments.runs import Player, Run
     from kvgym.routing import Router
-    from kvgym.utils.hyperparameters import construct
 
     task = load_suite().task(name)
     scenario = task.scenario(SUITE)
-    made = construct(cls, {}, f"{cls.__name__}")
     if (task.role == "router") != isinstance(made, Router):
-        raise ConfigError(f"task {name} is for a {task.role}, and {cls.__name__} is none")
+        raise ConfigError(f"task {name} is for a {task.role}, and {made.info.name} is none")
     player = Player()
     plain: list[float] = []
     values: list[float] = []
@@ -164,6 +179,8 @@ def _judged(cls: type[Any], name: str, seeds: int) -> dict[str, Any]:
     scores = scores_of(values, plain, np.asarray(plain) - distance)
     return {
         "scores": [float(score) for score in scores],
+        "value": None if failures else task.mean(values),
+        "plain": task.mean(plain),
         "failures": failures,
         "seconds": round(time.perf_counter() - started, 3),
     }

@@ -215,8 +215,8 @@ def load_suite(name: str = SUITE) -> Suite:
 
 
 TASK_HEADINGS = (
-    "name", "what it is", "for a", "metric", "random", "plain rule", "best rule", "best agent", "reference",
-    "CPU min",
+    "name", "metric", "random", "plain rule", "best rule", "best agent", "reference", "CPU min", "for a",
+    "what it is",
 )  # fmt: skip
 
 
@@ -228,10 +228,10 @@ def task_rows() -> dict[str, tuple[str, ...]]:
         shown += [task.best(*kinds)[::-1] for kinds in (("rule", "newer"), ("ranked",))]
         shown.append(("", task.mean(task.reference_values)))
         rows[task.name] = (
-            load_scenario(scenario_file(SUITE, task.name)).summary,
-            task.role,
             task.metric,
             *(f"{name} {value:.3g}".strip() if value == value else "-" for name, value in shown),
             f"{task.cpu_minutes:.2g}",
+            task.role,
+            load_scenario(scenario_file(SUITE, task.name)).summary,
         )
     return rows

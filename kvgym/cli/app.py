@@ -32,7 +32,7 @@ COMMANDS = {
     "curve": "Show the learning curves of training runs as a table and a picture.",
     "benchmark": "Score schedulers, routers and agents on the tasks of the benchmark.",
     "export-dataset": "Write episodes of a scheduler or an agent as a Minari dataset, for offline learning.",
-    "judge": "Score a policy or router in a file on validation seeds; print a verdict as JSON.",
+    "judge": "Score a policy, router or agent on validation seeds; print a verdict as JSON.",
     "evaluate": "Compare a learned agent with baselines on held-out seeds, paired by seed.",
     "tune": "Search hyperparameters of schedulers on training seeds.",
     "capacity": "Find the highest arrival rate at which schedulers meet targets.",

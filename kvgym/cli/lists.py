@@ -232,7 +232,8 @@ def listing(
     if what == "tasks":
         from kvgym.benchmark.tasks import TASK_HEADINGS, task_rows
 
-        return TASK_HEADINGS, task_rows()
+        shown = len(TASK_HEADINGS) - (0 if full else 1)
+        return TASK_HEADINGS[:shown], {name: row[: shown - 1] for name, row in task_rows().items()}
     if what == "metrics":
         from kvgym.metrics import metric_info, metric_names
 

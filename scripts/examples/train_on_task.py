@@ -1,7 +1,7 @@
 """Train a small network on a task of the benchmark in one file, with PyTorch alone, and enter it.
 
     python scripts/examples/train_on_task.py --updates 60                     # about a minute
-    cd scripts/examples && kvgym benchmark train_on_task:Mine --name mine
+    PYTHONPATH=scripts/examples kvgym benchmark train_on_task:Mine --name mine
 
 REINFORCE in kvgym/Priority-v0: environments of a group serve the same requests, so that a difference between their
 latencies is due to the decisions; the network chooses the length that the scheduler below takes as predicted.
@@ -18,7 +18,7 @@ import torch
 
 import kvgym
 
-TASK, WEIGHTS = "hidden-kinds", Path("train_on_task.pt")
+TASK, WEIGHTS = "hidden-kinds", Path(__file__).with_suffix(".pt")
 OPTIONS: dict[str, Any] = {"scheduler": "ranked_latency"}
 
 
@@ -48,7 +48,7 @@ def train(updates: int, seed: int, num_envs: int = 64) -> Network:
     network = Network(envs.single_observation_space.shape[0])
     optimizer = torch.optim.Adam(network.parameters(), lr=0.03)
     for update in range(updates):
-        observation, _ = envs.reset(seed=1000 * seed + update)
+        observation, _ = envs.reset(seed=(1000 * seed + update) * num_envs)
         logs, returns, over = [], np.zeros(num_envs), np.zeros(num_envs, bool)
         while not over.all():
             normal = torch.distributions.Normal(network(torch.as_tensor(observation)), network.deviation)

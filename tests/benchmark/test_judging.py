@@ -23,6 +23,15 @@ def test_a_copy_of_the_plain_rule_scores_nothing(tmp_path, capsys):
     assert verdict["tasks"]["hidden-kinds"]["failures"] == {}
 
 
+def test_a_name_is_judged_like_a_file():
+    found = judge("ranked_documents", seeds=2)
+    task = found["tasks"]["hidden-kinds"]
+    assert found["score"] == pytest.approx(sum(task["scores"]) / 2)
+    assert 0 < found["score"] < 1
+    assert task["value"] < task["plain"]
+    assert "unknown policy 'nothing'" in judge("nothing")["failure"]
+
+
 @pytest.mark.parametrize(
     ("code", "failure"),
     [

@@ -22,6 +22,7 @@ from kvgym.envs.scheduling.state import EnvState, SavedState
 from kvgym.errors import ConfigError, shown
 from kvgym.metrics import STANDARD_METRICS
 from kvgym.utils.checks import as_array, check_parts, check_seed, whole_number
+from kvgym.workloads.table import RequestTable
 
 OWN = ("_generators", "action_space", "spec")
 """Attributes that copies take over, in addition to the arguments and the states."""
@@ -130,6 +131,18 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     def load(self, value: tuple[float, float]) -> None:
         self.config = EnvConfig.of(**{**self.config.model_dump(), "load": np.asarray(value).tolist()})
         self.episodes.load = self.config.load
+
+    @property
+    def tables(self) -> tuple[RequestTable, ...]:
+        """Requests of the current episodes, true output lengths included: to fit a network to, not for a policy.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there are no episodes yet.
+        """
+        tables = tuple(slot.table for slot in self.episodes.slots if slot.table is not None)
+        if len(tables) < self.num_envs:
+            raise not_running(False)
+        return tables
 
     # ------------------------------------------------------------ resetting
 

@@ -93,6 +93,8 @@ def benchmark(
     if results:
         console.out.print(_scores([found for found, _ in results]))
     for found, path in results:
+        scores = ", ".join(f"{task} {each.mean():.2f}" for task, each in found.scores().items())
+        console.print_line(f"{found.name}: {scores}")
         for task, error in found.errors.items():
             console.print_line(f"note: {found.name}, {task}: {error}")
         console.print_line(f"results: {path}")

@@ -1,9 +1,8 @@
-"""``kvgym judge``: a verdict on a file with a policy, as JSON, for programs that write schedulers."""
+"""``kvgym judge``: a verdict on validation seeds, as JSON."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +11,10 @@ from kvgym.cli.options.shared import split_names
 
 
 def judge(
-    file: Annotated[Path, typer.Argument(help="Python file that defines one policy or router.")],
+    entry: Annotated[
+        str,
+        typer.Argument(help="Python file that defines one policy or router; or what kvgym benchmark takes."),
+    ],
     tasks: Annotated[
         list[str] | None,
         typer.Option("--tasks", help="Comma-separated (kvgym list tasks; default: hidden-kinds)."),
@@ -21,7 +23,7 @@ def judge(
     seconds: Annotated[float, typer.Option("--time-limit", min=0.1, help="Time limit, seconds.")] = 60.0,
     memory: Annotated[int, typer.Option("--memory-limit", min=512, help="Memory limit, MiB.")] = 4096,
 ) -> None:
-    """Score a policy or router in a file on validation seeds; print a verdict as JSON.
+    """Score a policy, router or agent on validation seeds; print a verdict as JSON.
 
     It runs in a process of its own with limits, which end runs that take too long or too much memory; they are no
     sandbox.
@@ -30,5 +32,5 @@ def judge(
     from kvgym.benchmark.judging import judge as verdict_on
 
     chosen = tuple(split_names(tasks)) or (DEFAULT_TASK,)
-    found = verdict_on(file, tasks=chosen, seeds=seeds, seconds=seconds, memory_mib=memory)
+    found = verdict_on(entry, tasks=chosen, seeds=seeds, seconds=seconds, memory_mib=memory)
     print(json.dumps(found, indent=1))
