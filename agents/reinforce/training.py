@@ -158,7 +158,7 @@ class Run:
         count = envs.num_envs
         seeds = rng.integers(2**31, size=count)
         observation, _ = envs.reset(seed=seeds.tolist())
-        self.tables = [slot.table for slot in envs.episodes.slots]
+        self.tables = envs.tables
         returns, running = np.zeros(count), np.ones(count, bool)
         inputs, noises, alive = [], [], []
         while running.any():

@@ -1,7 +1,7 @@
-"""Verdicts on validation seeds, for programs that write schedulers and for choosing an agent: JSON from a process
-with limits.
+"""Verdicts on validation seeds, for programs that write schedulers and for choosing an agent, as JSON.
 
-The process runs the file's code, which can do anything that this user can: the limits end runs, they are no sandbox.
+A process with limits runs the entry. Its code can do anything that this user can: the limits end runs, they are no
+sandbox.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def heap_first(state: Any, at: int) -> int:
 def ranked_keep(heap: Any, at: int, ranks: Any, base: int, most: int) -> None:
     """Keep the first ``most`` items of a list, in any order, in time proportional to the length of the list.
 
-    The list has the layout of a heap but need not be one, before or after. This is quickselect whose first
+    The list has the layout of a heap but need not be one, before or after. This is quickselect. The first
     pivot comes from a sample, as in Floyd and Rivest's SELECT: few items then change sides.
     """
     low, high, place = at + 1, at + heap[at], at + 1 + most

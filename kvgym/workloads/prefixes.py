@@ -105,7 +105,7 @@ class Turns(Spec):
         if self.max_context is None:
             return table
         room = self.max_context - shared
-        over = np.count_nonzero(table.prompt_len + table.output_len > room)
+        over = int(np.count_nonzero(table.prompt_len + table.output_len > room))
         if over == 0:
             return table
         if room.min() < 2:

@@ -6,6 +6,7 @@ import csv
 import re
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -68,9 +69,11 @@ def test_adam_moves_by_the_rate_at_first():
 
 def test_a_group_has_the_same_requests_in_every_episode():
     env = ServingVectorEnv(4, group_size=2, num_requests=3, action="knobs", queue_window=1, active_window=1)
+    with pytest.raises(gym.error.ResetNeeded):
+        _ = env.tables
     for seed in (7, None):
         env.reset(seed=seed)
-        episodes = [slot.table for slot in env.episodes.slots]
+        episodes = env.tables
         for first, second in ((0, 1), (2, 3)):
             np.testing.assert_array_equal(episodes[first].arrival_time, episodes[second].arrival_time)
         assert (episodes[1].arrival_time != episodes[2].arrival_time).any()
