@@ -383,7 +383,7 @@ def test_overrides_and_errors_of_configurations(tmp_path):
     for override, message in (
         ("total_step=3", "total_step: .*valid there: name, summary, algorithm"),
         ("network.kind=cnn", "network.kind: .*'mlp' or 'slots'"),
-        ("network.depth=3", "valid there: kind, hidden, row_dim"),
+        ("network.depth=3", "valid there: kind, hidden, lstm, row_dim"),
         ("evaluation.metric=speed", "unknown metric 'speed'"),
         ("evaluation.metric=batch_size", "no better or worse"),
         ("env.rat=3", "environment argument rat"),

@@ -223,7 +223,7 @@ def test_without_plotting_libraries(monkeypatch, tmp_path):
     env = after(1)
     assert env.render().shape == (600, 800, 3)
     for error in (gym.error.DependencyNotInstalled, ConfigError):
-        with pytest.raises(error, match=r'pip install "kvgym\[report\]"'):
+        with pytest.raises(error, match=r'pip install "kvgym\[pictures\]"'):
             record_episode(env, path=tmp_path / "a.gif")
         with pytest.raises(error, match="matplotlib"):
             record_episode(env, png=tmp_path / "a.png")
