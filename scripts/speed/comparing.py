@@ -30,7 +30,6 @@ PARTS: dict[str, str] = {
     "kvgym.experiments.runs:compute_metrics": "metrics",
     "kvgym.experiments.statistics:_bootstrap": "bootstrap",
     "kvgym.report.html:_add_figures": "figures of the report",
-    "kvgym.report.page:inline_svg": "figures of the report",
     "kvgym.report.html:render": "rest of the report",
     "kvgym.experiments.comparison:Comparison.save": "records",
 }
