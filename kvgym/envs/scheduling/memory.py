@@ -7,6 +7,7 @@ keeps an environment's tables together, which suits the cache when many environm
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple, NoReturn
 
@@ -120,21 +121,23 @@ class Sizes(NamedTuple):
         }
         return tuple((name, table.dtype, lengths[table.length]) for name, table in TABLES.items())
 
-    def places(self) -> tuple[list[int], int]:
-        """Return the start of each table in a block, and the length of the block, bytes.
-
-        Tables begin on cache lines; in the checked build there are guard bytes before, between and after them.
-        """
-        begins, end = [], GUARD_SIZE
-        for _, dtype, length in self.layout():
-            begins.append(end)
-            end += -(-np.dtype(dtype).itemsize * length // LINE) * LINE + GUARD_SIZE
-        return begins, end
-
     @property
     def num_bytes(self) -> int:
         """Length of a block, bytes."""
-        return self.places()[1]
+        return places_of(self)[1]
+
+
+@functools.lru_cache(maxsize=64)
+def places_of(sizes: Sizes) -> tuple[tuple[int, ...], int]:
+    """Return the start of each table in a block, and the length of the block, bytes.
+
+    Tables begin on cache lines; in the checked build there are guard bytes before, between and after them.
+    """
+    begins, end = [], GUARD_SIZE
+    for _, dtype, length in sizes.layout():
+        begins.append(end)
+        end += -(-np.dtype(dtype).itemsize * length // LINE) * LINE + GUARD_SIZE
+    return tuple(begins), end
 
 
 LINE = 64
@@ -288,7 +291,7 @@ class Block:
             memory: zeroed buffer, uint8 (``sizes.num_bytes``,); None allocates it.
         """
         self.sizes = sizes
-        begins, total = sizes.places()
+        begins, total = places_of(sizes)
         self.memory = zeroed(1, total)[0] if memory is None else memory
         self.tables: dict[str, Any] = {}
         for begin, (name, dtype, length) in zip(begins, sizes.layout(), strict=True):

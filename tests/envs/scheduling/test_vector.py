@@ -17,7 +17,7 @@ from helpers import vector_play
 from helpers.selection import others_long
 from kvgym.compiling.kernel import uncompiled
 from kvgym.envs import SCHEDULING_IDS as IDS
-from kvgym.envs.scheduling.memory import LINE, NUM_TABLES, Sizes
+from kvgym.envs.scheduling.memory import LINE, NUM_TABLES, Sizes, places_of
 from kvgym.envs.scheduling.opening import fetch_environment
 from kvgym.envs.scheduling.stepping import MANY
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
@@ -266,8 +266,8 @@ def test_prefetching_changes_nothing(small, equal):
 
 
 def test_tables_begin_on_cache_lines_in_order():
-    begins, total = Sizes(300, 200, 7, 302, 80).places()
-    assert begins == sorted(begins)
+    begins, total = places_of(Sizes(300, 200, 7, 302, 80))
+    assert list(begins) == sorted(begins)
     assert all(begin % LINE == 0 for begin in [*begins, total])
 
 
