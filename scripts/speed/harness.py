@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kvgym import RequestTable, System, make_policy
-from kvgym.runner import prepare_run
+from kvgym.runner import check_needs, prepare_run
 from kvgym.simulator.simulation import Simulation
 
 AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}
@@ -74,6 +74,11 @@ def prepare(
     """Return a simulation, and a function that runs it to its end or for ``budget`` decisions; True at its end.
 
     This leaves out the result of ``kvgym.simulate``, which would be part of the time.
+
+    Raises:
+        ConfigError: the requests lack information that the policy needs.
     """
-    simulation, _ = prepare_run(system, table, make_policy(policy), compiled=compiled)
+    made = make_policy(policy)
+    check_needs(made, table)
+    simulation, _ = prepare_run(system, table, made, compiled=compiled)
     return simulation, lambda budget=None: simulation.run(budget=budget)

@@ -34,12 +34,16 @@ SPECS = {
 def chat(n: int) -> kvgym.RequestTable:
     """Return overloaded chat requests (LMSYS lengths, 50/s) with every column a policy can need, except class rates."""
     table = make_workload("lmsys", num_requests=n).sample(0)
+    forecasts = {"kind": "distribution", "shape": "log_t", "renew_every": 20}
+    forecast = make_workload("lmsys", num_requests=n, predictions=forecasts).sample(0)
     output, rng = table.output_len, np.random.default_rng(0)
     paying = rng.random(n) < 0.05
     return table.replace(
+        forecasts=forecast.forecasts,
         predicted_low=np.maximum(1, output // 2),
         predicted_high=2 * output,
         class_id=rng.integers(0, 3, n),
+        client_id=np.arange(n) % 4,
         priority=paying.astype(int),
         tbt_slo=np.where(paying, 0.1, 0.5),
     )
