@@ -21,7 +21,7 @@ from kvgym.agents.evolution.objective import best_value, improvement, mean, meas
 from kvgym.agents.evolution.services import Service, Services
 from kvgym.agents.evolution.space import Value
 from kvgym.agents.reinforce.export import as_agent, feature_places
-from kvgym.agents.reinforce.network import Network, fit
+from kvgym.agents.reinforce.network import Network, fit, standard
 from kvgym.agents.runs.config import Part
 from kvgym.agents.runs.limits import MAX_LAYERS, MAX_UNITS
 from kvgym.agents.trained.numpy_model import NumpyModel
@@ -163,8 +163,7 @@ def fit_predictor(
     )
     x = np.concatenate([inputs_of(config, table)[1] for table in tables])
     logs = np.log2(np.concatenate([table.output_len for table in tables]))
-    centre, spread = x.mean(0), x.std(0)
-    spread = np.where(spread > 1e-6, spread, 1.0)
+    centre, spread = standard(x)
     usual = config.kind.usual(config)
     assert usual is not None
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_WEIGHTS))

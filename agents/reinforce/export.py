@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.agents.reinforce.network import Array, Network
-from kvgym.agents.trained.header import Header
+from kvgym.agents.trained.header import Header, windows_of
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.envs.scheduling.observations import active_features, observation_size, queue_features
+from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.spaces import parts
 
 
@@ -59,16 +59,13 @@ def as_agent(
     """
     usual = env.usual_action()
     assert usual is not None
-    rows = (env.queue_window, len(queue_features(env))), (env.active_window, len(active_features(env)))
     size = observation_size(env)
     space: Any = env.action_space
     header = Header(
         network="mlp", action=env.action, algorithm=algorithm, choices=(), hidden=network.hidden,
         centre=(float(usual[0][0]),), spread=(float(usual[1][0]),),
         low=tuple(space.low.tolist()), high=tuple(space.high.tolist()),
-        num_fixed=size - sum(count * features for count, features in rows),
-        queue_window=rows[0][0], queue_features=rows[0][1], active_window=rows[1][0], active_features=rows[1][1],
-        env_arguments=env.model_dump(mode="json"), metadata=dict(metadata),
+        **windows_of(env), env_arguments=env.model_dump(mode="json"), metadata=dict(metadata),
     )  # fmt: skip
     first, bias, *rest = network.numbers
     scaled = first / spread[:, None]

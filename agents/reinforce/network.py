@@ -103,6 +103,12 @@ class Adam:
         self.steps = int(state["steps"])
 
 
+def standard(x: Array) -> tuple[Array, Array]:
+    """Return mean and standard deviation of inputs (examples, inputs); 1 for those that never change."""
+    spread = x.std(0)
+    return x.mean(0), np.where(spread > 1e-6, spread, 1.0)
+
+
 def fit(network: Network, x: Array, targets: Array, passes: int, rng: np.random.Generator) -> None:
     """Fit a network by least squares.
 

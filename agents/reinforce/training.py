@@ -27,7 +27,7 @@ import numpy as np
 
 from kvgym.agents.reinforce.config import ReinforceConfig
 from kvgym.agents.reinforce.export import as_agent
-from kvgym.agents.reinforce.network import Adam, Array, Network, fit
+from kvgym.agents.reinforce.network import Adam, Array, Network, fit, standard
 from kvgym.agents.runs.checkpoints import REMEDY, read_part, save_checkpoint, write_json
 from kvgym.agents.runs.evaluation import Evaluator, baseline_metrics
 from kvgym.agents.runs.folder import (
@@ -180,8 +180,7 @@ class Run:
         _, inputs, _, alive = self.play(self._generator(_STANDARD))
         goes_on = np.stack(alive) > 0
         seen = np.stack(inputs)[goes_on]
-        self.centre, spread = seen.mean(0), seen.std(0)
-        self.spread = np.where(spread > 1e-6, spread, 1.0)  # inputs that never change add nothing
+        self.centre, self.spread = standard(seen)
         if self.config.fit:
             # The k-th question is for the k-th request.
             outputs = np.zeros(goes_on.shape)

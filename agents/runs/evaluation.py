@@ -15,6 +15,7 @@ from kvgym.agents.runs.config import Part, known_metric
 from kvgym.agents.runs.limits import MAX_STEPS
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.attainment import check_targets
+from kvgym.envs.playing import Player
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.drawing import at_load
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
@@ -80,9 +81,9 @@ class Evaluator:
         count = len(self.seeds)
         metrics = np.full((count, len(self.metric_names)), np.nan)
         returns, lengths, running = np.zeros(count), np.zeros(count), np.ones(count, bool)
-        state: Any = None
+        act = Player(model)
         while running.any():
-            actions, state = model.predict(observations, state, action_masks=self.envs.action_masks())
+            actions = act(observations, self.envs.action_masks())
             observations, rewards, terminated, truncated, info = self.envs.step(actions)
             returns += np.where(running, rewards, 0.0)
             lengths += running
@@ -108,7 +109,7 @@ def baseline_metrics(evaluation: EvaluationConfig, env: EnvConfig) -> dict[str, 
     workload = scenario.make_workload()
     seeds = evaluation.workload_seeds
     capacity = scenario.make_system().usable_capacity
-    tables = [at_load(scenario.sample(workload, seed, capacity), env.load, seed) for seed in seeds]
+    tables = [at_load(scenario.requests(workload, seed, capacity), env.load, seed) for seed in seeds]
     for table in tables:
         check_targets([evaluation.metric], table)
     # The horizon of the agent's episodes; their limit of steps without a token is only for idle agents.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,13 +33,11 @@ class TensorBoardWriter:
         self._writer = writers.EventFileWriter(str(folder))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Add a point to each curve; skip non-finite values."""
+        """Add a point to each curve."""
         if self._writer is None:
             return
         points = [
-            self._summaries.Summary.Value(tag=name, simple_value=value)
-            for name, value in values.items()
-            if math.isfinite(value)
+            self._summaries.Summary.Value(tag=name, simple_value=value) for name, value in values.items()
         ]
         summary = self._summaries.Summary(value=points)
         self._writer.add_event(self._events.Event(wall_time=time.time(), step=step, summary=summary))

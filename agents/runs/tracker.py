@@ -54,10 +54,9 @@ class Tracker:
         )
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Add a point to each curve; skip non-finite values."""
-        points = {name: float(value) for name, value in values.items() if math.isfinite(value)}
-        if points:
-            self._module.log(points, step=step)
+        """Add a point to each curve."""
+        if values:
+            self._module.log(dict(values), step=step)
 
     def flush(self) -> None:
         """Do nothing: the tracker sends points by itself."""
@@ -86,8 +85,9 @@ class Curves:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Add a point to each curve; skip non-finite values."""
+        points = {name: float(value) for name, value in values.items() if math.isfinite(value)}
         for writer in self._writers:
-            writer.write(step, values)
+            writer.write(step, points)
 
     def flush(self) -> None:
         """Write buffered points."""

@@ -10,11 +10,10 @@ import numpy as np
 from kvgym.agents.sb3.algorithms import ALGORITHMS
 from kvgym.agents.sb3.gaussian import Around
 from kvgym.agents.sb3.networks import ActionHead, SlotsExtractor
-from kvgym.agents.trained.header import Header
+from kvgym.agents.trained.header import Header, windows_of
 from kvgym.agents.trained.numpy_model import Array, NumpyModel
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.envs.scheduling.observations import active_features, queue_features
 from kvgym.errors import ConfigError, shown
 
 __all__ = [
@@ -71,19 +70,12 @@ def export(
     policy: Any = model.policy.q_net if isinstance(model, DQN) else model.policy
     space: Any = model.action_space
     flags = isinstance(space, gym.spaces.MultiBinary)
-    rows = config.queue_window * len(queue_features(config)) + config.active_window * len(
-        active_features(config)
-    )
     common: dict[str, Any] = {
         "action": config.action,
         "algorithm": names[0],
         "choices": _choices(space),
         "bernoulli": flags and names[0] != "maskable_ppo",
-        "num_fixed": spaces.flat_space(config).shape[0] - rows,
-        "queue_window": config.queue_window,
-        "queue_features": len(queue_features(config)),
-        "active_window": config.active_window,
-        "active_features": len(active_features(config)),
+        **windows_of(config),
         "env_arguments": dict(env_arguments),
         "metadata": dict(metadata or {}),
     }

@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.observations import active_features, observation_size, queue_features
 from kvgym.errors import ConfigError, shown
 
 
@@ -230,3 +232,15 @@ class Header:
                 raise ConfigError(
                     f"{name} {given[name]} is impossible: spreads are positive, and low is below high"
                 )
+
+
+def windows_of(config: EnvConfig) -> dict[str, Any]:
+    """Return the fields of a header that describe the flat observation of an environment."""
+    queue, active = len(queue_features(config)), len(active_features(config))
+    return {
+        "num_fixed": observation_size(config) - config.queue_window * queue - config.active_window * active,
+        "queue_window": config.queue_window,
+        "queue_features": queue,
+        "active_window": config.active_window,
+        "active_features": active,
+    }

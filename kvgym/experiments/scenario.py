@@ -315,19 +315,24 @@ class Scenario(Description):
         spec = self.make_workload().spec
         return spec.replays and spec.arrivals is None
 
-    def sample(self, workload: Workload, seed: int, kv_capacity: int) -> RequestTable:
-        """Return the requests of a seed; those that can never be served are treated as ``too_long`` says.
+    def requests(self, workload: Workload, seed: int, kv_capacity: int) -> RequestTable:
+        """Return the requests of a seed; those that can never be served are treated as ``too_long`` says."""
+        table = workload.sample(seed)
+        if self.too_long == "error":
+            return table
+        return LengthLimits(max_total_len=kv_capacity, policy=self.too_long).apply(table)
 
-        Notes of the table mention this, and hardware that is not validated.
+    def sample(self, workload: Workload, seed: int, kv_capacity: int) -> RequestTable:
+        """Return the :meth:`requests` of a seed for a comparison.
+
+        Notes of the table mention what is not validated: requests that were changed, and hardware.
 
         Raises:
             KVGymError: the requests cannot be drawn, or do not fit into free memory.
         """
         if isinstance(workload.spec.num_requests, int):
             check_memory(workload.spec.num_requests, self._num_workers, kv_capacity)
-        table = workload.sample(seed)
-        if self.too_long != "error":
-            table = LengthLimits(max_total_len=kv_capacity, policy=self.too_long).apply(table)
+        table = self.requests(workload, seed, kv_capacity)
         notes = [f"{hardware.description}: {hardware.kind}." for hardware in self._rooflines()]
         return table.replace(notes=(*table.notes, *notes)) if notes else table
 

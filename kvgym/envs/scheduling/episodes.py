@@ -240,7 +240,7 @@ class Episodes(Arrays):
         Raises:
             WorkloadError: one can never be served.
         """
-        table = self.scenario.sample(self.workload, seed, self.system.usable_capacity)
+        table = self.scenario.requests(self.workload, seed, self.system.usable_capacity)
         table = at_load(table, self.load, seed)
         self.system.check_fits(table)
         return table
