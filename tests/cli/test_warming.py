@@ -1,5 +1,6 @@
 """Compilation in advance: all kernels, and only from sources that are part of the cache key."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -51,6 +52,29 @@ def test_every_registered_kernel_is_compiled(known):
     }
     assert len(found) > 50
     assert found <= set(known)
+
+
+def test_no_extra_is_needed():
+    """Picture libraries, for example, are missing after the first command of the README."""
+    extras = (
+        "matplotlib",
+        "PIL",
+        "imageio_ffmpeg",
+        "jinja2",
+        "markupsafe",
+        "pyarrow",
+        "httpx",
+        "ray",
+        "minari",
+    )
+    extras += ("torch", "stable_baselines3", "sb3_contrib", "tensorboard", "tqdm", "cma", "optuna")
+    code = (
+        f"import sys\nsys.modules.update(dict.fromkeys({extras}))\n"
+        "from kvgym.cli.warming import all_kernels\nprint(len(all_kernels()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 50
 
 
 def models(constructor):
