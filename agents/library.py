@@ -20,7 +20,8 @@ from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.agents import AgentPolicy
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
+from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
 from kvgym.policy import Policy, register_policy_source
 from kvgym.routing import Router, register_router_source
 from kvgym.utils.arguments import explained
@@ -277,7 +278,7 @@ def background(spec: str | Path, agent: Policy | Router) -> Background:
             tuple(measured.get("baselines", training.get("reference", ()))),
             agent.config.horizon,
         )
-    scenario = load_scenario(DEFAULT_SCENARIO)
+    scenario = load_scenario(OVERLOAD_SCENARIO)
     if "services" in training:
         from kvgym.agents.evolution.services import Services  # slow to import
 

@@ -42,6 +42,9 @@ _REQUIRED = {
 _FORECAST = {"length_distribution": "tenths", "renewed_length": "every"}
 """Needs that are parts of the requests' forecasts."""
 
+PREDICTIONS = frozenset({"predicted_length", "length_interval", *_FORECAST})
+"""Needs that are predictions of output lengths."""
+
 _EXAMPLES = {
     "length_distribution": "distribution:shape=log_t",
     "renewed_length": "noisy:epsilon=0.5,renew_every=20",
@@ -127,6 +130,11 @@ def known_to(policy: Policy, table: RequestTable) -> frozenset[str]:
     carried |= _forecast(table)
     carried |= {"slo", "true_length"} | ({"class_rates"} if table.classes else set())
     return policy.info.needs | (policy.info.uses & carried)
+
+
+def observes_predictions(policy: Policy, table: RequestTable) -> bool:
+    """Return whether a policy observes predictions of output lengths."""
+    return bool(known_to(policy, table) & PREDICTIONS)
 
 
 def system_info(

@@ -15,7 +15,8 @@ from kvgym.cli.console import interval, markdown_table, number
 from kvgym.experiments.capacity.finding import find_capacity
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import BOUNDED, Comparison, compare
-from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
+from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
 from kvgym.theory.hindsight.bounds import REFERENCE
 
 POLICIES = ("mc_sf", "ranked", "vllm_v1", "sarathi", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta")
@@ -34,12 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="few requests and one seed")
     given = parser.parse_args(arguments)
     count, quick = (100, True) if given.quick else (None, False)
-    default = build_scenario(DEFAULT_SCENARIO, num_requests=count)
+    default = build_scenario(OVERLOAD_SCENARIO, num_requests=count)
     _compared("The default scenario", default, 1 if quick else 5)
     slotted = load_scenario("mc-sf-model-1")
     _compared("Slotted time: `mc-sf-model-1`", slotted, 2 if quick else 50, ("mc_sf", "mc_benchmark", "fcfs"))
     azure = build_scenario(
-        DEFAULT_SCENARIO,
+        OVERLOAD_SCENARIO,
         hardware="llama3-8b-a100-tp1",
         trace=given.trace,
         too_long="drop",
@@ -73,12 +74,12 @@ def _methods(found: Comparison) -> str:
 
 def _by_load(hardware: str, count: int, seeds: int) -> None:
     """Print a table with a row per load: bound, reference and the best scheduler."""
-    scenario = build_scenario(DEFAULT_SCENARIO, hardware=hardware, num_requests=count)
+    scenario = build_scenario(OVERLOAD_SCENARIO, hardware=hardware, num_requests=count)
     capacity = find_capacity(scenario, [], [REFERENCE], seeds=1, num_requests=count, curve=(), tolerance=0.05)
     (rate,) = capacity.capacities[0].held
     rows = {}
     for load in LOADS:
-        loaded = build_scenario(DEFAULT_SCENARIO, hardware=hardware, num_requests=count, rate=load * rate)
+        loaded = build_scenario(OVERLOAD_SCENARIO, hardware=hardware, num_requests=count, rate=load * rate)
         found = compare(loaded, POLICIES, seeds=seeds, bound=True)
         means = {p: found.estimate(p, BOUNDED).value for p in found.policies}
         best = min((p for p in means if p not in found.clairvoyant), key=lambda p: means[p])

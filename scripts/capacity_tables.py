@@ -14,7 +14,8 @@ from typing import Any
 from kvgym.cli.console import interval, markdown_table, number
 from kvgym.experiments.capacity.finding import find_capacity
 from kvgym.experiments.capacity.result import Capacity, CapacityResult
-from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
+from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
 
 SLOS = {"lmsys": {"ttft": 1.0, "tbt": 0.2}, "azure": {"ttft": 10.0, "tbt": 0.5}}
 """SLOs in seconds by workload; Azure's prompts are 28 times as long, and no policy starts 99 % within a second."""
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _scenario(name: str, trace: str) -> Scenario:
     """Return the default scenario, with the lengths of a trace for ``"azure"``."""
-    base = load_scenario(DEFAULT_SCENARIO)
+    base = load_scenario(OVERLOAD_SCENARIO)
     workload: dict[str, Any] = {
         "name": "azure lengths",
         "arrivals": {"kind": "poisson", "rate": 1.0},

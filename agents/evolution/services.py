@@ -14,7 +14,8 @@ from kvgym.agents.evolution.capacity import sustained_rate
 from kvgym.agents.evolution.drawing import draw, extremes, generator, typical
 from kvgym.agents.runs.config import Part
 from kvgym.errors import ConfigError, shown
-from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
+from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
 from kvgym.routing import Router
 from kvgym.simulator.system import System
 from kvgym.workloads.limits import LengthLimits
@@ -45,7 +46,7 @@ class Family(Part):
 
     name: str = ""
     weight: float = Field(default=1.0, gt=0)
-    scenario: str = DEFAULT_SCENARIO
+    scenario: str = OVERLOAD_SCENARIO
     hardware: Any = None
     engine: Any = None
     batch_time: Any = None

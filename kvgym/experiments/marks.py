@@ -1,4 +1,4 @@
-"""Marks on results that need caution: exact lengths, overload and collapse, with the figures that they follow from.
+"""Marks on results that need caution: exact or predicted lengths, overload and collapse, with the figures that they follow from.
 
 Overload is found by the backlog, see :func:`backlog_growth`. The backlog of a quarter of the arrivals is the mean
 number of requests in the system, waiting or running, that its arrivals find. From the second to the last quarter it
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kvgym.experiments.runs import Played
 from kvgym.policy import AUTO, Policy
-from kvgym.runner import SimulationResult, observes_exact_lengths
+from kvgym.runner import SimulationResult, observes_exact_lengths, observes_predictions
 from kvgym.utils.hyperparameters import all_hyperparameters, given_hyperparameters
 from kvgym.utils.specs import spec_text
 from kvgym.workloads.table import RequestTable
@@ -56,12 +56,14 @@ class Mark:
 
 
 EXACT = Mark("exact_lengths", "†")
+PREDICTED = Mark("predicted_lengths", "§")
 OVERLOADED = Mark("overloaded", "‡")
 COLLAPSED = Mark("collapsed", "!")
 
 _TEXTS: Mapping[Mark, str] = {
     EXACT: "The predictions are exact: {} observed the true output lengths, which no server knows in advance. "
     "For predictions with errors: --predictions noisy:epsilon=0.5.",
+    PREDICTED: "Observed predicted output lengths, with errors: {}. Schedulers without the sign decide without them.",
     OVERLOADED: "Overload, requests pile up, in % of arrivals: {}. A longer run has larger means; kvgym capacity "
     "finds the rate that each policy sustains.",
     COLLAPSED: "Collapsed, more was repeated than done: {}.",
@@ -110,13 +112,17 @@ def measure_marks(result: SimulationResult) -> dict[str, float]:
     """Return the figures of marks, for :attr:`kvgym.experiments.runs.Run.measure`.
 
     Returns:
-        ``exact_lengths``: 1 if the policy observed the true output lengths as predictions, else 0. The figures of
+        ``exact_lengths``: 1 if the policy observed the true output lengths as predictions, else 0.
+        ``predicted_lengths``: 1 if it observed predictions. The figures of
         :func:`backlog_growth`, and ``queues``: 1 if the number of requests that wait for their first admission grows,
         too. With separate decode workers, which have queues of their own, it is 1 in any case. The last three
         are missing if there are too few requests, or all arrive at once.
     """
     arrival = result.table.arrival_time
-    found = {"exact_lengths": float(observes_exact_lengths(result.policy, result.table))}
+    found = {
+        "exact_lengths": float(observes_exact_lengths(result.policy, result.table)),
+        "predicted_lengths": float(observes_predictions(result.policy, result.table)),
+    }
     if len(arrival) < LEAST_REQUESTS or arrival[-1] == arrival[0]:
         return found
     growth, allowed = _growth(arrival, result.requests["start_time"])
@@ -139,8 +145,10 @@ def find_marks(runs: Sequence[Played]) -> tuple[Mark, ...]:
             mark, and one of them for each other mark.
     """
     ended = [played for played in runs if not played.record.error]
+    exact = any(played.measured.get("exact_lengths") for played in ended)
     found = {
-        EXACT: any(played.measured.get("exact_lengths") for played in ended),
+        EXACT: exact,
+        PREDICTED: not exact and any(played.measured.get("predicted_lengths") for played in ended),
         OVERLOADED: 2 * sum(grows(p.measured) and bool(p.measured["queues"]) for p in ended) > len(ended),
         COLLAPSED: any(collapsed(played) for played in ended),
     }

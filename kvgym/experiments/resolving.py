@@ -6,15 +6,29 @@ from typing import Any
 
 from kvgym.policy import AUTO, Policy
 from kvgym.routing import Router
-from kvgym.runner import known_to, system_info
+from kvgym.runner import PREDICTIONS, known_to, observes_predictions, system_info
 from kvgym.simulator.system import System
 from kvgym.utils.hyperparameters import all_hyperparameters, construct, given_hyperparameters
 from kvgym.utils.specs import spec_text
 from kvgym.utils.user_code import calling
 from kvgym.workloads.table import RequestTable
+from kvgym.workloads.workload import Workload
 
 _GIVEN = "_as_given"
 """Attribute of a resolved policy with the policy as given."""
+
+
+def requests_for(policy: Policy, table: RequestTable, workload: Workload) -> RequestTable:
+    """Return the requests of a workload as a policy gets them.
+
+    With ``only_needed``, see :class:`~kvgym.workloads.predictions.Predictor`, a policy that does not need predictions
+    gets none.
+    """
+    if not workload.spec.predictions.only_needed or policy.info.needs & PREDICTIONS:
+        return table
+    if not observes_predictions(policy, table):
+        return table
+    return table.replace(predicted_output_len=None, predicted_low=None, predicted_high=None, forecasts=None)
 
 
 def resolve_policy(policy: Policy, system: System, table: RequestTable) -> Policy:

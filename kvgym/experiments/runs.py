@@ -11,7 +11,7 @@ from typing import Any
 
 from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.execution import Executor
-from kvgym.experiments.resolving import resolve_policy
+from kvgym.experiments.resolving import requests_for, resolve_policy
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics import METRICS, compute_metrics, metric_names, worker_metrics
 from kvgym.policy import Policy, make_policy
@@ -189,6 +189,7 @@ class Player:
             # A copy: a policy that has run may hold objects that cannot be sent to another process.
             policy = make_policy(run.policy) if isinstance(run.policy, str) else copy.copy(run.policy)
             check_needs(policy, table)
+            table = requests_for(policy, table, workload)
             resolved = resolve_policy(policy, system, table)
             if resolved.label not in (
                 policy.label,

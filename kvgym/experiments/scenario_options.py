@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DEFAULT_SCENARIO = "a100-llama2-70b"
-"""The scenario used unless another is named."""
+DEFAULT_SCENARIO = "rush"
+"""The scenario of commands and comparisons unless another is named."""
+
+OVERLOAD_SCENARIO = "a100-llama2-70b"
+"""The scenario of trained agents, and of environments unless their id has another: several times what can be served."""
 
 SERVER_SCENARIO = "vllm-v1"
 """The scenario with the engine rules of a current server."""

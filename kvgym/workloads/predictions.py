@@ -32,8 +32,11 @@ class Predictor(Spec):
         renew_error: standard deviation σ of the logarithm of the error of the first renewal. The renewal after t of o
             tokens predicts t + (o - t) exp(σ z) with a standard normal z, rounded, at least t + 1.
         renew_decay: factor of σ from one renewal to the next.
+        only_needed: in runs of scenarios, only policies that need predictions observe them; those that use
+            predictions where requests carry them do without, see :func:`kvgym.runner.without_unneeded`.
     """
 
+    only_needed: bool = False
     renew_every: Tokens | None = None
     renew_error: float = Field(default=0.5, ge=0, le=10)
     renew_decay: float = Field(default=0.9, gt=0, le=1)

@@ -108,9 +108,9 @@ def many_runs(count: int, num_requests: int) -> dict[str, float]:
     """
     from kvgym import compare
     from kvgym.experiments.changes import build_scenario
-    from kvgym.experiments.scenario import DEFAULT_SCENARIO
+    from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
 
-    small = build_scenario(DEFAULT_SCENARIO, num_requests=num_requests)
+    small = build_scenario(OVERLOAD_SCENARIO, num_requests=num_requests)
     compare(small, ["fcfs"], seeds=2)  # load
     stages = Stages()
     for where, label in PARTS.items():

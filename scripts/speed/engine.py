@@ -21,7 +21,8 @@ import numpy as np
 from harness import AFFINE, command_line, time_runs, write_json
 from kvgym import RequestTable, System, load_hardware, make_batch_time, make_workload
 from kvgym.contract import textbook
-from kvgym.experiments.scenario import DEFAULT_SCENARIO, load_scenario
+from kvgym.experiments.scenario import load_scenario
+from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
 
 POLICIES = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta")
 TEXTBOOK: dict[str, Callable[..., Any]] = {name: getattr(textbook, name) for name in POLICIES}
@@ -97,7 +98,7 @@ def main() -> None:
         else (10_000, 1_000_000, 10_000)
     )
     hardware = load_hardware("llama2-70b-a100-tp2")
-    capacity = load_scenario(DEFAULT_SCENARIO).make_system().kv_capacity
+    capacity = load_scenario(OVERLOAD_SCENARIO).make_system().kv_capacity
     systems = {
         "affine": System(kv_capacity=capacity, batch_time=make_batch_time(AFFINE)),
         "profile": System(kv_capacity=capacity, batch_time=hardware.batch_time()),

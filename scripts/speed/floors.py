@@ -33,7 +33,8 @@ from harness import AFFINE, command_line, prepare, write_json
 from kvgym import RequestTable, System, make_batch_time, make_workload
 from kvgym.baselines.iteration_level import Sarathi
 from kvgym.batch_time.models.affine import AffineBatchTime
-from kvgym.experiments.scenario import DEFAULT_SCENARIO, load_scenario
+from kvgym.experiments.scenario import load_scenario
+from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.tables import GAP_BINS, GAP_MIN_EXPONENT, GAP_OCTAVES
 
@@ -215,7 +216,7 @@ def main() -> None:
     options = parser.parse_args()
     sizes = [(100, 2)] if options.smoke else [(10_000, options.repeats)]
     sizes += [(1_000_000, 5)] if options.million else []
-    capacity = load_scenario(DEFAULT_SCENARIO).make_system().kv_capacity
+    capacity = load_scenario(OVERLOAD_SCENARIO).make_system().kv_capacity
     system = System(kv_capacity=capacity, batch_time=make_batch_time(AFFINE))
     with tempfile.TemporaryDirectory() as folder:
         library = build(Path(folder))

@@ -71,7 +71,7 @@ def run(
     from kvgym.experiments.describing import titled
     from kvgym.experiments.marks import mark_notes, measure_marks
     from kvgym.experiments.notes import rule_notes
-    from kvgym.experiments.resolving import resolve_policy
+    from kvgym.experiments.resolving import requests_for, resolve_policy
     from kvgym.experiments.runs import Played, RunRecord
     from kvgym.export import vllm_bench
     from kvgym.export.records import check_format
@@ -97,6 +97,7 @@ def run(
     try:
         with progress_bar(1, progress):
             table = chosen.sample(source, seed, system.usable_capacity)
+            table = requests_for(made, table, source)
             made = resolve_policy(made, system, table)
             result = _simulate(
                 system,

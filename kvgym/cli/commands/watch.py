@@ -74,7 +74,7 @@ def _training(folder: Path) -> Source:
 def _run(options: ScenarioOptions, scenario: str, policy: str, seed: int, speed: float) -> Source:
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import label_of
-    from kvgym.experiments.resolving import resolve_policy
+    from kvgym.experiments.resolving import requests_for, resolve_policy
     from kvgym.policy import make_policy
     from kvgym.runner import check_needs
     from kvgym.watch.simulation import LiveRun
@@ -83,8 +83,10 @@ def _run(options: ScenarioOptions, scenario: str, policy: str, seed: int, speed:
     check_speed(speed)
     chosen = build_scenario(scenario, options).of_seed(seed)
     system, made = chosen.make_system(), make_policy(policy)
-    table = chosen.sample(chosen.make_workload(), seed, system.usable_capacity)
+    workload = chosen.make_workload()
+    table = chosen.sample(workload, seed, system.usable_capacity)
     check_needs(made, table)
+    table = requests_for(made, table, workload)
     made = resolve_policy(made, system, table)
     about = [chosen.heading, f"{len(table):,} requests of seed {seed}"]
     return LiveRun(

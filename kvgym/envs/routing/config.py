@@ -12,7 +12,8 @@ from kvgym.envs.routing.features import ROUTING_SETTINGS
 from kvgym.envs.scheduling.config import EnvConfig, check_names, episode_horizon, validated
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, shown
-from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, WorkerGroup
+from kvgym.experiments.scenario import Scenario, WorkerGroup
+from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
 from kvgym.policy import CompiledPolicy, make_policy
 from kvgym.simulator.system import System
 from kvgym.utils.reading import Description
@@ -64,7 +65,7 @@ class RoutingConfig(Description):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    scenario: str = DEFAULT_SCENARIO
+    scenario: str = OVERLOAD_SCENARIO
     workers: Annotated[int, Field(ge=2)] | tuple[WorkerGroup, ...] | None = None
     policy: str = "mc_sf"
     hardware: str | None = None

@@ -48,7 +48,8 @@ from kvgym.envs.scheduling.tables import (
     SETTINGS,
 )
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
-from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
+from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, BatchTimeModel, params_of
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE
 from kvgym.simulator.system import System
@@ -223,7 +224,7 @@ class EnvConfig(Description):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     action: str = "admit_count"
-    scenario: str = DEFAULT_SCENARIO
+    scenario: str = OVERLOAD_SCENARIO
     hardware: str | None = None
     engine: str | dict[str, Any] | None = None
     batch_time: dict[str, Any] | None = None
