@@ -11,15 +11,9 @@ from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.experiments.describing import describe_scenario, name_of
 from kvgym.experiments.disaggregation import link_settings, roles, split_workers
 from kvgym.experiments.scenario import Scenario, SystemSettings, load_scenario
-from kvgym.experiments.scenario_options import UNCHANGED, ScenarioOptions
+from kvgym.experiments.scenario_options import RULES, UNCHANGED, ScenarioOptions
 from kvgym.utils.specs import parse_spec
 from kvgym.workloads.workload import describe_workload
-
-RULES: dict[str, dict[str, Any]] = {
-    "engine": {"progress_on_evict": "recompute", "requeue": "front", "block_size": 16},
-    "paper": {"progress_on_evict": "lost", "requeue": "arrival", "block_size": 1},
-}
-"""Rules by name: ``engine``, as servers have them today, and ``paper``, of the MC-SF paper and its successors."""
 
 
 def build_scenario(

@@ -12,6 +12,7 @@ from kvgym.batch_time.deployments.load import hardware_label, load_hardware
 from kvgym.errors import KVGymError
 from kvgym.experiments.disaggregation import describe_roles
 from kvgym.experiments.scenario import Scenario, WorkerGroup
+from kvgym.experiments.scenario_options import RULES
 from kvgym.workloads.base import IntRange
 from kvgym.workloads.describing import describe_requests
 
@@ -94,9 +95,19 @@ def engine_line(*scenarios: Scenario) -> str:
     return " | ".join([*different[:_SHOWN], *more])
 
 
+def rules_of(scenario: Scenario) -> str:
+    """Return the rules of the engine in a few words: ``engine rules``, ``paper rules``, or what an eviction does."""
+    rules = scenario.system.model_dump()
+    for name, settings in RULES.items():
+        if settings.items() <= rules.items():
+            return f"{name} rules"
+    return f"an eviction: progress {rules['progress_on_evict']}, requeue {rules['requeue']}"
+
+
 def titled(heading: str, *scenarios: Scenario) -> str:
-    """Return the heading of a table, with engine and kernels in a second line."""
-    return "\n".join(filter(None, (heading, engine_line(*scenarios))))
+    """Return the heading of a table, with engine, kernels and rules in a second line."""
+    rules = " | ".join(dict.fromkeys(map(rules_of, scenarios)))
+    return f"{heading}\n{'; '.join(filter(None, (engine_line(*scenarios), rules)))}"
 
 
 def _of_groups(scenario: Scenario) -> str:

@@ -24,7 +24,8 @@ def requests_for(policy: Policy, table: RequestTable, workload: Workload) -> Req
     With ``only_needed``, see :class:`~kvgym.workloads.predictions.Predictor`, a policy that does not need predictions
     gets none.
     """
-    if not workload.spec.predictions.only_needed or policy.info.needs & PREDICTIONS:
+    predictor = workload.spec.predictions
+    if predictor is None or not predictor.only_needed or policy.info.needs & PREDICTIONS:
         return table
     if not observes_predictions(policy, table):
         return table

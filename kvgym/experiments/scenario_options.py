@@ -18,6 +18,12 @@ OVERLOAD_SCENARIO = "a100-llama2-70b"
 SERVER_SCENARIO = "vllm-v1"
 """The scenario with the engine rules of a current server."""
 
+RULES: dict[str, dict[str, Any]] = {
+    "engine": {"progress_on_evict": "recompute", "requeue": "front", "block_size": 16},
+    "paper": {"progress_on_evict": "lost", "requeue": "arrival", "block_size": 1},
+}
+"""Rules by name: ``engine``, as servers have them today, and ``paper``, of the MC-SF paper and its successors."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioOptions:
@@ -49,7 +55,7 @@ class ScenarioOptions:
         prefix_block: tokens per unit of the prefix cache, which is then on unless ``prefix_cache`` says otherwise.
         cache_rule: ``"fixed:tool=5"``, how long the prefix cache, which is then on likewise, keeps the KV of
             finished requests, see :mod:`kvgym.simulator.prefix.rules`.
-        rules: name of the engine's rules, see :data:`~kvgym.experiments.changes.RULES`; None = those of the scenario. A
+        rules: name of the engine's rules, see :data:`RULES`; None = those of the scenario. A
             roofline in place of other hardware has ``"engine"`` unless the scenario states its rules.
         workers: number of equal workers.
         prefill_workers: number of workers that process prompts only; with ``decode_workers``.

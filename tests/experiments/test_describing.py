@@ -62,7 +62,7 @@ def test_a_line_names_engine_and_kernels():
     base = load_scenario(BASE)
     usual = "engine vllm-2023: 9 ms per batch + 0.29 ms per request, 2023; kernels calibrated on A100 80GB"
     assert engine_line(base) == usual
-    assert titled("x", base) == f"x\n{usual}"
+    assert titled("x", base) == f"x\n{usual}; paper rules"
     own = base.override(engine={"base_ms": 5})
     assert engine_line(own) == "engine 5 ms per batch; kernels calibrated on A100 80GB"
     measured = base.override(hardware="model=llama3-8b,gpu=h100", engine=None)

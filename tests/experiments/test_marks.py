@@ -15,6 +15,7 @@ from kvgym.experiments.marks import (
     COLLAPSED,
     EXACT,
     OVERLOADED,
+    PREDICTED,
     find_marks,
     mark_notes,
     measure_marks,
@@ -66,7 +67,7 @@ def test_requests_that_arrive_at_once_or_are_few_are_not_judged():
         table=RequestTable.from_columns(arrival_time=[0.0] * 30, prompt_len=[1] * 30, output_len=[1] * 30),
         policy=make_policy("fcfs"),
     )
-    assert measure_marks(result) == {"exact_lengths": 0.0}
+    assert measure_marks(result) == {"exact_lengths": 0.0, "predicted_lengths": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -97,6 +98,14 @@ def test_exact_lengths():
         assert (observes_exact_lengths(policy, exact), observes_exact_lengths(policy, wrong)) == found, name
     ends = exact.replace(predicted_low=np.array([2, 5]))
     assert observes_exact_lengths(make_policy("mc_longest"), ends)
+
+
+def test_predicted_lengths():
+    assert find_marks([played({"exact_lengths": 0.0, "predicted_lengths": 1.0})]) == (PREDICTED,)
+    assert find_marks([played({"exact_lengths": 1.0, "predicted_lengths": 1.0})]) == (EXACT,)
+    assert mark_notes({"mc_sf": [[played({"predicted_lengths": 1.0})]]}, {"mc_sf": make_policy("mc_sf")}) == [
+        "§ Observed predicted output lengths, with errors: mc_sf. Schedulers without the sign decide without them."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -153,10 +162,11 @@ def test_comparisons_carry_marks(found, tmp_path):
     assert exact.hyperparameters["mc_sf"] == {"protection": 0.0, "overrun": "ignore", "strict": False}
     assert [row["marks"] for row in main_table(exact, "mc_sf")["rows"]] == [("† exact lengths",), ()]
     collapsing = "mc_sf:protection=0,overrun=ignore"
-    assert paper.marks[collapsing] == (OVERLOADED, COLLAPSED)
+    assert paper.marks[collapsing] == (PREDICTED, OVERLOADED, COLLAPSED)
     auto = "mc_sf:protection=0.15,overrun=extend"
-    assert paper.marks[auto] == (OVERLOADED,)
-    assert "try mc_sf:protection=0.15,overrun=extend" in paper.notes[1]
+    assert paper.marks[auto] == (PREDICTED, OVERLOADED)
+    assert paper.notes[0].startswith("§ Observed predicted output lengths, with errors: mc_sf:")
+    assert "try mc_sf:protection=0.15,overrun=extend" in paper.notes[2]
     assert paper.hyperparameters[auto] == {"protection": 0.15, "overrun": "extend", "strict": False}
     content = json.loads((paper.save(tmp_path) / "summary.json").read_text())
     assert content["marks"][collapsing] == ["overloaded", "collapsed"]

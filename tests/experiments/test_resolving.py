@@ -3,13 +3,15 @@
 import pytest
 
 from kvgym.batch_time import load_hardware
+from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import compare, label_of
-from kvgym.experiments.resolving import resolve_policy
+from kvgym.experiments.resolving import requests_for, resolve_policy
 from kvgym.experiments.scenario import load_scenario
 from kvgym.policy import make_policy
 from kvgym.simulator.system import System, Worker
 from kvgym.utils.hyperparameters import all_hyperparameters
 from kvgym.workloads.table import RequestTable
+from kvgym.workloads.workload import make_workload
 
 TABLE = RequestTable.from_columns(arrival_time=[0], prompt_len=[5], output_len=[5])
 
@@ -65,3 +67,30 @@ def test_a_comparison_names_the_values_and_repeats_by_its_labels() -> None:
     assert latency[0] == latency[1]
     small = compare(chosen, ["vllm_v1:max_num_batched_tokens=64"], seeds=1)
     assert small.runs[0].metrics["e2e_latency_mean"] != latency[0]
+
+
+@pytest.mark.parametrize("only_needed", [False, True])
+def test_predictions_only_for_policies_that_need_them(only_needed):
+    workload = make_workload(
+        {"preset": "lmsys", "num_requests": 30, "rate": 2.0,
+         "predictions": {"kind": "interval", "epsilon": 0.5, "point": "middle", "only_needed": only_needed}}
+    )  # fmt: skip
+    table = workload.sample(0)
+    for name in ("mc_sf", "a_min", "fcfs"):  # need a length, need an interval, know neither
+        assert requests_for(make_policy(name), table, workload) is table
+    without = requests_for(make_policy("ranked"), table, workload)  # uses both where they exist
+    assert (without is table) != only_needed
+    assert (without.predicted_output_len is None) == (without.predicted_low is None) == only_needed
+
+
+def test_a_comparison_withholds_predictions_that_are_not_needed():
+    changes = {"num_requests": 200, "rate": 30.0}
+    offered = compare(build_scenario("rush", **changes), ["ranked", "mc_sf"], seeds=1)
+    without = compare(build_scenario("rush", **changes, predictions="none"), ["ranked"], seeds=1)
+    shown = compare(build_scenario("rush", **changes, predictions="rank:tau=0.56"), ["ranked"], seeds=1)
+
+    def latency(comparison):
+        return comparison.estimate("ranked", "e2e_latency_mean").value
+
+    assert latency(offered) == latency(without) != latency(shown)
+    assert [offered.signs(label)[:1] for label in offered.policies] == ["", "§"]

@@ -7,6 +7,7 @@ import pytest
 from kvgym.errors import ConfigError, KVGymError, UnknownNameError
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario, scenario_names
+from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
 from kvgym.policy import make_policy
 
 ROOFLINE = "roofline:model=qwen3-8b,gpu=l4"
@@ -24,14 +25,16 @@ def test_every_scenario_can_be_set_up(name):
     assert Scenario.model_validate_json(scenario.model_dump_json()) == scenario
 
 
-def test_the_default_scenario_is_the_papers():
-    scenario = load_scenario(DEFAULT_SCENARIO)
+@pytest.mark.parametrize(
+    ("name", "rate", "requests"), [(DEFAULT_SCENARIO, 8, 2000), (OVERLOAD_SCENARIO, 50, 1000)]
+)
+def test_the_default_scenarios_are_of_the_papers_hardware(name, rate, requests):
+    scenario = load_scenario(name)
     assert next(iter(scenario_names())) == DEFAULT_SCENARIO
     assert scenario.make_system().kv_capacity == 16_492
     workload = scenario.make_workload()
-    assert workload.mean_rate == 50
-    assert len(workload.sample(0)) == 1000
-    assert len(scenario.policies) == 7
+    assert workload.mean_rate == rate
+    assert len(workload.sample(0)) == requests
     assert {"sarathi", "vllm_v1"} <= set(scenario.policies)  # schedulers in production use
 
 
@@ -81,7 +84,7 @@ def test_your_own_scenario(tmp_path):
     system = scenario.make_system()
     assert (system.horizon, system.first_token, system.progress_on_evict) == (99, "uncounted", "kept")
     assert (system.block_size, system.kv_capacity, system.usable_capacity) == (16, 500, 496)
-    assert load_scenario(DEFAULT_SCENARIO).make_system().block_size == 1
+    assert load_scenario(OVERLOAD_SCENARIO).make_system().block_size == 1
     with pytest.raises(KVGymError):
         scenario.override(seeds=0)
 
