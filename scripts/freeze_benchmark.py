@@ -2,6 +2,7 @@
 
 python scripts/freeze_benchmark.py                      # the current suite, about ten minutes
 python scripts/freeze_benchmark.py --traces FOLDER      # with the tasks that need a trace
+python scripts/freeze_benchmark.py --standings docs/benchmark  # only the scores of the published table
 python scripts/freeze_benchmark.py --table              # print the table of docs/benchmark-suite.md, compute nothing
 
 The tasks, with role, metric and plain rule, are those of the suite's file; a new task needs only these and its
@@ -21,6 +22,7 @@ import numpy as np
 from kvgym.agents.library import agent_names, is_router, load_agent, load_model, load_router
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.baselines.routing.weighted import WEIGHTS as ROUTING_WEIGHTS
+from kvgym.benchmark.leaderboard import read_results, standings
 from kvgym.benchmark.tasks import SUITE, Suite, Task, load_suite, suite_file
 from kvgym.envs.scheduling.actions.priority import HIGHEST
 from kvgym.errors import KVGymError
@@ -57,10 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tasks", default="", help="comma-separated; the others stay (default: all)")
     parser.add_argument("--draws", type=int, default=DRAWS, help="weights drawn for each seed")
     parser.add_argument("--table", action="store_true", help="print the table of tasks and compute nothing")
+    parser.add_argument(
+        "--standings", type=Path, help="folder of results: write their scores, compute nothing"
+    )
     given = parser.parse_args(arguments)
     suite = load_suite(given.suite)
     if given.table:
         print(table(suite))
+        return 0
+    if given.standings is not None:
+        suite = suite.model_copy(update={"standings": standings(read_results(given.standings))})
+        write_text(suite_file(suite.name), text_of(suite, suite.tasks))
         return 0
     chosen = set(filter(None, given.tasks.split(","))) or {task.name for task in suite.tasks}
     tasks = list(suite.tasks)
@@ -255,9 +264,8 @@ def text_of(suite: Suite, tasks: Sequence[Task]) -> str:
         "# Written by scripts/freeze_benchmark.py: hashes, values of the plain rule and of the reference by test seed\n"
         "# (smaller is better), and headroom in the metric. Results count only for these hashes.\n"
     )
-    return head + yaml.safe_dump(
-        {"summary": suite.summary, "tasks": fields}, sort_keys=False, width=118, default_flow_style=None
-    )
+    content = {"summary": suite.summary, "tasks": fields, "standings": suite.standings}
+    return head + yaml.safe_dump(content, sort_keys=False, width=118, default_flow_style=None)
 
 
 def table(suite: Suite) -> str:

@@ -50,6 +50,37 @@ def leaderboard(results: Sequence[BenchmarkResult]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def standings(results: Sequence[BenchmarkResult]) -> dict[str, dict[str, float]]:
+    """Return the scores of entries by role, best first, rounded as the table prints them."""
+    return {
+        role: {result.name: float(_number(score, 3)) for result, score in _ranked(entered)}
+        for role in TITLES
+        if (entered := [result for result in results if result.role == role])
+    }
+
+
+def place_of(result: BenchmarkResult) -> str:
+    """Return the score of an entry, its rank in the published table, and its neighbours.
+
+    "" if the table has no entry for the role, or tasks are missing, so that scores cannot be compared. Tasks whose
+    trace is not at hand may be missing.
+    """
+    suite = load_suite(result.suite)
+    tasks = {task.name for task in suite.tasks if task.role == result.role and task.needs is None}
+    others = [each for each in suite.standings.get(result.role, {}).items() if each[0] != result.name]
+    if not others or tasks - result.values.keys():
+        return ""
+    score = pooled(result.scores())
+    place = sum(each > score for _, each in others)
+    above, below = (
+        f"{others[k][0]} ({others[k][1]:.3f})" if 0 <= k < len(others) else "" for k in (place - 1, place)
+    )
+    between = (
+        f"between {above} and {below}" if above and below else f"below {above}" if above else f"above {below}"
+    )
+    return f"{score:.3f}, rank {place + 1} of {len(others) + 1} {TITLES[result.role].lower()}, {between}"
+
+
 def _ranked(results: Sequence[BenchmarkResult]) -> list[tuple[BenchmarkResult, float]]:
     found = [(result, pooled(result.scores())) for result in results]
     return sorted(found, key=lambda each: (-each[1], each[0].name))

@@ -164,6 +164,7 @@ class Suite(Description):
         name: name of the suite.
         summary: one line.
         tasks: the tasks.
+        standings: by role, the score of each entry of the published table.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -171,6 +172,7 @@ class Suite(Description):
     name: str
     summary: str = ""
     tasks: tuple[Task, ...]
+    standings: dict[str, dict[str, float]] = {}
 
     def task(self, name: str) -> Task:
         """Return a task by name.

@@ -69,7 +69,7 @@ def benchmark(
     an entry.
     """
     from kvgym.benchmark.entries import load_entry
-    from kvgym.benchmark.leaderboard import leaderboard, read_results
+    from kvgym.benchmark.leaderboard import leaderboard, place_of, read_results
     from kvgym.benchmark.running import run_benchmark
     from kvgym.benchmark.tasks import SUITE
     from kvgym.utils.files import write_text
@@ -95,6 +95,8 @@ def benchmark(
     for found, path in results:
         scores = ", ".join(f"{task} {each.mean():.2f}" for task, each in found.scores().items())
         console.print_line(f"{found.name}: {scores}")
+        if place := place_of(found):
+            console.print_line(f"{found.name}: {place}")
         for task, error in found.errors.items():
             console.print_line(f"note: {found.name}, {task}: {error}")
         console.print_line(f"results: {path}")
