@@ -8,10 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvgym.agents.evolution.objective import improvement
 from kvgym.agents.runs.checkpoints import checkpoints, latest_checkpoint
 from kvgym.agents.runs.config import read_run_config
 from kvgym.errors import ConfigError, shown
+from kvgym.metrics import metric_info
 from kvgym.utils.files import whole_file
 from kvgym.utils.reading import read_text
 
@@ -51,12 +55,13 @@ def _curve(folder: Path, config: Any, rows: list[dict[str, str]]) -> dict[str, A
     found = {"folder": folder.name, "training": config.name, "seed": config.seed, "rows": len(rows)}
     if "held_out" in rows[0]:
         return {
-            **found, "x_label": "CPU minutes", "y_label": "better on held-out services (%)",
+            **found, "higher_is_better": True, "x_label": "CPU minutes", "y_label": "better on held-out services (%)",
             "x": [float(row["cpu_seconds"]) / 60 for row in rows],
             "y": [improvement(float(row["best"]), config.metric) for row in rows],
             "length": int(rows[-1]["generation"]), "unit": "generations",
         }  # fmt: skip
     metric = config.evaluation.metric
+    found["higher_is_better"] = not metric_info(metric).lower_is_better
     if "updates" in rows[0]:
         return {
             **found, "baselines": _baselines(folder, metric), "x_label": "CPU minutes", "y_label": metric,
@@ -80,7 +85,9 @@ def _baselines(folder: Path, metric: str) -> dict[str, float]:
 
 
 def draw_curves(curves: Sequence[Mapping[str, Any]], figure: Path) -> None:
-    """Draw curves, a panel per training configuration, a line per seed.
+    """Draw curves, a panel per training configuration, a colour per seed.
+
+    Points are evaluations and lines the best so far; dashed lines are the baselines to beat on the same requests.
 
     Raises:
         ConfigError: there are no curves, or Matplotlib is not installed.
@@ -94,22 +101,33 @@ def draw_curves(curves: Sequence[Mapping[str, Any]], figure: Path) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot as plt
 
-    from kvgym.report.style import DASHES, GRID
+    from kvgym.report.style import DASHES, INK, PALETTE, styled
 
-    names = list(dict.fromkeys(curve["training"] for curve in curves))
-    fig, axes = plt.subplots(
-        1, len(names), figsize=(4.2 * len(names), 3.2), squeeze=False, layout="constrained"
-    )
-    for axis, name in zip(axes[0], names, strict=True):
-        for curve in (curve for curve in curves if curve["training"] == name):
-            axis.plot(curve["x"], curve["y"], linewidth=1.2, label=f"training seed {curve['seed']}")
-            axis.set(title=name, xlabel=curve["x_label"], ylabel=curve["y_label"])
-        rivals = {
-            label: y for c in curves if c["training"] == name for label, y in c.get("baselines", {}).items()
-        }
-        for (label, value), dashes in zip(rivals.items(), itertools.cycle(DASHES[1:])):
-            axis.axhline(value, color=GRID, linewidth=1.0, linestyle=dashes, label=label)
-        axis.legend(fontsize=7)
-    with whole_file(figure) as place:
-        fig.savefig(place, dpi=130)
-    plt.close(fig)
+    @styled
+    def draw() -> None:
+        names = list(dict.fromkeys(curve["training"] for curve in curves))
+        fig, axes = plt.subplots(
+            1, len(names), figsize=(5.6 * len(names), 3.6), squeeze=False, layout="constrained"
+        )
+        for axis, name in zip(axes[0], names, strict=True):
+            panel = [curve for curve in curves if curve["training"] == name]
+            for curve, colour in zip(panel, itertools.cycle(PALETTE)):
+                label = f"training seed {curve['seed']}, best so far"
+                axis.plot(curve["x"], curve["y"], "o", color=colour, markersize=2.5, alpha=0.5)
+                axis.step(curve["x"], best_so_far(curve), where="post", color=colour, label=label)
+                axis.set(title=name, xlabel=curve["x_label"], ylabel=curve["y_label"])
+            rivals = {label: y for curve in panel for label, y in curve.get("baselines", {}).items()}
+            for (label, value), dashes in zip(rivals.items(), itertools.cycle(DASHES[1:])):
+                axis.axhline(value, color=INK, linewidth=1.0, linestyle=dashes, label=label)
+            axis.legend(fontsize=8)
+        with whole_file(figure) as place:
+            fig.savefig(place, dpi=130)
+        plt.close(fig)
+
+    draw()
+
+
+def best_so_far(curve: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Return the best evaluation up to each one, float64 (n,); NaN before the first that succeeds."""
+    best = np.fmax if curve["higher_is_better"] else np.fmin
+    return np.asarray(best.accumulate(np.asarray(curve["y"], np.float64)))
