@@ -172,7 +172,7 @@ class Suite(Description):
     name: str
     summary: str = ""
     tasks: tuple[Task, ...]
-    standings: dict[str, dict[str, float]] = {}
+    standings: dict[str, dict[str, float]] = Field(default_factory=dict)
 
     def task(self, name: str) -> Task:
         """Return a task by name.

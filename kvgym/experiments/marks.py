@@ -1,4 +1,4 @@
-"""Marks on results that need caution: exact or predicted lengths, overload, collapse, and the figures that they follow from.
+"""Marks on results that need caution: exact or predicted lengths, overload and collapse, with the figures behind them.
 
 Overload is found by the backlog, see :func:`backlog_growth`. The backlog of a quarter of the arrivals is the mean
 number of requests in the system, waiting or running, that its arrivals find. From the second to the last quarter it
