@@ -68,6 +68,7 @@ def serve(policy: str, count: int, batch_time: dict[str, float]) -> dict[str, An
         settings = {
             "policy": policy,
             "predictions": "requests",
+            "trust_requests": True,
             "batch_time": {"kind": "affine", **batch_time},
         }
         engine = LLM(

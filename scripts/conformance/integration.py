@@ -48,6 +48,9 @@ CLASSES = (ClassStatistics("chat", 8.0, 12.0, 12.0), ClassStatistics("code", 4.0
 PREDICTED = ("predicted", "low", "high", "class_id")
 """Columns of a workload beside those of its case."""
 
+PATIENCE = 3600.0
+"""Seconds of simulated time for which a policy may start nothing: as long as the integration allows."""
+
 OWN = "vllm_v1 against vLLM's own scheduler"
 """The comparison of ``vllm_v1`` inside vLLM with the scheduler that it follows, with random options."""
 
@@ -96,7 +99,7 @@ class Workload:
         above = all(p >= o for p, o in zip(longest, self.case.output, strict=True))
         return {
             "policy": policy, "predictions": f"{__name__}:prediction_of", "upper_bounds": above,
-            "classes": classes, "ttft_slo": 0.5, "tbt_slo": 0.05,
+            "classes": classes, "ttft_slo": 0.5, "tbt_slo": 0.05, "trust_requests": True, "patience": PATIENCE,
         }  # fmt: skip
 
     def extras(self) -> list[dict[str, Any]]:
@@ -232,7 +235,11 @@ def compare_own(engine: Engine, seeds: Sequence[int]) -> tuple[Count, list[str]]
     for seed in seeds:
         case = vllm_engine.draw_case(seed, options=True)
         theirs = engine.play(case)
-        settings = {"policy": "vllm_v1", "hyperparameters": case.settings | {"engine_version": "0.33"}}
+        settings = {
+            "policy": "vllm_v1",
+            "hyperparameters": case.settings | {"engine_version": "0.33"},
+            "patience": PATIENCE,
+        }
         limits = LIMITS | {name: case.settings[name] for name in ("max_num_seqs", "policy")}
         ours, scheduler = engine.play_policy(
             replace(case, settings=limits), settings, [{} for _ in case.arrival]

@@ -60,7 +60,7 @@ class Engine(vllm_engine.Engine):
             ),
             block_size=case.block_size,
         )
-        made.now, made._origin = (lambda: 0.0), 0.0
+        made.now, made.wall, made._origin = (lambda: 0.0), (lambda: 0.0), 0.0
         made._build()
         return made
 
@@ -92,7 +92,7 @@ class Engine(vllm_engine.Engine):
         steps: list[Step] = []
         first, finish = [float("nan")] * count, [float("nan")] * count
         clock, coming, preempted, idle = 0.0, 0, (), 0
-        scheduler.now = lambda: clock
+        scheduler.now = scheduler.wall = lambda: clock
         under_way: deque[Any] = deque()
         while coming < count or scheduler.requests:
             if not scheduler.requests:

@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         engine = Engine(folder, options.version)
         whole, _ = timed(engine._make_scheduler(case), case, lambda i: engine._make_request(case, i))
         print(f"vLLM's own rule: schedule() {1e6 * whole:.0f} µs at {options.running} running requests")
-        settings = {"predictions": "requests"}
+        settings = {"predictions": "requests", "trust_requests": True}
         carried = {"predicted_len": OUTPUT}
         for policy in options.policy or POLICIES:
             scheduler = engine.make_scheduler(case, settings | {"policy": policy})

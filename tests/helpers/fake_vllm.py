@@ -163,6 +163,7 @@ def configuration(settings, *, blocks=100, block_size=1, budget=1000, seqs=64, a
     scheduler = {
         "max_num_seqs": seqs, "max_num_batched_tokens": budget, "enable_chunked_prefill": True,
         "long_prefill_token_threshold": 0, "prefill_schedule_interval": 1, "async_scheduling": asynchronous,
+        "policy": "fcfs",
     }  # fmt: skip
     model = {
         "is_encoder_decoder": False,

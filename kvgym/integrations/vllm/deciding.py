@@ -3,7 +3,8 @@
 vLLM's own ``schedule()`` does all bookkeeping. Before it is called, the mixin preempts the requests that the policy
 evicts, replaces the waiting queue by the requests that it admits, and limits the tokens of those that run in part; what
 vLLM keeps free for its own rule is lifted for that call. Whatever fails, vLLM's own rule decides that step, and the
-tables that the policy sees are built again from vLLM's state.
+tables that the policy sees are built again from vLLM's state. A policy that starts nothing for too long loses the
+requests that it keeps waiting to vLLM's own rule.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from kvgym.errors import ConfigError, cut
+from kvgym.errors import ConfigError, LivelockError, cut, printable, shown
 from kvgym.integrations.vllm.mirror import Mirror, Place, Plan
 from kvgym.integrations.vllm.settings import PREDICTIONS, RowReader, choose_policy, read_settings
 from kvgym.simulator.tables import RUN, WAIT
@@ -73,9 +74,11 @@ class Deciding:
 
     Attributes:
         queue_class: vLLM's queue in order of arrival.
-        now: returns the time, seconds; arrival times of vLLM's requests are on the same clock.
+        now: returns the time, seconds; it never goes back.
+        wall: returns the time on the clock of vLLM's arrival times, seconds; it may be set.
         decisions: number of steps that the policy has decided.
-        own_rule: number of steps that vLLM's own rule has decided because the policy could not, by reason.
+        own_rule: number of times that vLLM's own rule has decided because the policy could not, by reason.
+        wrong_fields: number of requests with a wrong value, by field.
         resting_until: time until which the policy has decided to run no batch; -inf = it has not.
         rest_ends_early: whether an arrival ends that rest.
     """
@@ -103,15 +106,24 @@ class Deciding:
             underestimates=frozenset() if settings.upper_bounds else PREDICTIONS,
             seed=settings.seed_sequence(),
         )
-        self._reader = RowReader(settings, self._policy.info.needs, self._needs, it.max_model_len)
-        self.now: Callable[[], float] = time.time
-        self.decisions, self.own_rule = 0, Counter[str]()
+        self._reader = RowReader(
+            settings, self._policy.info.needs, self._needs, it.max_model_len,
+            settings.trust_requests or it.scheduler_config.policy == "priority", self._note_wrong_field,
+        )  # fmt: skip
+        self.now: Callable[[], float] = time.monotonic
+        self.wall: Callable[[], float] = time.time
+        self.decisions, self.own_rule, self.wrong_fields = 0, Counter[str](), Counter[str]()
         self.resting_until, self.rest_ends_early = -math.inf, False
         self._origin = self.now()
+        self._patience = self._usual_patience = settings.patience
+        self._idle_since: float | None = (
+            None  # time of the first step without a batch since the last with one
+        )
         self._stale = False  # whether the tables must be built again
-        self._arrived: list[Any] = []  # not yet in the tables
-        self._gone: list[tuple[Any, bool]] = []  # ended since the last decision, and whether aborted
-        self._foreign: set[str] = set()  # requests that the policy cannot see
+        self._arrivals: dict[str, float] = {}  # of the requests in the server, on the clock of now
+        self._arrived: dict[str, Any] = {}  # not yet in the tables
+        self._gone: list[tuple[int, bool]] = []  # rows that have ended since then, and whether aborted
+        self._foreign: set[str] = set()  # requests that vLLM's own rule serves
         self._ends: deque[float | None] = deque()  # predicted ends of the batches under way
         self._limits: dict[str, int] = {}
         self._build()
@@ -128,9 +140,11 @@ class Deciding:
         known = request.request_id in it.requests
         super().add_request(request)  # type: ignore[misc]
         if not known:
+            name = request.request_id
             if request.resumable or request.mm_features or request.pooling_params is not None:
-                self._foreign.add(request.request_id)
-            self._arrived.append(request)
+                self._foreign.add(name)
+            self._arrivals[name] = request.arrival_time + (self.now() - self.wall())
+            self._arrived[name] = request
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Note when the batch ended, and process its output."""
@@ -144,8 +158,18 @@ class Deciding:
 
     def _free_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Note that a request has ended, and free it."""
-        self._gone.append((request, request.status.name == "FINISHED_ABORTED"))
-        self._foreign.discard(request.request_id)
+        name = request.request_id
+        self._foreign.discard(name)
+        self._arrivals.pop(name, None)
+        self._arrived.pop(name, None)
+        row = self._rows.pop(name, None)
+        if row is not None:
+            self._known[row] = None
+            self._gone.append((row, request.status.name == "FINISHED_ABORTED"))
+            if request in self._order:
+                self._order.remove(request)
+        if not self._rows:
+            self._idle_since = None
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
@@ -158,6 +182,12 @@ class Deciding:
             output = self._carry_out(plan, throttle_prefills)
         if output.total_num_scheduled_tokens > 0:
             self._ends.append(None if self._stale else self._mirror.batch_end)
+            if plan is not None:
+                self._patience = self._usual_patience
+        if plan is None or self._ends or not self._rows:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = self.now()
         return output
 
     # ------------------------------------------------------------ the decision
@@ -170,45 +200,74 @@ class Deciding:
         it: Any = self
         if self._foreign or it._pause_state.name != "UNPAUSED":
             return None
+        idle = -1.0 if self._idle_since is None else self.now() - self._idle_since
+        in_vain = self._stale  # the last decision could not be carried out
         try:
             if not self._update() and self.now() < self.resting_until:
-                return Plan(RUN, [], [], [], dict.fromkeys(self._mirror.running.tolist(), 0), 0, 0)
-            mirror = self._mirror
-            plan = mirror.decide()
-            self.rest_ends_early = plan.act == WAIT
-            mirror.apply(plan)
+                plan = Plan(RUN, [], [], [], dict.fromkeys(self._mirror.running.tolist(), 0), 0, 0)
+            else:
+                plan = self._ask()
+        except LivelockError as error:
+            self._overrule(type(error).__name__, str(error))
+            return None
         except Exception as error:  # whatever a policy does, the server goes on
             self._failed(type(error).__name__, str(error))
             return None
+        if idle >= self._patience and (in_vain or not plan.tokens):
+            self._overrule("NoBatch", f"no batch ran for {idle:.1f} s while requests wait")
+            return None
+        return plan
+
+    def _ask(self) -> Plan:
+        """Let the policy decide, and execute the decision in the tables."""
+        mirror = self._mirror
+        plan = mirror.decide()
+        self.rest_ends_early = plan.act == WAIT
+        mirror.apply(plan)
         self.decisions += 1
         self.resting_until = self._origin + mirror.clock if plan.tokens == 0 else -math.inf
         return plan
 
-    def _failed(self, reason: str, text: str) -> None:
-        """Count a step that the policy could not decide; log the first, the tenth, the hundredth … of a kind."""
+    def _overrule(self, reason: str, text: str) -> None:
+        """Leave the requests in the server to vLLM's own rule, as the policy makes no progress with them.
+
+        Until it has run a batch again, it may not keep others waiting either.
+        """
+        it: Any = self
+        self._patience = 0.0
+        self._foreign.update(it.requests)
+        self._failed(reason, text, "decides until these requests have left")
+
+    def _failed(self, reason: str, text: str, consequence: str = "decides this step") -> None:
+        """Count what the policy could not decide, and log it."""
         self._stale = True
-        self.own_rule[reason] += 1
-        count = self.own_rule[reason]
+        self._warn(self.own_rule, reason, f"{reason}: {text}", f"vLLM's own rule {consequence}")
+
+    def _note_wrong_field(self, field: str, request: Any, error: Exception) -> None:
+        """Count a request with a wrong value, and log it."""
+        text = f"request {shown(request.request_id)}: {type(error).__name__}: {error}"
+        self._warn(self.wrong_fields, field, text, f"it counts as one without {field}")
+
+    def _warn(self, counts: Counter[str], kind: str, text: str, consequence: str) -> None:
+        """Count an event; log the first, the tenth, the hundredth … of a kind, each in one line."""
+        counts[kind] += 1
+        count = counts[kind]
         if count == 10 ** (len(str(count)) - 1):
             often = "" if count == 1 else f" ({count} times so far)"
-            logger.warning(
-                "kvgym: %s: %s; vLLM's own rule decides this step%s", reason, cut(text, 300), often
-            )
+            line = " ".join(printable(text).split())  # the text may be of users, and must not forge lines
+            logger.warning("kvgym: %s; %s%s", cut(line, 300), consequence, often)
 
     def _update(self) -> bool:
         """Bring the tables up to date; return whether requests have come or gone."""
         it: Any = self
         mirror, changed = self._mirror, bool(self._gone)
-        for request, aborted in self._gone:
-            row = self._rows.pop(request.request_id, None)
-            if row is not None:
+        if not self._stale:
+            for row, aborted in self._gone:
                 mirror.end(row, aborted)
-            if request in self._order:
-                self._order.remove(request)
         self._gone.clear()
-        waiting = [r for r in self._arrived if not r.is_finished()]
-        self._arrived = [r for r in waiting if self._is_blocked(r)]
-        fresh = [r for r in waiting if r not in self._arrived] if self._arrived else waiting
+        fresh = [r for r in self._arrived.values() if not self._is_blocked(r)]
+        for request in fresh:
+            del self._arrived[request.request_id]
         if self._stale or it.running != self._order or mirror.used + len(fresh) > len(mirror.requests):
             self._build()
             changed, fresh = True, []
@@ -228,31 +287,19 @@ class Deciding:
         blocked = it._is_blocked_waiting_status(request.status)
         return blocked and not it._handle_blocked_waiting_request(request)
 
-    def _enter(self, mirror: Mirror, request: Any, now: float) -> int:
+    def _enter(self, mirror: Mirror, request: Any, now: float) -> None:
         """Add a request to the tables."""
-        reader = self._reader
-        try:
-            fields = reader.row(request)
-        except (
-            Exception
-        ) as error:  # the request's fields are users' input, and predictions may be users' code
-            logger.warning(
-                "kvgym: request %s: %s: %s; it is treated as one without these fields",
-                request.request_id, type(error).__name__, cut(str(error), 300),
-            )  # fmt: skip
-            fields = reader.plain_row(request)
-        arrival = min(request.arrival_time - self._origin, now)
-        i = mirror.arrive(reader.limit(request), arrival_time=arrival, **fields)
-        self._rows[request.request_id] = i
+        reader, name = self._reader, request.request_id
+        arrival = min(max(0.0, self._arrivals[name] - self._origin), now)
+        self._rows[name] = mirror.arrive(reader.limit(request), arrival_time=arrival, **reader.row(request))
         self._known.append(request)
-        return i
 
     def _build(self) -> None:
         """Build the tables from vLLM's state."""
         it: Any = self
         waiting = [r for r in it.waiting if not it._is_blocked_waiting_status(r.status)]
-        requests = sorted([*it.running, *waiting], key=lambda r: r.arrival_time)
-        self._known: list[Any] = []  # requests by row
+        requests = sorted([*it.running, *waiting], key=lambda r: self._arrivals[r.request_id])
+        self._known: list[Any] = []  # requests by row, None for those that have ended
         self._rows: dict[str, int] = {}  # and rows by request
         mirror = Mirror(self._place, self._policy, self._needs, max(LEAST_ROWS, 4 * len(requests)))
         now = self._time()

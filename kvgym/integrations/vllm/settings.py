@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import math
@@ -13,10 +14,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvgym.batch_time import BatchTimeModel, load_hardware, make_batch_time
-from kvgym.errors import ConfigError, shown
+from kvgym.errors import ConfigError, shown, some
 from kvgym.policy import Policy, make_policy
 from kvgym.utils.reading import mapping, parse_json, validate_fields
 from kvgym.utils.seeding import stream_seed
+from kvgym.utils.user_code import calling
 from kvgym.workloads.classes import ClassStatistics
 
 KEY = "kvgym"
@@ -27,6 +29,22 @@ VARIABLE = "KVGYM_VLLM"
 
 PREDICTIONS = frozenset({"predicted_length", "length_interval"})
 """Needs of policies that are predictions."""
+
+_PREDICT = "set predictions to max_tokens, module:function, or requests (with trust_requests)"
+_CLASSES = "set classes, and trust_requests if there is more than one"
+_NEVER = dict.fromkeys(
+    ("length_distribution", "renewed_length", "client", "features", "session"),
+    "no request of vLLM carries it; choose another policy",
+) | {"true_length": "no server knows it; choose another policy"}
+REMEDIES = {
+    "predicted_length": _PREDICT,
+    "length_interval": _PREDICT,
+    "class": _CLASSES,
+    "class_rates": _CLASSES,
+    "slo": "set ttft_slo or tbt_slo",
+    **_NEVER,
+}
+"""What to do about each need of policies that the settings do not fulfil."""
 
 Predictor = Callable[[Any], Any]
 """Maps a request of vLLM to its predicted output tokens, to (low, high), (low, expected, high), or None = unknown."""
@@ -61,6 +79,9 @@ class Settings(BaseModel):
         classes: classes of requests; a request names its class as ``class`` in ``extra_args``, else it has the first.
         ttft_slo: seconds to the first token for requests without a ``ttft_slo`` in ``extra_args``; None = none.
         tbt_slo: the same between tokens, ``tbt_slo``.
+        trust_requests: whether the claims of requests count: all of ``extra_args``, and their priorities. Where users
+            send requests, one that claims a short output or a tight objective passes all others.
+        patience: seconds for which the policy may start nothing while requests wait; then vLLM's own rule serves these.
         seed: seed of the policy.
     """
 
@@ -76,6 +97,8 @@ class Settings(BaseModel):
     classes: list[RequestClass] = Field(default_factory=list)
     ttft_slo: float | None = Field(default=None, gt=0)
     tbt_slo: float | None = Field(default=None, gt=0)
+    trust_requests: bool = False
+    patience: float = Field(default=10.0, gt=0, le=3600)
     seed: int = Field(default=0, ge=0)
 
     def make_batch_time(self) -> BatchTimeModel:
@@ -147,7 +170,8 @@ def limit_as_prediction(request: Any) -> Any:
 
 def extra_args(request: Any) -> Mapping[str, Any]:
     """Return the ``extra_args`` of a request of vLLM (``vllm_xargs`` of its API)."""
-    return getattr(request.sampling_params, "extra_args", None) or {}
+    carried = getattr(request.sampling_params, "extra_args", None)
+    return carried if isinstance(carried, Mapping) else {}
 
 
 def read_settings(additional: Any) -> Settings:
@@ -175,22 +199,22 @@ def choose_policy(settings: Settings) -> tuple[Policy, frozenset[str]]:
         ConfigError: the policy needs what the settings do not provide.
     """
     policy = make_policy(settings.policy, **settings.hyperparameters)
+    if settings.predictions == "requests" and not settings.trust_requests:
+        raise ConfigError(
+            "predictions = requests counts what requests claim, and trust_requests is false; set it to true if all "
+            "senders of requests are yours, or set predictions to max_tokens or module:function"
+        )
     carried = {"slo"} if settings.ttft_slo or settings.tbt_slo else set[str]()
     if settings.predictions is not None:
         carried |= PREDICTIONS
     if settings.classes:
-        carried |= {"class", "class_rates"}
-    remedies = {
-        "predicted_length": "set predictions to requests, max_tokens or module:function",
-        "length_interval": "set predictions to requests, max_tokens or module:function",
-        "class": "set classes",
-        "class_rates": "set classes",
-        "slo": "set ttft_slo or tbt_slo",
-        "true_length": "no server knows it; choose another policy",
-    }
+        carried |= {"class_rates"}
+        if settings.trust_requests or len(settings.classes) == 1:
+            carried |= {"class"}
     missing = sorted(policy.info.needs - carried)
     if missing:
-        how = dict.fromkeys(remedies[need] for need in missing)
+        decisive = [need for need in missing if need in _NEVER] or missing
+        how = dict.fromkeys(REMEDIES[need] for need in decisive)
         raise ConfigError(
             f"policy {shown(policy.info.name)} needs {', '.join(missing)}, which vLLM does not know; {'; '.join(how)}"
         )
@@ -205,67 +229,82 @@ class RowReader:
         required: what the policy needs.
         needs: what it may observe, which may be more.
         max_len: longest prompt with its output, tokens.
+        priorities: whether the priorities of requests count.
+        wrong: called with the name of a field, the request and the error if a value is wrong; it counts as missing.
     """
 
     def __init__(
-        self, settings: Settings, required: frozenset[str], needs: frozenset[str], max_len: int
+        self,
+        settings: Settings,
+        required: frozenset[str],
+        needs: frozenset[str],
+        max_len: int,
+        priorities: bool,
+        wrong: Callable[[str, Any, Exception], None],
     ) -> None:
-        self._settings, self._required, self._needs, self._max_len = settings, required, needs, max_len
+        self._settings, self._required, self._max_len = settings, required, max_len
+        self._priorities, self._wrong = priorities, wrong
         self._predict = settings.make_predictor() if needs & PREDICTIONS else None
         self._classes = {c.name: k for k, c in enumerate(settings.classes)}
+        self._fields: dict[str, Callable[[Any, Any], dict[str, Any]]] = {}
+        if self._predict is not None:
+            self._fields["prediction"] = self._prediction
+        if "class" in needs:
+            self._fields["class"] = self._class
+        if "slo" in needs:
+            self._fields |= {name: functools.partial(self._slo, name) for name in ("ttft_slo", "tbt_slo")}
 
     def limit(self, request: Any) -> int:
         """Return the most output tokens of a request."""
         return max(1, min(int(request.max_tokens), self._max_len - int(request.num_prompt_tokens)))
 
     def row(self, request: Any) -> dict[str, Any]:
-        """Return the fields of a request by name, its arrival excluded.
-
-        Raises:
-            ConfigError: a value that the request carries, or its prediction, is wrong.
-        """
-        carried = extra_args(request)
+        """Return the fields of a request by name, its arrival excluded."""
+        priority = -request.priority if self._priorities else 0
         found: dict[str, Any] = {
             "prompt_len": request.num_prompt_tokens,
-            "priority": min(max(-request.priority, -(2**31)), 2**31 - 1),
+            "priority": min(max(priority, -(2**31)), 2**31 - 1),
         }
-        if self._predict is not None:
-            found |= self._prediction(request, self._predict)
-        if "class" in self._needs:
-            name = carried.get("class")
-            if name is not None and name not in self._classes:
-                raise ConfigError(f"class {shown(name)} of a request; valid: {', '.join(self._classes)}")
-            found["class_id"] = 0 if name is None else self._classes[name]
-        if "slo" in self._needs:
-            for name in ("ttft_slo", "tbt_slo"):
-                value = carried.get(name, getattr(self._settings, name))
-                found[name] = math.inf if value is None else _positive(value, name)
+        for field, fields_of in self._fields.items():
+            try:
+                found |= fields_of(request, self._value(request, field))
+            except Exception as error:  # the value is users' input, and predictions may be users' code
+                self._wrong(field, request, error)
+                found |= fields_of(request, None)
         return found
 
-    def plain_row(self, request: Any) -> dict[str, Any]:
-        """Return the fields of a request as if it carried nothing."""
+    def _value(self, request: Any, field: str) -> Any:
+        """Return what a request carries in a field, None if it carries nothing that counts."""
+        if field == "prediction" and self._predict is not None:
+            with calling(self._predict, "predictions", "it"):
+                return self._predict(request)
+        return extra_args(request).get(field) if self._settings.trust_requests else None
+
+    def _class(self, request: Any, name: Any) -> dict[str, Any]:
+        if name is None:
+            return {"class_id": 0}
+        if not isinstance(name, str) or name not in self._classes:
+            raise ConfigError(f"class {shown(name)} of a request; valid: {some(self._classes)}")
+        return {"class_id": self._classes[name]}
+
+    def _slo(self, field: str, request: Any, seconds: Any) -> dict[str, Any]:
+        if seconds is None:
+            seconds = getattr(self._settings, field)
+        return {field: math.inf if seconds is None else _positive(seconds, field)}
+
+    def _prediction(self, request: Any, made: Any) -> dict[str, Any]:
         limit = self.limit(request)
-        found: dict[str, Any] = {
-            "prompt_len": request.num_prompt_tokens,
-            "class_id": 0 if self._classes else -1,
-        }
-        if self._predict is not None:
-            found |= {"predicted_len": limit, "predicted_low": 1, "predicted_high": limit}
-        return found
-
-    def _prediction(self, request: Any, predict: Predictor) -> dict[str, int]:
-        limit, made = self.limit(request), predict(request)
         if made is None and not self._required & PREDICTIONS:
             return {}
         several = (
             made if isinstance(made, tuple | list) else (made,) if made is not None else (1, limit, limit)
         )
-        values = [_positive(value, "prediction") for value in several]
-        if not 1 <= len(values) <= 3:
+        if not 1 <= len(several) <= 3:
             raise ConfigError(f"prediction {shown(made)} of a request; expected up to three numbers")
+        values = [_positive(value, "prediction") for value in several]
         low, high = values[0], values[-1]
         expected = values[1] if len(values) == 3 else (low + high) / 2
-        low, expected, high = (min(max(1, math.ceil(x)), limit) for x in (low, expected, high))
+        low, expected, high = (math.ceil(min(max(1, x), limit)) for x in (low, expected, high))
         found = {"predicted_len": expected}
         if len(values) > 1 or "length_interval" in self._required:
             found |= {"predicted_low": low, "predicted_high": max(low, high)}
@@ -275,7 +314,7 @@ class RowReader:
 def _positive(value: Any, what: str) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not number > 0:
         raise ConfigError(f"{what} {shown(value)} of a request; expected a number > 0")

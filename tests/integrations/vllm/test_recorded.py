@@ -28,7 +28,7 @@ class StandIn(Engine):
         made = self._class(
             fake_vllm.configuration(settings | {"batch_time": BATCH_TIME}, **limits), fake_vllm.MEMORY
         )
-        made.now, made._origin = (lambda: 0.0), 0.0
+        made.now, made.wall, made._origin = (lambda: 0.0), (lambda: 0.0), 0.0
         made._build()
         return made
 

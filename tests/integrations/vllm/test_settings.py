@@ -2,17 +2,26 @@
 
 import math
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from helpers import fake_vllm
 from helpers.fake_vllm import MEMORY, Request, configuration
-from kvgym.errors import ConfigError
+from kvgym.errors import LIMIT, ConfigError
 from kvgym.integrations.vllm import Scheduler, check_release, read_settings, releases
-from kvgym.integrations.vllm.settings import RowReader, choose_policy
+from kvgym.integrations.vllm.settings import REMEDIES, RowReader, choose_policy
+from kvgym.policy import NEEDS, POLICIES
 
 UNIT = {"kind": "unit"}
+
+NOT_IN_VLLM = "".join(
+    line
+    for line in (Path(__file__).parents[3] / "docs" / "deploy.md").read_text("utf-8").splitlines()
+    if "| no: no server knows" in line or "| no: no request of vLLM" in line
+)
+"""Rows of the page with policies that cannot decide in vLLM."""
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +37,7 @@ def settings_of(**fields):
 
 def test_settings_come_from_vllm_or_the_environment(monkeypatch):
     assert settings_of().policy == "fcfs"
-    monkeypatch.setenv("KVGYM_VLLM", '{"policy": "mc_sf", "predictions": "requests"}')
+    monkeypatch.setenv("KVGYM_VLLM", '{"policy": "mc_sf", "predictions": "max_tokens"}')
     assert read_settings({}).policy == "mc_sf"
     assert settings_of().policy == "fcfs"  # which comes first
 
@@ -44,7 +53,7 @@ def test_settings_come_from_vllm_or_the_environment(monkeypatch):
         ({"policy": "fcfs", "hardware": "nothing"}, "unknown hardware 'nothing'"),
         (
             {"policy": "mc_sf", "batch_time": UNIT},
-            "policy 'mc_sf' needs predicted_length, which vLLM does not know; set predictions to requests, max_",
+            "policy 'mc_sf' needs predicted_length, which vLLM does not know; set predictions to max_tokens, ",
         ),
         (
             {"policy": "wait", "batch_time": UNIT},
@@ -57,6 +66,18 @@ def test_settings_come_from_vllm_or_the_environment(monkeypatch):
         (
             {"policy": "clairvoyant", "batch_time": UNIT},
             "needs true_length, which vLLM does not know; no server knows it; choose another policy",
+        ),
+        (
+            {"policy": "trail", "batch_time": UNIT},
+            "renewed_length, which vLLM does not know; no request of vLLM carries it; choose another policy",
+        ),
+        (
+            {"policy": "mc_sf", "batch_time": UNIT, "predictions": "requests"},
+            "predictions = requests counts what requests claim, and trust_requests is false; set it to true if",
+        ),
+        (
+            {"policy": "fcfs", "batch_time": UNIT, "patience": math.inf},
+            "kvgym in additional_config: field patience: ",
         ),
         (
             {"policy": "mc_sf", "batch_time": UNIT, "predictions": "nowhere:none"},
@@ -108,10 +129,42 @@ def test_an_unknown_release(monkeypatch, version):
         Scheduler(configuration({"policy": "fcfs", "batch_time": UNIT}), MEMORY)
 
 
-def reader_of(policy, max_len=100, **fields):
-    settings = settings_of(policy=policy, **fields)
+@pytest.mark.parametrize("fulfilled", [False, True])
+@pytest.mark.parametrize("name", list(POLICIES))
+def test_every_policy_starts_or_says_what_to_do(name, fulfilled):
+    settings = {"policy": name, "batch_time": UNIT}
+    if fulfilled:
+        one = {"name": "chat", "rate": 1.0, "prompt_len": 5, "output_len": 5}
+        settings |= {"predictions": "max_tokens", "classes": [one], "ttft_slo": 1.0}
+    try:
+        Scheduler(configuration(settings), MEMORY)
+    except ConfigError as error:
+        text = str(error)
+        assert len(text) < LIMIT
+        assert text.startswith(f"policy {name!r} needs ")
+        remedies = text.partition("which vLLM does not know; ")[2]
+        assert any(remedies.startswith(remedy) for remedy in REMEDIES.values())
+        assert not fulfilled or (remedies.endswith("choose another policy") and f"`{name}`" in NOT_IN_VLLM)
+    else:
+        assert f"`{name}`" not in NOT_IN_VLLM
+
+
+def test_every_need_has_a_remedy():
+    assert set(REMEDIES) == set(NEEDS)
+
+
+WRONG = []
+"""Fields with a wrong value, and their errors."""
+
+
+def reader_of(policy, max_len=100, trust_requests=True, priorities=True, **fields):
+    settings = settings_of(policy=policy, trust_requests=trust_requests, **fields)
     chosen, needs = choose_policy(settings)
-    return RowReader(settings, chosen.info.needs, needs, max_len)
+    WRONG.clear()
+    return RowReader(
+        settings, chosen.info.needs, needs, max_len, priorities,
+        lambda field, request, error: WRONG.append((field, f"{type(error).__name__}: {error}")),
+    )  # fmt: skip
 
 
 def test_requests_carry_predictions_classes_and_objectives():
@@ -153,13 +206,74 @@ def test_a_function_predicts(monkeypatch):
     assert reader.row(Request("a", 10, 1))["predicted_len"] == 5
 
 
-@pytest.mark.parametrize("value", [0, -3, "many", None])
+def test_a_function_that_fails_is_no_prediction(monkeypatch):
+    def ends(request):
+        raise SystemExit("\n")
+
+    monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(ends=ends))
+    reader = reader_of("mc_sf", predictions="mine:ends")
+    assert reader.row(Request("a", 10, 1, max_tokens=7))["predicted_len"] == 7
+    assert [field for field, _ in WRONG] == ["prediction"]
+    assert WRONG[0][1].startswith("UserCodeError: predictions test_a_function_that_fails")
+
+
+@pytest.mark.parametrize("value", [0, -3, "many", [], [1] * 1000, {}, 10**400, None])
 def test_a_wrong_prediction_is_treated_as_none(value):
     reader = reader_of("mc_sf", predictions="requests")
-    request = Request("a", 10, 1, max_tokens=7, predicted_len=value)
-    if value is None:
-        assert reader.row(request)["predicted_len"] == 7
-        return
-    with pytest.raises(ConfigError, match="of a request; expected a number > 0"):
-        reader.row(request)
-    assert reader.plain_row(request)["predicted_len"] == 7
+    assert reader.row(Request("a", 10, 1, max_tokens=7, predicted_len=value))["predicted_len"] == 7
+    assert bool(WRONG) == (value is not None)
+    for field, text in WRONG:
+        assert field == "prediction"
+        assert text.startswith("ConfigError: prediction ")
+        assert "of a request; expected " in text
+
+
+def test_a_prediction_beyond_all_limits_is_the_limit():
+    reader = reader_of("mc_longest", predictions="requests")
+    row = reader.row(Request("a", 10, 1, max_tokens=7, predicted_low="1e300", predicted_high=math.inf))
+    assert (row["predicted_low"], row["predicted_high"]) == (7, 7)
+    assert not WRONG
+
+
+def test_a_wrong_value_is_treated_as_missing_and_the_other_fields_count():
+    reader = reader_of("slai", tbt_slo=0.1)
+    assert reader.row(Request("a", 10, 1, tbt_slo="soon", ttft_slo=3)) == {
+        "prompt_len": 10, "priority": 0, "tbt_slo": 0.1, "ttft_slo": 3.0,
+    }  # fmt: skip
+    assert WRONG == [("tbt_slo", "ConfigError: tbt_slo 'soon' of a request; expected a number > 0")]
+    classes = [{"name": "chat", "rate": 1.0, "prompt_len": 5, "output_len": 5}]
+    reader = reader_of("flow_control_classes:budgets=4", classes=classes)
+    for name in ("code", ["chat"], 3):
+        assert reader.row(Request("a", 10, 1, **{"class": name}))["class_id"] == 0
+    assert [text.partition(" of ")[0] for _, text in WRONG] == [
+        "ConfigError: class 'code'", "ConfigError: class ['chat']", "ConfigError: class 3",
+    ]  # fmt: skip
+
+
+def test_claims_count_only_where_requests_are_trusted():
+    claims = {"predicted_len": 1, "ttft_slo": 1e-9, "tbt_slo": 1e-9, "class": "code"}
+    request = Request("a", 10, 1, priority=-99, max_tokens=50, **claims)
+    unknown = {"trust_requests": False, "priorities": False}
+    row = reader_of("mc_sf", predictions="max_tokens", **unknown).row(request)
+    assert row["predicted_len"] == 50
+    assert reader_of("slai", tbt_slo=0.1, **unknown).row(request) == {
+        "prompt_len": 10, "priority": 0, "ttft_slo": math.inf, "tbt_slo": 0.1,
+    }  # fmt: skip
+    assert reader_of("slai", tbt_slo=0.1).row(request)["tbt_slo"] == 1e-9
+    classes = [{"name": name, "rate": 1.0, "prompt_len": 5, "output_len": 5} for name in ("chat", "code")]
+    with pytest.raises(ConfigError, match="set classes, and trust_requests if there is more than one"):
+        reader_of("flow_control_classes:budgets=4/4", classes=classes, **unknown)
+    one = reader_of("flow_control_classes:budgets=4", classes=classes[:1], **unknown)
+    assert one.row(request)["class_id"] == 0
+    assert not WRONG
+
+
+@pytest.mark.parametrize(
+    ("trust", "rule", "priority"), [(False, "fcfs", 0), (True, "fcfs", 9), (False, "priority", 9)]
+)
+def test_priorities_count_where_requests_are_trusted_or_vllm_counts_them(trust, rule, priority):
+    settings = {"policy": "vllm_v1:policy=priority", "batch_time": UNIT, "trust_requests": trust}
+    scheduler = Scheduler(configuration(settings, **{"policy": rule}), MEMORY)
+    scheduler.add_request(Request("a", 10, 1, priority=-9))
+    scheduler.schedule()
+    assert scheduler._mirror.workload["priority"][0] == priority
