@@ -58,7 +58,19 @@ class Kind:
         self.play(revive(tree), folder)
 
 
-MODULES = ("file", "calibration", "result", "agent", "learner", "api", "state", "command", "folder", "user")
+MODULES = (
+    "file",
+    "calibration",
+    "result",
+    "agent",
+    "learner",
+    "api",
+    "state",
+    "command",
+    "folder",
+    "user",
+    "engine",
+)
 """Modules of the kinds, without ``_kinds``."""
 
 _SEEDS: dict[str, list[Any]] = {}

@@ -23,7 +23,7 @@ RAISED: dict[str, Any] = {
 """Exceptions by name."""
 
 
-class _Code:
+class Code:
     """User code with methods that raise or return what the input specifies, and valid values by default."""
 
     def __init__(self, says: Any) -> None:
@@ -36,7 +36,7 @@ class _Code:
         return found
 
 
-class _Policy(Policy, _Code):
+class UserPolicy(Policy, Code):
     info = PolicyInfo(
         name="fuzzed", summary="behaves as the input specifies", evicts=True, chunks_prefill=True
     )
@@ -55,7 +55,7 @@ class _Policy(Policy, _Code):
         return self.answer("blocking")
 
 
-class _Router(Router, _Code):
+class _Router(Router, Code):
     info = RouterInfo(name="fuzzed", summary="behaves as the input specifies")
     reassigns = True
 
@@ -69,7 +69,7 @@ class _Router(Router, _Code):
         return self.answer("reassign")
 
 
-class _Observer(Observer, _Code):
+class _Observer(Observer, Code):
     def joined(self, *arguments: Any) -> None:
         self.answer("joined")
 
@@ -97,7 +97,7 @@ def sum_of(load: Any, params: Any) -> float:
     return total
 
 
-class _Model(BatchTimeModel, _Code):
+class _Model(BatchTimeModel, Code):
     kernel = sum_of
 
     def params(self) -> Any:
@@ -144,7 +144,7 @@ def play_user(content: Any, folder: Path) -> None:
     simulated = simulate(
         system.replicate(2) if clustered else system,
         table,
-        _Policy(content.get("policy")),
+        UserPolicy(content.get("policy")),
         router=_Router(content.get("router")) if clustered else None,
         observer=_Observer(content["observer"]) if "observer" in content else None,
     )

@@ -113,8 +113,12 @@ class Scheduler:
                 given[request.request_id] = tokens
                 budget -= tokens
             k += 1
+        blocked = []
         while self.waiting and budget > 0 and not preempted and len(self.running) < self.max_num_active_reqs:
             request = self.waiting[0]
+            if self._is_blocked_waiting_status(request.status):
+                blocked.append(self.waiting.popleft())
+                continue
             lacking = request.num_tokens - request.hit
             tokens = self._reserve_prefill_lookahead(request, request.hit, min(lacking, budget))
             if not tokens or not self._allocate(request, request.hit + tokens):
@@ -123,6 +127,7 @@ class Scheduler:
             request.status, request.num_computed_tokens = Status.RUNNING, request.hit
             given[request.request_id] = tokens
             budget -= tokens
+        self.waiting.extendleft(reversed(blocked))
         for name, tokens in given.items():
             request = self.requests[name]
             request.num_computed_tokens += tokens

@@ -116,9 +116,8 @@ class Deciding:
         self.resting_until, self.rest_ends_early = -math.inf, False
         self._origin = self.now()
         self._patience = self._usual_patience = settings.patience
-        self._idle_since: float | None = (
-            None  # time of the first step without a batch since the last with one
-        )
+        self._idle_since: float | None = None  # first step without progress since the last one with it
+        self._evicted = False  # whether the policy has evicted requests since the last output token
         self._stale = False  # whether the tables must be built again
         self._arrivals: dict[str, float] = {}  # of the requests in the server, on the clock of now
         self._arrived: dict[str, Any] = {}  # not yet in the tables
@@ -184,11 +183,22 @@ class Deciding:
             self._ends.append(None if self._stale else self._mirror.batch_end)
             if plan is not None:
                 self._patience = self._usual_patience
-        if plan is None or self._ends or not self._rows:
+        if self._advances(output) or not self._rows:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = self.now()
         return output
+
+    def _advances(self, output: Any) -> bool:
+        """Return whether a batch is under way that brings requests further than they have been.
+
+        After an eviction, which loses computed tokens, only one with an output token is sure to.
+        """
+        it: Any = self
+        names = output.num_scheduled_tokens
+        if self._evicted and any(not it.requests[name].is_prefill_chunk for name in names):
+            self._evicted = False
+        return bool(self._ends) and not self._evicted
 
     # ------------------------------------------------------------ the decision
 
@@ -199,6 +209,7 @@ class Deciding:
         """Return the policy's decision, which the tables then contain; None if there is none."""
         it: Any = self
         if self._foreign or it._pause_state.name != "UNPAUSED":
+            self._idle_since, self._evicted = None, False
             return None
         idle = -1.0 if self._idle_since is None else self.now() - self._idle_since
         in_vain = self._stale  # the last decision could not be carried out
@@ -213,8 +224,8 @@ class Deciding:
         except Exception as error:  # whatever a policy does, the server goes on
             self._failed(type(error).__name__, str(error))
             return None
-        if idle >= self._patience and (in_vain or not plan.tokens):
-            self._overrule("NoBatch", f"no batch ran for {idle:.1f} s while requests wait")
+        if idle >= self._patience and (in_vain or plan.evict or not plan.tokens):
+            self._overrule("NoProgress", f"no request advanced for {idle:.1f} s")
             return None
         return plan
 
@@ -231,7 +242,7 @@ class Deciding:
     def _overrule(self, reason: str, text: str) -> None:
         """Leave the requests in the server to vLLM's own rule, as the policy makes no progress with them.
 
-        Until it has run a batch again, it may not keep others waiting either.
+        Until it has run a batch again, others do not wait for it either.
         """
         it: Any = self
         self._patience = 0.0
@@ -330,6 +341,7 @@ class Deciding:
         admitted = [self._known[i] for i in plan.admit]
         evicted = [self._order[k] for k in plan.evict]
         if evicted:
+            self._evicted = True
             leaving = set(evicted)
             it.running = [r for r in it.running if r not in leaving]
             now = time.monotonic()

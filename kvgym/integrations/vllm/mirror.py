@@ -34,7 +34,7 @@ from kvgym.simulator.live import (
 )
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import MAX_TIME, System
-from kvgym.simulator.tables import ACTIVE, DECIDE, RUN, UNKNOWN, WORKLOAD
+from kvgym.simulator.tables import ACTIVE, BAD_ADMIT, DECIDE, RUN, UNKNOWN, WAITING, WORKLOAD
 from kvgym.utils.user_code import calling
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
@@ -338,9 +338,29 @@ class Mirror(Simulation):
             InvalidDecisionError: the worker cannot execute it; nothing has changed.
             LivelockError: the policy makes no progress.
         """
+        if plan.put_back:
+            self._check_put_back(plan)
         self._raise_for_step(self._operate(self._row, STEPS, 0, 0.0))
         if plan.put_back:
             self.relist(plan.put_back)
+
+    def _check_put_back(self, plan: Plan) -> None:
+        """Check the requests that the worker will not start, and hence not check: they must wait, and be named once.
+
+        Raises:
+            InvalidDecisionError: they do not.
+        """
+        wrong = [
+            i
+            for i, status in zip(plan.put_back, self.requests["status"][plan.put_back], strict=True)
+            if status != WAITING
+        ]
+        chosen = [*plan.admit, *plan.put_back]
+        if not wrong and len(set(chosen)) < len(chosen):
+            wrong = [i for i in plan.put_back if chosen.count(i) > 1]
+        if wrong:
+            self.tracker["error_request"] = wrong[0]
+            self._raise_for(BAD_ADMIT)
 
     def _raise_for_step(self, status: int) -> None:
         if status != DECIDE:

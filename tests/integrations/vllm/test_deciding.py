@@ -210,6 +210,28 @@ def test_a_faulty_policy_is_logged_once_and_the_server_goes_on(make, messages, f
     assert scheduler.free == 20
 
 
+@pytest.mark.parametrize(
+    ("admit", "fault"),
+    [
+        ((0, 7), "request 7, which is not here yet"),
+        ((0, 0), "request 0, which is waiting but listed twice"),
+        ((1, 0, 2, 0), "request 0, which is waiting but listed twice"),
+        ((0, 1), "request 1, which is finished; only waiting requests"),
+    ],
+)
+def test_requests_beyond_the_token_budget_must_wait_too(make, messages, admit, fault):
+    scheduler = make(Chosen(lambda view: Decision(admit=admit)), budget=4)
+    for name in "abc":
+        scheduler.add_request(Request(name, 8, 4))
+    if "finished" in fault:
+        scheduler._update()
+        scheduler.finish_requests("b", Status.FINISHED_ABORTED)
+    tokens_of(scheduler, 1)
+    assert scheduler.own_rule == {"InvalidDecisionError": 1}
+    assert f"admits {fault}" in messages[0]
+    scheduler.driver.run()
+
+
 def test_a_policy_that_recovers_decides_again(make):
     faults = iter([None, RuntimeError("once"), None])
     scheduler = make(Chosen(lambda view: next(faults, None) or everything(view)))
@@ -266,10 +288,10 @@ def test_a_policy_may_keep_all_requests_waiting_for_ten_seconds(make, messages, 
     assert starts[0] < 13.0
     assert len(starts) >= 3
     assert np.all(np.diff(starts) == 1.0)  # the rest is not kept waiting again
-    assert scheduler.own_rule == {"NoBatch": 1}
+    assert scheduler.own_rule == {"NoProgress": 1}
     [line] = messages
-    assert line.startswith("kvgym: NoBatch: no batch ran for 10.")
-    assert line.endswith("while requests wait; vLLM's own rule decides until these requests have left")
+    assert line.startswith("kvgym: NoProgress: no request advanced for 10.")
+    assert line.endswith(" s; vLLM's own rule decides until these requests have left")
 
 
 def test_the_time_is_a_setting(make):
@@ -289,7 +311,7 @@ def test_an_overruled_policy_may_wait_again_after_it_has_run_a_batch(make):
         driver.step()
         driver.run()
         assert driver.batches[-1][0] - before == expected
-    assert scheduler.own_rule == {"NoBatch": 3}
+    assert scheduler.own_rule == {"NoProgress": 3}
     assert scheduler.decisions == 4
 
 
@@ -352,9 +374,52 @@ def test_decisions_that_vllm_can_never_carry_out_are_no_batches(make):
     scheduler.add_request(Request("short", 2, 1))
     scheduler.waiting.rotate()
     assert tokens_of(scheduler, 1) == [{"short": 2}]
-    assert scheduler.own_rule == {"OtherSchedule": 10, "NoBatch": 1}
+    assert scheduler.own_rule == {"OtherSchedule": 10, "NoProgress": 1}
     scheduler.free += 16
     scheduler.driver.run()
+
+
+def start_another(view):
+    other = view.waiting.request_id[-1:].tolist()
+    return Decision(evict=range(view.num_active), admit=other, tokens=dict.fromkeys(other, 2))
+
+
+EVICTING = {
+    "and starts another": start_another,
+    "and fails": lambda view: Decision(evict=range(view.num_active)) if view.num_active else None,
+}
+
+
+@pytest.mark.parametrize("decide", EVICTING.values(), ids=EVICTING)
+def test_a_policy_that_evicts_before_a_token_is_made_is_overruled(make, decide):
+    scheduler = make(Chosen(decide), budget=4)
+    scheduler.add_request(Request("a", 12, 5))
+    for k in range(60):
+        scheduler.driver.step()
+        scheduler.driver.clock += 0.5
+        if k % 3 == 0 and k < 30:  # arrivals, which are news for the simulator
+            scheduler.add_request(Request(f"more {k}", 12, 1))
+    scheduler.driver.run()
+    assert scheduler.own_rule["NoProgress"] >= 1
+    assert scheduler.own_rule["LivelockError"] == 0
+
+
+def test_a_long_prompt_after_an_eviction_may_take_its_time(make):
+    seen = []
+
+    def one_by_one(view):
+        seen.append(view.num_active)
+        if len(seen) == 3:
+            return Decision(evict=(0,), admit=(1,), tokens={1: 1})
+        ids = view.active.request_id.tolist()
+        return Decision(admit=() if ids else (0,), tokens=dict.fromkeys(ids or (0,), 1))
+
+    scheduler = make(Chosen(one_by_one))
+    for name in "ab":
+        scheduler.add_request(Request(name, 40, 1))
+    for _ in range(40):
+        assert scheduler.driver.step() == {"ab"[len(seen) > 2]: 1}
+    assert not scheduler.own_rule
 
 
 def test_a_policy_without_progress_is_overruled(make):
