@@ -46,7 +46,11 @@ class _InTurn(UserPolicy):
         turns = self.says.get("turns")
         if isinstance(turns, list) and turns:
             self.turn += 1
-            self.says["schedule"] = turns[self.turn % len(turns)]
+            says = turns[self.turn % len(turns)]
+            if isinstance(says, dict) and isinstance(says.get("tokens"), dict):  # keys in files are texts
+                tokens = {int(k) if k.isdecimal() else k: n for k, n in says["tokens"].items()}
+                says = {**says, "tokens": tokens}
+            self.says["schedule"] = says
         return super().schedule(view)
 
 
@@ -85,8 +89,8 @@ def engine_seeds() -> list[Any]:
     answers: list[Any] = [
         {"schedule": {"raise": "key", "text": "x\ny"}},
         {"schedule": {"wait_until": float("inf")}},
-        {"turns": [{"admit": [0, 1, 2]}, {"evict": [0]}, {"admit": [0], "tokens": {0: 2}}]},
-        {"turns": [{"admit": [0]}, {"tokens": {0: 0}}, {}, {"raise": "exit", "text": "\x1b[2K"}]},
+        {"turns": [{"admit": [0, 1, 2]}, {"evict": [0]}, {"admit": [0], "tokens": {"0": 2}}]},
+        {"turns": [{"admit": [0]}, {"tokens": {"0": 0}}, {}, {"raise": "exit", "text": "\x1b[2K"}]},
         {"reset": {"raise": "stop", "text": ""}},
         {"schedule": 1, "blocking": 0},
     ]
