@@ -198,6 +198,8 @@ def choose_policy(settings: Settings) -> tuple[Policy, frozenset[str]]:
     Raises:
         ConfigError: the policy needs what the settings do not provide.
     """
+    if "spec" in settings.hyperparameters:  # the name of an argument of make_policy
+        raise ConfigError(f"policy {shown(settings.policy)} has no hyperparameter spec; remove it")
     policy = make_policy(settings.policy, **settings.hyperparameters)
     if settings.predictions == "requests" and not settings.trust_requests:
         raise ConfigError(

@@ -50,6 +50,10 @@ def test_settings_come_from_vllm_or_the_environment(monkeypatch):
         ({"policy": "fcfs"}, "policies see batch times, of either hardware or batch_time; set one of them"),
         ({"policy": "fcfs", "batch_time": UNIT, "speed": 1}, "speed"),
         ({"policy": "fcsf", "batch_time": UNIT}, "unknown policy 'fcsf'"),
+        (
+            {"policy": "fcfs", "batch_time": UNIT, "hyperparameters": {"spec": "vllm"}},
+            "policy 'fcfs' has no hyperparameter spec; remove it",
+        ),
         ({"policy": "fcfs", "hardware": "nothing"}, "unknown hardware 'nothing'"),
         (
             {"policy": "mc_sf", "batch_time": UNIT},
