@@ -3,12 +3,13 @@
 import functools
 import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from helpers import amount
+from helpers import amount, processes
 from kvgym.workloads.traces import write_sample_trace
 
 # What other distributions register is not what these tests are about; the commands they start inherit this.
@@ -72,6 +73,9 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     amount.LONG = config.getoption("--long")
+    config.pluginmanager.register(processes)
+    # Shells start background jobs with SIGINT ignored, and processes inherit it; tests of Ctrl-C send the signal.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -16,6 +16,7 @@ from helpers.execution_works import (
     slow_after_first,
     where,
 )  # fmt: skip
+from helpers.processes import gone
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.execution import cores, make_executor, processes
 from kvgym.execution.executor import InProcess
@@ -167,19 +168,6 @@ def begin(tmp_path):
     for _ in range(10):
         assert process.stdout.readline()
     return process, [int(p.name.removeprefix("pid-")) for p in pids.iterdir()]
-
-
-def gone(pid, seconds=30.0):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        state = Path(f"/proc/{pid}/stat")
-        try:
-            if state.read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="reads processes in /proc")

@@ -9,6 +9,7 @@ import typer
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ScenarioOption, group, scenario_options
 from kvgym.cli.options.shared import one_policy, policies_option
+from kvgym.cli.stopping import until_stopped
 from kvgym.experiments.scenario_options import SERVER_SCENARIO, ScenarioOptions
 
 
@@ -28,7 +29,7 @@ def serve_mock(
     """Answer OpenAI-compatible requests on this machine with the simulator's times.
 
     Serves completions and chat completions, streamed or not: as many tokens as requested (max_tokens), each when the
-    simulator delivers it. To try clients, dashboards and kvgym observe without a GPU. Ctrl-C ends it.
+    simulator delivers it. To try clients, dashboards and kvgym observe without a GPU. Ctrl-C or SIGTERM ends it.
     """
     from kvgym.endpoint.mock import MockServer
     from kvgym.endpoint.online import OnlineRun
@@ -43,10 +44,9 @@ def serve_mock(
         OnlineRun(system, policy, seed=seed), model=served_name(chosen), speed=speed, port=port
     )
     server.start()
-    console.print_line(f"serving {describe_hardware(chosen)} at {server.url}  (Ctrl-C ends it)")
     try:
-        server.wait()
-    except KeyboardInterrupt:
-        pass
+        with until_stopped():
+            console.print_line(f"serving {describe_hardware(chosen)} at {server.url}  (Ctrl-C ends it)")
+            server.wait()
     finally:
         server.close()

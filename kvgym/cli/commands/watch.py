@@ -12,6 +12,7 @@ import typer
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ALL, ScenarioOption, scenario_options
 from kvgym.cli.options.shared import one_policy, policies_option
+from kvgym.cli.stopping import until_stopped
 from kvgym.errors import ConfigError
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 
@@ -43,8 +44,8 @@ def watch(
     """Show a run or a training live in a browser on this machine.
 
     Of a run: memory, queues, batches and latencies so far, with pause and speed. Of a training: its curve and log.
-    The page is at a secret address that only this machine can open. It loads nothing from the network. Ctrl-C ends it.
-    The run is the one that kvgym run makes; nothing is written.
+    The page is at a secret address that only this machine can open. It loads nothing from the network. Ctrl-C or
+    SIGTERM ends it. The run is the one that kvgym run makes; nothing is written.
     """
     from kvgym.watch.server import WatchServer
 
@@ -54,13 +55,12 @@ def watch(
     source = _training(training) if training is not None else _run(options, scenario, policy, seed, speed)
     server = WatchServer(source, port)
     server.start()
-    console.print_line(f"watch: {server.url}  (Ctrl-C ends it)")
-    if browser:
-        webbrowser.open(server.url)
     try:
-        threading.Event().wait()
-    except KeyboardInterrupt:
-        pass
+        with until_stopped():
+            console.print_line(f"watch: {server.url}  (Ctrl-C ends it)")
+            if browser:
+                webbrowser.open(server.url)
+            threading.Event().wait()
     finally:
         server.close()
 

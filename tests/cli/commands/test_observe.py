@@ -33,14 +33,6 @@ def served(run):
 
 
 @pytest.fixture
-def answers_ctrl_c():
-    """A shell starts its background jobs with SIGINT ignored, also the tests; here it interrupts."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
 def trace(tmp_path):
     rng = np.random.default_rng(0)
     times, prompts, outputs = (
@@ -115,7 +107,7 @@ def test_rates_have_folders_of_their_own(kvgym, served, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
-def test_ctrl_c_keeps_what_was_measured(kvgym, served, run, tmp_path, answers_ctrl_c):
+def test_ctrl_c_keeps_what_was_measured(kvgym, served, run, tmp_path):
     rows = "".join(f"{t},10,3\n" for t in (0.0, 0.1)) + "0.2,10,5000\n1000,10,3\n"
     (tmp_path / "trace.csv").write_text(f"arrival_time,prompt_len,output_len\n{rows}")
 
@@ -138,15 +130,23 @@ def test_ctrl_c_keeps_what_was_measured(kvgym, served, run, tmp_path, answers_ct
     assert rows[2]["gaps"]
 
 
-def test_a_mock_server_until_ctrl_c(kvgym, monkeypatch):
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_mock_server_until_a_signal(kvgym, monkeypatch, sent):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as shells do for background jobs
+
     def wait(server):
         with urllib.request.urlopen(f"{server.url}/models", timeout=10) as answer:
             (model,) = json.load(answer)["data"]
         assert (model["id"], model["speed"]) == ("llama3-8b-a100-tp1", 3.0)
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), sent)
+        raise AssertionError("the signal changed nothing")
 
     monkeypatch.setattr(MockServer, "wait", wait)
-    code, out, _ = kvgym("serve-mock", "--port", 0, "--speed", 3, "--kv-capacity", 20000, "-p", "fcfs")
+    try:
+        code, out, _ = kvgym("serve-mock", "--port", 0, "--speed", 3, "--kv-capacity", 20000, "-p", "fcfs")
+    finally:
+        assert signal.signal(signal.SIGINT, before) == signal.SIG_IGN
     assert code == 0
     assert "serving llama3-8b-a100-tp1 (M = 20,000 in blocks of 16" in out
     assert "/v1  (Ctrl-C ends it)" in out

@@ -1,4 +1,4 @@
-"""``kvgym watch``: it prints an address, serves the page, and ends by Ctrl-C."""
+"""``kvgym watch``: it prints an address, serves the page, and ends by Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -14,8 +14,18 @@ import pytest
 CODE = "from kvgym.cli.app import main; main()"
 
 
+def ignore_sigint():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
-def test_a_run_until_ctrl_c():
+@pytest.mark.parametrize(
+    ("sent", "begin"),
+    [(signal.SIGINT, None), (signal.SIGINT, ignore_sigint), (signal.SIGTERM, None)],
+    ids=["ctrl-c", "ctrl-c in the background", "sigterm"],
+)
+def test_a_run_until_a_signal(sent, begin):
+    """Shells start background jobs with SIGINT ignored."""
     arguments = [
         "watch",
         "-p",
@@ -29,7 +39,11 @@ def test_a_run_until_ctrl_c():
         "--no-browser",
     ]
     with subprocess.Popen(
-        [sys.executable, "-c", CODE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", CODE, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=begin,
     ) as process:
         found = re.search(r"http://127\.0\.0\.1:\d+/\S+/", process.stdout.readline())
         state = {"status": ""}
@@ -37,7 +51,7 @@ def test_a_run_until_ctrl_c():
             asked = f"version={state['version']}&epoch=0&rows=0" if "version" in state else ""
             with urllib.request.urlopen(f"{found[0]}state?{asked}", timeout=60) as answer:
                 state = json.load(answer)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert state["title"] == "fcfs"

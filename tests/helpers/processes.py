@@ -1,0 +1,135 @@
+"""Processes that tests start are killed when the test ends, and a test that stands still fails.
+
+A plugin of pytest that ``tests/conftest.py`` registers. Once it is imported, every :class:`subprocess.Popen` leads a
+process group of its own, so that what it starts ends with it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LIMIT = 1800.0
+"""Longest time of a test, seconds: on a busy machine, the longest ones compile for a quarter of an hour.
+
+What holds up the interpreter itself is ended later, see ``faulthandler_timeout`` in ``pyproject.toml``.
+"""
+
+AGAIN = 10.0
+"""Time until a test that goes on after its limit is stopped once more, seconds."""
+
+_started: list[GroupLeader | Forked] = []
+
+
+class GroupLeader(subprocess.Popen[Any]):
+    """A process with a group of its own, which is killed if a ``with`` block around it fails."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        options.setdefault("start_new_session", True)
+        super().__init__(*arguments, **options)
+        _started.append(self)
+
+    def __exit__(self, kind: Any, *rest: Any) -> None:
+        if kind is not None:
+            self.kill_group()
+        super().__exit__(kind, *rest)
+
+    def kill_group(self) -> None:
+        """Kill the process and what it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+class Forked:
+    """A copy of this process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def kill_group(self) -> None:
+        """Kill the process; what it has started by :class:`subprocess.Popen` is in other groups."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float) -> None:
+        """Leave it to its owner to wait."""
+
+
+def _fork(fork: Callable[[], int] = os.fork) -> int:
+    pid = fork()
+    if pid:
+        _started.append(Forked(pid))
+    return pid
+
+
+subprocess.Popen = GroupLeader  # type: ignore[misc]
+os.fork = _fork
+
+
+def gone(pid: int, seconds: float = 30.0) -> bool:
+    """Return whether a process ends within some seconds; its zombie may remain."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        state = Path(f"/proc/{pid}/stat")
+        try:
+            if state.read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def since_now() -> Callable[[], None]:
+    """Return a function that kills the processes started in the meantime."""
+    groups, children = len(_started), set(multiprocessing.active_children())
+
+    def end() -> None:
+        for child in set(multiprocessing.active_children()) - children:
+            child.kill()
+        for leader in _started[groups:]:
+            leader.kill_group()
+
+    return end
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Iterator[None]:
+    """Stop a test after ``LIMIT``: kill what it waits for, and raise in it."""
+    end = since_now()
+
+    def stop(*_: Any) -> None:
+        faulthandler.dump_traceback(2)
+        end()
+        pytest.fail(f"the test took longer than {LIMIT:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT, AGAIN)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _kill_started() -> Iterator[None]:
+    groups, end = len(_started), since_now()
+    yield
+    end()
+    for leader in _started[groups:]:
+        leader.wait(60)
+    del _started[groups:]
+
+
+kill_started_by_test = pytest.fixture(autouse=True)(_kill_started)
+kill_started_by_module = pytest.fixture(autouse=True, scope="module")(_kill_started)
