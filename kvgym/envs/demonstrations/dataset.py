@@ -116,6 +116,18 @@ def record_dataset(
     return found
 
 
+def load_minari() -> Any:
+    """Return the module of Minari.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return importlib.import_module("minari")
+    except ImportError as error:
+        raise ConfigError(f'datasets need Minari: pip install "kvgym[minari]" ({error})') from None
+
+
 @explained
 def write_minari(
     name: str, env: gym.Env[Any, Any], episodes: Sequence[Episode], *, algorithm: str = ""
@@ -134,10 +146,7 @@ def write_minari(
     Raises:
         ConfigError: Minari is not installed, or rejects the name.
     """
-    try:
-        minari: Any = importlib.import_module("minari")
-    except ImportError as error:
-        raise ConfigError(f'datasets need Minari: pip install "kvgym[minari]" ({error})') from None
+    minari = load_minari()
     buffers = [
         minari.data_collector.EpisodeBuffer(
             id=place, seed=each.workload_seed, options={"workload_seed": each.workload_seed},

@@ -17,6 +17,10 @@ def export_dataset(
             help="Scheduler or agent (kvgym list policies, agents), or an agent's folder or .npz."
         ),
     ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(help="Arguments of the environment, e.g. queue_window=256 overflow=clear."),
+    ] = None,
     env: Annotated[
         str,
         typer.Option(help="Id of the environment; its actions carry out the decisions."),
@@ -33,23 +37,29 @@ def export_dataset(
 ) -> None:
     """Write episodes of a scheduler or an agent as a Minari dataset, for offline learning.
 
+    A scheduler plays where the environment's actions express its decisions: kvgym/AdmitEvict-v1 admits one request
+    after the other, kvgym/AdmitCount-v1 needs a queue_window of all that begin at once.
+
     Needs the extra minari. The dataset has observations, actions, rewards and action masks of whole episodes. Minari
     keeps it in the folder of MINARI_DATASETS_PATH, by default ~/.minari/datasets; minari.load_dataset(NAME) reads it.
     """
     import gymnasium as gym
 
     from kvgym.agents.library import is_agent, load_agent
+    from kvgym.agents.runs.config import pair
     from kvgym.cli.commands.render import id_of
     from kvgym.envs.agents import AgentPolicy
-    from kvgym.envs.demonstrations.dataset import record_dataset, write_minari
+    from kvgym.envs.demonstrations.dataset import load_minari, record_dataset, write_minari
     from kvgym.policy import make_policy
     from kvgym.utils.files import plain_name
 
+    load_minari()  # before minutes of play
     made = load_agent(policy) if is_agent(policy) else make_policy(policy)
     if isinstance(made, AgentPolicy):
         given = made.config.model_dump() | ({} if scenario is None else {"scenario": scenario})
     else:
         given = {"scenario": scenario or DEFAULT_SCENARIO, "information": tuple(sorted(made.info.needs))}
+    given |= dict(map(pair, settings or ()))
     chosen = gym.make(id_of(env), disable_env_checker=True, **given)
     found = record_dataset(chosen, made, workload_seeds=range(first_seed, first_seed + episodes))
     label = name or f"kvgym/{plain_name(str(given['scenario']))}/{plain_name(made.info.name)}-v0"
