@@ -131,10 +131,12 @@ def measure_marks(result: SimulationResult) -> dict[str, float]:
 
 
 def collapsed(played: Played) -> bool:
-    """Return whether a run repeats more than it achieves: more evictions than requests, or more lost work than new."""
+    """Return whether evictions lost more tokens than a run processed for finished requests.
+
+    Their number does not count: evictions that lose little, or nothing as their KV is kept, cost little.
+    """
     metrics = played.record.metrics
-    new = metrics["input_tokens"] + metrics["output_tokens"]
-    return metrics["evictions"] > played.num_requests or metrics["recomputed_tokens"] > new
+    return metrics["recomputed_tokens"] > metrics["input_tokens"] + metrics["output_tokens"]
 
 
 def find_marks(runs: Sequence[Played]) -> tuple[Mark, ...]:
@@ -197,9 +199,13 @@ def _detail(mark: Mark, runs: Sequence[Played], policy: Policy) -> str:
         growth = max(played.measured.get("backlog_growth", 0.0) for played in runs)
         return f" {100 * growth:.0f}"
     if mark is COLLAPSED:
-        worst = max(filter(collapsed, runs), key=lambda played: played.record.metrics["evictions"])
-        evictions = f"{worst.record.metrics['evictions']:,.0f} evictions of {worst.num_requests:,} requests"
-        return f" ({evictions}; {relief_of(policy)})"
+        worst = max(filter(collapsed, runs), key=lambda played: played.record.metrics["recomputed_tokens"])
+        figures = worst.record.metrics
+        done = figures["input_tokens"] + figures["output_tokens"]
+        lost = (
+            f"{figures['recomputed_tokens']:,.0f} tokens lost by evictions, {done:,.0f} of finished requests"
+        )
+        return f" ({lost}; {relief_of(policy)})"
     return ""
 
 
