@@ -51,7 +51,7 @@ def test_fails_beside_a_process():
     with start():
         raise ValueError
 
-def test_waits_in_vain():
+def test_waits_without_end():
     with start() as process:
         process.communicate()
 

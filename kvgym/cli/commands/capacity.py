@@ -176,7 +176,7 @@ def _cells(result: CapacityResult) -> tuple[list[str], dict[str, list[str]]]:
         if counted:
             row += [console.number(c.estimate.value / (c.workers or 1)), f"{result.efficiency(c):.0%}"]
         row += [_limit(c), *(console.number(c.values[t.metric]) for t in result.targets)]
-        rows[c.label] = row
+        rows[c.label + "".join(mark.sign for mark in c.marks)] = row
     return headings, rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from kvgym.experiments.runs import Player, Run
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.policy import Policy
 from kvgym.routing import Router
+from kvgym.runner import observes_exact_lengths
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_seeds
 
@@ -139,7 +141,10 @@ def find_capacity(
         pursue(quests, wanted, play, progress)
         whys = _explanations(quests, entries, wanted, play)
     capacities = tuple(
-        _capacity(entry, [q for q in quests if q.entry is entry], wanted, tolerance, why)
+        replace(
+            _capacity(entry, [q for q in quests if q.entry is entry], wanted, tolerance, why),
+            exact=observes_exact_lengths(entry.policy, table),
+        )
         for entry, why in zip(entries, whys, strict=True)
     )
     if tune_budgets:

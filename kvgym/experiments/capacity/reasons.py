@@ -134,7 +134,7 @@ def _of_batches(
     found = f"a batch with {prompt:,} prompt tokens takes {seconds:.2g} s, without them {alone:.2g} s"
     budget = all_hyperparameters(policy).get(policy.info.budget)
     if not policy.info.chunks_prefill:
-        return f"{found}; policies that split prompts, as sarathi and vllm_v1, avoid this"
+        return f"{found}; {policy.info.name} does not split prompts"
     if not isinstance(budget, int):
         return found
     smaller = 1 << (min(budget, prompt + decodes) - 1).bit_length() - 1

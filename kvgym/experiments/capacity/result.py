@@ -14,6 +14,7 @@ from kvgym.experiments.capacity.entries import Entry
 from kvgym.experiments.capacity.probing import Probe
 from kvgym.experiments.capacity.targets import Target
 from kvgym.experiments.describing import describe_cluster, describe_hardware
+from kvgym.experiments.marks import EXACT, Mark
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import CONFIDENCE, Estimate, mean_interval
@@ -36,6 +37,7 @@ class Capacity:
         values: the metrics of the targets at ``held``, means over seeds; NaN if no rate passed.
         notes: remarks for readers, one sentence each.
         why: why targets are missed at ``failed`` on the first seed, and what to change, one sentence each.
+        exact: whether the policy observed the true output lengths as predictions.
     """
 
     label: str
@@ -49,6 +51,12 @@ class Capacity:
     values: dict[str, float]
     notes: tuple[str, ...]
     why: tuple[str, ...] = ()
+    exact: bool = False
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """Marks of the policy, see :mod:`kvgym.experiments.marks`; overload is what a search goes up to."""
+        return (EXACT,) if self.exact else ()
 
     @classmethod
     def of(
@@ -163,6 +171,7 @@ class CapacityResult:
                     "held": list(c.held), "failed": [jsonable(rate) for rate in c.failed],
                     "limits": dict(c.limits), "at_capacity": jsonable(c.values),
                     "efficiency": jsonable(self.efficiency(c)), "notes": list(c.notes), "why": list(c.why),
+                    "marks": [mark.name for mark in c.marks],
                 }
                 for c in self.capacities
             ],

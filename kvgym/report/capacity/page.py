@@ -96,6 +96,7 @@ def _row(result: CapacityResult, c: Capacity) -> dict[str, Any]:
     plain += [figures(c.values[t.metric]) for t in result.targets]
     return {
         "policy": c.label,
+        "marks": [f"{mark.sign} {mark.words}" for mark in c.marks],
         "cells": cells + [{"text": text, "interval": "", "best": False} for text in plain],
     }
 

@@ -78,7 +78,7 @@ def test_limits_show_the_number_of_seeds(seeds):
     from kvgym.cli.commands.capacity import _limit, _table
 
     capacity = SimpleNamespace(
-        limits=(("tbt_p99<0.2", 1), ("backlog", seeds)), held=(2.0,) * seeds, label="fcfs", workers=None,
+        limits=(("tbt_p99<0.2", 1), ("backlog", seeds)), held=(2.0,) * seeds, label="fcfs", workers=None, marks=(),
         estimate=mean_interval([2.0] * seeds), on_every_seed=2.0, values={},
     )  # fmt: skip
     result = SimpleNamespace(

@@ -45,7 +45,7 @@ def why(
         ("sarathi:token_budget=2048", {}, "a batch with 2,000 prompt tokens takes 0.22 s, without them 0.02 s; try "
          "sarathi:token_budget=128"),
         ("sarathi:token_budget=200", {"prefill_tokens": 190.0, "seconds": 0.041}, "try sarathi:token_budget=128"),
-        ("fcfs", {}, "policies that split prompts, as sarathi and vllm_v1, avoid this"),
+        ("fcfs", {}, "takes 0.22 s, without them 0.02 s; fcfs does not split prompts."),
         ("fcfs", {"prefill_tokens": 0.0, "decodes": 60.0, "seconds": 0.07}, "a batch of 60 decodes takes 0.07 s; use"),
         ("fcfs", {"seconds": 0.03}, "tokens wait through several batches: 7 evictions"),
     ],

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from kvgym.cli.commands.capacity import _cells
 from kvgym.experiments.capacity.finding import find_capacity
 from kvgym.experiments.capacity.provisioning import provision
 from kvgym.experiments.scenario import load_scenario
@@ -53,6 +54,15 @@ def test_rates_against_ttft_and_tbt_with_the_capacity_marked(capacity, tmp_path)
     assert f"Highest rate with ttft_p99&lt;1: {best.label}, " in text
     assert text.index('<h2 id="results"') < text.index("data-chart=") < text.index("Why targets are missed")
     assert all(sentence.split(":")[1][:40] in text for c in capacity.capacities for sentence in c.why)
+
+
+def test_tables_mark_policies_that_observe_exact_lengths(capacity, tmp_path):
+    (note,) = [note for note in capacity.notes if note.startswith("†")]
+    assert "mc_sf observed the true output lengths" in note
+    assert list(_cells(capacity)[1]) == ["fcfs", "mc_sf†"]
+    assert [c["marks"] for c in capacity.summary()["capacities"]] == [[], ["exact_lengths"]]
+    text = write_capacity_report(capacity, tmp_path / "report.html").read_text("utf-8")
+    assert text.count("† exact lengths") == 1
 
 
 def test_without_targets_the_backlog_is_shown_too():
