@@ -147,6 +147,21 @@ def test_commands_parse(page: Path) -> None:
                 load_command(words[0]).make_context(words[0], words[1:])
 
 
+@pytest.mark.parametrize("page", [*PAGES, *DOCS.parent.glob("*.md")], ids=lambda page: page.name)
+def test_commands_in_sentences_and_calls_of_scripts_have_options_that_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    sentences = "" if page.name == "CHANGELOG.md" else re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    for command in re.findall(r"(?<!`)`kvgym ([a-z][^`]*)`", sentences):
+        name, *words = shlex.split(" ".join(command.split()))
+        known = {flag for each in load_command(name).params for flag in (*each.opts, *each.secondary_opts)}
+        given = {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)}
+        assert given <= known | {"--help"}, command
+    for script, line in re.findall(r"^(?:\S*python[\d.]* )(scripts/\S+\.py) (.*)$", text, re.MULTILINE):
+        source = "".join(part.read_text("utf-8") for part in (DOCS.parent / script).parent.rglob("*.py"))
+        for flag in re.findall(r"(?<!\S)--[a-z-]+", line.partition("#")[0]):
+            assert f'"{flag}"' in source, line
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_excerpts_are_parts_of_their_files(page: Path) -> None:
     """An excerpt follows a comment with the path of its file; its indentation may differ."""
