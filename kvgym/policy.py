@@ -23,7 +23,7 @@ from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.decision import Decision as Decision
 from kvgym.simulator.policy_interface import MemoryRoom, RuleMemory, rule_memory
 from kvgym.simulator.view import SystemView
-from kvgym.utils.arguments import explained
+from kvgym.utils.arguments import check_fields, explained
 from kvgym.utils.checks import check_name
 from kvgym.utils.factory import Configurable, Factory
 from kvgym.utils.hyperparameters import policy_defaults
@@ -149,6 +149,7 @@ class PolicyInfo:
             raise ConfigError(
                 f"policy {shown(self.name)} needs {unknown}, which is not one of {', '.join(NEEDS)}"
             )
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,19 @@ class Weight:
     high: float = math.inf
     size: int = 1
     meaning: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            ConfigError: one has another type, or the numbers contradict each other.
+        """
+        check_fields(self)
+        if not (self.low <= self.default <= self.high and 0 < self.step < math.inf and self.size >= 1):
+            raise ConfigError(
+                f"Weight {shown(self.name)}: default {self.default:g}, step {self.step:g}, from {self.low:g} to "
+                f"{self.high:g}, size {self.size}; expected low ≤ default ≤ high, a step > 0 and a size ≥ 1"
+            )
 
 
 class Policy(Configurable, ABC):

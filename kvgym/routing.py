@@ -31,7 +31,7 @@ from kvgym.policy import Weight
 from kvgym.simulator.cluster.router_view import ROUTER_SIGNATURE, RouterView
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.simulator.view import ClusterView
-from kvgym.utils.arguments import explained
+from kvgym.utils.arguments import check_fields, explained
 from kvgym.utils.checks import check_name
 from kvgym.utils.factory import Configurable, Factory
 
@@ -63,12 +63,13 @@ class RouterInfo:
     paper: str = ""
 
     def __post_init__(self) -> None:
-        """Check the name.
+        """Check the fields.
 
         Raises:
-            ConfigError: it is not a text.
+            ConfigError: one is not a text.
         """
         check_name(self.name, "router")
+        check_fields(self)
 
 
 class Router(Configurable, ABC):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -13,9 +15,11 @@ import yaml
 
 from kvgym import make_batch_time, make_policy, make_router, make_workload, simulate
 from kvgym.batch_time.deployments.load import parse_hardware
+from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, WorkloadError
-from kvgym.policy import Decision, Policy, PolicyInfo, register_policy
+from kvgym.policy import Decision, Policy, PolicyInfo, Weight, register_policy
 from kvgym.routing import Router, RouterInfo, register_router
+from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.utils.reading import MAX_KEYS, parse_yaml, shipped_texts
 from kvgym.workloads.table import RequestTable
@@ -55,6 +59,43 @@ def broken():
 def test_decisions(fields):
     with pytest.raises(InvalidDecisionError, match=r"^policy 'says', iteration 0, t = 0 s: the decision "):
         simulate(ONE, TABLE, Says(Decision(**fields)))
+
+
+@pytest.mark.parametrize(
+    "given", [None, {}, types.SimpleNamespace(wait_until=None), "fcfs", Decision, object()]
+)
+def test_anything_but_a_decision(given):
+    with pytest.raises(InvalidDecisionError, match=r"the decision is .*; expected a kvgym.Decision"):
+        simulate(ONE, TABLE, Says(given))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: simulate(ONE, TABLE, "fcfs", compiled="no"), "compiled = 'no'; expected True or False"),
+        (lambda: simulate(ONE, TABLE, "fcfs", compiled=1), "compiled = 1"),
+        (lambda: simulate(ONE, TABLE, "fcfs", log="no"), "log = 'no'; expected True or False"),
+        (lambda: Simulation(ONE, TABLE, log=None), "log = None"),
+        (lambda: ServingEnv(compiled="no"), "compiled"),
+        *[
+            (lambda factor=factor: TABLE.faster(factor), "factor = .*; expected a finite number > 0")
+            for factor in (-1, 0, math.nan, math.inf, "2", None, True)
+        ],
+        (lambda: Weight("x", "y", "z"), "Weight: default = 'y'; expected float"),
+        (lambda: Weight("x", 0.0, "z"), "Weight: step = 'z'; expected float"),
+        (lambda: Weight(3, 0.0, 1.0), "Weight: name = 3; expected str"),
+        (lambda: Weight("x", True, 1.0), "Weight: default = True"),
+        (lambda: Weight("x", 0.0, 0.0), "Weight 'x': default 0, step 0, .* expected .* a step > 0"),
+        (lambda: Weight("x", 2.0, 1.0, 0.0, 1.0), "expected low ≤ default ≤ high"),
+        (lambda: Weight("x", 0.0, 1.0, size=0), "a size ≥ 1"),
+        (lambda: PolicyInfo(name="x", summary=3), "PolicyInfo: summary = 3; expected str"),
+        (lambda: PolicyInfo(name="x", summary="", evicts="no"), "PolicyInfo: evicts = 'no'; expected bool"),
+        (lambda: RouterInfo(name="x", summary=None), "RouterInfo: summary = None; expected str"),
+    ],
+)
+def test_arguments_that_seemed_to_work(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
 
 
 @pytest.mark.parametrize("chosen", [(HUGE, 0), (0, HUGE), (0,), broken(), 5])

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from kvgym.agents.runs.limits import MAX_STEPS
 from kvgym.errors import ConfigError, shown
-from kvgym.experiments.resources import check_free
 from kvgym.policy import require, require_flag
 from kvgym.utils.hyperparameters import describe_arguments, policy_defaults
 from kvgym.utils.registry import Registry
+from kvgym.utils.resources import check_free
 
 Vector = NDArray[np.float64]
 

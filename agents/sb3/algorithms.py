@@ -17,7 +17,7 @@ from kvgym.agents.sb3.vec_env import SB3VecEnv, VecEnv, make_sb3_env
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.errors import ConfigError, shown
-from kvgym.experiments.resources import check_free
+from kvgym.utils.resources import check_free
 
 try:
     from sb3_contrib import MaskablePPO, RecurrentPPO

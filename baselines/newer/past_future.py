@@ -48,6 +48,7 @@ from kvgym.policy import (
     require_count,
     require_fraction,
 )
+from kvgym.utils.resources import check_table
 
 # Layout of the parameters: memory that the peak must stay below, past lengths, the longest output.
 _LIMIT, _WINDOW, _LONGEST = range(3)
@@ -203,6 +204,7 @@ class PastFuture(CompiledPolicy):
     def memory(self, system: SystemInfo) -> RuleMemory:
         """Return a state with the initial lengths and random numbers."""
         slots = max(1, min(system.max_requests, system.kv_capacity))
+        check_table(16 * self.window, f"past_future: window = {self.window:,} past lengths", "lower window")
         state = np.zeros(_RING + 2 * self.window + _LISTS * 2 * (slots + 1), np.int64)
         half = self.window // 2
         state[:6], state[_COUNT], state[_NEXT] = seed_words(system.seed), half, half

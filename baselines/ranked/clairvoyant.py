@@ -161,7 +161,8 @@ class Clairvoyant(CompiledPolicy):
             ranking = self._ranking.memory(system)
             ranking.state[CERTAIN] = RANKING
             return ranking
-        state = np.zeros(HEAP + 1 + system.max_requests + self.passed + 1, np.int64)
+        aside = 1 + min(self.passed, system.max_requests)
+        state = np.zeros(HEAP + 1 + system.max_requests + aside, np.int64)
         state[CERTAIN] = LOOKING_AHEAD
         profile = empty_profile(system.max_predicted_len, system.kv_capacity)
         ranks: Any = np.zeros(max(1, system.max_requests))

@@ -339,9 +339,10 @@ class NestedWait(ThresholdPolicy):
 
     def profile(self, system: SystemInfo) -> NDArray[np.int32]:
         """Return, for each group and number of output tokens, a counter and the threshold."""
-        stages = system.kv_capacity + 2
+        groups = self.classes_of(system)
+        stages = self.num_counters(2 * len(groups), system) // (2 * len(groups))
         thresholds, first = [], 0
-        for classes in self.classes_of(system):
+        for classes in groups:
             ends = self.boundaries(classes)
             segment = np.minimum(np.searchsorted(ends, np.arange(stages), side="right"), len(ends) - 1)
             thresholds.append(first + segment)

@@ -32,6 +32,7 @@ from kvgym.policy import (
     require_flag,
 )
 from kvgym.utils.docstrings import meanings
+from kvgym.utils.resources import check_table
 
 PAPER = "Ao et al., Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory Constraints"
 
@@ -169,6 +170,20 @@ class ThresholdPolicy(CompiledPolicy):
     def queue_rates(self, system: SystemInfo) -> NDArray[np.float64]:
         """Return the mean arrivals per second of each queue, float64 (queues,)."""
         return np.array([c.rate for c in system.classes])
+
+    def num_counters(self, queues: int, system: SystemInfo) -> int:
+        """Return the number of counters that :meth:`profile` has: one for each queue and number of output tokens.
+
+        Raises:
+            ConfigError: they would take too much memory.
+        """
+        count = queues * (system.kv_capacity + 2)
+        check_table(
+            4 * count,
+            f"{self.info.name}: a counter for each class and output length up to kv_capacity = {system.kv_capacity:,}",
+            "lower kv_capacity",
+        )
+        return count
 
     @abstractmethod
     def profile(self, system: SystemInfo) -> NDArray[np.int32]:

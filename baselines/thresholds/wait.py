@@ -189,4 +189,4 @@ class Wait(ThresholdPolicy):
 
     def profile(self, system: SystemInfo) -> NDArray[np.int32]:
         """Return zeroed counters, one for each class and stage."""
-        return np.zeros(len(system.classes) * (system.kv_capacity + 2), np.int32)
+        return np.zeros(self.num_counters(len(system.classes), system), np.int32)

@@ -23,12 +23,17 @@ from kvgym.compiling.numba_internals import (
     generate_prefetch,
 )
 from kvgym.compiling.records import as_records
+from kvgym.utils.checks import check_flag
 from kvgym.utils.user_code import named_errors
 
 
 def runs_compiled(wanted: bool) -> bool:
-    """Return whether code that takes addresses runs compiled: if the caller wants it and Numba is not switched off."""
-    return wanted and not jit_disabled()
+    """Return whether code that takes addresses runs compiled: if the caller wants it and Numba is not switched off.
+
+    Raises:
+        ConfigError: ``wanted`` is neither True nor False.
+    """
+    return check_flag(wanted, "compiled") and not jit_disabled()
 
 
 def view_at(dtype: Any, dimensions: int = 1) -> Any:

@@ -31,7 +31,13 @@ def sparse_zeros(shape: tuple[int, ...], dtype: Any, least: int = HUGE) -> NDArr
     size = math.prod(shape) * kind.itemsize
     if size < least:
         return np.zeros(shape, kind)
-    return np.frombuffer(mmap.mmap(-1, size, access=mmap.ACCESS_COPY), kind).reshape(shape)
+    try:
+        mapped = mmap.mmap(-1, size, access=mmap.ACCESS_COPY)
+    except OSError:  # the system does not promise that much, even of memory that is seldom written
+        raise MemoryError(
+            f"Unable to allocate {size / 2**30:,.1f} GiB for a table of shape {shape}"
+        ) from None
+    return np.frombuffer(mapped, kind).reshape(shape)
 
 
 def as_records(table: np.ndarray) -> np.ndarray:

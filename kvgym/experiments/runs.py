@@ -108,8 +108,8 @@ class Played:
 class Player:
     """Executes batches of runs and caches what they share; work for an executor.
 
-    A :class:`~kvgym.errors.KVGymError` raised by a run becomes the error of its record. If a scenario cannot be made,
-    for example because one of its files is missing, the error is raised.
+    A :class:`~kvgym.errors.KVGymError` or MemoryError raised by a run becomes the error of its record. If a
+    scenario cannot be made, for example because one of its files is missing, the error is raised.
 
     Args:
         tables: number of request tables to cache, at least :data:`KEPT_TABLES`.
@@ -204,9 +204,11 @@ class Player:
             )  # fmt: skip
             elapsed = time.perf_counter() - started
             metrics = compute_metrics(result)
-        except KVGymError as error:
+        except (KVGymError, MemoryError) as error:
             empty = dict.fromkeys(metric_names(), float("nan"))
             elapsed = time.perf_counter() - started
+            if isinstance(error, MemoryError):
+                error = KVGymError(f"not enough memory: {error}; use fewer requests or smaller tables")
             return Played(RunRecord(run.label, run.seed, empty, str(error), False, elapsed), count, notes)
         once = result.completed and int(result.worker["total_finished"].sum()) == len(table)
         workers = tuple(worker_metrics(result)) if len(result.worker) > 1 else ()

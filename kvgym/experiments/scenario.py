@@ -21,13 +21,13 @@ from kvgym.batch_time.deployments.deployment import Hardware, RooflineHardware
 from kvgym.batch_time.deployments.described import completed, described_text, is_described
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
-from kvgym.experiments.resources import check_memory
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO as DEFAULT_SCENARIO
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import MAX_WORKERS, System, Worker
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import MAX_SEEDS
 from kvgym.utils.reading import Description, parse_fields, read_text, shipped_texts, validate_fields
+from kvgym.utils.resources import check_memory
 from kvgym.window import Extent, Window, parse_extent
 from kvgym.workloads.base import IntRange
 from kvgym.workloads.instances import draw_capacity

@@ -19,11 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit
-from kvgym.errors import ConfigError
 from kvgym.simulator.blocks import allocated, whole_blocks
-
-MAX_BYTES = 2**30
-"""Largest profile, bytes."""
+from kvgym.utils.resources import check_table
 
 
 def empty_profile(longest: int, kv_capacity: int, extra: int = 0) -> NDArray[np.int32]:
@@ -36,16 +33,14 @@ def empty_profile(longest: int, kv_capacity: int, extra: int = 0) -> NDArray[np.
         extra: iterations that a request may run in addition to one for each output token, for prefill chunks.
 
     Raises:
-        ConfigError: the profile would take more than :data:`MAX_BYTES`.
+        ConfigError: the profile would be too large.
     """
     horizon = min(longest, kv_capacity) + extra + 2
-    size = 2 * horizon * np.dtype(np.int32).itemsize
-    if size > MAX_BYTES:
-        raise ConfigError(
-            f"a look-ahead over predicted outputs of {longest:,} tokens with kv_capacity {kv_capacity:,} takes "
-            f"{size / 2**30:.1f} GiB; at most {MAX_BYTES / 2**30:g} GiB is possible: clip predictions or use a smaller "
-            "kv_capacity"
-        )
+    check_table(
+        2 * horizon * np.dtype(np.int32).itemsize,
+        f"a look-ahead over predicted outputs of {longest:,} tokens with kv_capacity {kv_capacity:,}",
+        "clip predictions or use a smaller kv_capacity",
+    )
     return np.zeros(2 * horizon, np.int32)
 
 

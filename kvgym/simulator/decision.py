@@ -87,7 +87,7 @@ def enter_decision(
         except Exception:
             raise refuse(f"{what} {shown(values)}; expected {expected}") from None
 
-    if not hasattr(decision, "wait_until"):
+    if not isinstance(decision, Decision):
         raise refuse(f"is {shown(decision)}; expected a kvgym.Decision")
     slots = {int(i): k for k, i in enumerate(active["request_id"])}
     given = decision.tokens

@@ -42,7 +42,7 @@ class Batch:
     """One iteration of a worker, and what each request did in it.
 
     Attributes:
-        row: its row of the per-iteration log, dtype ITERATION.
+        row: its row of the per-iteration log, dtype ITERATION, read-only.
         request_id: int64 (m,), the active requests, including paused ones.
         prefill_tokens: int64 (m,), tokens of prompt (or lost output) processed.
         decode_tokens: int64 (m,), 1 for a decode step, else 0.
@@ -64,6 +64,13 @@ class Batch:
     cut: bool = False
 
 
+def read_only(table: NDArray[Any]) -> NDArray[Any]:
+    """Return a view of a table that observers cannot write to; it shows later changes."""
+    view = table.view()
+    view.setflags(write=False)
+    return view
+
+
 class Observer:
     """Callbacks for the events of a run; override those of interest.
 
@@ -73,7 +80,10 @@ class Observer:
     """
 
     def began(self, requests: NDArray[Any]) -> None:
-        """Called before all others, with the requests by id, dtype WORKLOAD; a row is right once its request joins."""
+        """Called before all others, with the requests by id, dtype WORKLOAD, read-only.
+
+        A row is right once its request joins.
+        """
 
     def joined(self, time: float, worker: int, request_id: int) -> None:
         """Called when a request joins the queue of a worker: by arrival, by transfer or by a move."""
@@ -108,7 +118,7 @@ class Follower:
         self._simulation, self._observer = simulation, observer
         self._guard = calling(observer, "observer", "it")
         with self._guard:
-            observer.began(simulation.workload)
+            observer.began(read_only(simulation.workload))
         self._left = simulation.workload["prompt_len"].astype(
             np.int64
         )  # prefill of each request, as last seen
@@ -149,7 +159,7 @@ class Follower:
 
     def _catch_up(self) -> None:
         simulation = self._simulation
-        rows = simulation.log[self._rows : int(simulation.tracker[0]["num_log"])]
+        rows = read_only(simulation.log[self._rows : int(simulation.tracker[0]["num_log"])])
         deciding, self._deciding = self._deciding, None
         if deciding is not None:
             self._report_decided(*deciding, rows)

@@ -47,6 +47,7 @@ from kvgym.simulator.tables import (
 )
 from kvgym.simulator.view import SystemView
 from kvgym.utils.arguments import explained
+from kvgym.utils.checks import check_flag
 from kvgym.utils.user_code import calling
 from kvgym.workloads.table import RequestTable
 
@@ -105,6 +106,7 @@ class Simulation:
         slots = max(1, min(n, int(system.usable_capacities.max())))
         self.system, self.table, self.needs, self.policy_name = system, table, needs, policy_name
         self.compiled = runs_compiled(compiled)
+        log = check_flag(log, "log")
         given = {
             "problem": system.to_record(table, needs, log),
             "workload": table.to_records(),

@@ -5,11 +5,13 @@ Annotations are read only after an exception, so that a call costs nothing more 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import math
 import os
 import re
+import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -54,6 +56,19 @@ def explained_class(cls: C) -> C:
     """Class decorator: the constructor is :func:`explained`."""
     cls.__init__ = explained(cls.__init__)  # type: ignore[misc]
     return cls
+
+
+def check_fields(made: Any) -> None:
+    """Check the fields of a dataclass instance against their annotations.
+
+    Raises:
+        ConfigError: the first field that does not fit.
+    """
+    scope = vars(sys.modules[type(made).__module__])
+    for field in dataclasses.fields(made):
+        value, text = getattr(made, field.name), str(field.type)
+        if not _fits(value, text, scope) or (text in ("int", "float") and isinstance(value, bool | np.bool_)):
+            raise ConfigError(f"{type(made).__name__}: {field.name} = {shown(value)}; expected {text}")
 
 
 def _wrong_argument(function: Callable[..., Any], arguments: Any, named: Mapping[str, Any]) -> str | None:

@@ -36,6 +36,17 @@ def whole_number(value: Any, what: str, expected: str, least: int = 1, most: int
     return number
 
 
+def check_flag(value: Any, what: str) -> bool:
+    """Return a truth value, of Python or NumPy.
+
+    Raises:
+        ConfigError: neither True nor False.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise ConfigError(f"{what} = {shown(value)}; expected True or False")
+    return bool(value)
+
+
 def check_one_of(value: Any, what: str, names: Sequence[str]) -> str:
     """Return a string that must be one of several.
 
@@ -97,6 +108,35 @@ def as_array(given: Any, what: str, error: type[KVGymError] = ConfigError) -> ND
     if made is not given and np.ma.is_masked(given):
         raise error(f"{what} has masked values; expected a value in every row")
     return made
+
+
+MOST = 2**62 - 1
+"""Largest number of :func:`whole_numbers`: the sum of two is still an int64."""
+
+
+def whole_numbers(
+    given: Any, what: str, error: type[KVGymError] = ConfigError, least: int = 0, most: int = MOST
+) -> NDArray[np.int64]:
+    """Return a copy of a one-dimensional array of whole numbers, int64 (n,).
+
+    Args:
+        given: an array of any dtype of whole numbers, or anything that NumPy converts to one.
+        what: name of the argument, for the message.
+        error: class of the error to raise.
+        least: smallest valid number.
+        most: largest valid number.
+
+    Raises:
+        KVGymError: an ``error``: another shape or dtype, or a number out of range.
+    """
+    array = as_array(given, what, error)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise error(f"{what} has shape {array.shape} and dtype {array.dtype}; expected (n,) integers")
+    if array.size and (array.min() < least or array.max() > most):
+        row = int(np.argmax((array < least) | (array > most)))
+        largest = f"2^{most.bit_length()} - 1" if most & (most + 1) == 0 else f"{most:,}"
+        raise error(f"{what}, row {row}: {array[row]}; expected a whole number from {least} to {largest}")
+    return array.astype(np.int64)
 
 
 def check_parts(given: Any, kinds: Mapping[str, Any], what: str) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
@@ -173,9 +174,7 @@ def load_plugins(group: str, what: str) -> None:
     """
     if os.environ.get("KVGYM_PLUGINS") == "0":
         return
-    from importlib.metadata import entry_points  # slow to import
-
-    for entry in entry_points(group=group):
+    for entry in _entry_points(group):
         try:
             entry.load()
         except (Exception, SystemExit) as error:
@@ -183,3 +182,27 @@ def load_plugins(group: str, what: str) -> None:
             warnings.warn(
                 f"{what} of {origin} ({entry.value}) cannot be loaded: {shown(error, 200)}", stacklevel=2
             )
+
+
+def _entry_points(group: str) -> list[Any]:
+    """Return the entry points of a group; warn of each distribution whose file of entry points cannot be read."""
+    from importlib.metadata import distributions, entry_points  # slow to import
+
+    try:
+        return list(entry_points(group=group))
+    except Exception:  # one damaged file hides those of all distributions
+        found: dict[str, list[Any]] = {}
+    for distribution in distributions():
+        folder = getattr(distribution, "_path", None)
+        name = "?" if folder is None else re.sub(r"(-.*)?\.(dist|egg)-info$", "", str(folder.name))
+        try:
+            entries = [entry for entry in distribution.entry_points if entry.group == group]
+        except Exception as error:
+            warnings.warn(
+                f"entry_points.txt of {shown(name)} cannot be read, so its plugins are missing: {shown(error, 120)}; "
+                "reinstall it",
+                stacklevel=3,
+            )
+        else:
+            found.setdefault(re.sub("[-_.]+", "_", name).lower(), entries)  # the first one on the path counts
+    return [entry for entries in found.values() for entry in entries]

@@ -19,14 +19,13 @@ _CUT = 90
 """Longest path in a message, characters."""
 
 _REPLACED = (Exception, SystemExit, GeneratorExit)
-_PASSED = (KVGymError, MemoryError)
 
 
 class calling:  # noqa: N801
     """Context manager around a call of a user's code: raises :class:`~kvgym.errors.UserCodeError` for its exceptions.
 
-    Errors of kvgym, Ctrl-C, MemoryError and every exception of kvgym's own classes pass unchanged. The object has no
-    state, so that it can be reused for many calls.
+    Errors of kvgym, Ctrl-C and every exception of kvgym's own classes pass unchanged. The object has no state, so that
+    it can be reused for many calls.
 
     Args:
         owner: the object, class or function that is called.
@@ -50,7 +49,7 @@ class calling:  # noqa: N801
         Raises:
             UserCodeError: in its place.
         """
-        if error is None or not isinstance(error, _REPLACED) or isinstance(error, _PASSED):
+        if error is None or not isinstance(error, _REPLACED) or isinstance(error, KVGymError):
             return
         if is_foreign(self._owner):
             below = trace and trace.tb_next  # without the frame of the with statement

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import WorkloadError, shown
-from kvgym.utils.checks import as_array
+from kvgym.utils.checks import as_array, whole_numbers
 from kvgym.workloads.layout import TENTHS
 
 
@@ -36,11 +36,51 @@ class Forecasts:
     start: NDArray[np.int64]
     count: NDArray[np.int64]
 
+    def __post_init__(self) -> None:
+        """Convert and check the arrays.
+
+        Raises:
+            WorkloadError: neither part is given, or arrays of wrong shapes or ranges.
+        """
+        every = self.every
+        if isinstance(every, bool) or not isinstance(every, int | np.integer) or not 0 <= every < 2**31:
+            raise WorkloadError(
+                f"renew_every = {shown(every)}; expected a number of tokens ≥ 1, 0 without renewals"
+            )
+        tenths = None if self.tenths is None else _checked_tenths(self.tenths)
+        if tenths is None and every == 0:
+            raise WorkloadError("forecasts need tenths, or renewed and every ≥ 1; give one of them")
+        renewed = _lengths(self.renewed, "renewed_lens")
+        start, count = (
+            whole_numbers(getattr(self, name), name, WorkloadError) for name in ("start", "count")
+        )
+        if renewed.ndim != 1:
+            raise WorkloadError(
+                f"renewed_lens have shape {renewed.shape}; expected (T,), those of all requests"
+            )
+        for name, rows in (("count", count), ("predicted_tenths", tenths)):
+            if rows is not None and len(rows) != len(start):
+                raise WorkloadError(
+                    f"start has {len(start):,} rows, {name} {len(rows):,}; expected the same number"
+                )
+        if (beyond := start + count > len(renewed)).any():
+            row = int(np.argmax(beyond))
+            raise WorkloadError(
+                f"row {row}: start {start[row]} and count {count[row]} end beyond renewed, which has {len(renewed)}; "
+                "make them with Forecasts.from_rows"
+            )
+        if every == 0 and len(renewed):
+            raise WorkloadError("renew_every = 0 with renewed_lens; expected a number of tokens ≥ 1")
+        vars(self).update(tenths=tenths, every=int(every), renewed=renewed, start=start, count=count)
+        for array in (tenths, renewed, start, count):
+            if array is not None:
+                array.setflags(write=False)
+
     @classmethod
     def from_rows(
         cls, tenths: ArrayLike | None = None, renewed: Sequence[ArrayLike] | None = None, every: int = 0
     ) -> Forecasts:
-        """Convert and check distributions and renewals.
+        """Join the renewals of each request.
 
         Args:
             tenths: (n, 10), None = no distributions.
@@ -52,18 +92,8 @@ class Forecasts:
         """
         if tenths is None and renewed is None:
             raise WorkloadError("forecasts need tenths or renewed")
-        points = None
-        if tenths is not None:
-            points = _lengths(tenths, "predicted_tenths")
-            if points.ndim != 2 or points.shape[1] != TENTHS:
-                raise WorkloadError(f"predicted_tenths have shape {points.shape}; expected (n, {TENTHS})")
-            if (wrong := (points[:, 1:] < points[:, :-1]).any(axis=1)).any():
-                row = int(np.argmax(wrong))
-                raise WorkloadError(
-                    f"predicted_tenths, row {row}: {shown(points[row].tolist())}; expected ascending lengths"
-                )
-            points.setflags(write=False)
-        if (renewed is None) != (every == 0) or every < 0:
+        points = None if tenths is None else _checked_tenths(tenths)
+        if (renewed is None) != (every == 0):
             raise WorkloadError(
                 f"renew_every = {shown(every)}; expected a number of tokens ≥ 1 with renewed_lens, else 0"
             )
@@ -73,15 +103,10 @@ class Forecasts:
             raise WorkloadError(
                 f"predicted_tenths have {len(points):,} rows, renewed_lens {n:,}; expected as many"
             )
-        count = np.array([np.size(row) for row in rows], np.int64)
-        flat = (
-            np.concatenate([np.asarray(row).ravel() for row in rows])
-            if count.sum()
-            else np.zeros(0, np.int64)
-        )
-        lengths = _lengths(flat, "renewed_lens")
-        lengths.setflags(write=False)
-        return cls(points, int(every), lengths, np.cumsum(count) - count, count)
+        arrays = [as_array(row, "renewed_lens", WorkloadError).ravel() for row in rows]
+        count = np.array([array.size for array in arrays], np.int64)
+        flat = np.concatenate(arrays) if count.sum() else np.zeros(0, np.int64)
+        return cls(points, every, flat, np.cumsum(count) - count, count)
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -89,8 +114,10 @@ class Forecasts:
 
     def __getitem__(self, rows: Any) -> Forecasts:
         """Return the forecasts of some requests: a slice, a mask (n,) or indices."""
+        other = object.__new__(Forecasts)  # the constructor would check everything again
         tenths = None if self.tenths is None else self.tenths[rows]
-        return Forecasts(tenths, self.every, self.renewed, self.start[rows], self.count[rows])
+        vars(other).update(vars(self), tenths=tenths, start=self.start[rows], count=self.count[rows])
+        return other
 
     def row(self, i: int) -> NDArray[np.int64]:
         """Return the renewals of request ``i``."""
@@ -121,6 +148,19 @@ def _texts(rows: Any) -> NDArray[Any]:
     texts = np.empty(len(rows), object)
     texts[:] = [" ".join(map(str, row.tolist())) for row in rows]
     return texts
+
+
+def _checked_tenths(values: ArrayLike) -> NDArray[np.int64]:
+    """Return distributions after a check, int64 (n, 10)."""
+    points = _lengths(values, "predicted_tenths")
+    if points.ndim != 2 or points.shape[1] != TENTHS:
+        raise WorkloadError(f"predicted_tenths have shape {points.shape}; expected (n, {TENTHS})")
+    if (wrong := (points[:, 1:] < points[:, :-1]).any(axis=1)).any():
+        row = int(np.argmax(wrong))
+        raise WorkloadError(
+            f"predicted_tenths, row {row}: {shown(points[row].tolist())}; expected ascending lengths"
+        )
+    return points
 
 
 def _lengths(values: ArrayLike, what: str) -> NDArray[np.int64]:

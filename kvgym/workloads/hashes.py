@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import WorkloadError, shown
-from kvgym.utils.checks import as_array
+from kvgym.utils.checks import MOST, whole_numbers
+from kvgym.utils.resources import check_free
 
 
 class Chains(NamedTuple):
@@ -58,8 +59,10 @@ class BlockHashes:
             WorkloadError: arrays of wrong shapes or ranges, or hashes that are not chained.
         """
         block = _checked_block(self.block)
-        arrays = {name: _integers(name, getattr(self, name)) for name in _ARRAYS}
-        chain, start, tokens = (arrays[name] for name in _ARRAYS)
+        chain, start, tokens = (
+            whole_numbers(getattr(self, name), name, WorkloadError, most=most)
+            for name, most in _ARRAYS.items()
+        )
         if start.shape != tokens.shape:
             raise WorkloadError(
                 f"chain_start has {len(start):,} rows, chain_tokens {len(tokens):,}; expected the same number"
@@ -71,7 +74,7 @@ class BlockHashes:
                 f"row {row}: chain_start {start[row]} and {count[row]} hashes for chain_tokens {tokens[row]} "
                 f"(block {block}) end beyond chain, which has {len(chain)}"
             )
-        vars(self).update(arrays, chain=chain.astype(np.int32), block=block)
+        vars(self).update(chain=chain.astype(np.int32), chain_start=start, chain_tokens=tokens, block=block)
         for name in _ARRAYS:
             getattr(self, name).setflags(write=False)
         _check_chained(*self._with(self.chain_start, count * block).chains(block))
@@ -98,7 +101,7 @@ class BlockHashes:
                 numbers.append(parent)
             chains.append(numbers)
         count = np.fromiter(map(len, chains), np.int64, len(chains))
-        covered = _integers("tokens", tokens)
+        covered = whole_numbers(tokens, "tokens", WorkloadError)
         if covered.shape != count.shape:
             raise WorkloadError(f"{len(count):,} rows of hashes, but tokens has {len(covered):,}")
         if (wrong := count != -(-covered // block)).any():
@@ -163,6 +166,12 @@ class BlockHashes:
         np.maximum.at(longest, group, self.chain_tokens)
         parts, step = max(self.block // unit, 1), max(unit // self.block, 1)
         count = -(-longest // self.block) if parts > 1 else longest // unit
+        total = int((longest // unit).sum())
+        check_free(
+            total * _BYTES_PER_UNIT,
+            f"block hashes of {total:,} units of {unit:,} tokens",
+            "use larger units (block_size, prefix_block) or fewer requests",
+        )
         first, position = positions(count)
         numbers, num_contents = renumber(self.chain[np.repeat(starts, count) + (position + 1) * step - 1])
         if parts > 1:
@@ -188,7 +197,12 @@ class BlockHashes:
 
 _LAST: WeakKeyDictionary[BlockHashes, tuple[int, Chains]] = WeakKeyDictionary()
 
-_ARRAYS = ("chain", "chain_start", "chain_tokens")
+_ARRAYS = {"chain": 2**31 - 1, "chain_start": MOST, "chain_tokens": MOST}
+"""The arrays of :class:`BlockHashes`, and the largest number in each."""
+
+
+_BYTES_PER_UNIT = 40
+"""Bytes per unit of the chains while they are made."""
 
 
 def wrong_count(count: int, tokens: int, block: int) -> str:
@@ -206,17 +220,6 @@ def _checked_block(block: Any) -> int:
     return int(block)
 
 
-def _integers(name: str, values: ArrayLike) -> NDArray[np.int64]:
-    """Return a one-dimensional array of whole numbers from 0 as int64."""
-    array = as_array(values, name, WorkloadError)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise WorkloadError(f"{name} has shape {array.shape} and dtype {array.dtype}; expected (n,) integers")
-    if array.size and (array.min() < 0 or (name == "chain" and array.max() >= 2**31)):
-        row = int(np.argmax((array < 0) | (array >= 2**31)))
-        raise WorkloadError(f"{name}, row {row}: {array[row]}; expected a whole number from 0, below 2^31")
-    return array.astype(np.int64)
-
-
 def positions(count: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return where rows of ``count`` entries begin when they are joined, and each entry's position in its row."""
     first = np.cumsum(count) - count
@@ -225,6 +228,10 @@ def positions(count: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
 
 def renumber(values: NDArray[Any]) -> tuple[NDArray[np.int32], int]:
     """Return the values numbered from 0 by first appearance, and how many differ."""
+    if values.max(initial=-1) >= 8 * len(
+        values
+    ):  # a table with a row for each possible value would be too large
+        values = np.unique(values, return_inverse=True)[1]
     first = np.full(int(values.max(initial=-1)) + 1, len(values))
     np.minimum.at(first, values, np.arange(len(values)))
     present = np.flatnonzero(first < len(values))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import WorkloadError, shown
-from kvgym.utils.checks import as_array
+from kvgym.utils.checks import as_array, real_number
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.forecasts import Forecasts
 from kvgym.workloads.hashes import BlockHashes, Chains
@@ -273,7 +273,12 @@ class RequestTable:
         )
 
     def faster(self, factor: float) -> RequestTable:
-        """Return the same requests arriving ``factor`` times as fast; the rates of classes are scaled too."""
+        """Return the same requests arriving ``factor`` times as fast; the rates of classes are scaled too.
+
+        Raises:
+            ConfigError: ``factor`` is not a finite number > 0.
+        """
+        factor = real_number(factor, "factor", "a finite number > 0", lambda number: 0 < number < np.inf)
         classes = tuple(c.at_rate(factor, speed=factor) for c in self.classes)
         return self.replace(arrival_time=self.arrival_time / factor, classes=classes)
 

@@ -10,7 +10,7 @@ from kvgym.agents.runs.limits import MAX_SEED, RANGES
 from kvgym.agents.sb3.algorithms import _OURS, ALGORITHMS, make_environments, make_model, network_size
 from kvgym.agents.sb3.config import NetworkConfig
 from kvgym.errors import ConfigError
-from kvgym.experiments import resources
+from kvgym.utils import resources
 
 HUGE = 10**30
 

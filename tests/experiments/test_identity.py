@@ -155,7 +155,7 @@ print(*(name for name in sys.modules if name.startswith("kvgym.")))
 """
 
 HARMLESS = (
-    "kvgym.configs", "kvgym.errors", "kvgym.execution", "kvgym.experiments.changes", "kvgym.experiments.resources",
+    "kvgym.configs", "kvgym.errors", "kvgym.execution", "kvgym.experiments.changes", "kvgym.utils.resources",
     "kvgym.experiments.identity", "kvgym.experiments.describing", "kvgym.experiments.scenario_options",
     "kvgym.experiments.sweeping", "kvgym.utils.files", "kvgym.utils.lazy", "kvgym.version",
 )  # fmt: skip

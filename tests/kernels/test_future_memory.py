@@ -205,7 +205,7 @@ def test_an_empty_profile_is_two_horizons_long(
 
 
 def test_a_profile_of_more_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvgym.kernels.future_memory.MAX_BYTES", 2 * (10 + 2) * 4)
+    monkeypatch.setattr("kvgym.utils.resources.LARGEST_TABLE", 2 * (10 + 2) * 4)
     assert len(empty_profile(10, 99)) == 24
     for longest, kv_capacity in ((11, 99), (99, 11)):
         with pytest.raises(

@@ -319,3 +319,37 @@ def test_batches_that_an_error_cuts_short():
     assert (batch.row["start_time"], batch.row["end_time"], batch.row["prefill_tokens"]) == (0, 0.5, 2)
     assert batch.prefill_tokens.tolist() == [2]
     assert notes.heard[-1] == ("ended", 0.5)
+
+
+class Writing(Observer):
+    """Writes into what it gets."""
+
+    def __init__(self):
+        self.refused = 0
+
+    def began(self, requests):
+        self.write(requests["output_len"])
+        self.write(requests)
+
+    def ran(self, batch):
+        self.write(batch.row)
+
+    def write(self, table):
+        try:
+            if table.dtype.names:
+                table["end_time" if "end_time" in table.dtype.names else "prompt_len"] = 1e9
+            else:
+                table[:] = 1
+        except ValueError:
+            self.refused += 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_observers_cannot_change_the_run(workers):
+    system = System(200, UNIT).replicate(workers)
+    table = RequestTable.from_columns(arrival_time=[0, 1], prompt_len=[3, 4], output_len=[2, 5])
+    plain = simulate(system, table, "fcfs", log=True)
+    observer = Writing()
+    observed = simulate(system, table, "fcfs", log=True, observer=observer)
+    assert observed.log.tobytes() == plain.log.tobytes()
+    assert observer.refused == 2 + len(plain.log)

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from kvgym.errors import ConfigError, WorkloadError
-from kvgym.utils.checks import MAX_SEEDS, as_array, check_seed, check_seeds, real_number, whole_number
+from kvgym.utils.checks import (
+    MAX_SEEDS,
+    as_array,
+    check_flag,
+    check_seed,
+    check_seeds,
+    real_number,
+    whole_number,
+    whole_numbers,
+)
 from kvgym.workloads import base, make_workload
 from kvgym.workloads.arrivals import PiecewiseArrivals, SlottedArrivals
 
@@ -40,6 +49,32 @@ def test_numbers():
     for value in (float("nan"), "1", True, None, 10**400, -1):
         with pytest.raises(ConfigError, match=r"^time = .*; expected seconds$"):
             real_number(value, "time", "seconds", lambda x: x >= 0)
+
+
+def test_flags():
+    assert check_flag(np.True_, "x") is True
+    assert check_flag(False, "x") is False
+    for wrong in ("no", 0, 1, None, [], np.ones(1)):
+        with pytest.raises(ConfigError, match="expected True or False"):
+            check_flag(wrong, "x")
+
+
+def test_arrays_of_whole_numbers_are_copied_and_within_range():
+    given = np.array([3, 4], np.uint8)
+    made = whole_numbers(given, "x", least=3, most=4)
+    given[0] = 0
+    assert made.dtype == np.int64
+    assert made.tolist() == [3, 4]
+    for wrong, words in (
+        ([2], "x, row 0: 2; expected a whole number from 3 to 4"),
+        ([3, 5], "x, row 1: 5"),
+        (np.array([3, 2**64 - 1], np.uint64), "x, row 1: 18446744073709551615"),
+        ([True], "dtype bool"),
+        ([[3]], "shape \\(1, 1\\)"),
+        ([3.0], "float64"),
+    ):
+        with pytest.raises(WorkloadError, match=words):
+            whole_numbers(wrong, "x", WorkloadError, least=3, most=4)
 
 
 def test_arrays():

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import LIMIT, ConfigError, UnknownNameError
 from kvgym.policy import Policy, PolicyInfo, fraction_of, make_policy
 from kvgym.routing import make_router
 from kvgym.utils.registry import Registry, Sources, load_plugins
@@ -116,6 +116,22 @@ def test_plugins_of_other_distributions(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.warns(UserWarning, match=r"things of acme \(acme_absent\) cannot be loaded: ModuleNotFound"):
         load_plugins("kvgym.things", "things")
+    assert sys.modules.pop("acme_things").loaded
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe[", b"[kvgym.things]\nno equals sign\n"])
+def test_a_damaged_file_of_entry_points_hides_no_other_plugin(tmp_path, monkeypatch, content):
+    monkeypatch.setenv("KVGYM_PLUGINS", "1")
+    for name, entries in (("acme_damaged", content), ("acme", b"[kvgym.things]\ngood = acme_things\n")):
+        folder = tmp_path / f"{name}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (folder / "entry_points.txt").write_bytes(entries)
+    (tmp_path / "acme_things.py").write_text("loaded = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.warns(UserWarning, match="entry_points.txt of 'acme_damaged' cannot be read") as found:
+        load_plugins("kvgym.things", "things")
+    assert all(len(str(warning.message)) <= LIMIT for warning in found)
     assert sys.modules.pop("acme_things").loaded
 
 

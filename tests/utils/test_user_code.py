@@ -43,6 +43,7 @@ FAILING = {
     "stop": "StopIteration",
     "exit": "SystemExit: 3",
     "generator": "GeneratorExit",
+    "memory": "MemoryError: memory",
 }
 SMALL = load_scenario("a100-llama2-70b").override(workload={"preset": "lmsys", "num_requests": 20, "rate": 5})
 
@@ -63,7 +64,7 @@ def named(error: UserCodeError, text: str, what: str) -> None:
 @pytest.mark.parametrize("how", FAILING)
 @pytest.mark.parametrize("at", ["reset", "schedule", "blocking"])
 def test_errors_of_a_policy(at, how):
-    line = "return next(iter" if how == "stop" else "sys.exit" if how == "exit" else "KeyboardInterrupt, "
+    line = {"stop": "return next(iter", "exit": "sys.exit"}.get(how, "KeyboardInterrupt, ")
     for system in (ONE, TWO):
         with pytest.raises(UserCodeError, match=r"^policy 'raising': fail \(") as found:
             simulate(system, TABLE, Raising(at=at, how=how))
@@ -81,15 +82,28 @@ def test_the_users_function_is_named_not_the_library_it_calls():
     named(found.value, "def schedule(self):", "TypeError: ")
 
 
-@pytest.mark.parametrize("how", ["interrupt", "memory"])
-def test_interrupts_and_memory_errors_pass(how):
-    kind = {"interrupt": KeyboardInterrupt, "memory": MemoryError}[how]
-    with pytest.raises(kind):
-        simulate(ONE, TABLE, Raising(at="schedule", how=how))
+def test_interrupts_pass():
+    with pytest.raises(KeyboardInterrupt):
+        simulate(ONE, TABLE, Raising(at="schedule", how="interrupt"))
     for at in ("joined", "decided", "ran", "ended"):
-        with pytest.raises(kind) as found:
-            simulate(ONE, TABLE, "fcfs", observer=RaisingObserver(at, how))
-        assert how == "memory" or not found.value.result.completed or at == "ended"
+        with pytest.raises(KeyboardInterrupt) as found:
+            simulate(ONE, TABLE, "fcfs", observer=RaisingObserver(at, "interrupt"))
+        assert not found.value.result.completed or at == "ended"
+
+
+def test_a_run_without_memory_leaves_the_others_of_a_comparison(monkeypatch):
+    with pytest.warns(RuntimeWarning, match="1 of 2 runs failed"):
+        found = compare(SMALL, [Raising(at="schedule", how="memory"), "fcfs"], seeds=1)
+    assert "raised MemoryError: memory" in found.errors()["raising:at=schedule,how=memory"]
+
+    def reset(self, system):
+        raise MemoryError("Unable to allocate 9 TiB")
+
+    monkeypatch.setattr(FCFS, "reset", reset)
+    with pytest.warns(RuntimeWarning, match="1 of 2 runs failed"):
+        found = compare(SMALL, ["fcfs", "sarathi"], seeds=1)
+    assert "not enough memory: Unable to allocate 9 TiB" in found.errors()["fcfs"]
+    assert found.runs[1].error == ""
 
 
 def test_bugs_in_kvgym_are_not_blamed_on_users(monkeypatch):

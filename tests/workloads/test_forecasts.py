@@ -136,6 +136,60 @@ def test_wrong_forecasts(arguments, message):
         Forecasts.from_rows(**arguments)
 
 
+BIG = np.full(2, 10**9)
+NONE = np.zeros(1, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            (None, 1, np.array([5]), BIG, np.full(2, 10**6)),
+            "row 0: start 1000000000 and count 1000000 end beyond",
+        ),
+        ((None, 1, [5, 5], [0, 1], [2, 2]), "row 1: start 1 and count 2 end beyond renewed, which has 2"),
+        ((None, 1, [5], [1], [1]), "row 0: start 1 and count 1 end beyond"),
+        (
+            (None, 1, [5], [2**62], [2**62 - 1]),
+            "start, row 0: 4611686018427387904; expected a whole number from 0",
+        ),
+        ((None, 1, [5], np.array([2**64 - 1], np.uint64), [1]), "start, row 0: 18446744073709551615"),
+        ((None, 1, [5], [-1], [1]), "start, row 0: -1"),
+        ((None, 1, [5], [0], [-1]), "count, row 0: -1"),
+        ((None, 1, [5], [0, 0], [1]), "start has 2 rows, count 1"),
+        ((None, 1, [5], [0.0], [1]), "start has shape .* float64"),
+        ((None, 1, [[5]], [0], [1]), "renewed_lens have shape"),
+        ((None, 1, [0], [0], [1]), "renewed_lens: expected whole numbers"),
+        ((None, 1, [2**31], [0], [1]), "renewed_lens: expected whole numbers"),
+        ((None, -1, [5], [0], [1]), "renew_every = -1"),
+        ((None, 2**31, [5], [0], [1]), "renew_every = 2147483648"),
+        ((None, True, [5], [0], [1]), "renew_every = True"),
+        ((None, "2", [5], [0], [1]), "renew_every = '2'"),
+        ((None, 0, [], [0], [0]), "forecasts need tenths"),
+        (([[1] * 10], 0, [5], [0], [1]), "renew_every = 0 with renewed_lens"),
+        (([[-1] * 10], 0, [], [0], [0]), "predicted_tenths: expected whole numbers"),
+        (([[1] * 9 + [2**31]], 0, [], [0], [0]), "predicted_tenths: expected whole numbers"),
+        (([[1] * 11], 0, [], [0], [0]), "expected \\(n, 10\\)"),
+        (([[2, *[1] * 9]], 0, [], [0], [0]), "row 0.*ascending"),
+        (([[1] * 10] * 2, 0, [], [0], [0]), "start has 1 rows, predicted_tenths 2"),
+    ],
+)
+def test_the_constructor_refuses_what_compiled_code_could_not_read(arguments, message):
+    with pytest.raises(WorkloadError, match=message):
+        Forecasts(*arguments)
+
+
+def test_given_arrays_are_copied_and_read_only():
+    given = [np.full((1, 10), 3), np.array([5]), np.array([0]), np.array([1])]
+    made = Forecasts(given[0], 2, *given[1:])
+    for array in given:
+        array[...] = 10**9
+    kept = [made.tenths, made.renewed, made.start, made.count]
+    assert [int(array.max()) for array in kept] == [3, 5, 0, 1]
+    assert not any(array.flags.writeable for array in kept)
+    assert made[np.array([0, 0])].row(1).tolist() == [5]
+
+
 def test_forecasts_must_fit_the_requests():
     with pytest.raises(WorkloadError, match="1 rows; expected 2"):
         table([1, 1], forecasts=Forecasts.from_rows([[1] * 10]))

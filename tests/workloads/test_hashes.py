@@ -1,11 +1,12 @@
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvgym.errors import WorkloadError
+from kvgym.errors import ConfigError, WorkloadError
 from kvgym.workloads import RequestTable
 from kvgym.workloads.hashes import BlockHashes
 
@@ -116,6 +117,25 @@ def test_equal_contents_are_equal_beginnings(forest):
             assert len(beginnings) == len(whole)
 
 
+def test_the_largest_hash_takes_no_more_memory_than_a_small_one():
+    tracemalloc.start()
+    made = BlockHashes([2**31 - 1, 7, 2**31 - 1], [0, 2], [8, 4], 4)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10**6
+    chains = made.chains(4)
+    assert chains.chain[: chains.chain_len[0]].tolist() == [0, 1]
+    assert chains.chain[chains.chain_start[1]] == 0
+
+
+def test_units_that_do_not_fit_into_memory_are_refused(monkeypatch):
+    monkeypatch.setattr("kvgym.utils.resources.free_memory", lambda: 10**9)
+    hashes = BlockHashes([0], [0], [2**30], 2**30)
+    with pytest.raises(ConfigError, match=r"1,073,741,824 units of 1 tokens take about 42 GB .*block_size"):
+        hashes.chains(1)
+    assert hashes.chains(2**20).num_contents == 1024
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -126,6 +146,9 @@ def test_equal_contents_are_equal_beginnings(forest):
         (lambda: BlockHashes([0, 1], [0], [12], 4), "row 0: chain_start 0 and 3 hashes .* beyond chain"),
         (lambda: BlockHashes([0.5], [0], [4], 4), "chain has shape .* expected \\(n,\\) integers"),
         (lambda: BlockHashes([0, 1], [0, 1], [4], 4), "chain_start has 2 rows, chain_tokens 1"),
+        (lambda: BlockHashes([0, 1], [2**63 - 1], [4], 4), "chain_start, row 0: 9223372036854775807; expected"),
+        (lambda: BlockHashes([0], np.array([2**64 - 1], np.uint64), [4], 4), "chain_start, row 0: 184467440737"),
+        (lambda: BlockHashes([2**31], [0], [4], 4), "chain, row 0: 2147483648; expected .* to 2\\^31 - 1"),
         (lambda: BlockHashes([0, 1, 2, 1], [0, 2], [8, 8], 4), "row 0, hash 1: .* not chained"),
         (lambda: table_of([[1, 2]], [8], 4).chains(3), "3 tokens does not fit hashes of 4 tokens"),
         (lambda: table_of([[1, 2]], [8], 4).chains(0), "unit of 0 tokens"),

@@ -33,7 +33,6 @@ from kvgym.envs.scheduling.state import EpisodeState, frozen
 from kvgym.envs.scheduling.stepping import OBSERVE, RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
 from kvgym.envs.scheduling.tables import MOST_CLASSES
 from kvgym.errors import ConfigError, KVGymError, shown
-from kvgym.experiments.resources import check_free
 from kvgym.metrics import STANDARD_METRICS, compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.runner import (
@@ -51,6 +50,7 @@ from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
 from kvgym.simulator.view import SystemView
 from kvgym.utils.checks import check_array
+from kvgym.utils.resources import check_free
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload
 

@@ -14,7 +14,7 @@ from kvgym.envs.scheduling.revealed import columns_size, reveals_extras
 from kvgym.policy import SystemInfo
 from kvgym.simulator.boundary import extra_tables
 from kvgym.simulator.gaps import SPARSE_HEADER, sparse_length
-from kvgym.simulator.prefix.cache import clear_caches
+from kvgym.simulator.prefix.cache import clear_caches, num_units
 from kvgym.simulator.sessions import empty_sessions
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import UNKNOWN
@@ -79,7 +79,7 @@ class Layout:
             columns=columns_size(config, n),
             extras=n if reveals_extras(config) else 0,
             renewals=_power_of_two(rows.renewals),
-            units=self._system.usable_capacity // unit if unit else 0,
+            units=num_units(self._system.usable_capacity, unit),
             contents=_power_of_two(rows.contents),
             chain=_power_of_two(rows.chain),
             held=_power_of_two(rows.held),

@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from kvgym.compiling.kernel import jit
 from kvgym.compiling.records import sparse_zeros
 from kvgym.simulator.tables import CONTENT, ENDS, LACKS, POOL, PREFIX, UNIT, UNKNOWN
+from kvgym.utils.resources import LARGEST_TABLE, check_table
 from kvgym.workloads.hashes import Chains
 from kvgym.workloads.table import RequestTable
 
@@ -69,6 +70,26 @@ class PrefixCache(NamedTuple):
     changed: Any
 
 
+def num_units(kv_capacity: int, unit: int) -> int:
+    """Return the units of a worker's prefix cache, 0 without one.
+
+    Args:
+        kv_capacity: memory of the worker, tokens.
+        unit: tokens of a unit; 0 = no prefix cache.
+
+    Raises:
+        ConfigError: their table would be too large.
+    """
+    if unit == 0:
+        return 0
+    check_table(
+        kv_capacity // unit * UNIT.itemsize,
+        f"the prefix cache of kv_capacity = {kv_capacity:,} tokens in units of {unit:,}",
+        f"lower kv_capacity to {LARGEST_TABLE // UNIT.itemsize * unit:,}, or raise block_size or prefix_block",
+    )
+    return kv_capacity // unit
+
+
 def empty_caches(
     table: RequestTable, unit: int, capacities: NDArray[np.int64], timed: bool
 ) -> dict[str, NDArray[Any]]:
@@ -83,11 +104,13 @@ def empty_caches(
 
     Raises:
         WorkloadError: the unit does not fit the blocks that the hashes stand for.
+        ConfigError: a table would be too large.
     """
+    units = num_units(int(capacities.max()), unit)
     r, chains = len(capacities), table.chains(unit) if unit else None
     tables: dict[str, NDArray[Any]] = {
         "pool": np.zeros(r, POOL),
-        "units": sparse_zeros((r, int(capacities.max()) // unit if unit else 0), UNIT),
+        "units": sparse_zeros((r, units), UNIT),
         "contents": np.empty((r, 0 if chains is None else chains.num_contents), CONTENT),
         "chain": np.zeros(0, np.int32) if chains is None else chains.chain,
         "held": sparse_zeros((0 if chains is None else int(chains.chain_len.sum()),), np.int32),

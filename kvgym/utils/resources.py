@@ -1,4 +1,4 @@
-"""Up-front resource checks: refuse a run that cannot finish before starting it."""
+"""Checks of memory before it is taken: free memory for what grows with a run, a limit for tables that settings size."""
 
 from __future__ import annotations
 
@@ -17,6 +17,30 @@ BYTES_PER_SLOT = 84
 
 ALWAYS_FREE = 10**8
 """Bytes that are there without a look."""
+
+
+LARGEST_TABLE = 2**30
+"""Most bytes of a table that grows with a setting, such as the KV capacity, and not with the work of a run.
+
+A larger one would be mostly unused, yet be allocated and cleared for every run or episode.
+"""
+
+
+def check_table(size: int, what: str, remedy: str) -> None:
+    """Check that a table that a setting sizes is not too large; the same on every machine.
+
+    Args:
+        size: of the table, bytes.
+        what: the table and the settings that size it, for the message.
+        remedy: which setting to change, for the message.
+
+    Raises:
+        ConfigError: it has more than :data:`LARGEST_TABLE` bytes.
+    """
+    if size > LARGEST_TABLE:
+        raise ConfigError(
+            f"{what} takes {size / 2**30:,.1f} GiB; at most {LARGEST_TABLE / 2**30:g} GiB is possible: {remedy}"
+        )
 
 
 def check_memory(num_requests: int, workers: int, kv_capacity: int) -> None:
