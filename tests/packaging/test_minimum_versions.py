@@ -7,7 +7,10 @@ import pytest
 
 PYPROJECT = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text("utf-8")
 # Lowest versions without known vulnerabilities.
-SAFE = {"torch": "2.13", "filelock": "3.20.3", "Jinja2": "3.1.6", "tqdm": "4.66.3"}
+SAFE = {
+    "torch": "2.13", "filelock": "3.20.3", "Jinja2": "3.1.6", "tqdm": "4.66.3", "ray": "2.55", "h11": "0.16",
+    "pillow": "11.3",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SAFE)

@@ -1,15 +1,19 @@
 """The wheel: complete, light, importable outside the repository, without generic top-level names."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from email.parser import Parser
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 
 import kvgym
 
@@ -35,9 +39,9 @@ def test_every_package_is_listed():
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages_in_tree()
 
 
-BROUGHT_ALONG = {"llvmlite": "numba", "PIL": "matplotlib"}
+BROUGHT_ALONG = {"llvmlite": "numba"}
 """Imported libraries that come with a declared one, at a matching version."""
-DISTRIBUTIONS = {"yaml": "PyYAML"}
+DISTRIBUTIONS = {"yaml": "PyYAML", "PIL": "pillow"}
 """Distributions with another name than their package."""
 
 
@@ -91,6 +95,88 @@ def test_content_of_the_wheel(wheel):
         path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.*") if "__" not in str(path)
     }
     assert not [n for n in names if n.startswith("kvgym/tests") or n.endswith(".csv")]
+
+
+ORIGINS = {"AIConfigurator": "Apache-2.0", "Vidur": "MIT", "LLMServingSim": "MIT"}
+"""Projects whose data tables were made from, and their licences."""
+NOTICES = (ROOT / "THIRD_PARTY_NOTICES").read_text("utf-8")
+
+
+def sources():
+    """Return the field ``source`` of each table by its path in the wheel."""
+    found = {}
+    for path in (ROOT / "configs" / "operators").glob("*.npz"):
+        with np.load(path) as arrays:
+            found[path] = json.loads(arrays["header"].tobytes())["source"]
+    for path in (ROOT / "configs" / "hardware").glob("*.yaml"):
+        found[path] = yaml.safe_load(path.read_text("utf-8"))["source"]
+    return {f"kvgym/{path.relative_to(ROOT).as_posix()}": source for path, source in found.items()}
+
+
+def test_each_table_names_its_origin_and_licence_and_the_notices_name_the_table():
+    found = sources()
+    assert len(found) >= 14
+    for path, source in found.items():
+        origins = [name for name in ORIGINS if name in source]
+        assert origins, path
+        folder, _, name = path.rpartition("/")
+        for origin in origins:
+            assert ORIGINS[origin] in source, path
+            (entry,) = (
+                part for part in re.split(r"\n(?=\d\. )|\n=", NOTICES) if re.match(rf"\d\. {origin}", part)
+            )
+            assert name in entry or f"{folder}, all files" in entry, (path, origin)
+
+
+MIT_TEXT = ("Permission is hereby granted, free of charge", 'THE SOFTWARE IS PROVIDED "AS IS"')
+APACHE_TEXT = ("TERMS AND CONDITIONS FOR USE, REPRODUCTION", "END OF TERMS AND CONDITIONS")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("AIConfigurator", APACHE_TEXT),
+        ("Vidur", (*MIT_TEXT, "Copyright (c) Microsoft Corporation.")),
+        ("LLMServingSim", (*MIT_TEXT, "Copyright (c) 2024, CASYS Lab at KAIST")),
+        ("Splitwise simulator", (*MIT_TEXT, "Copyright (c) 2024 Pratyush Patel")),
+    ],
+)
+def test_the_notices_have_the_licences_in_full(name, words):
+    (text,) = re.findall(rf"^=+\n{name}: .*\n=+\n((?:(?!===).*\n)+)", NOTICES, re.MULTILINE)
+    for phrase in words:
+        assert phrase in text
+    assert "Copyright (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES." in NOTICES
+
+
+def test_the_licences_are_in_the_wheel_and_in_the_source_distribution(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        for name in ("LICENSE", "THIRD_PARTY_NOTICES"):
+            (inside,) = (n for n in archive.namelist() if n.endswith(f".dist-info/licenses/{name}"))
+            assert archive.read(inside) == (ROOT / name).read_bytes()
+        metadata = Parser().parsestr(
+            archive.read(next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))).decode()
+        )
+    assert metadata["License-Expression"] == "MIT AND Apache-2.0"
+    subprocess.run(
+        [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path, ROOT],
+        check=True,
+        capture_output=True,
+    )
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "THIRD_PARTY_NOTICES", "kvgym/configs/operators/h200.npz"} <= names
+
+
+def test_workflows_pin_every_action_by_commit():
+    used = [
+        line.strip()
+        for path in (ROOT / ".github" / "workflows").glob("*.yml")
+        for line in path.read_text("utf-8").splitlines()
+        if "uses:" in line
+    ]
+    assert used
+    for line in used:
+        assert re.fullmatch(r"(- )?uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line), line
 
 
 def test_metadata_for_a_package_index(wheel):
