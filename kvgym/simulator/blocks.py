@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from kvgym.compiling.kernel import jit_inline
+from kvgym.simulator.tables import UNIT
+from kvgym.utils.resources import LARGEST_TABLE, check_table
 
 
 @jit_inline
@@ -58,3 +60,23 @@ def count_memory(p: Any, w: Any, tokens: int, sign: int) -> None:
     w.kv_allocated += sign * held
     if held == tokens:
         w.num_full += sign
+
+
+def num_units(kv_capacity: int, unit: int) -> int:
+    """Return the units of a worker's prefix cache, 0 without one.
+
+    Args:
+        kv_capacity: memory of the worker, tokens.
+        unit: tokens of a unit; 0 = no prefix cache.
+
+    Raises:
+        ConfigError: their table would be too large.
+    """
+    if unit == 0:
+        return 0
+    check_table(
+        kv_capacity // unit * UNIT.itemsize,
+        f"the prefix cache of kv_capacity = {kv_capacity:,} tokens in units of {unit:,}",
+        f"lower kv_capacity to {LARGEST_TABLE // UNIT.itemsize * unit:,}, or raise block_size or prefix_block",
+    )
+    return kv_capacity // unit

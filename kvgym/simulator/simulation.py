@@ -105,8 +105,7 @@ class Simulation:
         n, r = len(table), len(system.all_workers)
         slots = max(1, min(n, int(system.usable_capacities.max())))
         self.system, self.table, self.needs, self.policy_name = system, table, needs, policy_name
-        self.compiled = runs_compiled(compiled)
-        log = check_flag(log, "log")
+        self.compiled, log = runs_compiled(compiled), check_flag(log, "log")
         given = {
             "problem": system.to_record(table, needs, log),
             "workload": table.to_records(),

@@ -185,7 +185,7 @@ def load_plugins(group: str, what: str) -> None:
 
 
 def _entry_points(group: str) -> list[Any]:
-    """Return the entry points of a group; warn of each distribution whose file of entry points cannot be read."""
+    """Return the entry points of a group; warn of each distribution with a file that cannot be read."""
     from importlib.metadata import distributions, entry_points  # slow to import
 
     try:

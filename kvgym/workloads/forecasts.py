@@ -93,19 +93,28 @@ class Forecasts:
         if tenths is None and renewed is None:
             raise WorkloadError("forecasts need tenths or renewed")
         points = None if tenths is None else _checked_tenths(tenths)
-        if (renewed is None) != (every == 0):
+        if not isinstance(every, int | np.integer) or (renewed is None) != (every == 0):
             raise WorkloadError(
                 f"renew_every = {shown(every)}; expected a number of tokens ≥ 1 with renewed_lens, else 0"
             )
-        n = len(renewed) if renewed is not None else len(points if points is not None else ())
-        rows = renewed if renewed is not None else [()] * n
+        if renewed is not None and not _is_list(renewed):
+            raise WorkloadError(
+                f"renewed_lens = {shown(renewed)}; expected a list of lengths for each request"
+            )
+        rows = [()] * len(points if points is not None else ()) if renewed is None else list(renewed)
+        n = len(rows)
         if points is not None and len(points) != n:
             raise WorkloadError(
                 f"predicted_tenths have {len(points):,} rows, renewed_lens {n:,}; expected as many"
             )
         arrays = [as_array(row, "renewed_lens", WorkloadError).ravel() for row in rows]
         count = np.array([array.size for array in arrays], np.int64)
-        flat = np.concatenate(arrays) if count.sum() else np.zeros(0, np.int64)
+        try:
+            flat = np.concatenate(arrays) if count.sum() else np.zeros(0, np.int64)
+        except TypeError:  # times and numbers, for example
+            raise WorkloadError(
+                "renewed_lens: expected whole numbers of tokens ≥ 1 below 2^31, no times"
+            ) from None
         return cls(points, every, flat, np.cumsum(count) - count, count)
 
     def __len__(self) -> int:
@@ -142,6 +151,11 @@ def tenths_of(lengths: NDArray[np.float64]) -> NDArray[np.int64]:
     """
     means = lengths.reshape(len(lengths), TENTHS, -1).mean(axis=2)
     return np.asarray(np.maximum(np.floor(means + 0.5), 1), np.int64)
+
+
+def _is_list(rows: Any) -> bool:
+    """Return whether rows are a list or an array of at least one dimension."""
+    return rows.ndim > 0 if isinstance(rows, np.ndarray) else isinstance(rows, list | tuple)
 
 
 def _texts(rows: Any) -> NDArray[Any]:

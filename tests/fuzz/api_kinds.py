@@ -1,4 +1,4 @@
-"""Kinds of input from programs: specs, request tables, systems, seeds, actions, arguments of environments."""
+"""Kinds of input from programs: specs, request tables, forecasts, seeds, actions, arguments of environments."""
 
 from __future__ import annotations
 
@@ -169,6 +169,62 @@ def _no_seed(value: Any) -> bool:
 
 
 TABLE = Kind("table", table_seeds, play_table, odd=True, weight=3)
+
+
+FORECAST_POLICIES = ("trail", "tie", "after_sagesched", "learned_rank", "mc_sf", "fcfs")
+
+
+def forecast_seeds() -> list[Any]:
+    tenths = [2, 2, 3, 3, 5, 8, 8, 9, 20, 40]  # of every request
+    renewed = {"every": 2, "renewed": [5, 6, 9, 3, 4, 30], "start": [0, 2, 2, 3], "count": [2, 1, 0, 3]}
+    plain = {"every": 0, "renewed": [], "start": [0] * 4, "count": [0] * 4}
+    overlapping = {"every": 1, "renewed": [1, 2**31 - 1], "start": [0, 1, 0, 2], "count": [2, 1, 1, 0]}
+    return [
+        *[{"tenths": given, **renewed, "policy": "trail"} for given in (tenths, None)],
+        *[{"tenths": tenths, **plain, "policy": name} for name in ("tie", "after_sagesched")],
+        {"tenths": None, **overlapping, "policy": "trail"},
+        {"tenths": tenths, "every": 3, "rows": [[4, 5], [9], [], [30] * 9], "policy": "trail"},
+    ]
+
+
+def play_forecasts(content: Any, folder: Path) -> None:
+    """Simulate requests with forecasts; what compiled code reads must lie inside of the arrays."""
+    from kvgym.batch_time import AffineBatchTime
+    from kvgym.runner import simulate
+    from kvgym.simulator.system import System
+    from kvgym.workloads import Forecasts, RequestTable
+
+    content = content if isinstance(content, dict) else {}
+    tenths, every = content.get("tenths"), content.get("every", 0)
+    if isinstance(tenths, list) and len(tenths) == 10:
+        tenths = [tenths] * 4
+    if "rows" in content:
+        forecasts = Forecasts.from_rows(tenths, content["rows"], every)
+    else:
+        parts = [content.get(name) for name in ("renewed", "start", "count")]
+        forecasts = Forecasts(tenths, every, *parts)
+    start, count, renewed = forecasts.start, forecasts.count, forecasts.renewed
+    refuse(
+        bool((start < 0).any() or (count < 0).any() or (start + count > len(renewed)).any()),
+        "renewals outside of the array",
+    )
+    refuse(bool((renewed < 1).any() or (renewed >= 2**31).any()), "a renewal that is no length")
+    given = forecasts.tenths
+    refuse(
+        given is not None and bool((given < 1).any() or (np.diff(given) < 0).any()), "tenths that are none"
+    )
+    table = RequestTable.from_columns(
+        arrival_time=[0.0, 0.5, 0.5, 2.0], prompt_len=[10, 20, 30, 5], output_len=[4, 9, 1, 30],
+        predicted_output_len=[4, 8, 2, 30], client_id=[0, 1, 0, 7], forecasts=forecasts,
+    )  # fmt: skip
+    for rows in (slice(None), slice(1, 3)):
+        name = content.get("policy")
+        policy = name if isinstance(name, str) and name in FORECAST_POLICIES else "trail"
+        result = simulate(System(200, AffineBatchTime(0.01), horizon=100.0), table.select(rows), policy)
+        refuse(not result.completed, "a run that does not end")
+
+
+FORECASTS = Kind("forecasts", forecast_seeds, play_forecasts, odd=True, weight=2)
 
 
 def seed_seeds() -> list[Any]:

@@ -98,7 +98,7 @@ def test_content_of_the_wheel(wheel):
 
 
 ORIGINS = {"AIConfigurator": "Apache-2.0", "Vidur": "MIT", "LLMServingSim": "MIT"}
-"""Projects whose data tables were made from, and their licences."""
+"""Projects with data that tables were made from, and their licences."""
 NOTICES = (ROOT / "THIRD_PARTY_NOTICES").read_text("utf-8")
 
 

@@ -128,6 +128,13 @@ def test_rows_move_with_their_forecasts():
         ({"tenths": [[0] * 10]}, "≥ 1"),
         ({"renewed": [[1]]}, "renew_every = 0"),
         ({"renewed": [["a"]], "every": 2}, "renewed_lens"),
+        ({"renewed": 5.0, "every": 2}, "renewed_lens = 5.0; expected a list"),
+        ({"renewed": np.array(5), "every": 2}, "expected a list"),
+        (
+            {"renewed": [np.array(["2024-01-01"], "datetime64[s]"), [1]], "every": 2},
+            "renewed_lens: .* no times",
+        ),
+        ({"renewed": [[1]], "every": np.ones(2)}, "renew_every = array"),
         ({"tenths": [[1] * 10], "renewed": [[1], [1]], "every": 2}, "1 rows, renewed_lens 2"),
     ],
 )

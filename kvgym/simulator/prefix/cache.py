@@ -39,8 +39,8 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit
 from kvgym.compiling.records import sparse_zeros
+from kvgym.simulator.blocks import num_units
 from kvgym.simulator.tables import CONTENT, ENDS, LACKS, POOL, PREFIX, UNIT, UNKNOWN
-from kvgym.utils.resources import LARGEST_TABLE, check_table
 from kvgym.workloads.hashes import Chains
 from kvgym.workloads.table import RequestTable
 
@@ -68,26 +68,6 @@ class PrefixCache(NamedTuple):
     held: Any
     prefix: Any
     changed: Any
-
-
-def num_units(kv_capacity: int, unit: int) -> int:
-    """Return the units of a worker's prefix cache, 0 without one.
-
-    Args:
-        kv_capacity: memory of the worker, tokens.
-        unit: tokens of a unit; 0 = no prefix cache.
-
-    Raises:
-        ConfigError: their table would be too large.
-    """
-    if unit == 0:
-        return 0
-    check_table(
-        kv_capacity // unit * UNIT.itemsize,
-        f"the prefix cache of kv_capacity = {kv_capacity:,} tokens in units of {unit:,}",
-        f"lower kv_capacity to {LARGEST_TABLE // UNIT.itemsize * unit:,}, or raise block_size or prefix_block",
-    )
-    return kv_capacity // unit
 
 
 def empty_caches(
