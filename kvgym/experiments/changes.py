@@ -126,6 +126,7 @@ def _change_workload(base: Scenario, options: ScenarioOptions) -> Scenario:
         columns=None if options.columns is None else parse_columns(options.columns),
         time_unit=options.time_unit,
         rate_scale=None if options.rate_scale == 1.0 else options.rate_scale,
+        shared_prefix=options.shared_prefix,
     )
     if options.rate is not None:
         source["rate"] = options.rate

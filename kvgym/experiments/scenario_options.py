@@ -31,11 +31,13 @@ class ScenarioOptions:
 
     Attributes:
         trace: trace file to replay instead of the scenario's workload.
-        trace_format: format of the trace, or of the scenario's own trace; likewise the next three.
+        trace_format: format of the trace, or of the scenario's own trace; likewise the next four.
         columns: names of its columns, ``"arrival=ts,prompt=input_tokens,output=output_tokens"``; columns that are not
             named stay as the scenario has them.
         time_unit: unit of its times, for example ``"ms"``.
         rate_scale: factor on its arrival rate.
+        shared_prefix: tokens of a system prompt, to build block hashes from it and from sessions, see
+            :mod:`kvgym.workloads.traces.histories`.
         workload: preset that replaces the scenario's workload.
         rate: requests per second.
         num_requests: number of requests; from a trace, the first ones.
@@ -76,6 +78,7 @@ class ScenarioOptions:
     columns: str | None = None
     time_unit: str | None = None
     rate_scale: float = 1.0
+    shared_prefix: int | None = None
     workload: str | None = None
     rate: float | None = None
     num_requests: int | None = None

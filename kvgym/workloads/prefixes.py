@@ -165,9 +165,8 @@ class Prefixes(Spec):
                 f"prefixes: request {row} has {total[row]:,} tokens with its session; give turns a max_context"
             )
         columns: dict[str, Any] = {} if self.turns is None else self._gaps(self.turns, first, turn, seed)
-        return table.replace(
-            prompt_len=prompt, hashes=self._hashes(nodes[first], ends[first], first, total), **columns
-        )
+        hashes = part_hashes(nodes[first], ends[first], first, total, self.block)
+        return table.replace(prompt_len=prompt, hashes=hashes, **columns)
 
     def _paths(self, n: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the prefix of each level that a session would have if it began with each request, and their ends.
@@ -225,39 +224,47 @@ class Prefixes(Spec):
             columns["gap_kind"] = np.where(turn > 1, kinds, 0)
         return columns
 
-    def _hashes(
-        self,
-        nodes: NDArray[np.int64],
-        ends: NDArray[np.int64],
-        first: NDArray[np.int64],
-        total: NDArray[np.int64],
-    ) -> BlockHashes:
-        """Return the hashes of prompts and outputs, stored once for each session.
 
-        A block belongs to the deepest part that has tokens in it: prefixes have those that are full at their ends.
-        """
-        block = self.block
-        starts, session = np.unique(first, return_inverse=True)
-        longest = np.zeros(len(starts), np.int64)
-        np.maximum.at(longest, session, total)
-        index = np.zeros(len(starts), np.int64)
-        index[session] = np.arange(len(first))  # a request of each session; all have its prefixes
-        full = ends[index] // block
-        count = np.concatenate([np.diff(full, axis=1), (-(-longest // block) - full[:, -1])[:, None]], axis=1)
-        if count.sum() > MAX_HASHES:
-            raise WorkloadError(
-                f"prefixes: {count.sum():,} hashes of {block} tokens; at most {MAX_HASHES:,} are allowed "
-                "(kvgym.workloads.prefixes.MAX_HASHES); give a larger block or fewer requests"
-            )
-        base = np.empty_like(count)
-        used = 0
-        for k in range(count.shape[1]):  # numbers of the blocks of each part, equal where the part is
-            same = nodes[index, k] if k < nodes.shape[1] else np.arange(len(starts))
-            _, one, inverse = np.unique(same, return_index=True, return_inverse=True)
-            offset = np.cumsum(count[one, k]) - count[one, k]
-            base[:, k] = used + offset[inverse]
-            used += int(count[one, k].sum())
-        _, position = positions(count.ravel())
-        chain, _ = renumber(np.repeat(base.ravel(), count.ravel()) + position)
-        length = count.sum(axis=1)
-        return BlockHashes(chain, (np.cumsum(length) - length)[session], total, block)
+def part_hashes(
+    nodes: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    first: NDArray[np.int64],
+    total: NDArray[np.int64],
+    block: int,
+) -> BlockHashes:
+    """Return the hashes of requests that share prefixes and sessions, stored once for each session.
+
+    A block belongs to the deepest part that has tokens in it: prefixes have those that are full at their ends.
+
+    Args:
+        nodes: the prefix of each level by number, int64 (n, levels); equal prefixes have equal ends.
+        ends: tokens to the ends of the prefixes, from 0, int64 (n, 1 + levels).
+        first: the session of each request, as its first request, int64 (n,).
+        total: tokens that the hashes of each request cover, all of its session's up to there, int64 (n,).
+        block: tokens of a hash.
+
+    Raises:
+        WorkloadError: there would be more than :data:`MAX_HASHES`.
+    """
+    starts, session = np.unique(first, return_inverse=True)
+    longest = np.zeros(len(starts), np.int64)
+    np.maximum.at(longest, session, total)
+    full = ends[starts] // block
+    count = np.concatenate([np.diff(full, axis=1), (-(-longest // block) - full[:, -1])[:, None]], axis=1)
+    if count.sum() > MAX_HASHES:
+        raise WorkloadError(
+            f"prefixes: {count.sum():,} hashes of {block} tokens; at most {MAX_HASHES:,} are allowed "
+            "(kvgym.workloads.prefixes.MAX_HASHES); give a larger block or fewer requests"
+        )
+    base = np.empty_like(count)
+    used = 0
+    for k in range(count.shape[1]):  # numbers of the blocks of each part, equal where the part is
+        same = nodes[starts, k] if k < nodes.shape[1] else np.arange(len(starts))
+        _, one, inverse = np.unique(same, return_index=True, return_inverse=True)
+        offset = np.cumsum(count[one, k]) - count[one, k]
+        base[:, k] = used + offset[inverse]
+        used += int(count[one, k].sum())
+    _, position = positions(count.ravel())
+    chain, _ = renumber(np.repeat(base.ravel(), count.ravel()) + position)
+    length = count.sum(axis=1)
+    return BlockHashes(chain, (np.cumsum(length) - length)[session], total, block)

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from kvgym.errors import ConfigError
 from kvgym.workloads.arrivals import AnyArrivals, Rate
-from kvgym.workloads.base import IntRange, Spec
+from kvgym.workloads.base import MAX_TOKENS, IntRange, Spec
 from kvgym.workloads.lengths import AnyLength, EmpiricalPairs, FillLengths, IndependentLengths
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.mixtures import MixedLengths
@@ -31,6 +31,8 @@ class TraceLengths(Spec):
         start: seconds since the first row; earlier rows are skipped.
         end: seconds since the first row; later rows are skipped. None = keep all.
         debatch: spread equal timestamps over the gap to the next one; None = the default of the format.
+        shared_prefix: build block hashes from sessions and a system prompt of this many tokens, see
+            :func:`kvgym.workloads.load_trace`.
     """
 
     kind: Literal["trace"] = "trace"
@@ -43,6 +45,13 @@ class TraceLengths(Spec):
     start: float = Field(default=0.0, ge=0)
     end: float | None = Field(default=None, gt=0)
     debatch: bool | None = None
+    shared_prefix: int | None = Field(default=None, ge=0, le=MAX_TOKENS)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> TraceLengths:
+        if self.mode == "resample" and self.shared_prefix is not None:
+            raise ValueError("mode: resample draws lengths without sessions; remove shared_prefix")
+        return self
 
 
 AnyPairs = Annotated[

@@ -61,7 +61,11 @@ class Workload:
 
                 source = spec.lengths
                 self.trace = load_trace(
-                    source.path, source.format, columns=source.columns, time_unit=source.time_unit
+                    source.path,
+                    source.format,
+                    columns=source.columns,
+                    time_unit=source.time_unit,
+                    shared_prefix=source.shared_prefix,
                 )
         elif trace is not None:
             raise ConfigError("a trace was given, but the workload's lengths are not of kind 'trace'")

@@ -184,7 +184,8 @@ def test_own_format_keeps_its_clock_and_names_ignored_columns(tmp_path):
     assert table.tbt_slo.tolist() == [np.inf, 0.5]
     assert "Ignored columns: user." in table.notes
     effect = "requests are independent: no common beginnings, no order within a session, no quota of a user"
-    assert f"Not used: user; {effect}." in table.notes
+    remedy = "name one by --columns session_id=NAME or client_id=NAME"
+    assert f"Not used: user; {effect}; {remedy}." in table.notes
 
 
 # Texts.

@@ -58,6 +58,11 @@ SCENARIO_OPTIONS: dict[str, Declared] = {
     ),
     "time_unit": _option("requests", "Time unit of your own trace: s, ms, us or ns."),
     "rate_scale": _option("requests", "Multiply the trace's arrival rate."),
+    "shared_prefix": _option(
+        "requests",
+        "For prefix caches, of a trace without block hashes: assume that turns of a session_id begin with all before, "
+        "and sessions (of a client_id) with a system prompt of this many tokens (0: none).",
+    ),
     "workload": _option(
         "requests",
         "Replace the scenario's workload by a preset (kvgym list workloads).",

@@ -123,7 +123,7 @@ class Load:
         assert isinstance(lengths, TraceLengths)
         changes = {
             "arrivals": {"kind": "poisson", "rate": self.rate},
-            "lengths": lengths.model_copy(update={"mode": "resample"}),
+            "lengths": lengths.model_copy(update={"mode": "resample", "shared_prefix": None}),
         }
         return Load(self._with(_validated({**self._spec.model_dump(), **changes}), None))
 

@@ -239,7 +239,8 @@ def identity_notes(ignored: Iterable[str]) -> list[str]:
     """Return the note on ignored columns of sessions or users; none without such a column."""
     found = ", ".join(name for name in ignored if plain_name(name) in _IDENTITIES)
     effect = "requests are independent: no common beginnings, no order within a session, no quota of a user"
-    return [f"Not used: {found}; {effect}."] if found else []
+    remedy = "name one by --columns session_id=NAME or client_id=NAME"
+    return [f"Not used: {found}; {effect}; {remedy}."] if found else []
 
 
 def _meant(key: str) -> str:

@@ -24,6 +24,7 @@ from kvgym.workloads.traces.conversations import (
     Tokenizer,
     count_words,
 )
+from kvgym.workloads.traces.histories import with_histories
 from kvgym.workloads.traces.own_table import OWN_COLUMNS, OwnTable, identity_notes
 from kvgym.workloads.traces.sharing import join_columns
 from kvgym.workloads.traces.source import SourceFile
@@ -202,6 +203,7 @@ def load_trace(
     columns: Mapping[str, str] | None = None,
     time_unit: str | None = None,
     tokenizer: Tokenizer = count_words,
+    shared_prefix: int | None = None,
 ) -> Trace:
     """Read a trace file; the last trace is cached until its file changes.
 
@@ -215,17 +217,23 @@ def load_trace(
             docs/traces.md.
         time_unit: unit of times that are numbers: ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``.
         tokenizer: for formats with texts; the default counts words.
+        shared_prefix: build block hashes from sessions and a system prompt of this many tokens, an approximation, see
+            :mod:`kvgym.workloads.traces.histories`; None = only those of the file.
 
     Raises:
         TraceFormatError: the file is malformed; the message names line, column and what was expected.
         UnknownNameError: no format of this name.
-        ConfigError: an unknown column or unit, or column names for a format with fixed names.
+        ConfigError: an unknown column or unit, column names for a format with fixed names, or ``shared_prefix`` for a
+            file with block hashes.
     """
     global _last
-    key = _identity(path, format, columns or {}, time_unit) if tokenizer is count_words else None
+    options = format, columns or {}, time_unit, shared_prefix
+    key = _identity(path, *options) if tokenizer is count_words else None
     if key is not None and _last is not None and _last[0] == key:
         return _last[1]
     trace = _read(path, _chosen(format, columns or {}, time_unit), tokenizer)
+    if shared_prefix is not None:
+        trace = with_histories(trace, shared_prefix)
     for column in (trace.arrival_time, trace.prompt_len, trace.output_len, *trace.extra.values()):
         if isinstance(column, np.ndarray):
             column.setflags(write=False)
@@ -322,6 +330,7 @@ def read_trace(
     columns: Mapping[str, str] | None = None,
     time_unit: str | None = None,
     tokenizer: Tokenizer = count_words,
+    shared_prefix: int | None = None,
     rate_scale: float = 1.0,
     max_requests: int | None = None,
     start: float = 0.0,
@@ -334,10 +343,11 @@ def read_trace(
 
     Args:
         path: the file.
-        format: as for :func:`load_trace`, like the next three.
+        format: as for :func:`load_trace`, like the next four.
         columns: names of columns.
         time_unit: unit of times that are numbers.
         tokenizer: for formats with texts.
+        shared_prefix: tokens of a system prompt.
         rate_scale: factor of the arrival rate.
         max_requests: keep at most this many requests of the window.
         start: start of the window, seconds; it becomes time 0.
@@ -349,7 +359,9 @@ def read_trace(
     Raises:
         TraceFormatError: the file is malformed; the message names line, column and what was expected.
     """
-    trace = load_trace(path, format, columns=columns, time_unit=time_unit, tokenizer=tokenizer)
+    trace = load_trace(
+        path, format, columns=columns, time_unit=time_unit, tokenizer=tokenizer, shared_prefix=shared_prefix
+    )
     table = trace.to_table(
         rate_scale=rate_scale,
         max_requests=max_requests,

@@ -15,6 +15,7 @@ TEXTS = {"name", "summary"}
 
 GIVEN = {
     "trace": "requests.csv", "trace_format": "vidur", "columns": "arrival=when", "time_unit": "ms", "rate_scale": 2.0,
+    "shared_prefix": 800,
     "workload": "lmsys", "rate": 3.0, "num_requests": 7, "predictions": "none", "ttft_slo": 1.5, "tbt_slo": 0.25,
     "e2e_slo": 30.0,
     "too_long": "drop", "hardware": "llama3-8b-a100-tp1", "engine": "none", "batch_time": "unit", "kv_capacity": 9000,
@@ -97,7 +98,7 @@ def test_every_option_changes_the_scenario(name, tmp_path, azure_trace):
         "engine": "base_ms=5",
     }[name]
     others = {"workers": 4} if name == "router" else {}
-    if name in ("trace_format", "columns", "time_unit", "rate_scale"):
+    if name in ("trace_format", "columns", "time_unit", "rate_scale", "shared_prefix"):
         others = {"trace": azure_trace if name == "trace_format" else times}
     separate = name in ("prefill_workers", "decode_workers", "link")
     base = "a100-llama3-8b-disaggregated" if separate else "a100-llama2-70b"
