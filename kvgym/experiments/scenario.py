@@ -21,6 +21,7 @@ from kvgym.batch_time.deployments.deployment import Hardware, RooflineHardware
 from kvgym.batch_time.deployments.described import completed, described_text, is_described
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
+from kvgym.experiments.cache_notes import cache_notes
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO as DEFAULT_SCENARIO
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import MAX_WORKERS, System, Worker
@@ -335,28 +336,8 @@ class Scenario(Description):
             check_memory(workload.spec.num_requests, self._num_workers, kv_capacity)
         table = self.requests(workload, seed, kv_capacity)
         notes = [f"{hardware.description}: {hardware.kind}." for hardware in self._rooflines()]
-        notes += self._cache_notes(table, workload.spec.replays)
+        notes += cache_notes(table, self.system.prefix_cache, workload.spec.replays)
         return table.replace(notes=(*table.notes, *notes)) if notes else table
-
-    def _cache_notes(self, table: RequestTable, replays: bool) -> list[str]:
-        """Return the note on a prefix cache that is off although requests share beginnings, or that finds nothing."""
-        hashes, on = table.hashes is not None, self.system.prefix_cache != "off"
-        if on and not hashes:
-            remedy = (
-                "--shared-prefix TOKENS assumes them from session_id and from a system prompt of that many tokens (0: "
-                "none), see docs/prefix-cache.md"
-                if replays
-                else "give the workload prefixes, see docs/traces.md"
-            )
-            return [f"The prefix cache finds nothing, as these requests have no block hashes: {remedy}."]
-        if not on and (hashes or (table.turn is not None and (table.turn > 1).any())):
-            what = "share beginnings" if hashes else "belong to sessions"
-            more = "" if hashes else " --shared-prefix TOKENS (of the system prompt, 0: none)"
-            return [
-                f"The prefix cache is off although requests {what}; today's engines have one by default: "
-                f"--prefix-cache scheduled{more}."
-            ]
-        return []
 
     def _rooflines(self) -> list[Hardware]:
         """Return the hardware of the workers that is a roofline, without measurements."""

@@ -60,13 +60,8 @@ class Workload:
                 from kvgym.workloads.traces import load_trace
 
                 source = spec.lengths
-                self.trace = load_trace(
-                    source.path,
-                    source.format,
-                    columns=source.columns,
-                    time_unit=source.time_unit,
-                    shared_prefix=source.shared_prefix,
-                )
+                given = source.model_dump(include={"columns", "time_unit", "shared_prefix"})
+                self.trace = load_trace(source.path, source.format, **given)
         elif trace is not None:
             raise ConfigError("a trace was given, but the workload's lengths are not of kind 'trace'")
 
