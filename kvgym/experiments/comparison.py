@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError, UnknownNameError, some
 from kvgym.execution import make_executor
 from kvgym.experiments.budgets import ADVICE, budget_note
-from kvgym.experiments.disaggregation import roles
-from kvgym.experiments.disaggregation import together as workers_together
+from kvgym.experiments.disaggregation import in_settings
 from kvgym.experiments.identity import run_keys, setting_key
 from kvgym.experiments.journal import UNFINISHED, Journal, play_kept
+from kvgym.experiments.load.sustained import Backlogs, load_note, with_load
 from kvgym.experiments.marks import Mark, find_marks, mark_notes, measure_marks
 from kvgym.experiments.notes import merge_notes, rule_notes
 from kvgym.experiments.resolving import both_described, resolve_policy
@@ -42,6 +42,7 @@ from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_seeds
 from kvgym.utils.frame import Frame
 from kvgym.utils.hyperparameters import all_hyperparameters
+from kvgym.workloads.table import RequestTable
 
 if TYPE_CHECKING:
     from kvgym.theory.hindsight.calibrated.bounds import Bound
@@ -73,6 +74,8 @@ class Comparison:
         clairvoyant: labels of clairvoyant policies, which are references and never count as the best.
         bounds: lower bounds on the mean end-to-end latency of any scheduler, by seed; empty unless requested.
         marks: marks of each policy that has some, by label; :attr:`notes` explains them.
+        loads: arrivals per second over what each policy sustains, by label, a quick estimate, see
+            :mod:`kvgym.experiments.load.sustained`; without those that have none.
     """
 
     scenario: Scenario
@@ -87,6 +90,7 @@ class Comparison:
     clairvoyant: frozenset[str] = frozenset()
     bounds: tuple[Bound, ...] = ()
     marks: dict[str, tuple[Mark, ...]] = field(default_factory=dict)
+    loads: dict[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return a summary; the runs are in :attr:`runs`."""
@@ -249,6 +253,7 @@ class Comparison:
         summary: dict[str, Any] = {"policies": self.summary(), "errors": self.errors()}
         summary["clairvoyant"] = sorted(self.clairvoyant)
         summary["marks"] = {policy: [mark.name for mark in found] for policy, found in self.marks.items()}
+        summary["loads"] = self.loads
         if self.bounds:
             summary["bound"] = {
                 "metric": BOUNDED,
@@ -319,9 +324,9 @@ def compare(
     player = Player()
     first, table = player.requests(chosen, numbers[0])
     made = [resolve_policy(policy, first, table) for policy in made]
-    pairs, settings = _with_settings(_pairs_by_label(chosen, made, routers), chosen, together)
+    pairs, settings = in_settings(_pairs_by_label(chosen, made, routers), chosen, together)
     labels = list(pairs)
-    sizes: list[int] = []
+    tables: list[RequestTable] = []
     bounds: list[Bound] = []
     notes: list[tuple[int, str]] = []
     for seed in numbers:
@@ -329,7 +334,7 @@ def compare(
         for policy in made:
             check_needs(policy, table)
         own.check_fits(table)
-        sizes.append(len(table))
+        tables.append(table)
         if bound:
             bounds.append(unbeatable(table, own, BOUNDED, effort=BOUND_EFFORT))
         notes += [(seed, note) for note in chosen.notes(table)]
@@ -339,6 +344,13 @@ def compare(
         for kept in [keep_examples and seed == numbers[0]]
         for label, (policy, router) in pairs.items()
     ]
+    backlogs = Backlogs(
+        {label: (settings[label], pairs[label][0]) for label in labels},
+        first,
+        tables,
+        workload.mean_rate,
+        numbers[0],
+    )
     played: dict[tuple[str, int], Played] = {}
     with contextlib.ExitStack() as opened:
         journal, keys = None, []
@@ -350,8 +362,12 @@ def compare(
                 for label, pair in pairs.items()
             }
             keys = [of[label][k] for k in range(len(numbers)) for label in pairs]
+            keys += backlogs.keys()
         executor = opened.enter_context(make_executor(player, jobs, ray=ray))
-        for place, found in play_kept(runs, keys, executor, journal):
+        for place, found in play_kept([*runs, *backlogs.runs], keys, executor, journal):
+            if place >= len(runs):
+                backlogs.record(place - len(runs), found)
+                continue
             played[runs[place].label, runs[place].seed] = found
             if progress is not None:
                 progress(f"{runs[place].label}, seed {runs[place].seed}")
@@ -370,17 +386,19 @@ def compare(
             RuntimeWarning,
             stacklevel=3,  # the decorator adds a frame
         )
-    by_label = {label: [played[label, seed] for seed in numbers] for label in labels}
+    loads = backlogs.loads()
+    by_label = {label: [with_load(played[label, s], loads.get(label)) for s in numbers] for label in labels}
     examples = {label: result for label in labels if (result := played[label, numbers[0]].result) is not None}
     return Comparison(
         scenario=chosen,
         policies=tuple(labels),
         seeds=numbers,
         runs=tuple(played[label, seed].record for label in labels for seed in numbers),
-        num_requests=tuple(sizes),
+        num_requests=tuple(map(len, tables)),
         examples=examples,
         notes=(
             *mark_notes({label: [each] for label, each in by_label.items()}, {p: pairs[p][0] for p in pairs}),
+            *load_note(workload.mean_rate, loads, by_label),
             *merge_notes(notes, len(numbers)),
             *rule_notes((policy.info for policy in made), chosen),
             *budget_note(made, first, ADVICE if len(made) > 1 else ""),
@@ -393,6 +411,7 @@ def compare(
         clairvoyant=frozenset(label for label, (policy, _) in pairs.items() if policy.info.clairvoyant),
         bounds=tuple(bounds),
         marks={label: marks for label, each in by_label.items() if (marks := find_marks(each))},
+        loads={label: load for label, load in loads.items() if not np.isnan(load)},
     )
 
 
@@ -420,27 +439,3 @@ def _pairs_by_label(
             raise ConfigError(f"{what} {label(*pair)} is listed twice; results need different labels")
         found[label(*pair)] = pair
     return found
-
-
-def _with_settings(
-    pairs: dict[str, tuple[Policy, Router | None]], scenario: Scenario, both: bool
-) -> tuple[dict[str, tuple[Policy, Router | None]], dict[str, Scenario]]:
-    """Return the pairs to run and the scenario of each, by label.
-
-    Args:
-        pairs: pairs of policy and router, by label.
-        scenario: the scenario.
-        both: whether to run the pairs on its separate workers and on the same workers together.
-    """
-    if not both:
-        return pairs, dict.fromkeys(pairs, scenario)
-    prefill, decode = roles(scenario)
-    places = {
-        f"{prefill} prefill {decode} decode": scenario,
-        f"{prefill + decode} together": workers_together(scenario).resolved(),
-    }
-    labelled = {f"{label}, {place}": (label, place) for label in pairs for place in places}
-    return (
-        {name: pairs[label] for name, (label, _) in labelled.items()},
-        {name: places[place] for name, (_, place) in labelled.items()},
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 from kvgym.batch_time.deployments.deployment import Hardware
 from kvgym.batch_time.deployments.load import load_hardware
@@ -12,6 +12,8 @@ from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.scenario_options import ScenarioOptions
 from kvgym.utils.specs import parse_seconds
+
+T = TypeVar("T")
 
 UNITS = {"MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12, "Mbit/s": 1.25e5, "Gbit/s": 1.25e8}
 """Bytes per second of each unit."""
@@ -150,6 +152,30 @@ def together(scenario: Scenario) -> Scenario:
         )
     groups = [{**group.model_dump(), "role": "mixed"} for group in scenario.workers]
     return scenario.override(workers=groups)
+
+
+def in_settings(
+    pairs: dict[str, T], scenario: Scenario, both: bool
+) -> tuple[dict[str, T], dict[str, Scenario]]:
+    """Return what to run and the scenario of each, by label.
+
+    Args:
+        pairs: what to run, by label.
+        scenario: the scenario.
+        both: whether to run the pairs on its separate workers and on the same workers together.
+    """
+    if not both:
+        return pairs, dict.fromkeys(pairs, scenario)
+    prefill, decode = roles(scenario)
+    places = {
+        f"{prefill} prefill {decode} decode": scenario,
+        f"{prefill + decode} together": together(scenario).resolved(),
+    }
+    labelled = {f"{label}, {place}": (label, place) for label in pairs for place in places}
+    return (
+        {name: pairs[label] for name, (label, _) in labelled.items()},
+        {name: places[place] for name, (_, place) in labelled.items()},
+    )
 
 
 def _prefill_hardware(scenario: Scenario) -> Hardware | None:

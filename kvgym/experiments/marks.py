@@ -7,8 +7,9 @@ for chance. The allowance is 2·√(N + 1), with N the backlog of the second qua
 the system fills, does not count.
 
 An overload by a share ε makes ε of all arrivals pile up, so overloads above MOST_GROWTH + 4·√(N + 1)/n are found.
-A run with a first quarter shorter than the latency of requests grows without an overload: it is too short. Then no
-queue grows, and the run gets no mark.
+A run with quarters shorter than the latency of requests is too short for that: it grows without an overload, and
+does not show one while the system fills. Where the load is known, as a share of the rate that the policy sustains
+(:mod:`kvgym.experiments.load.sustained`), it decides there; within :data:`ERROR` of 1 nothing can be said.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ MOST_GROWTH = 0.01
 
 LEAST_REQUESTS = 20
 """Minimum number of requests of a run: with fewer, its quarters cannot be compared."""
+
+ERROR = 0.15
+"""Error of the estimate of the sustained rate: loads within it of 1 may be above or below."""
+
+SHORT = 4
+"""A run is too short to show whether requests pile up if its arrivals last less than this many latencies."""
 
 RELIEF: Mapping[str, Any] = {"protection": 0.15, "overrun": "extend", "watermark": 0.05, "alpha": 0.4}
 """Hyperparameters by which policies evict less, and a value that often suffices."""
@@ -115,8 +122,9 @@ def measure_marks(result: SimulationResult) -> dict[str, float]:
         ``exact_lengths``: 1 if the policy observed the true output lengths as predictions, else 0.
         ``predicted_lengths``: 1 if it observed predictions. The figures of
         :func:`backlog_growth`, and ``queues``: 1 if the number of requests that wait for their first admission grows,
-        too. With separate decode workers, which have queues of their own, it is 1 in any case. The last three
-        are missing if there are too few requests, or all arrive at once.
+        too. With separate decode workers, which have queues of their own, it is 1 in any case. ``short``: 1 if the run
+        is too short for the others, by the 90 % quantile of latencies. The last four are missing if there are too few
+        requests, or all arrive at once.
     """
     arrival = result.table.arrival_time
     found = {
@@ -127,7 +135,34 @@ def measure_marks(result: SimulationResult) -> dict[str, float]:
         return found
     growth, allowed = _growth(arrival, result.requests["start_time"])
     queues = growth > allowed or result.system.num_prefill_workers > 0
-    return {**found, **backlog_growth(result), "queues": float(queues)}
+    stay = result.requests["finish_time"] - arrival
+    longest = np.quantile(np.where(np.isnan(stay), np.inf, stay), 0.9, method="higher")
+    short = arrival[-1] - arrival[0] < SHORT * longest
+    return {**found, **backlog_growth(result), "queues": float(queues), "short": float(short)}
+
+
+def _by_load(measured: Mapping[str, float]) -> bool:
+    """Return whether the load of a run is known and decides, as the run is too short to show its backlog."""
+    return bool(measured.get("short")) and "load" in measured
+
+
+def overloaded(measured: Mapping[str, float]) -> bool:
+    """Return whether requests pile up in a run, see the module.
+
+    Args:
+        measured: figures of :func:`measure_marks`, and ``load`` if it is known: arrivals over what is sustained.
+    """
+    if _by_load(measured):
+        return measured["load"] > 1 + ERROR
+    return grows(measured) and bool(measured["queues"])
+
+
+def undecided(runs: Sequence[Played]) -> bool:
+    """Return whether most runs of a policy are too short, and their load too close to what it sustains, to tell."""
+    close = [
+        _by_load(p.measured) and abs(p.measured["load"] - 1) <= ERROR for p in runs if not p.record.error
+    ]
+    return 2 * sum(close) > len(close)
 
 
 def collapsed(played: Played) -> bool:
@@ -151,7 +186,7 @@ def find_marks(runs: Sequence[Played]) -> tuple[Mark, ...]:
     found = {
         EXACT: exact,
         PREDICTED: not exact and any(played.measured.get("predicted_lengths") for played in ended),
-        OVERLOADED: 2 * sum(grows(p.measured) and bool(p.measured["queues"]) for p in ended) > len(ended),
+        OVERLOADED: 2 * sum(overloaded(p.measured) for p in ended) > len(ended),
         COLLAPSED: any(collapsed(played) for played in ended),
     }
     return tuple(mark for mark in MARKS if found[mark])
@@ -196,8 +231,7 @@ def _note(mark: Mark, parts: Sequence[str]) -> list[str]:
 def _detail(mark: Mark, runs: Sequence[Played], policy: Policy) -> str:
     """Return the figures of a mark in runs that have it, to append to the label of a policy."""
     if mark is OVERLOADED:
-        growth = max(played.measured.get("backlog_growth", 0.0) for played in runs)
-        return f" {100 * growth:.0f}"
+        return f" {100 * max(_piles_up(played.measured) for played in runs):.0f}"
     if mark is COLLAPSED:
         worst = max(filter(collapsed, runs), key=lambda played: played.record.metrics["recomputed_tokens"])
         figures = worst.record.metrics
@@ -207,6 +241,11 @@ def _detail(mark: Mark, runs: Sequence[Played], policy: Policy) -> str:
         )
         return f" ({lost}; {relief_of(policy)})"
     return ""
+
+
+def _piles_up(measured: Mapping[str, float]) -> float:
+    """Return the share of arrivals that pile up in a run."""
+    return 1 - 1 / measured["load"] if _by_load(measured) else measured.get("backlog_growth", 0.0)
 
 
 def relief_of(policy: Policy) -> str:

@@ -20,6 +20,7 @@ from kvgym.experiments.marks import (
     mark_notes,
     measure_marks,
     relief_of,
+    undecided,
 )
 from kvgym.experiments.runs import Played, RunRecord
 from kvgym.policy import make_policy
@@ -60,6 +61,32 @@ def test_an_overload_is_a_backlog_that_waits():
     steady = measured(start=arrival, finish=arrival + 1)
     assert find_marks([played(waiting), played(steady)]) == ()
     assert find_marks([played(waiting), played(steady, error="livelock")]) == (OVERLOADED,)
+
+
+def test_the_load_decides_where_a_run_is_too_short():
+    """40 requests in 39 s with latencies of 10 s; half of the arrivals would pile up at twice what is sustained."""
+    arrival = np.arange(40.0)
+    short = measured(start=arrival, finish=arrival + 10)
+    assert (short["short"], short["backlog_growth"]) == (1, 0)
+    assert measured(start=arrival, finish=arrival + 9.7)["short"] == 0
+    assert measured(start=arrival, finish=np.where(arrival > 30, np.nan, arrival + 1))["short"] == 1
+
+    def of_load(load, figures=short):
+        return played({**figures, "load": load})
+
+    marks = {load: find_marks([of_load(load)]) for load in (0.5, 0.85, 1.15, 1.2)}
+    assert marks == {0.5: (), 0.85: (), 1.15: (), 1.2: (OVERLOADED,)}
+    assert [undecided([of_load(load)]) for load in (0.8, 0.9, 1.1, 1.2)] == [False, True, True, False]
+    waiting = measured(
+        start=2 * arrival, finish=2 * (arrival + 1)
+    )  # latencies grow to 40 s: too short as well
+    assert find_marks([of_load(0.5, waiting)]) == ()
+    assert find_marks([played(waiting)]) == (OVERLOADED,)
+    # A run that is long enough decides by its backlog.
+    assert find_marks([of_load(2.0, measured(start=arrival, finish=arrival + 1))]) == ()
+    assert not undecided([of_load(1.0, measured(start=arrival, finish=arrival + 1))])
+    (note,) = mark_notes({"fcfs": [[of_load(2.0)]]}, {"fcfs": make_policy("fcfs")})
+    assert "in % of arrivals: fcfs 50. A longer" in note
 
 
 def test_requests_that_arrive_at_once_or_are_few_are_not_judged():

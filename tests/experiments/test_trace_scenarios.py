@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from kvgym.errors import ConfigError, TraceFormatError
-from kvgym.experiments.capacity.loads import Load
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import compare
+from kvgym.experiments.load.loads import Load
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.experiments.sweeping.fields import set_fields
 from kvgym.experiments.sweeping.plan import load_plan

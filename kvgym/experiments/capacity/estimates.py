@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, shown
-from kvgym.experiments.capacity.loads import Load
 from kvgym.experiments.comparison import label_of
+from kvgym.experiments.load.loads import Load
 from kvgym.experiments.runs import Played, Run
 from kvgym.policy import Policy
 from kvgym.runner import SimulationResult
@@ -129,7 +129,7 @@ class WorkerEstimates:
         estimates: one per estimate of b̄.
         workers_with_slack: smallest n with λ < nμ(1 - δ), with μ of :data:`SOUND`.
         backlog_rate: the highest rate at which the backlog does not grow, without the trace's own variation over
-            time, see :meth:`kvgym.experiments.capacity.loads.Load.steady`.
+            time, see :meth:`kvgym.experiments.load.loads.Load.steady`.
         target_rate: the highest rate at which the targets are met, with the load compressed or stretched.
         error: error of a failed run, or ""; there are then no estimates.
         wall_time: seconds that the two runs took.

@@ -19,7 +19,6 @@ from kvgym.experiments.budgets import (
     training_seeds,
 )
 from kvgym.experiments.capacity.entries import Entry, find_policies, pair
-from kvgym.experiments.capacity.loads import Load
 from kvgym.experiments.capacity.probing import Probe, Progress, Quest, play_values, pursue
 from kvgym.experiments.capacity.reasons import explain, slow_batches
 from kvgym.experiments.capacity.result import Capacity, CapacityResult
@@ -27,6 +26,7 @@ from kvgym.experiments.capacity.search import Rates, Search
 from kvgym.experiments.capacity.targets import Target, parse_targets
 from kvgym.experiments.capacity.verdict import BACKLOG, check_requests
 from kvgym.experiments.journal import Play, kept_runs
+from kvgym.experiments.load.loads import Load
 from kvgym.experiments.notes import merge_notes
 from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.runs import Player, Run

@@ -26,7 +26,6 @@ from kvgym.experiments.capacity.estimates import (
     worker_estimates,
 )
 from kvgym.experiments.capacity.finding import TOLERANCE, rate_quest
-from kvgym.experiments.capacity.loads import Load
 from kvgym.experiments.capacity.plan import LoadPoint, Plan, Provisioning
 from kvgym.experiments.capacity.probing import Progress, Quest, pursue
 from kvgym.experiments.capacity.search import Search, Workers
@@ -35,6 +34,7 @@ from kvgym.experiments.capacity.verdict import check_requests
 from kvgym.experiments.capacity.windows import WindowPlan, check_windows, cut
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.journal import Play, kept_runs
+from kvgym.experiments.load.loads import Load
 from kvgym.experiments.marks import LEAST_REQUESTS
 from kvgym.experiments.runs import Played, Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario

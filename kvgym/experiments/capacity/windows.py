@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvgym.errors import ConfigError
-from kvgym.experiments.capacity.loads import Load
+from kvgym.experiments.load.loads import Load
 from kvgym.workloads.arrivals import Times
 
 

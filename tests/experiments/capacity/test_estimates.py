@@ -15,7 +15,7 @@ from kvgym.experiments.capacity.estimates import (
     prefill_chunk,
     worker_estimates,
 )
-from kvgym.experiments.capacity.loads import Load
+from kvgym.experiments.load.loads import Load
 from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import load_scenario
 from kvgym.policy import make_policy

@@ -10,7 +10,7 @@ import pytest
 
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.capacity.estimates import SOUND
-from kvgym.experiments.capacity.loads import Load
+from kvgym.experiments.load.loads import Load
 from kvgym.experiments.capacity.plan import Plan, Provisioning
 from kvgym.experiments.capacity.provisioning import _loads, provision
 from kvgym.experiments.capacity.windows import Profile, WindowPlan, cut

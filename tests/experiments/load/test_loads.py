@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kvgym.errors import ConfigError
-from kvgym.experiments.capacity.loads import Load
+from kvgym.experiments.load.loads import Load
 from kvgym.experiments.scenario import load_scenario
 
 LMSYS = load_scenario("a100-llama2-70b")
