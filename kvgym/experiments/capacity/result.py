@@ -125,6 +125,11 @@ class CapacityResult:
     replays: bool = False
 
     @property
+    def own_rate(self) -> float | None:
+        """Arrivals per second of a replayed trace as it was recorded; None = the workload is made for any rate."""
+        return self.scenario.make_workload().mean_rate if self.replays else None
+
+    @property
     def heading(self) -> str:
         """Name of the scenario, its hardware and its workload, without the rate and the number of requests."""
         scenario = self.scenario
@@ -162,6 +167,7 @@ class CapacityResult:
             "confidence": CONFIDENCE,
             "seeds": list(self.seeds),
             "num_requests": list(self.num_requests),
+            "own_rate": self.own_rate,
             "runs": len(self.probes),
             "simulated_seconds_of_work": sum(probe.played.record.wall_time for probe in self.probes),
             "capacities": [

@@ -21,10 +21,11 @@ def render_capacity(result: CapacityResult, *, command: str = "") -> str:
     page = Page([c.label for c in result.capacities])
     seeds = "mean over seeds" if len(result.seeds) > 1 else "one seed"
     dots = ", with its 95 % interval" if len(result.seeds) > 1 else ""
+    own = " Dashed upright: the rate of the trace." if result.own_rate is not None else ""
     page.add(
         "rates",
         ((metric_curve(result, metric), None) for metric in shown_metrics(result)),
-        f"Metrics against the arrival rate, {seeds}. Dots: the capacity{dots}. Dashed: the target.",
+        f"Metrics against the arrival rate, {seeds}. Dots: the capacity{dots}. Dashed: the target.{own}",
         title="Latency by arrival rate",
         legend=page.policies,
         wide=True,

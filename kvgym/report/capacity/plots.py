@@ -24,7 +24,7 @@ def metric_curve(result: CapacityResult, metric: str) -> Chart:
     """Return one metric against the rate: means over seeds, the target if it has one, and the capacity of each policy.
 
     Only rates that were run on every seed are drawn. A dot marks the capacity with its interval, at the mean of the
-    metric there.
+    metric there, and a dashed line the own rate of a replayed trace.
 
     Args:
         result: the search.
@@ -45,13 +45,14 @@ def metric_curve(result: CapacityResult, metric: str) -> Chart:
     x = Axis(Quantity("Arrivals", "1/s"), low, high, log=True)
     target = next((t for t in result.targets if t.metric == metric), None)
     bound = 0.0 if target is None else target.bound
-    rules = [("y", bound, "" if target is None else f"target {str(target)[len(metric) :]}")]
+    own = [] if result.own_rate is None else [("x", result.own_rate, "the trace")]
+    rules = [*own, ("y", bound, "" if target is None else f"target {str(target)[len(metric) :]}")]
     if metric == BACKLOG:
         return Chart([Panel(x, Axis.over(GROWTH, shown), drawn, 200.0, rules=rules)])
     log = bool(metric_info(metric).lower_is_better) and (target is None or bound > 0)
     y = Axis.over(metric_quantity(metric), shown if target is None else [*shown, bound], log=log)
     if target is None:
-        rules = []
+        rules = own
     elif log:
         y = y._replace(low=max(y.low, bound / BEYOND), high=min(y.high, bound * BEYOND))
     return Chart([Panel(x, y, drawn, 200.0, rules=rules)])
@@ -65,10 +66,12 @@ def shown_metrics(result: CapacityResult) -> tuple[str, ...]:
 
 
 def _range(result: CapacityResult) -> tuple[float, float]:
-    """Return the range of rates to show: around the capacities, or all rates if there are none."""
+    """Return the range of rates to show, with that of a trace: around the capacities, or all without capacities."""
     found = [c.estimate.value for c in result.capacities if c.estimate.value > 0]
     rates = [probe.rate for probe in result.probes]
-    return (min(found) * 0.45, max(found) * 2.2) if found else (min(rates), max(rates))
+    low, high = (min(found) * 0.45, max(found) * 2.2) if found else (min(rates), max(rates))
+    own = result.own_rate
+    return (low, high) if own is None else (min(low, 0.8 * own), max(high, 1.25 * own))
 
 
 def _values(probe: Probe, metric: str) -> float:

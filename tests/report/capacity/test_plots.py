@@ -42,6 +42,19 @@ def test_without_targets_the_growth_of_the_backlog_is_drawn():
     assert metric_curve(result, "ttft_p99").panels[0].rules == []
 
 
+def test_the_rate_of_a_replayed_trace_is_drawn(azure_trace):
+    source = {"name": "t", "lengths": {"kind": "trace", "path": str(azure_trace)}}
+    replayed = load_scenario("a100-llama3-8b").override(workload=source)
+    result = find_capacity(replayed, "ttft_p99<1", ["fcfs"], curve=(0.5,))
+    times = replayed.make_workload().sample(0).arrival_time
+    rate = (len(times) - 1) / (times[-1] - times[0])
+    (panel,) = metric_curve(result, "ttft_p99").panels
+    assert panel.rules == [("x", pytest.approx(rate), "the trace"), ("y", 1.0, "target <1")]
+    assert panel.x.low < rate < panel.x.high
+    assert metric_curve(result, "tbt_p99").panels[0].rules == panel.rules[:1]
+    assert result.summary()["own_rate"] == pytest.approx(rate)
+
+
 def test_all_rates_are_shown_without_a_capacity():
     result = find_capacity(LMSYS, "tbt_mean<0.0001", ["fcfs"], seeds=1, num_requests=100)
     (panel,) = metric_curve(result, "tbt_mean").panels
