@@ -58,6 +58,14 @@ def provision(
         float | None, time_option("--window", "Also plan for windows of this length: peak, 95 %, mean")
     ] = None,
     most_workers: Annotated[int, typer.Option(min=1, help="Maximum number of workers to try.")] = 256,
+    tune_budgets: Annotated[
+        bool,
+        typer.Option(
+            "--tune-budgets",
+            help="Also plan with the best token budget, of 512 to 8,192, of every policy that has one: that with which "
+            "one worker meets the targets at the highest rate.",
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload, policies and routers.")] = 0,
     jobs: JobsOption = None,
     ray: RayOption = None,
@@ -107,6 +115,7 @@ def provision(
             request_slos=given_slos(options),
             most_workers=most_workers,
             curve=CURVE if report else (),
+            tune_budgets=tune_budgets,
             folder=folder,
             jobs=jobs,
             ray=ray,

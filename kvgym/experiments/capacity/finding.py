@@ -22,9 +22,10 @@ from kvgym.experiments.capacity.entries import Entry, find_policies, pair
 from kvgym.experiments.capacity.probing import Probe, Progress, Quest, play_values, pursue
 from kvgym.experiments.capacity.reasons import explain, slow_batches
 from kvgym.experiments.capacity.result import Capacity, CapacityResult
-from kvgym.experiments.capacity.search import Rates, Search
+from kvgym.experiments.capacity.search import Rates, Search, Workers
 from kvgym.experiments.capacity.targets import Target, parse_targets
 from kvgym.experiments.capacity.verdict import BACKLOG, check_requests
+from kvgym.experiments.comparison import label_of
 from kvgym.experiments.journal import Play, kept_runs
 from kvgym.experiments.load.loads import Load
 from kvgym.experiments.notes import merge_notes
@@ -124,7 +125,7 @@ def find_capacity(
             "request_slos": request_slos, "tolerance": tolerance, "curve": (), "folder": folder, "jobs": jobs,
             "ray": ray, "progress": progress,
         }  # fmt: skip
-        made, best = add_best_budgets(made, _by_capacity(chosen, wanted, options))
+        made, best = add_best_budgets(made, by_capacity(chosen, wanted, options))
         made = [resolve_policy(policy, system, table) for policy in made]
     left_out += tuple(budget_note(made, system, "" if tune_budgets or len(made) == 1 else ADVICE))
     entries = pair(made, routers, workers, chosen)
@@ -163,7 +164,7 @@ def find_capacity(
     )
 
 
-def _by_capacity(scenario: Scenario, targets: Sequence[Target], options: dict[str, Any]) -> Choice:
+def by_capacity(scenario: Scenario, targets: Sequence[Target], options: dict[str, Any]) -> Choice:
     """Return a choice of budgets by the mean capacity.
 
     Args:
@@ -205,6 +206,23 @@ def rate_quest(load: Load, entry: Entry, seed: int, tolerance: float) -> Quest:
         return places[rate]
 
     return Quest(Search(scale, start), entry, seed, place)
+
+
+def workers_quest(
+    load: Load, policy: Policy, router: Router, seed: int, start: int, most: int, share: float = 1.0
+) -> Quest:
+    """Return the search for the smallest number of workers, at a share of the load's rate."""
+    places: dict[float, tuple[Scenario, float]] = {}
+
+    def place(count: float) -> tuple[Scenario, float]:
+        if count not in places:
+            rate = share * load.rate
+            places[count] = load.at(rate, workers=int(count)), rate
+        return places[count]
+
+    label = f"{label_of(policy)} via {label_of(router)}"
+    entry = Entry(label, policy, router, None)
+    return Quest(Search(Workers(most), start), entry, seed, place, sustained=False)
 
 
 def _workers_of(scenario: Scenario) -> int:

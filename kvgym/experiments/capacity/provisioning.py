@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kvgym.batch_time.deployments.described import completed
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.experiments.budgets import budget_note
+from kvgym.experiments.budgets import BUDGETS, add_best_budgets, budget_note, is_open
 from kvgym.experiments.capacity.entries import Entry, find_policies
 from kvgym.experiments.capacity.estimates import (
     SOUND,
@@ -25,10 +25,9 @@ from kvgym.experiments.capacity.estimates import (
     held_memory,
     worker_estimates,
 )
-from kvgym.experiments.capacity.finding import TOLERANCE, rate_quest
+from kvgym.experiments.capacity.finding import TOLERANCE, by_capacity, rate_quest, workers_quest
 from kvgym.experiments.capacity.plan import LoadPoint, Plan, Provisioning
 from kvgym.experiments.capacity.probing import Progress, Quest, pursue
-from kvgym.experiments.capacity.search import Search, Workers
 from kvgym.experiments.capacity.targets import Target, parse_targets
 from kvgym.experiments.capacity.verdict import check_requests
 from kvgym.experiments.capacity.windows import WindowPlan, check_windows, cut
@@ -36,6 +35,7 @@ from kvgym.experiments.comparison import label_of
 from kvgym.experiments.journal import Play, kept_runs
 from kvgym.experiments.load.loads import Load
 from kvgym.experiments.marks import LEAST_REQUESTS
+from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.runs import Played, Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.metrics import metric_info
@@ -52,6 +52,9 @@ from kvgym.workloads.table import RequestTable
 _ROUNDING = 1e-9
 MOST_WORKERS = 256
 """Default maximum number of workers to try."""
+
+ADVICE = "Others were not tried, and may need fewer workers: --tune-budgets."
+"""What a note on budgets advises."""
 
 CURVE = (0.25, 0.5, 0.75, 1.5, 2.0)
 """Rates of a curve, as shares of the load's rate."""
@@ -71,6 +74,7 @@ def provision(
     request_slos: dict[str, float] | None = None,
     most_workers: int = MOST_WORKERS,
     curve: Sequence[float] = (),
+    tune_budgets: bool = False,
     folder: str | Path | None = None,
     jobs: int | None = 1,
     ray: str | None = None,
@@ -100,6 +104,8 @@ def provision(
         request_slos: as in :func:`~kvgym.experiments.capacity.finding.find_capacity`.
         most_workers: largest number of workers to try.
         curve: further rates, as shares of the load's rate, to find the number of workers for; of :data:`CURVE`.
+        tune_budgets: also plan with the best token budget of every policy that has one, unless its spec sets it; of
+            :data:`~kvgym.experiments.budgets.BUDGETS`, by the capacity of one worker under this load.
         folder: folder that saves runs, as in ``find_capacity``.
         jobs: as in ``find_capacity``.
         ray: as in ``find_capacity``.
@@ -130,20 +136,28 @@ def provision(
     for load in loads:
         check_windows(load, window)
         found, left_out = find_policies(policies, load.at(load.rate / 2**10), seed)
-        made.append(found)
         system, table = player.requests(load.scenario, seed)
+        advice = ADVICE if any(map(is_open, found)) else ""
+        if tune_budgets:
+            options = {
+                "seeds": [seed], "curve": (), "folder": folder, "jobs": jobs, "ray": ray, "progress": progress,
+            }  # fmt: skip
+            best, _ = add_best_budgets(found, by_capacity(load.scenario, wanted, options))
+            found = [resolve_policy(policy, system, table) for policy in best]
+            advice = advice and f"Of {BUDGETS[0]} to {BUDGETS[-1]:,} the best by the capacity of one worker."
+        made.append(found)
         notes += [
             *load.notes,
             *table.notes,
             *check_requests(table, wanted),
             *left_out,
-            *budget_note(found, system),
+            *budget_note(found, system, advice),
         ]
     pairs = [(load, policy) for load, own in zip(loads, made, strict=True) for policy in own]
     with kept_runs(player, folder, jobs=jobs, ray=ray) as play:
         estimates = _estimates(pairs, player, seed, wanted, play, progress)
         quests = [
-            _workers_quest(
+            workers_quest(
                 load, policy, router, seed, _first_guess(load.rate, own, most_workers), most_workers
             )
             for (load, policy), own in zip(pairs, estimates, strict=True)
@@ -360,24 +374,7 @@ def _at_rate(
     """
     found = own.search.bracket()[0] or most
     start = min(most, max(1, math.ceil(share * found)))
-    return _workers_quest(load, policy, router, seed, start, most, share)
-
-
-def _workers_quest(
-    load: Load, policy: Policy, router: Router, seed: int, start: int, most: int, share: float = 1.0
-) -> Quest:
-    """Return the search for the smallest number of workers, at a share of the load's rate."""
-    places: dict[float, tuple[Scenario, float]] = {}
-
-    def place(count: float) -> tuple[Scenario, float]:
-        if count not in places:
-            rate = share * load.rate
-            places[count] = load.at(rate, workers=int(count)), rate
-        return places[count]
-
-    label = f"{label_of(policy)} via {label_of(router)}"
-    entry = Entry(label, policy, router, None)
-    return Quest(Search(Workers(most), start), entry, seed, place, sustained=False)
+    return workers_quest(load, policy, router, seed, start, most, share)
 
 
 @dataclass(frozen=True)
@@ -415,7 +412,7 @@ class _Windows:
                 part = load.between(start, None if k == len(spans) - 1 else end)
                 guess = min(max(1, theory[-1] or 1), self.most)
                 for j, router in enumerate(self.routers):
-                    quests[k, j] = _workers_quest(part, policy, router, self.seed, guess, self.most)
+                    quests[k, j] = workers_quest(part, policy, router, self.seed, guess, self.most)
         pursue(list(quests.values()), self.targets, play, progress)
         plans = []
         for j, router in enumerate(self.routers):

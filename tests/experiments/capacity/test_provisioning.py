@@ -10,10 +10,11 @@ import pytest
 
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.capacity.estimates import SOUND
-from kvgym.experiments.load.loads import Load
 from kvgym.experiments.capacity.plan import Plan, Provisioning
 from kvgym.experiments.capacity.provisioning import _loads, provision
 from kvgym.experiments.capacity.windows import Profile, WindowPlan, cut
+from kvgym.experiments.changes import build_scenario
+from kvgym.experiments.load.loads import Load
 from kvgym.experiments.scenario import load_scenario
 
 HEAVY = load_scenario("a100-llama3-8b").override(
@@ -58,6 +59,28 @@ def test_costs(found):
     assert plan.cost_per_hour == 2.0 * plan.simulated
     tokens = 9.0 * found.mean_output * 3600
     assert found.cost_per_million_tokens(plan) == pytest.approx(plan.cost_per_hour / tokens * 1e6)
+
+
+def test_a_smaller_token_budget_needs_fewer_workers():
+    """Long prompts delay the tokens of others, so that most budgets miss the target for gaps."""
+    qwen = build_scenario("vllm-v1", hardware="model=qwen3-32b,gpu=h100,tp=2", workload="stab-1-1", rate=4.0,
+                          num_requests=200)  # fmt: skip
+    plain = provision(qwen, "ttft_p99<2,tbt_p99<0.06", ["vllm_v1"])
+    (note,) = (note for note in plain.notes if note.startswith("Tokens per iteration"))
+    assert note.endswith("Others were not tried, and may need fewer workers: --tune-budgets.")
+    tuned = provision(qwen, "ttft_p99<2,tbt_p99<0.06", ["vllm_v1"], tune_budgets=True)
+    (given,) = plain.plans
+    own, best = tuned.plans
+    assert own == given
+    assert best.policy.startswith("vllm_v1:max_num_batched_tokens=")
+    assert best.simulated == 1 < own.simulated
+    assert any(
+        note.endswith("Of 512 to 8,192 the best by the capacity of one worker.") for note in tuned.notes
+    )
+    fixed = provision(
+        qwen, "ttft_p99<2,tbt_p99<0.06", ["vllm_v1:max_num_batched_tokens=512"], tune_budgets=True
+    )
+    assert len(fixed.plans) == 1
 
 
 def test_files(found, tmp_path):
