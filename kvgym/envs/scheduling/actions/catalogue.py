@@ -115,7 +115,8 @@ _CHANGES: dict[str, Any] = {
 
 def _second(id: str, *changed: str) -> tuple[Version, ...]:  # noqa: A002
     """Return the second version of an environment, with some of the changes."""
-    text, arguments = "; ".join(_CHANGES[name][0] for name in changed), {}
+    text = "; ".join(_CHANGES[name][0] for name in changed)
+    arguments: dict[str, Any] = {}
     for name in changed:
         value = _CHANGES[name][1]
         arguments.update(value if isinstance(value, dict) else {name: value})
