@@ -28,7 +28,7 @@ from kvgym.runner import SimulationResult
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 
-LEAST, MOST = 1000, 20_000
+LEAST, MOST = 1000, 10_000
 """Fewest and most requests of a backlog."""
 
 FILLS = 4

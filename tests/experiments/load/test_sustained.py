@@ -126,7 +126,7 @@ def test_sizes_of_backlogs():
     # Four times what fits: the memory has room for more short requests.
     short = build_scenario("a100-llama3-8b", workload="wait-low", num_requests=50)
     (run,) = backlogs(short, fcfs).runs
-    assert run.scenario.make_workload().spec.num_requests == 20_000  # at most
+    assert run.scenario.make_workload().spec.num_requests == 10_000  # at most
 
 
 def test_loads_without_an_estimate(tmp_path):
