@@ -30,7 +30,7 @@ from kvgym.errors import ConfigError, shown
 from kvgym.policy import Weight
 from kvgym.simulator.cluster.router_view import ROUTER_SIGNATURE, RouterView
 from kvgym.simulator.tables import UNKNOWN
-from kvgym.simulator.view import ClusterView
+from kvgym.simulator.view import ClusterView, simulation_of
 from kvgym.utils.arguments import check_fields, explained
 from kvgym.utils.checks import check_name
 from kvgym.utils.factory import Configurable, Factory
@@ -165,14 +165,15 @@ class CompiledRouter(Router):
 
     def route(self, view: ClusterView) -> int:
         """Choose by the kernel, run as plain Python."""
-        return int(uncompiled(self.kernel)(view.simulation.router_view(view), *self.arguments()))
+        return int(uncompiled(self.kernel)(simulation_of(view).router_view(view), *self.arguments()))
 
     def reassign(self, view: ClusterView) -> tuple[int, int] | None:
         """Choose by the second kernel, run as plain Python."""
         if self.second_kernel is None:
             return None
-        move = int(uncompiled(self.second_kernel)(view.simulation.router_view(view), *self.arguments()))
-        count = len(view.simulation.workers)
+        simulation = simulation_of(view)
+        move = int(uncompiled(self.second_kernel)(simulation.router_view(view), *self.arguments()))
+        count = len(simulation.workers)
         return None if move == UNKNOWN else (move // count, move % count)
 
 

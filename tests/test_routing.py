@@ -30,7 +30,7 @@ from kvgym.routing import (
 from kvgym.runner import SimulationResult, simulate
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.system import System, Worker
-from kvgym.simulator.view import ClusterView, SystemView
+from kvgym.simulator.view import ClusterView, SystemView, simulation_of
 from kvgym.workloads.table import RequestTable
 
 EACH = pytest.mark.parametrize("name", ROUTERS)
@@ -86,10 +86,10 @@ class Plain(Router):
     def route(self, view: ClusterView) -> int:
         self.asked.append((view.request_id, view.candidates, view.clock))
         names = ("problem", "tracker", "workers", "workload", "requests", "active", "decision")
-        before = {name: getattr(view.simulation, name).tobytes() for name in names}
+        before = {name: getattr(simulation_of(view), name).tobytes() for name in names}
         chosen = self.inner.route(view)
         for name in names:
-            assert getattr(view.simulation, name).tobytes() == before[name], f"the router changed {name}"
+            assert getattr(simulation_of(view), name).tobytes() == before[name], f"the router changed {name}"
         return chosen
 
     def reassign(self, view: ClusterView) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ from kvgym.routing import Router, RouterInfo
 from kvgym.runner import SimulationResult, simulate
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System
 from kvgym.simulator.tables import BUSY
-from kvgym.simulator.view import ClusterView
+from kvgym.simulator.view import ClusterView, simulation_of
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.forecasts import Forecasts
 from kvgym.workloads.hashes import BlockHashes
@@ -224,7 +224,7 @@ class Shuffling(Router):
         """Return a random request that can be moved, and its new worker."""
         if self.rng.random() > self.rate:
             return None
-        workers = view.simulation.workers
+        workers = simulation_of(view).workers
         sources = [k for k in range(len(workers)) if workers["role"][k] == workers["role"][view.boundary]]
         source = int(self.rng.choice(sources))
         ids = view.waiting(source).request_id

@@ -32,7 +32,7 @@ from kvgym.errors import ContractError, KVGymError, LivelockError
 from kvgym.policy import Decision, Policy, SystemInfo, policy_defaults
 from kvgym.runner import SimulationResult, simulate
 from kvgym.simulator.system import PROGRESS_ON_EVICT, System, Worker
-from kvgym.simulator.view import SystemView
+from kvgym.simulator.view import SystemView, simulation_of
 from kvgym.utils.user_code import calling
 
 REVEALED = {
@@ -388,7 +388,7 @@ class WatchedCache(Policy):
 
     def schedule(self, view: SystemView) -> Decision:
         """Check the prefix cache and return the policy's decision."""
-        check_cache(view.simulation)
+        check_cache(simulation_of(view))
         with calling(self.inner, "policy", "schedule"):
             return self.inner.schedule(view)
 

@@ -10,7 +10,7 @@ import numpy as np
 from kvgym.policy import Decision, Policy, SystemInfo
 from kvgym.runner import SimulationResult
 from kvgym.simulator.system import System
-from kvgym.simulator.view import SystemView
+from kvgym.simulator.view import SystemView, simulation_of
 from kvgym.utils.user_code import calling
 from kvgym.workloads.table import RequestTable
 
@@ -78,7 +78,7 @@ class InvariantChecker(Policy):
         assert view.kv_tokens == sum(self.state[i][0] for i in self.active)
         assert view.kv_allocated == self.memory() <= view.kv_capacity == self.system.usable_capacity
         assert view.kv_allocated == view.allocated(active.num_kv_tokens).sum()
-        worker = view.simulation.worker
+        worker = simulation_of(view).worker
         full = sum(self.state[i][0] % self.system.block_size == 0 for i in self.active)
         assert worker["num_full"] == full
         if self.system.requeue == "arrival":

@@ -49,7 +49,7 @@ from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
 from kvgym.simulator.policy_interface import RuleDecision
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.tables import DECISION, RUN, UNKNOWN
-from kvgym.simulator.view import SystemView
+from kvgym.simulator.view import SystemView, simulation_of
 from kvgym.utils.arguments import explained
 from kvgym.utils.user_code import calling
 
@@ -355,7 +355,7 @@ class AgentPolicy(Policy):
 
     def schedule(self, view: SystemView) -> Decision:
         """Return the decision that the agent's actions compose, one or more of them."""
-        simulation = view.simulation
+        simulation = simulation_of(view)
         if simulation is not self._simulation:
             self._attach(simulation)
         config, kind = self.config, self.config.kind

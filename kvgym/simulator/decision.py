@@ -39,6 +39,30 @@ class Decision:
     put_back: int = 0
 
 
+def read_decision(made: RuleDecision, active: NDArray[Any]) -> Decision:
+    """Return the decision that a kernel has written into tables.
+
+    Args:
+        made: the tables.
+        active: the active set, SLOT (number of active requests,).
+    """
+    d = made.record
+    slots, admitted = made.evict[: d["num_evict"]].tolist(), made.admit[: d["num_admit"]].tolist()
+    tokens: dict[int, int] = {}
+    if d["explicit"] == 1:  # for requests that stay or are admitted; plans of evicted slots have no meaning
+        planned = zip(active["request_id"].tolist(), active["planned"].tolist(), strict=True)
+        evicted = set(slots)
+        tokens = {i: count for k, (i, count) in enumerate(planned) if k not in evicted}
+        tokens |= dict(zip(admitted, made.admit_tokens[: len(admitted)].tolist(), strict=True))
+    return Decision(
+        admit=tuple(admitted),
+        evict=tuple(active["request_id"][slots].tolist()),
+        tokens={i: count for i, count in tokens.items() if count != UNKNOWN},
+        wait_until=None if d["act"] == RUN else float(d["wait_until"]),
+        put_back=int(d["num_put_back"]),
+    )
+
+
 STATUS_NAMES = {
     FUTURE: "not here yet",
     WAITING: "waiting",

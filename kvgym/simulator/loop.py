@@ -154,6 +154,15 @@ def run_full_loop(where: Any, budget: int) -> int:
     return int(run_worker(open_full(where), where, budget))
 
 
+@kernel(types.int64(types.int64[::1]), "simulator")
+def decide(where: Any) -> int:
+    """Call a worker's policy once: it writes its decision, which nothing executes. Return OK."""
+    run = open_full(where)
+    view = by_address(view_of(run, open_batch_time(where), open_params(where)))
+    open_policy(where)(view, by_address(decision_of(run)), by_address(open_memory(where)))
+    return OK
+
+
 @kernel(_LOOP, "simulator")
 def step_worker(where: Any, act: int) -> int:
     """Execute the decision in the tables if ``act`` is 1, then advance to the next boundary.

@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import InformationError, shown
 from kvgym.simulator.boundary import RUN_TABLES
-from kvgym.simulator.decision import Decision
+from kvgym.simulator.decision import Decision, read_decision
 from kvgym.simulator.policy_interface import RuleDecision, RuleMemory, RuleView
 from kvgym.simulator.prefix.cache import PrefixCache
-from kvgym.simulator.tables import RUN, UNKNOWN
+from kvgym.simulator.tables import UNKNOWN
 from kvgym.workloads.layout import FEATURE_COLUMNS
 
 # Columns that exist only for policies with the given need.
@@ -154,6 +154,11 @@ def _active(simulation: Any, worker: int) -> RequestColumns:
     return RequestColumns(simulation, slots["request_id"].astype(np.int64), slots)
 
 
+def simulation_of(view: SystemView | ClusterView) -> Any:
+    """Return the simulation behind a view. It holds what policies and routers may not observe: for tools alone."""
+    return view._simulation
+
+
 class SystemView:
     """A worker at an iteration boundary, read-only.
 
@@ -173,11 +178,6 @@ class SystemView:
     def __init__(self, simulation: Any) -> None:
         """Wrap a :class:`~kvgym.simulator.simulation.Simulation`, or tables of the same shape."""
         self._simulation = simulation
-
-    @property
-    def simulation(self) -> Any:
-        """The simulation behind the view. It holds what policies may not observe: for tools, not for policies."""
-        return self._simulation
 
     @property
     def _worker(self) -> int:
@@ -315,20 +315,7 @@ class SystemView:
         view = self._rule_view(tables, n)
         made = RuleDecision(*(tables[name][n] for name in ("decision", "admit", "admit_tokens", "evict")))
         uncompiled(kernel)(view, made, memory)
-        d = made.record
-        evicted, admitted = made.evict[: d.num_evict].tolist(), made.admit[: d.num_admit].tolist()
-        tokens: dict[int, int] = {}
-        if d.explicit == 1:  # for requests that stay or are admitted; plans of evicted slots have no meaning
-            staying = (view.active[k] for k in range(self.num_active) if k not in evicted)
-            tokens = {int(slot.request_id): int(slot.planned) for slot in staying}
-            tokens |= dict(zip(admitted, made.admit_tokens[: d.num_admit].tolist(), strict=True))
-        return Decision(
-            admit=tuple(admitted),
-            evict=tuple(int(view.active[k].request_id) for k in evicted),
-            tokens={i: count for i, count in tokens.items() if count != UNKNOWN},
-            wait_until=None if d.act == RUN else float(d.wait_until),
-            put_back=int(d.num_put_back),
-        )
+        return read_decision(made, self._simulation.active[n, : self.num_active])
 
 
 class ClusterView:
@@ -344,28 +331,28 @@ class ClusterView:
         self, simulation: Any, request_id: int, candidates: range, boundary: int | None = None
     ) -> None:
         """Wrap a :class:`~kvgym.simulator.cluster.simulation.ClusterSimulation`."""
-        self.simulation = simulation
+        self._simulation = simulation
         self.request_id = request_id
         self.candidates = candidates
         self.boundary = boundary
 
     def waiting(self, worker: int) -> RequestColumns:
         """The waiting requests of a worker, in queue order."""
-        return _waiting(self.simulation, worker)
+        return _waiting(self._simulation, worker)
 
     def active(self, worker: int) -> RequestColumns:
         """The active requests of a worker, in order of activation, as of before a running batch."""
-        return _active(self.simulation, worker)
+        return _active(self._simulation, worker)
 
     @property
     def clock(self) -> float:
         """Seconds since the start of the run."""
-        return float(self.simulation.tracker[0]["clock"])
+        return float(self._simulation.tracker[0]["clock"])
 
     @property
     def session(self) -> int:
         """Number of the request's session, from 0; UNKNOWN without sessions, and when requests may be moved."""
-        return int(self.simulation.router_view(self).session)
+        return int(self._simulation.router_view(self).session)
 
     @property
     def previous_worker(self) -> int:
@@ -373,7 +360,7 @@ class ClusterView:
 
         For a request that is handed over it is the worker that decoded the previous one.
         """
-        return int(self.simulation.router_view(self).previous)
+        return int(self._simulation.router_view(self).previous)
 
     @property
     def hits(self) -> NDArray[np.int64]:
@@ -382,7 +369,7 @@ class ClusterView:
         These are the prompt tokens that it need not compute, of a request that is handed over the KV tokens that need
         not be transferred. With a ``cache_staleness`` of the system, late changes are not known yet.
         """
-        found: NDArray[np.int64] = self.simulation.router_view(self).hits()
+        found: NDArray[np.int64] = self._simulation.router_view(self).hits()
         return found
 
     @property
@@ -395,7 +382,7 @@ class ClusterView:
     @property
     def request(self) -> RequestColumns:
         """The request, as one row of columns, limited to the needs of the policy."""
-        return RequestColumns(self.simulation, np.array([self.request_id], np.int64), None)
+        return RequestColumns(self._simulation, np.array([self.request_id], np.int64), None)
 
     def column(self, name: str) -> NDArray[Any]:
         """Return a column of all workers, shape (r,).
@@ -411,9 +398,9 @@ class ClusterView:
             AttributeError: another name.
         """
         if name in _FIXED_COLUMNS:
-            column = self.simulation.problem[name].copy()
+            column = self._simulation.problem[name].copy()
         elif name in _CLUSTER_COLUMNS:
-            column = self.simulation.workers[name].copy()
+            column = self._simulation.workers[name].copy()
         else:
             raise AttributeError(
                 f"no worker column {shown(name)}; valid: {', '.join((*_FIXED_COLUMNS, *_CLUSTER_COLUMNS))}"

@@ -20,6 +20,7 @@ from kvgym.export.chrome_trace import COUNTERS, ChromeTrace
 from kvgym.export.trace_file import TraceFile
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.simulator.system import System, Worker
+from kvgym.simulator.view import simulation_of
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 from oracles.chrome_trace_format import load
@@ -192,7 +193,7 @@ def test_a_run_that_fails_leaves_what_happened(tmp_path):
             pass
 
         def schedule(self, view):
-            if view.simulation.current == 1:
+            if simulation_of(view).current == 1:
                 return Decision(evict=[0])
             return Decision(admit=view.waiting.request_id.tolist(), tokens={0: 2})
 

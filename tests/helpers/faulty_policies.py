@@ -19,6 +19,7 @@ from kvgym.kernels import (
     policy_kernel,
 )
 from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo
+from kvgym.simulator.view import simulation_of
 
 
 class OneByOne(Policy):
@@ -40,7 +41,7 @@ class Peeks(OneByOne):
     """Takes the shortest output, which it does not know."""
 
     def chosen(self, view):
-        lengths = view.simulation.table.output_len
+        lengths = simulation_of(view).table.output_len
         return min(view.waiting.request_id.tolist(), key=lambda i: lengths[i])
 
 
@@ -79,7 +80,7 @@ class Undeclared(OneByOne):
     """Depends on SLOs, of which it says nothing."""
 
     def chosen(self, view):
-        slo = view.simulation.table.ttft_slo
+        slo = simulation_of(view).table.ttft_slo
         return int(view.waiting.request_id[0 if slo is None or slo[0] < 10 else -1])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvgym.policy import Decision, Policy, SystemInfo, make_policy
-from kvgym.simulator.view import SystemView
+from kvgym.simulator.view import SystemView, simulation_of
 from oracles.ranked_jobs import Batch, Job, in_order, load_of, prefix, revealed
 from oracles.ranked_lengths import Counts, learn
 
@@ -108,7 +108,7 @@ class RankedBook(Policy):
 
     def arrival(self, rows: Any, k: int) -> Job:
         # No column has the tokens that a request emitted on a prefill worker before it arrived here.
-        record = self.view.simulation.requests[rows.request_id[k]]
+        record = simulation_of(self.view).requests[rows.request_id[k]]
         return Job(
             id=int(rows.request_id[k]),
             arrival=float(rows.arrival_time[k]),

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo
 from kvgym.simulator.tables import ROLE_PREFILL
-from kvgym.simulator.view import SystemView
+from kvgym.simulator.view import SystemView, simulation_of
 
 INF = float("inf")
 
@@ -53,7 +53,7 @@ class Book(Policy):
     role: int
 
     def schedule(self, view: SystemView) -> Decision:
-        worker, slots = view.simulation.worker, view.simulation.active[0]
+        worker, slots = simulation_of(view).worker, simulation_of(view).active[0]
         self.M, self.emits, self.kv, self.clock = (
             view.kv_capacity,
             int(view.prefill_emits),

@@ -19,6 +19,7 @@ from kvgym.policy import POLICIES, Decision, Policy, PolicyInfo
 from kvgym.simulator.observer import Observer
 from kvgym.simulator.system import System, Worker
 from kvgym.simulator.tables import FUTURE
+from kvgym.simulator.view import simulation_of
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.forecasts import Forecasts
 from kvgym.workloads.hashes import BlockHashes
@@ -306,7 +307,7 @@ def test_batches_that_an_error_cuts_short():
             pass
 
         def schedule(self, view):
-            if view.simulation.current == 1:
+            if simulation_of(view).current == 1:
                 return Decision(evict=[0])
             return Decision(admit=view.waiting.request_id.tolist(), tokens={0: 2})
 

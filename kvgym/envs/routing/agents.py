@@ -20,7 +20,7 @@ from kvgym.errors import ConfigError, shown
 from kvgym.routing import Router, RouterInfo
 from kvgym.runner import SimulationResult
 from kvgym.simulator.cluster.simulation import ClusterSimulation
-from kvgym.simulator.view import ClusterView
+from kvgym.simulator.view import ClusterView, simulation_of
 from kvgym.utils.arguments import explained
 
 
@@ -104,10 +104,11 @@ class AgentRouter(Router):
 
     def route(self, view: ClusterView) -> int:
         """Return the agent's choice, or the shortest queue if that is not a candidate."""
-        if view.simulation is not self._simulation:
-            self.config.check_information(view.simulation.table)
-            self._simulation = view.simulation
-            self._observer.attach(view.simulation)
+        simulation = simulation_of(view)
+        if simulation is not self._simulation:
+            self.config.check_information(simulation.table)
+            self._simulation = simulation
+            self._observer.attach(simulation)
         observer = self._observer
         observer.update()
         worker = int(np.asarray(self._act(observer.present(), observer.mask)).reshape(()))

@@ -277,6 +277,13 @@ def choose_move(c: Cluster, reassign: Any) -> int:
     return int(reassign(by_address(view), c.router_params, c.router_state))
 
 
+@kernel(types.int64(*CLUSTER_PLACES, types.int64), "simulator")
+def ask_router(shared: Any, shared_sizes: Any, rows: Any, sizes: Any, handles: Any, question: int) -> int:
+    """Return the router's answer to ROUTE or REASSIGN, which nothing executes; tables as of :func:`run_cluster`."""
+    c = open_cluster(shared, shared_sizes, rows, sizes, handles)
+    return choose_worker(c, router_of(c)) if question == ROUTE else choose_move(c, reassign_of(c))
+
+
 @kernel(types.int64(*CLUSTER_PLACES, types.int64, types.int64, types.int64), "simulator")
 def run_cluster(
     shared: Any,

@@ -22,6 +22,7 @@ from kvgym.simulator.cluster.loop import (
     RESUME_NOTHING,
     RESUME_REASSIGN,
     RESUME_ROUTE,
+    ask_router,
     run_cluster,
 )
 from kvgym.simulator.cluster.router_view import (
@@ -120,7 +121,6 @@ class ClusterSimulation(Simulation):
         compiled: bool = True,
     ) -> None:
         super().__init__(system, table, needs=needs, policy_name=policy_name, log=log, compiled=compiled)
-        self.router = router
         t = self.tracker[0]
         t["num_prefill_workers"] = system.num_prefill_workers
         t["request"] = UNKNOWN
@@ -142,13 +142,29 @@ class ClusterSimulation(Simulation):
                     known[key] = worker.batch_time.rough_figures(key[1])
             for name, value in known[key]._asdict().items():
                 self.problem[k][f"batch_{name}"] = value
-        self._ask_router = ASK_ROUTER
+        self.set_router(router)
+
+    def set_router(self, router: RouterLike | None) -> None:
+        """Set the router, which has been reset for the run; None to route from outside."""
+        self.router, self._ask_router, self._addresses = router, ASK_ROUTER, None
         self._router_kernels: list[Kernel | None] = [None, None]  # route, reassign
         with calling(router, "router", "compiled_rule"):
             rule = None if router is None else router.compiled_rule(len(self.workers))
         if rule is not None:
             self._ask_router = 0
             *self._router_kernels, self._router_memory = rule
+
+    def consult_router(self, view: ClusterView) -> int:
+        """Return what the router would answer now, as compiled routers do; nothing executes it.
+
+        Raises:
+            InvalidDecisionError: the answer is not well-formed.
+        """
+        question = REASSIGN if view.boundary is not None else ROUTE
+        if self._ask_router:
+            return self._answer(question, view)
+        call = ask_router.compiled if self.compiled else uncompiled(ask_router)
+        return int(call(*self.addresses(), question))
 
     def batch_time_of(self, worker: int) -> tuple[Kernel, NDArray[np.float64]]:
         """Return the batch-time kernel of a worker and its parameters."""
@@ -321,21 +337,23 @@ class ClusterSimulation(Simulation):
 
     def _choose(self, question: int) -> int:
         """Call the router for the pending request's worker or for a move; return how to resume."""
+        self.tracker[0]["route"] = self._answer(question, self.cluster_view)
+        return RESUME_REASSIGN if question == REASSIGN else RESUME_ROUTE
+
+    def _answer(self, question: int, view: ClusterView) -> int:
+        """Call a router in Python; return its answer as compiled routers do."""
         assert self.router is not None
-        view = self.cluster_view
         if question == REASSIGN:
-            self.tracker[0]["route"] = self._move(self.router, view)
-            return RESUME_REASSIGN
+            return self._move(self.router, view)
         with calling(self.router, "router", "route"):
             chosen = view.candidates[0] if len(view.candidates) == 1 else self.router.route(view)
         try:
-            self.tracker[0]["route"] = operator.index(chosen)
+            return int(np.int64(operator.index(chosen)))
         except Exception:  # user code may raise any exception
             raise InvalidDecisionError(
                 f"router {shown(self.router.info.name)} returned {shown(chosen)} for request {view.request_id}; "
                 "expected the index of a worker"
             ) from None
-        return RESUME_ROUTE
 
     def _move(self, router: RouterLike, view: ClusterView) -> int:
         """Call a router for the worker at a boundary; return a move as compiled routers do."""

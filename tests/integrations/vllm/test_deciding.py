@@ -12,6 +12,7 @@ from kvgym.integrations.vllm import deciding
 from kvgym.policy import Decision
 from kvgym.runner import simulate
 from kvgym.simulator.system import System
+from kvgym.simulator.view import simulation_of
 from kvgym.workloads.table import RequestTable
 
 
@@ -298,7 +299,7 @@ def test_times_follow_the_clock_of_the_server(make):
     seen = []
 
     def look(view):
-        table = view.simulation
+        table = simulation_of(view)
         seen.append((view.clock, table.active["last_token_time"][0, : view.num_active].tolist()))
         return everything(view)
 

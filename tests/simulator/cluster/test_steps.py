@@ -23,7 +23,7 @@ from kvgym.routing import make_router
 from kvgym.runner import result_of, simulate, system_info
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.system import System, Worker
-from kvgym.simulator.view import SystemView
+from kvgym.simulator.view import SystemView, simulation_of
 from kvgym.utils.seeding import stream_seed
 from kvgym.workloads.table import RequestTable
 
@@ -123,7 +123,7 @@ class PerWorker(Policy):
         self.worker, self.decision = worker, decision
 
     def schedule(self, view: SystemView) -> Decision:
-        if view.simulation.current == self.worker:
+        if simulation_of(view).current == self.worker:
             chosen: Decision = self.decision(view) if callable(self.decision) else self.decision
             return chosen
         return Decision(admit=view.waiting.request_id.tolist())
@@ -159,7 +159,7 @@ def test_a_request_that_waits_elsewhere_cannot_be_admitted() -> None:
         info = PolicyInfo(name="steals", summary="takes what waits on worker 0")
 
         def schedule(self, view: SystemView) -> Decision:
-            if view.simulation.current == 0:
+            if simulation_of(view).current == 0:
                 return Decision(wait_until=math.inf)
             return Decision(admit=[0])
 
@@ -238,7 +238,7 @@ def test_a_policy_sees_its_own_worker() -> None:
         def schedule(self, view: SystemView) -> Decision:
             waiting = view.waiting.request_id.tolist()
             seen.append(
-                (view.simulation.current, view.kv_capacity, view.clock, waiting, view.finished.tolist())
+                (simulation_of(view).current, view.kv_capacity, view.clock, waiting, view.finished.tolist())
             )
             return Decision(admit=waiting)
 

@@ -12,6 +12,7 @@ from kvgym.errors import ConfigError, InformationError, WorkloadError
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.simulator.observer import Observer
 from kvgym.simulator.system import System
+from kvgym.simulator.view import simulation_of
 from kvgym.workloads.table import RequestTable
 
 
@@ -121,7 +122,7 @@ class Notes(Policy):
             assert w.next_kind[j] == -1
             self.joined.setdefault(i, tuple(float(getattr(w, name)[j]) for name in names))
         for i in view.finished.tolist():
-            self.ended[i] = int(view.simulation.sessions["next_kind"][i])
+            self.ended[i] = int(simulation_of(view).sessions["next_kind"][i])
         return Decision(admit=tuple(w.request_id.tolist()))
 
 

@@ -21,6 +21,7 @@ from kvgym.simulator.loop import run_full_loop
 from kvgym.simulator.prefix.cache import PrefixCache
 from kvgym.simulator.prefix.pins import begin_pin
 from kvgym.simulator.system import System
+from kvgym.simulator.view import simulation_of
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 from oracles.prefix_cache import ReferencePool, run_reference
@@ -194,7 +195,7 @@ class Keeping(WatchedCache):
 
     def schedule(self, view: Any) -> Any:
         """Pin units, then decide."""
-        tables = view.simulation.python_tables()
+        tables = simulation_of(view).python_tables()
         shared = ("chain", "held", "prefix")
         cache = PrefixCache(*(tables[n] if n in shared else tables[n][0] for n in PrefixCache._fields))
         for i in view.finished.tolist():
