@@ -41,10 +41,11 @@ def make_task(
         **arguments: of the environment, ``observation="dict"``.
 
     Raises:
-        ConfigError: ``scenario`` is given, a file is missing, or the task has no environment.
+        ConfigError: ``scenario`` is given, a file is missing, the task is not the frozen one, or has no environment.
         UnknownNameError: there is no such task.
     """
     task = load_suite(suite).task(name)
+    task.check(suite)
     if "scenario" in arguments:
         raise ConfigError(f"make_task({shown(name)}): the task sets the scenario; leave scenario out")
     if not task.environment:

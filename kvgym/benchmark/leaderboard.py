@@ -92,7 +92,7 @@ def _summary(results: Sequence[BenchmarkResult]) -> str:
     rows = []
     for place, result in enumerate(ranked):
         scores = result.scores()
-        estimate = interval_of(scores)
+        estimate = interval_of(scores, np.random.default_rng(0))
         better = "–"
         if place + 1 < len(ranked):
             better = f"{probability_of_improvement(scores, ranked[place + 1].scores()):.2f}"

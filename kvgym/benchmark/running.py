@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import platform
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import ConfigDict, Field
 
 from kvgym.benchmark.scoring import Scores, interval_of, scores_of
 from kvgym.benchmark.tasks import SUITE, Suite, Task, load_suite
-from kvgym.errors import ConfigError, KVGymError
+from kvgym.contract.checking import check_information
+from kvgym.errors import ConfigError, ContractError, KVGymError, cut, shown
 from kvgym.execution import make_executor
 from kvgym.experiments.result_files import installed_versions
 from kvgym.experiments.runs import Played, Player, Run, play_runs
@@ -21,7 +24,8 @@ from kvgym.policy import Policy
 from kvgym.runner import check_needs
 from kvgym.utils.arguments import explained
 from kvgym.utils.files import write_text
-from kvgym.utils.reading import parse_json, read_bytes
+from kvgym.utils.reading import Description, mapping, parse_json, read_bytes, validate_fields
+from kvgym.utils.user_code import is_foreign
 from kvgym.version import __version__
 from kvgym.workloads.table import RequestTable
 
@@ -29,6 +33,11 @@ if TYPE_CHECKING:
     from kvgym.benchmark.entries import Entry  # it loads agents
 
 FORMAT = "kvgym-benchmark-result"
+
+LONGEST_NAME = 100
+"""Most characters of the name of an entry."""
+
+_Value = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
 
 PACKAGES = ("numpy", "numba", "gymnasium", "torch", "stable-baselines3")
 """Packages with versions in results, as far as they are installed."""
@@ -66,20 +75,44 @@ class BenchmarkResult:
         """Return the scores (runs,) of each task.
 
         Raises:
-            ConfigError: the results are of another version of the suite.
+            ConfigError: the results are of another version of the suite, or incomplete.
         """
         suite = load_suite(self.suite)
+        self.check(f"results of {self.name}")
+        return {name: _scores(suite.task(name), found) for name, found in self.values.items()}
+
+    def check(self, origin: str) -> None:
+        """Check that the results are of the suite as it is here, and complete.
+
+        Args:
+            origin: the file, for messages.
+
+        Raises:
+            ConfigError: they are not.
+        """
+        check_entry_name(self.name, origin)
+        try:
+            suite = load_suite(self.suite)
+        except ConfigError as error:
+            raise ConfigError(f"{origin}: {error}") from None
         if suite.hash != self.suite_hash:
             raise ConfigError(
-                f"results of {self.name} are of another {self.suite} ({self.suite_hash}, here {suite.hash}); "
-                "run it again"
+                f"{origin}: of another {self.suite} ({cut(self.suite_hash, 20)}, here {suite.hash}); run it again"
             )
-        return {name: _scores(suite.task(name), found) for name, found in self.values.items()}
+        tasks = {task.name: task for task in suite.tasks if task.role == self.role}
+        for name, runs in self.values.items():
+            if name not in tasks:
+                raise ConfigError(f"{origin}: {self.suite} has no task {shown(name)} for a {self.role}")
+            shape, seeds = (len(self.specs), tasks[name].test_seeds), {len(run) for run in runs}
+            if len(runs) != shape[0] or seeds != {shape[1]}:
+                raise ConfigError(
+                    f"{origin}: task {name} must have the values of {shape[0]} trainings on {shape[1]} seeds each"
+                )
 
     def save(self, path: str | Path) -> None:
         """Write the results as JSON; failed runs are null."""
         scores = self.scores()
-        estimate = interval_of(scores)
+        estimate = interval_of(scores, np.random.default_rng(0))
         content = {
             "format": FORMAT,
             **{name: getattr(self, name) for name in self.__dataclass_fields__},
@@ -97,21 +130,38 @@ class BenchmarkResult:
         """Read results.
 
         Raises:
-            ConfigError: the file has another format.
+            ConfigError: the file has another format, is damaged, or is of another version of the suite.
         """
         place = Path(path)
-        try:
-            content = parse_json(read_bytes(place, "results"), str(place))
-            if content.pop("format") != FORMAT:
-                raise ValueError("it has another format")
-            fields = {name: content[name] for name in cls.__dataclass_fields__}
-            fields["values"] = {
-                task: [[np.nan if x is None else float(x) for x in run] for run in runs]
-                for task, runs in content["values"].items()
-            }
-            return cls(**{**fields, "specs": tuple(fields["specs"])})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{place}: not a file of results of kvgym benchmark ({error})") from None
+        content = mapping(parse_json(read_bytes(place, "results"), str(place)), str(place))
+        if content.get("format") != FORMAT:
+            raise ConfigError(f"{place}: not a file of results of kvgym benchmark (format is not {FORMAT})")
+        stored = validate_fields(_Stored, content, str(place))
+        fields: dict[str, Any] = {name: getattr(stored, name) for name in cls.__dataclass_fields__}
+        fields["values"] = {
+            task: [[np.nan if x is None else x for x in run] for run in runs]
+            for task, runs in stored.values.items()
+        }
+        found = cls(**fields)
+        found.check(str(place))
+        return found
+
+
+class _Stored(Description):
+    """The fields of a file of results."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str
+    specs: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+    role: Literal["scheduler", "router"]
+    clairvoyant: bool
+    suite: str
+    suite_hash: str
+    values: Annotated[dict[str, list[list[_Value | None]]], Field(min_length=1)]
+    errors: dict[str, str]
+    versions: dict[str, str]
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _scores(task: Task, values: Sequence[Sequence[float]]) -> Any:
@@ -145,14 +195,20 @@ def run_benchmark(
         progress: called with finished and all runs.
 
     Raises:
-        ConfigError: the entries differ in role, or a file is missing.
+        ConfigError: the entries differ in role, a file is missing, a task is not the frozen one, the name cannot stand
+            in a table, or a policy from outside kvgym depends on what it does not declare to observe.
     """
-    made = load_suite(suite)
+    made, name = load_suite(suite), name or entries[0].spec
+    check_entry_name(name, "the entry; choose another with --name")
     roles = {entry.role for entry in entries}
     if len(roles) != 1:
         raise ConfigError("an entry is one policy or router, or several trainings of one; got both, or none")
     role = roles.pop()
     chosen = _tasks(made, role, tuple(tasks), traces)
+    for task in chosen:
+        task.check(suite)
+    for entry in entries:
+        _check_information(entry)
     runs, places = [], []
     values = {task.name: [[float("nan")] * task.test_seeds for _ in entries] for task in chosen}
     errors: dict[str, str] = {}
@@ -181,7 +237,7 @@ def run_benchmark(
             if progress is not None:
                 progress(done, len(runs))
     return BenchmarkResult(
-        name or entries[0].spec,
+        name,
         tuple(entry.spec for entry in entries),
         role,
         any(entry.clairvoyant for entry in entries),
@@ -192,6 +248,34 @@ def run_benchmark(
         {"kvgym": __version__, "python": platform.python_version(), **installed_versions(PACKAGES)},
         round(seconds, 2),
     )
+
+
+def check_entry_name(name: str, what: str) -> None:
+    """Check that the name of an entry can stand in a table in Markdown.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if not 0 < len(name) <= LONGEST_NAME or not name.isprintable() or set(name) & set("<>&|`"):
+        raise ConfigError(
+            f"name {shown(name)} of {what}: at most {LONGEST_NAME} printable characters, none of < > & | `"
+        )
+
+
+def _check_information(entry: Entry) -> None:
+    """Check that a policy from outside kvgym depends on nothing that it does not declare.
+
+    Raises:
+        ConfigError: it does.
+    """
+    made = entry.made
+    if isinstance(made, Policy) and is_foreign(made):
+        try:
+            check_information(lambda: copy.deepcopy(made))
+        except ContractError as error:
+            raise ConfigError(
+                f"entry {shown(entry.spec)}: {error}; declare it in PolicyInfo.needs (kvgym check-policy shows a case)"
+            ) from None
 
 
 def _lacking(entry: Entry, requests: RequestTable) -> str:

@@ -3,7 +3,8 @@
 Definitions follow Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS
 2021, and their library rliable: the interquartile mean over all runs of all tasks, performance profiles over runs,
 the probability that a run of one entry is better than a run of another averaged over tasks, and percentile intervals
-of a bootstrap that draws runs with replacement within each task.
+of a bootstrap within each task. Runs of one training, and runs on one seed, are not independent, so the bootstrap draws
+trainings and seeds, both with replacement, and takes the runs where they meet.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from kvgym.experiments.statistics import CONFIDENCE, Estimate
 
 Scores = Mapping[str, NDArray[np.float64]]
-"""Scores of an entry: the runs (k,) of each task."""
+"""Scores of an entry: the runs (trainings, seeds) of each task."""
 
 RESAMPLES = 2000
 WORST = -1.0
@@ -32,12 +33,12 @@ def scores_of(values: ArrayLike, plain: ArrayLike, reference: ArrayLike) -> NDAr
         reference: of the reference in hindsight by seed, (n,).
 
     Returns:
-        Scores, flat, at least :data:`WORST`.
+        Scores, of the shape of ``values``, at least :data:`WORST`.
     """
     plain = np.asarray(plain, np.float64)
     distance = float(np.mean(plain - np.asarray(reference, np.float64)))
     scores = (plain - np.asarray(values, np.float64)) / distance
-    return np.asarray(np.maximum(np.nan_to_num(scores, nan=WORST), WORST).ravel(), np.float64)
+    return np.asarray(np.maximum(np.nan_to_num(scores, nan=WORST), WORST), np.float64)
 
 
 def interquartile_mean(scores: ArrayLike) -> float:
@@ -49,8 +50,8 @@ def interquartile_mean(scores: ArrayLike) -> float:
 
 def profile(scores: Scores, levels: Sequence[float]) -> NDArray[np.float64]:
     """Return the performance profile: the share of runs of all tasks that score more than each level."""
-    pooled = np.concatenate(list(scores.values()))
-    return np.asarray([(pooled > level).mean() for level in levels], np.float64)
+    found = _all_runs(scores)
+    return np.asarray([(found > level).mean() for level in levels], np.float64)
 
 
 def probability_of_improvement(scores: Scores, others: Scores) -> float:
@@ -64,25 +65,37 @@ def probability_of_improvement(scores: Scores, others: Scores) -> float:
         raise ValueError("the entries have no task in common")
     found = []
     for name in common:
-        difference = scores[name][:, None] - others[name][None, :]
+        difference = scores[name].ravel()[:, None] - others[name].ravel()
         found.append(float((difference > 0).mean() + 0.5 * (difference == 0).mean()))
     return float(np.mean(found))
 
 
 def pooled(scores: Scores) -> float:
     """Return the interquartile mean over all runs of all tasks."""
-    return interquartile_mean(np.concatenate(list(scores.values())))
+    return interquartile_mean(_all_runs(scores))
 
 
-def interval_of(scores: Scores, seed: int = 0) -> Estimate:
-    """Return the interquartile mean with a stratified bootstrap interval: runs are resampled within each task.
+def _all_runs(scores: Scores) -> NDArray[np.float64]:
+    return np.concatenate([runs.ravel() for runs in scores.values()])
+
+
+def interval_of(scores: Scores, generator: np.random.Generator) -> Estimate:
+    """Return the interquartile mean with a bootstrap interval.
+
+    A resample has seeds drawn within each task, the same for all trainings, and trainings, the same on all tasks, as a
+    training plays them all.
 
     Args:
         scores: of an entry.
-        seed: of the resamples; equal input gives equal output.
+        generator: draws the resamples; equal states give equal output.
     """
-    rng = np.random.default_rng(seed)
-    drawn = [runs[rng.integers(0, len(runs), (RESAMPLES, len(runs)))] for runs in scores.values()]
+    (trainings,) = {len(runs) for runs in scores.values()}
+    seeds = [generator.integers(0, runs.shape[1], (RESAMPLES, runs.shape[1])) for runs in scores.values()]
+    rows = generator.integers(0, trainings, (RESAMPLES, trainings))[:, :, None]
+    drawn = [
+        runs[rows, columns[:, None, :]].reshape(RESAMPLES, runs.size)
+        for runs, columns in zip(scores.values(), seeds, strict=True)
+    ]
     ordered = np.sort(np.concatenate(drawn, axis=1), axis=1)
     count = ordered.shape[1]
     cut = count // 4

@@ -149,6 +149,20 @@ class Task(Description):
         text = text.replace(json.dumps(str(path.parent))[1:-1], ".")  # a trace's file is in any folder
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def check(self, suite: str) -> None:
+        """Check that the task is the frozen one.
+
+        Raises:
+            ConfigError: it has changed, so that scores would be of another task.
+        """
+        found = self.digest(suite)
+        if found != self.hash:
+            raise ConfigError(
+                f"task {self.name} of {suite} has changed: its hash is {found}, the frozen one {self.hash}; restore "
+                f"{scenario_file(suite, self.name).name}, or freeze a suite of your own under another name "
+                "(scripts/freeze_benchmark.py) and give it with --suite"
+            )
+
 
 def _filled(content: Any) -> Any:
     """Return JSON without keys of zero or empty values, so that an option that is added later changes no hash."""

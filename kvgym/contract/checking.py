@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kvgym.compiling.checked_build import checked_environment
 from kvgym.contract.cases import Make
 from kvgym.contract.checks import CHECKS, FIRST
-from kvgym.errors import ConfigError, UnknownNameError, shown
+from kvgym.errors import ConfigError, ContractError, KVGymError, UnknownNameError, shown
 from kvgym.policy import Policy, make_policy
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_text
@@ -78,6 +78,24 @@ def check_policy(policy: str | Make, *names: str) -> None:
     make = policy_maker(policy) if isinstance(policy, str) else policy
     for name in chosen(names):
         CHECKS[name].run(make)
+
+
+def check_information(make: Make) -> None:
+    """Check that a policy depends on nothing that it does not declare to observe, in this process.
+
+    A case that the policy cannot play, for example because the requests lack what it needs, shows nothing.
+
+    Raises:
+        ContractError: it depends on true lengths, later arrivals, or columns that it does not declare.
+    """
+    for check in (CHECKS["undeclared"], CHECKS["true lengths"]):
+        for case in check.cases():
+            try:
+                check.holds(make, case)
+            except ContractError:
+                raise
+            except KVGymError:
+                continue
 
 
 @explained

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from kvgym.cli import console
@@ -107,6 +108,8 @@ def benchmark(
 
 def _scores(results: Sequence[BenchmarkResult]) -> Table:
     """Return the table of scores."""
+    import numpy as np
+
     from kvgym.benchmark.scoring import interval_of
 
     table = Table()
@@ -114,9 +117,9 @@ def _scores(results: Sequence[BenchmarkResult]) -> Table:
         table.add_column(head, justify="left" if head == "entry" else "right")
     for found in results:
         scores = found.scores()
-        estimate = interval_of(scores)
+        estimate = interval_of(scores, np.random.default_rng(0))
         table.add_row(
-            f"{found.name}{' †' if found.clairvoyant else ''}", f"{estimate.value:.3f}",
+            f"{escape(found.name)}{' †' if found.clairvoyant else ''}", f"{estimate.value:.3f}",
             f"{estimate.low:.3f} – {estimate.high:.3f}", str(len(scores)), str(len(found.errors)),
             f"{found.seconds:.1f}",
         )  # fmt: skip
