@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvgym.errors import ConfigError, KVGymError
+from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError
 
 if TYPE_CHECKING:  # they load the simulator, which the limit on memory includes
     from kvgym.benchmark.observed import Mirror
@@ -63,7 +63,13 @@ def _class_in(path: Path) -> type[Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     try:
-        spec.loader.exec_module(module)
+        code = spec.loader.get_code(path.stem)  # type: ignore[attr-defined]  # of a loader of files
+    except MemoryError:
+        raise ConfigError(f"{path.name} cannot be imported: it is nested too deeply") from None
+    except Exception as error:
+        raise ConfigError(f"{path.name} cannot be imported: {type(error).__name__}: {error}") from error
+    try:
+        exec(code, vars(module))
     except MemoryError:
         raise
     except (Exception, SystemExit) as error:
@@ -169,8 +175,8 @@ class Answering:
         if not self._consults:
             with calling(policy, "policy", "schedule"):
                 decision = policy.schedule(simulation.view)
-            if decision is None:
-                decision = ()  # type: ignore[assignment]  # refused below
+            if decision is None:  # would call a kernel
+                raise InvalidDecisionError(f"policy {simulation.policy_name!r}: the decision is None")
         found = simulation.consult(decision)
         return {**vars(found), "tokens": list(found.tokens.items())}
 

@@ -16,7 +16,7 @@ import numpy as np
 from kvgym.benchmark.process import LostError, Process
 from kvgym.errors import ConfigError, shown
 from kvgym.utils.arguments import explained
-from kvgym.utils.checks import check_seed
+from kvgym.utils.checks import check_seed, whole_number
 
 if TYPE_CHECKING:
     from kvgym.benchmark.tasks import Task
@@ -60,7 +60,8 @@ def judge(
     spec = str(entry)
     if spec.endswith(".py") and not Path(spec).is_file():
         raise ConfigError(f"no file {shown(spec)} with a policy to judge")
-    check_seed(first_seed)
+    whole_number(seeds, "seeds", "a number of seeds from 1 to 1000", most=1000)
+    check_seed(first_seed, "first_seed")
     started = time.perf_counter()
     found: dict[str, Any] = {"score": None, "clairvoyant": False, "tasks": {}, "failure": ""}
     process = Process(spec, seconds, memory_mib)

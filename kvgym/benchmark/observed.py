@@ -58,7 +58,7 @@ def blank_table(table: RequestTable, needs: frozenset[str]) -> RequestTable:
     Features are shown in advance, as agents read them in one go.
     """
     n = len(table)
-    given = {
+    given: dict[str, Any] = {
         name: np.full(n, value)
         for name, value in (
             ("arrival_time", 0.0), ("prompt_len", 1), ("output_len", 1), ("predicted_output_len", 1),
@@ -69,9 +69,9 @@ def blank_table(table: RequestTable, needs: frozenset[str]) -> RequestTable:
     }  # fmt: skip
     if "features" not in needs:
         given |= {name: np.zeros(n) for name in FEATURE_COLUMNS if getattr(table, name) is not None}
-    gone = ("session_id", "turn", "think_time", "gap_kind", "hashes", "forecasts")
+    given |= dict.fromkeys(("session_id", "turn", "think_time", "gap_kind", "hashes", "forecasts"))
     classes = table.classes if "class_rates" in needs else ()
-    return replace(table, **given, **dict.fromkeys(gone), notes=(), classes=classes)
+    return replace(table, **given, notes=(), classes=classes)
 
 
 class Shown:

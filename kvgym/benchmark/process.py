@@ -36,6 +36,9 @@ class Process:
         entry: what it loads, see :func:`kvgym.benchmark.judging.judge`.
         seconds: time until it is killed, with all processes of its group.
         memory_mib: limit of its address space.
+
+    Attributes:
+        printed: the end of what it has printed, at most :data:`KEPT` bytes.
     """
 
     def __init__(self, entry: str, seconds: float, memory_mib: int) -> None:
@@ -52,7 +55,7 @@ class Process:
         pipes = self._process.stdin, self._process.stdout, self._process.stderr
         self._questions, self._answers, self._prints = (pipe.fileno() for pipe in pipes if pipe is not None)
         os.set_blocking(self._questions, False)
-        self._received, self._printed = b"", b""
+        self._received, self.printed = b"", b""
         self._open = [self._answers, self._prints]
 
     def close(self) -> None:
@@ -120,9 +123,12 @@ class Process:
         wanted = self._questions if writing else self._answers
         while True:
             left = self._end - time.monotonic()
-            ready, free, _ = select.select(self._open, [wanted] if writing else [], [], max(0.0, left))
+            slice_ = min(max(0.0, left), 1.0)
+            ready, free, _ = select.select(self._open, [wanted] if writing else [], [], slice_)
             if left <= 0:
                 raise LostError(f"it took more than {self._seconds:g} s")
+            if not (ready or free) and self._process.poll() is not None:  # others hold its pipes open
+                raise LostError(self._ending())
             if self._prints in ready:
                 self._keep()
             if wanted in free or (not writing and wanted in ready):
@@ -133,7 +139,7 @@ class Process:
     def _keep(self) -> None:
         """Keep the end of what it has printed."""
         part = os.read(self._prints, KEPT)
-        self._printed = (self._printed + part)[-KEPT:]
+        self.printed = (self.printed + part)[-KEPT:]
         if not part:
             self._open.remove(self._prints)
 
@@ -146,7 +152,7 @@ class Process:
             self._keep()
             if time.monotonic() > self._end:
                 break
-        lines = self._printed.decode(errors="replace").split("\n")
+        lines = self.printed.decode(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "")
         if last:
             return f"its process ended: {in_a_line(last)}"
@@ -155,4 +161,4 @@ class Process:
 
 def in_a_line(text: object) -> str:
     """Return a text of the candidate as a short line."""
-    return cut(" ".join(printable(str(text)).split()), 200)
+    return cut(" ".join(printable(str(text)).split()), 200) or "it gives no reason"

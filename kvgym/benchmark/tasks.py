@@ -224,8 +224,9 @@ def load_suite(name: str = SUITE) -> Suite:
         UnknownNameError: there is no such suite.
     """
     path = suite_file(name)
-    if not path.is_file():
-        raise UnknownNameError("suite", name, [SUITE])
+    known = [file.stem for file in sorted(suite_file().parent.glob("*.yaml"))]
+    if name not in known:
+        raise UnknownNameError("suite", name, known)
     fields = parse_fields(path.read_text("utf-8"), str(path))
     return validate_fields(Suite, {"name": name, **fields}, str(path))
 

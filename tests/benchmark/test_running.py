@@ -1,10 +1,12 @@
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kvgym.baselines.first_come import FCFS
-from kvgym.benchmark.entries import load_entry
+from kvgym.benchmark.entries import Entry, load_entry
 from kvgym.benchmark.leaderboard import leaderboard, read_results
 from kvgym.benchmark.running import BenchmarkResult, run_benchmark, value_of
 from kvgym.benchmark.scoring import scores_of
@@ -12,6 +14,8 @@ from kvgym.benchmark.tasks import load_suite
 from kvgym.cli.commands.learning.benchmark import benchmark
 from kvgym.errors import ConfigError
 from kvgym.experiments.runs import Played, RunRecord
+from kvgym.policy import Decision, Policy, PolicyInfo
+from kvgym.simulator.view import simulation_of
 
 
 def test_the_plain_rule_scores_nothing_and_gives_the_frozen_values(tmp_path):
@@ -73,3 +77,75 @@ def test_the_command_writes_results_and_the_table(tmp_path, capsys):
     (tmp_path / "fcfs.json").write_text(json.dumps(content))
     with pytest.raises(ConfigError, match="run it again"):
         leaderboard(read_results(tmp_path))
+
+
+class Peeking(Policy):
+    """Admits the request that is really the shortest, and declares nothing."""
+
+    info = PolicyInfo("peeking", "reads the true lengths")
+
+    def schedule(self, view):
+        ids = view.waiting.request_id
+        order = ids[np.argsort(simulation_of(view).table.output_len[ids], kind="stable")]
+        return Decision(admit=order[: int(view.num_active == 0)].tolist())
+
+
+def test_a_policy_that_reads_what_it_does_not_declare_is_refused():
+    with pytest.raises(ConfigError, match="Peeking': its decisions change with true lengths"):
+        run_benchmark([Entry("mine:Peeking", Peeking())], tasks=["overload"], jobs=1)
+
+
+@pytest.fixture(scope="module")
+def stored():
+    path = Path(__file__).parents[2] / "docs" / "benchmark" / "fcfs.json"
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "x"}, "format is not"),
+        ({"name": "<script>alert(1)</script>"}, "none of < >"),
+        ({"name": "a | b"}, "none of < >"),
+        ({"name": ""}, "at most 100 printable"),
+        ({"name": None}, "name"),
+        ({"specs": []}, "specs"),
+        ({"specs": "fcfs"}, "specs"),
+        ({"role": "king"}, "role"),
+        ({"clairvoyant": "no"}, "clairvoyant"),
+        ({"suite": "other"}, "unknown suite"),
+        ({"suite_hash": "0"}, "run it again"),
+        ({"values": {}}, "values"),
+        ({"values": {"hidden-kinds": []}}, "1 trainings on 10 seeds"),
+        ({"values": {"hidden-kinds": [[1.0]]}}, "1 trainings on 10 seeds"),
+        ({"values": {"hidden-kinds": [[1.0] * 10] * 2}}, "1 trainings on 10 seeds"),
+        ({"values": {"hidden-kinds": [[True] * 10]}}, "values"),
+        ({"values": {"hidden-kinds": [[1e300] * 10]}}, "values"),
+        ({"values": {"hidden-kinds": [[float("inf")] * 10]}}, "values"),
+        ({"values": {"hidden-kinds": [[10**400] * 10]}}, "values"),
+        ({"values": {"routing-chats": [[1.0] * 10]}}, "no task 'routing-chats' for a scheduler"),
+        ({"values": [1]}, "values"),
+        ({"errors": {"hidden-kinds": 1}}, "errors"),
+        ({"seconds": "9"}, "seconds"),
+    ],
+)
+def test_damaged_results_are_named(tmp_path, stored, change: dict, message: str):
+    path = tmp_path / "fcfs.json"
+    path.write_text(json.dumps({**stored, **change}))
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        leaderboard(read_results(tmp_path))
+    assert "fcfs.json" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{", b"\xff\xfe", b"null", b'{"format": "kvgym-benchmark-result"}']
+)
+def test_other_files_are_named(tmp_path, content: bytes):
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"x\.json"):
+        read_results(tmp_path)
+
+
+def test_a_name_that_no_table_can_have_is_refused_before_anything_runs():
+    with pytest.raises(ConfigError, match="choose another with --name"):
+        run_benchmark([load_entry("fcfs")], name="<b>", tasks=["overload"], jobs=1)

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 import kvgym
-from kvgym.benchmark.tasks import FIRST_TEST, load_suite
+from kvgym.benchmark import tasks
+from kvgym.benchmark.entries import load_entry
+from kvgym.benchmark.judging import judge
+from kvgym.benchmark.running import run_benchmark
+from kvgym.benchmark.tasks import FIRST_TEST, load_suite, scenario_file
 from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.experiments.scenario import load_scenario
+from kvgym.workloads.workload import describe_workload
 
 SUITE = load_suite()
 
@@ -61,3 +67,16 @@ def test_mistakes_are_named(tmp_path):
     (tmp_path / azure.needs.file).write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,1,1\n")
     with pytest.raises(ConfigError, match="not the expected file"):
         azure.scenario(SUITE.name, tmp_path)
+
+
+def test_a_changed_task_is_refused(monkeypatch):
+    loaded = load_scenario(scenario_file(SUITE.name, "overload"))
+    changed = loaded.override(workload={**describe_workload(loaded.workload), "rate": 1.0})
+    monkeypatch.setattr(tasks, "load_scenario", lambda path: changed)
+    for use in (
+        lambda: kvgym.make_task("overload"),
+        lambda: run_benchmark([load_entry("fcfs")], tasks=["overload"], jobs=1),
+        lambda: judge("fcfs", tasks=("overload",)),
+    ):
+        with pytest.raises(ConfigError, match=r"task overload of kvgym-bench-1 has changed.* --suite"):
+            use()

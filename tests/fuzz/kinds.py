@@ -59,18 +59,9 @@ class Kind:
 
 
 MODULES = (
-    "file",
-    "calibration",
-    "result",
-    "agent",
-    "learner",
-    "api",
-    "state",
-    "command",
-    "folder",
-    "user",
+    "file", "calibration", "result", "benchmark", "agent", "learner", "api", "state", "command", "folder", "user",
     "engine",
-)
+)  # fmt: skip
 """Modules of the kinds, without ``_kinds``."""
 
 _SEEDS: dict[str, list[Any]] = {}
