@@ -177,7 +177,7 @@ class Answering:
                 decision = policy.schedule(simulation.view)
             if decision is None:  # would call a kernel
                 raise InvalidDecisionError(f"policy {simulation.policy_name!r}: the decision is None")
-        found = simulation.consult(decision)
+        found = self._mirror.consult(decision)
         return {**vars(found), "tokens": list(found.tokens.items())}
 
     def _route(self, content: bytes) -> dict[str, Any]:

@@ -15,9 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.simulator.boundary import RUN_TABLES
+from kvgym.compiling.kernel import uncompiled
+from kvgym.simulator.boundary import RUN_TABLES, Run
 from kvgym.simulator.cluster.simulation import ClusterSimulation
-from kvgym.simulator.policy_interface import rule_memory
+from kvgym.simulator.decision import Decision, read_decision
+from kvgym.simulator.loop import decide, worker_row
+from kvgym.simulator.policy_interface import RuleDecision, check_memories, rule_memory
 from kvgym.simulator.simulation import Simulation
 from kvgym.workloads.layout import FEATURE_COLUMNS
 from kvgym.workloads.table import RequestTable
@@ -126,6 +129,7 @@ class Mirror:
 
     def __init__(self, outline: Outline) -> None:
         self.simulation, places = outline.simulation, outline.places
+        self._rows: dict[int, NDArray[np.int64]] = {}  # of addresses, by worker
         self._clean, self._used = _words(places), _words(places)
         for place, part in zip(places, _parts(self._used, places), strict=True):
             bare = np.zeros(place.shape, place.dtype)
@@ -137,6 +141,35 @@ class Mirror:
         places, values = np.frombuffer(changes, np.int64).reshape(2, -1)
         self._clean[places] = values
         self._used[:] = self._clean
+
+    def consult(self, decision: Decision | None = None) -> Decision:
+        """Return what the policy of the worker that decides would do, as plain numbers; nothing executes it.
+
+        Args:
+            decision: of a policy in Python; None = call the compiled policy.
+
+        Raises:
+            ConfigError: the policy was not reset for this run.
+            InvalidDecisionError: the decision is not well-formed.
+        """
+        simulation: Any = self.simulation
+        k = simulation.current
+        if decision is not None:
+            simulation._enter(decision)
+        else:
+            if k not in self._rows:
+                simulation._load_kernel()
+                memory, tables = simulation._memory[k], Run(*simulation.tables_of(k).values())
+                check_memories([memory], simulation.policy_name)
+                batch_time, params = simulation.batch_time_of(k)
+                self._rows[k] = worker_row(
+                    tables, batch_time, params, simulation._kernel, memory, compiled=simulation.compiled
+                )
+            (decide.compiled if simulation.compiled else uncompiled(decide))(self._rows[k])
+        made = RuleDecision(
+            *(getattr(simulation, name)[k] for name in ("decision", "admit", "admit_tokens", "evict"))
+        )
+        return read_decision(made, simulation.active[k, : int(simulation.worker["num_active"])])
 
 
 def _places(simulation: Simulation) -> Iterator[Place]:

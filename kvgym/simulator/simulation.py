@@ -16,9 +16,9 @@ from kvgym.compiling.records import as_records, sparse_zeros
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.batch_time import duration_error, params_of
 from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests, extra_tables
-from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision, read_decision
+from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
 from kvgym.simulator.gaps import empty_histogram
-from kvgym.simulator.loop import decide, run_full_loop, run_loop, step_worker, worker_row
+from kvgym.simulator.loop import run_full_loop, run_loop, step_worker, worker_row
 from kvgym.simulator.policy_interface import RuleDecision, RuleMemory, check_memories, check_room, rule_memory
 from kvgym.simulator.prefix.cache import empty_caches
 from kvgym.simulator.progress import in_slices
@@ -136,7 +136,6 @@ class Simulation:
         self._kernel: Kernel | None = None
         self._memory: list[RuleMemory] = []
         self._addresses: Any = None  # of the tables, computed on demand
-        self._consulted: dict[int, NDArray[np.int64]] = {}  # rows of addresses of workers, for consult
         self._ended = False
 
     # ------------------------------------------------------------ running
@@ -180,7 +179,7 @@ class Simulation:
 
     def __getstate__(self) -> dict[str, Any]:
         """Drop addresses: a copy, or another process, computes its own."""
-        return {**vars(self), "_addresses": None, "_consulted": {}}
+        return {**vars(self), "_addresses": None}
 
     def row(self) -> NDArray[np.int64]:
         """Return the addresses of a single worker's tables and policy, see :func:`~kvgym.simulator.loop.worker_row`."""
@@ -222,7 +221,7 @@ class Simulation:
             raise ConfigError(
                 f"{len(policies)} policies for {len(self.workers)} workers; expected one for each"
             )
-        self.policies, self._kernel, self._addresses, self._consulted = policies, None, None, {}
+        self.policies, self._kernel, self._addresses = policies, None, None
 
     def _load_kernel(self) -> None:
         """Load the kernel of the policies and the memory that their ``reset`` prepared, for the rest of the run.
@@ -273,32 +272,6 @@ class Simulation:
             return False
         self._raise_for(status)
         return True
-
-    def consult(self, decision: Decision | None = None) -> Decision:
-        """Return what the policy of the worker that decides would do, as plain numbers; nothing executes it.
-
-        Args:
-            decision: of a policy in Python; None = call the compiled policy.
-
-        Raises:
-            KVGymError: no compiled policy has been set.
-            ConfigError: a policy was not reset for this run.
-            InvalidDecisionError: the decision is not well-formed.
-        """
-        k = self.current
-        if decision is not None:
-            self._enter(decision)
-        else:
-            self._load_kernel()
-            if k not in self._consulted:
-                check_memories(self._memory, self.policy_name)
-                tables, batch_time = Run(*self.tables_of(k).values()), self.batch_time_of(k)
-                self._consulted[k] = worker_row(
-                    tables, *batch_time, self._kernel, self._memory[k], compiled=self.compiled
-                )
-            (decide.compiled if self.compiled else uncompiled(decide))(self._consulted[k])
-        made = RuleDecision(self.decision[k], self.admit[k], self.admit_tokens[k], self.evict[k])
-        return read_decision(made, self.active[k, : int(self.worker["num_active"])])
 
     def start(self) -> bool:
         """Advance to the next decision; False if there is none, now or before the horizon."""

@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -100,8 +101,9 @@ def test_no_candidate_can_name_its_score(tmp_path, attack: str):
 
 def test_a_candidate_has_no_true_lengths(tmp_path):
     look = """
+    if view.iteration > 3:
+        return
     import gc
-    import numpy as np
     assert not hasattr(view, "simulation")
     held = view._simulation
     assert held.table.output_len.max() == 1 and not held.workload["output_len"].any() and not held.targets.any()
@@ -186,7 +188,12 @@ def test_forked_processes_end_with_the_candidate(tmp_path):
     wait = f"while not os.path.exists(r'{tmp_path / 'pid'}'): pass\n"
     found = verdict(tmp_path, fork + "    time.sleep(600)\n" + wait + "os._exit(4)")
     assert found["failure"] == "its process ended: exit status 4"
-    assert not is_running(int((tmp_path / "pid").read_text()))
+    forked, patience = int((tmp_path / "pid").read_text()), time.monotonic() + 60
+    while (
+        is_running(forked) and time.monotonic() < patience
+    ):  # it has been killed, and ends when it has its turn
+        time.sleep(0.05)
+    assert not is_running(forked)
 
 
 def test_a_process_that_has_left_the_group_does_not_delay_the_verdict(tmp_path):
