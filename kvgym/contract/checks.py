@@ -272,9 +272,12 @@ def _same_schedule(one: SimulationResult, other: SimulationResult) -> bool:
     return all(np.array_equal(one.requests[f], other.requests[f], equal_nan=True) for f in fields)
 
 
-@_check("undeclared", _plain)
-def uses_only_declared_columns(make: Make, case: Case) -> None:
-    """Columns that it does not declare in info.needs or info.uses have no effect, filled or blank."""
+def depends_on_declared_columns(make: Make, case: Case) -> SimulationResult | str:
+    """Require that columns of requests that a policy does not declare have no effect; return its outcome.
+
+    Raises:
+        ContractError: they have.
+    """
     rng = np.random.default_rng(1)
     first = outcome(case, make())
     for need, columns in REVEALED.items():
@@ -294,6 +297,13 @@ def uses_only_declared_columns(make: Make, case: Case) -> None:
                 )
             else:
                 require_equal(first, other, f"with and without {need}")
+    return first
+
+
+@_check("undeclared", _plain)
+def uses_only_declared_columns(make: Make, case: Case) -> None:
+    """Columns that it does not declare in info.needs or info.uses have no effect, filled or blank."""
+    first = depends_on_declared_columns(make, case)
     result = first if isinstance(first, SimulationResult) else None
     for need, column, blank in HIDDEN if result is not None else ():
         assert result is not None
