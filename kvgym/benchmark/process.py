@@ -58,6 +58,10 @@ class Process:
         self._received, self.printed = b"", b""
         self._open = [self._answers, self._prints]
 
+    def restart_clock(self) -> None:
+        """Count the time from now on."""
+        self._end = time.monotonic() + self._seconds
+
     def close(self) -> None:
         """Kill the process group, and wait for the process."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
