@@ -40,7 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         chosen = [(paper, experiment) for paper in papers for experiment in _chosen(paper, args.only)]
         if args.list:
             for paper, experiment in chosen:
-                print(f"{paper.name:6} {experiment.name:24} {experiment.source}: {experiment.title}")
+                kept = load(args.docs / outcome_file(paper, experiment))
+                old = kept and kept.code != key_of(paper, experiment, Scale())["code"]
+                print(
+                    f"{paper.name:6} {experiment.name:24} {experiment.source}: {experiment.title}"
+                    + (" (outcome of earlier code)" if old else "")
+                )
             return
         if not chosen:
             raise ConfigError(f"no experiment {args.only!r}; --list shows all")
@@ -99,7 +104,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("papers", nargs="*", metavar="PAPER", help=f"{', '.join(PAPERS)}; all, if none is named")
     add("--only", metavar="NAMES", help="experiments by name, with commas")
-    add("--list", action="store_true", help="show papers and experiments")
+    add(
+        "--list",
+        action="store_true",
+        help="show papers and experiments, and which outcomes earlier code made",
+    )
     add(
         "--quick", action="store_true", help="a second or two each; figures mean nothing, pages do not change"
     )

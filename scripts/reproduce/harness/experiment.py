@@ -19,6 +19,7 @@ class Verdict(Enum):
     REPRODUCED = "reproduced"
     CONDITIONS = "with conditions"  # the finding names them
     CONSTRUCTION = "by construction"  # the setting is made from the published figure: no evidence
+    COMPUTED = "computed"  # arithmetic on published figures, which repeats them: no evidence either
     NOT_REPRODUCED = "not reproduced"
     REFUTED = "refuted"  # with a certificate: an instance, a schedule or a proof that anyone can check
     NOT_RUN = "not run"  # the reason says what is missing
@@ -35,7 +36,7 @@ class Finding:
         verdict: the verdict.
         reason: the reason; one or two sentences.
         condition: where the claim holds, to follow "Holds": ``"for few batches"``. A claim that holds with conditions
-            needs one, and no other claim shows it.
+            needs one; that of any other verdict is dropped.
         seeds: the number of seeds behind the verdict; empty: as many as the experiment requested, ``–`` without chance.
 
     Raises:
@@ -51,14 +52,16 @@ class Finding:
     seeds: str = ""
 
     def __post_init__(self) -> None:
-        """Check that a claim that holds with conditions names them."""
-        if self.verdict is Verdict.CONDITIONS and not self.condition:
+        """Check that a claim that holds with conditions names them, and drop the condition of any other."""
+        if self.verdict is not Verdict.CONDITIONS:
+            object.__setattr__(self, "condition", "")
+        elif not self.condition:
             raise ValueError(f"{self.claim}: no condition is named")
 
     @property
     def why(self) -> str:
         """The condition, if there is one, and the reason."""
-        holds = f"Holds {self.condition}." if self.verdict is Verdict.CONDITIONS else ""
+        holds = f"Holds {self.condition}." if self.condition else ""
         return " ".join(filter(None, (holds, self.reason)))
 
 
@@ -79,11 +82,13 @@ class Outcome:
         findings: rows of the matrix, at least one.
         tables: for the page of the paper.
         data: the data of the figure: JSON values by name.
+        code: the digest of the code that made it; empty until it is stored.
     """
 
     findings: Sequence[Finding]
     tables: Sequence[Table] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
+    code: str = ""
 
 
 @dataclass(frozen=True)

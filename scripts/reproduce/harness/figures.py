@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,21 @@ def draw_to(file: Path, draw: Callable[[Mapping[str, Any]], Figure], data: Mappi
 
     with mpl.rc_context(STYLE):
         file.parent.mkdir(parents=True, exist_ok=True)
+        figure = draw(data)
+        _plain_ticks(figure)
         # No software version in the file: equal figures are equal files.
         with whole_file(file) as place:
-            draw(data).savefig(place, dpi=DPI, metadata={"Software": None})
+            figure.savefig(place, dpi=DPI, metadata={"Software": None})
+
+
+def _plain_ticks(figure: Figure) -> None:
+    """Label logarithmic axes that show at most one power of ten with plain numbers, not powers of ten."""
+    from matplotlib.ticker import AutoLocator, NullLocator, ScalarFormatter
+
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = axis.get_view_interval()
+            if axis.get_scale() == "log" and math.floor(math.log10(high)) <= math.ceil(math.log10(low)):
+                axis.set_major_locator(AutoLocator())
+                axis.set_major_formatter(ScalarFormatter(useOffset=False))
+                axis.set_minor_locator(NullLocator())

@@ -121,10 +121,11 @@ def summary_block(matrix: str) -> str:
 def write_all(docs: Path, paper: Paper, experiment: Experiment, outcome: Outcome) -> None:
     """Write an experiment's outcome, its picture, and what :func:`write_pages` writes.
 
-    All are made from the outcome as it is read back, so that it determines them.
+    All are made from the outcome as it is read back, so that it determines them. Where it has no data, as those of runs
+    before outcomes had them, the present picture stays.
     """
     outcome = keep(docs / outcome_file(paper, experiment), outcome)
-    if experiment.draw is not None:
+    if experiment.draw is not None and outcome.data:
         draw_to(docs / picture(paper, experiment), experiment.draw, outcome.data)
     write_pages(docs, paper, {experiment.name: outcome})
 

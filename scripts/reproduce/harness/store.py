@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,21 +39,25 @@ def _digest(paper: str) -> str:
     files.append(here / "harness" / "scale.py")
     digest = hashlib.sha256()
     for file in files:
-        digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes() + b"\0")
+        digest.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
 def save(file: Path, key: dict[str, Any], outcome: Outcome) -> Outcome:
-    """Write an outcome and return it as read back: JSON values, NaN as ``None``."""
+    """Write an outcome with its code and return it as read back: JSON values, NaN as ``None``."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_json(file, {"key": key, **_values(outcome)})
+    write_json(file, {"key": key, **_values(replace(outcome, code=key["code"]))})
     return _outcome(json.loads(file.read_text(encoding="utf-8")))
 
 
 def keep(file: Path, outcome: Outcome) -> Outcome:
-    """Write the outcome of a page, short enough to be part of the documentation, and return it as read back."""
+    """Write the outcome of a page, short enough to be part of the documentation, and return it as read back.
+
+    The file depends on nothing but the outcome, so that the same code writes the same bytes again.
+    """
     found = jsonable(_values(outcome))
-    lines = [f'"{name}": [\n{_lines(found[name])}\n]' for name in ("findings", "tables")]
+    lines = [f'"code": {_text(outcome.code)}']
+    lines += [f'"{name}": [\n{_lines(found[name])}\n]' for name in ("findings", "tables")]
     lines.append(f'"data": {_text(_rounded(found["data"]))}')
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, "{\n" + ",\n".join(lines) + "\n}\n")
@@ -98,4 +102,5 @@ def _outcome(kept: Mapping[str, Any]) -> Outcome:
         [Finding(**{**row, "verdict": Verdict(row["verdict"])}) for row in kept["findings"]],
         [Table(**table) for table in kept["tables"]],
         mapping(kept["data"], "data"),
+        str(kept.get("code", "")),
     )

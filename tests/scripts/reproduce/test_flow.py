@@ -83,3 +83,13 @@ def test_scenarios_are_those_of_the_paper():
         scenario = load_scenario(f"flow-lmsys-{rate}")
         assert scenario.make_workload().mean_rate == rate
         assert scenario.make_system().kv_capacity == 16_492
+
+
+def test_a_switch_is_judged_where_the_rules_differ_and_each_is_ahead(reproduce):
+    judge, verdict = reproduce("papers.flow.adaptive").verdict_of, reproduce("harness").Verdict
+    flow, greedy = np.array([2.0, 1.0]), np.array([1.0, 3.0])
+    assert judge(flow, greedy, np.array([1.0, 1.005])) is verdict.REPRODUCED
+    assert judge(flow, greedy, np.array([1.0, 1.5])) is verdict.CONDITIONS
+    assert judge(flow, greedy, np.array([1.7, 3.1])) is verdict.NOT_REPRODUCED
+    assert judge(np.array([1.0, 1.0]), greedy + 1, np.array([1.0, 1.0])) is verdict.NOT_REPRODUCED
+    assert judge(flow[:0], greedy[:0], flow[:0]) is verdict.NOT_REPRODUCED

@@ -115,7 +115,7 @@ def test_a_full_run_writes_page_picture_and_matrix(toy, command, docs, pages, ca
         in matrix
     )
     assert "| [Section 2](reproductions/toy.md#second) | none | 5 | — | – | not run |\n" in matrix
-    assert "| [A toy paper](reproductions/toy.md) | 2 | 1 | 0 | 0 | 0 | 0 | 1 |" in matrix
+    assert "| [A toy paper](reproductions/toy.md) | 2 | 1 | 0 | 0 | 0 | 0 | 0 | 1 |" in matrix
 
 
 def test_an_equal_reason_is_not_repeated(harness, pages, toy):
@@ -128,9 +128,8 @@ def test_a_claim_with_conditions_names_them(harness):
     verdict = harness.Verdict
     row = harness.Finding("a", "1", "2", verdict.CONDITIONS, "Why.", condition="for few batches")
     assert row.why == "Holds for few batches. Why."
-    assert (
-        harness.Finding("a", "1", "2", verdict.REPRODUCED, "Why.", condition="for few batches").why == "Why."
-    )
+    other = harness.Finding("a", "1", "2", verdict.REPRODUCED, "Why.", condition="for few batches")
+    assert (other.why, other.condition) == ("Why.", "")
     with pytest.raises(ValueError, match="no condition is named"):
         harness.Finding("a", "1", "2", verdict.CONDITIONS, "Why.")
 
@@ -197,6 +196,45 @@ def test_changed_code_runs_again_without_kept(toy, command, docs, reproduce, mon
     assert "toy one has no outcome: run it without --kept" in capsys.readouterr().err
 
 
+def test_an_outcome_without_data_leaves_the_picture(toy, command, docs):
+    pytest.importorskip("matplotlib")
+    run(command, docs)
+    picture, file = (
+        docs / "images" / "reproductions" / "toy-one.png",
+        docs / "reproductions" / "outcomes" / "toy-one.json",
+    )
+    made = picture.read_bytes()
+    file.write_text(json.dumps({**json.loads(file.read_text()), "data": {}}))
+    run(command, docs, "--kept")
+    assert picture.read_bytes() == made
+
+
+def test_the_same_code_writes_the_same_bytes_again(toy, command, docs):
+    pytest.importorskip("matplotlib")
+    run(command, docs)
+    made = {file: file.read_bytes() for file in docs.rglob("*") if file.is_file()}
+    run(command, docs)
+    run(command, docs, "--fresh")
+    assert {file: file.read_bytes() for file in docs.rglob("*") if file.is_file()} == made
+    assert toy.runs == 2
+
+
+def test_outcomes_name_the_code_that_made_them(toy, command, docs, reproduce, monkeypatch, capsys):
+    store, file = reproduce("harness.store"), docs / "reproductions" / "outcomes" / "toy-two.json"
+    monkeypatch.setattr(store, "_digest", lambda paper: f"first {paper}")
+    run(command, docs, "--only", "two")
+    assert json.loads(file.read_text())["code"] == "first toy"
+    monkeypatch.setattr(store, "_digest", lambda paper: "second")
+    run(command, docs, "--only", "two", "--kept")
+    assert json.loads(file.read_text())["code"] == "first toy"
+    capsys.readouterr()
+    run(command, docs, "--list")
+    assert [line.endswith("(outcome of earlier code)") for line in capsys.readouterr().out.splitlines()] == [
+        False,
+        True,
+    ]
+
+
 def test_data_of_figures_are_kept_with_six_digits(harness, reproduce, tmp_path):
     row = harness.Finding("a", "1", "2", harness.Verdict.REFUTED, "Why.")
     outcome = harness.Outcome(
@@ -248,3 +286,17 @@ def test_equal_figures_are_equal_files(reproduce, tmp_path):
         draw_to(tmp_path / "made" / name, draw, {"y": [1, 2, 3]})
     first, second = (Path(tmp_path / "made" / name).read_bytes() for name in ("a.png", "b.png"))
     assert first == second
+
+
+def test_logarithmic_axes_with_one_power_of_ten_have_plain_numbers(reproduce, tmp_path):
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    narrow, one, wide = figure.subplots(1, 3)
+    for axes, y in ((narrow, [5.22, 5.41]), (one, [250.0, 4000.0]), (wide, [5.0, 500.0])):
+        axes.plot([50, 400], y)
+        axes.set_yscale("log")
+    reproduce("harness.figures").draw_to(tmp_path / "a.png", lambda data: figure, {})
+    labels = [[label.get_text() for label in axes.get_yticklabels(which="both")] for axes in figure.axes]
+    assert "5.300" in labels[0]
+    assert "2000" in labels[1]
+    assert not any("10^" in text for text in (*labels[0], *labels[1]))
+    assert any("10^" in text for text in labels[2])

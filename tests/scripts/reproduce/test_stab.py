@@ -29,6 +29,18 @@ def test_outputs_tied_to_prompts_do_not_give_the_printed_rates(reproduce, settin
     assert expected < 0.9 * setting.PRINTED["stab-1-1"][1]
 
 
+def test_arithmetic_on_printed_figures_is_not_called_reproduced(reproduce):
+    harness = reproduce("harness")
+    found = reproduce("papers.stab.equation").run(harness.Scale())
+    computed = [row.claim for row in found.findings if row.verdict is harness.Verdict.COMPUTED]
+    assert computed == [
+        "eight workers: 8 μ",
+        "gaps of the printed rates (Tables 1 to 4)",
+        "μ at 8:1 (Table 4)",
+        "the slack δ of Theorem 2",
+    ]
+
+
 def test_scenarios_carry_the_printed_batch_times(setting):
     for name, (batch_time, _, _) in setting.PRINTED.items():
         system = load_scenario(name).make_system()

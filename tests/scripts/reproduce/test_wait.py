@@ -29,6 +29,19 @@ def test_theorem_1_in_a_short_run(reproduce):
         assert lost[True] < theorem.bound_of(name, True, 400)
 
 
+def test_theorem_2_in_two_short_runs(reproduce):
+    """What is lost against the arrivals is in progress at the end, so that twice the time halves the gap."""
+    theorem = reproduce("papers.wait.theorem_2")
+    found = {
+        t: np.mean([theorem.one((90_000, (7, 7, 7, 5), t, s)) for s in range(5)], axis=0) for t in (50, 100)
+    }
+    assert found[50][0] == found[100][0] == 0  # evictions
+    assert found[50][2] / found[100][2] == pytest.approx(2, rel=0.05)
+    assert theorem.slope_of((50, 100), np.array([found[t][2] for t in found])) == pytest.approx(-1, abs=0.06)
+    for latency, longest, first in (found[t][3:] for t in found):
+        assert first < latency < longest
+
+
 def test_ten_times_the_requests_on_a_gpu_five_times_as_fast_are_twice_the_load(reproduce):
     segments = reproduce("papers.wait.segments")
     found = segments.terms(segments.Panel(50, 1, 200, 0.1))
