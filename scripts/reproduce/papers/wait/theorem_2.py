@@ -104,8 +104,8 @@ def run(scale: Scale) -> Outcome:
         Finding(
             "… latency and TTFT are bounded",
             "Theorem 2: O(1)",
-            f"latency {number(latency[0])} s {ends[0]}, {number(latency[-1])} s {ends[1]}, of which the last doubling "
-            f"adds {rise:.2%}; TTFT {number(first[0])} and {number(first[-1])} s",
+            f"latency {number(latency[0])} s {ends[0]}, {number(latency[-1])} s {ends[1]}, {abs(rise):.2%} "
+            f"from what it is at half of that; TTFT {number(first[0])} and {number(first[-1])} s",
             Verdict.REPRODUCED if abs(rise) < 0.005 else Verdict.NOT_REPRODUCED,
             "Of requests that finish within T. A short run leaves out more of the long ones, so that the mean rises "
             f"with T, while requests of {ENDS[-1]} tokens take {number(longest[0])} s {ends[0]} and "
@@ -181,7 +181,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
     panels[0].yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
     panels[0].minorticks_off()
     for axes in panels[1:]:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     panels[0].legend(fontsize=8)
     return figure
 
