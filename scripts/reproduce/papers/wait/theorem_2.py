@@ -98,7 +98,7 @@ def run(scale: Scale) -> Outcome:
             f"gap ~ T^{slopes['total']:.2f}: {number(gap[0])} tokens/s {ends[0]}, {number(gap[-1])} {ends[1]}; "
             f"times T it is {number(min(lost))} … {number(max(lost))} tokens",
             Verdict.REPRODUCED if abs(slopes["total"] + 1) < 0.12 else Verdict.NOT_REPRODUCED,
-            "Output tokens of requests that are not finished at T, over T. They are those in progress, whose number "
+            "Output tokens of requests that are not finished at T, over T. They are those in progress: their number "
             "does not depend on T. ζ, which scales the paper's rates, is 1.",
         ),
         Finding(
