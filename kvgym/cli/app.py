@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from kvgym.cli import failures, result_folder
+from kvgym.cli import console, failures, result_folder
 from kvgym.cli.options.scenario import with_parameters
 from kvgym.cli.usage import Command
 from kvgym.version import __version__
@@ -65,28 +65,36 @@ VerboseOption = Annotated[
 ]
 
 
+WidthOption = Annotated[
+    int | None,
+    typer.Option(
+        "--width", min=20, callback=console.set_width, help="Columns of the output (default: the terminal's)."
+    ),
+]
+
+
 def load_command(name: str) -> Any:
     """Return a command with its options from its module."""
     plain = name.replace("-", "_")
     module = import_module(f"kvgym.cli.commands.{FAMILIES.get(name, '')}{plain}")
     alone = typer.Typer(**_STYLE)
     alone.command(name, cls=Command)(
-        _with_verbose(getattr(module, plain, None) or getattr(module, f"{plain}_"))
+        _with_output(getattr(module, plain, None) or getattr(module, f"{plain}_"))
     )
     return get_command(alone)
 
 
-def _with_verbose(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the option ``--verbose`` to a command."""
+def _with_output(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options ``--width`` and ``--verbose`` to a command."""
 
     @functools.wraps(command)
-    def wrapped(verbose: bool = False, **given: Any) -> None:
+    def wrapped(width: int | None = None, verbose: bool = False, **given: Any) -> None:
         command(**given)
 
     parameters = list(inspect.signature(command, eval_str=True).parameters.values())
-    parameters.append(
-        inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=VerboseOption)
-    )
+    for name, default, annotation in (("width", None, WidthOption), ("verbose", False, VerboseOption)):
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
     return with_parameters(wrapped, parameters)
 
 

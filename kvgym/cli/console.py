@@ -6,15 +6,16 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
+from kvgym.cli.tables import ResultTable
 from kvgym.errors import ConfigError, printable
 
 if TYPE_CHECKING:
@@ -39,8 +40,19 @@ class Terminal(Console):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
-# Piped output is not bound to a terminal's width; 140 columns hold every table.
-out = Terminal(highlight=False, width=None if sys.stdout.isatty() else 140)
+PIPED = 80
+"""Width of output that is no terminal, unless the environment variable COLUMNS has another."""
+
+
+def _width() -> int | None:
+    """Return the width of standard output, None for that of the terminal."""
+    if sys.stdout.isatty():
+        return None
+    given = os.environ.get("COLUMNS", "")
+    return int(given) if given.isdigit() and int(given) else PIPED
+
+
+out = Terminal(highlight=False, width=_width())
 err = Terminal(stderr=True, highlight=False)
 
 DEFAULT_COLUMNS = (
@@ -52,6 +64,8 @@ DEFAULT_COLUMNS = (
     "kv_utilisation",
     "evictions",
 )
+URGENT = ("ttft_p99", "tbt_p99")
+"""Metrics whose columns outlast the ratios and the other metrics where a table is too wide."""
 _HEADINGS = {
     "e2e_latency": "E2E",
     "ttft": "TTFT",
@@ -71,6 +85,17 @@ _HEADINGS = {
 }
 
 
+def set_width(columns: int | None) -> None:
+    """Set the width of tables and notes: the option ``--width``; None leaves it."""
+    if columns is not None:
+        out.width = columns
+
+
+def print_table(table: RenderableType) -> None:
+    """Print a table; one that is wider than the terminal is not cut."""
+    out.print(table, crop=False)
+
+
 def print_line(text: str, style: str | None = None) -> None:
     """Print a text to standard output, without markup and without wrapping."""
     out.print(text, style=style, markup=False, soft_wrap=True)
@@ -88,18 +113,6 @@ def optional(what: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         err.print(f"no {what}: {error}", markup=False)
-
-
-def make_table(title: str | None = None, caption: str | None = None) -> Table:
-    """Return an empty table of results."""
-    return Table(
-        title=None if title is None else escape(title),
-        caption=caption,
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title_justify="left",
-        caption_justify="left",
-    )
 
 
 def heading(metric: str) -> str:
@@ -136,37 +149,48 @@ def interval(estimate: Estimate) -> str:
     return f"{number(estimate.low)} – {number(estimate.high)}"
 
 
-def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_COLUMNS) -> Table:
+def comparison_table(
+    comparison: Comparison, columns: Sequence[str] = DEFAULT_COLUMNS, *, files: str = ""
+) -> ResultTable:
     """Return the table of a comparison: the first metric with intervals and ratios, the others as means.
 
     If the comparison has bounds, the table also has the bound, and each policy's maximum ratio to the optimum.
+
+    Args:
+        comparison: the comparison.
+        columns: metrics, the most important first.
+        files: where all columns are.
     """
     from kvgym.experiments.comparison import BOUNDED
     from kvgym.experiments.describing import titled
+    from kvgym.experiments.labels import short_labels
 
     many = len(comparison.seeds) > 1
     first, *rest = columns
     bounded = bool(comparison.bounds)
-    table = make_table(titled(comparison.scenario.heading, comparison.scenario), _caption(comparison))
-    table.add_column("policy", no_wrap=True)
-    table.add_column(heading(first), justify="right")
+    short = short_labels(comparison.policies)
+    title = titled(comparison.scenario.heading, comparison.scenario)
+    table = ResultTable(title, _caption(comparison), files=files)
+    kept = URGENT if set(URGENT) <= set(rest) else rest  # before the ratio
+    table.column("policy", words=True)
+    table.column(heading(first), rank=1)
     if many:
-        table.add_column("95 % interval", justify="right", style="dim", no_wrap=True)
-    table.add_column("×", justify="right")
+        table.column("95 % interval", rank=2, style="dim")
+    table.column("×", rank=4)
     if bounded:
-        table.add_column("× optimum", justify="right")
+        table.column("× optimum", rank=4)
     for name in rest:
-        table.add_column(heading(name), justify="right")
+        table.column(heading(name), rank=3 if name in kept else 5)
     errors = comparison.errors()
     reference = comparison.reference(first)
     for policy in comparison.policies:
         estimate = comparison.estimate(policy, first)
         if policy in errors and math.isnan(estimate.value):
-            table.add_row(escape(policy), "[red]failed[/]")
+            table.row(short[policy], Text("failed", "red"))
             continue
         known = policy in comparison.clairvoyant
-        table.add_row(
-            escape(policy + comparison.signs(policy)),
+        table.row(
+            short[policy] + comparison.signs(policy),
             number(estimate.value),
             *([interval(estimate)] if many else []),
             number(comparison.ratio(policy, reference, first).value),
@@ -177,7 +201,7 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
     if bounded and first == BOUNDED:
         ratio = comparison.bound().value / comparison.estimate(reference, first).value
         spans = [interval(comparison.bound())] if many else []
-        table.add_row(
+        table.row(
             "no scheduler below", number(comparison.bound().value), *spans, number(ratio), style="italic"
         )
     return table
@@ -196,24 +220,29 @@ def _caption(comparison: Comparison) -> str:
     return text + _MARK * bool(comparison.clairvoyant)
 
 
-def agent_table(comparison: Comparison, agent: str, metric: str) -> Table:
+def agent_table(comparison: Comparison, agent: str, metric: str, *, files: str = "") -> ResultTable:
     """Return the table of an agent: means of one metric, and its improvement on each policy, paired by seed."""
     from kvgym.experiments.describing import titled
+    from kvgym.experiments.labels import short_labels
 
     caption = (
         f"means over {len(comparison.seeds)} seeds from {comparison.seeds[0]:,}, 95 % intervals, paired by seed; "
         "positive = the agent is better" + _MARK * bool(comparison.clairvoyant)
     )
-    table = make_table(titled(comparison.scenario.heading, comparison.scenario), caption)
-    table.add_column("policy", no_wrap=True)
-    for text in (heading(metric), "95 % interval", "agent better by", "95 % interval", "unfinished"):
-        table.add_column(text, justify="right", no_wrap=True)
+    short = short_labels(comparison.policies)
+    table = ResultTable(titled(comparison.scenario.heading, comparison.scenario), caption, files=files)
+    table.column("policy", words=True)
+    table.column(heading(metric), rank=1)
+    table.column("95 % interval", rank=4)
+    table.column("agent better by", rank=2)
+    table.column("95 % interval", rank=3)
+    table.column("unfinished", rank=5)
     for policy in comparison.policies:
         estimate, left = comparison.estimate(policy, metric), comparison.estimate(policy, "unfinished")
         gain = comparison.improvement(agent, policy, metric)
         own = policy == agent
-        table.add_row(
-            escape(policy + comparison.signs(policy)),
+        table.row(
+            short[policy] + comparison.signs(policy),
             number(estimate.value),
             interval(estimate),
             "" if own else percent(gain.value),
@@ -231,7 +260,7 @@ def percent(share: float) -> str:
 
 def mapping_table(
     title: str, rows: Mapping[str, Sequence[str]], headings: Sequence[str], *, one_line: bool = False
-) -> Table:
+) -> RenderableType:
     """Return a table with a name and texts per row; markup in them is escaped.
 
     Args:
@@ -240,14 +269,19 @@ def mapping_table(
         headings: column headings.
         one_line: truncate texts instead of wrapping them.
     """
-    table = Table(title=escape(title), title_justify="left", box=None, pad_edge=False)
-    table.add_column(
-        escape(headings[0]), style="bold", no_wrap=True, min_width=max(map(len, rows), default=0)
-    )
-    for text in headings[1:]:
-        table.add_column(escape(text), no_wrap=one_line)
+    if one_line:
+        lines = Table(title=escape(title), title_justify="left", box=None, pad_edge=False)
+        for place, text in enumerate(headings):
+            lines.add_column(escape(text), style=None if place else "bold", no_wrap=True)
+        lines.columns[0].min_width = max(map(len, rows), default=0)
+        for name, texts in rows.items():
+            lines.add_row(*map(escape, (name, *texts)))
+        return lines
+    table = ResultTable(title, plain=True)
+    for place, text in enumerate(headings):
+        table.column(text, words=True, style=None if place else "bold")
     for name, texts in rows.items():
-        table.add_row(*map(escape, (name, *texts)))
+        table.row(name, *texts)
     return table
 
 
@@ -276,9 +310,9 @@ def metrics_table(metrics: Mapping[str, float]) -> Table:
     return table
 
 
-def workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
+def workers_table(workers: Sequence[Mapping[str, Any]], *, files: str = "") -> ResultTable:
     """Return the table of the workers of a cluster."""
-    table = Table(title="by worker", title_justify="left", box=None, pad_edge=False)
+    table = ResultTable("by worker", files=files, plain=True)
     names = (
         "kv_capacity",
         "finished",
@@ -289,18 +323,32 @@ def workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
         "busy_fraction",
     )
     for name in ("worker", "role"):
-        table.add_column(name)
+        table.column(name, words=True)
     for name in names:
-        table.add_column(heading(name), justify="right")
+        table.column(heading(name))
     for row in workers:
         figures = (float("nan") if row[name] is None else float(row[name]) for name in names)
-        table.add_row(str(row["worker"]), row["role"], *(number(x) for x in figures))
+        table.row(str(row["worker"]), row["role"], *(number(x) for x in figures))
     return table
 
 
 def print_remarks(comparison: Comparison) -> None:
     """Print the notes of a comparison, and the errors of policies that failed."""
-    for note in comparison.notes:
+    print_notes(comparison.notes, comparison.policies, comparison.errors())
+
+
+def print_notes(notes: Iterable[str], labels: Sequence[str], errors: Mapping[str, str] | None = None) -> None:
+    """Print notes and the errors by label with short labels, and a note that gives the whole ones.
+
+    Args:
+        notes: the notes.
+        labels: whole labels of the results.
+        errors: an error by label.
+    """
+    from kvgym.experiments.labels import label_note, shortener
+
+    shorten = shortener(labels)
+    for note in [*map(shorten, notes), *label_note(labels)]:
         out.print(f"note: {note}", markup=False)
-    for policy, message in comparison.errors().items():
-        out.print(f"{policy}: {message}", style="red", markup=False)
+    for label, message in (errors or {}).items():
+        out.print(f"{shorten(label)}: {message}", style="red", markup=False)

@@ -78,7 +78,8 @@ def write_sweep_report(
     Args:
         frame: a row per run: a column for each swept field (numbers, strings or booleans; missing
             if a field does not apply to a run), ``policy`` (str), ``seed`` (int), ``error`` (str, "" if fine),
-            and a column per metric of :func:`kvgym.metrics.metric_names`.
+            ``marks`` (str, optional: names of
+            :data:`kvgym.experiments.marks.MARKS`), and a column per metric of :func:`kvgym.metrics.metric_names`.
         fields: names of the swept columns, in order; the first get the most space.
         path: the file; folders are created.
         metrics: metrics of the curves; heat maps show the first. None = mean end-to-end latency, p99 of TTFT and of

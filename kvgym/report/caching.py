@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from kvgym.report import series
+from kvgym.report.alike import join_alike
 from kvgym.report.chart import Axis, Chart, Panel, Quantity
-from kvgym.report.plots import THROUGHPUT_BINS, TIME, Runs, capacity_of, end_of, examples_of, steps
+from kvgym.report.plots import Runs, capacity_of, examples_of, steps, time_axis, time_bins
 
 
 def is_cached(runs: Runs) -> bool:
@@ -17,8 +18,7 @@ def is_cached(runs: Runs) -> bool:
 def cache_use(runs: Runs) -> Chart:
     """Share of the tokens to prefill that requests find in the cache; below it, cached memory without a holder."""
     results = examples_of(runs)
-    end = end_of(results)
-    edges = np.linspace(0.0, end, THROUGHPUT_BINS + 1)
+    edges = time_bins(results)
     found, held = [], []
     for policy, result in results.items():
         log = series.iteration_log(result)
@@ -30,9 +30,9 @@ def cache_use(runs: Runs) -> Chart:
         x, y = series.thin_steps(*series.step_series(log, "kv_cached"))
         held.append(steps(policy, x, y / capacity_of(result)))
     names = "Found in the cache / tokens to prefill", "Cached memory that no request holds / capacity"
-    return Chart(
-        [
-            Panel(Axis(TIME, 0, end), Axis(Quantity(name), 0, 1), lines, 95.0)
-            for name, lines in zip(names, (found, held), strict=True)
-        ]
-    )
+    time = time_axis(results)
+    panels = [
+        Panel(time, Axis(Quantity(name), 0, 1), lines, 95.0)
+        for name, lines in zip(names, (found, held), strict=True)
+    ]
+    return join_alike(Chart(panels))

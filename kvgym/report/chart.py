@@ -65,6 +65,7 @@ class Axis(NamedTuple):
         high: value at the other end; below ``low``, the axis runs downwards.
         log: whether it is logarithmic.
         ticks: preferred ticks; else, or if they do not fit, round numbers.
+        start: the part that is shown at first, if readers can choose the part.
     """
 
     quantity: Quantity
@@ -72,6 +73,7 @@ class Axis(NamedTuple):
     high: float
     log: bool = False
     ticks: tuple[float, ...] = ()
+    start: tuple[float, float] | None = None
 
     @classmethod
     def over(cls, quantity: Quantity, values: Iterable[float], *, log: bool = False) -> Axis:
@@ -91,7 +93,8 @@ class Axis(NamedTuple):
     def data(self) -> dict[str, Any]:
         """Return the quantity and the scale, JSON-able."""
         ends = {"low": _rounded(self.low), "high": _rounded(self.high), "log": self.log}
-        return self.quantity._asdict() | ends | {"ticks": [_rounded(v) for v in self.ticks]}
+        start = self.start and [_rounded(v) for v in self.start]
+        return self.quantity._asdict() | ends | {"ticks": [_rounded(v) for v in self.ticks], "start": start}
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class Series:
             none, and whether they are a ``ring``; for steps ``fill``, the opacity of the area, and the heights ``base``
             on which steps stand as columns; for bars ``dots``, further values; for bars and cells ``notes``, a text for
             each; for boxes ``tall``, their height; and ``quiet``, for what is drawn without values under the pointer.
+        also: further policies of a joint line, which is hidden if all of them are.
     """
 
     name: str
@@ -119,6 +123,7 @@ class Series:
     values: Mapping[str, ArrayLike]
     text: Sequence[str] = ()
     look: Mapping[str, Any] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
 
     def data(self, policies: Sequence[str]) -> dict[str, Any]:
         """Return the numbers, JSON-able; None for those that JSON does not support."""
@@ -128,6 +133,7 @@ class Series:
             "policy": None if self.policy is None else policies.index(self.policy),
             "kind": self.kind,
             "text": list(self.text),
+            **({"also": [policies.index(p) for p in self.also]} if self.also else {}),
             **{name: [_rounded(v) for v in column.tolist()] for name, column in columns.items()},
             **self.look,
         }

@@ -8,6 +8,7 @@ from kvgym.experiments.describing import titled
 from kvgym.report import breakdown, caching, content, inside, plots
 from kvgym.report.numbers import figures
 from kvgym.report.page import Page
+from kvgym.report.plots import busiest_minute
 
 
 def render(comparison: Comparison, *, command: str = "", reference: str | None = None) -> str:
@@ -124,16 +125,18 @@ def _add_inside(page: Page, comparison: Comparison) -> None:
     """Add figures of what happens inside the runs of the first seed."""
     cluster = any(len(result.worker) > 1 for result in comparison.examples.values())
     several = " of all workers" if cluster else ""
+    part = " of those in the system in the busiest minute" if busiest_minute(comparison.examples) else ""
     page.add(
         "timeline", inside.timelines(comparison),
-        f"Above: requests in order of arrival, at most {inside.ROWS} of them, evenly chosen. Below: KV memory{several} "
-        f"by request; line: all memory in use, dashed: capacity. Seed {comparison.seeds[0]}.",
+        f"Above: requests in order of arrival, at most {inside.ROWS} of them, evenly chosen{part}. "
+        f"Below: KV memory{several} by request; line: all memory in use, dashed: capacity. Seed {comparison.seeds[0]}.",
         title="Requests and their memory over time", wide=True,
     )  # fmt: skip
     first = "the first worker that decodes" if several else "the worker"
+    middle = f"the middle of the {'busiest minute' if part else 'arrivals'}"
     page.add(
         "batches", inside.batch_bars(comparison),
-        f"Tokens in {inside.BATCHES} successive batches of {first}, from the middle of the arrivals on, seed "
+        f"Tokens in {inside.BATCHES} successive batches of {first}, from {middle} on, seed "
         f"{comparison.seeds[0]}. A bar is as wide as its batch takes: running requests wait that long for a token.",
         title="Batches", wide=True,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from kvgym.report import series
 from kvgym.report.chart import Axis, Chart, Panel, Quantity, Series
 from kvgym.report.colours import GRID, PALETTE, RAMP
 from kvgym.report.numbers import figures
-from kvgym.report.plots import TIME, Runs, capacity_of, end_of, examples_of
+from kvgym.report.plots import TIME, Runs, busiest_minute, capacity_of, examples_of, time_axis
 from kvgym.runner import SimulationResult
 from kvgym.simulator.samples import Samples
 from kvgym.simulator.tables import ROLE_PREFILL
@@ -53,14 +53,16 @@ def timelines(runs: Runs) -> Iterator[tuple[Chart, str]]:
         ConfigError: a run has no samples.
     """
     results = examples_of(runs)
-    end = end_of(results)
+    time = time_axis(results)
     for policy, result in results.items():
-        yield Chart([_requests(policy, result, end), _memory(policy, result, end)]), policy
+        yield Chart([_requests(policy, result, time), _memory(policy, result, time)]), policy
 
 
 def batch_bars(runs: Runs) -> Iterator[tuple[Chart, str]]:
     """Yield the batches of each run from the middle of the arrivals on, with its policy."""
-    chosen = {policy: batches_of(result) for policy, result in examples_of(runs).items()}
+    results = examples_of(runs)
+    minute = busiest_minute(results)
+    chosen = {policy: batches_of(result, minute and sum(minute) / 2) for policy, result in results.items()}
     most = max(
         (int((log["prefill_tokens"] + log["num_decodes"]).max(initial=1)) for log in chosen.values()),
         default=1,
@@ -77,7 +79,8 @@ def batch_bars(runs: Runs) -> Iterator[tuple[Chart, str]]:
             look = {"color": color, "fill": 1, "base": base.tolist()}
             parts.append(Series(name, None, "steps", values, look=look))
             base = base + log[column]
-        x = Axis(TIME, *((float(start[0]), float(end[0])) if len(log) else (0.0, 1.0)))
+        span = (float(start[0]), float(end[0])) if len(log) else (0.0, 1.0)
+        x = Axis(TIME, *span, start=span)
         tokens = Axis(Quantity("Tokens in the batch"), 0, 1.06 * most)
         yield Chart([Panel(x, tokens, parts, 94.0, title=policy)]), policy
 
@@ -156,13 +159,19 @@ def memory_picture(result: SimulationResult, end: float, top: float) -> NDArray[
     return picture
 
 
-def batches_of(result: SimulationResult) -> NDArray[Any]:
-    """Return the rows of the log for :func:`batch_bars`, dtype ITERATION: of the first worker that decodes."""
+def batches_of(result: SimulationResult, middle: float | None = None) -> NDArray[Any]:
+    """Return the rows of the log for :func:`batch_bars`, dtype ITERATION: of the first worker that decodes.
+
+    Args:
+        result: the run.
+        middle: when they begin, seconds; None = in the middle of the arrivals.
+    """
     worker = int(np.flatnonzero(result.worker["role"] != ROLE_PREFILL)[0])
     log = series.iteration_log(result)
     log = log[log["worker"] == worker]
     arrivals = result.table.arrival_time
-    middle = float(arrivals[0] + arrivals[-1]) / 2 if len(arrivals) else 0.0
+    if middle is None:
+        middle = float(arrivals[0] + arrivals[-1]) / 2 if len(arrivals) else 0.0
     first = min(int(np.searchsorted(log["start_time"], middle)), max(len(log) - BATCHES, 0))
     rows: NDArray[Any] = log[first : first + BATCHES]
     return rows
@@ -179,11 +188,15 @@ def samples_of(result: SimulationResult) -> Samples:
     return result.samples
 
 
-def _requests(policy: str, result: SimulationResult, end: float) -> Panel:
-    """Return the spans of requests, evenly chosen, and what became of them."""
-    count = len(result.table)
-    chosen = np.unique(np.linspace(0, max(count - 1, 0), min(count, ROWS)).round().astype(np.int64))
-    row = max(count / max(len(chosen), 1), 1.0)
+def _requests(policy: str, result: SimulationResult, time: Axis) -> Panel:
+    """Return the spans of requests, evenly chosen of those in the part that is shown, and what became of them."""
+    first, last = time.start or (time.low, time.high)
+    left = np.nan_to_num(result.requests["finish_time"], nan=np.inf)
+    there = np.flatnonzero((result.table.arrival_time <= last) & (left >= first))
+    places = np.linspace(0, max(len(there) - 1, 0), min(len(there), ROWS)).round().astype(np.int64)
+    chosen = there[np.unique(places)] if len(there) else there
+    ends = (int(there[0]), int(there[-1])) if len(there) else (0, 0)
+    row, end = max((ends[1] - ends[0] + 1) / max(len(chosen), 1), 1.0), time.high
     over = float(series.iteration_log(result)["end_time"].max(initial=0.0))
     spans = np.array(spans_of(result, chosen, over), np.float64).reshape(-1, 4)
     spans = spans[spans[:, 2] < end]
@@ -197,20 +210,20 @@ def _requests(policy: str, result: SimulationResult, end: float) -> Panel:
     r, arrival = result.requests[chosen], result.table.arrival_time[chosen]
     text = [_fate(*values) for values in zip(arrival, *(r[name] for name in _FATE), strict=True)]
     shown.append(Series("request", None, "points", {"x": arrival, "y": chosen}, text, {"size": 0}))
-    y = Axis(Quantity("Request"), max(count, 1) - 0.5 + row / 2, -0.5 - row / 2)
-    return Panel(Axis(TIME, 0, end), y, shown, 124.0, title=policy)
+    y = Axis(Quantity("Request"), ends[1] + 0.5 + row / 2, ends[0] - 0.5 - row / 2)
+    return Panel(time, y, shown, 124.0, title=policy)
 
 
-def _memory(policy: str, result: SimulationResult, end: float) -> Panel:
+def _memory(policy: str, result: SimulationResult, time: Axis) -> Panel:
     """Return the memory in use over a picture of its division among requests."""
     capacity = capacity_of(result)
     top = 1.12 * capacity
-    picture = base64.b64encode(_png(memory_picture(result, end, top))).decode()
+    picture = base64.b64encode(_png(memory_picture(result, time.high, top))).decode()
     x, y = series.thin_steps(*series.step_series(series.iteration_log(result), "kv_tokens"))
     line = Series(policy, policy, "steps", {"x": x, "y": y}, look={"color": "currentColor", "width": 0.7})
     used = Quantity("KV tokens by request, from dark (arrived first) to light")
     return Panel(
-        Axis(TIME, 0, end), Axis(used, 0, top, ticks=(0, capacity)), [line], 108.0, title=policy,
+        time, Axis(used, 0, top, ticks=(0, capacity)), [line], 108.0, title=policy,
         rules=[("y", capacity, "")], image=f"data:image/png;base64,{picture}",
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -15,18 +16,28 @@ _QUOTED = re.compile(r"(?<=['\"])(?:~|[A-Za-z]:)?[/\\][^'\"\n]*[/\\](?=[^'\"\n/\
 
 
 def strip_local_paths(value: Any) -> Any:
-    """Return a value with absolute paths in its texts, at any depth, reduced to file names.
+    """Return a value with absolute paths in its texts, at any depth, reduced to file names; see :func:`in_texts`."""
+    return in_texts(value, _strip)
+
+
+def in_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a value with its texts changed, at any depth.
 
     Args:
         value: a text, or mappings, lists and tuples of texts; other values, also finished markup, are unchanged.
+        change: returns the text to show.
     """
     shown = value
     if isinstance(value, dict):
-        shown = {strip_local_paths(key): strip_local_paths(inside) for key, inside in value.items()}
+        shown = {in_texts(key, change): in_texts(inside, change) for key, inside in value.items()}
     elif isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        shown = type(value)(map(strip_local_paths, value))
+        shown = type(value)(in_texts(inside, change) for inside in value)
     elif isinstance(value, str) and not isinstance(value, Markup):
-        path = PureWindowsPath(value) if "\\" in value else PurePosixPath(value)
-        whole = "\n" not in value and (path.is_absolute() or value.startswith("~"))
-        shown = path.name if whole else _FOLDERS.sub("", _QUOTED.sub("", value))
+        shown = change(value)
     return shown
+
+
+def _strip(text: str) -> str:
+    path = PureWindowsPath(text) if "\\" in text else PurePosixPath(text)
+    whole = "\n" not in text and (path.is_absolute() or text.startswith("~"))
+    return path.name if whole else _FOLDERS.sub("", _QUOTED.sub("", text))

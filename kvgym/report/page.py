@@ -18,13 +18,17 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from kvgym.experiments.labels import label_note, short_labels, shortener
+from kvgym.report.alike import joint_policies
 from kvgym.report.chart import Chart, policy_styles
 from kvgym.report.colours import PALETTE, RAMP
-from kvgym.report.local_paths import strip_local_paths
+from kvgym.report.local_paths import in_texts, strip_local_paths
 from kvgym.utils.files import write_text as write_whole
 from kvgym.version import __version__, install_command
 
 _ASSETS = files("kvgym.report") / "assets"
+_WHOLE = ("command", "code", "configuration")
+"""Variables of a template that keep whole labels."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class ShownFigure:
     title: str
     caption: str
     charts: tuple[ShownChart, ...]
-    legend: tuple[str, ...]
+    legend: tuple[tuple[str, ...], ...]
     wide: bool
 
 
@@ -57,12 +61,16 @@ class Page:
 
     def __init__(self, policies: Sequence[str], *, markers: bool = False) -> None:
         self.policies = tuple(policies)
+        self._short = short_labels(self.policies)
+        self._places = {name: i for i, pair in enumerate(self._short.items()) for name in pair}
+        self.shorten = shortener(self.policies)
         self.styles = policy_styles(self.policies)
         self.figures: list[ShownFigure] = []
         self.script = Markup(_asset("figures.js") + _asset("page.js"))
         self._marked_lines = len(self.policies) > len(PALETTE)
         self._markers = markers or self._marked_lines
         self._charts: dict[str, dict[str, Any]] = {}
+        self._joint: set[tuple[int, ...]] = set()
 
     def add(
         self,
@@ -81,17 +89,34 @@ class Page:
             charts: its picture; or several, consumed one by one, each with the only policy that it shows, or None.
             caption: caption.
             title: heading.
-            legend: policies in the legend.
+            legend: policies in the legend; those of a joint line share an entry.
             wide: whether it takes the whole width, with pictures side by side.
         """
         pairs: Iterable[tuple[Chart, str | None]] = [(charts, None)] if isinstance(charts, Chart) else charts
-        shown = []
+        shown, joint = [], []
         for i, (chart, policy) in enumerate(pairs):
+            joint += joint_policies([chart])
             own = name if isinstance(charts, Chart) else f"{name}-{i}"
             label = caption if policy is None else f"{policy}: {caption}"
-            self._charts[own] = chart.data(self.policies, label)
+            self._charts[own] = in_texts(chart.data(self.policies, label), self.shorten)
             shown.append(ShownChart(own, policy))
-        self.figures.append(ShownFigure(title, caption, tuple(shown), tuple(legend), wide))
+        self._joint.update(tuple(self._places[p] for p in group) for group in joint)
+        entries = {policy: next((g for g in joint if policy in g), (policy,)) for policy in legend}
+        keys = tuple(dict.fromkeys(entries.values()))
+        self.figures.append(ShownFigure(title, caption, tuple(shown), keys, wide))
+
+    @property
+    def zooms(self) -> bool:
+        """Whether a figure has an axis of which readers can choose a part."""
+        return any(axis["start"] for axis in self._x_axes())
+
+    @property
+    def starts(self) -> bool:
+        """Whether such a figure shows a part at first."""
+        return any(axis["start"] not in (None, [axis["low"], axis["high"]]) for axis in self._x_axes())
+
+    def _x_axes(self) -> list[dict[str, Any]]:
+        return [panel["x"] for chart in self._charts.values() for panel in chart["panels"]]
 
     @property
     def css(self) -> Markup:
@@ -101,6 +126,9 @@ class Page:
             f":root:has(#show-{i}:not(:checked)) .k{i} {{ opacity: .5; text-decoration: line-through; }}\n"
             for i in range(len(self.policies))
         ]
+        for group in sorted(self._joint):
+            none = "".join(f":has(#show-{i}:not(:checked))" for i in group)
+            rules.append(f":root{none} .j{'-'.join(map(str, group))} {{ display: none; }}\n")
         return Markup(_asset("page.css") + "".join(rules))
 
     @property
@@ -117,20 +145,27 @@ class Page:
         ``charts`` by the picture's name in ``data-chart``, see :meth:`kvgym.report.chart.Chart.data`.
         """
         content = {
-            "policies": self.policies, "styles": [self.styles[p]._asdict() for p in self.policies], "ramp": RAMP,
-            "marked": self._marked_lines, "charts": self._charts,
+            "policies": [*self._short.values()], "styles": [self.styles[p]._asdict() for p in self.policies],
+            "ramp": RAMP, "marked": self._marked_lines, "charts": self._charts,
         }  # fmt: skip
         text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return Markup(text.replace("<", "\\u003c"))
 
     def mark(self, policy: str) -> str:
-        """Return the CSS class of elements that are hidden with a policy."""
-        return f"p{self.policies.index(policy)}"
+        """Return the CSS class of elements that are hidden with a policy, given by its whole or its short label."""
+        return f"p{self._places[policy]}"
 
-    def key(self, policy: str) -> Markup:
-        """Return a policy's name with its line style; a click on it hides and shows the policy."""
-        number = self.policies.index(policy)
-        shown = self._line(policy) + _breakable(policy)
+    def joint_key(self, policies: Sequence[str]) -> Markup:
+        """Return the names of policies that share a line, with the style of the first."""
+        first, *others = policies
+        names = [self.key(first), *(self.key(policy, plain=True) for policy in others)]
+        return Markup("<span>{}{}</span>").format(Markup(", ").join(names), " (one line)" if others else "")
+
+    def key(self, policy: str, *, plain: bool = False) -> Markup:
+        """Return a policy's short label with its line style; a click on it hides and shows the policy."""
+        number = self._places[policy]
+        whole = self.policies[number]
+        shown = ("" if plain else self._line(whole)) + _breakable(self._short[whole])
         if len(self.policies) == 1:
             return Markup('<span class="key">{}</span>').format(shown)
         return Markup('<label class="key k{}" for="show-{}">{}</label>').format(number, number, shown)
@@ -161,8 +196,16 @@ class Page:
             lstrip_blocks=True,
             loader=FunctionLoader(_asset),
         )
-        values = strip_local_paths(values)
-        shared = {"page": self, "key": self.key, "mark": self.mark, "inline": _inline}
+        texts = {name: value for name, value in values.items() if name not in _WHOLE}
+        values = strip_local_paths({**values, **in_texts(texts, self.shorten)})
+        values["notes"] = [*values.get("notes", ()), *strip_local_paths(label_note(self.policies))]
+        shared = {
+            "page": self,
+            "key": self.key,
+            "joint_key": self.joint_key,
+            "mark": self.mark,
+            "inline": _inline,
+        }
         about = {"version": __version__, "install": install_command("report")}
         return environment.get_template(template).render(**shared, **about, **values)
 
@@ -176,9 +219,9 @@ def write_text(text: str, path: str | Path) -> Path:
 
 
 def _breakable(label: str) -> Markup:
-    """Return a label that may be broken after the name of the policy and between its options."""
+    """Return a label that may be broken between the words of a name and between its options."""
     text = escape(label)
-    for sign in ":,":
+    for sign in ":,_":
         text = text.replace(sign, Markup(f"{sign}<wbr>"))
     return text
 

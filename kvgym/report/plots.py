@@ -10,6 +10,7 @@ from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import BOUNDED, Comparison, label_of
 from kvgym.metrics import metric_info, scope_of
 from kvgym.report import series
+from kvgym.report.alike import join_alike
 from kvgym.report.chart import Axis, Chart, Panel, Quantity, Series
 from kvgym.report.colours import GRID
 from kvgym.report.names import metric_name, title
@@ -19,7 +20,9 @@ from kvgym.runner import SimulationResult
 Runs = Comparison | SimulationResult | Mapping[str, SimulationResult]
 """Runs that can be drawn; a comparison needs ``keep_examples=True`` for all figures but the bars."""
 
-THROUGHPUT_BINS = 60
+THROUGHPUT_BINS, MOST_BINS = 60, 300
+MINUTE = 60.0
+"""Length of the part of a time axis that is shown at first, seconds."""
 MAX_DOTS = 50
 TIME = Quantity("Time", "s")
 LATENCIES = {
@@ -61,6 +64,28 @@ def end_of(results: Mapping[str, SimulationResult]) -> float:
     ends = [float(series.iteration_log(r)["end_time"].max(initial=0.0)) for r in results.values()]
     run = [end for end in ends if end > 0]
     return (CUT * min(run) if far_apart(run) else max(run)) if run else 1.0
+
+
+def time_axis(results: Mapping[str, SimulationResult]) -> Axis:
+    """Return the time axis of runs; it begins with their busiest minute."""
+    end = end_of(results)
+    return Axis(TIME, 0, end, start=busiest_minute(results) or (0.0, end))
+
+
+def busiest_minute(results: Mapping[str, SimulationResult]) -> tuple[float, float] | None:
+    """Return the minute with most requests in the system, mean over the runs; None for runs of hardly more."""
+    end = end_of(results)
+    if end < 1.5 * MINUTE:
+        return None
+    edges = np.append(np.arange(0.0, end, MINUTE / 30), end)
+    inside = np.zeros(len(edges))
+    for result in results.values():
+        inside += np.searchsorted(result.table.arrival_time, edges, side="right")
+        inside -= np.searchsorted(np.sort(result.requests["finish_time"]), edges, side="right")
+    sums = np.cumsum(np.insert(inside, 0, 0.0))
+    first = int(np.argmax(sums[30:-1] - sums[:-31]))
+    start = min(float(edges[first]), end - MINUTE)
+    return start, start + MINUTE
 
 
 def cut_off(results: Mapping[str, SimulationResult]) -> list[str]:
@@ -164,14 +189,13 @@ def waiting_queue(runs: Runs) -> Chart:
     y_axis = Axis.over(Quantity("Waiting requests"), longest)
     if far_apart(longest):
         y_axis = Axis(Quantity("Waiting requests (none: below)"), 0.8, 1.3 * max(longest), log=True)
-    return Chart([Panel(Axis(TIME, 0, end_of(results)), y_axis, lines)])
+    return join_alike(Chart([Panel(time_axis(results), y_axis, lines)]))
 
 
 def token_throughput(runs: Runs) -> Chart:
     """Output tokens per second over time, below the output tokens of arriving requests."""
     results = examples_of(runs)
-    end = end_of(results)
-    edges = np.linspace(0.0, end, THROUGHPUT_BINS + 1)
+    edges = time_bins(results)
     table = next(iter(results.values())).table
     arriving = series.rate_bins(table.arrival_time, table.output_len, edges)
     rates = {}
@@ -183,11 +207,20 @@ def token_throughput(runs: Runs) -> Chart:
         look={"color": GRID, "fill": 0.6, "width": 0},
     )  # fmt: skip
     lines = [steps(policy, edges, np.append(rate, rate[-1])) for policy, rate in rates.items()]
-    time = Axis(TIME, 0, end)
+    time = time_axis(results)
     arrivals = Axis.over(Quantity("Output tokens of arriving requests", "1/s"), arriving)
     generated = Quantity("Output tokens generated, repeats after evictions included", "1/s")
     most = [float(rate.max()) for rate in rates.values()]
-    return Chart([Panel(time, arrivals, [top], 60.0), Panel(time, Axis.over(generated, most), lines, 130.0)])
+    return join_alike(
+        Chart([Panel(time, arrivals, [top], 60.0), Panel(time, Axis.over(generated, most), lines, 130.0)])
+    )
+
+
+def time_bins(results: Mapping[str, SimulationResult]) -> series.Floats:
+    """Return the edges of the bins of rates over time: finer in long runs, so that a minute has several."""
+    end = end_of(results)
+    count = int(np.clip(end * 30 / MINUTE, THROUGHPUT_BINS, MOST_BINS))
+    return np.linspace(0.0, end, count + 1)
 
 
 def steps(policy: str, x: series.Floats, y: series.Floats) -> Series:

@@ -126,7 +126,7 @@ def bound(
             interval.method,
         )
     headings = ("metric", "bound", "best known", "× optimum", "gap at most", "how")
-    console.out.print(console.mapping_table(titled(chosen.heading, chosen), lines, headings))
+    console.print_table(console.mapping_table(titled(chosen.heading, chosen), lines, headings))
     for note in table.notes:
         console.out.print(f"note: {note}", markup=False)
     _note_missing(names, found)

@@ -138,7 +138,7 @@ def _show_errors(title: str, errors: Mapping[str, Mapping[str, float]]) -> None:
         group: (f"{error['median']:.1%}", f"{error['p95']:.1%}", f"{error['rows']:,.0f}")
         for group, error in errors.items()
     }
-    console.out.print(console.mapping_table(title, rows, ERROR_HEADINGS))
+    console.print_table(console.mapping_table(title, rows, ERROR_HEADINGS))
 
 
 def _fit_recipe(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ROUTERS, ScenarioOption, group, scenario_options
@@ -21,6 +20,7 @@ from kvgym.cli.options.targets import (
     parse_counts,
 )
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing, reporting
+from kvgym.cli.tables import ResultTable
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from kvgym.experiments.capacity.result import Capacity, CapacityResult
 
 LONGEST_REASON = 60
+FAILS = "fails next"
+LEAST = {"on every seed": 99}
+"""Columns that are dropped first, with their ranks."""
 
 
 @scenario_options(
@@ -74,6 +77,7 @@ def capacity(
     from kvgym.experiments.capacity.finding import find_capacity
     from kvgym.experiments.capacity.targets import parse_targets
     from kvgym.experiments.changes import build_scenario
+    from kvgym.experiments.labels import short_labels
 
     targets = parse_targets(slo) if slo.strip() else ()
     counts, routers = parse_counts(workers), split_specs(options.router) if options.router else None
@@ -102,12 +106,13 @@ def capacity(
     if markdown:
         print(console.markdown_table(*_cells(result)))
     else:
-        console.out.print(_table(result))
-    for note in result.notes:
-        console.out.print(f"note: {note}", markup=False)
+        console.print_table(_table(result, files=f"{folder / 'capacity.json'}"))
+    labels = [c.label for c in result.capacities]
+    console.print_notes(result.notes, labels)
+    short = short_labels(labels)
     for c in result.capacities:
         for note in (*c.why, *c.notes):
-            console.out.print(f"{c.label}: {note}", markup=False)
+            console.out.print(f"{short[c.label]}: {note}", markup=False)
     simulated = sum(probe.played.record.wall_time for probe in result.probes)
     console.out.print(
         f"{len(result.probes):,} runs in {time.perf_counter() - started:.1f} s; simulation {simulated:.1f} s in all, "
@@ -143,7 +148,7 @@ def run_spinner(enabled: bool) -> Iterator[Callable[[str], None]]:
 
 
 def reason(text: str) -> str:
-    """Return a reason, shortened to fit a column."""
+    """Return a reason; the text of an error is shortened to fit a column."""
     return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 1]}…"
 
 
@@ -163,12 +168,15 @@ def _counts_seeds(c: Capacity) -> bool:
 
 def _cells(result: CapacityResult) -> tuple[list[str], dict[str, list[str]]]:
     """Return headings and rows of the table."""
+    from kvgym.experiments.labels import short_labels
+
     many = len(result.seeds) > 1
     counted = len({c.workers for c in result.capacities}) > 1
     headings = ["policy", "requests/s"]
     headings += ["95 % interval", "on every seed"] if many else []
     headings += ["per worker", "efficiency"] if counted else []
-    headings += ["fails next", *(console.heading(t.metric) for t in result.targets)]
+    headings += [FAILS, *(console.heading(t.metric) for t in result.targets)]
+    short = short_labels(c.label for c in result.capacities)
     rows: dict[str, list[str]] = {}
     for c in result.capacities:
         row = [console.number(c.estimate.value)]
@@ -176,11 +184,11 @@ def _cells(result: CapacityResult) -> tuple[list[str], dict[str, list[str]]]:
         if counted:
             row += [console.number(c.estimate.value / (c.workers or 1)), f"{result.efficiency(c):.0%}"]
         row += [_limit(c), *(console.number(c.values[t.metric]) for t in result.targets)]
-        rows[c.label + "".join(mark.sign for mark in c.marks)] = row
+        rows[short[c.label] + c.signs] = row
     return headings, rows
 
 
-def _table(result: CapacityResult) -> Table:
+def _table(result: CapacityResult, *, files: str = "") -> ResultTable:
     """Return the table for a terminal."""
     from kvgym.experiments.describing import titled
 
@@ -193,13 +201,11 @@ def _table(result: CapacityResult) -> Table:
     if any(map(_counts_seeds, result.capacities)):
         caption += "; fails next: with the number of seeds"
     targets = ", ".join(map(str, result.targets)) or "no growing backlog"
-    table = console.make_table(f"{titled(result.heading, result.scenario)}\n{targets}", caption)
+    title = f"{titled(result.heading, result.scenario)}\n{targets}"
+    table = ResultTable(title, caption, files=files)
     headings, rows = _cells(result)
     for heading in headings:
-        text = heading in ("policy", "fails next")
-        table.add_column(
-            heading, justify="left" if text else "right", no_wrap=heading in ("policy", "95 % interval")
-        )
+        table.column(heading, rank=LEAST.get(heading), words=heading in ("policy", FAILS))
     for label, cells in rows.items():
-        table.add_row(escape(label), *map(escape, cells))
+        table.row(label, *cells)
     return table

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from kvgym.cli import console
 from kvgym.cli.options.shared import time_option
+from kvgym.cli.tables import ResultTable
 
 
 def check_policy(
@@ -32,18 +33,18 @@ def check_policy(
     """
     from kvgym.contract import CHECKS, examine
 
-    table = console.make_table(policy)
+    table = ResultTable(policy)
     for heading in ("check", "", "requirement"):
-        table.add_column(heading)
+        table.column(heading, words=True)
     failed = []
     with console.err.status("") as status:
         begins = lambda name: status.update(f"{name}: {CHECKS[name].what}")  # noqa: E731
         for finding in examine(policy, check or (), timeout=timeout, begins=begins):
-            result = "[red]failed[/red]" if finding.fault else "skipped" if finding.skipped else "passed"
-            table.add_row(finding.name, result, escape(CHECKS[finding.name].what))
+            result = Text("failed", "red") if finding.fault else "skipped" if finding.skipped else "passed"
+            table.row(finding.name, result, CHECKS[finding.name].what)
             if finding.fault:
                 failed.append(finding)
-    console.out.print(table)
+    console.print_table(table)
     for finding in failed:
         console.print_line(f"{finding.name}: {finding.fault}\n")
     if failed:

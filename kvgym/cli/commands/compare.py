@@ -135,7 +135,9 @@ def compare(
         comparison.save(folder, command=command_line())
     if metrics is None and comparison.has_targets:
         columns_shown = (*columns_shown, "slo_attainment")
-    console.out.print(console.comparison_table(comparison, columns_shown))
+    console.print_table(
+        console.comparison_table(comparison, columns_shown, files=f"{folder / 'summary.json'}")
+    )
     console.print_remarks(comparison)
     total = sum(comparison.num_requests) * len(comparison.policies)
     finished = sum(int(r.metrics["finished"]) for r in comparison.runs if not r.error)

@@ -51,7 +51,7 @@ def list_(
                 print(console.markdown_table(headings, rows))
             else:
                 short = name is None and len(headings) == 2 and console.out.is_terminal
-                console.out.print(console.mapping_table(title, rows, headings, one_line=short))
+                console.print_table(console.mapping_table(title, rows, headings, one_line=short))
             console.out.print()
         if chosen in ABOUT:
             console.out.print(ABOUT[chosen], markup=False)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.commands.validate import (
@@ -25,6 +24,7 @@ from kvgym.cli.options.scenario import ScenarioOption, group, scenario_options
 from kvgym.cli.options.shared import ProgressOption, one_policy, time_option
 from kvgym.cli.progress import run_progress
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
+from kvgym.cli.tables import ResultTable
 from kvgym.errors import ConfigError, TraceFormatError
 from kvgym.experiments.scenario_options import SERVER_SCENARIO, ScenarioOptions
 
@@ -124,7 +124,7 @@ def observe(
     with replacing(folder, options.trace):
         stopped = _run(server, stages, folder, timeout, progress)
         if any(stage.log is not None for stage in stages):
-            console.out.print(_summary(server, stages))
+            console.print_table(_summary(server, stages, files=f"{folder}"))
         if validate and not stopped:
             for stage in stages:
                 if stage.log is None:
@@ -207,11 +207,13 @@ def _run(server: Server, stages: list[_Stage], folder: Path, timeout: float, pro
     return False
 
 
-def _summary(server: Server, stages: list[_Stage]) -> Table:
+def _summary(server: Server, stages: list[_Stage], *, files: str) -> ResultTable:
     """Return the table of what was measured, a row per stage."""
     import numpy as np
 
-    table = console.make_table(f"{server.target.model} at {server.target.url}", "seconds; TBT by request")
+    table = ResultTable(
+        f"{server.target.model} at {server.target.url}", "seconds; TBT by request", files=files
+    )
     headings = (
         "",
         "sent",
@@ -219,17 +221,17 @@ def _summary(server: Server, stages: list[_Stage]) -> Table:
         "requests/s",
         "tokens/s",
         "TTFT mean",
-        "p50",
-        "p99",
+        "TTFT p50",
+        "TTFT p99",
         "TBT mean",
-        "p99",
+        "TBT p99",
     )
-    for text in (*headings, "E2E mean", "p99", "evictions"):
-        table.add_column(text, justify="right" if text else "left", no_wrap=True)
+    for text in (*headings, "E2E mean", "E2E p99", "evictions"):
+        table.column(text, words=not text)
     for stage in stages:
         log = stage.log
         if log is None:
-            table.add_row(stage.name or stage.workload, f"{stage.sent:,}", "0")
+            table.row(stage.name or stage.workload, f"{stage.sent:,}", "0")
             continue
         times = [
             (log.ttft.mean(), *np.quantile(log.ttft, (0.5, 0.99))),
@@ -242,7 +244,7 @@ def _summary(server: Server, stages: list[_Stage]) -> Table:
             *(x for each in times for x in each),
         )
         evictions = np.nan if log.num_evictions is None else log.num_evictions
-        table.add_row(
+        table.row(
             stage.name or stage.workload,
             f"{stage.sent:,}",
             f"{len(log):,}",

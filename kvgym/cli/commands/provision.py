@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from kvgym.cli import console
 from kvgym.cli.commands.capacity import reason, run_spinner
@@ -19,6 +18,7 @@ from kvgym.cli.options.targets import (
     parse_prices,
 )
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing, reporting
+from kvgym.cli.tables import ResultTable
 from kvgym.errors import printable
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
@@ -31,6 +31,12 @@ Cells = tuple[list[str], list[list[str]]]
 
 
 TEXT_COLUMNS = ("hardware", "policy", "router", "estimate", "window", "one fewer misses")
+RANKS = {
+    **dict.fromkeys(("hardware", "policy", "router", "window", "estimate"), 1),
+    **dict.fromkeys(("workers", "simulated"), 2), "cost/hour": 3, "cost/million output tokens": 4, "requests/s": 4,
+    "one fewer misses": 6, "theory ⌈λ/μ⌉": 7, "theory": 7, "by one worker's rate within targets": 8,
+}  # fmt: skip
+"""Ranks of columns; those of the targets' metrics have 5."""
 
 SEVERAL = Declared(typer.Option(help="Hardware to compare, comma-separated (default: the scenario's)."))
 
@@ -92,6 +98,7 @@ def provision(
     from kvgym.experiments.capacity.targets import parse_targets
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.describing import engine_line
+    from kvgym.experiments.labels import short_labels, shortener
 
     targets = parse_targets(slo)
     prices = parse_prices(price, "--price") if price else None
@@ -123,6 +130,7 @@ def provision(
         )
     with replacing(folder, options.trace, kept=True):
         result.save(folder, command=command_line())
+    short, shorten = short_labels(_labels(result)), shortener(_labels(result))
     console.out.print(
         f"{result.scenario.name}: {result.num_requests:,} requests, {result.rate:.3f}/s; targets: "
         f"{', '.join(map(str, result.targets))}",
@@ -133,26 +141,27 @@ def provision(
     ]
     if line := engine_line(*on):
         console.print_line(line)
-    for answer in result.answers():
+    for answer in map(shorten, result.answers()):
         console.out.print(answer, style="bold", markup=False)
     tables = [("Workers", _plans(result)), ("Workers over time", _windows(result))]
     if details:
         tables.append(("Requests/s that one worker serves: estimates and measurements", _estimates(result)))
     for title, cells in tables:
         if cells[1]:
-            _show(title, cells, markdown)
-    for note in result.notes:
-        console.out.print(f"note: {note}", markup=False)
+            _show(title, cells, markdown, files=f"{folder / 'provision.json'}")
+    console.print_notes(result.notes, _labels(result))
     for own in result.workers:
         if own.error:
-            console.out.print(f"{own.policy}: {own.error}", style="red", markup=False)
+            console.out.print(f"{short[own.policy]}: {own.error}", style="red", markup=False)
         elif own.remark and details:
             console.out.print(
-                f"{hardware_label(own.hardware)} {own.policy}: {own.remark}".strip(), markup=False
+                f"{hardware_label(own.hardware)} {short[own.policy]}: {own.remark}".strip(), markup=False
             )
     for plan in result.plans:
         for note in plan.notes:
-            console.out.print(f"{plan.policy} via {plan.router}: {note}", markup=False)
+            console.out.print(
+                f"{short[plan.policy]} via {short.get(plan.router, plan.router)}: {note}", markup=False
+            )
     console.out.print(f"{time.perf_counter() - started:.1f} s")
     if report:
         again = f"run the same command with --out {folder}"
@@ -166,29 +175,37 @@ def provision(
         raise typer.Exit(1)  # no number of workers meets the targets: scripts should notice
 
 
-def _show(title: str, cells: Cells, markdown: bool) -> None:
+def _labels(result: Provisioning) -> list[str]:
+    """Return the labels of policies and routers."""
+    routers = (plan.router for plan in result.plans)
+    return list(dict.fromkeys([*(own.policy for own in result.workers), *routers]))
+
+
+def _show(title: str, cells: Cells, markdown: bool, *, files: str) -> None:
     """Print a table."""
     headings, rows = cells
     if markdown:
         lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
         print(printable("\n".join([f"\n{title}:\n", *lines, *(f"| {' | '.join(row)} |" for row in rows)])))
         return
-    table = console.make_table(title)
+    table = ResultTable(title, files=files)
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in TEXT_COLUMNS else "right")
+        table.column(heading, rank=RANKS.get(heading, 5), words=heading in TEXT_COLUMNS)
     for row in rows:
-        table.add_row(*map(escape, row))
-    console.out.print(table)
+        table.row(*row)
+    console.print_table(table)
 
 
 def _estimates(result: Provisioning) -> Cells:
     """Return a row per estimate of a worker's rate, with its error, and the measured rates."""
     from kvgym.batch_time.deployments.load import hardware_label
     from kvgym.experiments.capacity.estimates import OBVIOUS, SOUND
+    from kvgym.experiments.labels import short_labels
 
+    short = short_labels(_labels(result))
     rows = []
     for own in result.workers:
-        names = [hardware_label(own.hardware) or "–", own.policy]
+        names = [hardware_label(own.hardware) or "–", short[own.policy]]
         for e in own.estimates:
             what = f"μ, {e.estimator} batch time, {'saturated' if e.run == SOUND[0] else 'trace ' + e.run}"
             if (e.run, e.estimator) in (SOUND, OBVIOUS):
@@ -228,7 +245,9 @@ def _name(plan: Plan, what: str) -> str:
 def _plans(result: Provisioning) -> Cells:
     """Return a row per hardware, policy and router."""
     priced = any(plan.price is not None for plan in result.plans)
-    named = _names(result)
+    from kvgym.experiments.labels import short_labels
+
+    named, short = _names(result), short_labels(_labels(result))
     headings = [
         *named,
         "policy",
@@ -240,7 +259,11 @@ def _plans(result: Provisioning) -> Cells:
     headings += ["theory ⌈λ/μ⌉", "by one worker's rate within targets"]
     rows = []
     for plan in result.plans:
-        row = [*(_name(plan, name) for name in named), plan.policy, _count(plan.simulated)]
+        row = [
+            *(short.get(own := _name(plan, name), own) for name in named),
+            short[plan.policy],
+            _count(plan.simulated),
+        ]
         row += [console.number(plan.values[t.metric]) for t in result.targets]
         row += ["; ".join(map(reason, plan.one_fewer)) or "–"]
         if priced:
@@ -253,12 +276,15 @@ def _plans(result: Provisioning) -> Cells:
 def _windows(result: Provisioning) -> Cells:
     """Return a row per window, and a summary over the windows of each plan."""
     from kvgym.batch_time.deployments.load import hardware_label
+    from kvgym.experiments.labels import short_labels
 
+    short = short_labels(_labels(result))
     rows = []
     for plan in result.plans:
+        policy = short[plan.policy]
         names = [
-            f"{hardware_label(plan.hardware)}: {plan.policy}" if plan.hardware else plan.policy,
-            plan.router,
+            f"{hardware_label(plan.hardware)}: {policy}" if plan.hardware else policy,
+            short.get(plan.router, plan.router),
         ]
         windows = result.windows_of(plan)
         for w in windows:

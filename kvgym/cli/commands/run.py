@@ -131,10 +131,10 @@ def run(
     console.out.print(titled(f"{result.policy!r} on {chosen.heading}", chosen), markup=False)
     if made.info.clairvoyant:
         console.out.print(f"note: {made.info.name} is {REFERENCE_ONLY}", markup=False)
-    console.out.print(console.metrics_table(summary_metrics(summary)))
+    console.print_table(console.metrics_table(summary_metrics(summary)))
     if "workers" in summary:
         console.out.print()
-        console.out.print(console.workers_table(summary["workers"]))
+        console.print_table(console.workers_table(summary["workers"], files=f"{folder / 'summary.json'}"))
     label = label_of(made)
     record = RunRecord(label, seed, summary_metrics(summary), "", result.completed, 0.0)
     played = Played(record, len(result.table), measured=measure_marks(result))

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ALL, scenario_options
@@ -33,6 +31,7 @@ from kvgym.cli.result_folder import (
     reporting,
     saying_if_stopped,
 )
+from kvgym.cli.tables import ResultTable
 from kvgym.errors import ConfigError, shown, some
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 
@@ -98,6 +97,7 @@ def sweep(
     """
     from kvgym.experiments.describing import engine_line
     from kvgym.experiments.journal import has_runs
+    from kvgym.experiments.labels import shortener
     from kvgym.experiments.sweeping.plan import make_plan
     from kvgym.experiments.sweeping.sweep import plan_of
     from kvgym.experiments.sweeping.sweep import sweep as run_sweep
@@ -140,10 +140,9 @@ def sweep(
             result = run_sweep(plan, folder, resume=resume, jobs=jobs, ray=ray, progress=advance)
         if line := engine_line(*result.scenarios):
             console.print_line(line)
-        console.out.print(sweep_table(result))
-        for note in result.notes():
-            console.out.print(f"note: {note}", markup=False)
-        for error in result.errors()[:_SHOWN]:
+        console.print_table(sweep_table(result, files=f"{folder / 'summary.json'}"))
+        console.print_notes(result.notes(), result.policies)
+        for error in map(shortener(result.policies), result.errors()[:_SHOWN]):
             console.out.print(error, style="red", markup=False)
         with replacing(folder, options.trace):
             result.save(folder, command=command_line())
@@ -233,28 +232,35 @@ def _fixed(options: ScenarioOptions, swept: Collection[str]) -> dict[str, tuple[
     return found
 
 
-def sweep_table(result: SweepResult) -> Table:
-    """Return the table of the main metric: a row per point, a column per policy, means over seeds."""
-    metric = result.plan.metrics[0]
-    count = len(result.seeds)
-    table = console.make_table(
-        console.heading(metric), f"means over {count} seeds" if count > 1 else "one seed"
-    )
-    for name in result.fields:
-        table.add_column(escape(name), justify="right")
+def sweep_table(result: SweepResult, *, files: str = "") -> ResultTable:
+    """Return the table of the main metric: a row per point, a column per policy, means over seeds.
+
+    Marks that a policy has at all points are in its heading, others behind the numbers.
+    """
+    from kvgym.experiments.labels import short_labels
     from kvgym.policy import clairvoyant_labels
 
-    known = clairvoyant_labels(result.policies)
+    metric, count = result.plan.metrics[0], len(result.seeds)
+    left = len(result.points) - _SHOWN
+    caption = f"means over {count} seeds" if count > 1 else "one seed"
+    caption += f"; {left:,} more points in runs.csv" if left > 0 else ""
+    table = ResultTable(console.heading(metric), caption, files=files)
+    known, short = clairvoyant_labels(result.policies), short_labels(result.policies)
+    for name in result.fields:
+        table.column(name, rank=0)
+    columns = []
     for policy in result.policies:
-        table.add_column(escape(f"{policy}*" if policy in known else policy), justify="right")
-    for i, point in enumerate(result.points[:_SHOWN]):
-        means = [float(result.values(i, policy, metric).mean()) for policy in result.policies]
-        table.add_row(
-            *(escape(_text(value)) for value in point.values()), *(console.number(mean) for mean in means)
+        signs = [[mark.sign for mark in result.marks(i, policy)] for i in range(len(result.points))]
+        always = [sign for sign in signs[0] if all(sign in own for own in signs)]
+        table.column(f"{short[policy]}{'*' * (policy in known)}{''.join(always)}", rank=1)
+        others = ["".join(sign for sign in own if sign not in always) for own in signs]
+        widest = max(map(len, others))
+        means = [float(result.values(i, policy, metric).mean()) for i in range(len(result.points))]
+        columns.append(
+            [f"{console.number(mean)}{own:<{widest}}" for mean, own in zip(means, others, strict=True)]
         )
-    if len(result.points) > _SHOWN:
-        left = len(result.points) - _SHOWN
-        table.caption = f"{table.caption}; {left:,} more points in runs.csv"
+    for point, *cells in [*zip(result.points, *columns, strict=True)][:_SHOWN]:
+        table.row(*map(_text, point.values()), *cells)
     return table
 
 

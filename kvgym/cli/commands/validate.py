@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ScenarioOption, group, scenario_options
 from kvgym.cli.options.shared import one_policy, policies_option
 from kvgym.cli.progress import run_progress
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
+from kvgym.cli.tables import ResultTable
 from kvgym.errors import ConfigError
 from kvgym.experiments.scenario_options import SERVER_SCENARIO, ScenarioOptions
 
@@ -140,9 +140,9 @@ class Check:
         """Print tables and notes, and write the picture."""
         from kvgym.validation.results import save_picture
 
-        console.out.print(difference_table(self._replay))
+        console.print_table(difference_table(self._replay))
         if (table := drift_table(self._replay)) is not None:
-            console.out.print(table)
+            console.print_table(table)
         settings = {
             "scenario": self._scenario,
             **{name: getattr(self._options, name) for name in ("hardware", "engine", *SYSTEM)},
@@ -184,26 +184,26 @@ def setup_line(replay: Replay, scenario: str, policy: str, settings: Mapping[str
     return f"replayed on scenario {scenario}: {served}; to compare schedulers: {command}"
 
 
-def drift_table(replay: Replay) -> Table | None:
+def drift_table(replay: Replay) -> ResultTable | None:
     """Return the table of errors by quarter of a log, None for a short log."""
     from kvgym.validation.replay import QUARTERS
 
     drifts = replay.drifts()
     if not drifts:
         return None
-    table = console.make_table(
+    table = ResultTable(
         "error of the mean by quarter of the log",
         "drift: from the first to the last quarter the error changes by 1 % or more, and by more than chance",
     )
     for text in ("", *(f"{k} of {QUARTERS}" for k in range(1, QUARTERS + 1)), "drift"):
-        table.add_column(text, justify="right" if text else "left", no_wrap=True)
+        table.column(text, words=not text)
     for drift in drifts:
         errors = (console.percent(error.value) for error in drift.errors)
-        table.add_row(console.heading(drift.metric), *errors, "yes" if drift.is_clear else "no")
+        table.row(console.heading(drift.metric), *errors, "yes" if drift.is_clear else "no")
     return table
 
 
-def difference_table(replay: Replay, *, explained: bool = True) -> Table:
+def difference_table(replay: Replay, *, explained: bool = True) -> ResultTable:
     """Return the table of observed and simulated values and errors, for every statistic and total.
 
     Args:
@@ -213,17 +213,17 @@ def difference_table(replay: Replay, *, explained: bool = True) -> Table:
     from kvgym.experiments.comparison import label_of
     from kvgym.experiments.describing import titled
 
-    table = console.make_table(
+    table = ResultTable(
         titled(f"{label_of(replay.result.policy)} on {replay.setup}", replay.scenario),
         "error = simulated / observed - 1; intervals by bootstrap over blocks of consecutive requests"
         if explained
-        else None,
+        else "",
     )
     for text in ("", "", "observed", "simulated", "error", "95 % interval", "rank correlation"):
-        table.add_column(text, justify="right" if text else "left", no_wrap=True)
+        table.column(text, words=not text)
     last = ""
     for metric, statistic, observed, simulated, error in replay.differences():
-        table.add_row(
+        table.row(
             f"{metric} (s)" if metric != last else "",
             statistic,
             console.number(observed),
@@ -233,14 +233,14 @@ def difference_table(replay: Replay, *, explained: bool = True) -> Table:
             "" if metric == last else console.number(replay.rank_correlation(metric)),
         )
         last = metric
-    table.add_section()
+    table.section()
     for name, (observed, simulated) in replay.totals().items():
         figures = (
             console.number(observed),
             console.number(simulated),
             console.percent(simulated / observed - 1 if observed > 0 else math.nan),
         )
-        table.add_row(console.heading(name), "", *figures, "", "")
+        table.row(console.heading(name), "", *figures, "", "")
     return table
 
 
@@ -249,7 +249,7 @@ def print_fit(fit: OverheadFit) -> None:
     from kvgym.validation.overhead_fit import TOLERANCE
     from kvgym.validation.replay import mean_error
 
-    console.out.print(difference_table(fit.after, explained=False))
+    console.print_table(difference_table(fit.after, explained=False))
     console.out.print(
         f"fitted overhead: {fit.overhead.formula()}; mean size of the errors of token times and "
         f"latencies {mean_error(fit.before):.1%} before, {mean_error(fit.after):.1%} after ({fit.replays} replays)",

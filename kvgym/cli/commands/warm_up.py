@@ -32,7 +32,7 @@ def warm_up(
             advance(title)
     if costs:
         rows = {what: (f"{len(each)}", f"{sum(each):.1f}") for what, each in sorted(costs.items())}
-        console.out.print(console.mapping_table("compiled", rows, ("what", "functions", "CPU seconds")))
+        console.print_table(console.mapping_table("compiled", rows, ("what", "functions", "CPU seconds")))
     cpu = sum(map(sum, costs.values()))
     console.print_line(
         f"{len(missing)} compiled in {time.perf_counter() - start:.1f} s ({cpu:.1f} s of CPU), "

@@ -87,7 +87,7 @@ def workload(
         return
     console.print_line(describe_requests(made))
     for table in tables(found):
-        console.out.print(table)
+        console.print_table(table)
     for note in found["notes"]:
         console.print_line(f"note: {note}")
     if plot is not None:

@@ -28,13 +28,13 @@ from kvgym.experiments.capacity.verdict import BACKLOG, check_requests
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.journal import Play, kept_runs
 from kvgym.experiments.load.loads import Load
+from kvgym.experiments.marks import EXACT, mark_notes
 from kvgym.experiments.notes import merge_notes
 from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.runs import Player, Run
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.policy import Policy
 from kvgym.routing import Router
-from kvgym.runner import observes_exact_lengths
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_seeds
 
@@ -142,15 +142,22 @@ def find_capacity(
         pursue(quests, wanted, play, progress)
         whys = _explanations(quests, entries, wanted, play)
     capacities = tuple(
-        replace(
-            _capacity(entry, [q for q in quests if q.entry is entry], wanted, tolerance, why),
-            exact=observes_exact_lengths(entry.policy, table),
-        )
+        _capacity(entry, [q for q in quests if q.entry is entry], wanted, tolerance, why)
         for entry, why in zip(entries, whys, strict=True)
     )
     if tune_budgets:
         rates = _by_policy(capacities)
         left_out += tuple(ranking_notes(list(rates), best, rates, False, "capacity", training, load.replays))
+    held = {
+        entry.label: [edges]
+        for entry in entries
+        if (
+            edges := [
+                q.probes[low].played for q in quests if q.entry is entry and (low := q.search.bracket()[0])
+            ]
+        )
+    }
+    marked = mark_notes(held, {entry.label: entry.policy for entry in entries})
     return CapacityResult(
         scenario=load.scenario,
         targets=wanted,
@@ -159,7 +166,12 @@ def find_capacity(
         capacities=capacities,
         probes=tuple(probe for q in quests for _, probe in sorted(q.probes.items())),
         num_requests=tuple(sizes),
-        notes=(*load.notes, *merge_notes(notes, len(numbers)), *left_out),
+        notes=(
+            *load.notes,
+            *merge_notes(notes, len(numbers)),
+            *left_out,
+            *(note for note in marked if note[0] != EXACT.sign),
+        ),  # of EXACT is one in left_out
         replays=load.replays,
     )
 

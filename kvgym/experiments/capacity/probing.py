@@ -11,11 +11,12 @@ from kvgym.experiments.capacity.search import Search
 from kvgym.experiments.capacity.targets import Target
 from kvgym.experiments.capacity.verdict import Verdict, judge
 from kvgym.experiments.journal import Play
-from kvgym.experiments.marks import backlog_growth
+from kvgym.experiments.marks import backlog_growth, measure_marks
 from kvgym.experiments.runs import Played, Run
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics import metric_names
 from kvgym.routing import Router
+from kvgym.runner import SimulationResult
 
 Progress = Callable[[str], None]
 """Called with a line of text after each run."""
@@ -59,6 +60,11 @@ class Probe:
             "wall_time": self.played.record.wall_time,
             **{name: self.played.record.metrics[name] for name in metric_names()},
         }  # fmt: skip
+
+
+def probe_figures(result: SimulationResult) -> dict[str, float]:
+    """Return the figures of a verdict and of marks, for :attr:`kvgym.experiments.runs.Run.measure`."""
+    return {"queues": 0.0, **measure_marks(result), **backlog_growth(result)}
 
 
 @dataclass
@@ -132,7 +138,7 @@ def play_values(
         entry = quest.entry
         scenario, _ = quest.place(value)
         runs.append(
-            Run(scenario, entry.policy, quest.router(value), quest.seed, entry.label, measure=backlog_growth)
+            Run(scenario, entry.policy, quest.router(value), quest.seed, entry.label, measure=probe_figures)
         )
     for at, played in play(runs):
         quest, value = wanted[at]

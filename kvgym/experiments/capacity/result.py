@@ -14,7 +14,7 @@ from kvgym.experiments.capacity.entries import Entry
 from kvgym.experiments.capacity.probing import Probe
 from kvgym.experiments.capacity.targets import Target
 from kvgym.experiments.describing import describe_cluster, describe_hardware
-from kvgym.experiments.marks import EXACT, Mark
+from kvgym.experiments.marks import Mark, find_marks
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import CONFIDENCE, Estimate, mean_interval
@@ -36,8 +36,9 @@ class Capacity:
         limits: reasons of the failures at ``failed`` with the number of seeds, most frequent first.
         values: the metrics of the targets at ``held``, means over seeds; NaN if no rate passed.
         notes: remarks for readers, one sentence each.
+        marks: marks of the runs at ``held``; the notes of the result explain them.
         why: why targets are missed at ``failed`` on the first seed, and what to change, one sentence each.
-        exact: whether the policy observed the true output lengths as predictions.
+        clairvoyant: whether the policy is clairvoyant.
     """
 
     label: str
@@ -51,12 +52,8 @@ class Capacity:
     values: dict[str, float]
     notes: tuple[str, ...]
     why: tuple[str, ...] = ()
-    exact: bool = False
-
-    @property
-    def marks(self) -> tuple[Mark, ...]:
-        """Marks of the policy, see :mod:`kvgym.experiments.marks`; overload is what a search goes up to."""
-        return (EXACT,) if self.exact else ()
+    marks: tuple[Mark, ...] = ()
+    clairvoyant: bool = False
 
     @classmethod
     def of(
@@ -90,7 +87,14 @@ class Capacity:
             },
             notes=notes,
             why=why,
+            marks=find_marks([probe.played for probe in edges]),
+            clairvoyant=entry.policy.info.clairvoyant,
         )
+
+    @property
+    def signs(self) -> str:
+        """The signs behind the label: of the marks, and a star if the policy is clairvoyant."""
+        return "*" * self.clairvoyant + "".join(mark.sign for mark in self.marks)
 
     @property
     def on_every_seed(self) -> float:

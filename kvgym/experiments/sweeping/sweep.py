@@ -16,7 +16,7 @@ from kvgym.execution import make_executor
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.identity import run_keys, setting_key
 from kvgym.experiments.journal import FILE, Journal, has_runs, play_kept
-from kvgym.experiments.marks import mark_notes, measure_marks
+from kvgym.experiments.marks import Mark, find_marks, mark_notes, measure_marks
 from kvgym.experiments.notes import merge_point_notes
 from kvgym.experiments.result_files import run_context, write_json, write_table
 from kvgym.experiments.runs import Played, Player, Run
@@ -87,6 +87,11 @@ class SweepResult:
         """Return the mean of a metric over seeds, with its confidence interval; arguments as for :meth:`values`."""
         return mean_interval(self.values(point, policy, metric))
 
+    def marks(self, point: int, policy: str) -> tuple[Mark, ...]:
+        """Return the marks of a policy at a point; arguments as for :meth:`values`."""
+        place = self.policies.index(policy)
+        return find_marks([self.runs[point, place, k] for k in range(len(self.seeds))])
+
     def errors(self) -> list[str]:
         """Return a line for every policy and point that failed on a seed, with the error."""
         found = []
@@ -127,14 +132,20 @@ class SweepResult:
         ]
 
     def to_frame(self) -> Frame:
-        """Return one row per point, policy and seed: fields, error, all metrics."""
+        """Return one row per point, policy and seed: fields, error, marks of the policy at the point, all metrics."""
         order = sorted(self.runs)
+        marks = {
+            (i, j): " ".join(mark.name for mark in self.marks(i, policy))
+            for i in range(len(self.points))
+            for j, policy in enumerate(self.policies)
+        }
         swept = {name: [self.points[i][name] for i, _, _ in order] for name in self.fields}
         columns: dict[str, Any] = {
             **swept,
             "policy": [self.policies[j] for _, j, _ in order],
             "seed": [self.seeds[k] for _, _, k in order],
             "error": [self.runs[place].record.error for place in order],
+            "marks": [marks[i, j] for i, j, _ in order],
             "num_requests": [self.runs[place].num_requests for place in order],
         }
         for name in metric_names():
@@ -157,6 +168,7 @@ class SweepResult:
             {
                 **point,
                 "policy": policy,
+                "marks": [mark.name for mark in self.marks(i, policy)],
                 **{name: vars(self.estimate(i, policy, name)) for name in self.plan.metrics},
             }
             for i, point in enumerate(self.points)

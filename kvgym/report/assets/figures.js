@@ -26,7 +26,7 @@ const figures = (() => {
   }
   function place(panel, x, y) {
     const [left, top, right, bottom] = panel.box;
-    const inside = (axis, value) => Math.max(-9, Math.min(9, share(axis, value ?? axis.low))); // 0 on a log axis
+    const inside = (axis, value) => Math.max(-99, Math.min(99, share(axis, value ?? axis.low))); // 0 on a log axis
     return [left + inside(panel.x, x) * (right - left), bottom - inside(panel.y, y) * (bottom - top)].map(at);
   }
 
@@ -311,17 +311,21 @@ const figures = (() => {
     mark(mark(svg, "clipPath", { id }), "rect", area);
     mark(svg, "rect", { ...area, fill: "none", class: "panel" });
     const stretched = { preserveAspectRatio: "none", "image-rendering": "pixelated" };
-    if (panel.image) mark(svg, "image", { href: panel.image, ...area, ...stretched });
+    const clipped = { "clip-path": `url(#${id})` };
+    if (panel.image) {
+      const { x } = panel, [low, high] = x.whole ?? [x.low, x.high], unit = (right - left) / (x.high - x.low);
+      const span = { x: at(left + (low - x.low) * unit), width: at((high - low) * unit) };
+      mark(svg, "image", { href: panel.image, ...area, ...span, ...stretched, ...clipped });
+    }
     if (panel.z && !panel.series.length) { // a scale
       for (let k = 0; k < 64; k += 1) {
         mark(svg, "path", { d: box(left + ((right - left) * k) / 64, top, right, bottom), fill: colour(data.ramp, k / 63) });
       }
     }
-    const clipped = { "clip-path": `url(#${id})` };
     for (const series of panel.series) {
       const none = series.policy === null, own = none ? { ...data.styles[0], dashes: "" } : data.styles[series.policy];
       const group = mark(svg, "g", series.kind === "bars" ? {} : clipped);
-      if (!none) group.setAttribute("class", `p${series.policy}`);
+      if (!none) group.setAttribute("class", series.also ? `j${[series.policy, ...series.also].join("-")}` : `p${series.policy}`);
       draw[series.kind](group, panel, series, { ...own, color: series.color ?? own.color }, data);
     }
     for (const [axis, value, text] of panel.rules) {
@@ -333,11 +337,21 @@ const figures = (() => {
     }
   }
 
-  // Draw a chart into an element; its panels get their boxes: left, top, right, bottom.
+  // Draw a chart into an element; its panels get their boxes: left, top, right, bottom. An axis with a part to start with
+  // shows that part.
   function show(parent, name, data) {
-    const chart = data.charts[name], height = arrange(chart);
-    const svg = mark(parent, "svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": chart.label,
-      "font-family": "sans-serif", "font-size": SIZE, fill: INK });
+    const chart = data.charts[name];
+    const svg = mark(parent, "svg", { role: "img", "aria-label": chart.label, "font-family": "sans-serif",
+      "font-size": SIZE, fill: INK });
+    chart.panels.forEach(({ x }) => { if (x.start) [x.whole, [x.low, x.high]] = [[x.low, x.high], x.start]; });
+    return redraw(svg, name, data);
+  }
+
+  // Draw a chart again after its axes have changed.
+  function redraw(svg, name, data) {
+    const chart = data.charts[name];
+    while (svg.lastChild) svg.lastChild.remove();
+    svg.setAttribute("viewBox", `0 0 ${WIDTH} ${arrange(chart)}`);
     chart.panels.forEach((panel, k) => {
       frame(svg, panel, chart.panels.length > 1 && !panel.legend.length);
       fill(svg, panel, `${name}-${k}`, data);
@@ -350,10 +364,16 @@ const figures = (() => {
     const [copy, shown] = [svg.cloneNode(true), new Set()];
     copy.querySelectorAll(".hover").forEach((element) => element.remove());
     data.policies.forEach((_, i) => copy.querySelectorAll(`.p${i}`).forEach((e) => (isShown(i) ? shown.add(i) : e.remove())));
+    const joint = new Map();
+    copy.querySelectorAll("[class^=j]").forEach((e) => {
+      const own = e.getAttribute("class").slice(1).split("-").map(Number);
+      if (!own.some(isShown)) e.remove();
+      else joint.set(shown.add(own[0]) && own[0], own.map((i) => data.policies[i]).join(", "));
+    });
     const { panels } = data.charts[name], kinds = panels.flatMap((panel) => panel.series);
     const marked = data.marked || kinds.some((series) => series.kind === "points" && series.size !== 0);
     const lines = panels.some((panel) => panel.bars) ? [] : [...shown].sort((a, b) => a - b);
-    const styles = lines.map((i) => ({ name: data.policies[i], line: true, ...data.styles[i] }));
+    const styles = lines.map((i) => ({ name: joint.get(i) ?? data.policies[i], line: true, ...data.styles[i] }));
     if (!marked) styles.forEach((style) => { style.marker = ""; });
     const entries = flow(styles, WIDTH), room = entries.length ? LINE * (entries.at(-1).row + 1) + 6 : 0;
     legend(copy, entries, 2, 2 - room);
@@ -367,5 +387,5 @@ const figures = (() => {
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   }
 
-  return { across, mark, place, save, share, show };
+  return { across, mark, place, redraw, save, share, show };
 })();

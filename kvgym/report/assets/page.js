@@ -1,7 +1,7 @@
 // Draws the figures of a report, with values under the pointer, the finger or the arrow keys. Selection and colours need
 // no script, see page.css.
 (() => {
-  const { across, mark, place, save, share, show: draw } = figures;
+  const { across, mark, place, redraw, save, share, show: draw } = figures;
   const data = JSON.parse(document.getElementById("page-data").textContent);
   const boxes = data.policies.map((_, i) => document.getElementById(`show-${i}`));
   const REACH = 14; // distance from its axes at which a panel still responds, in units of the picture
@@ -36,7 +36,8 @@
     return ` (95 % interval ${number(low)} – ${written(quantity, high)})`;
   }
 
-  const isShown = (series) => series.policy === null || !boxes[series.policy] || boxes[series.policy].checked;
+  const isShown = (series) => series.policy === null ||
+    [series.policy, ...(series.also ?? [])].some((i) => !boxes[i] || boxes[i].checked);
   const shownIn = (panel) => panel.series.filter((series) => !series.quiet && isShown(series));
 
   // Index of the step that is valid at x, -1 before the first.
@@ -236,6 +237,64 @@
     return null;
   }
 
+  // Zoom: pictures with the same whole axis share the part that they show.
+  const pictures = []; // { svg, name, panels }
+  const zoomed = (panels) => panels.find((panel) => panel.x.whole)?.x;
+  function zoom(panels, low, high) {
+    const [first, last] = zoomed(panels).whole, least = (last - first) * 1e-4;
+    const ends = high - low > least ? [Math.max(low, first), Math.min(high, last)] : [first, last];
+    hide();
+    for (const one of pictures) {
+      const axes = one.panels.map(({ x }) => x).filter(({ whole }) => whole && whole[0] === first && whole[1] === last);
+      axes.forEach((x) => { [x.low, x.high] = ends; });
+      if (axes.length) redraw(one.svg, one.name, data);
+    }
+  }
+  function reset(panels) { // to the whole axis, and from there to what was shown at first
+    const { low, high, whole, start } = zoomed(panels);
+    zoom(panels, ...(low === whole[0] && high === whole[1] ? start : whole));
+  }
+  function timeAt(svg, panel, event) {
+    const frame = svg.getBoundingClientRect(), [left, , right] = panel.box;
+    const x = ((event.clientX - frame.left) * svg.viewBox.baseVal.width) / frame.width;
+    return across(panel.x, Math.min(1, Math.max(0, (x - left) / (right - left))));
+  }
+  function addZoom(svg, panels) {
+    const panel = panels.find(({ x }) => x.whole);
+    let from = null; // where the pointer went down: { x, time }
+    const ended = () => { from = null; };
+    svg.addEventListener("pointerdown", (event) => {
+      if (event.pointerType === "touch" || event.button) return;
+      from = { x: event.clientX, time: timeAt(svg, panel, event) };
+      svg.setPointerCapture(event.pointerId);
+    });
+    svg.addEventListener("pointermove", (event) => {
+      if (!from || Math.abs(event.clientX - from.x) < 5) return;
+      hide();
+      svg.querySelectorAll(".chosen").forEach((element) => element.remove());
+      const ends = [from.time, timeAt(svg, panel, event)].sort((a, b) => a - b);
+      for (const { x, box: [, top, , bottom], ...rest } of panels.filter((one) => one.x.whole)) {
+        const [left, right] = ends.map((time) => place({ x, box: panels[0].box, ...rest }, time, null)[0]);
+        mark(svg, "rect", { class: "chosen", x: left, y: top, width: right - left, height: bottom - top });
+      }
+    });
+    svg.addEventListener("pointerup", (event) => {
+      if (from && Math.abs(event.clientX - from.x) >= 5) {
+        zoom(panels, ...[from.time, timeAt(svg, panel, event)].sort((a, b) => a - b));
+      }
+      ended();
+    });
+    svg.addEventListener("pointercancel", ended);
+    svg.addEventListener("dblclick", () => reset(panels));
+    svg.addEventListener("keydown", (event) => {
+      const { low, high } = panel.x, half = (high - low) / 2;
+      const middle = current && current.svg === svg ? current.x : low + half;
+      if (event.key === "+") zoom(panels, middle - half / 2, middle + half / 2);
+      if (event.key === "-") zoom(panels, middle - 2 * half, middle + 2 * half);
+      if (event.key === "0") reset(panels);
+    });
+  }
+
   const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
   function fromKey(svg, panels, event) {
     if (event.key === "Escape") hide();
@@ -265,6 +324,8 @@
     svg.addEventListener("pointermove", (event) => fromPointer(svg, panels, event));
     svg.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && hide());
     svg.addEventListener("keydown", (event) => fromKey(svg, panels, event));
+    pictures.push({ svg, name, panels });
+    if (zoomed(panels)) addZoom(svg, panels);
     svg.addEventListener("blur", () => current && current.svg === svg && hide());
   }
   document.addEventListener("pointerdown", (event) => {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from kvgym.experiments.capacity.result import Capacity, CapacityResult
@@ -9,7 +10,9 @@ from kvgym.experiments.describing import hardware_rows, memory_rows, rule_rows
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics import metric_info
 from kvgym.report import content
+from kvgym.report.alike import hidden_curves
 from kvgym.report.capacity.plots import metric_curve, shown_metrics
+from kvgym.report.chart import Chart
 from kvgym.report.names import metric_name, title
 from kvgym.report.numbers import figures, interval
 from kvgym.report.page import Page
@@ -22,10 +25,12 @@ def render_capacity(result: CapacityResult, *, command: str = "") -> str:
     seeds = "mean over seeds" if len(result.seeds) > 1 else "one seed"
     dots = ", with its 95 % interval" if len(result.seeds) > 1 else ""
     own = " Dashed upright: the rate of the trace." if result.own_rate is not None else ""
+    charts = [metric_curve(result, metric) for metric in shown_metrics(result)]
     page.add(
         "rates",
-        ((metric_curve(result, metric), None) for metric in shown_metrics(result)),
-        f"Metrics against the arrival rate, {seeds}. Dots: the capacity{dots}. Dashed: the target.{own}",
+        [(chart, None) for chart in charts],
+        f"Metrics against the arrival rate, {seeds}. Dots: the capacity{dots}. Dashed: the target.{own}"
+        + _hidden(charts),
         title="Latency by arrival rate",
         legend=page.policies,
         wide=True,
@@ -44,6 +49,17 @@ def render_capacity(result: CapacityResult, *, command: str = "") -> str:
         configuration=content.as_yaml([("Scenario", result.scenario.model_dump(mode="json"))], command),
         command=command,
     )
+
+
+def _hidden(charts: Iterable[Chart]) -> str:
+    """Return sentences that say which curves lie under others, "" if all are visible."""
+    found = [
+        f" {panel.y.quantity.label}: the curve of {own} lies under that of {other}."
+        for chart in charts
+        for panel in chart.panels
+        for own, other in hidden_curves(panel)
+    ]
+    return "".join(found)
 
 
 def lead(result: CapacityResult) -> str:
@@ -97,7 +113,7 @@ def _row(result: CapacityResult, c: Capacity) -> dict[str, Any]:
     plain += [figures(c.values[t.metric]) for t in result.targets]
     return {
         "policy": c.label,
-        "marks": [f"{mark.sign} {mark.words}" for mark in c.marks],
+        "marks": ["clairvoyant"] * c.clairvoyant + [f"{mark.sign} {mark.words}" for mark in c.marks],
         "cells": cells + [{"text": text, "interval": "", "best": False} for text in plain],
     }
 

@@ -214,7 +214,7 @@ def _add_fronts(page: Page, runs: SweepRuns) -> list[dict[str, Any]]:
         rows = [
             {
                 "policy": policy,
-                "star": runs.star(policy),
+                "marks": runs.marks(policy, point),
                 "point": [written(v) for v in point],
                 "cells": [_cell(runs, policy, point, m) for m in (x, y)],
             }
@@ -264,7 +264,7 @@ def _rows(runs: SweepRuns, metrics: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {
             "policy": policy,
-            "star": runs.star(policy),
+            "marks": runs.marks(policy, point),
             "point": [written(v) for v in point],
             "seeds": len(runs.seeds_of(policy, point)),
             "cells": [_cell(runs, policy, point, m) for m in metrics],

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
+from kvgym.experiments.marks import MARKS
 from kvgym.experiments.statistics import Estimate, mean_interval
 from kvgym.policy import clairvoyant_labels
 from kvgym.report.chart import Quantity
@@ -195,11 +196,18 @@ class SweepRuns:
         """Return a point as text."""
         return ", ".join(map(SweptField.label, self.fields, point))
 
+    def marks(self, policy: str, point: Point) -> tuple[str, ...]:
+        """Return what a reader must know of a policy at a point, in a word or two each."""
+        rows = self._rows.get((policy, point), {})
+        names = next((row.get("marks") or "" for row in rows.values()), "")
+        known = ("clairvoyant",) if policy in self.clairvoyant else ()
+        return (*known, *(f"{mark.sign} {mark.words}" for mark in MARKS if mark.name in names.split()))
+
     def remark(self, policy: str, point: Point) -> str:
         """Return a point as text, with the number of seeds of a policy."""
         count = len(self.seeds_of(policy, point))
         seeds = "failed" if self.failed(policy, point) else f"{count} seed{'s' if count > 1 else ''}"
-        return f"{self.label(point)}; {seeds}"
+        return "; ".join((self.label(point), seeds, *self.marks(policy, point)))
 
     def failures(self) -> list[dict[str, Any]]:
         """Return a row for each point at which a policy failed: policy, point, seeds, total, and first message."""

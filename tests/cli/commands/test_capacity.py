@@ -38,6 +38,20 @@ def test_capacity(kvgym, tmp_path):
     assert command.startswith("kvgym capacity --slo")
 
 
+def test_marks_are_in_table_files_and_report(kvgym, tmp_path):
+    code, out, err = kvgym(
+        "capacity", *SMALL[:4], "-p", "fcfs,mc_sf,clairvoyant", "--tolerance", 0.5, "-o", "x"
+    )
+    assert code == 0, err
+    assert "mc_sf†" in out
+    assert "note: † The predictions are exact: mc_sf observed" in out
+    found = json.loads((tmp_path / "x" / "capacity.json").read_text())["capacities"]
+    assert [c["marks"] for c in found] == [[], ["exact_lengths"], []]
+    report = (tmp_path / "x" / "report.html").read_text()
+    assert report.count('<span class="mark">† exact lengths</span>') == 1
+    assert report.count('<span class="mark">clairvoyant</span>') == 1
+
+
 def test_jobs_change_nothing(kvgym, tmp_path):
     for jobs in (1, 2):
         kvgym("capacity", "--slo", TARGETS, *SMALL, "--jobs", jobs, "--no-report", "-o", f"jobs{jobs}")
@@ -78,8 +92,8 @@ def test_limits_show_the_number_of_seeds(seeds):
     from kvgym.cli.commands.capacity import _limit, _table
 
     capacity = SimpleNamespace(
-        limits=(("tbt_p99<0.2", 1), ("backlog", seeds)), held=(2.0,) * seeds, label="fcfs", workers=None, marks=(),
-        estimate=mean_interval([2.0] * seeds), on_every_seed=2.0, values={},
+        limits=(("tbt_p99<0.2", 1), ("backlog", seeds)), held=(2.0,) * seeds, label="fcfs", workers=None,
+        estimate=mean_interval([2.0] * seeds), on_every_seed=2.0, values={}, signs="",
     )  # fmt: skip
     result = SimpleNamespace(
         capacities=(capacity,), seeds=tuple(range(seeds)), targets=(), tolerance=0.1, heading="x",

@@ -123,3 +123,23 @@ def test_options_of_the_scenario_hold_at_every_point(kvgym, tmp_path):
         assert scenario["workload"]["lengths"]["path"] == "log.csv"
     code, _, err = kvgym("sweep", "rate=1,2", "--rate", 3, "-o", "y")
     assert (code, err) == (2, "error: rate is swept, and set by --rate; remove one of the two\n")
+
+
+def test_marks_are_in_table_files_and_report(kvgym, tmp_path):
+    """At the low rate nothing is overloaded; both policies observe exact lengths at every point, or at none."""
+    given = ("sweep", "rate=2,60", "num_requests=150", "-p", "fcfs,mc_sf", "--seeds", 1, "--no-progress")
+    code, out, err = kvgym(*given, "-o", "x")
+    assert code == 0, err
+    table = out[: out.index("one seed")]
+    assert "mc_sf†" in table
+    low, high = (line for line in table.splitlines() if line.split()[:1] in (["2"], ["60"]))
+    assert "‡" not in low
+    assert high.count("‡") == 2
+    rows = (tmp_path / "x" / "runs.csv").read_text().splitlines()
+    marks = [row.split(",")[rows[0].split(",").index("marks")] for row in rows[1:]]
+    assert marks == ["", "exact_lengths", "overloaded", "exact_lengths overloaded"]
+    points = json.loads((tmp_path / "x" / "summary.json").read_text())["points"]
+    assert [point["marks"] for point in points] == [mark.split() for mark in marks]
+    report = (tmp_path / "x" / "report.html").read_text()
+    assert report.count('<span class="mark">‡ overloaded</span>') >= 2
+    assert report.count('<span class="mark">† exact lengths</span>') >= 2

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.options.shared import JobsOption, ProgressOption, split_names
 from kvgym.cli.progress import progress_bar
+from kvgym.cli.tables import ResultTable
 from kvgym.errors import ConfigError
 from kvgym.utils.files import plain_name
 
@@ -92,7 +91,7 @@ def benchmark(
         found.save(path)
         results.append((found, path))
     if results:
-        console.out.print(_scores([found for found, _ in results]))
+        console.print_table(_scores([found for found, _ in results], files=f"{folder}"))
     for found, path in results:
         scores = ", ".join(f"{task} {each.mean():.2f}" for task, each in found.scores().items())
         console.print_line(f"{found.name}: {scores}")
@@ -106,20 +105,22 @@ def benchmark(
         console.print_line(f"table: {table / 'leaderboard.md'}")
 
 
-def _scores(results: Sequence[BenchmarkResult]) -> Table:
+def _scores(results: Sequence[BenchmarkResult], *, files: str) -> ResultTable:
     """Return the table of scores."""
     import numpy as np
 
     from kvgym.benchmark.scoring import interval_of
+    from kvgym.experiments.labels import short_labels
 
-    table = Table()
+    table = ResultTable(files=files)
     for head in ("entry", "score", "95 % interval", "tasks", "failed tasks", "seconds"):
-        table.add_column(head, justify="left" if head == "entry" else "right")
+        table.column(head, words=head == "entry")
+    short = short_labels(found.name for found in results)
     for found in results:
         scores = found.scores()
         estimate = interval_of(scores, np.random.default_rng(0))
-        table.add_row(
-            f"{escape(found.name)}{' †' if found.clairvoyant else ''}", f"{estimate.value:.3f}",
+        table.row(
+            f"{short[found.name]}{' †' if found.clairvoyant else ''}", f"{estimate.value:.3f}",
             f"{estimate.low:.3f} – {estimate.high:.3f}", str(len(scores)), str(len(found.errors)),
             f"{found.seconds:.1f}",
         )  # fmt: skip

@@ -38,7 +38,7 @@ def curve(
         for label, value in found.get("baselines", {}).items():
             rows[f"{folder}: {label}"] = ("", "", "", "", console.number(value), "", "", "")
     headings = ("run", "training", "seed", "length", "first", "last", "minimum", "maximum", "metric")
-    console.out.print(console.mapping_table("", rows, headings))
+    console.print_table(console.mapping_table("", rows, headings))
     out.parent.mkdir(parents=True, exist_ok=True)
     draw_curves(curves, out)
     console.print_line(f"picture: {out}")

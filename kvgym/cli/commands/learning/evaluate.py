@@ -119,7 +119,8 @@ def evaluate(
         comparison.save(folder, command=command_line())
     label = label_of(loaded)
     for name in columns:
-        console.out.print(console.agent_table(comparison, label, name))
+        files = f"{folder / 'summary.json'}"
+        console.print_table(console.agent_table(comparison, label, name, files=files))
     console.print_remarks(comparison)
     console.print_line(f"results: {folder}")
     if label in comparison.errors():

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ALL, ScenarioOption, scenario_options
@@ -27,6 +26,7 @@ from kvgym.cli.result_folder import (
     make_folder,
     replacing,
 )
+from kvgym.cli.tables import ResultTable
 from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.files import plain_name
@@ -173,7 +173,7 @@ def tune(
             result.save(place, command=command_line())
         title = titled(f"{result.policy} on {chosen.heading}", chosen)
         console.print_line(title, style="italic")
-        console.out.print(tuning_table(result))
+        console.print_table(tuning_table(result, files=f"{place / 'trials.csv'}"))
         console.print_line(_caption(result), style="dim italic")
         for note in result.notes:
             console.out.print(f"note: {note}", markup=False)
@@ -183,29 +183,29 @@ def tune(
         raise typer.Exit(1)
 
 
-def tuning_table(result: TuningResult) -> Table:
+def tuning_table(result: TuningResult, *, files: str = "") -> ResultTable:
     """Return the table of the best trials and the default: mean, interval, ratio to the default."""
     many = len(result.seeds) > 1
-    table = console.make_table()
-    table.add_column("configuration")
-    table.add_column(console.heading(result.metric), justify="right")
+    table = ResultTable(files=files)
+    table.column("configuration", words=True)
+    table.column(console.heading(result.metric), rank=1)
     if many:
-        table.add_column("95 % interval", justify="right", style="dim", no_wrap=True)
-    table.add_column("×", justify="right")
+        table.column("95 % interval", rank=3, style="dim")
+    table.column("×", rank=2)
     others = list(result.best.others)
     for name in others:
-        table.add_column(console.heading(name), justify="right")
+        table.column(console.heading(name), rank=2)
     shown = result.ranking()[:_SHOWN]
     if result.default not in shown:
         shown.append(result.default)
     for trial in shown:
-        name = f"{escape(trial.spec)} [dim](default)[/]" if trial is result.default else escape(trial.spec)
+        label = trial.spec.replace(",", ", ") + " (default)" * (trial is result.default)
         if trial.error:
-            table.add_row(name, "[red]failed[/]", *([""] * (1 + many)), *_others(trial, others))
+            table.row(label, Text("failed", "red"), *([""] * (1 + many)), *_others(trial, others))
             continue
         estimate = result.estimate(trial)
-        table.add_row(
-            name,
+        table.row(
+            label,
             console.number(estimate.value),
             *([console.interval(estimate)] if many else []),
             console.number(result.ratio(trial).value),
