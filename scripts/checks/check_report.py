@@ -4,8 +4,8 @@ python scripts/checks/check_report.py results/report.html            # exit stat
 python scripts/checks/check_report.py report.html --screenshots shots  # also write pictures of all sizes and colours
 
 Checks at desktop and phone width, light and dark: no console output, nothing fetched, no page wider than the screen, no
-text of a figure cut off or overlapping another, values by pointer, touch and keys, selection of policies, and the
-colour switch. Needs Chromium or Chrome (Debian: apt-get install chromium).
+text of a figure cut off or overlapping another, values by pointer, touch and keys, zooming by dragging, selection of
+policies, and the colour switch. Needs Chromium or Chrome (Debian: apt-get install chromium).
 """
 
 from __future__ import annotations
@@ -66,9 +66,13 @@ FAULTS = """(() => {
 PLACES = """(() => {
   const data = JSON.parse(document.getElementById("page-data").textContent);
   return Object.entries(data.charts).flatMap(([name, { panels }]) => panels.flatMap((panel, k) => {
-    const series = panel.series.find((s) => !s.quiet && s.x.some((x, i) => x !== null && s.y[i] !== null));
+    if (panel.x.start) [panel.x.low, panel.x.high] = panel.x.start;
+    const seen = (s, x, i) => x !== null && s.y[i] !== null && (s.kind !== "points" || !panel.x.start ||
+      (x > panel.x.low && x < panel.x.high));
+    const series = panel.series.find((s) => !s.quiet && s.x.some((x, i) => seen(s, x, i)));
     if (!series) return [];
-    const i = series.x.findIndex((x, i) => x !== null && series.y[i] !== null);
+    const last = series.x.findLastIndex((x) => x <= panel.x.low + 0.97 * (panel.x.high - panel.x.low));
+    const i = series.kind === "steps" ? Math.max(0, last) : series.x.findIndex((x, i) => seen(series, x, i));
     const share = (axis, value) => axis.log ? Math.log(value / axis.low) / Math.log(axis.high / axis.low)
       : (value - axis.low) / (axis.high - axis.low);
     const area = document.querySelectorAll(`[data-chart="${name}"] .panel`)[k].getBBox();
@@ -257,6 +261,39 @@ def check_values(browser: Chromium, phone: bool) -> list[str]:
     return faults
 
 
+TIMES = "[...document.querySelectorAll('[data-chart=\"queue\"] text')].map((e) => e.textContent).join(' ')"
+
+
+def check_zoom(browser: Chromium) -> list[str]:
+    """Drag over a plot over time, and double-click it: its part is shown, then the whole, then the start again."""
+    if not browser.value("!!document.querySelector('[data-chart=\"queue\"]')"):
+        return []
+    left, y, width = browser.value(
+        "(() => { const e = document.querySelector('[data-chart=\"queue\"] .panel');"
+        "e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect();"
+        "return [b.left, b.top + b.height / 2, b.width]; })()"
+    )
+    start = browser.value(TIMES)
+
+    def mouse(kind: str, share: float, count: int = 1) -> None:
+        place = {"x": left + share * width, "y": y, "button": "left", "buttons": 1, "clickCount": count}
+        browser.call("Input.dispatchMouseEvent", type=kind, **place)
+
+    for kind, share in (("mousePressed", 0.4), ("mouseMoved", 0.5), ("mouseReleased", 0.5)):
+        mouse(kind, share)
+    part = browser.value(TIMES)
+    shown = []
+    for _ in range(2):
+        for count in (1, 2):
+            mouse("mousePressed", 0.2, count)
+            mouse("mouseReleased", 0.2, count)
+        shown.append(browser.value(TIMES))
+    faults = [] if part != start else ["dragging over a plot over time does not enlarge it"]
+    if shown[0] == part or shown[1] != start:
+        faults.append("a double click does not lead back")
+    return faults
+
+
 def check_choice(browser: Chromium) -> list[str]:
     """Hide a policy, check that it is gone, and show it again by its name in a legend or table."""
     if not browser.value("!!document.getElementById('show-0')"):
@@ -309,7 +346,7 @@ def check(
         if screenshots is not None:
             screenshots.mkdir(parents=True, exist_ok=True)
             browser.picture(screenshots / f"{path.stem}-{size}-{scheme}.png", whole=True)
-        found += check_values(browser, phone) + messages(browser)
+        found += check_values(browser, phone) + ([] if phone else check_zoom(browser)) + messages(browser)
         yield from (f"{path.name}, {size}, {scheme}: {fault}" for fault in found)
 
 

@@ -262,8 +262,10 @@
   function addZoom(svg, panels) {
     const panel = panels.find(({ x }) => x.whole);
     let from = null; // where the pointer went down: { x, time }
+    let [taps, last] = [0, 0]; // of a double click, both must be here
     const ended = () => { from = null; };
     svg.addEventListener("pointerdown", (event) => {
+      [taps, last] = [event.timeStamp - last < 700 ? taps + 1 : 1, event.timeStamp];
       if (event.pointerType === "touch" || event.button) return;
       from = { x: event.clientX, time: timeAt(svg, panel, event) };
       svg.setPointerCapture(event.pointerId);
@@ -285,7 +287,7 @@
       ended();
     });
     svg.addEventListener("pointercancel", ended);
-    svg.addEventListener("dblclick", () => reset(panels));
+    svg.addEventListener("dblclick", () => taps > 1 && reset(panels));
     svg.addEventListener("keydown", (event) => {
       const { low, high } = panel.x, half = (high - low) / 2;
       const middle = current && current.svg === svg ? current.x : low + half;

@@ -53,12 +53,14 @@ def render_capacity(result: CapacityResult, *, command: str = "") -> str:
 
 def _hidden(charts: Iterable[Chart]) -> str:
     """Return sentences that say which curves lie under others, "" if all are visible."""
-    found = [
-        f" {panel.y.quantity.label}: the curve of {own} lies under that of {other}."
-        for chart in charts
-        for panel in chart.panels
-        for own, other in hidden_curves(panel)
-    ]
+    found = []
+    for panel in (panel for chart in charts for panel in chart.panels):
+        over: dict[str, list[str]] = {}
+        for own, other in hidden_curves(panel):
+            over.setdefault(other, []).append(own)
+        for other, own in over.items():
+            curves = f"curve{'s' * (len(own) > 1)} of {', '.join(own)} lie{'s' * (len(own) == 1)}"
+            found.append(f" {panel.y.quantity.label}: the {curves} under that of {other}.")
     return "".join(found)
 
 
