@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from kvgym.simulator.view import ClusterView, SystemView
     from kvgym.theory.hindsight import bound
     from kvgym.window import Window
-    from kvgym.workloads import RequestTable, make_workload, read_trace
+    from kvgym.workloads import RequestTable, make_workload, read_trace, register_trace_format
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -84,7 +84,7 @@ else:
             "simulator.view": "ClusterView SystemView",
             "theory.hindsight": "bound",
             "window": "Window",
-            "workloads": "RequestTable make_workload read_trace",
+            "workloads": "RequestTable make_workload read_trace register_trace_format",
         },
         "agents batch_time contract envs errors experiments export kernels "
         "metrics policy report routing theory validation workloads",
@@ -143,6 +143,7 @@ __all__ = [
     "register_metric",
     "register_policy",
     "register_router",
+    "register_trace_format",
     "report",
     "routing",
     "simulate",

@@ -27,7 +27,7 @@ from kvgym.utils.arguments import check_fields, explained
 from kvgym.utils.checks import check_name
 from kvgym.utils.factory import Configurable, Factory
 from kvgym.utils.hyperparameters import policy_defaults
-from kvgym.utils.registry import load_plugins
+from kvgym.utils.registry import import_package, load_plugins
 from kvgym.workloads.classes import ClassStatistics
 
 __all__ = [
@@ -318,7 +318,7 @@ def fraction_of(capacity: int, fraction: float) -> int:
 
 
 def _load_policies() -> None:
-    __import__("kvgym.baselines")  # first, so that no plugin can take the name of a built-in policy
+    import_package("kvgym.baselines")  # first, so that no plugin can take the name of a built-in policy
     load_plugins("kvgym.policies", "policies")
 
 

@@ -18,7 +18,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -34,6 +33,7 @@ from kvgym.simulator.view import ClusterView, simulation_of
 from kvgym.utils.arguments import check_fields, explained
 from kvgym.utils.checks import check_name
 from kvgym.utils.factory import Configurable, Factory
+from kvgym.utils.registry import import_package
 
 __all__ = [
     "DEFAULT_ROUTER",
@@ -187,7 +187,7 @@ _FACTORY: Factory[Router] = Factory(
     Router,
     RouterInfo,
     "a name, with hyperparameters as in 'weighted:work=1.5', or a Router",
-    partial(import_module, "kvgym.baselines"),
+    partial(import_package, "kvgym.baselines"),
 )
 
 ROUTERS = _FACTORY.registry

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from kvgym.cli import console
 from kvgym.errors import LIMIT, KVGymError, cut
+from kvgym.utils.registry import import_mistake
 from kvgym.version import __version__
 
 WRONG, BUG = 2, 70
@@ -52,6 +53,8 @@ def end_with(error: BaseException) -> int:
         return _report(
             f"{error.filename or 'the results'} cannot be written: {error.strerror or error}", _trace(error)
         )
+    if mistake := import_mistake(error, "kvgym.baselines"):  # imported by another module first
+        return _report(mistake, _trace(error))
     kind = type(error).__name__
     message = " ".join(str(error).split())
     short = message if len(message) <= 120 else f"{message[:119]}…"

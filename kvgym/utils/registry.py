@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import re
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from kvgym.errors import ConfigError, UnknownNameError, shown
+from kvgym.errors import ConfigError, KVGymError, NumbaVersionError, UnknownNameError, shown
 from kvgym.utils.checks import check_name
 from kvgym.utils.user_code import calling
 
@@ -161,6 +163,38 @@ class Sources(Generic[T]):
             if made is not None:
                 return made
         return None
+
+
+def import_package(package: str) -> None:
+    """Import a package of kvgym whose modules register.
+
+    Raises:
+        ConfigError: a module of it is wrong; the message names its file and line.
+    """
+    try:
+        importlib.import_module(package)
+    except Exception as error:
+        mistake = import_mistake(error, package)
+        if not mistake:
+            raise
+        raise ConfigError(mistake, "".join(traceback.format_exception(error))) from error
+
+
+def import_mistake(error: BaseException, package: str) -> str:
+    """Return file, line and text of an error while modules of a package were imported, "" if it has another origin."""
+    found = importlib.util.find_spec(package)
+    folder = next(iter(found.submodule_search_locations or ()), "") if found is not None else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [(f.filename, f.lineno) for f in frames if folder and f.filename.startswith(folder + os.sep)]
+    importing = any(f.name == "<module>" and f.filename.startswith(folder + os.sep) for f in frames)
+    if not importing or isinstance(error, NumbaVersionError | MemoryError):
+        return ""
+    if isinstance(error, SyntaxError) and str(error.filename).startswith(folder + os.sep):
+        places.append((str(error.filename), error.lineno))
+    file, line = places[-1]
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    kind = "" if isinstance(error, KVGymError) else f"{type(error).__name__}: "
+    return f"{os.path.relpath(file, os.path.dirname(folder))}, line {line}: {kind}{' '.join(text.split())}"
 
 
 def load_plugins(group: str, what: str) -> None:

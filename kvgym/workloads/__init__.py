@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from kvgym.workloads.spec import RequestClass, WorkloadSpec
     from kvgym.workloads.summary import summarise
     from kvgym.workloads.table import RequestTable
-    from kvgym.workloads.traces import Trace, load_trace, read_trace, trace_formats, write_requests
+    from kvgym.workloads.traces import (
+        Trace,
+        load_trace,
+        read_trace,
+        register_trace_format,
+        trace_formats,
+        write_requests,
+    )
     from kvgym.workloads.workload import Workload, make_workload
 else:
     __getattr__, __dir__ = lazy_names(
@@ -36,7 +43,7 @@ else:
             "spec": "RequestClass WorkloadSpec",
             "summary": "summarise",
             "table": "RequestTable",
-            "traces": "Trace load_trace read_trace trace_formats write_requests",
+            "traces": "Trace load_trace read_trace register_trace_format trace_formats write_requests",
             "workload": "Workload make_workload",
         },
     )
@@ -57,6 +64,7 @@ __all__ = [
     "mcsf_instance",
     "preset_names",
     "read_trace",
+    "register_trace_format",
     "summarise",
     "theorem_4_1_schedule",
     "theorem_4_1_workload",

@@ -1,7 +1,11 @@
 """docs/traces.md: every file, command and snippet of the page, run in an empty folder."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -37,6 +41,30 @@ def test_the_python_code_of_the_page_prints_the_shown_output(capsys):
     (code,) = blocks("python")
     exec(compile(code, "docs/traces.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == re.findall(r"print\(.*\)(?:  |\n)# (.*)", code)
+
+
+def test_the_format_of_the_page_is_listed_detected_and_read_in_another_distribution(tmp_path):
+    """Its module is the example of the page, its distribution a folder with metadata on the path."""
+    (module,) = blocks("py")
+    (tmp_path / "acme_traces.py").write_text(module)
+    (tmp_path / "gate.csv").write_text("started,tokens_in,tokens_out\n1000,30,4\n3500,50,6\n")
+    about = tmp_path / "acme_traces-0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-traces\nVersion: 0.1\n")
+    (about / "entry_points.txt").write_text("[kvgym.trace_formats]\nacme = acme_traces\n")
+    code = """
+        from kvgym.workloads import read_trace, trace_formats
+        assert trace_formats()["acme"].startswith("Acme's gateway")
+        for table in (read_trace("gate.csv"), read_trace("gate.csv", "acme")):
+            print(table.arrival_time.tolist(), table.prompt_len.tolist(), table.output_len.tolist())
+    """
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": paths, "KVGYM_PLUGINS": "1"}, cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[0.0, 2.5] [30, 50] [4, 6]"] * 2
 
 
 def test_the_page_has_all_known_names():

@@ -8,7 +8,7 @@ import pytest
 from kvgym.errors import LIMIT, ConfigError, UnknownNameError
 from kvgym.policy import Policy, PolicyInfo, fraction_of, make_policy
 from kvgym.routing import make_router
-from kvgym.utils.registry import Registry, Sources, load_plugins
+from kvgym.utils.registry import Registry, Sources, import_package, load_plugins
 from kvgym.utils.seeding import STREAMS, stream
 from kvgym.utils.specs import parse_spec, split_specs
 
@@ -163,3 +163,35 @@ def test_agents_are_valid_names(make, name):
     assert name in caught.value.details.split(": ")[1].split(", ")
     with pytest.raises(UnknownNameError, match=f"Did you mean '{name}'"):
         make(f"{name}x")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("x = 1\ndef broken(:", "acme_parts/part.py, line 2: SyntaxError: invalid syntax"),
+        (
+            "import no_such_thing",
+            "acme_parts/part.py, line 1: ModuleNotFoundError: No module named 'no_such_thing'",
+        ),
+        (
+            "from kvgym.policy import register_policy\n\n@register_policy\nclass Mine:\n    pass\n",
+            "acme_parts/part.py, line 3: Mine.info = None; expected a PolicyInfo",
+        ),
+    ],
+)
+def test_a_mistake_in_a_package_that_registers_names_file_and_line(tmp_path, monkeypatch, code, message):
+    (tmp_path / "acme_parts").mkdir()
+    (tmp_path / "acme_parts" / "__init__.py").write_text("from acme_parts import part\n")
+    (tmp_path / "acme_parts" / "part.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        import_package("acme_parts")
+    for name in ("acme_parts", "acme_parts.part"):
+        sys.modules.pop(name, None)
+    assert str(caught.value) == message
+    assert "part.py" in caught.value.details
+
+
+def test_an_error_that_is_no_mistake_of_the_package_passes():
+    with pytest.raises(ModuleNotFoundError):
+        import_package("acme_missing")

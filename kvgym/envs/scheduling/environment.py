@@ -107,9 +107,9 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
           requests to admit (AdmitCount, AdmitEvict, Flags), the mask excludes admitting nothing beside an empty worker;
           ``must_admit=False`` allows it. Where they are real numbers (Rank, RankScores, Tokens), they are float32
           in [-1, 1]; ``unit_actions=False`` gives float64 in the kind's own units. All of these observe tokens of
-          requests as logarithms, and classes one-hot; ``token_scale="capacity"`` gives the features of v0. Where actions
-          choose requests (AdmitCount, AdmitEvict, Flags, Tokens), the scenario is ``rush`` and all that waits and runs in
-          it is in view; ``scenario="a100-llama2-70b", queue_window=16, active_window=16`` are those of v0.
+          requests as logarithms, and classes one-hot; ``token_scale="capacity"`` gives the features of v0. AdmitCount,
+          AdmitEvict, Flags and Tokens have the scenario ``rush``, with all that waits and runs in view;
+          ``scenario="a100-llama2-70b", queue_window=16, active_window=16`` gives those of v0.
         - v0: first version.
     """
 

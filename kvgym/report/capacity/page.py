@@ -58,8 +58,8 @@ def _hidden(charts: Iterable[Chart]) -> str:
         over: dict[str, list[str]] = {}
         for own, other in hidden_curves(panel):
             over.setdefault(other, []).append(own)
-        for other, own in over.items():
-            curves = f"curve{'s' * (len(own) > 1)} of {', '.join(own)} lie{'s' * (len(own) == 1)}"
+        for other, below in over.items():
+            curves = f"curve{'s' * (len(below) > 1)} of {', '.join(below)} lie{'s' * (len(below) == 1)}"
             found.append(f" {panel.y.quantity.label}: the {curves} under that of {other}.")
     return "".join(found)
 

@@ -7,9 +7,17 @@ May import ``base``, ``lengths``, ``limits`` and ``table`` of :mod:`kvgym.worklo
 
 from __future__ import annotations
 
-from kvgym.workloads.traces.reader import load_trace, read_trace, trace_formats
+from kvgym.workloads.traces.reader import load_trace, read_trace, register_trace_format, trace_formats
 from kvgym.workloads.traces.sample import write_sample_trace
 from kvgym.workloads.traces.trace import Trace
 from kvgym.workloads.traces.writer import write_requests
 
-__all__ = ["Trace", "load_trace", "read_trace", "trace_formats", "write_requests", "write_sample_trace"]
+__all__ = [
+    "Trace",
+    "load_trace",
+    "read_trace",
+    "register_trace_format",
+    "trace_formats",
+    "write_requests",
+    "write_sample_trace",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError, TraceFormatError, shown, some
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_seed
-from kvgym.utils.registry import Registry
+from kvgym.utils.registry import Registry, load_plugins
 from kvgym.workloads.layout import FEATURE_COLUMNS
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
@@ -37,7 +38,7 @@ WRITTEN = "num_evictions"
 
 @dataclass(frozen=True)
 class TableFormat:
-    """A format with one row per request.
+    """A format with one row per request; :func:`register_trace_format` adds one of your own.
 
     Attributes:
         name: its name.
@@ -103,8 +104,12 @@ class TableFormat:
 
 Format: TypeAlias = TableFormat | ConversationFormat | AgentFormat | OwnTable
 
-FORMATS: Registry[Format] = Registry("trace format")
-"""All formats, in the order in which detection tries them."""
+FORMATS: Registry[Format] = Registry(
+    "trace format",
+    partial(load_plugins, "kvgym.trace_formats", "trace formats"),
+    same=lambda new, old: new == old,  # a module that is run again
+)
+"""All formats, in the order in which detection tries them: kvgym's own before those of other distributions."""
 
 for _format in (
     TableFormat(
@@ -188,6 +193,54 @@ for _format in (
     OwnTable(),
 ):
     FORMATS.add(_format.name, _format)
+
+
+@explained
+def register_trace_format(
+    name: str, description: str, columns: Mapping[str, str], *, kinds: Mapping[str, str] | None = None
+) -> None:
+    """Register a trace format with one row per request, in CSV, JSONL or Parquet.
+
+    Commands detect it in files that have all its columns, and read it by name with ``--trace-format``. Another
+    distribution names the module that registers it as an entry point of the group ``kvgym.trace_formats``.
+
+    Args:
+        name: name of the format.
+        description: one line for ``kvgym list traces``.
+        columns: names in the file by column of kvgym's own format, at least ``"prompt_len"`` and ``"output_len"``,
+            as in ``{"arrival_time": "started", "prompt_len": "tokens_in", "output_len": "tokens_out"}``.
+        kinds: what values of a column are, where it is another kind than in kvgym's own format: for
+            ``"arrival_time"`` ``"milliseconds"``, ``"microseconds"``, ``"nanoseconds"`` or ``"datetime"``.
+
+    Raises:
+        ConfigError: a name is taken, unknown or missing.
+    """
+    own, changed = {column.target: column for column in OWN_COLUMNS}, dict(kinds or {})
+    for what, given in (("columns", columns), ("kinds", changed)):
+        unknown = sorted(set(given) - set(own if what == "columns" else columns))
+        if unknown:
+            raise ConfigError(
+                f"trace format {shown(name)}: {what} has {shown(unknown[0])}; valid are "
+                f"{some(list(own if what == 'columns' else columns), 120)}"
+            )
+    missing = [target for target in ("prompt_len", "output_len") if target not in columns]
+    if missing:
+        raise ConfigError(
+            f"trace format {shown(name)}: columns has no {missing[0]}; give its name in the file"
+        )
+    valid = (*PER_SECOND, "datetime")
+    wrong = {
+        target: kind for target, kind in changed.items() if target != "arrival_time" or kind not in valid
+    }
+    if wrong:
+        raise ConfigError(
+            f"trace format {shown(name)}: kinds has {shown(wrong)}; valid is arrival_time with one of "
+            f"{', '.join(valid)}"
+        )
+    made = tuple(
+        Column(source, target, changed.get(target, own[target].kind)) for target, source in columns.items()
+    )
+    FORMATS.add(name, TableFormat(name, description, made))
 
 
 def trace_formats() -> dict[str, str]:
@@ -375,7 +428,8 @@ def read_trace(
 
 def _detect(source: SourceFile) -> Format:
     """Return the first format with matching columns and times; names alone do not determine the unit of times."""
-    matching = [FORMATS[name] for name in FORMATS if FORMATS[name].matches(source.names)]
+    order = sorted(FORMATS, key=lambda name: name == OwnTable.name)  # any table comes last
+    matching = [FORMATS[name] for name in order if FORMATS[name].matches(source.names)]
     fitting = (f for f in matching if not isinstance(f, TableFormat) or f.fits(source))
     if matching:
         return next(fitting, matching[0])
