@@ -1,5 +1,6 @@
 """Sphinx configuration of the documentation site: ``sphinx-build -W docs build/site``, with the extra ``docs``.
 
+With ``-t pages`` it has no entries of the reference, which take most of the time: a quick check of all pages and links.
 The build writes the reference of public modules, and copies of the pages beside the README, into ``docs/generated``.
 """
 
@@ -110,10 +111,12 @@ def write_reference() -> None:
     """Write a page for every public module, and a list of them."""
     modules = list(public_modules())
     homes: dict[int, str] = {}
+    brief = tags.has("pages")  # type: ignore[name-defined]  # noqa: F821  # Sphinx defines it
     for module in modules:  # a name is documented in the deepest module
         homes |= {id(getattr(module, name)): module.__name__ for name in module.__all__}
     for module in modules:
-        write(f"{module.__name__}.md", reference_page(module, homes))
+        page = reference_page(module, homes) if not brief else f"# {module.__name__}\n"
+        write(f"{module.__name__}.md", page)
     listed = "\n".join(module.__name__ for module in modules)
     write("api.md", f"# Reference\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n")
 
