@@ -65,7 +65,7 @@ DEFAULT_COLUMNS = (
     "evictions",
 )
 URGENT = ("ttft_p99", "tbt_p99")
-"""Metrics whose columns outlast the ratios and the other metrics where a table is too wide."""
+"""Metrics that keep their columns longer than the ratios and the other metrics where a table is too wide."""
 _HEADINGS = {
     "e2e_latency": "E2E",
     "ttft": "TTFT",

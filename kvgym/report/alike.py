@@ -1,4 +1,4 @@
-"""Curves that cannot be told apart: they are drawn as one line, or a sentence says which one hides another."""
+"""Curves that look the same: they are drawn as one line, or a sentence names the one that hides another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLACES = 800
 
 
 def join_alike(chart: Chart) -> Chart:
-    """Return a chart in which policies whose steps look the same in every panel share one line."""
+    """Return a chart in which policies with steps that look the same in every panel share one line."""
     lines = [
         [s for s in panel.series if s.policy is not None and s.kind == "steps"] for panel in chart.panels
     ]

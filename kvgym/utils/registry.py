@@ -166,7 +166,7 @@ class Sources(Generic[T]):
 
 
 def import_package(package: str) -> None:
-    """Import a package of kvgym whose modules register.
+    """Import a package of kvgym with modules that register.
 
     Raises:
         ConfigError: a module of it is wrong; the message names its file and line.

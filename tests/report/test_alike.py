@@ -1,4 +1,4 @@
-"""Curves that cannot be told apart: joint lines, and sentences on hidden ones; the part of time axes shown at first."""
+"""Curves that look the same: joint lines, sentences on hidden ones; the part of time axes that is shown at first."""
 
 from types import SimpleNamespace
 

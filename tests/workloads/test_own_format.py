@@ -6,7 +6,7 @@ from kvgym.errors import ConfigError
 from kvgym.workloads import register_trace_format
 from kvgym.workloads.traces.reader import FORMATS, detected_format, load_trace
 
-COLUMNS = {"arrival_time": "prompt_tokens", "prompt_len": "in", "output_len": "out", "client_id": "who"}
+COLUMNS = {"arrival_time": "prompt_tokens", "prompt_len": "in", "output_len": "out", "client_id": "user"}
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def test_it_comes_before_any_table_and_may_be_registered_again(tmp_path):
     for _ in range(2):
         register_trace_format("mine", "a log", COLUMNS, kinds={"arrival_time": "datetime"})
     path = tmp_path / "x.csv"
-    path.write_text("prompt_tokens,in,out,who\n2026-01-01T00:00:01Z,3,4,a\n2026-01-01T00:00:03Z,5,6,b\n")
+    path.write_text("prompt_tokens,in,out,user\n2026-01-01T00:00:01Z,3,4,a\n2026-01-01T00:00:03Z,5,6,b\n")
     assert detected_format(path) == "mine"
     trace = load_trace(path)
     assert trace.arrival_time.tolist() == [0, 2]

@@ -1,3 +1,4 @@
+import csv
 import json
 from pathlib import Path
 
@@ -127,7 +128,7 @@ def test_options_of_the_scenario_hold_at_every_point(kvgym, tmp_path):
 
 def test_marks_are_in_table_files_and_report(kvgym, tmp_path):
     """At the low rate nothing is overloaded; both policies observe exact lengths at every point, or at none."""
-    given = ("sweep", "rate=2,60", "num_requests=150", "-p", "fcfs,mc_sf", "--seeds", 1, "--no-progress")
+    given = ("sweep", "rate=2,60", "num_requests=1000", "-p", "fcfs,mc_sf", "--seeds", 1, "--no-progress")
     code, out, err = kvgym(*given, "-o", "x")
     assert code == 0, err
     table = out[: out.index("one seed")]
@@ -135,8 +136,8 @@ def test_marks_are_in_table_files_and_report(kvgym, tmp_path):
     low, high = (line for line in table.splitlines() if line.split()[:1] in (["2"], ["60"]))
     assert "‡" not in low
     assert high.count("‡") == 2
-    rows = (tmp_path / "x" / "runs.csv").read_text().splitlines()
-    marks = [row.split(",")[rows[0].split(",").index("marks")] for row in rows[1:]]
+    with open(tmp_path / "x" / "runs.csv", newline="") as file:
+        marks = [row["marks"] for row in csv.DictReader(file)]
     assert marks == ["", "exact_lengths", "overloaded", "exact_lengths overloaded"]
     points = json.loads((tmp_path / "x" / "summary.json").read_text())["points"]
     assert [point["marks"] for point in points] == [mark.split() for mark in marks]
