@@ -24,7 +24,9 @@ def test_rank_and_neighbours():
         "lmetric": "0.841, rank 1 of 12 routers, above preble (0.797)",
     }
     new = replace(BY_NAME["ranked"], name="mine")
-    assert place_of(new).startswith("0.716, rank 2 of 45 schedulers, between reinforce_hidden_kinds (0.736) and ranked")
+    assert place_of(new).startswith(
+        "0.716, rank 2 of 45 schedulers, between reinforce_hidden_kinds (0.736) and ranked"
+    )
 
 
 def test_no_rank_without_all_tasks():
