@@ -177,8 +177,10 @@ def load_note(rate: float, loads: Mapping[str, float], runs: Mapping[str, Sequen
             groups[-1].append(label)
         else:
             groups.append([label])
+    alike = len(groups) == 1 and len(groups[0]) == len(runs) > 1
     parts = [
-        f"{_times(known, group)} {_labels([x for x in known if x in group])} sustain{'s' * (len(group) == 1)}"
+        f"{_times(known, group)} "
+        + ("each scheduler sustains" if alike else _sustain([label for label in known if label in group]))
         for group in groups
     ]
     how = f"by a backlog of such requests, ±{ERROR:.0%}, without regard to targets"
@@ -199,6 +201,10 @@ def _times(loads: Mapping[str, float], labels: Sequence[str]) -> str:
         f"{load:.2f}" if load < 2 else f"{load:.2g}" for load in (loads[labels[-1]], loads[labels[0]])
     )
     return f"{low} times what" if low == high else f"{low} to {high} times what"
+
+
+def _sustain(labels: Sequence[str]) -> str:
+    return f"{_labels(labels)} sustain{'s' * (len(labels) == 1)}"
 
 
 def _labels(labels: Sequence[str]) -> str:
