@@ -27,7 +27,9 @@ def _opened_names(functions: Iterable[Callable[..., Any]]) -> set[str]:
     for function in functions:
         for item in (function.__globals__.get(name) for name in function.__code__.co_names):
             names.update(
-                getattr(getattr(item, "opens", None), "names", None) or (), getattr(item, "_fields", ())
+                getattr(getattr(item, "opens", None), "names", None) or (),
+                getattr(item, "_fields", ()),
+                _field_names(getattr(item, "opened", None)),
             )
     return names
 

@@ -183,10 +183,14 @@ def function_maker(kind: Any) -> Callable[..., Any]:
 
         cgutils: Any = typed
         pointer = context.get_value_type(types.voidptr)
+        # Numba checks at every call that the address is not 0. LLVM would duplicate whole loops for this check; it
+        # removes the check of a number that cannot be 0.
+        one = arguments[1].type(1)
+        compiled = builder.select(builder.icmp_unsigned(">", arguments[1], one), arguments[1], one)
         out = cgutils.create_struct_proxy(kind)(context, builder)
         out.c_addr = builder.inttoptr(arguments[0], pointer)
         out.py_addr = context.get_constant_null(types.voidptr)
-        out.jit_addr = builder.inttoptr(arguments[1], pointer)
+        out.jit_addr = builder.inttoptr(compiled, pointer)
         return out._getvalue()
 
     return generate

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
-from numba.core import codegen, compiler, typed_passes
-from numba.core.compiler_machinery import register_pass
+from numba.core import codegen, compiler, ir, typed_passes, untyped_passes
+from numba.core.compiler_machinery import FunctionPass, register_pass
 
 from kvgym.compiling.numba_internals import NO_REFCOUNT, no_index_wraparound
 
@@ -57,8 +57,55 @@ class _HelperLowering(typed_passes.NativeLowering):
         return True
 
 
+def false_for(cls: type[Any], *helpers: Any) -> None:
+    """Declare that helpers return False for tables of a class; code that this excludes is not compiled for them.
+
+    Without it, Numba compiles everything, and LLVM removes most of it again.
+    """
+    for made in helpers:
+        made.false_for = cls
+
+
+@_register_pass(mutates_CFG=False, analysis_only=False)
+class _KnownAnswers(FunctionPass):
+    """Replaces calls of helpers that return False for their arguments; Numba then removes dead branches."""
+
+    _name = "known_answers"
+
+    def __init__(self) -> None:
+        """Make the pass; Numba's own initialiser is abstract."""
+
+    def run_pass(self, state: Any) -> bool:
+        """Replace the calls; return whether there were any."""
+        code = state.func_ir
+        constant: Any = ir.Const
+
+        def definition(variable: Any) -> Any:
+            found = code._definitions[variable.name]
+            while len(found) == 1 and isinstance(found[0], ir.Var):
+                found = code._definitions[found[0].name]
+            return found[0] if len(found) == 1 else None
+
+        changed = False
+        for block in code.blocks.values():
+            for step in block.find_insts(ir.Assign):
+                call = step.value
+                if not (isinstance(call, ir.Expr) and call.op == "call" and call.args):
+                    continue
+                function, given = definition(call.func), definition(call.args[0])
+                if not (isinstance(function, ir.Global | ir.FreeVar) and isinstance(given, ir.Arg)):
+                    continue
+                cls = getattr(function.value, "false_for", None)
+                if cls and issubclass(getattr(state.args[given.index], "instance_class", object), cls):
+                    step.value = constant(False, call.loc)
+                    known = code._definitions[step.target.name]
+                    known[known.index(call)] = step.value
+                    changed = True
+        return changed
+
+
 def compiler_with(lowering: type[Any]) -> type[compiler.CompilerBase]:
-    """Return a compiler with Numba's passes, except for the given lowering pass."""
+    """Return a compiler with Numba's passes, the given lowering pass, and known answers before dead branches."""
 
     class Compiler(compiler.CompilerBase):
         def define_pipelines(self) -> list[Any]:
@@ -67,6 +114,7 @@ def compiler_with(lowering: type[Any]) -> type[compiler.CompilerBase]:
                 (lowering if step is typed_passes.NativeLowering else step, what)
                 for step, what in manager.passes
             ]
+            manager.add_pass_after(_KnownAnswers, untyped_passes.RewriteSemanticConstants)
             manager.finalize()
             return [manager]
 

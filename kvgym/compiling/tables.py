@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 
-from kvgym.compiling.kernel import jit_expand
+from kvgym.compiling.kernel import jit_expand, uncompiled
 from kvgym.compiling.pointers import view_at
+from kvgym.compiling.references import Opened, Place, opened_on_reading
 
 WHOLE, FRONT, SPARSE = 0, 1, 2
 """How much of a table an iteration touches: all of it, its first rows, or scattered rows."""
@@ -88,3 +89,29 @@ def opener(
     (made,) = (item for name, item in namespace.items() if head.startswith(f"def {name}("))
     made.__doc__ = summary
     return jit_expand(made)
+
+
+def in_rows(cls: Any, places: Mapping[str, tuple[Table, int, int] | Any]) -> Any:
+    """Return a compiled function ``(addresses, lengths) -> named tuple`` of tables that are opened when they are read.
+
+    Both rows are int64 (k,), and nothing may change them while compiled code runs.
+
+    Args:
+        cls: class of the named tuple.
+        places: for each field its table, the index of its address and that of its length; or a function that this one
+            has returned, for a named tuple of tables in the same rows.
+    """
+    kinds, values, nested = {}, [], {}
+    for name, place in places.items():
+        if isinstance(place, tuple):
+            table, address, length = place
+            kinds[name] = Place(table.dtype, address, length if table.length else -1)
+            values.append(table.opening(f"addresses[{address}]", f"lengths[{length}]"))
+        else:
+            kinds[name], nested[f"open_{name}"] = place.opened, place
+            values.append(f"open_{name}(addresses, lengths)")
+    head = "def open_rows(addresses, lengths):"
+    kind = Opened(cls, kinds)
+    found = opened_on_reading(kind, uncompiled(opener(cls, head, "Open all tables.", values, nested)))
+    found.opened = kind
+    return found

@@ -9,6 +9,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import generated, jit, jit_expand, jit_inline
+from kvgym.compiling.passes import false_for
 from kvgym.compiling.references import by_address
 from kvgym.compiling.tables import FRONT, WHOLE, Table, declared
 from kvgym.simulator.prefix.cache import PrefixCache, start_waiting
@@ -194,6 +195,9 @@ def renew_predictions(run: Run) -> None:
         )
         if made > 0:
             run.extras[i].renewed_len = run.renewals[source.first_renewal + made - 1]
+
+
+false_for(PlainRun, has_cache, has_sessions, is_closed, has_extras)
 
 
 @jit_expand

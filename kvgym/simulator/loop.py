@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kvgym.compiling.kernel import Kernel, jit_expand, jit_inline, kernel, uncompiled
 from kvgym.compiling.pointers import function_at, function_handle, view_at
 from kvgym.compiling.references import by_address
-from kvgym.compiling.tables import declared, opener
+from kvgym.compiling.tables import declared, in_rows, opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, PlainRun, Run, next_boundary
 from kvgym.simulator.engine import carry_out, clear_decision
@@ -29,20 +29,24 @@ ROW_LENGTH = _MEMORY + 2 * len(_MEMORY_TABLES)
 _batch_time_at, _policy_at = function_at(BATCH_TIME_SIGNATURE), function_at(POLICY_SIGNATURE)
 _f8_at = view_at("f8")
 
-_TABLES = [
-    table.opening(f"where[{k}]", f"where[{_NUM_TABLES + k}]") for k, table in enumerate(RUN_TABLES.values())
-]
+_PLACES = {
+    field: (table, k, _NUM_TABLES + k)
+    for k, (field, table) in enumerate(zip(Run._fields, RUN_TABLES.values(), strict=True))
+}
+_full_at, _plain_at = in_rows(Run, _PLACES), in_rows(PlainRun, _PLACES)
 
-open_full: Callable[[Any], Run] = opener(
-    Run, "def open_full(where):", "Open the tables of a row of addresses.", _TABLES
-)
 
-open_plain: Callable[[Any], PlainRun] = opener(
-    PlainRun,
-    "def open_plain(where):",
-    "Open the tables of a run without prefix cache and sessions.",
-    _TABLES,
-)
+@jit_expand
+def open_full(where: Any) -> Run:
+    """Open the tables of a row of addresses."""
+    return _full_at(where, where)
+
+
+@jit_expand
+def open_plain(where: Any) -> PlainRun:
+    """Open the tables of a run without prefix cache and sessions."""
+    return _plain_at(where, where)
+
 
 open_memory: Callable[[Any], RuleMemory] = opener(
     RuleMemory,

@@ -56,7 +56,7 @@ def observe_caches(
         out: float32, the observation.
         at: place of the first feature.
     """
-    c = open_cluster(shared, shared_sizes, rows, sizes, handles)
+    c = by_address(open_cluster(shared, shared_sizes, rows, sizes, handles))
     count, prefill = c.workers.shape[0], c.tracker.num_prefill_workers
     if i == UNKNOWN:
         for j in range(at, at + 5 * count):

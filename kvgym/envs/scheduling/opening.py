@@ -13,7 +13,7 @@ from numba import types
 
 from kvgym.compiling.kernel import jit_expand, jit_inline
 from kvgym.compiling.pointers import function_at, prefetch, view_at
-from kvgym.compiling.tables import WHOLE, opener
+from kvgym.compiling.tables import WHOLE, Table, in_rows, opener
 from kvgym.envs.scheduling.memory import ENV_TABLES, LINE, NUM_TABLES, PLACE, RULE_TABLES, TABLES
 from kvgym.envs.scheduling.tables import SETTINGS, Env
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
@@ -22,7 +22,7 @@ from kvgym.simulator.gaps import fine_bin, sparse_home
 from kvgym.simulator.policy_interface import RuleMemory, RuleView, view_of
 from kvgym.simulator.tables import REQUEST, SLOT, TRACKER, WORKER, WORKLOAD
 
-_tracker_at, _worker_at, _settings_at = view_at(TRACKER), view_at(WORKER), view_at(SETTINGS)
+_tracker_at, _worker_at = view_at(TRACKER), view_at(WORKER)
 i8_at, f8_at = view_at("i8"), view_at("f8")
 batch_time_at = function_at(BATCH_TIME_SIGNATURE)
 
@@ -40,31 +40,32 @@ WHERE = types.int64[::1]
 """Numba type of a row of control: addresses of the tables, their lengths, and the address of the SETTINGS record."""
 
 
-def _opened(tables: Iterable[str]) -> list[str]:
-    """Return the expressions that open tables."""
-    return [TABLES[t].opening(f"where[{PLACE[t]}]", f"where[{NUM_TABLES + PLACE[t]}]") for t in tables]
+def _places(names: Iterable[str]) -> list[tuple[Table, int, int]]:
+    """Return tables with the indices of their addresses and lengths in a row of control."""
+    return [(TABLES[name], PLACE[name], NUM_TABLES + PLACE[name]) for name in names]
 
 
-open_run: Callable[[Any], Run] = opener(
-    Run,
-    "def open_run(where):",
-    "Open the simulator's tables; unused tables cost nothing.",
-    _opened(RUN_TABLES),
-)
-
-open_environment: Callable[[Any], Env] = opener(
+_environment_at = in_rows(
     Env,
-    "def open_environment(where):",
-    "Open all tables of an environment.",
-    ["open_run(where)", f"settings_at(where[{_SETTINGS}], 1)[0]", *_opened(ENV_TABLES)],
-    {"open_run": open_run, "settings_at": _settings_at},
+    {
+        "run": in_rows(Run, dict(zip(Run._fields, _places(RUN_TABLES), strict=True))),
+        "settings": (Table(SETTINGS), _SETTINGS, _SETTINGS),
+        **dict(zip(ENV_TABLES, _places(ENV_TABLES), strict=True)),
+    },
 )
+
+
+@jit_expand
+def open_environment(where: Any) -> Env:
+    """Open the tables of an environment; unused tables cost nothing."""
+    return _environment_at(where, where)
+
 
 open_rule: Callable[[Any], RuleMemory] = opener(
     RuleMemory,
     "def open_rule(where):",
     "Open the memory of the kind's rule; empty arrays if it has none.",
-    _opened(RULE_TABLES),
+    [table.opening(f"where[{k}]", f"where[{length}]") for table, k, length in _places(RULE_TABLES)],
 )
 
 

@@ -313,7 +313,7 @@ def run_cluster(
         DECIDE (with the decision of ``tracker.worker`` reset), ROUTE, REASSIGN, or a reason to stop as in
         :func:`~kvgym.simulator.loop.run_loop`.
     """
-    c = open_cluster(shared, shared_sizes, rows, sizes, handles)
+    c = by_address(open_cluster(shared, shared_sizes, rows, sizes, handles))
     t = c.tracker
     router, reassign = router_of(c), reassign_of(c)
     status = OK

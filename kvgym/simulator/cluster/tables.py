@@ -12,7 +12,7 @@ from numba import types
 
 from kvgym.compiling.kernel import jit, jit_expand
 from kvgym.compiling.pointers import function_at, view_at
-from kvgym.compiling.tables import Table, declared, opener
+from kvgym.compiling.tables import Table, declared, in_rows, opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, Run
 from kvgym.simulator.cluster.router_view import ROUTER_SIGNATURE, RouterView
@@ -102,17 +102,20 @@ open_cluster: Callable[[Any, Any, Any, Any, Any], Cluster] = opener(
     ],
 )
 
-run_of: Callable[[Cluster, int], Run] = opener(
+_run_at = in_rows(
     Run,
-    "def run_of(c, k):\n    a, n = c.rows[k], c.sizes[k]",
-    "Open the tables of worker ``k``.",
-    [
-        (f"c.{SHARED[name]}" if table.shared else f"c.{SHARED[name]}[k]")
-        if name in SHARED
-        else table.opening(f"a[{j}]", f"n[{j}]")
-        for j, (name, table) in enumerate(RUN_TABLES.items())
-    ],
+    {
+        field: (table, j, j)
+        for j, (field, table) in enumerate(zip(Run._fields, RUN_TABLES.values(), strict=True))
+    },
 )
+
+
+@jit_expand
+def run_of(c: Cluster, k: int) -> Run:
+    """Open the tables of worker ``k``."""
+    return _run_at(c.rows[k], c.sizes[k])
+
 
 memory_of: Callable[[Cluster, int], RuleMemory] = opener(
     RuleMemory,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvgym.compiling.kernel import jit
+from kvgym.compiling.references import by_address
 from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR, Env
 from kvgym.errors import KVGymError
 from kvgym.kernels import all_stay, view_of
@@ -71,7 +72,7 @@ def position_in_active(e: Env, k: int) -> int:
 @jit
 def refused(e: Env, decision: RuleDecision) -> int:
     """Return 0 if the decision is valid, else REFUSED minus the engine's status."""
-    tried = deciding(e.run, decision)
+    tried = by_address(deciding(e.run, decision))
     status = inspect_decision(tried)
     restore_statuses(tried)
     all_stay(view_of(e.run, None, None))
