@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 
-from kvgym.compiling.cache import PACKAGE, compiled_sources, silence
+from kvgym.compiling.cache import silence
 from kvgym.compiling.kernel import Kernel, jit_disabled, kernels
+from kvgym.compiling.sources import PACKAGE, compiled_sources
 from kvgym.envs.registration import ACTIONS
 from kvgym.errors import ConfigError
 from kvgym.execution import make_executor

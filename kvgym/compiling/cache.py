@@ -1,14 +1,15 @@
 """On-disk cache of compiled code; a lock lets one process compile while the others wait.
 
 Numba's cache checks only the file of the entry point, so it would run stale code after an edit to a helper in another
-file. The cache folder is therefore named by a hash of all sources that can be compiled. All copies of these sources
-share it, wherever they are installed.
+file. The name of a kernel's code therefore contains a hash of all sources that the kernel can reach, see
+:mod:`kvgym.compiling.sources`. All copies of these sources share it, wherever they are installed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import hashlib
 import multiprocessing
 import os
@@ -29,22 +30,9 @@ from llvmlite import binding as _llvm
 
 from kvgym.compiling.checked_build import CHECKED
 from kvgym.compiling.numba_internals import kernel_cache
+from kvgym.compiling.sources import key_of
 from kvgym.errors import ConfigError
 
-PACKAGE = Path(__file__).resolve().parent.parent
-_COMPILED_PARTS = (
-    "compiling",
-    "simulator",
-    "kernels",
-    "batch_time",
-    "baselines",
-    "envs/demonstrations",
-    "envs/routing",
-    "envs/scheduling",
-    "workloads/layout.py",
-    "theory/hindsight/slotted/price_kernels.py",
-    "theory/hindsight/slotted/search_kernels.py",
-)
 LOCK_TIMEOUT = 600.0
 """Longest wait for another process that compiles, seconds; the lock of a dead process is free at once."""
 
@@ -52,14 +40,6 @@ _FOLDER = re.compile("code-[0-9a-f]{20}")
 
 _config: Any = numba.config
 _llvm_untyped: Any = _llvm
-
-
-def compiled_sources() -> list[Path]:
-    """Return the source files of kvgym that may contain compiled functions, in a fixed order."""
-    parts = (PACKAGE / part for part in _COMPILED_PARTS)
-    return [
-        source for part in parts for source in ([part] if part.is_file() else sorted(part.glob("**/*.py")))
-    ]
 
 
 def _target() -> str:
@@ -72,7 +52,7 @@ def _target() -> str:
 
 @functools.lru_cache(maxsize=1)
 def cache_dir() -> Path:
-    """Return the cache folder, named by a hash of the sources, the tools, their options and the processor.
+    """Return the cache folder, named by a hash of the tools, their options and the processor.
 
     The root is ``KVGYM_CACHE_DIR``, else ``XDG_CACHE_HOME/kvgym``, else ``~/.cache/kvgym``. If it cannot be written,
     the root is a folder in the system's temporary directory.
@@ -82,11 +62,7 @@ def cache_dir() -> Path:
     """
     options = (CHECKED, _config.BOUNDSCHECK)
     tools = (sys.version, numba.__version__, np.__version__, _target(), options)
-    digest = hashlib.sha256(repr(tools).encode())
-    for source in compiled_sources():
-        digest.update(source.name.encode())
-        digest.update(source.read_bytes())
-    name = f"code-{digest.hexdigest()[:20]}"
+    name = f"code-{hashlib.sha256(repr(tools).encode()).hexdigest()[:20]}"
     chosen = os.environ.get("KVGYM_CACHE_DIR")
     base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     root = Path(chosen).absolute() if chosen else base / "kvgym"
@@ -118,14 +94,29 @@ def _temporary(name: str) -> Path | None:
         return None
 
 
-def _prune(root: Path, current: Path, days: float = 30.0) -> None:
-    """Remove cached code of other versions that has not been used for a month."""
+_UNUSED = 30 * 86_400.0
+"""Seconds without use after which cached code of other versions is removed."""
+
+
+def _prune(root: Path, current: Path) -> None:
+    """Remove cached code of other tools that has not been used for a month."""
     os.utime(current)
     for folder in root.glob("code-*"):
         with contextlib.suppress(OSError):
             own = _FOLDER.fullmatch(folder.name) and folder != current  # the root may have unrelated folders
-            if own and time.time() - folder.stat().st_mtime > days * 86_400:
+            if own and time.time() - folder.stat().st_mtime > _UNUSED:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prune_versions(stored: Path) -> None:
+    """Remove cached code of other versions of a kernel that has not been used for a month."""
+    name = stored.stem.rpartition("-")[0]
+    for other in stored.parent.glob(f"{glob.escape(name)}-*.compiled"):
+        with contextlib.suppress(OSError):
+            if other != stored and time.time() - other.stat().st_mtime > _UNUSED:
+                shutil.rmtree(code_folder(other), ignore_errors=True)
+                other.with_suffix(".lock").unlink(missing_ok=True)
+                other.unlink()
 
 
 class Locator:
@@ -140,7 +131,7 @@ class Locator:
         return self._path
 
     def get_source_stamp(self) -> str:
-        """Return an empty stamp: the name of the folder already depends on the sources."""
+        """Return an empty stamp: the name of the kernel's folder already depends on the sources."""
         return ""
 
     def get_disambiguator(self) -> str:
@@ -158,8 +149,14 @@ OwnCache = kernel_cache(Locator)
 
 
 def checksum_file(folder: Path, function: Callable[..., Any]) -> Path:
-    """Return the path in a cache folder of the checksum of a kernel's machine code."""
-    return folder / f"{function.__module__}.{function.__qualname__}.compiled"
+    """Return the path in a cache folder of the checksum of a kernel's machine code.
+
+    Its name contains a hash of the sources of kvgym that the kernel's module imports; of all sources for a user's
+    kernel, and for a function of a function, which may refer to functions of any module.
+    """
+    module = function.__module__
+    own = module.startswith("kvgym.") and function.__closure__ is None
+    return folder / f"{module}.{function.__qualname__}-{key_of((module,) if own else ())}.compiled"
 
 
 def code_folder(stored: Path) -> Path:
@@ -223,7 +220,10 @@ def compiled_once(stored: Path, what: str, seconds: Callable[[], float]) -> Iter
                     _notify(f"compiling {what} for this machine, about {expected:.0f} s, once", _HINT)
                 yield
                 _write_checksum(stored)
+                _prune_versions(stored)
                 return
+    with contextlib.suppress(OSError):
+        os.utime(stored)  # it is in use
     before = _stamps(stored)
     yield
     if _stamps(stored) != before:  # compiled again, for another signature or because its file was saved

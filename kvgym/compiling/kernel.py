@@ -172,7 +172,7 @@ class Kernel:
 
     @property
     def _own(self) -> bool:
-        """Whether it is part of kvgym: the name of the cache folder then depends on its sources."""
+        """Whether it is part of kvgym: the name of its cached code then depends on the sources it reaches."""
         return self.function.__module__.startswith("kvgym.")
 
     @property

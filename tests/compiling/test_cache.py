@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import filelock
@@ -18,6 +19,7 @@ from helpers.selection import others_long
 from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling import cache as code_cache
 from kvgym.compiling.cache import Locator, compiled_once, silence
+from kvgym.compiling.sources import key_of
 
 PROCESSES = 3
 
@@ -149,7 +151,8 @@ def test_copies_of_the_same_sources_share_the_cache():
     """The cache does not depend on the path or the time of a checkout."""
     function = UnitBatchTime.kernel.function
     path = UnitBatchTime.kernel.compiled.stats.cache_path
-    assert path == str(code_cache.cache_dir() / f"{function.__module__}.{function.__qualname__}")
+    key = key_of((function.__module__,))
+    assert path == str(code_cache.cache_dir() / f"{function.__module__}.{function.__qualname__}-{key}")
     here, there = (Locator.from_function(function, file) for file in (__file__, "/another/copy.py"))
     assert here.get_cache_path() == there.get_cache_path() == path
     assert here.get_source_stamp() == there.get_source_stamp()
@@ -283,6 +286,17 @@ def test_code_that_is_compiled_again_gets_a_new_checksum(used, tmp_path):
     mine.write_text(MINE + "\n")
     os.utime(mine, (1, 1))
     assert [use(tmp_path / "cache")[0] for _ in range(2)] == [[0, 1], [0, 0]]
+
+
+def test_only_old_versions_of_a_kernel_are_removed(tmp_path, once):
+    for name, age in (("a.b-old", 40), ("a.b-new", 20), ("a.bc-old", 40)):
+        (tmp_path / name).mkdir()
+        (tmp_path / f"{name}.compiled").touch()
+        then = time.time() - age * 86_400
+        os.utime(tmp_path / f"{name}.compiled", (then, then))
+    assert once("a.b-now")[0]
+    left = {path.name for path in tmp_path.iterdir() if path.suffix != ".lock"}
+    assert left == {"a.b-new", "a.b-new.compiled", "a.bc-old", "a.bc-old.compiled", "a.b-now.compiled"}
 
 
 def test_only_old_cache_folders_are_removed(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """Kernels: twins and fingerprints; stale machine code never runs."""
 
 import os
-import shutil
 import subprocess
 import sys
 import types
@@ -9,8 +8,10 @@ import types
 import numpy as np
 
 from kvgym import RequestTable, System, simulate
-from kvgym.compiling import cache as code_cache
+from kvgym.batch_time import UnitBatchTime
+from kvgym.compiling.cache import checksum_file
 from kvgym.compiling.kernel import fingerprint, jit, uncompiled
+from kvgym.compiling.sources import key_of
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 
 
@@ -78,28 +79,20 @@ def test_the_fingerprint_reaches_attributes_of_modules():
     assert uncompiled(jit(namespace["rule"]))() is found
 
 
-def test_an_edit_of_any_compiled_source_changes_the_cache_folder(tmp_path, monkeypatch):
-    shutil.copytree(code_cache.PACKAGE, tmp_path / "kvgym", symlinks=False)
-    monkeypatch.setattr(code_cache, "PACKAGE", tmp_path / "kvgym")
-    monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path / "cache"))
-    folders = [code_cache.cache_dir.__wrapped__()]
-    monkeypatch.undo()
-    monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path / "cache"))
-    assert code_cache.cache_dir.__wrapped__() == folders.pop()  # a copy shares the code
-    monkeypatch.setattr(code_cache, "PACKAGE", tmp_path / "kvgym")
-    for part in (
-        None,
-        "kernels/memory.py",
-        "compiling/kernel.py",
-        "simulator/loop.py",
-        "baselines/first_come.py",
-        "workloads/layout.py",
-    ):
-        if part is not None:
-            with open(tmp_path / "kvgym" / part, "a") as source:
-                source.write("\n")
-        folders.append(code_cache.cache_dir.__wrapped__())
-    assert len(set(folders)) == len(folders)
+def test_kernels_made_of_functions_and_users_kernels_depend_on_all_sources(tmp_path):
+    def made(value):
+        def inner():
+            return value
+
+        inner.__module__ = "kvgym.baselines.first_come"
+        return inner
+
+    everything = f"-{key_of(())}.compiled"
+    assert checksum_file(tmp_path, made(1)).name.endswith(everything)
+    assert checksum_file(tmp_path, helper_module).name.endswith(everything)
+    own = checksum_file(tmp_path, UnitBatchTime.kernel.function).name
+    assert own.endswith(f"-{key_of((UnitBatchTime.kernel.function.__module__,))}.compiled")
+    assert not own.endswith(everything)
 
 
 MODEL = """
