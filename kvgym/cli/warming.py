@@ -16,7 +16,7 @@ from kvgym.compiling.kernel import Kernel, jit_disabled, kernels
 from kvgym.compiling.sources import PACKAGE, compiled_sources
 from kvgym.envs.registration import ACTIONS
 from kvgym.errors import ConfigError
-from kvgym.execution import make_executor
+from kvgym.execution import cores, make_executor
 from kvgym.policy import POLICIES
 from kvgym.routing import ROUTERS
 
@@ -25,7 +25,7 @@ def warm_up(jobs: int | None = None) -> dict[str, float]:
     """Compile all kernels, also those that other distributions have registered, that are not in the cache.
 
     Args:
-        jobs: processes, see :func:`kvgym.execution.make_executor`.
+        jobs: processes, see :func:`compile_all`.
 
     Returns:
         CPU seconds per function, by title; empty if everything was cached.
@@ -54,15 +54,49 @@ def all_kernels() -> list[Kernel]:
 
 
 def compile_all(wanted: Sequence[Kernel], jobs: int | None = None) -> Iterator[tuple[str, float]]:
-    """Compile kernels; yield the title and the CPU seconds of each when it is done."""
-    with make_executor(_compile, jobs) as executor:
-        for place, seconds in executor.stream(wanted):
-            yield wanted[place].title, seconds
+    """Compile kernels; yield the title and the CPU seconds of each when it, or the part with it, is done.
+
+    Args:
+        wanted: the kernels.
+        jobs: processes; 0 = one per core; None = one per core, unless there are few kernels.
+    """
+    if jobs is None and len(wanted) <= _FEW:
+        jobs = 1
+    count = jobs or cores()
+    parts = [[kernel] for kernel in wanted] if count == 1 else parts_of(wanted, _PARTS * count)
+    with make_executor(_compile, count) as executor:
+        for place, seconds in executor.stream(parts):
+            yield from zip((kernel.title for kernel in parts[place]), seconds, strict=True)
 
 
-def _compile(kernel: Kernel) -> float:
-    """Compile a kernel, or wait for another process that does; return the CPU seconds used here."""
-    start = time.process_time()
-    with silence():
-        _ = kernel.compiled
-    return time.process_time() - start
+_FEW = 6
+"""Most kernels that are compiled before other processes would have started."""
+
+_PARTS = 2
+"""Parts for each process: more would end together more exactly, fewer share more helpers."""
+
+
+def parts_of(wanted: Sequence[Kernel], count: int) -> list[list[Kernel]]:
+    """Return kernels in at most ``count`` parts of about equal size; neighbours in the source stay together.
+
+    A process types each helper once, and kernels of one kind share most of their helpers.
+    """
+    ordered = sorted(wanted, key=lambda kernel: (kernel.title.partition(" ")[0], kernel.function.__module__))
+    sizes = [kernel.size for kernel in ordered]
+    parts: list[list[Kernel]] = [[] for _ in range(count)]
+    total, before = max(1, sum(sizes)), 0
+    for kernel, size in zip(ordered, sizes, strict=True):
+        parts[before * count // total].append(kernel)
+        before += size
+    return [part for part in parts if part]
+
+
+def _compile(part: Sequence[Kernel]) -> list[float]:
+    """Compile kernels, or wait for another process that does; return the CPU seconds of each used here."""
+    spent = []
+    for kernel in part:
+        start = time.process_time()
+        with silence():
+            _ = kernel.compiled
+        spent.append(time.process_time() - start)
+    return spent

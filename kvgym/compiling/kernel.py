@@ -176,6 +176,11 @@ class Kernel:
         return self.function.__module__.startswith("kvgym.")
 
     @property
+    def size(self) -> int:
+        """Number of bytecode instructions that it reaches, by which its compile time can be compared."""
+        return _length(set(_all_reached(self.function)))
+
+    @property
     def cached(self) -> bool:
         """Whether its machine code is in the cache."""
         return is_cached(self._checksum_file())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvgym.batch_time import BATCH_TIMES
-from kvgym.cli.warming import all_kernels, compile_all, warm_up
+from kvgym.cli.warming import all_kernels, compile_all, parts_of, warm_up
 from kvgym.compiling import kernel as compiled
 from kvgym.compiling.kernel import Kernel, kernels
 from kvgym.compiling.sources import reached
@@ -16,6 +16,7 @@ from kvgym.envs.registration import ACTIONS
 from kvgym.envs.routing.features import observe
 from kvgym.envs.scheduling.stepping import step_envs
 from kvgym.errors import ConfigError
+from kvgym.execution.executor import InProcess
 from kvgym.policy import POLICIES, CompiledPolicy
 from kvgym.routing import ROUTERS
 from kvgym.simulator.batch_time import BatchTimeModel
@@ -129,6 +130,33 @@ def test_cached_kernels_are_not_compiled_again(empty_cache, monkeypatch, capsys)
     assert all(kernel.cached for kernel in again)
     monkeypatch.setattr("kvgym.cli.warming.all_kernels", lambda: again)
     assert warm_up(jobs=1) == {}
+
+
+def test_parts_are_whole_balanced_and_of_one_kind(known):
+    parts = parts_of(known, 4)
+    assert sorted(kernel.title for part in parts for kernel in part) == sorted(k.title for k in known)
+    sizes = [sum(kernel.size for kernel in part) for part in parts]
+    assert len(parts) == 4
+    assert max(sizes) < 2 * min(sizes)
+    kinds = [kernel.title.partition(" ")[0] for part in parts for kernel in part]
+    assert kinds == sorted(kinds)
+    assert [len(part) for part in parts_of(known[:3], 8)] == [1, 1, 1]
+    assert parts_of([], 4) == []
+
+
+def test_several_processes_compile_each_kernel_once(empty_cache, monkeypatch):
+    done = []
+
+    class Together(InProcess):
+        def stream(self, tasks):
+            done.extend(tasks)
+            return super().stream(tasks)
+
+    monkeypatch.setattr("kvgym.cli.warming.make_executor", lambda work, jobs: Together(work))
+    wanted = small()
+    assert sorted(dict(compile_all(wanted, jobs=2))) == sorted(kernel.title for kernel in wanted)
+    assert [len(part) for part in done] == [1, 1]
+    assert all(kernel.cached for kernel in wanted)
 
 
 def test_disabled_compilation_is_an_error(monkeypatch):
