@@ -59,11 +59,9 @@ def test_the_format_of_the_page_is_listed_detected_and_read_in_another_distribut
             print(table.arrival_time.tolist(), table.prompt_len.tolist(), table.output_len.tolist())
     """
     paths = os.pathsep.join([str(tmp_path), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": paths, "KVGYM_PLUGINS": "1"},
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": paths, "KVGYM_PLUGINS": "1"}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["[0.0, 2.5] [30, 50] [4, 6]"] * 2
 
