@@ -141,6 +141,7 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    width: WidthOption = None,
     verbose: VerboseOption = False,
 ) -> None:
     """Compare schedulers of LLM inference under a limited KV cache, on calibrated hardware."""
