@@ -79,6 +79,7 @@ def _add_single_runs(page: Page, comparison: Comparison) -> None:
     without = f" Not shown, as the run failed: {', '.join(absent)}." if absent else ""
     long = plots.cut_off(comparison.examples)
     cut = f" Cut off, as the run is much longer: {', '.join(long)}." if long else ""
+    part = " Shown at first: the busiest minute." if busiest_minute(comparison.examples) else ""
     distributions = {
         "e2e_latency": "requests completed within a given end-to-end latency",
         "ttft": "requests with their first token within a given time",
@@ -109,7 +110,7 @@ def _add_single_runs(page: Page, comparison: Comparison) -> None:
         )
         over_time.append(("cache", "Prefix cache over time", caching.cache_use, found))
     for name, title, draw, caption in over_time:
-        page.add(name, draw(comparison), caption + without + cut, title=title, legend=ran)
+        page.add(name, draw(comparison), caption + part + without + cut, title=title, legend=ran)
     if breakdown.class_names(next(iter(comparison.examples.values())).table):
         for name in ("e2e_latency", "ttft", "tpot", "longest_gap"):
             page.add(
