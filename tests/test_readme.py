@@ -69,7 +69,8 @@ def shell(command, folder, path=None):
 
 def means_by_policy(table):
     return {
-        name: float(mean) for name, mean in re.findall(r"^ (\w+)(?: [\d.]+)?[†§‡!]* +(\d+\.\d+)  \d", table, re.MULTILINE)
+        name: float(mean)
+        for name, mean in re.findall(r"^ (\w+)(?: [\d.]+)?[†§‡!]* +(\d+\.\d+)  \d", table, re.MULTILINE)
     }
 
 

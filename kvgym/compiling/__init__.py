@@ -19,9 +19,9 @@ Four tricks make it faster than plain Numba; none of them changes results.
 ``python scripts/speed/compiler_tricks.py NAME`` measures each of the first three: two processes, with and without
 it, take turns. Without these APIs kvgym would only be slower.
 
-Three more only make compiling faster. Tables are opened when they are read, so helpers take two rows instead of
+Two more only make compiling faster. Tables are opened when they are read, so helpers take two rows instead of
 hundreds of words (:mod:`.references`). Branches that a run cannot take are removed before they are typed
-(:func:`.passes.false_for`). Each helper is linked once (:mod:`.passes`).
+(:func:`.passes.false_for`).
 
 Other private APIs are needed. Reference counting is switched off (``_nrt``), as kernels allocate nothing. Tables and
 functions are opened by address (``populate_array``, ``_get_wrapper_address``, ``_get_jit_address``). The cache key
