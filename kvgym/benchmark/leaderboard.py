@@ -62,8 +62,8 @@ def standings(results: Sequence[BenchmarkResult]) -> dict[str, dict[str, float]]
 def place_of(result: BenchmarkResult) -> str:
     """Return the score of an entry, its rank in the published table, and its neighbours.
 
-    "" if the table has no entry for the role, or tasks are missing, so that scores cannot be compared. Tasks whose
-    trace is not at hand may be missing.
+    "" if the table has no entry for the role, or tasks are missing, so that scores cannot be compared. Tasks that
+    need a trace may be missing.
     """
     suite = load_suite(result.suite)
     tasks = {task.name for task in suite.tasks if task.role == result.role and task.needs is None}

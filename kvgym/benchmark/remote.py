@@ -52,7 +52,7 @@ class Asking:
 
 
 def _unnamed(seed: np.random.SeedSequence) -> np.random.SeedSequence:
-    """Return a seed that does not name that of the run, whose requests a candidate could sample."""
+    """Return a seed that does not name the run's own, as a candidate could sample its requests."""
     return np.random.SeedSequence(seed.generate_state(4).tolist())
 
 

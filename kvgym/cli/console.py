@@ -294,19 +294,19 @@ def markdown_table(headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -
     return printable("\n".join(lines))
 
 
-def metrics_table(metrics: Mapping[str, float]) -> Table:
+def metrics_table(metrics: Mapping[str, float]) -> ResultTable:
     """Return a table of one run's metrics: latencies by statistic, then the others."""
     from kvgym.metrics import LATENCIES, METRICS, SCALARS, STATISTICS
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("seconds")
+    table = ResultTable(plain=True)
+    table.column("seconds", words=True)
     for statistic in STATISTICS:
-        table.add_column(statistic, justify="right")
+        table.column(statistic)
     for family in LATENCIES:
-        table.add_row(family, *(number(metrics[f"{family}_{s}"]) for s in STATISTICS))
-    table.add_section()
+        table.row(family, *(number(metrics[f"{family}_{s}"]) for s in STATISTICS))
+    table.section()
     for name, info in {**SCALARS, **{name: METRICS[name].info for name in METRICS}}.items():
-        table.add_row(name, number(metrics[name]), info.unit if info.unit != "1" else "")
+        table.row(name, number(metrics[name]), info.unit if info.unit != "1" else "")
     return table
 
 

@@ -315,7 +315,7 @@ class SystemView:
         view = self._rule_view(tables, n)
         made = RuleDecision(*(tables[name][n] for name in ("decision", "admit", "admit_tokens", "evict")))
         uncompiled(kernel)(view, made, memory)
-        return read_decision(made, self._simulation.active[n, : self.num_active])
+        return read_decision(made, view.active[: self.num_active])
 
 
 class ClusterView:

@@ -76,11 +76,11 @@ def test_policies_in_python_and_those_that_declare_true_lengths(tmp_path):
     assert found["failure"] == ""
     assert not found["clairvoyant"]
     assert found["tasks"]["overload"]["failures"] == {}
-    told = IN_PYTHON.replace('rule")', 'rule", needs={"true_length"})')
-    told += (
+    declared = IN_PYTHON.replace('rule")', 'rule", needs={"true_length"})')
+    declared += (
         "\n    assert (view.waiting.output_len > 0).all() and view.active.output_len.max(initial=0) < 10**6\n"
     )
-    found = verdict(tmp_path, told)
+    found = verdict(tmp_path, declared)
     assert (found["failure"], found["clairvoyant"]) == ("", True)
 
 

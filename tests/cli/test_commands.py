@@ -130,19 +130,19 @@ def test_input_files_are_not_taken_for_results(kvgym, tmp_path):
 
 
 def test_a_note_names_rules_that_differ_from_an_engines(kvgym):
-    """Evicted requests lose their output in the default scenario, but not in vllm-v1, which has the rules of vLLM."""
-    options = ("compare", "-p", "vllm_v1,fcfs,vllm", "-n", 5, "--seeds", 1, "--no-report")
+    """Evicted requests lose their output under the papers' rules, but not in vllm-v1, which has the rules of vLLM."""
+    options = ("compare", "-p", "vllm_v1,fcfs,vllm", "-n", 5, "--seeds", 1, "--no-report", "-s")
     note = (
         "vllm_v1 and vllm run under progress_on_evict = lost, requeue = arrival, blocks of 1, engine vllm-2023; the "
         "real engine recomputes and requeues at the front. --scenario vllm-v1 has these rules, blocks of 16, engine "
         "vllm-2024"
     )
-    assert note in " ".join(kvgym(*options)[1].split())
-    out = kvgym(*options, "-s", "vllm-v1")[1]
+    assert note in " ".join(kvgym(*options, "a100-llama2-70b")[1].split())
+    out = kvgym(*options, "vllm-v1")[1]
     assert "run under" not in out
     budgets = "Tokens per iteration at most: vllm_v1 2,048 (its engine's default on A100 80GB), vllm 4,096."
     assert budgets in " ".join(out.split())
-    assert "note: vllm runs under" in kvgym("run", "-p", "vllm", "-n", 5)[1]
+    assert "note: vllm runs under" in kvgym("run", "-p", "vllm", "-n", 5, "-s", "a100-llama2-70b")[1]
 
 
 def test_run_writes_a_record_of_every_request(kvgym, tmp_path):
@@ -176,6 +176,8 @@ def test_run_a_request_file_in_slotted_time(kvgym, tmp_path):
         "mine.csv",
         "--batch-time",
         "unit",
+        "--rules",
+        "paper",
         "--kv-capacity",
         20,
         "-o",
@@ -229,6 +231,8 @@ def test_too_long_requests(kvgym, tmp_path):
         "mine.csv",
         "--batch-time",
         "unit",
+        "--rules",
+        "paper",
         "--kv-capacity",
         20,
         "-o",
@@ -362,7 +366,9 @@ def test_a_trace_is_read_once(kvgym, tmp_path, monkeypatch, command, times):
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_failed_run_writes_its_results_so_far(kvgym, tmp_path, as_json):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,18,1\n5,3,2\n")
-    files = ("--trace", "mine.csv", "--batch-time", "unit", "--kv-capacity", 20, "-o", "out", "--log")
+    files = (
+        "--trace", "mine.csv", "--batch-time", "unit", "--kv-capacity", 20, "--rules", "paper", "-o", "out", "--log",
+    )  # fmt: skip
     options = ("--json",) if as_json else ()
     code, out, err = kvgym("run", "-p", "alpha_greedy:alpha=0.2,strict=True", *files, *options)
     assert code == 2
@@ -405,7 +411,9 @@ def test_a_title_names_no_router_if_several_are_compared(kvgym, tmp_path):
     small = ("compare", "--workers", 2, "-p", "fcfs", "-n", 5, "--seeds", 1, "--no-report", "--no-progress")
     kvgym(*small, "--router", "round_robin,uniform_random", "-o", "two")
     summary = json.loads((tmp_path / "two" / "config.json").read_text())["scenario"]["summary"]
-    assert summary.startswith("2 workers, 2 routers: llama2-70b-a100-tp2 (M = 16,492), lmsys, ")
+    assert summary.startswith(
+        "2 workers, 2 routers: llama2-70b-a100-tp2 (M = 16,492 in blocks of 16), lmsys, "
+    )
     assert "2 workers, uniform_random: " in kvgym(*small, "--router", "uniform_random")[1]
 
 

@@ -54,7 +54,7 @@ def right_actions(space):
     """Return actions in a space, in all accepted types."""
     action = space.sample()
     if isinstance(space, gym.spaces.Discrete):
-        return [int(action), action, np.int8(action), np.uint16(action), np.array(action)]
+        return [int(action), action, np.int16(action), np.uint16(action), np.array(action)]
     wide = np.float64 if space.dtype.kind == "f" else np.int32
     forms = [action, action.tolist(), action.astype(wide), np.stack([action, action], 1)[:, 0]]
     return [*forms, action.astype(bool), action.astype(np.float32)] if space.dtype == np.int8 else forms

@@ -42,7 +42,7 @@ def test_an_agent_plays_itself(episodes):
         def predict(self, observation, action_masks, deterministic=True):
             return int(action_masks.nonzero()[0][-1]), None
 
-    agent = kvgym.AgentPolicy(Same(), action="admit_count", must_admit=True, **SMALL)
+    agent = kvgym.AgentPolicy(Same(), action="admit_count", must_admit=True, queue_window=256, **SMALL)
     (found,) = record_dataset(make(), agent, workload_seeds=[3])
     assert found.terminated
     assert (found.actions == [mask.nonzero()[0][-1] for mask in found.masks[:-1]]).all()

@@ -216,12 +216,13 @@ def step(env, vector, over):
     actions = np.zeros(64, int) if vector else 0
     while True:
         try:
-            env.step(actions)
+            try:
+                env.step(actions)
+            except ResetNeeded:
+                env.reset()  # another thread may have closed it by now
         except ClosedEnvironmentError:
             over.append("closed")
             return
-        except ResetNeeded:
-            env.reset()
 
 for vector in (True, False) * 6:
     env, over = make(vector), []

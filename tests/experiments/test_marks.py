@@ -196,4 +196,4 @@ def test_comparisons_carry_marks(found, tmp_path):
     assert "try mc_sf:protection=0.15,overrun=extend" in paper.notes[2]
     assert paper.hyperparameters[auto] == {"protection": 0.15, "overrun": "extend", "strict": False}
     content = json.loads((paper.save(tmp_path) / "summary.json").read_text())
-    assert content["marks"][collapsing] == ["overloaded", "collapsed"]
+    assert content["marks"][collapsing] == ["predicted_lengths", "overloaded", "collapsed"]

@@ -114,7 +114,7 @@ def play_answers(content: Any, folder: Path) -> None:
     system = System(64, UnitBatchTime(), stall_limit=20)
 
     class Scripted(Process):
-        """A process whose answers are known."""
+        """A process with known answers."""
 
         def __init__(self) -> None:
             self._seconds, self._end = 5.0, time.monotonic() + 5

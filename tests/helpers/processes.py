@@ -35,7 +35,10 @@ class GroupLeader(subprocess.Popen[Any]):
     """A process with a group of its own, which is killed if a ``with`` block around it fails."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        options.setdefault("start_new_session", True)
+        if (
+            options.get("preexec_fn") is None
+        ):  # some make a group of their own there, which a session's leader cannot
+            options.setdefault("start_new_session", True)
         super().__init__(*arguments, **options)
         _started.append(self)
 

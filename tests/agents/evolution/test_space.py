@@ -83,7 +83,7 @@ def test_numbers_of_policies_that_declare_none():
         ("weighted", {}, {"margn": {}}, "valid: margin, bias"),
         ("weighted", {"margin": 0.1}, {"margin": {}}, "either fixed or learned"),
         ("weighted", {}, {"margin": {"start": 0.8}}, r"start 0.8 is out of range; expected 0 … 0.75"),
-        ("weighted", {}, {"margin": {"low": 0.9}}, "low < high"),
+        ("weighted", {}, {"margin": {"low": 0.9}}, "low ≤ default ≤ high"),
         ("weighted", {}, {"bias": {"start": 1.0}}, "start needs 2 numbers, got 1.0"),
         ("weighted", {}, {"bias": {"start": [1.0]}}, "start needs 2 numbers, got 1 entries"),
         ("weighted", {}, {"margin": {"start": [0.1, 0.2]}}, "start needs a number, got 2 entries"),

@@ -22,8 +22,8 @@ def test_capacity(kvgym, tmp_path):
     assert "ttft_p99<1, tbt_p99<0.2" in out
     title = " ".join(out.split())
     assert title.startswith(
-        "a100-llama2-70b-changed: llama2-70b-a100-tp2 (M = 16,492), lmsys engine vllm-2023: 9 ms per batch"
-        " + 0.29 ms per request, 2023; kernels calibrated on A100 80GB ttft"
+        "rush-changed: llama2-70b-a100-tp2 (M = 16,492 in blocks of 16), lmsys engine vllm-2023: 9 ms per batch"
+        " + 0.29 ms per request, 2023; kernels calibrated on A100 80GB; engine rules ttft"
     )
     assert "60 requests a run" in out
     assert "95 % interval" in out
@@ -33,14 +33,23 @@ def test_capacity(kvgym, tmp_path):
         ".kvgym-results.json",
     }  # fmt: skip
     summary = json.loads((tmp_path / "res" / "capacity.json").read_text())
-    assert [c["contender"] for c in summary["capacities"]] == ["fcfs", "mc_sf"]
+    assert [c["contender"] for c in summary["capacities"]] == ["fcfs", "mc_sf:protection=0.15,overrun=extend"]
     command = json.loads((tmp_path / "res" / "config.json").read_text())["command"]
     assert command.startswith("kvgym capacity --slo")
 
 
 def test_marks_are_in_table_files_and_report(kvgym, tmp_path):
     code, out, err = kvgym(
-        "capacity", *SMALL[:4], "-p", "fcfs,mc_sf,clairvoyant", "--tolerance", 0.5, "-o", "x"
+        "capacity",
+        *SMALL[:4],
+        "-p",
+        "fcfs,mc_sf,clairvoyant",
+        "--tolerance",
+        0.5,
+        "-s",
+        "a100-llama2-70b",
+        "-o",
+        "x",
     )
     assert code == 0, err
     assert "mc_sf†" in out
@@ -80,8 +89,8 @@ def test_requested_hardware_is_in_the_name(kvgym, tmp_path):
     assert "a100-llama2-70b" not in out
     title = " ".join(out.split())
     assert title.startswith(
-        "llama3-8b-a100-tp1-lmsys: llama3-8b-a100-tp1 (M = 131,000), lmsys engine early-2024: 1.27 ms per batch"
-        " + 0.109 ms per request, 2024; kernels calibrated on A100 80GB ttft"
+        "llama3-8b-a100-tp1-lmsys: llama3-8b-a100-tp1 (M = 131,000 in blocks of 16), lmsys engine early-2024: 1.27 ms"
+        " per batch + 0.109 ms per request, 2024; kernels calibrated on A100 80GB; engine rules ttft"
     )
     (folder,) = (tmp_path / "results").iterdir()
     assert folder.name.startswith("capacity-llama3-8b-a100-tp1-lmsys-")

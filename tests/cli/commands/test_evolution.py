@@ -76,6 +76,6 @@ def test_an_agent_that_comes_with_kvgym(kvgym, tmp_path, monkeypatch):
     assert "a margin" in out
     code, out, err = kvgym("compare", "-p", "fcfs,margin", "-n", 10, "--seeds", 1, "--no-report")
     assert code == 0, err
-    assert " margin " in out
+    assert " margin" in out
     code, out, err = kvgym("evaluate", "margin", "-n", 10, "--seeds", 1, "-p", "fcfs")
     assert code == 0, err

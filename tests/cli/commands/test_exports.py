@@ -7,7 +7,18 @@ import pytest
 
 from oracles.chrome_trace_format import load
 
-SLOTTED = ("--trace", "mine.csv", "--batch-time", "unit", "--kv-capacity", 20, "-o", "out")
+SLOTTED = (
+    "--trace",
+    "mine.csv",
+    "--batch-time",
+    "unit",
+    "--kv-capacity",
+    20,
+    "--rules",
+    "paper",
+    "-o",
+    "out",
+)
 
 
 @pytest.fixture
@@ -45,6 +56,8 @@ def test_formats_of_a_run(kvgym, mine):
 def test_a_comparison_with_vllm_names(kvgym, tmp_path):
     code, out, _ = kvgym(
         "compare",
+        "-s",
+        "a100-llama2-70b",
         "-n",
         20,
         "--seeds",
@@ -113,7 +126,7 @@ def test_a_trace_of_a_cluster(kvgym, tmp_path):
     names = [
         e["args"]["name"] for e in load(tmp_path / "run.json")["traceEvents"] if e["name"] == "process_name"
     ]
-    assert names == [f"worker {k} (16,492 KV tokens)" for k in range(3)]
+    assert names == [f"worker {k} (16,480 KV tokens)" for k in range(3)]
 
 
 def test_a_failed_run_keeps_its_trace(kvgym, tmp_path):

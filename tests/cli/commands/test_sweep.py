@@ -128,7 +128,18 @@ def test_options_of_the_scenario_hold_at_every_point(kvgym, tmp_path):
 
 def test_marks_are_in_table_files_and_report(kvgym, tmp_path):
     """At the low rate nothing is overloaded; both policies observe exact lengths at every point, or at none."""
-    given = ("sweep", "rate=2,60", "num_requests=1000", "-p", "fcfs,mc_sf", "--seeds", 1, "--no-progress")
+    given = (
+        "sweep",
+        "rate=2,60",
+        "num_requests=1000",
+        "--scenario",
+        "a100-llama2-70b",
+        "-p",
+        "fcfs,mc_sf",
+        "--seeds",
+        1,
+        "--no-progress",
+    )
     code, out, err = kvgym(*given, "-o", "x")
     assert code == 0, err
     table = out[: out.index("one seed")]

@@ -235,7 +235,7 @@ def test_command(command, tmp_path):
 
 def test_command_takes_the_options_of_scenarios(command, tmp_path):
     (tmp_path / "log.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n1,5,3\n1,9,4\n")
-    unit = ("--batch-time", "unit", "--kv-capacity", 20, "--max-frames", 4, "-o", "b.gif")
+    unit = ("--batch-time", "unit", "--rules", "paper", "--kv-capacity", 20, "--max-frames", 4, "-o", "b.gif")
     result = command("--trace", "log.csv", "-n", 2, *unit)
     assert result.exit_code == 0, result.output
     assert "2 requests finished, mean latency 2.5" in result.output  # 2 and 3 batches of one second
@@ -257,7 +257,7 @@ def test_command_routes(command, tmp_path, given):
     result = command("Route-v0", "-n", 30, "--rate", 50, "--max-frames", 4, "-o", "b.gif", *given)
     assert result.exit_code == 0, result.output
     player = "random" if "random" in given else "round_robin"
-    assert f"{player} on a100-llama2-70b: 30 steps, 30 requests finished, mean latency " in result.output
+    assert f"{player} on rush: 30 steps, 30 requests finished, mean latency " in result.output
     for name in ("b.gif", "b.png"):
         with Image.open(tmp_path / name) as image:
             image.load()

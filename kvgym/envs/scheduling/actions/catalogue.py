@@ -98,7 +98,7 @@ _AT = "kvgym.envs.scheduling.actions"
 
 
 _WINDOWS = {"scenario": DEFAULT_SCENARIO, "queue_window": 256, "active_window": 192}
-"""Arguments of environments whose actions choose requests: the scenario of ``kvgym compare``, and all its requests.
+"""Arguments of environments with actions that choose requests: the scenario of ``kvgym compare``, and all its requests.
 
 In that rush of 2,000 requests, at most 157 run and 211 wait under ``fcfs`` (seeds 0 to 7).
 """

@@ -39,7 +39,9 @@ def check_equal(numbers_of, name):
         gym.make(f"kvgym/{name}-v1", **TASK).unwrapped,
         gym.make(f"kvgym/{name}-v0", **TASK).unwrapped,
     )
-    features = {"token_scale": "capacity"} | ({} if name != "Tokens" else {"features": ()})
+    features = {"token_scale": "capacity", "scenario": first.config.scenario}
+    if name == "Tokens":
+        features["features"] = ()
     env = gym.make(f"kvgym/{name}-v1", **TASK, **features).unwrapped
     for e in (env, first):
         e.reset(seed=1)
