@@ -368,7 +368,7 @@ class Episodes(Arrays):
         memory, sizes = state.memory, state.sizes
         if not isinstance(memory, np.ndarray) or memory.dtype != np.uint8:
             raise ConfigError(f"the state is damaged: its tables are {shown(memory)}")
-        if sizes != self.slots[index].block.sizes and not self._layout.makes(sizes, memory.size):
+        if not self._layout.fits(sizes, self.slots[index].block.sizes, memory.size):
             raise ConfigError(f"the state is damaged: tables of the sizes {shown(sizes)}")
         if memory.shape != (sizes.num_bytes,):
             raise ConfigError(

@@ -97,13 +97,14 @@ class Layout:
         n = present.num_requests if needed.num_requests <= present.num_requests else 2 * needed.num_requests
         return self.sizes(Rows(n, *map(max, needed[1:], present[1:])))
 
-    def makes(self, sizes: Any, most: int) -> bool:
-        """Return whether these are sizes of this configuration, with at most ``most`` rows in a table."""
-        if not isinstance(sizes, Sizes):
+    def fits(self, sizes: Any, own: Sizes, most: int) -> bool:
+        """Return whether these are the sizes ``own``, or others of this configuration with at most ``most`` rows."""
+        if not _are_sizes(sizes):
             return False
+        if sizes == own:
+            return True
         rows = Rows.of(sizes)
-        possible = all(isinstance(count, int) and 0 <= count <= most for count in rows)
-        return possible and sizes == self.sizes(rows)
+        return all(0 <= count <= most for count in rows) and sizes == self.sizes(rows)
 
     def _rule_tables(self, n: int) -> dict[str, NDArray[Any]]:
         """Return the initial tables of the action kind's rule for an episode of n requests."""
@@ -152,3 +153,11 @@ class Layout:
             made = empty_sessions(table, prefix, closed=closed, exposed=True)
             for name in ("turns", "script", "due", "scheduled"):
                 block[name][: len(made[name])] = made[name]
+
+
+def _are_sizes(given: Any) -> bool:
+    """Return whether these are sizes of whole numbers; a damaged state may hold arrays, which cannot be compared."""
+    if not isinstance(given, Sizes):
+        return False
+    numbers = (number for part in given for number in (part if isinstance(part, tuple) else (part,)))
+    return all(isinstance(number, int) for number in numbers)
