@@ -10,10 +10,12 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from kvgym.errors import WorkloadError
 from kvgym.utils.arguments import explained
+from kvgym.utils.checks import as_array
 from kvgym.workloads.base import Spec
 from kvgym.workloads.layout import FEATURE_COLUMNS
 from kvgym.workloads.lengths import AnyLength, DiscreteLength, Lengths, PairDistribution, draw_index
 from kvgym.workloads.predictions import PromptPrediction
+from kvgym.workloads.table import RequestTable
 
 
 class NormalFeature(Spec):
@@ -221,13 +223,19 @@ def _recorded(
     prompt_len: ArrayLike, output_len: ArrayLike, bins: int, values: int
 ) -> tuple[Lengths, Lengths]:
     """Return recorded lengths as arrays, enough for a fit."""
-    prompt, output = np.asarray(prompt_len, np.int64), np.asarray(output_len, np.int64)
+    prompt, output = (
+        as_array(prompt_len, "prompt_len", WorkloadError),
+        as_array(output_len, "output_len", WorkloadError),
+    )
     if prompt.ndim != 1 or prompt.shape != output.shape or len(prompt) < bins * values:
         raise WorkloadError(
             f"a fit needs as many outputs as prompts, at least bins · values = {bins * values:,} of them; "
             f"got {prompt.size:,} prompts and {output.size:,} outputs"
         )
-    return prompt, output
+    table = RequestTable.from_columns(
+        arrival_time=np.zeros(len(prompt)), prompt_len=prompt, output_len=output
+    )
+    return table.prompt_len, table.output_len
 
 
 def _text(discrete: DiscreteLength) -> str:

@@ -95,7 +95,7 @@ def parse_hardware(text: str, origin: str, name: str | None = None) -> Hardware:
     """
     where = f"hardware file {origin}"
     fields = parse_fields(text, where)
-    if fields.get("kind") in KINDS:
+    if isinstance(kind := fields.get("kind"), str) and kind in KINDS:
         return parse_described(fields, where, name or origin)
     hardware = checked_hardware(validate_fields(CalibratedHardware, fields, where), where)
     return hardware if name is None else hardware.model_copy(update={"name": name})
