@@ -71,7 +71,7 @@ _TEXTS: Mapping[Mark, str] = {
     EXACT: "The predictions are exact: {} observed the true output lengths, which no server knows in advance. "
     "For predictions with errors: --predictions noisy:epsilon=0.5.",
     PREDICTED: "Observed predicted output lengths, with errors: {}. Schedulers without the sign decide without them.",
-    OVERLOADED: "Overload, requests pile up, in % of arrivals: {}. A longer run has larger means; kvgym capacity "
+    OVERLOADED: "Overload, requests pile up (share of arrivals): {}. A longer run has larger means; kvgym capacity "
     "finds the rate that each policy sustains.",
     COLLAPSED: "Collapsed, more was repeated than done: {}.",
 }
@@ -231,7 +231,7 @@ def _note(mark: Mark, parts: Sequence[str]) -> list[str]:
 def _detail(mark: Mark, runs: Sequence[Played], policy: Policy) -> str:
     """Return the figures of a mark in runs that have it, to append to the label of a policy."""
     if mark is OVERLOADED:
-        return f" {100 * max(_piles_up(played.measured) for played in runs):.0f}"
+        return f" ({max(_piles_up(played.measured) for played in runs):.0%})"
     if mark is COLLAPSED:
         worst = max(filter(collapsed, runs), key=lambda played: played.record.metrics["recomputed_tokens"])
         figures = worst.record.metrics

@@ -86,7 +86,7 @@ def test_the_load_decides_where_a_run_is_too_short():
     assert find_marks([of_load(2.0, measured(start=arrival, finish=arrival + 1))]) == ()
     assert not undecided([of_load(1.0, measured(start=arrival, finish=arrival + 1))])
     (note,) = mark_notes({"fcfs": [[of_load(2.0)]]}, {"fcfs": make_policy("fcfs")})
-    assert "in % of arrivals: fcfs 50. A longer" in note
+    assert "(share of arrivals): fcfs (50%). A longer" in note
 
 
 def test_requests_that_arrive_at_once_or_are_few_are_not_judged():
@@ -159,13 +159,13 @@ def test_notes():
     assert mark_notes({"fcfs": [[over]], "mc_sf": [[gone]]}, policies) == [
         "† The predictions are exact: mc_sf observed the true output lengths, which no server knows in advance. For "
         "predictions with errors: --predictions noisy:epsilon=0.5.",
-        "‡ Overload, requests pile up, in % of arrivals: fcfs 50. A longer run has larger means; kvgym capacity finds "
-        "the rate that each policy sustains.",
+        "‡ Overload, requests pile up (share of arrivals): fcfs (50%). A longer run has larger means; kvgym capacity "
+        "finds the rate that each policy sustains.",
         "! Collapsed, more was repeated than done: mc_sf (5,432 tokens lost by evictions, 1,000 of finished "
         "requests; kvgym tune mc_sf searches its options).",
     ]
     (note,) = mark_notes({"fcfs": [[over], [played()]], "mc_sf": [[over], [over]]}, policies)
-    assert "in % of arrivals: fcfs 50 at 1 of 2 points, mc_sf 50. A longer" in note
+    assert "(share of arrivals): fcfs (50%) at 1 of 2 points, mc_sf (50%). A longer" in note
     assert mark_notes({"fcfs": [[played()]]}, policies) == []
 
 

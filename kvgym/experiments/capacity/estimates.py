@@ -253,7 +253,13 @@ def check_equal_workers(load: Load) -> None:
     Raises:
         ConfigError: the scenario has groups of workers, a prefix cache, or closed sessions.
     """
-    load.scenario.make_system().check_independent("the number of workers by theory")
+    system = load.scenario.make_system()
+    if system.prefix_unit and system.sessions == "open":
+        raise ConfigError(
+            "provisioning assumes that every request computes its whole prompt, and does not hold with prefix_cache = "
+            f"{system.prefix_cache}; set it to off, or find the rate of several workers by kvgym capacity --workers 1,2,4"
+        )
+    system.check_independent("the number of workers by theory")
     if not isinstance(load.scenario.workers, int):
         raise ConfigError(
             f"scenario {shown(load.scenario.name)} has groups of workers; provisioning needs equal workers: use a "

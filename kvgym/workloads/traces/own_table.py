@@ -187,7 +187,11 @@ class OwnTable:
         if "arrival_time" in found:
             data["arrival_time"] = to_seconds(data["arrival_time"], kinds["arrival_time"])
         ignored = [name for name in source.names if name not in found.values()]
-        return data, [columns_note(found, source.names), *identity_notes(ignored), *notes]
+        return data, [
+            columns_note(found, source.names),
+            *identity_notes(ignored, "session_id" in data),
+            *notes,
+        ]
 
     def resolve(self, names: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
         """Return the name of each column by its target, and the missing or ambiguous columns.
@@ -235,11 +239,19 @@ def columns_note(found: Mapping[str, str], names: Sequence[str]) -> str:
     return f"Columns: {used}{'; ignored: ' + ', '.join(ignored) if ignored else ''}."
 
 
-def identity_notes(ignored: Iterable[str]) -> list[str]:
-    """Return the note on ignored columns of sessions or users; none without such a column."""
+def identity_notes(ignored: Iterable[str], sessions: bool = False) -> list[str]:
+    """Return the note on ignored columns of sessions or users; none without such a column.
+
+    Args:
+        ignored: the columns.
+        sessions: whether another column says which requests are turns of one session.
+    """
     found = ", ".join(name for name in ignored if plain_name(name) in _IDENTITIES)
     effect = "requests are independent: no common beginnings, no order within a session, no quota of a user"
     remedy = "name one by --columns session_id=NAME or client_id=NAME"
+    if sessions:
+        effect = "clients share one system prompt and have no quotas"
+        remedy = "where each client has its own, name it by --columns client_id=NAME"
     return [f"Not used: {found}; {effect}; {remedy}."] if found else []
 
 
