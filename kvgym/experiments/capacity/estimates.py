@@ -257,7 +257,7 @@ def check_equal_workers(load: Load) -> None:
     if system.prefix_unit and system.sessions == "open":
         raise ConfigError(
             "provisioning assumes that every request computes its whole prompt, and does not hold with prefix_cache = "
-            f"{system.prefix_cache}; set it to off, or find the rate of several workers by kvgym capacity --workers 1,2,4"
+            f"{system.prefix_cache}; set it to off, or find the rate of workers by kvgym capacity --workers 1,2,4"
         )
     system.check_independent("the number of workers by theory")
     if not isinstance(load.scenario.workers, int):
