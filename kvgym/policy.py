@@ -337,7 +337,15 @@ P = TypeVar("P", bound=type[Policy])
 
 @explained
 def register_policy(cls: P) -> P:
-    """Class decorator: register a policy under ``cls.info.name``."""
+    """Class decorator: register a policy under ``cls.info.name``.
+
+    Raises:
+        ConfigError: it is no class derived from :class:`Policy`, a compiled one has no kernel, or its name is taken.
+    """
+    if isinstance(cls, type) and issubclass(cls, CompiledPolicy) and not hasattr(cls, "kernel"):
+        raise ConfigError(
+            f"policy {cls.__qualname__} has no kernel; set kernel to a function of kvgym.kernel"
+        )
     return _FACTORY.register(cls)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from kvgym.benchmark.candidate import POINT
 from kvgym.benchmark.observed import Shown
 from kvgym.benchmark.process import LostError, Process, in_a_line
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, RunError
 from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo
 from kvgym.routing import Router, RouterInfo
 from kvgym.simulator.simulation import Simulation
@@ -144,8 +144,9 @@ def remote(process: Process) -> RemotePolicy | RemoteRouter:
     Raises:
         LostError: it could not be loaded.
     """
-    said, asking = process.ask(b"I"), Asking(process)
+    asking = Asking(process)
     try:
+        said = process.ask(b"I")
         if said["role"] == "router":
             return RemoteRouter(
                 asking, RouterInfo(name=said["name"], summary="a candidate"), said["reassigns"] is True
@@ -156,6 +157,8 @@ def remote(process: Process) -> RemotePolicy | RemoteRouter:
             said["name"], "a candidate", needs=needs, uses=uses, evicts=True, pauses=True, chunks_prefill=True,
             livelock_advice=advice,
         )  # fmt: skip
+    except RunError as error:
+        raise LostError(f"it could not describe itself: {error}") from None
     except (KeyError, TypeError, ConfigError) as error:
         raise LostError(f"its process wrote what is no description: {in_a_line(error)}") from None
     return RemotePolicy(asking, info)

@@ -60,8 +60,18 @@ class Factory(Generic[T]):
         self.registry: Registry[type[T]] = Registry(base._kind, load, self.sources)
 
     def register(self, cls: C) -> C:
-        """Register a class under ``cls.info.name``."""
-        self.registry.add(info_of(cls, self._info).name, cls)
+        """Register a class under ``cls.info.name``.
+
+        Raises:
+            ConfigError: it is no class derived from the base class, or its name is taken.
+        """
+        name = info_of(cls, self._info).name
+        if not isinstance(cls, type) or not issubclass(cls, self._base):
+            base = f"kvgym.{self._base.__name__}"
+            raise ConfigError(
+                f"{self._base._kind} {shown(name)}: {shown(cls)} is not a class derived from {base}"
+            )
+        self.registry.add(name, cls)
         return cls
 
     def make(self, spec: str | T, hyperparameters: Mapping[str, Any]) -> T:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from kvgym.errors import WorkloadError
+from kvgym.errors import WorkloadError, shown
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import as_array
 from kvgym.workloads.base import Spec
@@ -229,7 +229,7 @@ def _recorded(
     )
     if prompt.ndim != 1 or prompt.shape != output.shape or len(prompt) < bins * values:
         raise WorkloadError(
-            f"a fit needs as many outputs as prompts, at least bins · values = {bins * values:,} of them; "
+            f"a fit needs as many outputs as prompts, at least bins · values = {shown(bins * values)} of them; "
             f"got {prompt.size:,} prompts and {output.size:,} outputs"
         )
     table = RequestTable.from_columns(

@@ -43,6 +43,23 @@ def verdict(folder: Path, code: str, **options):
     return judge(folder / "mine.py", **{"tasks": ("overload",), "seeds": 1, **options})
 
 
+def test_a_policy_that_cannot_describe_itself_has_a_verdict(tmp_path):
+    code = """
+import kvgym
+
+class Mine(kvgym.Policy):
+    @property
+    def info(self):
+        raise kvgym.errors.ConfigError("early")
+
+    def schedule(self, view):
+        return kvgym.Decision()
+"""
+    found = verdict(tmp_path, code)
+    assert found["score"] is None
+    assert "early" in found["failure"]
+
+
 def test_a_copy_of_the_plain_rule_scores_nothing(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(PLAIN)
     judge_command(tmp_path / "mine.py", seeds=1)

@@ -6,7 +6,15 @@ import sys
 import pytest
 
 from kvgym.errors import LIMIT, ConfigError, UnknownNameError
-from kvgym.policy import Policy, PolicyInfo, fraction_of, make_policy
+from kvgym.policy import (
+    POLICIES,
+    CompiledPolicy,
+    Policy,
+    PolicyInfo,
+    fraction_of,
+    make_policy,
+    register_policy,
+)
 from kvgym.routing import make_router
 from kvgym.utils.registry import Registry, Sources, import_package, load_plugins
 from kvgym.utils.seeding import STREAMS, stream
@@ -195,3 +203,18 @@ def test_a_mistake_in_a_package_that_registers_names_file_and_line(tmp_path, mon
 def test_an_error_that_is_no_mistake_of_the_package_passes():
     with pytest.raises(ModuleNotFoundError):
         import_package("acme_missing")
+
+
+def test_only_policies_can_be_registered():
+    class Plain:
+        info = PolicyInfo("no_policy", "a class of its own")
+
+    class NoKernel(CompiledPolicy):
+        info = PolicyInfo("no_kernel", "a compiled policy without a kernel")
+
+    for given in (Plain, Plain()):
+        with pytest.raises(ConfigError, match="is not a class derived from kvgym.Policy"):
+            register_policy(given)
+    with pytest.raises(ConfigError, match="NoKernel has no kernel"):
+        register_policy(NoKernel)
+    assert not {"no_policy", "no_kernel"} & set(POLICIES)
