@@ -213,7 +213,7 @@ def test_only_policies_can_be_registered():
         info = PolicyInfo("no_kernel", "a compiled policy without a kernel")
 
     for given in (Plain, Plain()):
-        with pytest.raises(ConfigError, match="is not a class derived from kvgym.Policy"):
+        with pytest.raises(ConfigError, match=r"is not a class derived from kvgym\.Policy"):
             register_policy(given)
     with pytest.raises(ConfigError, match="NoKernel has no kernel"):
         register_policy(NoKernel)
