@@ -207,11 +207,7 @@ class Weight:
     meaning: str = ""
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            ConfigError: one has another type, or the numbers contradict each other.
-        """
+        """Check the fields: ConfigError if one has another type, or if numbers contradict each other."""
         check_fields(self)
         if not (self.low <= self.default <= self.high and 0 < self.step < math.inf and self.size >= 1):
             raise ConfigError(
@@ -337,15 +333,9 @@ P = TypeVar("P", bound=type[Policy])
 
 @explained
 def register_policy(cls: P) -> P:
-    """Class decorator: register a policy under ``cls.info.name``.
-
-    Raises:
-        ConfigError: it is no class derived from :class:`Policy`, a compiled one has no kernel, or its name is taken.
-    """
+    """Class decorator: register a policy under ``cls.info.name``; compiled ones need a kernel."""
     if isinstance(cls, type) and issubclass(cls, CompiledPolicy) and not hasattr(cls, "kernel"):
-        raise ConfigError(
-            f"policy {cls.__qualname__} has no kernel; set kernel to a function of kvgym.kernel"
-        )
+        raise ConfigError(f"policy {cls.__qualname__} has no kernel; set it to a function of kvgym.kernel")
     return _FACTORY.register(cls)
 
 

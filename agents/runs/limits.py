@@ -64,7 +64,7 @@ _POSITIVE = Range(0, MAX_REAL, False)
 RANGES: dict[str, Range] = {
     **dict.fromkeys(("n_steps", "buffer_size", "target_update_interval", "stats_window_size"), _COUNT),
     "train_freq": Range(1, 1_000_000),  # these steps are taken even if the run is shorter
-    "batch_size": Range(2, 10_000_000),  # so many indices are drawn, even of a shorter buffer
+    "batch_size": Range(2, 10_000_000),  # indices are drawn, even of a shorter buffer
     "n_epochs": Range(1, 10_000),
     "gradient_steps": Range(-1, 1_000_000),
     "learning_starts": Range(0, MAX_COUNT),

@@ -36,7 +36,7 @@ HUGE = 10**30
                 ("learning_rate", float("nan"), "a number from 0 to 1e"),
                 ("n_steps", HUGE, "a whole number from 1 to 2,147,483,647"),
                 ("n_steps", 2.5, "a whole number from 1 to 2,147,483,647"),
-                ("batch_size", 1e40, "a whole number from 2 to 2,147,483,647"),
+                ("batch_size", 1e40, "a whole number from 2 to 10,000,000"),
                 ("n_epochs", 10**6, "a whole number from 1 to 10,000"),
                 ("gamma", 3, "a number from 0 to 1"),
                 ("stats_window_size", HUGE, "a whole number from 1 to"),

@@ -176,8 +176,7 @@ def test_run_a_request_file_in_slotted_time(kvgym, tmp_path):
         "mine.csv",
         "--batch-time",
         "unit",
-        "--rules",
-        "paper",
+        "--rules=paper",
         "--kv-capacity",
         20,
         "-o",
@@ -231,8 +230,7 @@ def test_too_long_requests(kvgym, tmp_path):
         "mine.csv",
         "--batch-time",
         "unit",
-        "--rules",
-        "paper",
+        "--rules=paper",
         "--kv-capacity",
         20,
         "-o",
@@ -366,9 +364,8 @@ def test_a_trace_is_read_once(kvgym, tmp_path, monkeypatch, command, times):
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_failed_run_writes_its_results_so_far(kvgym, tmp_path, as_json):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,18,1\n5,3,2\n")
-    files = (
-        "--trace", "mine.csv", "--batch-time", "unit", "--kv-capacity", 20, "--rules", "paper", "-o", "out", "--log",
-    )  # fmt: skip
+    unit = ("--batch-time", "unit", "--kv-capacity", 20, "--rules", "paper")
+    files = ("--trace", "mine.csv", *unit, "-o", "out", "--log")
     options = ("--json",) if as_json else ()
     code, out, err = kvgym("run", "-p", "alpha_greedy:alpha=0.2,strict=True", *files, *options)
     assert code == 2
