@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from kvgym.workloads.base import Spec
+from kvgym.workloads.base import MAX_TOKENS, Spec
 from kvgym.workloads.table import RequestTable
 
 
@@ -27,11 +27,11 @@ class LengthLimits(Spec):
         policy: ``"clip"`` changes lengths, ``"drop"`` removes requests that are out of bounds.
     """
 
-    min_prompt_len: int = Field(default=1, ge=1)
-    max_prompt_len: int | None = Field(default=None, ge=1)
-    min_output_len: int = Field(default=1, ge=1)
-    max_output_len: int | None = Field(default=None, ge=1)
-    max_total_len: int | None = Field(default=None, ge=2)
+    min_prompt_len: int = Field(default=1, ge=1, le=MAX_TOKENS)
+    max_prompt_len: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
+    min_output_len: int = Field(default=1, ge=1, le=MAX_TOKENS)
+    max_output_len: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
+    max_total_len: int | None = Field(default=None, ge=2, le=2 * MAX_TOKENS)
     policy: Literal["clip", "drop"] = "clip"
 
     @model_validator(mode="after")
