@@ -1,7 +1,7 @@
 """Learned policies: training, evaluation, networks and trained agents, imported as ``kvgym.agents``.
 
-PyTorch and Stable-Baselines3 are imported only when used. Trained agents run on NumPy alone, and :mod:`kvgym.policy`
-loads them by name.
+PyTorch and Stable-Baselines3 are imported only when used. Trained agents run on NumPy alone, and
+:mod:`kvgym.policies.policy` loads them by name.
 May import :mod:`kvgym.envs` and what is below it; may be imported from :mod:`kvgym.cli` only.
 """
 

@@ -22,8 +22,8 @@ from kvgym.envs.agents import AgentPolicy
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
-from kvgym.policy import Policy, register_policy_source
-from kvgym.routing import Router, register_router_source
+from kvgym.policies.policy import Policy, register_policy_source
+from kvgym.policies.routing import Router, register_router_source
 from kvgym.utils.arguments import explained
 from kvgym.utils.reading import check_archive
 

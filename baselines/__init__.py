@@ -1,6 +1,6 @@
 """Schedulers and routers from the literature, one module or folder per family; import ``kvgym.baselines``.
 
-:mod:`kvgym.policy` and :mod:`kvgym.routing` load them, and they register themselves there by name.
+:mod:`kvgym.policies.policy` and :mod:`kvgym.policies.routing` load them, and they register themselves there by name.
 May import :mod:`kvgym.theory` and what is below it; may be imported from :mod:`kvgym.report` and above.
 """
 

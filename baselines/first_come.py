@@ -33,7 +33,7 @@ from kvgym.kernels import (
     rule_memory,
     seed_words,
 )
-from kvgym.policy import (
+from kvgym.policies.policy import (
     CompiledPolicy,
     PolicyInfo,
     SystemInfo,

@@ -70,7 +70,7 @@ from kvgym.kernels import (
     taken_by,
     unlink,
 )
-from kvgym.policy import (
+from kvgym.policies.policy import (
     CompiledPolicy,
     PolicyInfo,
     SystemInfo,

@@ -55,7 +55,7 @@ from kvgym.kernels import (
     rule_memory,
     taken_by,
 )
-from kvgym.policy import (
+from kvgym.policies.policy import (
     AUTO,
     CompiledPolicy,
     PolicyInfo,

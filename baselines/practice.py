@@ -47,7 +47,7 @@ from kvgym.kernels import (
     stays,
     taken_by,
 )
-from kvgym.policy import (
+from kvgym.policies.policy import (
     AUTO,
     CompiledPolicy,
     PolicyInfo,

@@ -27,7 +27,7 @@ from kvgym.kernels import (
     need_of_active,
     policy_kernel,
 )
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require_count
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require_count
 
 
 @policy_kernel

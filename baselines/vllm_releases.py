@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvgym.errors import ConfigError
-from kvgym.policy import AUTO, require
+from kvgym.policies.policy import AUTO, require
 from kvgym.simulator.batch_time import Device
 
 RELEASES = ("0.24", "0.33")

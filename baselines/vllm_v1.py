@@ -80,7 +80,7 @@ from kvgym.baselines.vllm_releases import (
 )
 from kvgym.errors import ConfigError, shown
 from kvgym.kernels import RuleMemory, rule_memory
-from kvgym.policy import (
+from kvgym.policies.policy import (
     AUTO,
     CompiledPolicy,
     PolicyInfo,

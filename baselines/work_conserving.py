@@ -61,7 +61,7 @@ from kvgym.kernels import (
     rule_memory,
     shared_hit,
 )
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
 
 PAPER = (
     "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory Constraints"
@@ -204,8 +204,8 @@ def chunks_blocked_for(
 ) -> int:
     """Return a number of iterations for which a request certainly cannot be admitted; 0 = it fits now.
 
-    As in :func:`~kvgym.kernels.future_memory.blocked_for`, each iteration of waiting lowers the use. At a moment
-    before the prefill completes, it falls by one chunk; at a later one by one token, until it is the use of the
+    As in :func:`~kvgym.simulator.kernels.future_memory.blocked_for`, each iteration of waiting lowers the use. At a
+    moment before the prefill completes, it falls by one chunk; at a later one by one token, until it is the use of the
     completing iteration. Profile and capacity are whole blocks, so tokens may stand for allocated tokens.
     """
     profile, capacity = memory.profile, view.problem.kv_capacity

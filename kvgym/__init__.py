@@ -9,42 +9,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvgym.utils.lazy import lazy_names
-from kvgym.version import __version__
+from kvgym.utils.version import __version__
 
 if TYPE_CHECKING:
     from kvgym import (
         agents,
         batch_time,
-        contract,
         envs,
         errors,
         experiments,
-        export,
         kernels,
         metrics,
-        policy,
+        policies,
         report,
-        routing,
+        servers,
+        studies,
         theory,
-        validation,
         workloads,
     )
     from kvgym.agents import load_agent, load_router, train
     from kvgym.batch_time import kv_capacity, load_hardware, make_batch_time
-    from kvgym.benchmark import make_task
     from kvgym.envs import AgentPolicy, register_action
-    from kvgym.experiments import (
-        Comparison,
-        Scenario,
-        compare,
-        find_capacity,
-        load_scenario,
-        provision,
-        sweep,
-        tune,
-    )
-    from kvgym.metrics import compute_metrics, register_metric
-    from kvgym.policy import (
+    from kvgym.experiments import Comparison, Scenario, compare, load_scenario
+    from kvgym.metrics.compute import compute_metrics, register_metric
+    from kvgym.policies.policy import (
         CompiledPolicy,
         Decision,
         Policy,
@@ -54,15 +42,16 @@ if TYPE_CHECKING:
         make_policy,
         register_policy,
     )
+    from kvgym.policies.routing import CompiledRouter, Router, RouterInfo, make_router, register_router
+    from kvgym.policies.runner import SimulationResult, simulate
     from kvgym.report import write_report
-    from kvgym.routing import CompiledRouter, Router, RouterInfo, make_router, register_router
-    from kvgym.runner import SimulationResult, simulate
     from kvgym.simulator.observer import Observer
+    from kvgym.simulator.recording.window import Window
     from kvgym.simulator.simulation import Simulation
     from kvgym.simulator.system import System, Worker
     from kvgym.simulator.view import ClusterView, SystemView
+    from kvgym.studies import find_capacity, make_task, provision, sweep, tune
     from kvgym.theory.hindsight import bound
-    from kvgym.window import Window
     from kvgym.workloads import RequestTable, make_workload, read_trace, register_trace_format
 else:
     __getattr__, __dir__ = lazy_names(
@@ -70,24 +59,24 @@ else:
         {
             "agents": "load_agent load_router train",
             "batch_time": "kv_capacity load_hardware make_batch_time",
-            "benchmark": "make_task",
             "envs": "AgentPolicy register_action",
-            "experiments": "Comparison Scenario compare find_capacity load_scenario provision sweep tune",
-            "metrics": "compute_metrics register_metric",
-            "policy": "CompiledPolicy Decision Policy PolicyInfo SystemInfo Weight make_policy register_policy",
+            "experiments": "Comparison Scenario compare load_scenario",
+            "metrics.compute": "compute_metrics register_metric",
+            "policies.policy": "CompiledPolicy Decision Policy PolicyInfo SystemInfo Weight make_policy "
+            "register_policy",
             "report": "write_report",
-            "routing": "CompiledRouter Router RouterInfo make_router register_router",
-            "runner": "SimulationResult simulate",
+            "policies.routing": "CompiledRouter Router RouterInfo make_router register_router",
+            "policies.runner": "SimulationResult simulate",
             "simulator.observer": "Observer",
+            "simulator.recording.window": "Window",
             "simulator.simulation": "Simulation",
             "simulator.system": "System Worker",
             "simulator.view": "ClusterView SystemView",
+            "studies": "find_capacity make_task provision sweep tune",
             "theory.hindsight": "bound",
-            "window": "Window",
             "workloads": "RequestTable make_workload read_trace register_trace_format",
         },
-        "agents batch_time contract envs errors experiments export kernels "
-        "metrics policy report routing theory validation workloads",
+        "agents batch_time envs errors experiments kernels metrics policies report servers studies theory workloads",
     )
 
 __all__ = [
@@ -118,11 +107,9 @@ __all__ = [
     "bound",
     "compare",
     "compute_metrics",
-    "contract",
     "envs",
     "errors",
     "experiments",
-    "export",
     "find_capacity",
     "kernels",
     "kv_capacity",
@@ -136,7 +123,7 @@ __all__ = [
     "make_task",
     "make_workload",
     "metrics",
-    "policy",
+    "policies",
     "provision",
     "read_trace",
     "register_action",
@@ -145,13 +132,13 @@ __all__ = [
     "register_router",
     "register_trace_format",
     "report",
-    "routing",
+    "servers",
     "simulate",
+    "studies",
     "sweep",
     "theory",
     "train",
     "tune",
-    "validation",
     "workloads",
     "write_report",
 ]

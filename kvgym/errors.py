@@ -112,7 +112,7 @@ class ConfigError(KVGymError, ValueError):
 
 
 class ContractError(KVGymError, AssertionError):
-    """A policy fails a conformance check, see :mod:`kvgym.contract`."""
+    """A policy fails a conformance check, see :mod:`kvgym.policies.contract`."""
 
 
 class UnknownNameError(ConfigError):
@@ -159,7 +159,7 @@ class RunError(KVGymError):
     """A run ended early.
 
     Attributes:
-        result: from :func:`kvgym.simulate`, the :class:`~kvgym.runner.SimulationResult` up to the error, with
+        result: from :func:`kvgym.simulate`, the :class:`~kvgym.policies.runner.SimulationResult` up to the error, with
             ``completed=False``; else None. It is pickled with the error, or dropped if it cannot be pickled (e.g. for a
             policy defined in a function).
     """

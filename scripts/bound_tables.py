@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvgym.cli.console import interval, markdown_table, number
-from kvgym.experiments.capacity.finding import find_capacity
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import BOUNDED, Comparison, compare
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
+from kvgym.studies.capacity.finding import find_capacity
 from kvgym.theory.hindsight.bounds import REFERENCE
 
 POLICIES = ("mc_sf", "ranked", "vllm_v1", "sarathi", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta")

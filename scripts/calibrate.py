@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kvgym.batch_time.calibration.calibrate import calibrate, write_hardware
-from kvgym.batch_time.calibration.recipes import load_recipe, recipe_names
-from kvgym.batch_time.calibration.report import report
 from kvgym.batch_time.deployments.load import hardware_names, load_calibrated
+from kvgym.servers.calibration.calibrate import calibrate, write_hardware
+from kvgym.servers.calibration.recipes import load_recipe, recipe_names
+from kvgym.servers.calibration.report import report
 
 HARDWARE = Path(__file__).resolve().parent.parent / "configs" / "hardware"
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvgym.cli.console import interval, markdown_table, number
-from kvgym.experiments.capacity.finding import find_capacity
-from kvgym.experiments.capacity.result import Capacity, CapacityResult
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
+from kvgym.studies.capacity.finding import find_capacity
+from kvgym.studies.capacity.result import Capacity, CapacityResult
 
 SLOS = {"lmsys": {"ttft": 1.0, "tbt": 0.2}, "azure": {"ttft": 10.0, "tbt": 0.5}}
 """SLOs in seconds by workload; Azure's prompts are 28 times as long, and no policy starts 99 % within a second."""

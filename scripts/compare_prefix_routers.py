@@ -18,7 +18,7 @@ from typing import Any
 from kvgym.cli.console import number
 from kvgym.experiments.comparison import Comparison, compare, label_of
 from kvgym.experiments.scenario import Scenario
-from kvgym.routing import make_router
+from kvgym.policies.routing import make_router
 
 FIRST_SEED = 3_000_000
 METRICS = ("ttft_mean", "ttft_p99", "e2e_latency_mean", "hit_rate")

@@ -17,7 +17,7 @@ from kvgym.agents.evolution.capacity import sustained_rate
 from kvgym.cli.console import number, percent
 from kvgym.experiments.comparison import Comparison, compare, label_of
 from kvgym.experiments.scenario import Scenario, load_scenario
-from kvgym.routing import make_router
+from kvgym.policies.routing import make_router
 
 FIRST_SEED = 2_000_000
 OTHERS = ("weighted", "join_shortest_queue", "least_outstanding_work", "round_robin")

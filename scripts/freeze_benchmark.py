@@ -22,15 +22,15 @@ import numpy as np
 from kvgym.agents.library import agent_names, is_router, load_agent, load_model, load_router
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.baselines.routing.weighted import WEIGHTS as ROUTING_WEIGHTS
-from kvgym.benchmark.leaderboard import read_results, standings
-from kvgym.benchmark.tasks import SUITE, Suite, Task, load_suite, suite_file
 from kvgym.envs.scheduling.actions.priority import HIGHEST
 from kvgym.errors import KVGymError
 from kvgym.experiments.scenario import Scenario
-from kvgym.metrics import compute_metrics
-from kvgym.policy import POLICIES, Policy, make_policy
-from kvgym.routing import ROUTERS, Router, make_router
-from kvgym.runner import check_needs, simulate
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.policy import POLICIES, Policy, make_policy
+from kvgym.policies.routing import ROUTERS, Router, make_router
+from kvgym.policies.runner import check_needs, simulate
+from kvgym.studies.benchmark.leaderboard import read_results, standings
+from kvgym.studies.benchmark.tasks import SUITE, Suite, Task, load_suite, suite_file
 from kvgym.theory.hindsight.bounds import unbeatable
 from kvgym.utils.files import write_text
 from kvgym.workloads.mixtures import fit_predictor

@@ -28,7 +28,7 @@ import kvgym
 from kvgym.batch_time import AffineBatchTime
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.integrations.vllm import check_release
-from kvgym.policy import make_policy
+from kvgym.policies.policy import make_policy
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816,

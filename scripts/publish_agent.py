@@ -22,8 +22,8 @@ import yaml
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.library import Model, load_model
 from kvgym.agents.trained.numpy_model import NumpyModel
-from kvgym.benchmark.running import BenchmarkResult
-from kvgym.benchmark.tasks import load_suite
+from kvgym.studies.benchmark.running import BenchmarkResult
+from kvgym.studies.benchmark.tasks import load_suite
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS, RESULTS = ROOT / "agents" / "models", ROOT / "docs" / "benchmark"
@@ -99,7 +99,7 @@ def card(model: Model, name: str, rows: Sequence[str], limits: Sequence[str], ru
         policy = model.metadata["training"]["policy"]
         use = (
             f"`kvgym compare --workers 4 --policies {policy} --router {name},join_shortest_queue`, or in Python "
-            f"`kvgym.routing.make_router({name!r})`;"
+            f"`kvgym.policies.routing.make_router({name!r})`;"
         )
     if isinstance(model, NumpyModel):
         file, origin = f"{name}.npz", origin_of_network(model, run["libraries"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kvgym.validation import rooflines, tables
+from validation import rooflines, tables
 
 PAGES = {"validation.md": tables.TABLES, "hardware.md": rooflines.TABLES}
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -26,7 +26,7 @@ def main() -> None:
         shown = [f"{name}\n\n{table()}" for page in PAGES.values() for name, table in page.items()]
         print("\n\n".join(shown))
         return
-    from kvgym.validation.figures import FIGURES
+    from validation.figures import FIGURES
 
     for name, own in PAGES.items():
         page = args.docs / name

@@ -23,10 +23,10 @@ import numpy as np
 from kvgym.batch_time.hardware.presets import GPUS
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import Scenario
-from kvgym.metrics import compute_metrics
-from kvgym.runner import simulate
-from kvgym.validation.replay import Replay, replay_log
-from kvgym.validation.served import read_served
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.runner import simulate
+from kvgym.servers.validation.replay import Replay, replay_log
+from kvgym.servers.validation.served import read_served
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 

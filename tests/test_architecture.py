@@ -81,7 +81,7 @@ def test_the_picture_is_up_to_date(tmp_path, capsys):
         "replace the picture by the output of scripts/draw_architecture.py"
     )
     other = tmp_path / "other.md"
-    other.write_text(PAGE.read_text("utf-8").replace("cli --> watch", "watch --> cli"), "utf-8")
+    other.write_text(PAGE.read_text("utf-8").replace("cli --> studies", "studies --> cli"), "utf-8")
     assert draw.main(["--check", str(other)]) == 1
     capsys.readouterr()
     assert draw.main([]) == 0

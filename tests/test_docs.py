@@ -18,8 +18,8 @@ from kvgym.cli.console import markdown_table
 from kvgym.cli.lists import listing
 from kvgym.envs.demonstrations.expressible import table
 from kvgym.experiments.scenario import load_scenario, scenario_names
-from kvgym.experiments.sweeping.plan import make_plan
-from kvgym.export import records, vllm_bench
+from kvgym.report.export import records, vllm_bench
+from kvgym.studies.sweeping.plan import make_plan
 from kvgym.utils.reading import parse_fields
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -39,9 +39,9 @@ ELSEWHERE = {
     "planning.md": "tests/envs/test_planning.py",
     "traces.md": "tests/cli/test_trace_page.py",
     "compiled-policies.md": "tests/packaging/test_policy_package.py",
-    "routing.md": "tests/test_routing.py",
+    "routing.md": "tests/policies/test_routing.py",
     "train_priority.md": "tests/agents/test_reinforce.py",
-    "benchmark-suite.md": "tests/benchmark/test_tasks.py",
+    "benchmark-suite.md": "tests/studies/benchmark/test_tasks.py",
     "train_with_sb3.md": "tests/agents/test_sb3_page.py",
 }
 
@@ -109,7 +109,7 @@ def test_the_page_of_exports_has_the_schemas(fields: Mapping[str, records.Field]
     page = (DOCS / "exports.md").read_text("utf-8")
     for line in markdown_table(*records.schema_table(fields)).splitlines():
         assert line in page, (
-            "put markdown_table(*schema_table(…)) of kvgym.export.records into docs/exports.md"
+            "put markdown_table(*schema_table(…)) of kvgym.report.export.records into docs/exports.md"
         )
 
 

@@ -38,9 +38,12 @@ def test_public_names_exist_and_are_explained(name: str) -> None:
 def test_what_users_look_for_is_public() -> None:
     assert {"agents", "batch_time", "envs", "errors", "metrics", "report", "theory"} <= set(kvgym.__all__)
     assert {"AgentPolicy", "load_agent", "kv_capacity", "provision"} <= set(kvgym.__all__)
-    assert {"kvgym.kernels", "kvgym.policy", "kvgym.theory.stability", "kvgym.theory.hindsight"} <= set(
-        MODULES
-    )
+    assert {
+        "kvgym.kernels",
+        "kvgym.policies.policy",
+        "kvgym.theory.stability",
+        "kvgym.theory.hindsight",
+    } <= set(MODULES)
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES.values() if hasattr(module, "__path__")])
@@ -79,9 +82,9 @@ def test_heavy_libraries_wait_until_they_are_used() -> None:
     code = """
 import sys
 import kvgym
-kvgym.report, kvgym.agents, kvgym.metrics, kvgym.theory, kvgym.experiments, kvgym.validation, kvgym.export
-kvgym.batch_time, kvgym.errors, kvgym.kernels, kvgym.workloads, kvgym.policy, kvgym.routing, kvgym.load_agent
-kvgym.kv_capacity, kvgym.AgentPolicy
+kvgym.report, kvgym.agents, kvgym.metrics, kvgym.theory, kvgym.experiments, kvgym.servers, kvgym.report.export
+kvgym.batch_time, kvgym.errors, kvgym.kernels, kvgym.workloads, kvgym.policies.policy, kvgym.policies.routing
+kvgym.load_agent, kvgym.kv_capacity, kvgym.AgentPolicy, kvgym.studies
 heavy = ("torch", "stable_baselines3", "matplotlib", "ray", "polars", "scipy.optimize", "scipy.stats")
 print([name for name in heavy if name in sys.modules])
 """

@@ -39,8 +39,8 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     pages = {path.relative_to(site).as_posix() for path in site.glob("**/*.html")}
     assert {"index.html", "start-researcher.html", "start-engineer.html", "start-contributor.html"} <= pages
     assert len([page for page in pages if page.startswith("environments/")]) == len(set(IDS.values())) + 1
-    reference = (site / "generated" / "kvgym.policy.html").read_text("utf-8")
-    assert 'id="kvgym.policy.Policy.schedule"' in reference
+    reference = (site / "generated" / "kvgym.policies.policy.html").read_text("utf-8")
+    assert 'id="kvgym.policies.policy.Policy.schedule"' in reference
     policies = (site / "policies.html").read_text("utf-8")
     assert 'class="prose"' in policies  # columns of sentences, which would become too narrow
     assert (site / "_static" / "site.css").read_text("utf-8").count(".prose")

@@ -16,10 +16,10 @@ from kvgym.agents.evolution.space import Value, chosen_weights, weights_of
 from kvgym.agents.evolution.strategies import Strategy, make_strategy
 from kvgym.agents.runs.config import Part, TrainingConfig, known_metric
 from kvgym.agents.runs.limits import MAX_COUNT, MAX_REAL, MAX_STEPS
-from kvgym.attainment import WITHIN_SLO, check_targets
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, shown
-from kvgym.policy import Weight, make_policy
+from kvgym.metrics.attainment import WITHIN_SLO, check_targets
+from kvgym.policies.policy import Weight, make_policy
 from kvgym.utils.checks import MAX_SEEDS
 
 

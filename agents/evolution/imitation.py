@@ -25,8 +25,8 @@ from kvgym.agents.evolution.space import Value
 from kvgym.agents.runs.config import Part
 from kvgym.agents.runs.limits import MAX_COUNT
 from kvgym.errors import ConfigError, shown
-from kvgym.policy import POLICIES, Weight, make_policy
-from kvgym.runner import check_needs, prepare_run
+from kvgym.policies.policy import POLICIES, Weight, make_policy
+from kvgym.policies.runner import check_needs, prepare_run
 from kvgym.simulator.policy_interface import RuleView
 from kvgym.simulator.tables import WAITING
 from kvgym.utils.checks import MAX_SEEDS

@@ -16,8 +16,8 @@ from typing import Any
 from kvgym.agents.evolution.role import KINDS
 from kvgym.agents.evolution.space import Value, checked, weights_of
 from kvgym.errors import ConfigError, shown
-from kvgym.policy import Policy, policy_defaults
-from kvgym.routing import Router
+from kvgym.policies.policy import Policy, policy_defaults
+from kvgym.policies.routing import Router
 from kvgym.utils.files import write_text
 from kvgym.utils.reading import parse_json, read_bytes
 

@@ -25,8 +25,8 @@ import numpy as np
 from kvgym.agents.evolution.role import AS_POLICY, Role
 from kvgym.agents.evolution.services import Service
 from kvgym.errors import ConfigError, RunError, UnknownNameError
-from kvgym.metrics import compute_metrics, metric_info
-from kvgym.runner import check_needs, simulate
+from kvgym.metrics.compute import compute_metrics, metric_info
+from kvgym.policies.runner import check_needs, simulate
 from kvgym.simulator.tables import FINISHED
 
 PENALTY = 10.0

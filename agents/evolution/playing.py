@@ -12,7 +12,7 @@ from kvgym.agents.evolution.objective import Measurement, measure, measure_refer
 from kvgym.agents.evolution.predictor import Predictor
 from kvgym.agents.evolution.role import AS_POLICY, Role
 from kvgym.agents.evolution.services import Service, Services
-from kvgym.execution import cores, make_executor
+from kvgym.utils.execution import cores, make_executor
 
 CACHED = 256
 """Latest services that a process keeps, so that held-out services are drawn once."""
@@ -83,7 +83,7 @@ class Players:
     Args:
         services: distribution of services.
         jobs: number of processes; 1 = this one, 0 = one per core.
-        ray: use a Ray cluster instead, see :func:`kvgym.execution.make_executor`.
+        ray: use a Ray cluster instead, see :func:`kvgym.utils.execution.make_executor`.
         predictor: of the output lengths that candidates observe; None = those of the services.
 
     Attributes:

@@ -28,7 +28,7 @@ from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.revealed import HIGHEST
-from kvgym.policy import POLICIES
+from kvgym.policies.policy import POLICIES
 from kvgym.utils.checks import MAX_SEEDS
 from kvgym.workloads.table import RequestTable
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvgym.policy import POLICIES, Policy, make_policy
-from kvgym.routing import ROUTERS, Router, make_router
+from kvgym.policies.policy import POLICIES, Policy, make_policy
+from kvgym.policies.routing import ROUTERS, Router, make_router
 from kvgym.utils.registry import Registry
 
 

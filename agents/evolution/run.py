@@ -32,7 +32,7 @@ from kvgym.agents.runs.folder import write_curve
 from kvgym.agents.runs.progress import TrainingLog
 from kvgym.agents.runs.tracker import Curves
 from kvgym.experiments.result_files import jsonable
-from kvgym.policy import Weight
+from kvgym.policies.policy import Weight
 from kvgym.utils.files import remove_left, write_text
 
 SHOWN = (

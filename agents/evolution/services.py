@@ -16,7 +16,7 @@ from kvgym.agents.runs.config import Part
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
-from kvgym.routing import Router
+from kvgym.policies.routing import Router
 from kvgym.simulator.system import System
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable

@@ -46,7 +46,7 @@ from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.result_files import jsonable
-from kvgym.metrics import metric_info
+from kvgym.metrics.compute import metric_info
 from kvgym.utils.files import remove_left
 
 LIBRARIES = ("tensorboard",)

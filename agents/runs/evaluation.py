@@ -14,16 +14,16 @@ from pydantic import Field, field_validator
 from kvgym.agents.runs.config import Part, known_metric
 from kvgym.agents.runs.limits import MAX_STEPS
 from kvgym.agents.trained.numpy_model import NumpyModel
-from kvgym.attainment import check_targets
 from kvgym.envs.playing import Player
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.drawing import at_load
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import KVGymError
 from kvgym.experiments.comparison import label_of
-from kvgym.metrics import compute_metrics, metric_names
-from kvgym.policy import make_policy
-from kvgym.runner import check_needs, simulate
+from kvgym.metrics.attainment import check_targets
+from kvgym.metrics.compute import compute_metrics, metric_names
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import check_needs, simulate
 from kvgym.utils.checks import MAX_SEEDS
 
 

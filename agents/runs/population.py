@@ -11,8 +11,8 @@ from kvgym.agents.runs.checkpoints import write_json
 from kvgym.agents.runs.config import TrainingConfig, read_run_config
 from kvgym.agents.runs.trainers import resume, train
 from kvgym.errors import ConfigError, shown
-from kvgym.execution import make_executor
-from kvgym.metrics import metric_info
+from kvgym.metrics.compute import metric_info
+from kvgym.utils.execution import make_executor
 from kvgym.utils.files import alone_in, plain_name
 
 FILE = "population.json"
@@ -131,7 +131,7 @@ def train_population(
     Args:
         members: the runs.
         folder: for ``population.json``, the results, written after every member.
-        jobs: processes, see :func:`kvgym.execution.make_executor`.
+        jobs: processes, see :func:`kvgym.utils.execution.make_executor`.
         ray: use a Ray cluster instead, see there.
         progress: called after each member with its result, the number of finished members, and of all.
 

@@ -31,7 +31,7 @@ from kvgym.agents.sb3.learner_state import load_learner, save_learner
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.result_files import jsonable
-from kvgym.metrics import metric_info
+from kvgym.metrics.compute import metric_info
 from kvgym.utils.files import remove_left, whole_file
 from kvgym.utils.reading import validate_fields
 

@@ -53,7 +53,7 @@ from kvgym.baselines.newer.ordered import (
     Ordered,
     positive,
 )
-from kvgym.policy import PolicyInfo, SystemInfo, register_policy, require, require_count
+from kvgym.policies.policy import PolicyInfo, SystemInfo, register_policy, require, require_count
 
 
 @register_policy

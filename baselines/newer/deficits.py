@@ -44,7 +44,7 @@ from kvgym.kernels import (
     rule_memory,
     taken_by,
 )
-from kvgym.policy import (
+from kvgym.policies.policy import (
     CompiledPolicy,
     PolicyInfo,
     SystemInfo,

@@ -45,7 +45,14 @@ from kvgym.kernels import (
     rule_memory,
     taken_by,
 )
-from kvgym.policy import CompiledPolicy, SystemInfo, fraction_of, require, require_count, require_fraction
+from kvgym.policies.policy import (
+    CompiledPolicy,
+    SystemInfo,
+    fraction_of,
+    require,
+    require_count,
+    require_fraction,
+)
 
 BY_LENGTH, BY_REST, BY_RENEWED_REST, BY_BOOST, BY_TAIL, BY_GITTINS, BY_LEVEL = range(7)
 """Scores, see :func:`score_of`."""

@@ -38,7 +38,7 @@ from kvgym.kernels import (
     seed_words,
     taken_by,
 )
-from kvgym.policy import (
+from kvgym.policies.policy import (
     CompiledPolicy,
     PolicyInfo,
     SystemInfo,

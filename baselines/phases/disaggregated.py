@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kvgym.baselines.phases.steps import decode_first, take_next
 from kvgym.kernels import NO_LIMIT, ROLE_PREFILL, WAIT, RuleDecision, RuleMemory, RuleView, policy_kernel
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
 
 
 @policy_kernel

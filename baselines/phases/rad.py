@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kvgym.baselines.phases.steps import decode_first, go_on_with_prefill, take_next
 from kvgym.kernels import RuleDecision, RuleMemory, RuleView, policy_kernel, rule_memory
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require_count
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require_count
 
 PAPER = "Bari, Hegde, de Veciana, Optimal Scheduling Algorithms for LLM Inference: Theory and Practice"
 

@@ -44,7 +44,14 @@ from kvgym.kernels import (
     rounds_for,
     rule_memory,
 )
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, make_policy, register_policy, require
+from kvgym.policies.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    SystemInfo,
+    make_policy,
+    register_policy,
+    require,
+)
 
 RULES = ("auto", "ranked", "look_ahead")
 

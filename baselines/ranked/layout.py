@@ -128,7 +128,7 @@ STANDING = RATIO_CENSORED + GROUPS * RATIO_BINS
 
 
 ADDITIONS = SCORES, 1
-"""Where external additions to the scores begin, see :class:`kvgym.policy.CompiledPolicy`."""
+"""Where external additions to the scores begin, see :class:`kvgym.policies.policy.CompiledPolicy`."""
 
 
 @jit_inline

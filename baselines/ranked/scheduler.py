@@ -76,7 +76,7 @@ from kvgym.kernels import (
     policy_kernel,
     rule_memory,
 )
-from kvgym.policy import (
+from kvgym.policies.policy import (
     CompiledPolicy,
     PolicyInfo,
     SystemInfo,

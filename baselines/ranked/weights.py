@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvgym.policy import Weight
+from kvgym.policies.policy import Weight
 
 WEIGHTS: tuple[Weight, ...] = (
     Weight("prompt", 0.1, 0.15, 0.0, 10.0, meaning=

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.kernels import RouterView, hit_of, jit, missing_of, prefill_backlog
-from kvgym.policy import Weight, require, require_count, require_flag
-from kvgym.routing import CompiledRouter, RouterInfo, register_router, router_kernel
+from kvgym.policies.policy import Weight, require, require_count, require_flag
+from kvgym.policies.routing import CompiledRouter, RouterInfo, register_router, router_kernel
 
 
 @jit

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from kvgym.baselines.routing.routers import join_shortest_queue_kernel
 from kvgym.kernels import UNKNOWN, RouterView, allocated, jit, move_to
-from kvgym.policy import require, require_flag
-from kvgym.routing import CompiledRouter, RouterInfo, register_router, router_kernel
+from kvgym.policies.policy import require, require_flag
+from kvgym.policies.routing import CompiledRouter, RouterInfo, register_router, router_kernel
 
 # Layout of the parameters.
 _DIFFERENCE, _MIGRATE = 0, 1

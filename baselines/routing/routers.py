@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.kernels import RouterView
-from kvgym.kernels.random import next_uniform, seed_words
-from kvgym.routing import CompiledRouter, RouterInfo, register_router, router_kernel
+from kvgym.policies.routing import CompiledRouter, RouterInfo, register_router, router_kernel
+from kvgym.simulator.kernels.random import next_uniform, seed_words
 
 
 @router_kernel

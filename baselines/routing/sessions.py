@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvgym.kernels import RouterView
-from kvgym.routing import CompiledRouter, RouterInfo, register_router, router_kernel
+from kvgym.policies.routing import CompiledRouter, RouterInfo, register_router, router_kernel
 
 
 @router_kernel

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit_inline
 from kvgym.kernels import RouterView, hit_of
-from kvgym.policy import Weight, require
-from kvgym.routing import CompiledRouter, RouterInfo, register_router, router_kernel
+from kvgym.policies.policy import Weight, require
+from kvgym.policies.routing import CompiledRouter, RouterInfo, register_router, router_kernel
 from kvgym.simulator.boundary import expected_tokens
 from kvgym.simulator.tables import BUSY
 from kvgym.utils.hyperparameters import with_hyperparameters

@@ -87,7 +87,7 @@ from kvgym.kernels import (
     room_to_admit,
     rule_memory,
 )
-from kvgym.policy import (
+from kvgym.policies.policy import (
     CompiledPolicy,
     PolicyInfo,
     SystemInfo,

@@ -66,7 +66,7 @@ from kvgym.kernels import (
     pause,
     policy_kernel,
 )
-from kvgym.policy import PolicyInfo, SystemInfo, numbers_of, register_policy, require
+from kvgym.policies.policy import PolicyInfo, SystemInfo, numbers_of, register_policy, require
 from kvgym.utils.hyperparameters import with_hyperparameters
 from kvgym.workloads.classes import ClassStatistics
 

@@ -22,7 +22,7 @@ from kvgym.baselines.thresholds.counting import (
 )
 from kvgym.errors import ConfigError, shown
 from kvgym.kernels import UNKNOWN, RuleMemory, rule_memory
-from kvgym.policy import (
+from kvgym.policies.policy import (
     CompiledPolicy,
     SystemInfo,
     numbers_of,

@@ -68,7 +68,7 @@ from kvgym.kernels import (
     pause,
     policy_kernel,
 )
-from kvgym.policy import PolicyInfo, SystemInfo, register_policy
+from kvgym.policies.policy import PolicyInfo, SystemInfo, register_policy
 
 
 @jit_inline

@@ -18,7 +18,7 @@ from typer.main import get_command
 from kvgym.cli import console, failures, result_folder
 from kvgym.cli.options.scenario import with_parameters
 from kvgym.cli.usage import Command
-from kvgym.version import __version__
+from kvgym.utils.version import __version__
 
 COMMANDS = {
     "compare": "Run schedulers, or routers of a cluster, on identical workloads and compare them.",

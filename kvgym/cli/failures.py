@@ -15,7 +15,7 @@ from pathlib import Path
 from kvgym.cli import console
 from kvgym.errors import LIMIT, KVGymError, cut
 from kvgym.utils.registry import import_mistake
-from kvgym.version import __version__
+from kvgym.utils.version import __version__
 
 WRONG, BUG = 2, 70
 """Exit statuses: wrong input or output location; error in kvgym. (0 = done, 1 = no run has finished, 130 = Ctrl-C.)"""

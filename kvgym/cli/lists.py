@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kvgym.errors import UnknownNameError
 
 if TYPE_CHECKING:
-    from kvgym.policy import PolicyInfo
+    from kvgym.policies.policy import PolicyInfo
 
 LISTS = (
     "policies", "agents", "scenarios", "hardware", "workloads", "environments", "routers", "training", "sweeps",
@@ -62,8 +62,8 @@ def details(what: str, name: str) -> list[Listing]:
     facts = {head: (text,) for head, text in zip(headings[1:], rows[name], strict=True) if head != OPTIONS}
     found: list[Listing] = [("", (name, ""), facts)]
     if what in ("policies", "routers"):
-        from kvgym.policy import POLICIES
-        from kvgym.routing import ROUTERS
+        from kvgym.policies.policy import POLICIES
+        from kvgym.policies.routing import ROUTERS
 
         options = option_rows(POLICIES[name] if what == "policies" else ROUTERS[name])
         if options:
@@ -75,7 +75,7 @@ def details(what: str, name: str) -> list[Listing]:
 
 def option_rows(cls: type[Any]) -> dict[str, tuple[str, str]]:
     """Return the default and the meaning, from the constructor's docstring, of each hyperparameter by name."""
-    from kvgym.policy import policy_defaults
+    from kvgym.policies.policy import policy_defaults
     from kvgym.utils.docstrings import meanings
 
     meaning = meanings(cls.__init__)
@@ -87,7 +87,7 @@ def option_rows(cls: type[Any]) -> dict[str, tuple[str, str]]:
 
 def policy_rows() -> dict[str, tuple[str, ...]]:
     """Return the rows of policies by name, sorted by paper; columns as in ``POLICY_HEADINGS``."""
-    from kvgym.policy import POLICIES
+    from kvgym.policies.policy import POLICIES
     from kvgym.utils.hyperparameters import describe_arguments
 
     rows: dict[str, tuple[str, ...]] = {}
@@ -230,12 +230,12 @@ def listing(
     if what == "engines":
         return ENGINE_HEADINGS, engine_rows(full)
     if what == "tasks":
-        from kvgym.benchmark.tasks import TASK_HEADINGS, task_rows
+        from kvgym.studies.benchmark.tasks import TASK_HEADINGS, task_rows
 
         shown = len(TASK_HEADINGS) - (0 if full else 1)
         return TASK_HEADINGS[:shown], {name: row[: shown - 1] for name, row in task_rows().items()}
     if what == "metrics":
-        from kvgym.metrics import metric_info, metric_names
+        from kvgym.metrics.compute import metric_info, metric_names
 
         figures = {n: (metric_info(n).unit, metric_info(n).summary) for n in metric_names()}
         return ("name", "unit", "what it is"), figures
@@ -253,7 +253,7 @@ def listing(
 
         lines = agent_names()
     elif what == "sweeps":
-        from kvgym.experiments.sweeping.plan import plan_names
+        from kvgym.studies.sweeping.plan import plan_names
 
         lines = plan_names()
     elif what == "training":
@@ -261,7 +261,7 @@ def listing(
 
         lines = training_names()
     elif what == "routers":
-        from kvgym.routing import ROUTERS
+        from kvgym.policies.routing import ROUTERS
 
         lines = {name: ROUTERS[name].info.summary for name in ROUTERS}
     elif what == "cache-rules":

@@ -107,7 +107,7 @@ def progress_bar(total: int, enabled: bool) -> Iterator[Steps | None]:
     )
     from rich.text import Text
 
-    from kvgym.simulator.progress import listening
+    from kvgym.simulator.recording.progress import listening
 
     class Left(ProgressColumn):
         """The remaining time."""

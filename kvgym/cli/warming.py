@@ -16,9 +16,9 @@ from kvgym.compiling.kernel import Kernel, jit_disabled, kernels
 from kvgym.compiling.sources import PACKAGE, compiled_sources
 from kvgym.envs.registration import ACTIONS
 from kvgym.errors import ConfigError
-from kvgym.execution import cores, make_executor
-from kvgym.policy import POLICIES
-from kvgym.routing import ROUTERS
+from kvgym.policies.policy import POLICIES
+from kvgym.policies.routing import ROUTERS
+from kvgym.utils.execution import cores, make_executor
 
 
 def warm_up(jobs: int | None = None) -> dict[str, float]:

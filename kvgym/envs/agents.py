@@ -43,8 +43,8 @@ from kvgym.envs.scheduling.reward_reference import episode_return
 from kvgym.envs.scheduling.spaces import observation_space, parts, present
 from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
 from kvgym.errors import ConfigError, InvalidDecisionError, shown
-from kvgym.policy import Policy, PolicyInfo, SystemInfo, make_policy
-from kvgym.runner import SimulationResult, system_info
+from kvgym.policies.policy import Policy, PolicyInfo, SystemInfo, make_policy
+from kvgym.policies.runner import SimulationResult, system_info
 from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
 from kvgym.simulator.policy_interface import RuleDecision
 from kvgym.simulator.simulation import Simulation

@@ -16,7 +16,7 @@ from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import less_is_better
-from kvgym.policy import Policy, make_policy
+from kvgym.policies.policy import Policy, make_policy
 from kvgym.utils.checks import check_seeds
 
 

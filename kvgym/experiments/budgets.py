@@ -8,7 +8,7 @@ import numpy as np
 
 from kvgym.errors import ConfigError
 from kvgym.experiments.resolving import as_given
-from kvgym.policy import Policy
+from kvgym.policies.policy import Policy
 from kvgym.simulator.system import System
 from kvgym.utils.hyperparameters import all_hyperparameters, construct, given_hyperparameters
 

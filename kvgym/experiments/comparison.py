@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, UnknownNameError, some
-from kvgym.execution import make_executor
 from kvgym.experiments.budgets import ADVICE, budget_note
 from kvgym.experiments.disaggregation import in_settings
 from kvgym.experiments.identity import run_keys, setting_key
@@ -34,12 +33,13 @@ from kvgym.experiments.statistics import (
     mean_intervals,
     ratio_interval,
 )
-from kvgym.metrics import WORKER_METRICS, metric_info, metric_names
-from kvgym.policy import Policy, make_policy
-from kvgym.routing import Router, make_router
-from kvgym.runner import SimulationResult, check_needs
+from kvgym.metrics.compute import WORKER_METRICS, metric_info, metric_names
+from kvgym.policies.policy import Policy, make_policy
+from kvgym.policies.routing import Router, make_router
+from kvgym.policies.runner import SimulationResult, check_needs
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_seeds
+from kvgym.utils.execution import make_executor
 from kvgym.utils.frame import Frame
 from kvgym.utils.hyperparameters import all_hyperparameters
 from kvgym.workloads.table import RequestTable
@@ -295,8 +295,8 @@ def compare(
         bound: also find a lower bound for any scheduler, and run the clairvoyant reference, see docs/bounds.md.
         folder: folder that saves each run when it finishes, in ``unfinished.jsonl``; equal runs of a stopped call are
             taken from there. None = not saved.
-        jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. Unless
-            it is 1, a script must call this under ``if __name__ == "__main__":``.
+        jobs: processes to run on, see :func:`kvgym.utils.execution.make_executor`; any number gives the same result.
+            Unless it is 1, a script must call this under ``if __name__ == "__main__":``.
         ray: run on a Ray cluster instead, see the same function.
         progress: called with a line of text after each run.
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.experiments.scenario import Scenario
-from kvgym.metrics import METRICS
-from kvgym.policy import Policy
-from kvgym.routing import Router
+from kvgym.metrics.compute import METRICS
+from kvgym.policies.policy import Policy
+from kvgym.policies.routing import Router
 from kvgym.utils.user_code import calling
-from kvgym.version import __version__
+from kvgym.utils.version import __version__
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 DECISIVE = (

@@ -14,12 +14,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvgym.errors import ConfigError, KVGymError, some
-from kvgym.execution import Executor, make_executor
 from kvgym.experiments.identity import run_key, setting_key
 from kvgym.experiments.runs import Played, Player, Run, RunRecord, play_runs
-from kvgym.metrics import metric_names
-from kvgym.policy import make_policy
-from kvgym.routing import make_router
+from kvgym.metrics.compute import metric_names
+from kvgym.policies.policy import make_policy
+from kvgym.policies.routing import make_router
+from kvgym.utils.execution import Executor, make_executor
 from kvgym.utils.files import UNFINISHED as UNFINISHED
 from kvgym.utils.files import alone_in, open_plain
 from kvgym.utils.reading import mapping, parse_json, validate_fields
@@ -172,7 +172,7 @@ def kept_runs(
     Args:
         player: executes the runs.
         folder: folder that saves each run, in ``unfinished.jsonl``; None = not saved.
-        jobs: processes, see :func:`kvgym.execution.make_executor`.
+        jobs: processes, see :func:`kvgym.utils.execution.make_executor`.
         ray: run on a Ray cluster instead, see the same function.
 
     Raises:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import PurePath
 
 from kvgym.errors import KVGymError
-from kvgym.policy import POLICIES
+from kvgym.policies.policy import POLICIES
 
 _SPEC = re.compile(r"(?<![\w.-])([A-Za-z_][\w.-]*):(\w+=[^,\s]*(?:,\w+=[^,\s]*)*)")
 """A name with settings, alone or within a label such as ``sarathi:token_budget=512 via least_loaded ×2``."""

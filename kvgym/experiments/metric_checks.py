@@ -12,11 +12,11 @@ import numpy as np
 
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ContractError, KVGymError, shown
-from kvgym.metrics import METRICS
-from kvgym.runner import SimulationResult, simulate
+from kvgym.metrics.compute import METRICS
+from kvgym.policies.runner import SimulationResult, simulate
+from kvgym.simulator.recording.window import Window
 from kvgym.simulator.system import System
 from kvgym.utils.arguments import explained
-from kvgym.window import Window
 from kvgym.workloads.table import RequestTable
 
 POLICY = "fcfs"

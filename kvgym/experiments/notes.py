@@ -9,7 +9,7 @@ from typing import TypeVar
 from kvgym.experiments.describing import with_engine
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.experiments.scenario_options import SERVER_SCENARIO
-from kvgym.policy import PolicyInfo
+from kvgym.policies.policy import PolicyInfo
 
 P = TypeVar("P", bound=Hashable)
 

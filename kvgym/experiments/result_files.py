@@ -16,7 +16,7 @@ import numpy as np
 from kvgym.errors import ConfigError
 from kvgym.utils.files import write_text
 from kvgym.utils.frame import Frame, has_pyarrow
-from kvgym.version import __version__
+from kvgym.utils.version import __version__
 
 
 def run_context(command: str = "") -> dict[str, Any]:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvgym.errors import ConfigError, KVGymError, shown
-from kvgym.execution import Executor
 from kvgym.experiments.resolving import requests_for, resolve_policy
 from kvgym.experiments.scenario import Scenario
-from kvgym.metrics import METRICS, compute_metrics, metric_names, worker_metrics
-from kvgym.policy import Policy, make_policy
-from kvgym.routing import Router
-from kvgym.runner import SimulationResult, check_needs, simulate
+from kvgym.metrics.compute import METRICS, compute_metrics, metric_names, worker_metrics
+from kvgym.policies.policy import Policy, make_policy
+from kvgym.policies.routing import Router
+from kvgym.policies.runner import SimulationResult, check_needs, simulate
 from kvgym.simulator.system import System
+from kvgym.utils.execution import Executor
 from kvgym.utils.hyperparameters import given_hyperparameters
 from kvgym.utils.specs import spec_text
 from kvgym.workloads.table import RequestTable

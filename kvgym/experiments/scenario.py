@@ -23,13 +23,13 @@ from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
 from kvgym.experiments.cache_notes import cache_notes
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO as DEFAULT_SCENARIO
-from kvgym.routing import DEFAULT_ROUTER, Router, make_router
+from kvgym.policies.routing import DEFAULT_ROUTER, Router, make_router
+from kvgym.simulator.recording.window import Extent, Window, parse_extent
 from kvgym.simulator.system import MAX_WORKERS, System, Worker
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import MAX_SEEDS
 from kvgym.utils.reading import Description, parse_fields, read_text, shipped_texts, validate_fields
 from kvgym.utils.resources import check_memory
-from kvgym.window import Extent, Window, parse_extent
 from kvgym.workloads.base import IntRange
 from kvgym.workloads.instances import draw_capacity
 from kvgym.workloads.lengths import FillLengths
@@ -120,8 +120,8 @@ class Scenario(Description):
             ``"clip"`` (the prompt first); both are noted.
         seeds: default number of seeds; seeds are 0, 1, …
         warm_up: measurement starts this many seconds, or requests (``"200r"``), after the first arrival, see
-            :class:`kvgym.window.Window`; None with None for ``cool_down`` = whole runs. Capacity, provisioning, bounds
-            and environments use whole runs.
+            :class:`kvgym.simulator.recording.window.Window`; None with None for ``cool_down`` = whole runs. Capacity,
+            provisioning, bounds and environments use whole runs.
         cool_down: measurement ends this many seconds, or requests, before the last arrival.
     """
 

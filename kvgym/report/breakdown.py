@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvgym.experiments.comparison import Comparison
-from kvgym.metrics import WORKER_METRICS
+from kvgym.metrics.compute import WORKER_METRICS
 from kvgym.report import series
 from kvgym.report.chart import Axis, Chart, Panel, Quantity, Series
 from kvgym.report.plots import LATENCIES, Runs, distributions, examples_of, far_apart

@@ -18,8 +18,8 @@ from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.describing import flat, hardware_of, hardware_rows, memory_rows, rule_rows
 from kvgym.experiments.result_files import jsonable, run_context
 from kvgym.experiments.statistics import Estimate
-from kvgym.metrics import WORKER_METRICS, MetricInfo, metric_info, metric_names
-from kvgym.policy import POLICIES, PolicyInfo
+from kvgym.metrics.compute import WORKER_METRICS, MetricInfo, metric_info, metric_names
+from kvgym.policies.policy import POLICIES, PolicyInfo
 from kvgym.report.local_paths import strip_local_paths
 from kvgym.report.numbers import figures, interval
 from kvgym.workloads.describing import describe_spec

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
+from kvgym.policies.runner import SimulationResult
 from kvgym.report import series
 from kvgym.report.chart import Axis, Chart, Panel, Quantity, Series
 from kvgym.report.colours import GRID, PALETTE, RAMP
 from kvgym.report.numbers import figures
 from kvgym.report.plots import TIME, Runs, busiest_minute, capacity_of, examples_of, time_axis
-from kvgym.runner import SimulationResult
-from kvgym.simulator.samples import Samples
+from kvgym.simulator.recording.samples import Samples
 from kvgym.simulator.tables import ROLE_PREFILL
 
 ROWS = 60

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvgym.metrics import LATENCIES, STATISTICS
+from kvgym.metrics.compute import LATENCIES, STATISTICS
 
 _FAMILIES = {
     "e2e_latency": "end-to-end latency",

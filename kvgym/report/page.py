@@ -24,7 +24,7 @@ from kvgym.report.chart import Chart, policy_styles
 from kvgym.report.colours import PALETTE, RAMP
 from kvgym.report.local_paths import in_texts, strip_local_paths
 from kvgym.utils.files import write_text as write_whole
-from kvgym.version import __version__, install_command
+from kvgym.utils.version import __version__, install_command
 
 _ASSETS = files("kvgym.report") / "assets"
 _WHOLE = ("command", "code", "configuration")

@@ -8,14 +8,14 @@ import numpy as np
 
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import BOUNDED, Comparison, label_of
-from kvgym.metrics import metric_info, scope_of
+from kvgym.metrics.compute import metric_info, scope_of
+from kvgym.policies.runner import SimulationResult
 from kvgym.report import series
 from kvgym.report.alike import join_alike
 from kvgym.report.chart import Axis, Chart, Panel, Quantity, Series
 from kvgym.report.colours import GRID
 from kvgym.report.names import metric_name, title
 from kvgym.report.numbers import figures
-from kvgym.runner import SimulationResult
 
 Runs = Comparison | SimulationResult | Mapping[str, SimulationResult]
 """Runs that can be drawn; a comparison needs ``keep_examples=True`` for all figures but the bars."""

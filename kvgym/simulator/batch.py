@@ -20,10 +20,10 @@ from kvgym.simulator.boundary import (
     renew_predictions,
     sessions_of,
 )
-from kvgym.simulator.gaps import count_gap
 from kvgym.simulator.prefix.cache import share_computed
 from kvgym.simulator.prefix.pins import make_room
 from kvgym.simulator.prefix.returns import keep_finished
+from kvgym.simulator.recording.gaps import count_gap
 from kvgym.simulator.sessions import end_turn
 from kvgym.simulator.tables import (
     BAD_CLOCK,

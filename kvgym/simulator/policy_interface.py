@@ -103,7 +103,8 @@ class RuleMemory(NamedTuple):
         params: float64 (k,), hyperparameters; read-only.
         state: int64 (k,), whole numbers.
         reals: float64 (k,), real numbers.
-        profile: int32 (k,), mostly the KV tokens in use at future iterations, :mod:`kvgym.kernels.future_memory`.
+        profile: int32 (k,), mostly the KV tokens in use at future iterations,
+            :mod:`kvgym.simulator.kernels.future_memory`.
     """
 
     params: Annotated[NDArray[np.float64], Table("f8", "params")]

@@ -17,11 +17,11 @@ from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, Livelock
 from kvgym.simulator.batch_time import duration_error, params_of
 from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests, extra_tables
 from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
-from kvgym.simulator.gaps import empty_histogram
 from kvgym.simulator.loop import run_full_loop, run_loop, step_worker, worker_row
 from kvgym.simulator.policy_interface import RuleDecision, RuleMemory, check_memories, check_room, rule_memory
 from kvgym.simulator.prefix.cache import empty_caches
-from kvgym.simulator.progress import in_slices
+from kvgym.simulator.recording.gaps import empty_histogram
+from kvgym.simulator.recording.progress import in_slices
 from kvgym.simulator.sessions import empty_sessions
 from kvgym.simulator.system import ROLES, System
 from kvgym.simulator.tables import (
@@ -64,7 +64,7 @@ class Simulation:
     Args:
         system: the worker and its settings.
         table: the requests.
-        needs: what the policy may observe, see :data:`kvgym.policy.NEEDS`.
+        needs: what the policy may observe, see :data:`kvgym.policies.policy.NEEDS`.
         policy_name: name of the policy in messages.
         log: keep a row per iteration.
         compiled: run compiled code; False runs the same functions as plain Python.
@@ -209,7 +209,7 @@ class Simulation:
     def set_policies(self, policies: Sequence[Any]) -> None:
         """Set the policy of each worker; compiled ones decide in :meth:`run`.
 
-        :func:`kvgym.runner.prepare_run` does this with policies that it has reset for the run.
+        :func:`kvgym.policies.runner.prepare_run` does this with policies that it has reset for the run.
 
         Args:
             policies: one for each worker.

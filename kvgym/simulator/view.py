@@ -270,7 +270,7 @@ class SystemView:
 
     @property
     def left(self) -> NDArray[np.int64]:
-        """Ids of the requests that a router has moved away since the last decision, see :mod:`kvgym.routing`."""
+        """Ids of the requests that a router moved away since the last decision, see :mod:`kvgym.policies.routing`."""
         count, queued = int(self._simulation.worker["num_left"]), self._simulation.queued[self._worker]
         return queued[::-1][:count].astype(np.int64)
 

@@ -1,6 +1,7 @@
 """Theory of the papers: fluid models, stability, thresholds and bounds, computed without a simulation.
 
-One module per subject; arguments are numbers, batch-time models, statistics of classes and tables of requests.
+One module per subject; arguments are numbers, batch-time models, statistics of classes and tables of requests. What
+only reproductions of papers compute is in scripts/reproduce/formulas.
 May import :mod:`kvgym.metrics` and what is below it; may be imported from :mod:`kvgym.baselines` and above.
 """
 
@@ -17,21 +18,15 @@ if TYPE_CHECKING:
         fluid,
         groups,
         hindsight,
-        limits,
-        memory_constrained,
         nested,
-        queues,
         stability,
-        tile_capacity,
-        tile_chunks,
         time_varying,
     )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {},
-        "buffers flow fluid groups hindsight limits memory_constrained "
-        "nested queues stability tile_capacity tile_chunks time_varying",
+        "buffers flow fluid groups hindsight nested stability time_varying",
     )
 
 __all__ = [
@@ -40,12 +35,7 @@ __all__ = [
     "fluid",
     "groups",
     "hindsight",
-    "limits",
-    "memory_constrained",
     "nested",
-    "queues",
     "stability",
-    "tile_capacity",
-    "tile_chunks",
     "time_varying",
 ]

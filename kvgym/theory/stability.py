@@ -21,7 +21,7 @@ from kvgym.utils.arguments import explained
 from kvgym.workloads.table import RequestTable
 
 if TYPE_CHECKING:
-    from kvgym.runner import SimulationResult
+    from kvgym.policies.runner import SimulationResult
 
 __all__ = [
     "ESTIMATORS",

@@ -14,7 +14,7 @@ from kvgym.workloads.lengths import (
     UniformLength,
 )
 from kvgym.workloads.limits import LengthLimits
-from kvgym.workloads.prefixes import Gap, Level, Prefixes, Turns
+from kvgym.workloads.prefix.prefixes import Gap, Level, Prefixes, Turns
 from kvgym.workloads.spec import RequestClass, WorkloadSpec
 
 PRESETS: Registry[WorkloadSpec] = Registry("workload")

@@ -14,7 +14,7 @@ from kvgym.workloads.lengths import AnyLength, EmpiricalPairs, FillLengths, Inde
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.mixtures import MixedLengths
 from kvgym.workloads.predictions import AnyPredictor
-from kvgym.workloads.prefixes import Prefixes
+from kvgym.workloads.prefix.prefixes import Prefixes
 
 
 class TraceLengths(Spec):

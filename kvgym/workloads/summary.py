@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import WorkloadError
 from kvgym.utils.arguments import explained
-from kvgym.workloads.reuse import Reuse, hashes_of, repeated_hashes, replay
+from kvgym.workloads.prefix.reuse import Reuse, hashes_of, repeated_hashes, replay
 from kvgym.workloads.table import GAP_KINDS, RequestTable
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}

@@ -35,13 +35,13 @@ from kvgym.batch_time import (
 )
 from kvgym.batch_time.models.piecewise import QUANTITIES
 from kvgym.errors import ConfigError, LivelockError
-from kvgym.execution import make_executor
-from kvgym.metrics import compute_metrics, metric_info
-from kvgym.policy import POLICIES
-from kvgym.routing import ROUTERS
-from kvgym.runner import simulate
+from kvgym.metrics.compute import compute_metrics, metric_info
+from kvgym.policies.policy import POLICIES
+from kvgym.policies.routing import ROUTERS
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System, Worker
 from kvgym.theory.hindsight.calibrated.bounds import METRICS, bounds_calibrated
+from kvgym.utils.execution import make_executor
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
 
@@ -181,7 +181,7 @@ def check_instance(seed: int, policies: Sequence[str]) -> Check:
 
 
 class Checks:
-    """Checks instances in one process after the other; see :mod:`kvgym.execution`.
+    """Checks instances in one process after the other; see :mod:`kvgym.utils.execution`.
 
     Args:
         policies: to run on each.

@@ -64,10 +64,10 @@ write_sample_trace(sys.argv[1], sys.argv[2], 30)
 """
 OBSERVE = """
 import subprocess
-from kvgym.endpoint.mock import MockServer
-from kvgym.endpoint.online import OnlineRun
+from kvgym.servers.endpoint.mock import MockServer
+from kvgym.servers.endpoint.online import OnlineRun
 from kvgym.experiments.changes import build_scenario
-from kvgym.policy import make_policy
+from kvgym.policies.policy import make_policy
 server = MockServer(OnlineRun(build_scenario("vllm-v1").make_system(), make_policy("fcfs")), speed=20.0)
 server.start()
 command = ["kvgym", "observe", server.url, "--workload", "lmsys", "--rate", "2", "-n", "3", "--out", "observed"]

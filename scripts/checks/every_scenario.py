@@ -14,8 +14,8 @@ from pathlib import Path
 
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.experiments.scenario import load_scenario, scenario_names
-from kvgym.policy import POLICIES
-from kvgym.runner import simulate
+from kvgym.policies.policy import POLICIES
+from kvgym.policies.runner import simulate
 
 FINISHED, HORIZON, LIVELOCK, REFUSED = "yes", "horizon", "livelock", "–"
 

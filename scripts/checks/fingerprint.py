@@ -22,8 +22,8 @@ import kvgym.envs  # noqa: F401  (registers the environments)
 from kvgym import load_scenario, simulate
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.experiments.scenario import scenario_names
-from kvgym.metrics import compute_metrics
-from kvgym.policy import POLICIES
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.policy import POLICIES
 
 
 class Digest:

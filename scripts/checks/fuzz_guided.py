@@ -25,8 +25,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 from fuzz.trees import at, places, put, revive  # noqa: E402  (the rest of it imports kvgym, see main)
 
 READERS = (
-    "kvgym.utils.reading", "kvgym.utils.checks", "kvgym.utils.specs", "kvgym.window", "kvgym.experiments",
-    "kvgym.workloads.traces", "kvgym.batch_time.calibration.recipes", "kvgym.batch_time.hardware.operator_tables",
+    "kvgym.utils.reading", "kvgym.utils.checks", "kvgym.utils.specs", "kvgym.simulator.recording.window",
+    "kvgym.experiments",
+    "kvgym.workloads.traces", "kvgym.servers.calibration.recipes", "kvgym.batch_time.hardware.operator_tables",
     "kvgym.batch_time.deployments.deployment", "kvgym.agents.runs.config", "kvgym.agents.trained.header",
     "kvgym.agents.trained.numpy_model", "kvgym.agents.evolution.model", "kvgym.agents.evolution.config",
 )  # fmt: skip

@@ -23,8 +23,8 @@ from conformance.integration_engine import Engine
 from conformance.ours import _progress, _tokens
 from conformance.wheel import default_cache, unpacked
 from kvgym.errors import KVGymError, LivelockError, WorkloadError
-from kvgym.policy import CompiledPolicy, make_policy
-from kvgym.runner import check_needs, prepare_run
+from kvgym.policies.policy import CompiledPolicy, make_policy
+from kvgym.policies.runner import check_needs, prepare_run
 from kvgym.simulator.system import System
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from conformance.cases import BATCH_TIME, STEP_LIMIT, Case, Schedule, Step
-from kvgym.policy import make_policy
-from kvgym.runner import prepare_run
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import prepare_run
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
 from kvgym.workloads.hashes import BlockHashes

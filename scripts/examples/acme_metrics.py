@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import kvgym
-from kvgym.metrics import counted_requests
+from kvgym.metrics.compute import counted_requests
 
 
 @kvgym.register_metric(

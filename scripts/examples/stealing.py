@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvgym.routing import Router, RouterInfo, register_router
+from kvgym.policies.routing import Router, RouterInfo, register_router
 
 
 @register_router

@@ -28,7 +28,7 @@ from kvgym import compute_metrics, make_policy, simulate
 from kvgym.errors import LivelockError
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.experiments.statistics import mean_interval
-from kvgym.runner import SimulationResult
+from kvgym.policies.runner import SimulationResult
 from kvgym.utils.files import write_text
 from kvgym.workloads.table import RequestTable
 

@@ -24,9 +24,9 @@ from harness import command_line, write_json
 PARTS: dict[str, str] = {
     "kvgym.compiling.kernel:Kernel._compile": "machine code, loaded",
     "kvgym.experiments.scenario:Scenario.sample": "sampling of requests",
-    "kvgym.runner:prepare_run": "set-up of runs",
-    "kvgym.runner:_run_to_the_end": "simulation",
-    "kvgym.runner:result_of": "results of runs",
+    "kvgym.policies.runner:prepare_run": "set-up of runs",
+    "kvgym.policies.runner:_run_to_the_end": "simulation",
+    "kvgym.policies.runner:result_of": "results of runs",
     "kvgym.experiments.runs:compute_metrics": "metrics",
     "kvgym.experiments.statistics:_bootstrap": "bootstrap",
     "kvgym.report.html:_add_figures": "figures of the report",

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+import textbook
 from harness import AFFINE, command_line, time_runs, write_json
 from kvgym import RequestTable, System, load_hardware, make_batch_time, make_workload
-from kvgym.contract import textbook
 from kvgym.experiments.scenario import load_scenario
 from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
 

@@ -288,7 +288,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="draw the results into this file")
     parser.add_argument("--longest", action="store_true", help="time iterations one by one")
     options = parser.parse_args()
-    from kvgym.policy import POLICIES
+    from kvgym.policies.policy import POLICIES
 
     policies = options.only or [spec for name in sorted(POLICIES) for spec in VARIANTS.get(name, (name,))]
     if options.longest:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kvgym import RequestTable, System, make_policy
-from kvgym.runner import check_needs, prepare_run
+from kvgym.policies.runner import check_needs, prepare_run
 from kvgym.simulator.simulation import Simulation
 
 AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}

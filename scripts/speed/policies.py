@@ -18,7 +18,7 @@ import numpy as np
 import kvgym
 from harness import AFFINE, command_line, time_runs, write_json
 from kvgym.errors import KVGymError
-from kvgym.policy import POLICIES
+from kvgym.policies.policy import POLICIES
 from kvgym.workloads import make_workload
 
 M = 16_492

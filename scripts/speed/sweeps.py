@@ -24,11 +24,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kvgym.experiments.sweeping.sweep import SweepResult, sweep
+from kvgym.studies.sweeping.sweep import SweepResult, sweep
 
 RUN = """
 import json, sys
-from kvgym.experiments.sweeping.sweep import sweep
+from kvgym.studies.sweeping.sweep import sweep
 if __name__ == "__main__":
     sweep(json.loads(sys.argv[1]), sys.argv[2], resume=True, jobs=int(sys.argv[3]))
 """

@@ -23,7 +23,7 @@ from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError
-from kvgym.runner import simulate
+from kvgym.policies.runner import simulate
 
 KINDS = ("rank", "rank_scores")
 NETWORKS = {"mlp": {"hidden": [12, 10]}, "slots": {"row_dim": 8, "context_dim": 12}}

@@ -26,7 +26,7 @@ from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.agents import AgentPolicy
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, KVGymError, LivelockError
-from kvgym.runner import simulate
+from kvgym.policies.runner import simulate
 
 ALGORITHMS = {"ppo": PPO, "maskable_ppo": MaskablePPO, "a2c": A2C, "dqn": DQN}
 ACTIONS = ("admit_evict", "admit_count", "flags", "knobs")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from helpers import schedules
 from helpers.schedules import check
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
-from kvgym.policy import make_policy
-from kvgym.runner import SimulationResult, simulate
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import SimulationResult, simulate
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 

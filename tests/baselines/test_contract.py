@@ -14,11 +14,11 @@ import pytest
 
 from helpers.contract_checks import check_on_some
 from helpers.selection import FAMILIES, others_long
-from kvgym.contract import CHECKS
-from kvgym.contract.cases import TIMES, Case, outcome, requests, require_equal
 from kvgym.errors import ConfigError
-from kvgym.policy import NEEDS, POLICIES, make_policy, policy_defaults
-from kvgym.runner import simulate
+from kvgym.policies.contract import CHECKS
+from kvgym.policies.contract.cases import TIMES, Case, outcome, requests, require_equal
+from kvgym.policies.policy import NEEDS, POLICIES, make_policy, policy_defaults
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 
 EACH = pytest.mark.parametrize("name", POLICIES)

@@ -15,9 +15,9 @@ from helpers.schedules import check, run
 from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, LivelockError
-from kvgym.kernels.random import next_uniform, seed_words
-from kvgym.policy import make_policy
-from kvgym.runner import system_info
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import system_info
+from kvgym.simulator.kernels.random import next_uniform, seed_words
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.utils.seeding import stream_seed

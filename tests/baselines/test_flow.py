@@ -19,11 +19,11 @@ from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, InvalidDecisionError
 from kvgym.experiments.scenario import load_scenario
-from kvgym.kernels.random import next_uniform, seed_words
-from kvgym.metrics import compute_metrics
-from kvgym.policy import POLICIES, make_policy
-from kvgym.runner import simulate, system_info
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.policy import POLICIES, make_policy
+from kvgym.policies.runner import simulate, system_info
 from kvgym.simulator.decision import Decision
+from kvgym.simulator.kernels.random import next_uniform, seed_words
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.utils.seeding import stream_seed

@@ -20,9 +20,9 @@ from helpers.schedules import as_printed
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import LivelockError
-from kvgym.kernels.random import next_uniform, seed_words
-from kvgym.policy import Decision, Policy, SystemInfo, make_policy
-from kvgym.runner import SimulationResult, simulate, system_info
+from kvgym.policies.policy import Decision, Policy, SystemInfo, make_policy
+from kvgym.policies.runner import SimulationResult, simulate, system_info
+from kvgym.simulator.kernels.random import next_uniform, seed_words
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System
 from kvgym.simulator.view import RequestColumns, SystemView

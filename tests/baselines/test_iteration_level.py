@@ -17,8 +17,8 @@ import pytest
 from helpers.schedules import check, run
 from kvgym.batch_time import AffineBatchTime
 from kvgym.errors import ConfigError
-from kvgym.policy import make_policy
-from kvgym.runner import SimulationResult
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import SimulationResult
 
 BOTH = pytest.mark.parametrize("policy", ["vllm", "sarathi"])
 

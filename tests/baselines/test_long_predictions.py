@@ -6,7 +6,7 @@ import pytest
 from kvgym import RequestTable, System, make_batch_time, make_policy, simulate
 from kvgym.errors import ConfigError
 from kvgym.kernels import empty_profile
-from kvgym.runner import prepare_run
+from kvgym.policies.runner import prepare_run
 
 UNIT = make_batch_time({"kind": "unit"})
 LONGEST = 2**31 - 1

@@ -9,7 +9,7 @@ import pytest
 import kvgym
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError
-from kvgym.policy import make_policy
+from kvgym.policies.policy import make_policy
 from kvgym.simulator.system import System
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable

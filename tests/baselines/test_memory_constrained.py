@@ -14,8 +14,8 @@ import pytest
 from helpers.schedules import check, run
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError, LivelockError
-from kvgym.policy import make_policy
-from kvgym.runner import simulate, system_info
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import simulate, system_info
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 

@@ -14,8 +14,8 @@ import pytest
 from helpers.schedules import check, run
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError, LivelockError
-from kvgym.policy import POLICIES, make_policy
-from kvgym.runner import SimulationResult, simulate, system_info
+from kvgym.policies.policy import POLICIES, make_policy
+from kvgym.policies.runner import SimulationResult, simulate, system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable

@@ -16,8 +16,8 @@ from helpers.schedules import Step, check, play
 from kvgym.baselines.vllm_releases import engine_defaults
 from kvgym.batch_time import UnitBatchTime, load_hardware
 from kvgym.errors import ConfigError, LivelockError
-from kvgym.policy import make_policy
-from kvgym.runner import simulate
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import simulate
 from kvgym.simulator.batch_time import Device
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable

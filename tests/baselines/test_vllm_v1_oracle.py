@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from helpers.amount import number
 from helpers.schedules import Step, play
 from kvgym.batch_time import UnitBatchTime
-from kvgym.runner import simulate
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 

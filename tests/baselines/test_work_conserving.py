@@ -15,8 +15,8 @@ from helpers import schedules
 from helpers.schedules import check
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError, WorkloadError
-from kvgym.policy import POLICIES, make_policy
-from kvgym.runner import SimulationResult, simulate, system_info
+from kvgym.policies.policy import POLICIES, make_policy
+from kvgym.policies.runner import SimulationResult, simulate, system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System, Worker
 from kvgym.workloads.table import RequestTable

@@ -18,8 +18,8 @@ import pytest
 
 from helpers.amount import number, some
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
-from kvgym.policy import Decision, Policy, make_policy
-from kvgym.runner import SimulationResult, simulate, system_info
+from kvgym.policies.policy import Decision, Policy, make_policy
+from kvgym.policies.runner import SimulationResult, simulate, system_info
 from kvgym.simulator.observer import Observer
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System, Worker

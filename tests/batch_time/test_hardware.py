@@ -7,18 +7,18 @@ import pytest
 import yaml
 
 from kvgym.batch_time import kv_capacity, load_hardware, make_batch_time
-from kvgym.batch_time.calibration.recipes import load_recipe, recipe_names
-from kvgym.batch_time.calibration.report import (
+from kvgym.batch_time.deployments.load import hardware_names
+from kvgym.batch_time.hardware.presets import MODELS
+from kvgym.batch_time.hardware.shapes import GPU
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.servers.calibration.recipes import load_recipe, recipe_names
+from kvgym.servers.calibration.report import (
     ROOFLINE_BOUNDS,
     VIDUR_EXAMPLES,
     monotone_effect,
     report,
     roofline_ratios,
 )
-from kvgym.batch_time.deployments.load import hardware_names
-from kvgym.batch_time.hardware.presets import MODELS
-from kvgym.batch_time.hardware.shapes import GPU
-from kvgym.errors import ConfigError, UnknownNameError
 
 NAMES = list(hardware_names())
 

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 from kvgym.batch_time import GPU, GPUS, KernelBatchTime, load_hardware
-from kvgym.batch_time.calibration.bundles import fit_bundle
-from kvgym.batch_time.calibration.operators import Errors, fit_grid, fit_operators
 from kvgym.batch_time.hardware.shapes import ModelShape
 from kvgym.batch_time.operators.assembly import Assembly
 from kvgym.batch_time.operators.tables import (
@@ -18,6 +16,8 @@ from kvgym.batch_time.operators.tables import (
     read_operators,
 )
 from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.servers.calibration.bundles import fit_bundle
+from kvgym.servers.calibration.operators import Errors, fit_grid, fit_operators
 
 
 def array(*values):

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from kvgym.cli import console, progress
 from kvgym.cli.console import number
-from kvgym.simulator.progress import _subscription
+from kvgym.simulator.recording.progress import _subscription
 
 
 def test_lines_show_progress_and_remaining_time(monkeypatch):

@@ -11,8 +11,8 @@ import pytest
 from kvgym.cli import result_folder
 from kvgym.cli.manifest import MANIFEST
 from kvgym.errors import ConfigError
-from kvgym.execution.threads import call_in_thread
 from kvgym.experiments import journal
+from kvgym.utils.execution.threads import call_in_thread
 from kvgym.utils.files import alone_in
 
 LARGE = ("-n", 10, "--kv-capacity", 30, "--no-progress")
@@ -288,10 +288,10 @@ def test_stopped_searches_resume(kvgym, tmp_path, monkeypatch, name):
 
 
 def test_another_measure_is_another_run():
-    from kvgym.experiments.capacity.estimates import batch_figures
     from kvgym.experiments.identity import run_key
     from kvgym.experiments.marks import backlog_growth
-    from kvgym.policy import make_policy
+    from kvgym.policies.policy import make_policy
+    from kvgym.studies.capacity.estimates import batch_figures
 
     keys = {
         run_key("s", make_policy("fcfs"), None, 0, measure)
@@ -314,7 +314,7 @@ def stop(*_, **__):
 def test_a_stopped_report_shows_how_to_get_it(kvgym, tmp_path, monkeypatch):
     small = ("-p", "fcfs", "--seeds", 1, "--no-progress")
     with monkeypatch.context() as patched:
-        patched.setattr("kvgym.report.write_sweep_report", stop)
+        patched.setattr("kvgym.studies.reports.write_sweep_report", stop)
         code, _, err = kvgym("sweep", "rate=5,10", "num_requests=5", *small, "-o", "my sweep")
         assert code == 130
         assert "stopped before report.html was written; the other results are in my sweep" in err
@@ -332,7 +332,7 @@ def test_a_stopped_report_shows_how_to_get_it(kvgym, tmp_path, monkeypatch):
 
 
 def test_a_sweep_stopped_at_its_tables_keeps_the_runs(kvgym, monkeypatch):
-    monkeypatch.setattr("kvgym.experiments.sweeping.sweep.SweepResult.save", stop)
+    monkeypatch.setattr("kvgym.studies.sweeping.sweep.SweepResult.save", stop)
     code, _, err = kvgym(
         "sweep", "rate=5", "num_requests=5", "-p", "fcfs", "--seeds", 1, "--no-progress", "-o", "s"
     )

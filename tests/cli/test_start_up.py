@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from kvgym.cli.app import COMMANDS, load_command
-from kvgym.version import __version__
+from kvgym.utils.version import __version__
 
 SLOW = (
     "numba",
@@ -20,7 +20,7 @@ SLOW = (
     "matplotlib",
     "torch",
     "kvgym.simulator",
-    "kvgym.policy",
+    "kvgym.policies.policy",
 )
 """Modules that are slow to import."""
 

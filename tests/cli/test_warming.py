@@ -16,12 +16,12 @@ from kvgym.envs.registration import ACTIONS
 from kvgym.envs.routing.features import observe
 from kvgym.envs.scheduling.stepping import step_envs
 from kvgym.errors import ConfigError
-from kvgym.execution.executor import InProcess
-from kvgym.policy import POLICIES, CompiledPolicy
-from kvgym.routing import ROUTERS
+from kvgym.policies.policy import POLICIES, CompiledPolicy
+from kvgym.policies.routing import ROUTERS
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.cluster.loop import run_cluster
 from kvgym.simulator.loop import run_full_loop, run_loop, step_worker
+from kvgym.utils.execution.executor import InProcess
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from helpers.selection import others_long
 from kvgym.envs.agents import AgentPolicy, NotExpressibleError, action_of, play
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, InvalidDecisionError
-from kvgym.policy import Decision
+from kvgym.policies.policy import Decision
 
 AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}
 TIGHT = {

@@ -15,8 +15,8 @@ from kvgym.envs.scheduling.drawing import at_load
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, InvalidDecisionError, LivelockError
 from kvgym.kernels import RuleDecision, RuleMemory, RuleView, admit, evict, first_waiting, policy_kernel
-from kvgym.metrics import metric_names
-from kvgym.policy import CompiledPolicy, PolicyInfo
+from kvgym.metrics.compute import metric_names
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo
 
 AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}
 SHORT = {"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 60}}

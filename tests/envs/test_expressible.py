@@ -6,7 +6,7 @@ import pytest
 
 from kvgym.envs.demonstrations.expressible import ALWAYS, KNOWN, NEVER, SHORT, Expressible, expressible
 from kvgym.errors import UnknownNameError
-from kvgym.policy import POLICIES
+from kvgym.policies.policy import POLICIES
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -19,7 +19,7 @@ from kvgym.experiments.budgets import (
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.scenario import load_scenario
-from kvgym.policy import POLICIES, Policy, make_policy
+from kvgym.policies.policy import POLICIES, Policy, make_policy
 from kvgym.simulator.system import System
 from kvgym.utils.hyperparameters import all_hyperparameters, policy_defaults
 from kvgym.workloads.table import RequestTable

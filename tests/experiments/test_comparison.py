@@ -11,9 +11,9 @@ from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import Comparison, label_of
 from kvgym.experiments.runs import RunRecord
 from kvgym.experiments.scenario import load_scenario
-from kvgym.metrics import metric_names
-from kvgym.policy import make_policy
-from kvgym.routing import make_router
+from kvgym.metrics.compute import metric_names
+from kvgym.policies.policy import make_policy
+from kvgym.policies.routing import make_router
 
 SMALL = load_scenario("a100-llama2-70b").override(workload={"preset": "lmsys", "num_requests": 80}, seeds=3)
 

@@ -9,8 +9,8 @@ import pytest
 from golden import generate
 from kvgym import load_scenario
 from kvgym.experiments.scenario import scenario_names
-from kvgym.policy import make_policy
-from kvgym.runner import check_needs
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import check_needs
 
 
 def expected(name: str) -> list[dict[str, str]]:

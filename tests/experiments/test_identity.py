@@ -10,9 +10,9 @@ import yaml
 from kvgym.experiments import identity
 from kvgym.experiments.identity import code_digest, run_key, setting_key
 from kvgym.experiments.scenario import load_scenario
-from kvgym.experiments.sweeping.fields import set_fields
-from kvgym.policy import POLICIES, Policy, PolicyInfo, make_policy
-from kvgym.routing import make_router
+from kvgym.policies.policy import POLICIES, Policy, PolicyInfo, make_policy
+from kvgym.policies.routing import make_router
+from kvgym.studies.sweeping.fields import set_fields
 
 BASE = load_scenario("a100-llama2-70b").override(workload={"preset": "lmsys", "num_requests": 30})
 
@@ -50,7 +50,7 @@ def test_an_explicit_default_is_the_default():
 def test_keys_are_equal_in_every_process():
     code = (
         "from kvgym.experiments.identity import *; from kvgym.experiments.scenario import load_scenario; "
-        "from kvgym.policy import make_policy; "
+        "from kvgym.policies.policy import make_policy; "
         "s = load_scenario('a100-llama2-70b').override(workload={'preset': 'lmsys', 'num_requests': 30}); "
         "print(run_key(setting_key(s), make_policy('ranked_latency'), None, 3))"
     )
@@ -142,7 +142,7 @@ LOADED = """
 import sys
 from kvgym.experiments.runs import Player, Run
 from kvgym.experiments.scenario import load_scenario
-from kvgym.experiments.sweeping.fields import set_fields
+from kvgym.studies.sweeping.fields import set_fields
 
 for name, policy in (
     ("a100-llama2-70b", "fcfs"), ("a100-llama2-70b", "ppo_noisy"), ("a100-llama2-70b", "ranked_latency"),
@@ -155,9 +155,9 @@ print(*(name for name in sys.modules if name.startswith("kvgym.")))
 """
 
 HARMLESS = (
-    "kvgym.configs", "kvgym.errors", "kvgym.execution", "kvgym.experiments.changes", "kvgym.utils.resources",
+    "kvgym.configs", "kvgym.errors", "kvgym.utils.execution", "kvgym.experiments.changes", "kvgym.utils.resources",
     "kvgym.experiments.identity", "kvgym.experiments.describing", "kvgym.experiments.scenario_options",
-    "kvgym.experiments.sweeping", "kvgym.utils.files", "kvgym.utils.lazy", "kvgym.version",
+    "kvgym.studies.sweeping", "kvgym.utils.files", "kvgym.utils.lazy", "kvgym.utils.version",
 )  # fmt: skip
 
 

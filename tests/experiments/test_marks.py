@@ -23,9 +23,9 @@ from kvgym.experiments.marks import (
     undecided,
 )
 from kvgym.experiments.runs import Played, RunRecord
-from kvgym.policy import make_policy
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import observes_exact_lengths
 from kvgym.report.content import main_table
-from kvgym.runner import observes_exact_lengths
 from kvgym.workloads.table import RequestTable
 
 NOTHING = {"evictions": 0.0, "recomputed_tokens": 0.0, "input_tokens": 600.0, "output_tokens": 400.0}

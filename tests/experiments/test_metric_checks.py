@@ -16,8 +16,8 @@ from kvgym.experiments import check_metric
 from kvgym.experiments.identity import setting_key
 from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import load_scenario
-from kvgym.experiments.tuning.optuna_search import counts_finished_only
-from kvgym.metrics import METRICS, STANDARD_METRICS, metric_info, metric_names
+from kvgym.metrics.compute import METRICS, STANDARD_METRICS, metric_info, metric_names
+from kvgym.studies.tuning.optuna_search import counts_finished_only
 
 ROOT = Path(__file__).parents[2]
 NAME = "acme_normalized_latency"
@@ -65,7 +65,7 @@ def test_it_is_a_metric_like_others(example, tmp_path):
     )
     assert tuned.best.value > 0
     assert list(tuned.best.others) == ["evictions"]
-    assert kvgym.experiments.parse_targets(f"{NAME}<100ms")[0].bound == 0.1
+    assert kvgym.studies.parse_targets(f"{NAME}<100ms")[0].bound == 0.1
     del METRICS._items[NAME]
     assert setting_key(scenario) != before
 

@@ -6,7 +6,7 @@ from kvgym.baselines.iteration_level import VLLM_RULES
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.notes import merge_notes, merge_point_notes, rule_notes
 from kvgym.experiments.scenario import load_scenario
-from kvgym.policy import POLICIES
+from kvgym.policies.policy import POLICIES
 
 
 @pytest.mark.parametrize(

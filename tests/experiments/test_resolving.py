@@ -7,7 +7,7 @@ from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import compare, label_of
 from kvgym.experiments.resolving import requests_for, resolve_policy
 from kvgym.experiments.scenario import load_scenario
-from kvgym.policy import make_policy
+from kvgym.policies.policy import make_policy
 from kvgym.simulator.system import System, Worker
 from kvgym.utils.hyperparameters import all_hyperparameters
 from kvgym.workloads.table import RequestTable

@@ -3,10 +3,10 @@
 import pytest
 
 from kvgym.errors import ConfigError
-from kvgym.experiments.capacity.provisioning import provision
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import Scenario, load_scenario
-from kvgym.experiments.sweeping.fields import set_fields
+from kvgym.studies.capacity.provisioning import provision
+from kvgym.studies.sweeping.fields import set_fields
 
 TEXT = "roofline:model=qwen3-8b,gpu=l4,tp=2"
 MAPPING = {"model": "Qwen3-8B", "gpu": "L4", "tp": 2}

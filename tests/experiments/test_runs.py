@@ -3,10 +3,10 @@ import math
 import pytest
 
 from kvgym.errors import TraceFormatError
-from kvgym.execution.executor import InProcess
 from kvgym.experiments.runs import FIRST, MOST_AT_A_TIME, Played, Player, Run, RunRecord, play_runs
 from kvgym.experiments.scenario import load_scenario
-from kvgym.experiments.sweeping.fields import set_fields
+from kvgym.studies.sweeping.fields import set_fields
+from kvgym.utils.execution.executor import InProcess
 
 BASE = load_scenario("a100-llama2-70b")
 

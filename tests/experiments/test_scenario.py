@@ -8,7 +8,7 @@ from kvgym.errors import ConfigError, KVGymError, UnknownNameError
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario, scenario_names
 from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
-from kvgym.policy import make_policy
+from kvgym.policies.policy import make_policy
 
 ROOFLINE = "roofline:model=qwen3-8b,gpu=l4"
 

@@ -15,9 +15,9 @@ from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.load.loads import Load
 from kvgym.experiments.scenario import Scenario, load_scenario
-from kvgym.experiments.sweeping.fields import set_fields
-from kvgym.experiments.sweeping.plan import load_plan
-from kvgym.experiments.tuning.tune import tune
+from kvgym.studies.sweeping.fields import set_fields
+from kvgym.studies.sweeping.plan import load_plan
+from kvgym.studies.tuning.tune import tune
 
 ROWS = "when,prompt_tokens,completion_tokens\n" + "".join(f"{k},{3 + k},2\n" for k in range(8))
 UNIT = {"summary": "slots", "batch_time": {"kind": "unit"}, "kv_capacity": 100}

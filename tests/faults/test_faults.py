@@ -15,8 +15,8 @@ from kvgym.batch_time.models.unit import UnitBatchTime
 from kvgym.cli import app
 from kvgym.compiling import cache as code_cache
 from kvgym.errors import ConfigError
-from kvgym.runner import simulate
-from kvgym.simulator.progress import listening
+from kvgym.policies.runner import simulate
+from kvgym.simulator.recording.progress import listening
 from kvgym.simulator.system import System
 from kvgym.utils.files import alone_in
 from kvgym.workloads.table import RequestTable

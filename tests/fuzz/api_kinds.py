@@ -49,10 +49,10 @@ def spec_seeds() -> list[Any]:
 
 def play_spec(content: Any, folder: Path) -> None:
     from kvgym.batch_time.deployments.load import load_hardware
-    from kvgym.experiments.capacity.targets import parse_targets
-    from kvgym.policy import make_policy
-    from kvgym.routing import make_router
-    from kvgym.window import parse_extent
+    from kvgym.policies.policy import make_policy
+    from kvgym.policies.routing import make_router
+    from kvgym.simulator.recording.window import parse_extent
+    from kvgym.studies.capacity.targets import parse_targets
     from kvgym.workloads import make_workload
 
     content = content if isinstance(content, dict) else {}
@@ -104,8 +104,8 @@ def table_seeds() -> list[Any]:
 def play_table(content: Any, folder: Path) -> None:
     """Simulate requests; accepted values must equal the given ones."""
     from kvgym.batch_time import AffineBatchTime
-    from kvgym.metrics import compute_metrics
-    from kvgym.runner import simulate
+    from kvgym.metrics.compute import compute_metrics
+    from kvgym.policies.runner import simulate
     from kvgym.simulator.system import System
     from kvgym.workloads.table import RequestTable
 
@@ -190,7 +190,7 @@ def forecast_seeds() -> list[Any]:
 def play_forecasts(content: Any, folder: Path) -> None:
     """Simulate requests with forecasts; what compiled code reads must lie inside of the arrays."""
     from kvgym.batch_time import AffineBatchTime
-    from kvgym.runner import simulate
+    from kvgym.policies.runner import simulate
     from kvgym.simulator.system import System
     from kvgym.workloads import Forecasts, RequestTable
 

@@ -51,9 +51,9 @@ class Mine(Router):
 
 def play_candidate(content: Any, folder: Path) -> None:
     """Load the policy or router that a file defines."""
-    from kvgym.benchmark.candidate import maker_of
-    from kvgym.policy import Policy
-    from kvgym.routing import Router
+    from kvgym.policies.policy import Policy
+    from kvgym.policies.routing import Router
+    from kvgym.studies.benchmark.candidate import maker_of
 
     data = content if isinstance(content, bytes) else str(content).encode("utf-8", "replace")
     made = maker_of(str(written(folder, "fuzzed_candidate.py", data)))()
@@ -89,7 +89,7 @@ def answer_seeds() -> list[Any]:
 
 def stream_of(answers: Any) -> bytes:
     """Return answers as a candidate writes them."""
-    from kvgym.benchmark.candidate import ANSWER
+    from kvgym.studies.benchmark.candidate import ANSWER
 
     texts = [json.dumps(each).encode() for each in (answers if isinstance(answers, list) else [answers])]
     return b"".join(ANSWER.pack(len(text)) + text for text in texts)
@@ -98,12 +98,12 @@ def stream_of(answers: Any) -> bytes:
 def play_answers(content: Any, folder: Path) -> None:
     """Simulate with the answers of a candidate, whatever they are."""
     from kvgym.batch_time import UnitBatchTime
-    from kvgym.benchmark.process import LostError, Process
-    from kvgym.benchmark.remote import remote
-    from kvgym.metrics import compute_metrics
-    from kvgym.routing import Router
-    from kvgym.runner import simulate
+    from kvgym.metrics.compute import compute_metrics
+    from kvgym.policies.routing import Router
+    from kvgym.policies.runner import simulate
     from kvgym.simulator.system import System
+    from kvgym.studies.benchmark.process import LostError, Process
+    from kvgym.studies.benchmark.remote import remote
     from kvgym.workloads.table import RequestTable
 
     answers = content.get("answers") if isinstance(content, dict) else content
@@ -158,7 +158,7 @@ def result_seeds() -> list[Any]:
 
 def play_results(content: Any, folder: Path) -> None:
     """Make the table of a folder of results."""
-    from kvgym.benchmark.leaderboard import leaderboard, read_results
+    from kvgym.studies.benchmark.leaderboard import leaderboard, read_results
 
     data = content if isinstance(content, bytes) else json.dumps(content).encode("utf-8", "replace")
     path = written(folder, "fuzzed.json", data)

@@ -39,7 +39,7 @@ def profile_seeds() -> list[Any]:
 
 def play_profile(content: Any, folder: Path) -> None:
     """Read profiles with one mutated file; the fit itself gets checked arrays."""
-    from kvgym.batch_time.calibration.profile_csv import read_profiles
+    from kvgym.servers.calibration.profile_csv import read_profiles
 
     content = content if isinstance(content, dict) else {}
     name = str(content.get("file"))
@@ -76,8 +76,8 @@ def recipe_seeds() -> list[Any]:
 
 def play_recipe(content: Any, folder: Path) -> None:
     """Read a recipe and compute what depends on it alone."""
-    from kvgym.batch_time.calibration.recipes import load_recipe
     from kvgym.batch_time.models.ideal import IdealTimes
+    from kvgym.servers.calibration.recipes import load_recipe
 
     recipe = load_recipe(written(folder, "recipe.yaml", content))
     tokens, origin = recipe.capacity()

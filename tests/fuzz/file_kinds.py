@@ -78,7 +78,7 @@ def scenario_seeds() -> list[Any]:
 
 def play_scenario(content: Any, folder: Path) -> None:
     from kvgym.experiments.scenario import load_scenario
-    from kvgym.policy import make_policy
+    from kvgym.policies.policy import make_policy
 
     scenario = load_scenario(written(folder, "scenario.yaml", content))
     system, workload = scenario.make_system(), scenario.make_workload()

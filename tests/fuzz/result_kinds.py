@@ -66,7 +66,7 @@ def sweep_seeds() -> list[Any]:
 
 def play_sweep(content: Any, folder: Path) -> None:
     """Read a sweep and plan its runs."""
-    from kvgym.experiments.sweeping.plan import load_plan
+    from kvgym.studies.sweeping.plan import load_plan
 
     plan = load_plan(written(folder, "sweep.yaml", content))
     plan.check()

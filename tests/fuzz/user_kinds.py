@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fuzz.kinds import Kind
-from kvgym.policy import Decision, Policy, PolicyInfo
-from kvgym.routing import Router, RouterInfo
+from kvgym.policies.policy import Decision, Policy, PolicyInfo
+from kvgym.policies.routing import Router, RouterInfo
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 from kvgym.simulator.observer import Observer
 
@@ -130,8 +130,8 @@ def user_seeds() -> list[Any]:
 
 
 def play_user(content: Any, folder: Path) -> None:
-    from kvgym.metrics import compute_metrics
-    from kvgym.runner import simulate
+    from kvgym.metrics.compute import compute_metrics
+    from kvgym.policies.runner import simulate
     from kvgym.simulator.system import System
     from kvgym.workloads.table import RequestTable
 

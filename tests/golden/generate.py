@@ -19,9 +19,9 @@ import numpy as np
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.experiments.scenario import Scenario, load_scenario, scenario_names
-from kvgym.metrics import compute_metrics
-from kvgym.policy import POLICIES, make_policy, policy_defaults
-from kvgym.runner import known_to, simulate, system_info
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.policy import POLICIES, make_policy, policy_defaults
+from kvgym.policies.runner import known_to, simulate, system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.workloads.classes import ClassStatistics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from golden import generate
-from kvgym.policy import POLICIES
+from kvgym.policies.policy import POLICIES
 
 FOLDER = generate.FOLDER
 

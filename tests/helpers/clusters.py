@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from kvgym.batch_time import AffineBatchTime, PiecewiseBatchTime, UnitBatchTime
-from kvgym.routing import Router
-from kvgym.runner import SimulationResult
+from kvgym.policies.routing import Router
+from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System, Worker
 from kvgym.simulator.view import ClusterView
 from kvgym.workloads.classes import ClassStatistics

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from kvgym.contract import CHECKS
-from kvgym.contract.cases import Make
-from kvgym.contract.checking import policy_maker
+from kvgym.policies.contract import CHECKS
+from kvgym.policies.contract.cases import Make
+from kvgym.policies.contract.checking import policy_maker
 
 from .amount import some
 

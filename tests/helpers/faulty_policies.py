@@ -18,7 +18,7 @@ from kvgym.kernels import (
     next_waiting,
     policy_kernel,
 )
-from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo
+from kvgym.policies.policy import CompiledPolicy, Decision, Policy, PolicyInfo
 from kvgym.simulator.view import simulation_of
 
 

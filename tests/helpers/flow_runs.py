@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from helpers import schedules
-from kvgym.runner import SimulationResult
+from kvgym.policies.runner import SimulationResult
 from kvgym.workloads.table import RequestTable
 
 

@@ -11,7 +11,7 @@ from kvgym import RequestTable, System, simulate
 from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import jit
 from kvgym.errors import OutOfBoundsError
-from kvgym.policy import CompiledPolicy, PolicyInfo
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo
 from kvgym.simulator.policy_interface import policy_kernel, rule_memory
 
 FAR = 4_000

@@ -2,10 +2,10 @@
 
 import csv
 
-from kvgym.batch_time.calibration.profile_csv import BLOCK_OPERATORS
-from kvgym.batch_time.calibration.recipes import Recipe
 from kvgym.batch_time.hardware.presets import GPUS
 from kvgym.batch_time.hardware.shapes import ModelShape
+from kvgym.servers.calibration.profile_csv import BLOCK_OPERATORS
+from kvgym.servers.calibration.recipes import Recipe
 
 SHAPE = ModelShape(name="small", num_layers=4, hidden=1024, num_heads=8, num_kv_heads=4, ffn=2816, vocab=1000)
 TOKENS = (1, 8, *range(16, 513, 16))

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 
 from kvgym.kernels import need_of_active, policy_kernel
-from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo
-from kvgym.routing import Router, RouterInfo
+from kvgym.policies.policy import CompiledPolicy, Decision, Policy, PolicyInfo
+from kvgym.policies.routing import Router, RouterInfo
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 from kvgym.simulator.observer import Observer
 

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
-from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo
+from kvgym.policies.policy import Decision, Policy, PolicyInfo, SystemInfo
 from kvgym.simulator.system import System
 from kvgym.simulator.view import SystemView
 from kvgym.workloads.classes import ClassStatistics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kvgym.policy import Decision
+from kvgym.policies.policy import Decision
 from kvgym.simulator.simulation import Simulation
 
 Make = Callable[..., Simulation]

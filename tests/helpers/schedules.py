@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from kvgym.batch_time import UnitBatchTime
-from kvgym.policy import Policy, make_policy
-from kvgym.runner import SimulationResult, simulate, system_info
+from kvgym.policies.policy import Policy, make_policy
+from kvgym.policies.runner import SimulationResult, simulate, system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable

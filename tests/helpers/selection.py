@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvgym.policy import POLICIES
+from kvgym.policies.policy import POLICIES
 
 FAMILIES = (
     "fcfs", "alpha_beta", "mc_sf", "flow_control", "a_min", "sarathi", "dist_serve", "rad", "ageing", "ranked", "slai",

@@ -1,8 +1,8 @@
 """Logs of a server that is the simulator itself, with an overhead that is known."""
 
 from kvgym.experiments.scenario import load_scenario
-from kvgym.runner import simulate
-from kvgym.validation.served import ServedLog
+from kvgym.policies.runner import simulate
+from kvgym.servers.validation.served import ServedLog
 
 TRUE = {"base_ms": 6.0, "per_request_ms": 0.2}
 

@@ -1,6 +1,6 @@
 """Policies by functions, and a driver of kvgym's scheduler over the stand-in for vLLM's, with batches of one second."""
 
-from kvgym.policy import Decision, Policy, PolicyInfo
+from kvgym.policies.policy import Decision, Policy, PolicyInfo
 
 BATCH_TIME = {"kind": "affine", "constant": 1.0}
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvgym.policy import Decision, Policy, SystemInfo, make_policy
+from kvgym.policies.policy import Decision, Policy, SystemInfo, make_policy
 from kvgym.simulator.view import SystemView, simulation_of
 from oracles.ranked_jobs import Batch, Job, in_order, load_of, prefix, revealed
 from oracles.ranked_lengths import Counts, learn

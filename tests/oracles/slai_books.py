@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo
+from kvgym.policies.policy import Decision, Policy, PolicyInfo, SystemInfo
 from kvgym.simulator.tables import ROLE_PREFILL
 from kvgym.simulator.view import SystemView, simulation_of
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from speed.textbook import run_textbook
 
-from kvgym.contract.textbook import run_textbook
 from kvgym.workloads.table import RequestTable
 from oracles.prefix_cache import ReferencePool, run_reference
 

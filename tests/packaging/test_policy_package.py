@@ -115,7 +115,9 @@ def test_it_is_listed(run) -> None:
 
 def test_without_plugins_it_is_not_known(run) -> None:
     """Installed plugins must not make kvgym's tests fail (tests/conftest.py)."""
-    known = "from kvgym.policy import POLICIES; print('shortest_prompt' in POLICIES, 'fcfs' in POLICIES)"
+    known = (
+        "from kvgym.policies.policy import POLICIES; print('shortest_prompt' in POLICIES, 'fcfs' in POLICIES)"
+    )
     without = f"import os; os.environ['KVGYM_PLUGINS'] = '0'; {known}"
     assert run("-c", known).stdout == "True True\n"
     assert run("-c", without).stdout == "False True\n"

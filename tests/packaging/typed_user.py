@@ -9,7 +9,8 @@ from kvgym import errors, metrics, report, theory
 from kvgym.agents import agent_names, load_agent
 from kvgym.batch_time import kv_capacity
 from kvgym.envs import AgentPolicy, ServingEnv, play
-from kvgym.experiments import Estimate, parse_targets
+from kvgym.experiments import Estimate
+from kvgym.studies import parse_targets
 
 
 @kvgym.register_policy

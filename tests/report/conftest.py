@@ -4,7 +4,7 @@ import pytest
 
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.scenario import Scenario
-from kvgym.policy import Decision, Policy, PolicyInfo
+from kvgym.policies.policy import Decision, Policy, PolicyInfo
 
 HOSTILE = "<script>alert('x')</script> & $x$"
 

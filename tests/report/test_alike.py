@@ -7,9 +7,9 @@ import pytest
 
 from kvgym.report import plots
 from kvgym.report.alike import hidden_curves, join_alike, joint_policies
-from kvgym.report.capacity.page import _hidden
 from kvgym.report.chart import Axis, Chart, Panel, Quantity, Series
 from kvgym.report.page import Page
+from kvgym.studies.capacity.page import _hidden
 
 X = Axis(Quantity("time", "s"), 0, 10, start=(2, 4))
 Y = Axis(Quantity("waiting"), 0, 100)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kvgym.experiments.comparison import compare
-from kvgym.metrics import WORKER_METRICS, compute_metrics
+from kvgym.metrics.compute import WORKER_METRICS, compute_metrics
 from kvgym.report import breakdown, content, inside, plots, series
 from kvgym.report.html import render
 from kvgym.workloads.table import RequestTable

@@ -3,9 +3,9 @@
 import numpy as np
 
 from kvgym.batch_time import UnitBatchTime
-from kvgym.contract.cases import requests, with_common_prefixes
+from kvgym.policies.contract.cases import requests, with_common_prefixes
+from kvgym.policies.runner import simulate
 from kvgym.report import caching
-from kvgym.runner import simulate
 from kvgym.simulator.system import System
 
 TABLE = with_common_prefixes(requests(1, 40), 2, 1)

@@ -2,7 +2,7 @@
 
 import re
 
-from kvgym.report import write_sweep_report
+from kvgym.studies import write_sweep_report
 from kvgym.utils.frame import Frame
 
 from .conftest import HOSTILE

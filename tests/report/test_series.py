@@ -5,8 +5,8 @@ import pytest
 
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError
+from kvgym.policies.runner import simulate
 from kvgym.report import series
-from kvgym.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import ITERATION
 from kvgym.workloads.table import RequestTable

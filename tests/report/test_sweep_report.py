@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.statistics import mean_interval
-from kvgym.metrics import metric_names
-from kvgym.report import write_sweep_report
+from kvgym.metrics.compute import metric_names
 from kvgym.report.names import field_name, metric_name
-from kvgym.report.sweep.fronts import front_of, pareto_front
-from kvgym.report.sweep.maps import heat_maps
-from kvgym.report.sweep.page import outcome
-from kvgym.report.sweep.plots import curves
-from kvgym.report.sweep.runs import SweepRuns, wants_log
-from kvgym.report.sweep.slices import MAX_PANELS, cut, numeric_pairs
+from kvgym.studies import write_sweep_report
+from kvgym.studies.sweeping.report.fronts import front_of, pareto_front
+from kvgym.studies.sweeping.report.maps import heat_maps
+from kvgym.studies.sweeping.report.page import outcome
+from kvgym.studies.sweeping.report.plots import curves
+from kvgym.studies.sweeping.report.runs import SweepRuns, wants_log
+from kvgym.studies.sweeping.report.slices import MAX_PANELS, cut, numeric_pairs
 from kvgym.utils.frame import Frame
 
 from .test_html import Page

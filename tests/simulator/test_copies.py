@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from helpers.clusters import UNIT, workload
-from kvgym.policy import make_policy
-from kvgym.runner import prepare_run, result_of, simulate
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import prepare_run, result_of, simulate
 from kvgym.simulator.system import System, Worker
 
 SYSTEM = System.cluster([Worker(40, UNIT), Worker(60, UNIT), Worker(50, UNIT)])

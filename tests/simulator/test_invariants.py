@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from helpers.amount import number
 from helpers.random_runs import RandomPolicy, systems, tables
 from helpers.selection import EACH_FAMILY
-from kvgym.contract.invariants import InvariantChecker
 from kvgym.errors import LivelockError
-from kvgym.policy import make_policy
-from kvgym.runner import simulate
+from kvgym.policies.contract.invariants import InvariantChecker
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 

@@ -12,9 +12,9 @@ import pytest
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import InvalidDecisionError, LivelockError, RunError
 from kvgym.kernels import RuleDecision, RuleMemory, RuleView, admit, first_waiting, policy_kernel
-from kvgym.metrics import compute_metrics
-from kvgym.policy import CompiledPolicy, Policy, PolicyInfo, SystemInfo
-from kvgym.runner import SimulationResult, simulate
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.policy import CompiledPolicy, Policy, PolicyInfo, SystemInfo
+from kvgym.policies.runner import SimulationResult, simulate
 from kvgym.simulator.decision import Decision
 from kvgym.simulator.system import LEAST_EFFORT, System, Worker
 from kvgym.simulator.tables import FINISHED

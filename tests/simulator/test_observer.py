@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from helpers.amount import number
 from helpers.random_runs import RandomPolicy, rules_of, systems, tables
 from kvgym import make_batch_time, simulate
-from kvgym.contract.cases import requests, with_common_prefixes
 from kvgym.errors import InvalidDecisionError, LivelockError
-from kvgym.policy import POLICIES, Decision, Policy, PolicyInfo
+from kvgym.policies.contract.cases import requests, with_common_prefixes
+from kvgym.policies.policy import POLICIES, Decision, Policy, PolicyInfo
 from kvgym.simulator.observer import Observer
 from kvgym.simulator.system import System, Worker
 from kvgym.simulator.tables import FUTURE

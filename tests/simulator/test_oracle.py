@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from speed.textbook import RULES, Plan, run_textbook
 
 from helpers.amount import number, some
 from helpers.schedules import as_printed
 from helpers.selection import others_long
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
-from kvgym.contract.textbook import RULES, Plan, run_textbook
 from kvgym.errors import LivelockError
-from kvgym.kernels.random import next_uniform, seed_words
-from kvgym.runner import simulate, system_info
+from kvgym.policies.runner import simulate, system_info
+from kvgym.simulator.kernels.random import next_uniform, seed_words
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.utils.seeding import stream_seed

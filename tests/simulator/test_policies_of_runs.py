@@ -6,9 +6,9 @@ import pytest
 from helpers.clusters import UNIT, workload
 from kvgym import System, make_policy, simulate
 from kvgym.errors import ConfigError, KVGymError
-from kvgym.policy import Policy, PolicyInfo
-from kvgym.routing import make_router
-from kvgym.runner import prepare_run, result_of, system_info
+from kvgym.policies.policy import Policy, PolicyInfo
+from kvgym.policies.routing import make_router
+from kvgym.policies.runner import prepare_run, result_of, system_info
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.simulation import Simulation
 

@@ -10,8 +10,8 @@ import pytest
 from helpers.runs_by_hand import Make, run
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import InformationError, LivelockError
-from kvgym.policy import Decision, Policy, PolicyInfo
-from kvgym.runner import simulate
+from kvgym.policies.policy import Decision, Policy, PolicyInfo
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.simulator.view import SystemView
 from kvgym.workloads.table import RequestTable

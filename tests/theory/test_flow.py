@@ -7,8 +7,8 @@ import pytest
 
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError
-from kvgym.metrics import compute_metrics
-from kvgym.runner import simulate
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.theory.flow import (
     class_load,

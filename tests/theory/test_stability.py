@@ -7,7 +7,7 @@ import pytest
 
 from kvgym.batch_time import AffineBatchTime
 from kvgym.errors import ConfigError
-from kvgym.runner import simulate
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.theory.stability import (
     batch_durations,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kvgym.batch_time import AffineBatchTime
-from kvgym.runner import simulate
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.theory.stability import (
     cumulative_memory,

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from kvgym.agents.runs.progress import TrainingLog
 from kvgym.errors import ConfigError, KVGymError
-from kvgym.execution.threads import call_in_thread
 from kvgym.experiments.journal import Journal
 from kvgym.utils import files
+from kvgym.utils.execution.threads import call_in_thread
 from kvgym.utils.files import LOCK, LONGEST, alone_in, plain_name, remove_left, whole_file, write_text
 
 

@@ -12,8 +12,8 @@ from kvgym.errors import ConfigError
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.scenario import load_scenario
-from kvgym.experiments.tuning.tune import tune
 from kvgym.simulator.system import System
+from kvgym.studies.tuning.tune import tune
 from kvgym.utils import resources
 
 SCENARIO = "a100-llama2-70b"

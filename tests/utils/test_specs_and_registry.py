@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from kvgym.errors import LIMIT, ConfigError, UnknownNameError
-from kvgym.policy import (
+from kvgym.policies.policy import (
     POLICIES,
     CompiledPolicy,
     Policy,
@@ -15,7 +15,7 @@ from kvgym.policy import (
     make_policy,
     register_policy,
 )
-from kvgym.routing import make_router
+from kvgym.policies.routing import make_router
 from kvgym.utils.registry import Registry, Sources, import_package, load_plugins
 from kvgym.utils.seeding import STREAMS, stream
 from kvgym.utils.specs import parse_spec, split_specs
@@ -182,7 +182,7 @@ def test_agents_are_valid_names(make, name):
             "acme_parts/part.py, line 1: ModuleNotFoundError: No module named 'no_such_thing'",
         ),
         (
-            "from kvgym.policy import register_policy\n\n@register_policy\nclass Mine:\n    pass\n",
+            "from kvgym.policies.policy import register_policy\n\n@register_policy\nclass Mine:\n    pass\n",
             "acme_parts/part.py, line 3: Mine.info = None; expected a PolicyInfo",
         ),
     ],

@@ -28,7 +28,7 @@ from kvgym.baselines.first_come import FCFS
 from kvgym.errors import LIMIT, ConfigError, RunError, UserCodeError
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.scenario import load_scenario
-from kvgym.policy import POLICIES
+from kvgym.policies.policy import POLICIES
 from kvgym.simulator.system import System
 from kvgym.utils.registry import Sources, load_plugins
 from kvgym.utils.user_code import calling, is_foreign
@@ -143,7 +143,7 @@ def test_errors_of_an_observer(at):
 def test_an_observer_gets_every_event_once(at, how):
     """Also after an exception: no event is repeated or skipped."""
     from helpers.random_runs import RandomPolicy
-    from kvgym.contract.cases import Shuffling
+    from kvgym.policies.contract.cases import Shuffling
 
     table = RequestTable.from_columns(arrival_time=[0.0] * 12, prompt_len=[3] * 12, output_len=[5] * 12)
     heard = []

@@ -7,7 +7,7 @@ from scipy.stats import kendalltau
 import kvgym
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, WorkloadError
-from kvgym.policy import Decision, Policy, PolicyInfo
+from kvgym.policies.policy import Decision, Policy, PolicyInfo
 from kvgym.simulator.system import System
 from kvgym.workloads import Forecasts, RequestTable, make_workload, read_trace, write_requests
 from kvgym.workloads.forecasts import tenths_of

@@ -15,8 +15,8 @@ from helpers.amount import number
 from helpers.trace_files import write
 from kvgym.batch_time.models.unit import UnitBatchTime
 from kvgym.errors import ConfigError, TraceFormatError, WorkloadError
-from kvgym.export.run_folder import save_run
-from kvgym.runner import simulate
+from kvgym.policies.runner import simulate
+from kvgym.report.export.run_folder import save_run
 from kvgym.simulator.system import System
 from kvgym.workloads import RequestTable, load_trace, make_workload, read_trace, write_requests
 from kvgym.workloads.traces.clock import plain_name

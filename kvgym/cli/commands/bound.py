@@ -21,11 +21,11 @@ from kvgym.cli.options.shared import (
 )
 from kvgym.cli.progress import run_progress
 from kvgym.errors import ConfigError, shown
-from kvgym.execution.threads import call_in_thread
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
+from kvgym.utils.execution.threads import call_in_thread
 
 if TYPE_CHECKING:
-    from kvgym.runner import SimulationResult
+    from kvgym.policies.runner import SimulationResult
     from kvgym.theory.hindsight.interval import Interval
 
 
@@ -57,11 +57,11 @@ def bound(
     One bound is proved; the other is the best run of the clairvoyant reference or --policies. docs/bounds.md states the
     assumptions and the tightness of the bounds.
     """
-    from kvgym.attainment import WITHIN_SLO
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.describing import titled
-    from kvgym.metrics import metric_info
-    from kvgym.runner import simulate
+    from kvgym.metrics.attainment import WITHIN_SLO
+    from kvgym.metrics.compute import metric_info
+    from kvgym.policies.runner import simulate
     from kvgym.theory.hindsight.bounds import REFERENCE
     from kvgym.theory.hindsight.bounds import bound as find_bound
     from kvgym.theory.hindsight.calibrated.bounds import METRICS, check_boundable

@@ -99,10 +99,10 @@ def _fit_gpu(
     date: str | None,
     out: Path | None,
 ) -> None:
-    from kvgym.batch_time.calibration.calibrate import parse_day
     from kvgym.batch_time.hardware.presets import GPUS, MODELS
     from kvgym.batch_time.operators.tables import pack
     from kvgym.errors import ConfigError
+    from kvgym.servers.calibration.calibrate import parse_day
     from kvgym.utils.files import whole_file
 
     path = out or Path(f"{gpu}.npz")
@@ -110,11 +110,11 @@ def _fit_gpu(
         raise ConfigError(f"--out {path}: operator tables of a GPU are an .npz file")
     about = {"measured": measured, "source": source, "date": parse_day(date)}
     if operators is not None:
-        from kvgym.batch_time.calibration.operators import fit_operators
+        from kvgym.servers.calibration.operators import fit_operators
 
         tables = fit_operators(operators, gpu, **about)
     else:
-        from kvgym.batch_time.calibration.bundles import fit_bundle
+        from kvgym.servers.calibration.bundles import fit_bundle
 
         if model is None:
             raise ConfigError("--model is missing: the model of the bundle (kvgym list models)")
@@ -150,14 +150,14 @@ def _fit_recipe(
     max_error: float,
     implausible: bool,
 ) -> None:
-    from kvgym.batch_time.calibration.calibrate import calibrate as fit
-    from kvgym.batch_time.calibration.calibrate import warnings, write_hardware
-    from kvgym.batch_time.calibration.recipes import load_recipe
     from kvgym.batch_time.deployments.load import load_calibrated
     from kvgym.errors import ConfigError
+    from kvgym.servers.calibration.calibrate import calibrate as fit
+    from kvgym.servers.calibration.calibrate import warnings, write_hardware
+    from kvgym.servers.calibration.recipes import load_recipe
 
     if plot is not None:
-        from kvgym.batch_time.calibration.plot import check_plot, draw
+        from kvgym.servers.calibration.plot import check_plot, draw
 
         check_plot(plot)
     chosen = load_recipe(recipe)

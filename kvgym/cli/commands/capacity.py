@@ -25,7 +25,7 @@ from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
 
 if TYPE_CHECKING:
-    from kvgym.experiments.capacity.result import Capacity, CapacityResult
+    from kvgym.studies.capacity.result import Capacity, CapacityResult
 
 LONGEST_REASON = 60
 FAILS = "fails next"
@@ -74,10 +74,10 @@ def capacity(
     parquet also probes.parquet), capacity.json, config.json, report.html.
     docs/capacity.md has the definitions.
     """
-    from kvgym.experiments.capacity.finding import find_capacity
-    from kvgym.experiments.capacity.targets import parse_targets
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.labels import short_labels
+    from kvgym.studies.capacity.finding import find_capacity
+    from kvgym.studies.capacity.targets import parse_targets
 
     targets = parse_targets(slo) if slo.strip() else ()
     counts, routers = parse_counts(workers), split_specs(options.router) if options.router else None
@@ -121,7 +121,7 @@ def capacity(
     if report:
         again = f"run the same command with --out {folder}"
         with reporting(folder, "report.html", again), console.optional("report"):
-            from kvgym.report import write_capacity_report
+            from kvgym.studies.reports import write_capacity_report
 
             path = write_capacity_report(result, folder / "report.html", command=command_line())
             console.print_line(f"report:  {path}")

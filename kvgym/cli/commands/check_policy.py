@@ -31,7 +31,7 @@ def check_policy(
     information; the engine's invariants; and requests moved between workers. A failed check is shown with the smallest
     workload found that fails, and the exit status is 1.
     """
-    from kvgym.contract import CHECKS, examine
+    from kvgym.policies.contract import CHECKS, examine
 
     table = ResultTable(policy)
     for heading in ("check", "", "requirement"):

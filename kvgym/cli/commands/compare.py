@@ -83,15 +83,15 @@ def compare(
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import compare as run_comparison
     from kvgym.experiments.describing import describe_scenario
-    from kvgym.metrics import metric_info
-    from kvgym.policy import make_policy
+    from kvgym.metrics.compute import metric_info
+    from kvgym.policies.policy import make_policy
 
     if output not in ("table", "vllm-bench"):
         raise ConfigError(f"--format {output}: valid are table, vllm-bench")
     routers = split_specs(options.router or "")
     chosen = build_scenario(scenario, options, router=routers[0] if routers else None)
     if output == "vllm-bench":
-        from kvgym.export import vllm_bench
+        from kvgym.report.export import vllm_bench
 
         vllm_bench.check_window(chosen)
     columns_shown = console.DEFAULT_COLUMNS if metrics is None else tuple(split_names(metrics))

@@ -29,8 +29,8 @@ from kvgym.errors import ConfigError, TraceFormatError
 from kvgym.experiments.scenario_options import SERVER_SCENARIO, ScenarioOptions
 
 if TYPE_CHECKING:
-    from kvgym.endpoint.client import Measured, Server
-    from kvgym.validation.served import ServedLog
+    from kvgym.servers.endpoint.client import Measured, Server
+    from kvgym.servers.validation.served import ServedLog
     from kvgym.workloads.table import RequestTable
 
 _REQUESTS = tuple(name for name in group("requests") if name != "predictions")
@@ -99,9 +99,9 @@ def observe(
 
     if find_spec("httpx") is None:
         raise ConfigError('kvgym observe needs httpx; install it with: pip install "kvgym[observe]"')
-    from kvgym.endpoint.client import meet
-    from kvgym.endpoint.target import KEY_VARIABLE, Target
-    from kvgym.validation.log_formats import REQUESTS
+    from kvgym.servers.endpoint.client import meet
+    from kvgym.servers.endpoint.target import KEY_VARIABLE, Target
+    from kvgym.servers.validation.log_formats import REQUESTS
 
     policy = one_policy(policies or ["vllm_v1"], "observe")
     if api_key_env is not None and not os.environ.get(api_key_env):
@@ -170,9 +170,9 @@ def _rates(text: str | None) -> list[float | None]:
 
 def _run(server: Server, stages: list[_Stage], folder: Path, timeout: float, progress: bool) -> bool:
     """Send all stages and write their logs; return whether Ctrl-C stopped them."""
-    from kvgym.endpoint.client import read_counters, send
-    from kvgym.endpoint.log import save_observed
-    from kvgym.validation.served import read_served
+    from kvgym.servers.endpoint.client import read_counters, send
+    from kvgym.servers.endpoint.log import save_observed
+    from kvgym.servers.validation.served import read_served
 
     total = sum(len(stage.table) for stage in stages)
     seconds = sum(float(stage.table.arrival_time[-1] - stage.table.arrival_time[0]) for stage in stages)

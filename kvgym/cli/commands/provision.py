@@ -24,7 +24,7 @@ from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
 
 if TYPE_CHECKING:
-    from kvgym.experiments.capacity.plan import Plan, Provisioning
+    from kvgym.studies.capacity.plan import Plan, Provisioning
 
 Cells = tuple[list[str], list[list[str]]]
 """Headings and rows of a table."""
@@ -93,12 +93,12 @@ def provision(
     """
     from kvgym.batch_time.deployments.described import is_described
     from kvgym.batch_time.deployments.load import hardware_label
-    from kvgym.experiments.capacity.provisioning import CURVE, on_hardware
-    from kvgym.experiments.capacity.provisioning import provision as plan_workers
-    from kvgym.experiments.capacity.targets import parse_targets
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.describing import engine_line
     from kvgym.experiments.labels import short_labels, shortener
+    from kvgym.studies.capacity.provisioning import CURVE, on_hardware
+    from kvgym.studies.capacity.provisioning import provision as plan_workers
+    from kvgym.studies.capacity.targets import parse_targets
 
     targets = parse_targets(slo)
     prices = parse_prices(price, "--price") if price else None
@@ -166,7 +166,7 @@ def provision(
     if report:
         again = f"run the same command with --out {folder}"
         with reporting(folder, "report.html", again), console.optional("report"):
-            from kvgym.report import write_provisioning_report
+            from kvgym.studies.reports import write_provisioning_report
 
             path = write_provisioning_report(result, folder / "report.html", command=command_line())
             console.print_line(f"report:  {path}")
@@ -199,8 +199,8 @@ def _show(title: str, cells: Cells, markdown: bool, *, files: str) -> None:
 def _estimates(result: Provisioning) -> Cells:
     """Return a row per estimate of a worker's rate, with its error, and the measured rates."""
     from kvgym.batch_time.deployments.load import hardware_label
-    from kvgym.experiments.capacity.estimates import OBVIOUS, SOUND
     from kvgym.experiments.labels import short_labels
+    from kvgym.studies.capacity.estimates import OBVIOUS, SOUND
 
     short = short_labels(_labels(result))
     rows = []

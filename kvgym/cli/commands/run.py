@@ -22,11 +22,11 @@ from kvgym.cli.result_folder import (
 )
 from kvgym.errors import ConfigError, RunError
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
-from kvgym.version import __version__
+from kvgym.utils.version import __version__
 
 if TYPE_CHECKING:
-    from kvgym.policy import Policy
-    from kvgym.runner import SimulationResult
+    from kvgym.policies.policy import Policy
+    from kvgym.policies.runner import SimulationResult
     from kvgym.simulator.system import System
     from kvgym.workloads.table import RequestTable
 
@@ -73,11 +73,11 @@ def run(
     from kvgym.experiments.notes import rule_notes
     from kvgym.experiments.resolving import requests_for, resolve_policy
     from kvgym.experiments.runs import Played, RunRecord
-    from kvgym.export import vllm_bench
-    from kvgym.export.records import check_format
-    from kvgym.export.run_folder import save_run
-    from kvgym.export.trace_file import check_ending
-    from kvgym.policy import REFERENCE_ONLY, make_policy
+    from kvgym.policies.policy import REFERENCE_ONLY, make_policy
+    from kvgym.report.export import vllm_bench
+    from kvgym.report.export.records import check_format
+    from kvgym.report.export.run_folder import save_run
+    from kvgym.report.export.trace_file import check_ending
 
     made = make_policy(one_policy(policies, "run"))
     shown = _output_format(output, as_json)
@@ -171,9 +171,9 @@ def _simulate(
     system: System, table: RequestTable, policy: Policy, trace_out: Path | None, **options: Any
 ) -> SimulationResult:
     """Run a policy, and write a trace if one is requested; the trace is complete even if the run fails."""
-    from kvgym.export.chrome_trace import ChromeTrace
-    from kvgym.export.trace_file import TraceFile
-    from kvgym.runner import simulate
+    from kvgym.policies.runner import simulate
+    from kvgym.report.export.chrome_trace import ChromeTrace
+    from kvgym.report.export.trace_file import TraceFile
 
     if trace_out is None:
         return simulate(system, table, policy, **options)

@@ -31,11 +31,11 @@ def serve_mock(
     Serves completions and chat completions, streamed or not: as many tokens as requested (max_tokens), each when the
     simulator delivers it. To try clients, dashboards and kvgym observe without a GPU. Ctrl-C or SIGTERM ends it.
     """
-    from kvgym.endpoint.mock import MockServer
-    from kvgym.endpoint.online import OnlineRun
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.describing import describe_hardware, served_name
-    from kvgym.policy import make_policy
+    from kvgym.policies.policy import make_policy
+    from kvgym.servers.endpoint.mock import MockServer
+    from kvgym.servers.endpoint.online import OnlineRun
 
     policy = make_policy(one_policy(policies or ["vllm_v1"], "serve-mock"))
     chosen = build_scenario(scenario, options)

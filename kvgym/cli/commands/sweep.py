@@ -36,8 +36,8 @@ from kvgym.errors import ConfigError, shown, some
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 
 if TYPE_CHECKING:
-    from kvgym.experiments.sweeping.plan import SweepPlan
-    from kvgym.experiments.sweeping.sweep import SweepResult
+    from kvgym.studies.sweeping.plan import SweepPlan
+    from kvgym.studies.sweeping.sweep import SweepResult
 
 _SHOWN = 40
 
@@ -98,9 +98,9 @@ def sweep(
     from kvgym.experiments.describing import engine_line
     from kvgym.experiments.journal import has_runs
     from kvgym.experiments.labels import shortener
-    from kvgym.experiments.sweeping.plan import make_plan
-    from kvgym.experiments.sweeping.sweep import plan_of
-    from kvgym.experiments.sweeping.sweep import sweep as run_sweep
+    from kvgym.studies.sweeping.plan import make_plan
+    from kvgym.studies.sweeping.sweep import plan_of
+    from kvgym.studies.sweeping.sweep import sweep as run_sweep
 
     if resume and out is None:
         raise ConfigError("--resume needs the folder of a sweep: --out FOLDER")
@@ -198,7 +198,7 @@ def _note_known_runs(folder: Path, had_runs: bool, changed: str, known: int, tot
 
 def _read(texts: list[str]) -> tuple[SweepPlan | None, dict[str, Any]]:
     """Return the named plan, if any, and the given fields."""
-    from kvgym.experiments.sweeping.plan import load_plan
+    from kvgym.studies.sweeping.plan import load_plan
 
     named, given = None, {}
     for text in texts:
@@ -238,7 +238,7 @@ def sweep_table(result: SweepResult, *, files: str = "") -> ResultTable:
     Marks that a policy has at all points are in its heading, others behind the numbers.
     """
     from kvgym.experiments.labels import short_labels
-    from kvgym.policy import clairvoyant_labels
+    from kvgym.policies.policy import clairvoyant_labels
 
     metric, count = result.plan.metrics[0], len(result.seeds)
     left = len(result.points) - _SHOWN
@@ -269,7 +269,7 @@ def _text(value: Any) -> str:
 
 
 def _write_report(result: SweepResult, folder: Path) -> None:
-    from kvgym.report import write_sweep_report
+    from kvgym.studies.reports import write_sweep_report
 
     path = write_sweep_report(
         result.to_frame(), result.fields, folder / "report.html", metrics=result.plan.metrics,

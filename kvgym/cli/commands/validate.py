@@ -24,9 +24,9 @@ WORST_FIT = 0.5
 """Mean error of token times and latencies above which a fitted overhead is not recommended."""
 
 if TYPE_CHECKING:
-    from kvgym.validation.overhead_fit import OverheadFit
-    from kvgym.validation.replay import Replay
-    from kvgym.validation.served import ServedLog
+    from kvgym.servers.validation.overhead_fit import OverheadFit
+    from kvgym.servers.validation.replay import Replay
+    from kvgym.servers.validation.served import ServedLog
 
 
 SYSTEM = tuple(name for name in group("hardware", "cluster") if name not in ("hardware", "engine"))
@@ -75,7 +75,7 @@ def validate(
     simulated, by request), summary.json and validation.png. docs/validation.md lists what to log.
     """
     from kvgym.experiments.changes import parse_columns
-    from kvgym.validation.served import read_served
+    from kvgym.servers.validation.served import read_served
 
     policy = one_policy(policies or ["vllm_v1"], "validate")
     names = {} if options.columns is None else parse_columns(options.columns)
@@ -115,7 +115,7 @@ class Check:
         seed: int,
     ) -> None:
         from kvgym.experiments.changes import build_scenario
-        from kvgym.validation.replay import replay_log, without_long
+        from kvgym.servers.validation.replay import replay_log, without_long
 
         self._options, self._scenario, self._policy, self._seed = options, scenario, policy, seed
         self._chosen = build_scenario(scenario, options)
@@ -125,20 +125,20 @@ class Check:
 
     def fit(self, progress: bool) -> None:
         """Fit the overhead of the engine to the log."""
-        from kvgym.validation.overhead_fit import MOST_REPLAYS, fit_overhead
+        from kvgym.servers.validation.overhead_fit import MOST_REPLAYS, fit_overhead
 
         with run_progress(MOST_REPLAYS, progress) as advance:
             self._fit = fit_overhead(self._log, self._chosen, self._policy, seed=self._seed, progress=advance)
 
     def save(self, folder: Path) -> None:
         """Write the results."""
-        from kvgym.validation.results import save_replay
+        from kvgym.servers.validation.results import save_replay
 
         save_replay(self._replay, folder, fit=self._fit, seed=self._seed, command=command_line())
 
     def show(self, folder: Path, *, picture: bool) -> None:
         """Print tables and notes, and write the picture."""
-        from kvgym.validation.results import save_picture
+        from kvgym.servers.validation.results import save_picture
 
         console.print_table(difference_table(self._replay))
         if (table := drift_table(self._replay)) is not None:
@@ -186,7 +186,7 @@ def setup_line(replay: Replay, scenario: str, policy: str, settings: Mapping[str
 
 def drift_table(replay: Replay) -> ResultTable | None:
     """Return the table of errors by quarter of a log, None for a short log."""
-    from kvgym.validation.replay import QUARTERS
+    from kvgym.servers.validation.replay import QUARTERS
 
     drifts = replay.drifts()
     if not drifts:
@@ -246,8 +246,8 @@ def difference_table(replay: Replay, *, explained: bool = True) -> ResultTable:
 
 def print_fit(fit: OverheadFit) -> None:
     """Print a fit: its values, their uncertainty, errors before and after, and how to use it."""
-    from kvgym.validation.overhead_fit import TOLERANCE
-    from kvgym.validation.replay import mean_error
+    from kvgym.servers.validation.overhead_fit import TOLERANCE
+    from kvgym.servers.validation.replay import mean_error
 
     console.print_table(difference_table(fit.after, explained=False))
     console.out.print(

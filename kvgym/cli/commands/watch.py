@@ -17,7 +17,7 @@ from kvgym.errors import ConfigError
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 
 if TYPE_CHECKING:
-    from kvgym.watch.source import Source
+    from kvgym.cli.watch.source import Source
 
 DEFAULT_POLICY = "vllm_v1"
 
@@ -47,7 +47,7 @@ def watch(
     The page is at a secret address that only this machine can open. It loads nothing from the network. Ctrl-C or
     SIGTERM ends it. The run is the one that kvgym run makes; nothing is written.
     """
-    from kvgym.watch.server import WatchServer
+    from kvgym.cli.watch.server import WatchServer
 
     if training is not None and policies:
         raise ConfigError("--training follows a training run, --policies shows a run; leave one of them out")
@@ -66,19 +66,19 @@ def watch(
 
 
 def _training(folder: Path) -> Source:
-    from kvgym.watch.training import LiveTraining
+    from kvgym.cli.watch.training import LiveTraining
 
     return LiveTraining(folder)
 
 
 def _run(options: ScenarioOptions, scenario: str, policy: str, seed: int, speed: float) -> Source:
+    from kvgym.cli.watch.simulation import LiveRun
+    from kvgym.cli.watch.source import check_speed
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import label_of
     from kvgym.experiments.resolving import requests_for, resolve_policy
-    from kvgym.policy import make_policy
-    from kvgym.runner import check_needs
-    from kvgym.watch.simulation import LiveRun
-    from kvgym.watch.source import check_speed
+    from kvgym.policies.policy import make_policy
+    from kvgym.policies.runner import check_needs
 
     check_speed(speed)
     chosen = build_scenario(scenario, options).of_seed(seed)

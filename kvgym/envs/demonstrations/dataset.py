@@ -16,9 +16,9 @@ from kvgym.envs.agents import AgentPolicy, play_by_actions, served
 from kvgym.envs.playing import Player
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, shown
-from kvgym.policy import Policy, make_policy
+from kvgym.policies.policy import Policy, make_policy
 from kvgym.utils.arguments import explained
-from kvgym.version import __version__
+from kvgym.utils.version import __version__
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from kvgym.envs.scheduling.actions.catalogue import ACTIONS, action_kind
 from kvgym.envs.scheduling.actions.expressing import NotExpressibleError
 from kvgym.envs.scheduling.revealed import INFORMATION
 from kvgym.errors import LivelockError
-from kvgym.policy import POLICIES, CompiledPolicy
+from kvgym.policies.policy import POLICIES, CompiledPolicy
 from kvgym.utils.arguments import explained
 
 ALWAYS, SHORT, EXACT, SHORT_EXACT, NEVER = (

@@ -16,7 +16,7 @@ from kvgym.envs.rendering.performing import Performance, perform
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError
-from kvgym.policy import Policy
+from kvgym.policies.policy import Policy
 from kvgym.utils.files import whole_file
 
 
@@ -63,7 +63,7 @@ def record_episode(
               trained agent. Policies, and agents by name, act on the worker as in :func:`kvgym.simulate`, whatever
               actions the environment has.
             - A name for the environment that routes: a router, learned or not (``kvgym list routers``).
-            - A :class:`~kvgym.policy.Policy`.
+            - A :class:`~kvgym.policies.policy.Policy`.
             - A function ``(observation, mask) -> action``; :func:`kvgym.envs.routing.players.router_player` makes one
               from any router.
             - An agent with SB3's ``predict``, which gets the mask if it accepts ``action_masks``.

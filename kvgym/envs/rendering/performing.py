@@ -15,9 +15,9 @@ from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, LivelockError, UnknownNameError, shown
-from kvgym.metrics import compute_metrics
-from kvgym.policy import POLICIES, Policy, make_policy
-from kvgym.runner import check_needs, prepare_run, result_of, steps_of
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.policy import POLICIES, Policy, make_policy
+from kvgym.policies.runner import check_needs, prepare_run, result_of, steps_of
 
 
 class Performance(ABC):

@@ -17,8 +17,8 @@ from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.routing.observer import Observer, shortest_queue
 from kvgym.envs.routing.players import router_player
 from kvgym.errors import ConfigError, shown
-from kvgym.routing import Router, RouterInfo
-from kvgym.runner import SimulationResult
+from kvgym.policies.routing import Router, RouterInfo
+from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView, simulation_of
 from kvgym.utils.arguments import explained

@@ -14,7 +14,7 @@ from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario import Scenario, WorkerGroup
 from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
-from kvgym.policy import CompiledPolicy, make_policy
+from kvgym.policies.policy import CompiledPolicy, make_policy
 from kvgym.simulator.system import System
 from kvgym.utils.reading import Description
 from kvgym.workloads.table import RequestTable

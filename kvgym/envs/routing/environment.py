@@ -23,10 +23,10 @@ from kvgym.envs.scheduling.state import frozen
 from kvgym.envs.scheduling.stepping import RUNNING, TERMINATED, TRUNCATED
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, LivelockError, UnknownNameError, shown
-from kvgym.metrics import STANDARD_METRICS, compute_metrics
-from kvgym.policy import CompiledPolicy
-from kvgym.routing import DEFAULT_ROUTER, ROUTERS, make_router
-from kvgym.runner import SimulationResult, check_needs, known_to, result_of, system_info
+from kvgym.metrics.compute import STANDARD_METRICS, compute_metrics
+from kvgym.policies.policy import CompiledPolicy
+from kvgym.policies.routing import DEFAULT_ROUTER, ROUTERS, make_router
+from kvgym.policies.runner import SimulationResult, check_needs, known_to, result_of, system_info
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.tables import FINISHED
 from kvgym.simulator.view import ClusterView

@@ -8,7 +8,7 @@ import numpy as np
 
 from kvgym.envs.recordable import Act
 from kvgym.errors import ConfigError, shown
-from kvgym.routing import Router, make_router
+from kvgym.policies.routing import Router, make_router
 from kvgym.simulator.system import System
 from kvgym.simulator.view import ClusterView
 from kvgym.utils.seeding import stream_seed

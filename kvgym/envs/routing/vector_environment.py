@@ -19,7 +19,7 @@ from kvgym.envs.scheduling.stepping import RUNNING, START, STEP
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError
-from kvgym.metrics import STANDARD_METRICS, compute_metrics
+from kvgym.metrics.compute import STANDARD_METRICS, compute_metrics
 
 
 class RoutingEpisodes:

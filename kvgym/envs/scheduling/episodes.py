@@ -33,9 +33,9 @@ from kvgym.envs.scheduling.state import EpisodeState, frozen
 from kvgym.envs.scheduling.stepping import OBSERVE, RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
 from kvgym.envs.scheduling.tables import MOST_CLASSES
 from kvgym.errors import ConfigError, KVGymError, shown
-from kvgym.metrics import STANDARD_METRICS, compute_metrics
-from kvgym.policy import Decision, Policy, PolicyInfo
-from kvgym.runner import (
+from kvgym.metrics.compute import STANDARD_METRICS, compute_metrics
+from kvgym.policies.policy import Decision, Policy, PolicyInfo
+from kvgym.policies.runner import (
     SimulationResult,
     arrived_table,
     check_needs,
@@ -45,7 +45,7 @@ from kvgym.runner import (
     system_info,
 )
 from kvgym.simulator.batch_time import duration_error
-from kvgym.simulator.gaps import used_bins
+from kvgym.simulator.recording.gaps import used_bins
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
 from kvgym.simulator.view import SystemView

@@ -37,9 +37,9 @@ from kvgym.envs.scheduling.revealed import (
 )
 from kvgym.envs.scheduling.tables import MARKED, PROFILE_BINS, Env
 from kvgym.kernels import shared_hit, view_of
-from kvgym.kernels.future_memory import first_use
 from kvgym.simulator.batch import clear_load
 from kvgym.simulator.blocks import allocated
+from kvgym.simulator.kernels.future_memory import first_use
 from kvgym.simulator.tables import UNKNOWN
 
 SYSTEM_FEATURES: tuple[tuple[str, str], ...] = (

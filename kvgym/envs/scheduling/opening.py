@@ -18,8 +18,8 @@ from kvgym.envs.scheduling.memory import ENV_TABLES, LINE, NUM_TABLES, PLACE, RU
 from kvgym.envs.scheduling.tables import SETTINGS, Env
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, Run
-from kvgym.simulator.gaps import fine_bin, sparse_home
 from kvgym.simulator.policy_interface import RuleMemory, RuleView, view_of
+from kvgym.simulator.recording.gaps import fine_bin, sparse_home
 from kvgym.simulator.tables import REQUEST, SLOT, TRACKER, WORKER, WORKLOAD
 
 _tracker_at, _worker_at = view_at(TRACKER), view_at(WORKER)

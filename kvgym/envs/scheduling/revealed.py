@@ -31,7 +31,7 @@ INFORMATION = (
     "predicted_length", "length_interval", "true_length", "class", "class_rates", "slo", "features", "client",
     "length_distribution", "renewed_length",
 )  # fmt: skip
-"""The parts of :data:`kvgym.policy.NEEDS` that an environment can reveal."""
+"""The parts of :data:`kvgym.policies.policy.NEEDS` that an environment can reveal."""
 
 FEATURES = ("priority", "saved_duration", "prefix_cache", "deadline", "rank")
 """Optional features that reveal no more than every policy may observe.

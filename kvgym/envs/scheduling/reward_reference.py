@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, shown
-from kvgym.metrics import slo_met
-from kvgym.policy import CompiledPolicy, Policy, make_policy
-from kvgym.runner import SimulationResult
+from kvgym.metrics.compute import slo_met
+from kvgym.policies.policy import CompiledPolicy, Policy, make_policy
+from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.tables import FUTURE
 
 TERMS = ("latency", "ttft", "goodput")

@@ -22,7 +22,7 @@ from kvgym.envs.scheduling.tables import (
     ORDER_VOLUME,
     Env,
 )
-from kvgym.kernels.heap import heap_pop, heap_push, heap_remove, key_request, request_key
+from kvgym.simulator.kernels.heap import heap_pop, heap_push, heap_remove, key_request, request_key
 from kvgym.simulator.tables import UNKNOWN
 
 MOST_VOLUME = 2**31 - 1

@@ -23,8 +23,8 @@ from kvgym.experiments.load.loads import Load
 from kvgym.experiments.marks import ERROR, LEAST_REQUESTS, MOST_NAMED, undecided
 from kvgym.experiments.runs import Played, Run
 from kvgym.experiments.scenario import Scenario
-from kvgym.policy import CompiledPolicy, Policy
-from kvgym.runner import SimulationResult
+from kvgym.policies.policy import CompiledPolicy, Policy
+from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 

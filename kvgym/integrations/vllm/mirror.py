@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.checked_build import guarded, watched
 from kvgym.compiling.records import sparse_zeros
-from kvgym.policy import CompiledPolicy, Policy, SystemInfo
+from kvgym.policies.policy import CompiledPolicy, Policy, SystemInfo
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.boundary import RUN_TABLES
 from kvgym.simulator.live import (
@@ -56,7 +56,7 @@ class Place:
         batch_time: duration of an iteration.
         max_len: longest prompt with its output, tokens.
         classes: rates and mean lengths of the classes, if the policy needs them.
-        underestimates: see :class:`~kvgym.policy.SystemInfo`.
+        underestimates: see :class:`~kvgym.policies.policy.SystemInfo`.
         seed: seed of the policy.
     """
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kvgym.batch_time import BatchTimeModel, load_hardware, make_batch_time
 from kvgym.errors import ConfigError, shown, some
-from kvgym.policy import Policy, make_policy
+from kvgym.policies.policy import Policy, make_policy
 from kvgym.utils.reading import mapping, parse_json, validate_fields
 from kvgym.utils.seeding import stream_seed
 from kvgym.utils.user_code import calling

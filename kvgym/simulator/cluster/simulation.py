@@ -41,7 +41,7 @@ from kvgym.simulator.cluster.tables import (
 )
 from kvgym.simulator.decision import STATUS_NAMES, Decision
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE, check_memories, rule_memory
-from kvgym.simulator.progress import in_slices
+from kvgym.simulator.recording.progress import in_slices
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import (
@@ -67,7 +67,7 @@ _FOREVER = 1_000_000_000
 
 
 class RouterLike(Protocol):
-    """The interface of routers that a cluster needs; :class:`kvgym.routing.Router` has it."""
+    """The interface of routers that a cluster needs; :class:`kvgym.policies.routing.Router` has it."""
 
     @property
     def info(self) -> Any:

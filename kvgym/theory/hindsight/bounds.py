@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.attainment import WITHIN_SLO
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, shown
-from kvgym.metrics import compute_metrics, metric_info
-from kvgym.runner import SimulationResult, simulate
+from kvgym.metrics.attainment import WITHIN_SLO
+from kvgym.metrics.compute import compute_metrics, metric_info
+from kvgym.policies.runner import SimulationResult, simulate
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.calibrated.bounds import Bound, bound_calibrated
 from kvgym.theory.hindsight.interval import TOLERANCE, Interval

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError
 from kvgym.utils.checks import whole_number
 from kvgym.workloads.base import MAX_TOKENS
-from kvgym.workloads.prefixes import part_hashes
+from kvgym.workloads.prefix.prefixes import part_hashes
 from kvgym.workloads.traces.trace import Trace
 
 BLOCK = 16

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.contract.cache_invariants import check_cache
 from kvgym.envs.scheduling.episode_tables import EpisodeTables
-from kvgym.runner import SimulationResult, arrived_table
+from kvgym.policies.contract.cache_invariants import check_cache
+from kvgym.policies.runner import SimulationResult, arrived_table
 
 
 def equal(a: Any, b: Any) -> bool:

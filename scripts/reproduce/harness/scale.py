@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from kvgym.execution import make_executor
+from kvgym.utils.execution import make_executor
 
 if TYPE_CHECKING:
     from harness.experiment import Outcome

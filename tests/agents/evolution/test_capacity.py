@@ -7,7 +7,7 @@ import kvgym
 from kvgym.agents.evolution.capacity import sustained_rate, worker_rate
 from kvgym.batch_time.models.affine import AffineBatchTime
 from kvgym.errors import ConfigError
-from kvgym.metrics import compute_metrics
+from kvgym.metrics.compute import compute_metrics
 from kvgym.simulator.system import System, Worker
 from kvgym.workloads.table import RequestTable
 

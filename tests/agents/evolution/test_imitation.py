@@ -18,8 +18,8 @@ from kvgym.baselines.ranked.lengths import output_to_come
 from kvgym.baselines.ranked.scoring import base_of
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError
-from kvgym.policy import POLICIES, make_policy
-from kvgym.runner import prepare_run, simulate
+from kvgym.policies.policy import POLICIES, make_policy
+from kvgym.policies.runner import prepare_run, simulate
 from kvgym.simulator.tables import WAITING
 
 UNITS, FEATURES = 3, 12

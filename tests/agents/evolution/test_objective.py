@@ -20,8 +20,8 @@ from kvgym.agents.evolution.objective import (
 )
 from kvgym.agents.evolution.services import Services
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.metrics import compute_metrics
-from kvgym.policy import POLICIES, Policy, PolicyInfo
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.policy import POLICIES, Policy, PolicyInfo
 from kvgym.simulator.decision import Decision
 
 LATENCY, SHARE = "e2e_latency_mean", "slo_attainment"

@@ -15,8 +15,8 @@ from kvgym.agents.library import load_agent, load_model
 from kvgym.agents.runs.checkpoints import checkpoints
 from kvgym.agents.runs.config import load_training, make_training
 from kvgym.errors import ConfigError
-from kvgym.policy import make_policy
-from kvgym.runner import simulate
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import simulate
 
 KINDS = [
     {"prompt": {"kind": "uniform", "low": low, "high": low + 20},

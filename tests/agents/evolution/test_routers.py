@@ -16,10 +16,10 @@ from kvgym.agents.runs.config import load_training, make_training
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.scenario import load_scenario
-from kvgym.metrics import compute_metrics
-from kvgym.policy import Policy
-from kvgym.routing import Router, make_router
-from kvgym.runner import simulate
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.policy import Policy
+from kvgym.policies.routing import Router, make_router
+from kvgym.policies.runner import simulate
 
 FAMILY = {**SERVICES["families"][0], "workers": [{"count": 2}, {"count": 1, "kv_capacity": 600}]}
 ROUTING = {

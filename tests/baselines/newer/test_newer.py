@@ -9,9 +9,9 @@ import kvgym
 from kvgym.baselines.newer import ordered
 from kvgym.baselines.newer.past_future import note_length, peak_of
 from kvgym.batch_time import UnitBatchTime
-from kvgym.contract.cases import Case, requests, require_equal
 from kvgym.errors import ConfigError
-from kvgym.policy import Decision, Policy, PolicyInfo, make_policy
+from kvgym.policies.contract.cases import Case, requests, require_equal
+from kvgym.policies.policy import Decision, Policy, PolicyInfo, make_policy
 from kvgym.simulator.system import PROGRESS_ON_EVICT, System
 from kvgym.workloads import Forecasts, RequestTable
 from kvgym.workloads.hashes import BlockHashes

@@ -19,8 +19,8 @@ import pytest
 from helpers.schedules import check
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError
-from kvgym.policy import POLICIES, Policy, make_policy, policy_defaults
-from kvgym.runner import simulate, system_info
+from kvgym.policies.policy import POLICIES, Policy, make_policy, policy_defaults
+from kvgym.policies.runner import simulate, system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED, ROLE_DECODE, ROLE_PREFILL

@@ -17,8 +17,8 @@ from helpers import schedules
 from helpers.schedules import check
 from kvgym.batch_time import AffineBatchTime
 from kvgym.errors import ConfigError
-from kvgym.policy import POLICIES, make_policy, policy_defaults
-from kvgym.runner import SimulationResult
+from kvgym.policies.policy import POLICIES, make_policy, policy_defaults
+from kvgym.policies.runner import SimulationResult
 
 BOTH = pytest.mark.parametrize("policy", ["rad", "rad_batched"])
 

@@ -5,12 +5,12 @@ import pytest
 
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError
-from kvgym.experiments.capacity.entries import find_policies
 from kvgym.experiments.changes import build_scenario
-from kvgym.metrics import compute_metrics
-from kvgym.policy import POLICIES, PolicyInfo, make_policy
-from kvgym.runner import simulate
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.policy import POLICIES, PolicyInfo, make_policy
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
+from kvgym.studies.capacity.entries import find_policies
 from kvgym.workloads.table import RequestTable
 
 UNIT = System(60, UnitBatchTime())

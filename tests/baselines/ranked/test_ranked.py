@@ -14,8 +14,8 @@ from helpers.schedules import check
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.batch_time import AffineBatchTime, PiecewiseBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError
-from kvgym.policy import POLICIES, make_policy
-from kvgym.runner import SimulationResult, known_to, simulate
+from kvgym.policies.policy import POLICIES, make_policy
+from kvgym.policies.runner import SimulationResult, known_to, simulate
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 

@@ -14,8 +14,8 @@ from helpers.amount import number
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import LivelockError
-from kvgym.policy import make_policy
-from kvgym.runner import SimulationResult, simulate
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import SimulationResult, simulate
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System
 from kvgym.workloads.table import RequestTable

@@ -19,9 +19,9 @@ from helpers.selection import others_long
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.batch_time import AffineBatchTime, PiecewiseBatchTime, UnitBatchTime, load_hardware
 from kvgym.errors import LivelockError
-from kvgym.policy import Policy, make_policy
-from kvgym.routing import Router, RouterInfo
-from kvgym.runner import SimulationResult, simulate
+from kvgym.policies.policy import Policy, make_policy
+from kvgym.policies.routing import Router, RouterInfo
+from kvgym.policies.runner import SimulationResult, simulate
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System, Worker
 from kvgym.simulator.view import ClusterView

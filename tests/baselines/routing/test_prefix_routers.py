@@ -12,8 +12,8 @@ from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError
 from kvgym.kernels import hit_of, missing_of
-from kvgym.routing import CompiledRouter, Router, RouterInfo, make_router
-from kvgym.runner import simulate
+from kvgym.policies.routing import CompiledRouter, Router, RouterInfo, make_router
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.simulator.view import ClusterView
 from kvgym.workloads.hashes import BlockHashes

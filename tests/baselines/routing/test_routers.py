@@ -16,9 +16,9 @@ import pytest
 from kvgym.baselines.first_come import FCFS
 from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
-from kvgym.kernels.random import next_uniform, seed_words
-from kvgym.policy import PolicyInfo
-from kvgym.runner import SimulationResult, simulate
+from kvgym.policies.policy import PolicyInfo
+from kvgym.policies.runner import SimulationResult, simulate
+from kvgym.simulator.kernels.random import next_uniform, seed_words
 from kvgym.simulator.system import System, Worker
 from kvgym.utils.seeding import stream_seed
 from kvgym.workloads.table import RequestTable

@@ -14,9 +14,9 @@ from kvgym.baselines.routing.weighted import WEIGHTS, Weighted, weighted_kernel
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError
-from kvgym.policy import policy_defaults
-from kvgym.routing import Router, RouterInfo, make_router
-from kvgym.runner import simulate
+from kvgym.policies.policy import policy_defaults
+from kvgym.policies.routing import Router, RouterInfo, make_router
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System, Worker
 from kvgym.simulator.tables import BUSY, READY
 from kvgym.simulator.view import ClusterView

@@ -18,8 +18,8 @@ from helpers import schedules
 from helpers.schedules import check
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError
-from kvgym.policy import POLICIES, make_policy, policy_defaults
-from kvgym.runner import SimulationResult, simulate
+from kvgym.policies.policy import POLICIES, make_policy, policy_defaults
+from kvgym.policies.runner import SimulationResult, simulate
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 

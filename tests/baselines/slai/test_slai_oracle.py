@@ -16,8 +16,8 @@ import pytest
 
 from helpers.amount import number, some
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
-from kvgym.policy import Decision, make_policy
-from kvgym.runner import simulate, system_info
+from kvgym.policies.policy import Decision, make_policy
+from kvgym.policies.runner import simulate, system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System
 from kvgym.simulator.tables import ROLE_DECODE, ROLE_MIXED, ROLE_PREFILL

@@ -19,8 +19,8 @@ from helpers.schedules import PAPER_OF_WAIT as PAPER
 from helpers.schedules import check
 from kvgym.batch_time import AffineBatchTime, BatchTimeModel
 from kvgym.errors import ConfigError, LivelockError
-from kvgym.policy import make_policy
-from kvgym.runner import SimulationResult
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import SimulationResult
 from kvgym.workloads.classes import ClassStatistics
 
 HELLO = (ClassStatistics("Hi", 1.0, 1.0, 1.0), ClassStatistics("Hi there!", 1.0, 1.0, 2.0))

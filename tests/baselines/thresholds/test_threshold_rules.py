@@ -15,8 +15,8 @@ from helpers.schedules import check
 from kvgym.baselines.thresholds.counting import IN_FORCE
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError
-from kvgym.policy import Policy, make_policy
-from kvgym.runner import SimulationResult, simulate
+from kvgym.policies.policy import Policy, make_policy
+from kvgym.policies.runner import SimulationResult, simulate
 from kvgym.simulator.system import System
 from kvgym.theory.fluid import wait_thresholds
 from kvgym.theory.nested import nested_thresholds

@@ -20,8 +20,8 @@ from helpers.schedules import PAPER_OF_WAIT as PAPER
 from helpers.schedules import check
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError, LivelockError
-from kvgym.policy import make_policy
-from kvgym.runner import SimulationResult, simulate
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import SimulationResult, simulate
 from kvgym.simulator.system import System
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable

@@ -22,8 +22,8 @@ import pytest
 from helpers.amount import number, some
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import LivelockError
-from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo, make_policy
-from kvgym.runner import simulate, system_info
+from kvgym.policies.policy import Decision, Policy, PolicyInfo, SystemInfo, make_policy
+from kvgym.policies.runner import simulate, system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System
 from kvgym.simulator.view import SystemView

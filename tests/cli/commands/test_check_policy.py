@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-import kvgym.contract
+import kvgym.policies.contract
 from kvgym.cli.app import app
-from kvgym.contract import CHECKS, Finding
+from kvgym.policies.contract import CHECKS, Finding
 
 FAULT = (
     "it evicts; info.evicts is False\nkv_capacity=48; 1 requests:\n  at 0, prompt 3, output 2, predicted 2"
@@ -25,7 +25,7 @@ def test_table_and_exit_status(fault, monkeypatch):
         yield Finding("moves", fault)
         yield Finding("powers", skipped=True)
 
-    monkeypatch.setattr(kvgym.contract, "examine", examine)
+    monkeypatch.setattr(kvgym.policies.contract, "examine", examine)
     command = ["check-policy", "mine:Policy", "-c", "moves", "--check", "description", "--timeout", "9"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == bool(fault)

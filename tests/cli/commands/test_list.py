@@ -9,8 +9,8 @@ from kvgym.cli import console
 from kvgym.cli.app import COMMANDS, load_command
 from kvgym.cli.lists import LISTS, details, option_rows
 from kvgym.experiments.scenario import scenario_names
-from kvgym.policy import POLICIES, policy_defaults
-from kvgym.routing import ROUTERS
+from kvgym.policies.policy import POLICIES, policy_defaults
+from kvgym.policies.routing import ROUTERS
 
 
 def test_list(kvgym):

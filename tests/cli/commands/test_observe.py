@@ -11,11 +11,11 @@ import urllib.request
 import numpy as np
 import pytest
 
-from kvgym.endpoint.mock import MockServer
-from kvgym.endpoint.online import OnlineRun
 from kvgym.experiments.changes import build_scenario
-from kvgym.policy import make_policy
-from kvgym.validation.served import read_served
+from kvgym.policies.policy import make_policy
+from kvgym.servers.endpoint.mock import MockServer
+from kvgym.servers.endpoint.online import OnlineRun
+from kvgym.servers.validation.served import read_served
 
 
 @pytest.fixture

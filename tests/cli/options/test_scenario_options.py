@@ -9,7 +9,7 @@ from kvgym.cli.options.scenario import ALL, DESCRIBED_OPTIONS, SCENARIO_OPTIONS
 from kvgym.errors import KVGymError
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario_options import UNCHANGED, ScenarioOptions
-from kvgym.experiments.sweeping import fields as fields_of_sweeps
+from kvgym.studies.sweeping import fields as fields_of_sweeps
 
 TEXTS = {"name", "summary"}
 

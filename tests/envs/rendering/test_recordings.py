@@ -19,9 +19,9 @@ from kvgym.envs.scheduling.actions import catalogue
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv, greedy_action
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.metrics import compute_metrics
-from kvgym.policy import Decision, Policy, PolicyInfo
-from kvgym.runner import simulate
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.policy import Decision, Policy, PolicyInfo
+from kvgym.policies.runner import simulate
 from kvgym.simulator.tables import ACTIVE
 
 # ---------------------------------------------------------------- recordings

@@ -16,7 +16,7 @@ from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.routing.players import router_player
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.routing import ROUTERS, make_router
+from kvgym.policies.routing import ROUTERS, make_router
 
 SPARSE = {**TIGHT, "num_requests": 6, "rate": 0.5}
 """Requests so rare that workers are idle between them."""

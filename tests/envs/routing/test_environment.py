@@ -20,7 +20,7 @@ from kvgym.envs.routing.agents import play_router
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError
-from kvgym.routing import Router, RouterInfo
+from kvgym.policies.routing import Router, RouterInfo
 
 # ---------------------------------------------------------------- schedules and returns
 

@@ -10,7 +10,7 @@ import pytest
 from helpers.selection import others_long
 from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.metrics import compute_metrics
+from kvgym.metrics.compute import compute_metrics
 
 SYSTEMS = (
     {"scenario": "mc-sf-model-2", "num_requests": 15},

@@ -13,8 +13,8 @@ from kvgym.envs.agents import action_of
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards
 from kvgym.errors import ConfigError, KVGymError
-from kvgym.policy import Policy, PolicyInfo
-from kvgym.runner import system_info
+from kvgym.policies.policy import Policy, PolicyInfo
+from kvgym.policies.runner import system_info
 
 CLASSES = [{"ttft_slo": 4.0, "tbt_slo": 2.0}]
 REFERENCE = "alpha_beta:alpha=0.2,beta=0.3"

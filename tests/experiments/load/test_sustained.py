@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvgym.experiments.capacity.finding import find_capacity
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.load.sustained import Backlogs, backlog_figures, load_note, mean_work, with_load
 from kvgym.experiments.marks import OVERLOADED
 from kvgym.experiments.runs import Played, Player, RunRecord
-from kvgym.policy import Policy, PolicyInfo, make_policy
+from kvgym.policies.policy import Policy, PolicyInfo, make_policy
 from kvgym.simulator.tables import ITERATION
+from kvgym.studies.capacity.finding import find_capacity
 from kvgym.workloads.table import RequestTable
 
 

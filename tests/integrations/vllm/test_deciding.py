@@ -9,8 +9,8 @@ from helpers.fake_vllm import Request, Status
 from helpers.vllm_driver import Chosen, everything, tokens_of
 from kvgym.batch_time import AffineBatchTime
 from kvgym.integrations.vllm import deciding
-from kvgym.policy import Decision
-from kvgym.runner import simulate
+from kvgym.policies.policy import Decision
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.simulator.view import simulation_of
 from kvgym.workloads.table import RequestTable

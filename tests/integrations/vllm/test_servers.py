@@ -12,7 +12,7 @@ import pytest
 from helpers.fake_vllm import Request, Status
 from helpers.vllm_driver import Chosen, Driver, everything, tokens_of
 from kvgym.integrations.vllm import deciding
-from kvgym.policy import Decision
+from kvgym.policies.policy import Decision
 
 
 def starts_then_pauses(view):

@@ -12,7 +12,7 @@ from helpers.fake_vllm import MEMORY, Request, configuration
 from kvgym.errors import LIMIT, ConfigError
 from kvgym.integrations.vllm import Scheduler, check_release, read_settings, releases
 from kvgym.integrations.vllm.settings import REMEDIES, RowReader, choose_policy
-from kvgym.policy import NEEDS, POLICIES
+from kvgym.policies.policy import NEEDS, POLICIES
 
 UNIT = {"kind": "unit"}
 

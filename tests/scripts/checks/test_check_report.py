@@ -10,8 +10,9 @@ import pytest
 
 from helpers.amount import number
 from kvgym.experiments.comparison import compare
-from kvgym.metrics import metric_names
-from kvgym.report import write_report, write_sweep_report
+from kvgym.metrics.compute import metric_names
+from kvgym.report import write_report
+from kvgym.studies import write_sweep_report
 from kvgym.utils.frame import Frame
 
 LOOKS = [("desktop", "light"), ("phone", "dark"), ("desktop", "dark"), ("phone", "light")][: number(4, 2)]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kvgym.policy import POLICIES
+from kvgym.policies.policy import POLICIES
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "checks" / "every_scenario.py"
 

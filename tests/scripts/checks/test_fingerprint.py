@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvgym.policy import POLICIES
+from kvgym.policies.policy import POLICIES
 
 
 @pytest.fixture(scope="module")

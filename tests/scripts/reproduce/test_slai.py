@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from reproduce.formulas.tile_capacity import request_time
 from scipy.optimize import linprog
 
 from kvgym import simulate
 from kvgym.experiments.scenario import load_scenario
-from kvgym.theory.tile_capacity import request_time
 from kvgym.workloads.table import RequestTable
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.clusters import UNIT, apart
 from helpers.selection import EACH_FAMILY
-from kvgym.runner import SimulationResult, simulate
+from kvgym.policies.runner import SimulationResult, simulate
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, System, Worker
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable

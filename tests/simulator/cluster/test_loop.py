@@ -25,10 +25,10 @@ from helpers.selection import EACH_FAMILY
 from kvgym.batch_time import AffineBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import LivelockError
-from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo, SystemInfo, make_policy
-from kvgym.routing import make_router
-from kvgym.runner import SimulationResult, known_to, result_of, simulate, system_info
-from kvgym.simulator.gaps import gap_bin
+from kvgym.policies.policy import CompiledPolicy, Decision, Policy, PolicyInfo, SystemInfo, make_policy
+from kvgym.policies.routing import make_router
+from kvgym.policies.runner import SimulationResult, known_to, result_of, simulate, system_info
+from kvgym.simulator.recording.gaps import gap_bin
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System, Worker
 from kvgym.simulator.tables import ACTIVE, FINISHED, FUTURE, GAP_BINS, TRANSFERRING, WAITING

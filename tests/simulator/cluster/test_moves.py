@@ -15,14 +15,14 @@ from helpers.amount import number, some
 from helpers.clusters import AFFINE, UNIT, apart, assert_equal, equal_tables, rules_of, workload
 from helpers.selection import EACH_FAMILY, others_long
 from kvgym.batch_time import AffineBatchTime
-from kvgym.contract.cases import Shuffling
 from kvgym.errors import ConfigError, InvalidDecisionError, LivelockError
-from kvgym.export.chrome_trace import ChromeTrace
-from kvgym.export.trace_file import TraceFile
-from kvgym.metrics import compute_metrics, worker_metrics
-from kvgym.policy import make_policy
-from kvgym.routing import ROUTERS, Router, RouterInfo, make_router
-from kvgym.runner import SimulationResult, known_to, prepare_run, simulate, system_info
+from kvgym.metrics.compute import compute_metrics, worker_metrics
+from kvgym.policies.contract.cases import Shuffling
+from kvgym.policies.policy import make_policy
+from kvgym.policies.routing import ROUTERS, Router, RouterInfo, make_router
+from kvgym.policies.runner import SimulationResult, known_to, prepare_run, simulate, system_info
+from kvgym.report.export.chrome_trace import ChromeTrace
+from kvgym.report.export.trace_file import TraceFile
 from kvgym.simulator.observer import Observer
 from kvgym.simulator.system import System, Worker
 from kvgym.simulator.tables import FINISHED
@@ -130,7 +130,7 @@ def contract(result: SimulationResult) -> None:
 
 @EACH_FAMILY
 def test_policies_keep_up_with_a_router_that_moves_anything(name: str) -> None:
-    """Moves between prefill workers and between decode workers; kvgym.contract checks those between equal workers."""
+    """Moves between prefill workers and between decode workers; the contract checks those between equal workers."""
     ended = moved = 0
     for k in some((1, 13, 23), 2):
         rules = {"transfer_latency": 0.25, "transfer_time": 0.5 * (k % 2), **rules_of(k)}

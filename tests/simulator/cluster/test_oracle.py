@@ -26,8 +26,8 @@ from helpers.clusters import (
 )
 from kvgym.baselines.first_come import FCFS
 from kvgym.batch_time import AffineBatchTime
-from kvgym.policy import Policy, PolicyInfo
-from kvgym.runner import simulate
+from kvgym.policies.policy import Policy, PolicyInfo
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System, Worker
 from kvgym.workloads.table import RequestTable
 

@@ -9,9 +9,9 @@ import pytest
 
 import kvgym
 from kvgym.batch_time import UnitBatchTime
-from kvgym.contract.cases import Shuffling, requests, with_common_prefixes
-from kvgym.contract.checks import WatchedCache
-from kvgym.policy import make_policy
+from kvgym.policies.contract.cases import Shuffling, requests, with_common_prefixes
+from kvgym.policies.contract.checks import WatchedCache
+from kvgym.policies.policy import make_policy
 from kvgym.simulator.system import System, Worker
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable

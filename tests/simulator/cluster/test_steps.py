@@ -18,9 +18,9 @@ from helpers.clusters import (
     workload,
 )
 from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError, WorkloadError
-from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo, SystemInfo, make_policy
-from kvgym.routing import make_router
-from kvgym.runner import result_of, simulate, system_info
+from kvgym.policies.policy import CompiledPolicy, Decision, Policy, PolicyInfo, SystemInfo, make_policy
+from kvgym.policies.routing import make_router
+from kvgym.policies.runner import result_of, simulate, system_info
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.system import System, Worker
 from kvgym.simulator.view import SystemView, simulation_of

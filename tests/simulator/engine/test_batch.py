@@ -20,7 +20,7 @@ from kvgym.simulator.batch import (
     take_blocks,
     write_log,
 )
-from kvgym.simulator.gaps import count_gap
+from kvgym.simulator.recording.gaps import count_gap
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.tables import (
     ACTIVE,

@@ -13,8 +13,8 @@ from kvgym import RequestTable, System, compute_metrics, simulate
 from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, InvalidDecisionError, WorkloadError
-from kvgym.metrics import worker_metrics
-from kvgym.policy import Decision
+from kvgym.metrics.compute import worker_metrics
+from kvgym.policies.policy import Decision
 from kvgym.simulator.blocks import whole_blocks as compiled_whole_blocks
 from kvgym.simulator.system import Worker
 

@@ -11,7 +11,7 @@ import pytest
 from helpers.runs_by_hand import Make, finish, log_of, rows, run
 from kvgym.batch_time import AffineBatchTime, BatchTimeModel, batch_time_kernel
 from kvgym.errors import KVGymError
-from kvgym.policy import Decision
+from kvgym.policies.policy import Decision
 
 # ---------------------------------------------------------------- prefill and first token
 

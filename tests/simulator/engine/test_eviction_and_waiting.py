@@ -9,7 +9,7 @@ import pytest
 from helpers.runs_by_hand import Make, finish, log_of, queue, rows, run
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import InvalidDecisionError, LivelockError
-from kvgym.policy import Decision
+from kvgym.policies.policy import Decision
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable

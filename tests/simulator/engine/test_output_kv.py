@@ -7,7 +7,7 @@ import pytest
 from helpers.schedules import check, run
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, WorkloadError
-from kvgym.runner import simulate
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System, Worker
 from kvgym.workloads.table import RequestTable
 

@@ -9,7 +9,7 @@ import kvgym
 from kvgym.batch_time.models.affine import AffineBatchTime
 from kvgym.batch_time.models.unit import UnitBatchTime
 from kvgym.errors import ConfigError, InformationError, WorkloadError
-from kvgym.policy import Decision, Policy, PolicyInfo
+from kvgym.policies.policy import Decision, Policy, PolicyInfo
 from kvgym.simulator.observer import Observer
 from kvgym.simulator.system import System
 from kvgym.simulator.view import simulation_of

@@ -10,7 +10,7 @@ import pytest
 from helpers.runs_by_hand import Make, run
 from kvgym.compiling.kernel import uncompiled
 from kvgym.kernels import UNKNOWN, drop_full_plan, follow_slots, ranked_keep
-from kvgym.policy import Decision
+from kvgym.policies.policy import Decision
 from kvgym.simulator.policy_interface import RuleDecision
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError, InvalidDecisionError
-from kvgym.policy import Decision, make_policy
-from kvgym.runner import SimulationResult, simulate, system_info
+from kvgym.policies.policy import Decision, make_policy
+from kvgym.policies.runner import SimulationResult, simulate, system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System, Worker
 from kvgym.workloads.table import RequestTable

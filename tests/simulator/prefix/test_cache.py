@@ -13,9 +13,9 @@ import kvgym
 from helpers.cache_driver import CacheDriver
 from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
-from kvgym.contract.checks import WatchedCache
 from kvgym.errors import ConfigError, WorkloadError
-from kvgym.policy import make_policy
+from kvgym.policies.contract.checks import WatchedCache
+from kvgym.policies.policy import make_policy
 from kvgym.simulator import simulation
 from kvgym.simulator.loop import run_full_loop
 from kvgym.simulator.prefix.cache import PrefixCache

@@ -5,8 +5,8 @@ import pytest
 
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError
-from kvgym.metrics import compute_metrics
-from kvgym.runner import simulate
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.runner import simulate
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.bounds import bound, is_slotted, unbeatable

@@ -17,7 +17,7 @@ from kvgym.errors import ConfigError
 from kvgym.utils.files import plain_name
 
 if TYPE_CHECKING:
-    from kvgym.benchmark.running import BenchmarkResult
+    from kvgym.studies.benchmark.running import BenchmarkResult
 
 
 def benchmark(
@@ -68,10 +68,10 @@ def benchmark(
     Schedulers and routers enter different tasks. docs/benchmark-suite.md has the definitions and says how to submit
     an entry.
     """
-    from kvgym.benchmark.entries import load_entry
-    from kvgym.benchmark.leaderboard import leaderboard, place_of, read_results
-    from kvgym.benchmark.running import run_benchmark
-    from kvgym.benchmark.tasks import SUITE
+    from kvgym.studies.benchmark.entries import load_entry
+    from kvgym.studies.benchmark.leaderboard import leaderboard, place_of, read_results
+    from kvgym.studies.benchmark.running import run_benchmark
+    from kvgym.studies.benchmark.tasks import SUITE
     from kvgym.utils.files import write_text
 
     if not entries and table is None:
@@ -109,8 +109,8 @@ def _scores(results: Sequence[BenchmarkResult], *, files: str) -> ResultTable:
     """Return the table of scores."""
     import numpy as np
 
-    from kvgym.benchmark.scoring import interval_of
     from kvgym.experiments.labels import short_labels
+    from kvgym.studies.benchmark.scoring import interval_of
 
     table = ResultTable(files=files)
     for head in ("entry", "score", "95 % interval", "tasks", "failed tasks", "seconds"):

@@ -25,7 +25,7 @@ from kvgym.experiments.scenario_options import ScenarioOptions
 from kvgym.utils.specs import split_specs
 
 if TYPE_CHECKING:
-    from kvgym.policy import Policy
+    from kvgym.policies.policy import Policy
 
 HELD_OUT = 30
 """Default number of seeds of ``kvgym evaluate``."""
@@ -86,7 +86,7 @@ def evaluate(
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import compare, label_of
     from kvgym.experiments.statistics import less_is_better
-    from kvgym.routing import Router
+    from kvgym.policies.routing import Router
 
     loaded = load_router(agent) if is_router(agent) else load_agent(agent)
     trained = background(agent, loaded)

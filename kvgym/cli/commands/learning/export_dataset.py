@@ -50,7 +50,7 @@ def export_dataset(
     from kvgym.cli.commands.render import id_of
     from kvgym.envs.agents import AgentPolicy
     from kvgym.envs.demonstrations.dataset import load_minari, record_dataset, write_minari
-    from kvgym.policy import make_policy
+    from kvgym.policies.policy import make_policy
     from kvgym.utils.files import plain_name
 
     load_minari()  # before minutes of play

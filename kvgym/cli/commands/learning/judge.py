@@ -32,8 +32,8 @@ def judge(
     It runs in a process of its own, with limits on time and memory, and only decides: scores come from the simulation
     here. The process is no sandbox.
     """
-    from kvgym.benchmark.judging import DEFAULT_TASK, FIRST_SEED
-    from kvgym.benchmark.judging import judge as verdict_on
+    from kvgym.studies.benchmark.judging import DEFAULT_TASK, FIRST_SEED
+    from kvgym.studies.benchmark.judging import judge as verdict_on
 
     chosen = tuple(split_names(tasks)) or (DEFAULT_TASK,)
     first = FIRST_SEED if first_seed is None else first_seed

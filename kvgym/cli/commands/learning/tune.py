@@ -33,7 +33,7 @@ from kvgym.utils.files import plain_name
 from kvgym.utils.specs import parse_value
 
 if TYPE_CHECKING:
-    from kvgym.experiments.tuning.tune import Trial, TuningResult
+    from kvgym.studies.tuning.tune import Trial, TuningResult
 
 DEFAULT_METRIC = "e2e_latency_mean"
 _SHOWN = 10
@@ -48,7 +48,7 @@ def parse_grid(texts: list[str]) -> dict[str, tuple[Any, ...]]:
     Raises:
         ConfigError: a text has another form.
     """
-    from kvgym.experiments.sweeping.fields import number_range
+    from kvgym.studies.sweeping.fields import number_range
 
     space: dict[str, tuple[Any, ...]] = {}
     for text in texts:
@@ -123,11 +123,11 @@ def tune(
     Shows the best configurations and writes trials.csv, best.json and config.json, with several policies into one
     folder each. The policy as given is always tried, so the best result is never worse on these seeds.
     """
-    from kvgym.experiments.capacity.targets import parse_targets
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.describing import titled
-    from kvgym.experiments.tuning.tune import plan_search
-    from kvgym.experiments.tuning.tune import tune as run_search
+    from kvgym.studies.capacity.targets import parse_targets
+    from kvgym.studies.tuning.tune import plan_search
+    from kvgym.studies.tuning.tune import tune as run_search
 
     chosen = build_scenario(scenario, options)
     specs = split_names(policies)

@@ -16,7 +16,7 @@ from kvgym.envs.scheduling.opening import open_rule, open_view
 from kvgym.envs.scheduling.tables import Env
 from kvgym.envs.scheduling.window import window_remove
 from kvgym.errors import ConfigError, shown
-from kvgym.policy import CompiledPolicy, SystemInfo, make_policy
+from kvgym.policies.policy import CompiledPolicy, SystemInfo, make_policy
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory, decision_of
 
 scheduler_at = function_at(POLICY_SIGNATURE)

@@ -12,9 +12,9 @@ from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR, Env
 from kvgym.envs.scheduling.window import window_take
 from kvgym.kernels import need_of_active, taken_by, view_of
-from kvgym.kernels.future_memory import first_use
 from kvgym.simulator.apply_decision import shared_by
 from kvgym.simulator.boundary import cache_of, has_cache
+from kvgym.simulator.kernels.future_memory import first_use
 from kvgym.simulator.prefix.cache import plan_units
 from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
 

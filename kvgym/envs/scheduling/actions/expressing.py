@@ -13,7 +13,6 @@ from kvgym.compiling.references import by_address
 from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR, Env
 from kvgym.errors import KVGymError
 from kvgym.kernels import all_stay, view_of
-from kvgym.kernels.future_memory import first_use
 from kvgym.simulator.apply_decision import (
     full_tokens,
     inspect_decision,
@@ -21,6 +20,7 @@ from kvgym.simulator.apply_decision import (
     restore_statuses,
     shared_by,
 )
+from kvgym.simulator.kernels.future_memory import first_use
 from kvgym.simulator.policy_interface import RuleDecision, deciding
 from kvgym.simulator.tables import (
     BAD_ADMIT,

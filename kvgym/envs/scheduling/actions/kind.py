@@ -38,7 +38,7 @@ from kvgym.compiling.kernel import Kernel, kernel
 from kvgym.envs.scheduling.components import ObservationPart
 from kvgym.envs.scheduling.opening import WHERE
 from kvgym.errors import ConfigError, shown
-from kvgym.policy import SystemInfo
+from kvgym.policies.policy import SystemInfo
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory
 from kvgym.simulator.system import System
 from kvgym.utils.arguments import explained

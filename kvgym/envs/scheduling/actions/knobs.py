@@ -37,8 +37,8 @@ from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.tables import MARKED, Env
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.kernels import stays, view_of
-from kvgym.kernels.future_memory import first_use
 from kvgym.simulator.apply_decision import shared_by
+from kvgym.simulator.kernels.future_memory import first_use
 from kvgym.simulator.tables import UNKNOWN
 
 PROTECTION_LEVELS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)

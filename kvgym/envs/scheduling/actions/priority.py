@@ -5,8 +5,8 @@
 - ``predicted_length``: the logarithm to base 2 of the output length that it takes as predicted, max(1, 2^a) tokens,
   rounded. It need not be a prediction: schedulers that prefer short requests take it as a priority, and those that
   plan memory with it as the memory to reserve. The scheduler is prepared for predictions that may be too short.
-- ``score``: an addition to its score of the request, see :class:`kvgym.policy.CompiledPolicy`; the lowest score comes
-  first. If the request is active, it takes effect when the scheduler next updates the score.
+- ``score``: an addition to its score of the request, see :class:`kvgym.policies.policy.CompiledPolicy`; the lowest
+  score comes first. If the request is active, it takes effect when the scheduler next updates the score.
 - ``class``: the class that it observes, rounded. Metrics and rewards go by the class in the workload.
 
 Requests that arrive in one iteration are asked for one by one, in order of arrival, before the scheduler decides. With
@@ -53,7 +53,7 @@ from kvgym.envs.scheduling.revealed import (
 from kvgym.envs.scheduling.tables import MOST_CLASSES, Env
 from kvgym.envs.scheduling.window import is_sorted, window_insert, window_remove
 from kvgym.errors import ConfigError
-from kvgym.policy import CompiledPolicy, SystemInfo
+from kvgym.policies.policy import CompiledPolicy, SystemInfo
 from kvgym.simulator.tables import UNKNOWN, WAITING
 
 LENGTH, SCORE, CLASS = 0, 1, 2

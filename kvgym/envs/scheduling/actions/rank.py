@@ -37,7 +37,7 @@ from kvgym.envs.scheduling.actions.kind import (
 from kvgym.envs.scheduling.actions.ranking import decide, follow, write_features
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.policy import SystemInfo
+from kvgym.policies.policy import SystemInfo
 from kvgym.simulator.policy_interface import RuleMemory
 
 MOST_ADDED = 10.0

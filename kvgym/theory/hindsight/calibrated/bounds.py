@@ -49,8 +49,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.attainment import WITHIN_SLO, check_targets, has_targets
 from kvgym.errors import ConfigError, shown
+from kvgym.metrics.attainment import WITHIN_SLO, check_targets, has_targets
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.calibrated.deadlines import least_late
 from kvgym.theory.hindsight.calibrated.machine import last_completion, least_completions, least_mean_times

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvgym.batch_time.models.unit import UnitBatchTime
-from kvgym.policy import Decision, Policy, PolicyInfo
-from kvgym.runner import SimulationResult, simulate
+from kvgym.policies.policy import Decision, Policy, PolicyInfo
+from kvgym.policies.runner import SimulationResult, simulate
 from kvgym.simulator.system import System
 from kvgym.simulator.view import SystemView
 from kvgym.theory.hindsight.slotted.instance import slotted_requests

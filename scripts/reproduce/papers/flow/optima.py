@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from formulas.classes import Kinds, bound_classes, memory_of, schedule_metrics, volume_bound
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from harness.figures import new_figure, palette
-from kvgym.theory.hindsight.classes import Kinds, bound_classes, memory_of, schedule_metrics, volume_bound
 from papers.flow.runs import BUDGETS, CAPACITY, LABELS, METRICS, number, run_slotted, slotted
 
 if TYPE_CHECKING:

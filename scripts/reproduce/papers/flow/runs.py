@@ -11,8 +11,8 @@ from harness import Scale
 from kvgym.errors import LivelockError
 from kvgym.experiments.scenario import load_scenario
 from kvgym.experiments.statistics import mean_interval
-from kvgym.metrics import compute_metrics
-from kvgym.runner import simulate
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from formulas.classes import volume_bound
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from harness.figures import new_figure, palette
 from kvgym.theory.flow import (
@@ -20,7 +21,6 @@ from kvgym.theory.flow import (
     sufficient,
     unfinished_growth,
 )
-from kvgym.theory.hindsight.classes import volume_bound
 from kvgym.workloads.classes import ClassStatistics
 from papers.flow.runs import BUDGETS, CAPACITY, gather, interval, mean, number, slotted
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
-from harness.figures import new_figure, palette
-from kvgym.batch_time import make_batch_time
-from kvgym.runner import SimulationResult, simulate
-from kvgym.simulator.system import System
-from kvgym.theory.memory_constrained import (
+from formulas.memory_constrained import (
     competitive_ratio_at_most,
     group_of,
     latency_at_most,
     optimum_at_least,
     spans_at_most,
 )
+from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
+from harness.figures import new_figure, palette
+from kvgym.batch_time import make_batch_time
+from kvgym.policies.runner import SimulationResult, simulate
+from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def draw_instance(n: int, alpha: float, seed: int) -> Instance:
 
 
 def certificate() -> Instance:
-    """Return the instance against a step in the proof of Lemma B.1, see :mod:`kvgym.theory.memory_constrained`."""
+    """Return the instance against a step in the proof of Lemma B.1, see :mod:`formulas.memory_constrained`."""
     small = np.repeat(np.arange(6, 16), 5)
     predicted = np.concatenate([small, np.full(124, 31)])
     return Instance(1, predicted, np.concatenate([small, np.full(124, 14)]), 448)

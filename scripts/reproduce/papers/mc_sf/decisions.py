@@ -13,8 +13,8 @@ from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from harness.figures import new_figure, palette
 from kvgym.batch_time import make_batch_time
 from kvgym.experiments.statistics import Estimate, mean_interval
-from kvgym.policy import make_policy
-from kvgym.runner import prepare_run
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import prepare_run
 from kvgym.simulator.system import System
 from kvgym.workloads import make_workload
 from kvgym.workloads.table import RequestTable

@@ -11,7 +11,7 @@ import numpy as np
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from harness.figures import new_figure, palette
 from kvgym.batch_time.models.unit import UnitBatchTime
-from kvgym.runner import simulate
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.slotted.replay import replay
 from kvgym.workloads.adversarial import theorem_4_1_schedule, theorem_4_1_workload

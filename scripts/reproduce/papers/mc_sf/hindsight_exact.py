@@ -8,7 +8,7 @@ import numpy as np
 
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from kvgym.batch_time.models.unit import UnitBatchTime
-from kvgym.runner import simulate
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.slotted.instance import slotted_requests
 from kvgym.theory.hindsight.slotted.prices import price_bound

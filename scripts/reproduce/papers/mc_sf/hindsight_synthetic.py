@@ -12,7 +12,7 @@ from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from harness.figures import new_figure, palette
 from kvgym.batch_time.models.unit import UnitBatchTime
 from kvgym.experiments.statistics import Estimate, mean_interval
-from kvgym.runner import simulate
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.slotted import bound_slotted
 from kvgym.theory.hindsight.slotted.replay import replay

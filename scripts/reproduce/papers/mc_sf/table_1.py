@@ -10,8 +10,8 @@ from scipy.stats import spearmanr
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from kvgym.experiments.comparison import Comparison, compare
 from kvgym.experiments.scenario import Scenario, load_scenario
-from kvgym.metrics import compute_metrics
-from kvgym.runner import simulate
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.runner import simulate
 from papers.mc_sf.setting import LATENCY, MC_BENCHMARK, MC_SF, POLICIES, interval, number
 
 PUBLISHED = {

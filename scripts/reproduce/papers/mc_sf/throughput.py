@@ -13,7 +13,7 @@ from harness.figures import new_figure, palette
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.statistics import mean_interval
-from kvgym.runner import SimulationResult
+from kvgym.policies.runner import SimulationResult
 from papers.mc_sf.setting import DEMANDS, MC_BENCHMARK, MC_SF, POLICIES, interval
 
 if TYPE_CHECKING:

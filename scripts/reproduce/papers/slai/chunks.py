@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness import Experiment, Finding, Outcome, Scale, Table, Verdict, new_figure, palette
-from kvgym.batch_time import TileBatchTime
-from kvgym.experiments.scenario import load_scenario
-from kvgym.theory.tile_capacity import mean_request_time, request_time
-from kvgym.theory.tile_chunks import (
+from formulas.tile_capacity import mean_request_time, request_time
+from formulas.tile_chunks import (
     attained_request_time,
     best_chunks,
     capacity_gap,
     least_request_time,
     prefill_time,
 )
+from harness import Experiment, Finding, Outcome, Scale, Table, Verdict, new_figure, palette
+from kvgym.batch_time import TileBatchTime
+from kvgym.experiments.scenario import load_scenario
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ def run(scale: Scale) -> Outcome:
             f"chunks of {LCM}",
             f"{prompt:,} tokens: {ways[LCM]:.5f} s in chunks of {LCM}, {ways[COLUMN]:.5f} s in chunks of {COLUMN}",
             Verdict.REFUTED if ways[COLUMN] < ways[LCM] * (1 - 1e-9) else Verdict.REPRODUCED,
-            "the best chunks have t_col tokens, the first what is left (proof in kvgym/theory/tile_chunks.py): the "
+            "the best chunks have t_col tokens, the first what is left (proof in formulas/tile_chunks.py): the "
             "second product of (6) then skips more masked entries",
         ),
         Finding(

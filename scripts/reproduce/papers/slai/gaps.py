@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym import RequestTable, System, make_policy
-from kvgym.runner import prepare_run
+from kvgym.policies.runner import prepare_run
 from kvgym.simulator.tables import FINISHED
 
 Array = NDArray[np.float64]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from harness import Scale
 from kvgym import RequestTable, make_policy, simulate
 from kvgym.experiments.scenario import Scenario
-from kvgym.metrics import compute_metrics
+from kvgym.metrics.compute import compute_metrics
 from kvgym.simulator.tables import FINISHED
 from papers.slai.gaps import Array, token_gaps
 from papers.slai.setting import Plan, plan_of

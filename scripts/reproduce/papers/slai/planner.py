@@ -12,7 +12,7 @@ from harness import Experiment, Finding, Outcome, Scale, Table, Verdict, new_fig
 from kvgym import simulate
 from kvgym.experiments.scenario import load_scenario
 from kvgym.experiments.statistics import ratio_interval
-from kvgym.metrics import compute_metrics
+from kvgym.metrics.compute import compute_metrics
 from papers.slai.gaps import Array
 from papers.slai.measurements import Runner, mean
 from papers.slai.setting import SPF, plan_of

@@ -11,7 +11,7 @@ import numpy as np
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict, new_figure, palette
 from kvgym import RequestTable, System, make_policy, simulate
 from kvgym.experiments.scenario import load_scenario
-from kvgym.metrics import compute_metrics
+from kvgym.metrics.compute import compute_metrics
 from kvgym.simulator.system import Worker
 from papers.slai.gaps import Array
 from papers.slai.measurements import Runner

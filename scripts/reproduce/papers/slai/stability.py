@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness import Experiment, Finding, Outcome, Scale, Table, Verdict, new_figure, palette
-from kvgym import RequestTable, make_policy, simulate
-from kvgym.batch_time import TileBatchTime
-from kvgym.experiments.scenario import load_scenario
-from kvgym.experiments.statistics import mean_interval
-from kvgym.theory.tile_capacity import (
+from formulas.tile_capacity import (
     load_slack,
     max_rate,
     mean_request_time,
@@ -21,6 +16,11 @@ from kvgym.theory.tile_capacity import (
     requests_per_cycle,
     worst_request_time,
 )
+from harness import Experiment, Finding, Outcome, Scale, Table, Verdict, new_figure, palette
+from kvgym import RequestTable, make_policy, simulate
+from kvgym.batch_time import TileBatchTime
+from kvgym.experiments.scenario import load_scenario
+from kvgym.experiments.statistics import mean_interval
 from papers.slai.gaps import Array
 from papers.slai.texts import mean_text, short
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict, new_figure, palette
 from kvgym.experiments.statistics import mean_interval
-from kvgym.runner import simulate
+from kvgym.policies.runner import simulate
 from kvgym.theory.stability import cumulative_memory
 from papers.stab.setting import (
     BATCH_TIME,

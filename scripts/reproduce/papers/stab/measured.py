@@ -9,7 +9,7 @@ import numpy as np
 
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict, new_figure, palette, published
 from kvgym.experiments.statistics import Estimate, mean_interval
-from kvgym.runner import SimulationResult
+from kvgym.policies.runner import SimulationResult
 from kvgym.theory.stability import ESTIMATORS, batch_durations, typical_batch_time
 from papers.stab.batch_times import ENGINES
 from papers.stab.setting import (

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict, new_figure, palette
-from kvgym.experiments.capacity.estimates import OBVIOUS, SOUND
-from kvgym.experiments.capacity.plan import Provisioning
-from kvgym.experiments.capacity.provisioning import provision
 from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.studies.capacity.estimates import OBVIOUS, SOUND
+from kvgym.studies.capacity.plan import Provisioning
+from kvgym.studies.capacity.provisioning import provision
 from kvgym.theory.stability import provision as workers_for
 from papers.stab.queues import QueueRun, estimates, most, play
 from papers.stab.setting import BATCH_TIME, FCFS, SLACK, rate_of, signed

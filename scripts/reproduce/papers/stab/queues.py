@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.experiments.statistics import Estimate, mean_interval
-from kvgym.runner import SimulationResult
+from kvgym.policies.runner import SimulationResult
 from kvgym.theory.stability import cumulative_memory
 from papers.stab.setting import CHUNK, FCFS, SLACK, M, run_at
 

@@ -8,7 +8,7 @@ from typing import Any
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.experiments.scenario import load_scenario
 from kvgym.experiments.statistics import Estimate
-from kvgym.runner import SimulationResult, simulate
+from kvgym.policies.runner import SimulationResult, simulate
 from kvgym.simulator.system import System
 from kvgym.theory.stability import mean_cumulative_memory_uniform, memory_slack, service_rate
 from kvgym.workloads.workload import Workload

@@ -10,7 +10,7 @@ import numpy as np
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from harness.figures import new_figure, palette
 from kvgym import RequestTable, System, make_batch_time
-from kvgym.runner import simulate
+from kvgym.policies.runner import simulate
 from kvgym.theory.fluid import fcfs_overflow_probability, safe_arrivals
 from kvgym.workloads.classes import ClassStatistics
 from papers.wait.setting import RULES, scenario_of

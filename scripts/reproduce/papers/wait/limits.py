@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from formulas.limits import best_throughput, least_latency
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from harness.figures import new_figure, palette
 from kvgym import System, make_batch_time
-from kvgym.runner import simulate
-from kvgym.theory.limits import best_throughput, least_latency
+from kvgym.policies.runner import simulate
 from kvgym.workloads.workload import make_workload
 from papers.wait.setting import RULES
 from papers.wait.tables import number
@@ -54,7 +54,7 @@ def proposition_4(scale: Scale) -> Outcome:
         verdict=Verdict.REPRODUCED if above and abs(slope - 0.5) < 0.06 else Verdict.NOT_REPRODUCED,
         reason="With C = M* no scheduler, not even a clairvoyant one, completes more than arrives on "
         "average. So the backlog is at least a queue of load 1, and its mean is known exactly "
-        "(kvgym.theory.limits.least_backlog).",
+        "(formulas.limits.least_backlog).",
     )
     head = ("T, s", "bound, s", *(f"{name}, s" for name in ONE))
     rows = [

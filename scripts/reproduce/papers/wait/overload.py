@@ -10,7 +10,7 @@ import numpy as np
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from harness.figures import new_figure, palette
 from kvgym import System, make_batch_time, make_workload
-from kvgym.runner import simulate
+from kvgym.policies.runner import simulate
 from kvgym.theory.fluid import batch_memory, class_load, full_batch_time
 from kvgym.workloads.classes import ClassStatistics
 from papers.wait.setting import AFFINE, RULES, scenario_of

@@ -11,7 +11,7 @@ from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from harness.figures import new_figure, palette
 from kvgym import make_batch_time, make_workload
 from kvgym.errors import KVGymError
-from kvgym.experiments.tuning.tune import tune
+from kvgym.studies.tuning.tune import tune
 from kvgym.theory.fluid import batch_memory, full_batch_time
 from papers.wait.setting import AFFINE, scenario_of
 from papers.wait.tables import number

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
-from harness.figures import new_figure, palette
-from kvgym.theory.queues import (
+from formulas.queues import (
     kingman_bound,
     poisson_queue_law,
     queue_bound,
@@ -18,6 +16,8 @@ from kvgym.theory.queues import (
     segment_queue_tail,
     zero_drift_bound,
 )
+from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
+from harness.figures import new_figure, palette
 from papers.wait.tables import number
 
 if TYPE_CHECKING:

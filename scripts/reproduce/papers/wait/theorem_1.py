@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from formulas.queues import queue_bound
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from harness.figures import new_figure, palette
 from kvgym import System, make_batch_time
-from kvgym.runner import simulate
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import Worker
 from kvgym.theory.fluid import full_batch_time
-from kvgym.theory.queues import queue_bound
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.workload import make_workload
 from papers.wait.setting import RULES

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from harness.figures import new_figure, palette
 from kvgym import System, make_batch_time
-from kvgym.runner import simulate
+from kvgym.policies.runner import simulate
 from kvgym.theory.buffers import memory_bound
 from kvgym.theory.nested import nested_batch_time, nested_thresholds
 from kvgym.workloads.workload import make_workload

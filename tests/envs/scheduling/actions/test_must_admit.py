@@ -10,7 +10,7 @@ import kvgym
 from kvgym.envs.agents import AgentPolicy, NotExpressibleError, action_of, play
 from kvgym.envs.scheduling.environment import ServingEnv, greedy_action
 from kvgym.errors import ConfigError, LivelockError
-from kvgym.policy import Decision
+from kvgym.policies.policy import Decision
 
 KINDS = ("admit_evict", "admit_count", "flags")
 SLOTTED = {"scenario": "mc-sf-model-2", "queue_window": 2, "active_window": 2}

@@ -14,7 +14,7 @@ from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError
 from kvgym.experiments.scenario import load_scenario
-from kvgym.policy import make_policy
+from kvgym.policies.policy import make_policy
 from kvgym.simulator.tables import WAITING
 
 SMALL = {

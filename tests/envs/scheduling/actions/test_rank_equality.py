@@ -15,8 +15,8 @@ from kvgym.envs.agents import AgentPolicy
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
-from kvgym.policy import make_policy
-from kvgym.runner import known_to
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import known_to
 
 KINDS = ("rank", "rank_scores")
 OTHER = {

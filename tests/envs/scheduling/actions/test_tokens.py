@@ -15,7 +15,7 @@ from kvgym.envs.demonstrations.record import demonstrate
 from kvgym.envs.scheduling.actions.tokens import WAIT_UNIT
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, LivelockError
-from kvgym.policy import make_policy
+from kvgym.policies.policy import make_policy
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE
 
 RECORDS = (

@@ -12,8 +12,8 @@ from kvgym.envs.demonstrations.record import demonstrate
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv, greedy_action
 from kvgym.errors import ConfigError
-from kvgym.policy import Decision, Policy, PolicyInfo
-from kvgym.runner import simulate
+from kvgym.policies.policy import Decision, Policy, PolicyInfo
+from kvgym.policies.runner import simulate
 
 TASK = {"num_requests": 15, "rate": 40.0, "kv_capacity": 5000, "queue_window": 3, "active_window": 3}
 

@@ -11,8 +11,8 @@ from helpers.amount import number
 from helpers.random_runs import RandomPolicy, systems, tables
 from kvgym.batch_time import AffineBatchTime, RooflineBatchTime, UnitBatchTime, load_hardware
 from kvgym.errors import ConfigError, LivelockError, WorkloadError
-from kvgym.metrics import compute_metrics
-from kvgym.runner import simulate
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System, Worker
 from kvgym.theory.hindsight.calibrated.bounds import LATENCIES, METRICS, bound_calibrated, bounds_calibrated
 from kvgym.workloads.table import RequestTable

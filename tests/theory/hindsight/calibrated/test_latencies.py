@@ -5,8 +5,8 @@ import pytest
 
 from kvgym.batch_time import AffineBatchTime
 from kvgym.experiments.scenario import load_scenario
-from kvgym.metrics import compute_metrics
-from kvgym.runner import simulate
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.calibrated.floors import alone_is_least
 from kvgym.theory.hindsight.calibrated.latencies import least_latencies

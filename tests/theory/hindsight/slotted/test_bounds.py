@@ -12,9 +12,9 @@ from helpers.random_runs import RandomPolicy
 from helpers.selection import EACH_FAMILY
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, KVGymError, WorkloadError
-from kvgym.metrics import compute_metrics
-from kvgym.policy import POLICIES
-from kvgym.runner import simulate
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.policy import POLICIES
+from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.slotted import SLOTTED_METRICS, bound_slotted
 from kvgym.theory.hindsight.slotted.replay import replay

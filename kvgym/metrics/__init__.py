@@ -1,0 +1,56 @@
+"""Metrics: what a run is measured by. ``compute`` defines the standard ones, ``catalogue`` their units and directions.
+
+``attainment``, ``fairness`` and ``jobs`` are the parts that need more than a column of times.
+May import :mod:`kvgym.policies` and what is below it; may be imported from :mod:`kvgym.theory` and above.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvgym.utils.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from kvgym.metrics.compute import (
+        LATENCIES,
+        METRICS,
+        SCALARS,
+        STANDARD_METRICS,
+        STATISTICS,
+        WORKER_METRICS,
+        Metric,
+        MetricInfo,
+        compute_metrics,
+        counted_requests,
+        metric_info,
+        metric_names,
+        register_metric,
+        slo_met,
+        worker_metrics,
+    )
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "compute": "LATENCIES METRICS SCALARS STANDARD_METRICS STATISTICS WORKER_METRICS Metric MetricInfo "
+            "compute_metrics counted_requests metric_info metric_names register_metric slo_met worker_metrics",
+        },
+    )
+
+__all__ = [
+    "LATENCIES",
+    "METRICS",
+    "SCALARS",
+    "STANDARD_METRICS",
+    "STATISTICS",
+    "WORKER_METRICS",
+    "Metric",
+    "MetricInfo",
+    "compute_metrics",
+    "counted_requests",
+    "metric_info",
+    "metric_names",
+    "register_metric",
+    "slo_met",
+    "worker_metrics",
+]

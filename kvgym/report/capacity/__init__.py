@@ -1,1 +1,0 @@
-"""Reports and figures of a search for capacity, and of provisioning."""

@@ -1,0 +1,85 @@
+"""Files of observed requests: a row per request, and what was observed of the server as a whole."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kvgym.experiments.result_files import run_context, write_json
+from kvgym.servers.endpoint.client import Measured, Server, lateness
+from kvgym.servers.endpoint.target import Counters
+from kvgym.servers.validation.log_formats import OBSERVED, REQUESTS
+from kvgym.utils.files import write_text
+
+LATE = 0.01
+"""Lateness of requests, seconds, above which a log has a note of it."""
+
+
+def notes(server: Server, found: Sequence[Measured], after: Counters) -> list[str]:
+    """Return what a reader of a log should know, one sentence each."""
+    said = []
+    if server.simulated:
+        said.append(
+            f"The server was kvgym serve-mock at {server.speed:g} times real time: agreement with it proves nothing."
+        )
+    if not server.ignore_eos:
+        said.append("The server does not take ignore_eos: answers end where the model ends them.")
+    if (late := lateness(found)) > LATE * server.speed:
+        said.append(
+            f"1 % of the requests were sent more than {1e3 * late:,.0f} ms late; this client was too slow."
+        )
+    if math.isfinite(after.kv_capacity):
+        said.append(
+            f"The server reports {after.kv_capacity:,.0f} KV tokens (--kv-capacity {after.kv_capacity:.0f})."
+        )
+    return said
+
+
+def save_observed(
+    folder: Path,
+    server: Server,
+    found: Sequence[Measured],
+    counters: tuple[Counters, Counters],
+    *,
+    workload: str,
+    command: str,
+) -> None:
+    """Write ``requests.jsonl`` and ``observed.json``; neither has the key.
+
+    Args:
+        folder: created if missing.
+        server: the server.
+        found: the requests that were sent.
+        counters: of the server, before and after.
+        workload: description of the workload.
+        command: the command line.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    before, after = counters
+    evictions = after.evictions - before.evictions
+    target = server.target
+    about: dict[str, Any] = {
+        "url": target.url,
+        "model": target.model,
+        "api": target.api,
+        "key_sent": bool(target.key),
+        "workload": workload,
+        "sent": len(found),
+        "complete": sum(not each.reason for each in found),
+        "reasons": dict(Counter(each.reason for each in found if each.reason)),
+        "num_evictions": int(evictions) if math.isfinite(evictions) else None,
+        "kv_capacity": int(after.kv_capacity) if math.isfinite(after.kv_capacity) else None,
+        "late_p99": lateness(found),
+        "tokens_per_word": server.prompts.tokens_per_word,
+        "fixed_tokens": server.prompts.fixed_tokens,
+        "ignore_eos": server.ignore_eos,
+        "notes": notes(server, found, after),
+        **run_context(command),
+    }
+    rows = sorted(found, key=lambda each: each.number)
+    write_text(folder / REQUESTS, "".join(json.dumps(each.row()) + "\n" for each in rows))
+    write_json(folder / OBSERVED, about)

@@ -1,0 +1,311 @@
+"""Runs of entries on the tasks of a suite, and their results."""
+
+from __future__ import annotations
+
+import copy
+import json
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import ConfigDict, Field
+
+from kvgym.errors import ConfigError, ContractError, KVGymError, cut, shown
+from kvgym.experiments.result_files import installed_versions
+from kvgym.experiments.runs import Played, Player, Run, play_runs
+from kvgym.policies.contract.checking import check_information
+from kvgym.policies.policy import Policy
+from kvgym.policies.runner import check_needs
+from kvgym.studies.benchmark.scoring import Scores, interval_of, scores_of
+from kvgym.studies.benchmark.tasks import SUITE, Suite, Task, load_suite
+from kvgym.utils.arguments import explained
+from kvgym.utils.execution import make_executor
+from kvgym.utils.files import write_text
+from kvgym.utils.reading import Description, mapping, parse_json, read_bytes, validate_fields
+from kvgym.utils.user_code import is_foreign
+from kvgym.utils.version import __version__
+from kvgym.workloads.table import RequestTable
+
+if TYPE_CHECKING:
+    from kvgym.studies.benchmark.entries import Entry  # it loads agents
+
+FORMAT = "kvgym-benchmark-result"
+
+LONGEST_NAME = 100
+"""Most characters of the name of an entry."""
+
+_Value = Annotated[float, Field(ge=-1e12, le=1e12, allow_inf_nan=False)]
+
+PACKAGES = ("numpy", "numba", "gymnasium", "torch", "stable-baselines3")
+"""Packages with versions in results, as far as they are installed."""
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """Values of an entry on the test seeds of tasks.
+
+    Attributes:
+        name: of the entry.
+        specs: what was run: one policy or router, or several trainings of one.
+        role: ``"scheduler"`` or ``"router"``.
+        clairvoyant: whether it observes what no real scheduler has.
+        suite: name of the suite.
+        suite_hash: hash of the suite.
+        values: by task and training, the metric by test seed, signed so that smaller is better; NaN = failed.
+        errors: first error by task.
+        versions: of kvgym, Python and packages.
+        seconds: of all runs together, without sampling requests.
+    """
+
+    name: str
+    specs: tuple[str, ...]
+    role: str
+    clairvoyant: bool
+    suite: str
+    suite_hash: str
+    values: dict[str, list[list[float]]]
+    errors: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def scores(self) -> Scores:
+        """Return the scores (runs,) of each task.
+
+        Raises:
+            ConfigError: the results are of another version of the suite, or incomplete.
+        """
+        suite = load_suite(self.suite)
+        self.check(f"results of {self.name}")
+        return {name: _scores(suite.task(name), found) for name, found in self.values.items()}
+
+    def check(self, origin: str) -> None:
+        """Check that the results are of the suite as it is here, and complete.
+
+        Args:
+            origin: the file, for messages.
+
+        Raises:
+            ConfigError: they are not.
+        """
+        check_entry_name(self.name, origin)
+        try:
+            suite = load_suite(self.suite)
+        except ConfigError as error:
+            raise ConfigError(f"{origin}: {error}") from None
+        if suite.hash != self.suite_hash:
+            raise ConfigError(
+                f"{origin}: of another {self.suite} ({cut(self.suite_hash, 20)}, here {suite.hash}); run it again"
+            )
+        tasks = {task.name: task for task in suite.tasks if task.role == self.role}
+        for name, runs in self.values.items():
+            if name not in tasks:
+                raise ConfigError(f"{origin}: {self.suite} has no task {shown(name)} for a {self.role}")
+            shape, seeds = (len(self.specs), tasks[name].test_seeds), {len(run) for run in runs}
+            if len(runs) != shape[0] or seeds != {shape[1]}:
+                raise ConfigError(
+                    f"{origin}: task {name} must have the values of {shape[0]} trainings on {shape[1]} seeds each"
+                )
+
+    def save(self, path: str | Path) -> None:
+        """Write the results as JSON; failed runs are null."""
+        scores = self.scores()
+        estimate = interval_of(scores, np.random.default_rng(0))
+        content = {
+            "format": FORMAT,
+            **{name: getattr(self, name) for name in self.__dataclass_fields__},
+            "values": {
+                task: [[None if np.isnan(x) else x for x in run] for run in runs]
+                for task, runs in self.values.items()
+            },
+            "score": {"value": estimate.value, "low": estimate.low, "high": estimate.high},
+            "task_scores": {task: float(np.mean(found)) for task, found in scores.items()},
+        }
+        write_text(path, json.dumps(content, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> BenchmarkResult:
+        """Read results.
+
+        Raises:
+            ConfigError: the file has another format, is damaged, or is of another version of the suite.
+        """
+        place = Path(path)
+        content = mapping(parse_json(read_bytes(place, "results"), str(place)), str(place))
+        if content.get("format") != FORMAT:
+            raise ConfigError(f"{place}: not a file of results of kvgym benchmark (format is not {FORMAT})")
+        stored = validate_fields(_Stored, content, str(place))
+        fields: dict[str, Any] = {name: getattr(stored, name) for name in cls.__dataclass_fields__}
+        fields["values"] = {
+            task: [[np.nan if x is None else x for x in run] for run in runs]
+            for task, runs in stored.values.items()
+        }
+        found = cls(**fields)
+        found.check(str(place))
+        return found
+
+
+class _Stored(Description):
+    """The fields of a file of results."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str
+    specs: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+    role: Literal["scheduler", "router"]
+    clairvoyant: bool
+    suite: str
+    suite_hash: str
+    values: Annotated[dict[str, list[list[_Value | None]]], Field(min_length=1)]
+    errors: dict[str, str]
+    versions: dict[str, str]
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _scores(task: Task, values: Sequence[Sequence[float]]) -> Any:
+    return scores_of(values, task.plain_values, task.reference_values)
+
+
+@explained
+def run_benchmark(
+    entries: Sequence[Entry],
+    *,
+    name: str | None = None,
+    suite: str = SUITE,
+    tasks: Iterable[str] = (),
+    traces: str | Path | None = None,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> BenchmarkResult:
+    """Run an entry on all test seeds of the tasks that it can enter.
+
+    Schedulers and routers enter different tasks. A policy that needs information the requests of a task do not carry
+    has the plain rule's values there, and a note in ``errors``. A run that fails, or leaves requests unfinished where
+    latencies are measured, has no value and the lowest score.
+
+    Args:
+        entries: a policy or router, or several trainings of one: each is a run of the entry.
+        name: of the entry in tables; None = the first one's spec.
+        suite: name of the suite.
+        tasks: names of tasks; empty = all that need no file, and with ``traces`` all.
+        traces: folder of files that tasks need and kvgym does not ship.
+        jobs: as for :func:`kvgym.utils.execution.make_executor`.
+        progress: called with finished and all runs.
+
+    Raises:
+        ConfigError: the entries differ in role, a file is missing, a task is not the frozen one, the name cannot stand
+            in a table, or a policy from outside kvgym depends on what it does not declare to observe.
+    """
+    made, name = load_suite(suite), name or entries[0].spec
+    check_entry_name(name, "the entry; choose another with --name")
+    roles = {entry.role for entry in entries}
+    if len(roles) != 1:
+        raise ConfigError("an entry is one policy or router, or several trainings of one; got both, or none")
+    role = roles.pop()
+    chosen = _tasks(made, role, tuple(tasks), traces)
+    for task in chosen:
+        task.check(suite)
+    for entry in entries:
+        _check_information(entry)
+    runs, places = [], []
+    values = {task.name: [[float("nan")] * task.test_seeds for _ in entries] for task in chosen}
+    errors: dict[str, str] = {}
+    player = Player()
+    for task in chosen:
+        scenario = task.scenario(suite, traces)
+        if lacking := _lacking(entries[0], player.requests(scenario, task.seeds[0])[1]):
+            values[task.name] = [list(task.plain_values) for _ in entries]
+            errors[task.name] = f"scored as {task.plain}: {lacking}"
+            continue
+        for seed in task.seeds:
+            for k, entry in enumerate(entries):
+                policy: Any = scenario.policies[0] if role == "router" else entry.made
+                router: Any = entry.made if role == "router" else None
+                runs.append(Run(scenario, policy, router, seed, entry.spec))
+                places.append((task, k, seed - task.seeds[0]))
+    seconds = 0.0
+    with make_executor(player, jobs) as executor:
+        for done, (place, played) in enumerate(play_runs(runs, executor), start=1):
+            task, k, seed = places[place]
+            seconds += played.record.wall_time
+            found, error = value_of(task, played)
+            values[task.name][k][seed] = found
+            if error:
+                errors.setdefault(task.name, f"seed {task.seeds[seed]}: {error}")
+            if progress is not None:
+                progress(done, len(runs))
+    return BenchmarkResult(
+        name,
+        tuple(entry.spec for entry in entries),
+        role,
+        any(entry.clairvoyant for entry in entries),
+        suite,
+        made.hash,
+        values,
+        errors,
+        {"kvgym": __version__, "python": platform.python_version(), **installed_versions(PACKAGES)},
+        round(seconds, 2),
+    )
+
+
+def check_entry_name(name: str, what: str) -> None:
+    """Check that the name of an entry can stand in a table in Markdown.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if not 0 < len(name) <= LONGEST_NAME or not name.isprintable() or set(name) & set("<>&|`"):
+        raise ConfigError(
+            f"name {shown(name)} of {what}: at most {LONGEST_NAME} printable characters, none of < > & | `"
+        )
+
+
+def _check_information(entry: Entry) -> None:
+    """Check that a policy from outside kvgym depends on nothing that it does not declare.
+
+    Raises:
+        ConfigError: it does.
+    """
+    made = entry.made
+    if isinstance(made, Policy) and is_foreign(made):
+        try:
+            check_information(lambda: copy.deepcopy(made))
+        except ContractError as error:
+            raise ConfigError(
+                f"entry {shown(entry.spec)}: {error}; declare it in PolicyInfo.needs (kvgym check-policy shows a case)"
+            ) from None
+
+
+def _lacking(entry: Entry, requests: RequestTable) -> str:
+    """Return what a policy needs and the requests of a task do not carry, "" if nothing."""
+    try:
+        if isinstance(entry.made, Policy):
+            check_needs(entry.made, requests)
+    except KVGymError as error:
+        return str(error)
+    return ""
+
+
+def _tasks(suite: Suite, role: str, names: Sequence[str], traces: str | Path | None) -> list[Task]:
+    """Return the tasks to run."""
+    if names:
+        chosen = [suite.task(name) for name in names]
+        if wrong := [task.name for task in chosen if task.role != role]:
+            raise ConfigError(
+                f"task {wrong[0]} is for a {suite.task(wrong[0]).role}, and the entry is a {role}"
+            )
+        return chosen
+    return [task for task in suite.tasks if task.role == role and (task.needs is None or traces is not None)]
+
+
+def value_of(task: Task, played: Played) -> tuple[float, str]:
+    """Return the signed metric of a run, NaN if it has none, and why."""
+    record = played.record
+    if record.error:
+        return float("nan"), record.error
+    if not record.completed_once and not task.metric.endswith("attainment"):
+        return float("nan"), "requests are left at the horizon"
+    value = task.sign * record.metrics[task.metric]
+    return (value, "") if np.isfinite(value) else (float("nan"), "the metric has no value")

@@ -1,0 +1,1 @@
+"""Beginnings that requests share: synthetic prefixes, and how often a cache would hit."""

@@ -1,0 +1,287 @@
+"""Servers that misbehave: every request has a row, with a reason where it cannot be compared."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from kvgym.errors import LIMIT, ConfigError
+from kvgym.servers.endpoint.client import Measured, lateness, meet, read_counters, send
+from kvgym.servers.endpoint.log import notes, save_observed
+from kvgym.servers.endpoint.prompts import Prompts
+from kvgym.servers.endpoint.target import Counters, Target
+from kvgym.servers.validation.log_formats import parse_log
+from kvgym.workloads.table import RequestTable
+
+KEY = "sk-very-secret"
+
+
+def stream(*events, done=True):
+    """Return a whole answer of server-sent events, each in a packet of its own."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nConnection: close\r\n\r\n"
+    data = [event if isinstance(event, str) else json.dumps(event) for event in events]
+    return [head, *(f"data: {text}\n\n".encode() for text in data), *([b"data: [DONE]\n\n"] if done else [])]
+
+
+def plain(status, content):
+    body = content if isinstance(content, str) else json.dumps(content)
+    return [f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()]
+
+
+def text(words="a b"):
+    return {"choices": [{"text": words, "finish_reason": None}]}
+
+
+def usage(prompt, output):
+    return {"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": output}}
+
+
+class Fake:
+    """A server that answers by a function of the request's JSON, a list of packets; None = no answer at all."""
+
+    def __init__(self, answer, metrics=""):
+        self.answer, self.metrics, self.seen = answer, metrics, []
+        self.models = {"data": [{"id": "m/8b"}, {"id": "other"}]}
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)  # also wakes accept()
+        self.socket.close()
+
+    def listen(self):
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self.serve, args=self.socket.accept()[:1], daemon=True).start()
+
+    def serve(self, connection):
+        with connection, connection.makefile("rb") as file, contextlib.suppress(OSError):
+            first, headers = file.readline().decode().split(), {}
+            while line := file.readline().decode().strip():
+                name, _, value = line.partition(":")
+                headers[name.lower()] = value.strip()
+            body = file.read(int(headers.get("content-length", 0)))
+            self.seen.append((first, headers, body))
+            if first[1] == "/v1/models":
+                packets = plain("200 OK", self.models)
+            elif first[1] == "/metrics":
+                packets = plain("200 OK" if self.metrics else "404 Not Found", self.metrics)
+            else:
+                packets = self.answer(json.loads(body))
+            for packet in packets or ():
+                connection.sendall(packet)
+                threading.Event().wait(0.02)  # a busy machine reads packets that come sooner as one
+            if packets is None:
+                threading.Event().wait(5)
+
+
+@pytest.fixture
+def fake():
+    made = []
+
+    def make(*arguments):
+        made.append(Fake(*arguments))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def words(given):
+    return len((given.get("prompt") or given["messages"][0]["content"]).split())
+
+
+def good(given):
+    """A server with two tokens per word, seven more per prompt, and several tokens per event."""
+    return stream(text(), text(""), text(), usage(7 + 2 * words(given), given["max_tokens"]))
+
+
+def observe(server, prompts=(40,), outputs=(4,), apart=0.01, **options):
+    table = RequestTable.from_columns(
+        arrival_time=np.arange(len(prompts)) * apart, prompt_len=prompts, output_len=outputs
+    )
+    found: list[Measured] = []
+    send(server, table, found=found, **options)
+    return found
+
+
+def test_lengths_are_reached_without_a_tokenizer(fake):
+    server = fake(good)
+    met = meet(Target.of(server.url, key=KEY))
+    assert met.target.model == "m/8b"
+    assert (met.prompts.tokens_per_word, met.prompts.fixed_tokens) == (2, 7)
+    assert (met.speed, met.simulated, met.ignore_eos) == (1.0, False, True)
+    found = observe(met, (107, 7, 57), (5, 5, 5))
+    assert [each.prompt_len for each in found] == [107, 9, 57]  # at least one word
+    assert [each.reason for each in found] == [""] * 3
+    for each in found:
+        row = each.row()
+        assert 0 < row["ttft"] < row["e2e_latency"]
+        assert len(row["gaps"]) == 1  # the event without text brought no token
+    body = json.loads(server.seen[-1][2])
+    assert (body["max_tokens"], body["stream"], body["ignore_eos"]) == (5, True, True)
+    assert body["stream_options"] == {"include_usage": True}
+    assert all(headers["authorization"] == f"Bearer {KEY}" for _, headers, _ in server.seen)
+
+
+def answers_then(rest):
+    """Two good answers for the probes, then others."""
+    count = iter(range(10**6))
+    return lambda given: good(given) if next(count) < 2 else rest(given)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda _: plain("500 Oops", {"error": {"message": f"out of memory with {KEY}"}}),
+         "HTTP 500: out of memory with ***"),
+        (lambda _: plain("503 Busy", "<html>busy</html>"), "HTTP 503: <html>busy</html>"),
+        (lambda _: stream(text(), text()), "no usage in the answer"),
+        (lambda _: stream(text(), done=False), "broken off: the stream ended early"),
+        (lambda _: stream(usage(9, 0)), "no output tokens"),
+        (lambda _: stream(text(), usage(9, 40)), "the answer came in one piece"),
+        (lambda _: stream("{", done=False), "an event of the stream is not a JSON object"),
+        (lambda _: stream("[1]"), "an event of the stream is not a JSON object"),
+        (lambda _: stream(text(), {"error": {"message": KEY}}), 'error in the stream: {"message": "***"}'),
+        (lambda _: plain("200 OK", usage(9, 4)), "the answer was not streamed"),
+        (lambda _: [], "broken off"),
+        (lambda _: None, "no complete answer within 0.3 s"),
+    ],
+)  # fmt: skip
+def test_reasons(fake, tmp_path, answer, reason):
+    met = meet(Target.of(fake(answers_then(answer)).url, key=KEY))
+    (found,) = observe(met, timeout=0.3 if "0.3 s" in reason else 60)
+    expected = "RemoteProtocolError" if reason == "broken off" else reason
+    assert found.reason.startswith(expected)
+    assert found.row()["reason"] == found.reason
+    save_observed(tmp_path, met, [found], (Counters(), Counters()), workload="w", command="c")
+    about = json.loads((tmp_path / "observed.json").read_text())
+    assert (about["sent"], about["complete"], about["num_evictions"]) == (1, 0, None)
+    assert KEY not in (tmp_path / "observed.json").read_text() + (tmp_path / "requests.jsonl").read_text()
+
+
+def test_a_server_that_dies_in_the_middle(fake, tmp_path):
+    server = fake(answers_then(good))
+    met = meet(Target.of(server.url))
+    dying = iter(range(100))
+
+    def answer(given):
+        if next(dying) < 1:
+            return good(given)
+        server.close()
+        return stream(text(), done=False)
+
+    server.answer = answer
+    found = observe(met, (40,) * 5, (4,) * 5, apart=0.05)
+    assert found[0].reason == ""
+    assert found[1].reason == "broken off: the stream ended early"
+    assert found[1].row()["ttft"] > 0
+    assert found[4].reason.startswith("no connection")
+    save_observed(tmp_path, met, found, (Counters(3), Counters(5)), workload="w", command="c")
+    log = parse_log(tmp_path / "requests.jsonl")
+    assert len(log.rows) == sum(not each.reason for each in found)
+    assert log.num_evictions == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "parts"),
+    [
+        (lambda _: plain("401 No", {"error": {"message": f"bad key {KEY}"}}),
+         ("HTTP 401: bad key ***", "MY_KEY", "--api-key-env")),
+        (lambda _: plain("404 No", {"message": "no such model"}), ("no such model", "--served-model", "--api chat")),
+        (lambda _: plain("500 No", ""), ("HTTP 500",)),
+        (lambda _: [b"SSH-2.0-OpenSSH\r\n"], ("RemoteProtocolError", "check that the server runs")),
+    ],
+)  # fmt: skip
+def test_refusals_are_explained_before_anything_is_sent(fake, answer, parts):
+    target = Target.of(fake(answer).url, key=KEY, key_variable="MY_KEY")
+    with pytest.raises(ConfigError) as caught:
+        meet(target)
+    message = str(caught.value)
+    assert len(message) <= LIMIT
+    for part in parts:
+        assert part in message
+    assert KEY not in message
+    assert KEY not in repr(target)
+
+
+def test_servers_without_options(fake):
+    def strict(given):
+        return plain("400 No", "unknown field ignore_eos") if "ignore_eos" in given else good(given)
+
+    met = meet(Target.of(fake(strict).url))
+    assert not met.ignore_eos
+    assert "ignore_eos" in notes(met, [], Counters())[0]
+    silent = meet(Target.of(fake(lambda _: stream(text(), text())).url))
+    assert not silent.reports_usage
+    assert silent.prompts == Prompts()
+
+
+def test_counters_of_vllm(fake):
+    text = (
+        "# HELP vllm:num_preemptions_total x\n"
+        'vllm:num_preemptions_total{engine="0",model_name="m"} 3.0\nvllm:num_preemptions_total{engine="1"} 4.0\n'
+        'vllm:cache_config_info{block_size="16",cache_dtype="auto",num_gpu_blocks="2588"} 1.0\n'
+    )
+    assert read_counters(Target.of(fake(good, text).url)) == Counters(7.0, 41408)
+    nothing = read_counters(Target.of(fake(good).url))
+    assert np.isnan([nothing.evictions, nothing.kv_capacity]).all()
+    assert np.isnan(read_counters(Target.of("http://127.0.0.1:9")).evictions)
+
+
+def test_lateness_is_noted():
+    found = [Measured(i, float(i), (1, 1), arrival_time=i + (0.05 if i == 7 else 0.0)) for i in range(20)]
+    assert lateness(found) == pytest.approx(0.05)
+    assert lateness([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "api", "expected"),
+    [
+        ("http://localhost:8000", None, "http://localhost:8000/v1/completions"),
+        ("http://localhost:8000/", "chat", "http://localhost:8000/v1/chat/completions"),
+        ("https://host/v1/", None, "https://host/v1/completions"),
+        ("https://host/v1/chat/completions", None, "https://host/v1/chat/completions"),
+        ("https://host/x/v1/completions", "completions", "https://host/x/v1/completions"),
+        ("https://host/openai", None, "https://host/openai/v1/completions"),
+        ("https://host/v1beta/openai", None, "https://host/v1beta/openai/completions"),
+    ],
+)
+def test_addresses(url, api, expected):
+    assert Target.of(url, api=api).url == expected
+
+
+def test_keys_that_no_header_takes_are_not_shown():
+    with pytest.raises(ConfigError, match="MY_KEY") as caught:
+        Target.of("http://host", key="sk-1\nsk-2", key_variable="MY_KEY")
+    assert "sk-" not in str(caught.value)
+
+
+def test_pages_are_no_lists_of_models(fake):
+    server = fake(good)
+    server.models = "<html>hello</html>"
+    with pytest.raises(ConfigError, match=r"no list of models; check the URL"):
+        meet(Target.of(server.url))
+
+
+@pytest.mark.parametrize(
+    ("url", "api"),
+    [
+        ("localhost:8000", None), ("ftp://host", None), ("http://", None), ("http://host:x", None), ("", None),
+        ("http://host?key=1", None), ("http://me:pw@host", None), ("http://host#x", None),
+        ("http://host/v1/completions", "chat"), ("http://host", "x"),
+    ],
+)  # fmt: skip
+def test_addresses_that_are_none(url, api):
+    with pytest.raises(ConfigError) as caught:
+        Target.of(url, api=api)
+    assert "pw" not in str(caught.value).replace("password", "")
+    assert len(str(caught.value)) <= LIMIT
