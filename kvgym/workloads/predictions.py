@@ -33,7 +33,7 @@ class Predictor(Spec):
             tokens predicts t + (o - t) exp(σ z) with a standard normal z, rounded, at least t + 1.
         renew_decay: factor of σ from one renewal to the next.
         only_needed: in runs of scenarios, only policies that need predictions observe them; those that use
-            predictions where requests carry them do without, see :func:`kvgym.policies.runner.without_unneeded`.
+            predictions where requests carry them do without, see :func:`kvgym.experiments.resolving.requests_for`.
     """
 
     only_needed: bool = False

@@ -15,7 +15,7 @@ from kvgym.studies.capacity.plan import LoadPoint, Plan, Provisioning
 
 
 def render_provisioning(result: Provisioning, *, command: str = "") -> str:
-    """Return the report as text, see :func:`kvgym.report.write_provisioning_report`."""
+    """Return the report as text, see :func:`kvgym.studies.reports.write_provisioning_report`."""
     priced = any(plan.price is not None for plan in result.plans)
     page = Page([result.label(plan) for plan in result.plans])
     charts = [("cost_per_hour", "Cost per hour")] if priced else [("workers", "Workers")]
