@@ -21,11 +21,10 @@ from kvgym.utils.version import __version__
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 DECISIVE = (
-    "agents", "attainment.py", "baselines", "batch_time", "compiling", "configs/gpu", "configs/hardware",
+    "agents", "baselines", "batch_time", "compiling", "configs/gpu", "configs/hardware",
     "configs/model", "configs/operators", "configs/scenario", "envs", "experiments/cache_notes.py",
     "experiments/disaggregation.py", "experiments/resolving.py", "experiments/runs.py", "experiments/scenario.py",
-    "fairness.py", "jobs.py", "kernels", "metric_catalogue.py", "metrics.py", "policy.py", "routing.py", "runner.py",
-    "simulator", "theory", "utils", "window.py", "workloads",
+    "kernels.py", "metrics", "policies", "simulator", "theory", "utils", "workloads",
 )  # fmt: skip
 """Parts of the library that determine the results of runs; agents take scales from the scenario of their training."""
 

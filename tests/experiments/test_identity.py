@@ -155,9 +155,9 @@ print(*(name for name in sys.modules if name.startswith("kvgym.")))
 """
 
 HARMLESS = (
-    "kvgym.configs", "kvgym.errors", "kvgym.utils.execution", "kvgym.experiments.changes", "kvgym.utils.resources",
+    "kvgym.configs", "kvgym.errors", "kvgym.experiments.changes",
     "kvgym.experiments.identity", "kvgym.experiments.describing", "kvgym.experiments.scenario_options",
-    "kvgym.studies.sweeping", "kvgym.utils.files", "kvgym.utils.lazy", "kvgym.utils.version",
+    "kvgym.studies",
 )  # fmt: skip
 
 

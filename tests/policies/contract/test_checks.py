@@ -92,7 +92,7 @@ def test_specs_of_no_policy_are_refused():
 @pytest.fixture
 def importable(monkeypatch):
     """Make the tests' modules importable in other processes."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(faulty.__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(faulty.__file__).parents[1]))
 
 
 def test_a_crash_is_reported_and_the_other_checks_run(importable):

@@ -22,7 +22,7 @@ from kvgym.utils.execution import cores, make_executor, processes
 from kvgym.utils.execution.executor import InProcess
 from kvgym.utils.execution.processes import Growing, Processes
 
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("jobs", [1, 2, None])

@@ -27,7 +27,7 @@ def two_nodes():
     from ray.cluster_utils import Cluster
 
     before = os.environ.get("PYTHONPATH")
-    paths = [str(Path(__file__).parent.parent), *filter(None, [before])]
+    paths = [str(Path(__file__).parents[2]), *filter(None, [before])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # nodes inherit it
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
