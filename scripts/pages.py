@@ -160,13 +160,14 @@ def ending(environment: type[Any], config: EnvConfig | RoutingConfig) -> list[st
 PICTURES = """## Pictures and videos
 
 `render_mode="rgb_array"` makes `env.render()` return an image of 800 × 600 pixels, `"ansi"` a text. Both show only
-what the agent may observe. Files need more:
+what the agent may observe. Texts need nothing more, pictures and files do:
 
-| to write | use | needs |
+| for | use | needs |
 | --- | --- | --- |
+| an image | `render_mode="rgb_array"` | `pip install "kvgym[pictures]"` |
 | an animation (GIF), a summary of an episode (PNG) | `kvgym render` | `pip install "kvgym[pictures]"` |
 | a video (MP4) | the same, with a file that ends in `.mp4` | `pip install "kvgym[pictures,video]"` |
-| a video of your own loop | `gymnasium.wrappers.RecordVideo` | `pip install moviepy` |
+| a video of your own loop | `gymnasium.wrappers.RecordVideo` | `pip install "kvgym[pictures]" moviepy` |
 
 `RecordVideo` needs `render_mode="rgb_array"`. It writes each step as a frame, at 10 frames per second. `kvgym render`
 skips steps of long episodes, and shows the last picture for two seconds."""

@@ -1,4 +1,4 @@
-"""Interface for recording episodes, which all environments share.
+"""Drawing and recording of episodes, which all environments share.
 
 :func:`kvgym.envs.rendering.episode.record_episode` uses nothing else of an environment.
 """
@@ -8,11 +8,15 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from pathlib import Path
-from typing import IO, Any, ClassVar, Protocol
+from importlib.util import find_spec
+from typing import Any, ClassVar
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
+
+from kvgym.errors import ConfigError
+from kvgym.utils.checks import check_one_of
 
 Act = Callable[[Any, NDArray[np.bool_]], Any]
 """A function of an observation and a mask from ``action_masks()`` that returns an action."""
@@ -21,39 +25,64 @@ RANDOM = "random"
 """Name of the player that acts at random inside the mask, in every environment."""
 
 
-class Recording(Protocol):
-    """A recording of one episode, in memory that does not grow with its length."""
+class MissingLibraryError(ConfigError, gym.error.DependencyNotInstalled):
+    """A library that is needed only for pictures is not installed."""
 
-    def take(self) -> None:
-        """Record the current state; called after ``reset`` and after every step."""
-        ...
 
-    def scene(self) -> Any:
-        """Return all drawn content of the current moment, which later steps do not change."""
-        ...
+def require_library(name: str, extra: str) -> None:
+    """Check that a library for pictures is installed.
 
-    def draw(self, moment: Any) -> NDArray[np.uint8]:
-        """Return a moment as an image, uint8 (600, 800, 3)."""
-        ...
+    Args:
+        name: import name.
+        extra: the extra of kvgym that installs it.
 
-    def write_summary(self, title: str, path: Path | IO[bytes]) -> None:
-        """Write a picture of the episode so far as a PNG file.
-
-        Args:
-            title: first line.
-            path: the file, open for writing, or its path in an existing folder.
-
-        Raises:
-            MissingLibraryError: matplotlib is missing.
-        """
-        ...
+    Raises:
+        MissingLibraryError: it is not; the message says how to install it.
+    """
+    if find_spec(name) is None:
+        raise MissingLibraryError(f'this picture needs {name}; install it with: pip install "kvgym[{extra}]"')
 
 
 class Recordable(ABC):
-    """Mixin of an environment with episodes that can be recorded and played by name."""
+    """Mixin of an environment with episodes that can be drawn, recorded and played by name."""
 
     action_space: Any
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}  # noqa: RUF012
     metric_names: ClassVar[tuple[str, ...]]
+    render_mode: str | None
+
+    def set_render_mode(self, mode: str | None) -> None:
+        """Set the render mode.
+
+        Raises:
+            ConfigError: it is unknown.
+            MissingLibraryError: Pillow, which draws pictures, is missing.
+        """
+        if mode is not None:
+            check_one_of(mode, "render_mode", self.metadata["render_modes"])
+        if mode == "rgb_array":
+            require_library("PIL", "pictures")
+        self.render_mode = mode
+
+    def render(self) -> Any:
+        """Return a picture (uint8 H x W x 3) or a text of the current moment, depending on the render mode."""
+        if self.render_mode is None:
+            gym.logger.warn("render() needs render_mode='rgb_array' or 'ansi' in gymnasium.make")
+            return None
+        scene = self.scene()
+        if self.render_mode == "ansi":
+            return scene.text()
+        from kvgym.envs.rendering.picture import draw
+
+        return draw(scene)
+
+    @abstractmethod
+    def scene(self) -> Any:
+        """Return what is drawn of the current moment, a :class:`~kvgym.envs.rendering.scene.Scene`.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there is no episode yet.
+        """
 
     @property
     @abstractmethod
@@ -61,8 +90,12 @@ class Recordable(ABC):
         """Title of a picture: the scenario and the distinguishing options of the environment."""
 
     @abstractmethod
-    def recording(self) -> Recording:
-        """Return a recording of the current episode, from now on."""
+    def recording(self) -> Any:
+        """Return a :class:`~kvgym.envs.rendering.recorder.Recorder` of the current episode, from now on.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there is no episode yet.
+        """
 
     @abstractmethod
     def players(self) -> tuple[str, ...]:

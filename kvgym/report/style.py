@@ -1,4 +1,4 @@
-"""Style of pictures that Matplotlib draws, such as those of ``kvgym render`` and ``kvgym validate``."""
+"""Style of pictures that Matplotlib draws, for example for ``kvgym validate``."""
 
 from __future__ import annotations
 

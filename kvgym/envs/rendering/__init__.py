@@ -1,8 +1,7 @@
 """Pictures, texts and animations of episodes.
 
-``recorder`` collects the history, ``scene`` is the content of a picture, ``frame`` draws it on a ``canvas`` of pixels,
-and ``picture`` draws the whole episode with matplotlib; ``routing_recorder``, ``routing``, ``routing_frame`` and
-``routing_picture`` do the same for clusters. ``episode`` plays episodes and writes files, for all environments that
-implement :mod:`kvgym.envs.recordable`. May import tables of the environments, and :mod:`kvgym.report` and below;
-environments import it. Frames need NumPy only; plotting libraries are imported when picture files are written.
+``recorder`` collects the history of a worker or a cluster, ``scene`` is the content of a picture and its text, and
+``picture`` draws it on a ``canvas``. ``episode`` plays episodes and writes files, for all environments that implement
+:mod:`kvgym.envs.recordable`. May import tables of the environments, and :mod:`kvgym.report` and below; environments
+import it. Pillow is imported when a picture is drawn.
 """

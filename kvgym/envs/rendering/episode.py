@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
 
 from kvgym.envs.recordable import Act
-from kvgym.envs.rendering.film import Film, Frames, SideBySide, check_files, write_film
+from kvgym.envs.rendering.film import Film, check_files, side_by_side, write_film, write_picture
 from kvgym.envs.rendering.performing import Performance, perform
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError
 from kvgym.policies.policy import Policy
-from kvgym.utils.files import whole_file
 
 
 @dataclass(frozen=True)
@@ -121,17 +121,16 @@ def record_episodes(
     for policy in policies:
         performance = perform(env, policy, seed=seed, workload_seed=workload_seed)
         # Several films are resampled at common moments: twice the scenes keep motion smooth.
-        film = Film(max_frames * (2 if several else 1), performance.recording)
+        film = Film(max_frames * (2 if several else 1))
         steps = _play(performance, film if path is not None else None, max_steps)
         films.append(film)
         played.append((performance, steps))
         if png is not None:
             summaries.append(_summary(performance, seed if workload_seed is None else workload_seed))
     names = [performance.name for performance, _ in played]
-    frames: Frames = SideBySide(films, names, max_frames) if several and path is not None else films[0]
-    count = 0 if path is None else write_film(frames, path, fps)
+    count = 0 if path is None else write_film(side_by_side(films, max_frames), names, path, fps)
     if png is not None:
-        _write_summaries(summaries, png)
+        write_picture(np.hstack(summaries), png)
     return [
         EpisodeRecord(p.name, n, count, p.total_reward, p.completed, p.metrics, path, png) for p, n in played
     ]
@@ -145,36 +144,17 @@ def _play(performance: Performance, film: Film | None, max_steps: int | None) ->
         if ended or steps == max_steps:
             break
         if film is not None:
-            film.add(steps)
+            film.add(steps, recording)
         ended = performance.step()
         steps += 1
     if film is not None:
-        film.end()
+        film.scenes.append(recording.scene())
     return steps
 
 
-def _summary(performance: Performance, seed: int) -> bytes:
-    """Return the summary of an episode as the content of a PNG file."""
-    content = io.BytesIO()
+def _summary(performance: Performance, seed: int) -> NDArray[np.uint8]:
+    """Return the picture of an episode, uint8 (height, width, 3)."""
+    from kvgym.envs.rendering.picture import draw_summary
+
     title = f"{performance.name} on {performance.caption}, seed {seed}"
-    performance.recording.write_summary(title, content)
-    return content.getvalue()
-
-
-def _write_summaries(summaries: Sequence[bytes], path: Path) -> None:
-    """Write PNG pictures side by side into one file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if len(summaries) == 1:
-        with whole_file(path) as place:
-            place.write_bytes(summaries[0])
-        return
-    from PIL import Image as Images
-
-    pictures = [Images.open(io.BytesIO(summary)) for summary in summaries]
-    whole = Images.new("RGB", (sum(p.width for p in pictures), max(p.height for p in pictures)), "white")
-    left = 0
-    for picture in pictures:
-        whole.paste(picture, (left, 0))
-        left += picture.width
-    with whole_file(path) as place:
-        whole.save(place)
+    return draw_summary(performance.recording.scene(whole=True), title)

@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium as gym
 
 from kvgym.envs.playing import Player
-from kvgym.envs.recordable import Act, Recordable, Recording
-from kvgym.envs.rendering.recorder import Recorder
+from kvgym.envs.recordable import Act, Recordable
+from kvgym.envs.rendering.recorder import Recorder, WorkerRecorder
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling.config import EnvConfig
@@ -32,7 +32,7 @@ class Performance(ABC):
         metrics: metrics of the episode by name, at its end.
     """
 
-    recording: Recording
+    recording: Recorder
     total_reward = 0.0
     completed = False
 
@@ -82,8 +82,7 @@ class Scheduling(Performance):
         check_needs(policy, table)
         self._policy = policy
         self._simulation, copies = prepare_run(system, table, policy, seed=seed)
-        tables = {name: getattr(self._simulation, name) for name in ("workers", "requests", "tracker")}
-        self.recording = Recorder(system.usable_capacity, lambda: (self._simulation.view, tables))
+        self.recording = WorkerRecorder(self._simulation)
         self._pauses = steps_of(self._simulation, policy, copies)
         next(self._pauses, None)
 

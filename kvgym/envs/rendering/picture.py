@@ -1,157 +1,274 @@
-"""Summary picture of a whole episode, drawn with matplotlib."""
+"""Pictures of a moment, and of a whole episode, of a worker or a cluster.
+
+The limits of the axes change in a few round steps, so that a film does not flicker.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
 
-from kvgym.envs.rendering.scene import SPANS, Floats, Integers, Scene
-from kvgym.report.style import INK, PALETTE, STYLE
+from kvgym.envs.rendering.canvas import LARGE, Box, Canvas, Panel, faded, ticks
+from kvgym.envs.rendering.scene import (
+    IN_QUEUE,
+    ROLES,
+    SPANS,
+    ClusterScene,
+    Floats,
+    Integers,
+    Scene,
+    WorkerScene,
+)
+from kvgym.report.colours import GRID, PALETTE
 
 BLUE, ORANGE, GREEN = PALETTE[:3]
+PROMPT, OUTPUT = BLUE, PALETTE[5]
+SHADE = faded(BLUE, 0.22)
+NO_CANDIDATE = "#d0d7de"
+"""Colour of the memory of workers the request may not go to."""
 
-SUMMARY_STYLE: Any = {**STYLE, "font.size": 8, "axes.titlesize": 8.5, "font.sans-serif": ["DejaVu Sans"]}
+FRAME, SUMMARY = (800, 600), (1000, 800)
+"""Width and height of a picture of a moment, and of an episode, pixels."""
 
-DPI = 100
-MAX_THICK_ROWS = 100
-"""With more rows, the bars of waiting requests are as high as the others, because thinner ones would vanish."""
+MAX_BARS, MAX_NAMES, MAX_WORKERS, MAX_LINED = 40, 14, 32, 12
+"""Upper limits of rows of the active set, of requests with a name, of workers with one, and for lines at full rows."""
 
+MEMORY, QUEUE, GANTT = (62, 70, 492, 190), (62, 236, 492, 306), (62, 352, 492, 548)
+TOTAL, ACTIVE = (560, 70, 780, 100), (560, 152, 780, 548)
+"""Axes in the picture of a moment of a worker."""
 
-def rectangles(left: Floats, right: Floats, middle: Floats | Integers, height: float) -> Floats:
-    """Return the corners of horizontal bars, float64 (m, 4, 2)."""
-    low, high = middle - height / 2, middle + height / 2
-    x = np.stack((left, right, right, left), axis=1)
-    return np.stack((x, np.stack((low, low, high, high), axis=1)), axis=2)
-
-
-def draw_bars(ax: Axes, color: str, **options: Any) -> PolyCollection:
-    """Add an empty collection of bars to axes."""
-    bars = PolyCollection([], facecolors=color, **{"linewidths": 0, "snap": False, **options})
-    ax.add_collection(bars, autolim=False)
-    return bars
+CLUSTER_MEMORY, CLUSTER_REQUESTS = (84, 96, 392, 522), (436, 96, 780, 522)
+"""Axes in the picture of a moment of a cluster."""
 
 
-class Timeline:
-    """KV memory against capacity, queue length and the Gantt view, each in its axes.
-
-    Attributes:
-        memory: axes of the KV memory.
-        queue: axes of the numbers of requests.
-        gantt: axes of the requests.
-        kv: the line of KV tokens; ``waiting`` and ``active`` are the lines of the queue.
-        spans: the bars of the Gantt view, by kind.
-    """
-
-    def __init__(self, memory: Axes, queue: Axes, gantt: Axes) -> None:
-        """Add titles, lines, bars and legends to the axes."""
-        self.memory, self.queue, self.gantt = memory, queue, gantt
-        (self.kv,) = memory.plot([], [], color=BLUE, linewidth=1.1, drawstyle="steps-post")
-        self.area = draw_bars(memory, BLUE, alpha=0.22)
-        self.capacity = memory.axhline(1.0, color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
-        memory.set_title("KV memory in use (tokens), and its capacity")
-        (self.waiting,) = queue.plot([], [], color=ORANGE, linewidth=1.2, drawstyle="steps-post")
-        (self.active,) = queue.plot([], [], color=BLUE, linewidth=1.2, drawstyle="steps-post")
-        queue.set_title("Number of requests")
-        self.spans = {kind: draw_bars(gantt, color) for kind, (_, color, _) in SPANS.items()}
-        gantt.grid(axis="y", visible=False)
-        gantt.set_title("Requests")
-        gantt.set_xlabel("Time (s)")
-        for ax in (memory, queue):
-            ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-            ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-        lines = [Line2D([], [], color=color, linewidth=2) for color in (ORANGE, BLUE)]
-        _legend(queue, lines, ["waiting", "active"])
-        names, colors, _ = zip(*SPANS.values(), strict=True)
-        _legend(gantt, [Patch(color=color) for color in colors], names)
-
-    def set_limits(
-        self, end: float, capacity: float, most: float, window: tuple[float, float], rows: int
-    ) -> None:
-        """Set the limits of the axes.
-
-        Args:
-            end: right end of the time axis of memory and queue, seconds.
-            capacity: tokens.
-            most: upper end of the axis of the queue.
-            window: left and right end of the time axis of the Gantt view, seconds.
-            rows: rows of the Gantt view.
-        """
-        self.memory.set(xlim=(0, end), ylim=(0, 1.12 * capacity))
-        self.capacity.set_ydata([capacity, capacity])
-        self.queue.set(xlim=(0, end), ylim=(0, most))
-        self.gantt.set(xlim=window, ylim=(rows - 0.5, -0.5))
-
-    def show(self, scene: Scene) -> None:
-        """Show the data of a scene."""
-        self.kv.set_data(scene.time, scene.kv)
-        self.area.set_verts(rectangles_below(scene.time, scene.kv))
-        self.waiting.set_data(scene.time, scene.waiting)
-        self.active.set_data(scene.time, scene.active)
-        spans = scene.spans
-        for kind, bars in self.spans.items():
-            of_kind = spans.kind == kind
-            height = 1.0 if len(scene.rows) > MAX_THICK_ROWS else SPANS[kind][2]
-            corners = rectangles(spans.start[of_kind], spans.end[of_kind], spans.row[of_kind], height)
-            bars.set_verts(corners)  # type: ignore[arg-type]
+def draw(scene: Scene) -> NDArray[np.uint8]:
+    """Return the picture of a moment, uint8 (600, 800, 3); the same scene gives the same bytes."""
+    canvas = Canvas(*FRAME)
+    canvas.text(16, 25, f"t = {scene.clock:.2f} s", size=LARGE)
+    counts = (
+        f"{scene.total('iteration'):,} iterations",
+        f"{scene.total('num_waiting'):,} waiting",
+        f"{scene.total('num_active'):,} active",
+        f"{scene.num_finished:,} finished{scene.latency}",
+        f"{scene.total('total_evicted'):,} evictions",
+    )
+    canvas.text(FRAME[0] - 20, 27, "  ·  ".join(counts), align=1.0)
+    if isinstance(scene, WorkerScene):
+        _draw_past(canvas, scene, (MEMORY, QUEUE), round_up(scene.clock))
+        started = scene.spans.start[scene.spans.kind != IN_QUEUE]
+        window = time_window(float(started.min(initial=scene.clock)), scene.clock)
+        _draw_requests(canvas, scene, GANTT, window, rows_for(len(scene.rows)))
+        _draw_total(canvas, scene)
+        _draw_active_set(canvas, scene)
+    elif isinstance(scene, ClusterScene):
+        canvas.text(16, 54, scene.choice.headline())
+        _draw_workers(canvas, scene)
+    return canvas.pixels()
 
 
-def rectangles_below(time: Floats, values: Floats) -> Any:
-    """Return the outline of the area below a step function, one polygon."""
-    x = np.concatenate((np.repeat(time, 2)[1:], [time[-1], time[0]]))
-    y = np.concatenate((np.repeat(values, 2)[:-1], [0.0, 0.0]))
-    return [np.column_stack((x, y))]
-
-
-def _legend(ax: Axes, handles: list[Any], names: Sequence[str]) -> None:
-    """Add a legend on the line of the title, at its right end."""
-    ax.legend(
-        handles, names, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(names), borderaxespad=0.0,
-        borderpad=0.5, handlelength=1.0, handleheight=0.7, columnspacing=1.0, handletextpad=0.4, fontsize=7.5,
-    )  # fmt: skip
-
-
-def summary_figure(scene: Scene, title: str) -> Figure:
-    """Return the figure of a whole episode: KV memory, queue, and all requests.
+def draw_summary(scene: Scene, title: str) -> NDArray[np.uint8]:
+    """Return the picture of a whole episode, uint8 (800, 1000, 3).
 
     Args:
-        scene: the end of the episode, with all requests.
+        scene: its end, a whole scene.
         title: first line.
     """
-    with mpl.rc_context({**SUMMARY_STYLE, "font.size": 9.5, "axes.titlesize": 10}):
-        figure = Figure(figsize=(10, 8), layout="constrained")
-        memory, queue, gantt = figure.subplots(3, 1, sharex=True, height_ratios=(2, 1.3, 4))
-        timeline = Timeline(memory, queue, gantt)
-        end = scene.clock or 1.0
-        most = max(float(scene.waiting.max()), float(scene.active.max()), 4.0) * 1.08
-        timeline.set_limits(end, scene.kv_capacity, most, (0.0, end), max(len(scene.rows), 1))
-        timeline.show(scene)
-        gantt.set_ylabel("Requests in order of arrival")
-        latency = "" if math.isnan(scene.mean_latency) else f", mean latency {scene.mean_latency:.2f} s"
-        figure.suptitle(
-            f"{title}\n{scene.num_finished:,} of {len(scene.rows):,} requests finished{latency}, "
-            f"{scene.num_evictions:,} evictions, {scene.iteration:,} iterations in {scene.clock:.1f} s, "
-            f"peak memory {scene.peak_kv_tokens:,} of {scene.kv_capacity:,} tokens",
-            x=0.01, ha="left", fontsize=10,
-        )  # fmt: skip
-    return figure
+    canvas = Canvas(*SUMMARY)
+    end = float(scene.time[-1])
+    peak = float((scene.workers["peak_kv_tokens"] / scene.kv_capacity).max())
+    canvas.text(16, 22, title, size=15)
+    canvas.text(
+        16, 44,
+        f"{scene.num_finished:,} of {scene.num_arrived:,} requests finished{scene.latency}, "
+        f"{scene.total('total_evicted'):,} evictions, {scene.total('iteration'):,} iterations in {end:.1f} s, "
+        f"peak memory {peak:.0%}",
+    )  # fmt: skip
+    if isinstance(scene, WorkerScene):
+        _draw_past(canvas, scene, ((72, 92, 980, 252), (72, 300, 980, 402)), end or 1.0)
+        _draw_requests(canvas, scene, (72, 450, 980, 748), (0.0, end or 1.0), max(len(scene.rows), 1))
+    elif isinstance(scene, ClusterScene):
+        _draw_course(canvas, scene, end or 1.0)
+    return canvas.pixels()
 
 
-def write_summary(scene: Scene, title: str, path: Any) -> None:
-    """Write :func:`summary_figure` as a PNG file."""
-    save_figure(summary_figure(scene, title), path)
+# ---------------------------------------------------------------- axes
 
 
-def save_figure(figure: Figure, path: Any) -> None:
-    """Write a figure as a PNG file."""
-    with mpl.rc_context(SUMMARY_STYLE):
-        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
+def round_up(value: float) -> float:
+    """Return the next of 1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8 times a power of ten; 1 for 0."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    for step in (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8):
+        if value <= step * power * (1 + 1e-9):
+            return step * power
+    return 10.0 * power
+
+
+def time_window(start: float, now: float) -> tuple[float, float]:
+    """Return round limits of a time axis from ``start`` to ``now``, seconds."""
+    width = round_up(1.15 * (now - start))
+    step = width / 8
+    right = max(math.ceil(now / step - 1e-9) * step, step)
+    return max(right - width, 0.0), right
+
+
+def rows_for(count: int) -> int:
+    """Return the number of rows of axes with ``count`` bars, at most MAX_BARS."""
+    return min(10 * max(-(-count // 10), 1), MAX_BARS)
+
+
+def _name_requests(panel: Panel, requests: Integers, rows: int) -> None:
+    """Write the numbers of requests to the left of their rows; skip rows if there are many."""
+    step = max(-(-rows // MAX_NAMES), 1)
+    panel.name_rows((k, f"{requests[k]}") for k in range(0, len(requests), step))
+
+
+def _name_workers(panel: Panel, scene: Scene) -> None:
+    """Write the workers' numbers, after their roles if those differ, to the left of their rows, MAX_WORKERS at most."""
+    names = [f"{ROLES[kind]} {k}" if kind else f"{k}" for k, kind in enumerate(scene.workers["role"])]
+    panel.name_rows(list(enumerate(names))[:: -(-len(names) // MAX_WORKERS)])
+
+
+# ---------------------------------------------------------------- one worker
+
+
+def _draw_past(canvas: Canvas, scene: WorkerScene, boxes: tuple[Box, Box], end: float) -> None:
+    """Draw memory in use, and the numbers of waiting and active requests, from the start to ``end``."""
+    (kv,), (waiting,), active = scene.kv, scene.waiting, (scene.unfinished - scene.waiting)[0]
+    capacity = float(scene.kv_capacity[0])
+    most = round_up(max(float(waiting.max()), float(active.max()), 4.0) * 1.05)
+    memory = Panel(
+        canvas, boxes[0], (0, end), (0, 1.12 * capacity), "KV memory in use (tokens), and its capacity"
+    )
+    memory.axes(ticks(0, end, 6), ticks(0, 1.12 * capacity, 5, whole=True))
+    memory.steps(scene.time, kv, BLUE, area=SHADE)
+    memory.limit(y=capacity)
+    queue = Panel(canvas, boxes[1], (0, end), (0, most), "Number of requests")
+    queue.axes(ticks(0, end, 6), ticks(0, most, 4, whole=True))
+    queue.legend([("waiting", ORANGE), ("active", BLUE)])
+    queue.steps(scene.time, waiting, ORANGE)
+    queue.steps(scene.time, active, BLUE)
+
+
+def _draw_requests(
+    canvas: Canvas, scene: WorkerScene, box: Box, window: tuple[float, float], rows: int
+) -> None:
+    """Draw the history of the chosen requests within a window of time, seconds."""
+    spans = scene.spans
+    panel = Panel(canvas, box, window, (rows - 0.5, -0.5), "Requests")
+    panel.axes(ticks(*window, 6))
+    panel.legend([(name, color) for name, color, _ in SPANS.values()])
+    panel.below("Time (s)")
+    for kind, (_, color, height) in SPANS.items():
+        of_kind = spans.kind == kind
+        thick = 1.0 if rows > 100 else height  # thinner ones would vanish
+        panel.bars(spans.start[of_kind], spans.end[of_kind], spans.row[of_kind], thick, color)
+    _name_requests(panel, scene.rows, rows)
+
+
+def _draw_total(canvas: Canvas, scene: WorkerScene) -> None:
+    """Draw the memory of all active requests as one bar."""
+    capacity, used = float(scene.kv_capacity[0]), float(scene.total("kv_allocated"))
+    prompts = min(float(scene.active.prompt_kv.sum()), used)  # requests may share memory
+    panel = Panel(canvas, TOTAL, (0, 1.05 * capacity), (-0.5, 0.5), "Memory")
+    panel.note(f"{used:,.0f} / {capacity:,.0f}  ({used / capacity:.0%})")
+    panel.bars(0.0, prompts, 0.0, 0.7, PROMPT)
+    panel.bars(prompts, used, 0.0, 0.7, OUTPUT)
+    panel.axes()
+    panel.limit(x=capacity)
+    names = [("prompt", PROMPT), ("generated", OUTPUT), ("to come", "white")]
+    canvas.legend(TOTAL[0], TOTAL[3] + 13, names)
+
+
+def _draw_active_set(canvas: Canvas, scene: WorkerScene) -> None:
+    """Draw the latest active requests as bars, with the memory they are predicted to need at their end."""
+    active = scene.active
+    longest = active.prompt_len + np.maximum(active.predicted_len, active.num_output_tokens)
+    widest, rows = round_up(float(longest.max(initial=10))), rows_for(len(active))
+    shown = slice(None, -MAX_BARS - 1, -1)
+    prompt, held = active.prompt_kv[shown], active.kv_tokens[shown]
+    predicted = active.predicted_len[shown]
+    panel = Panel(canvas, ACTIVE, (0, widest), (rows - 0.5, -0.5), "Active requests, latest first")
+    panel.axes(ticks(0, widest, 5, whole=True))
+    panel.below("KV tokens")
+    hidden = len(active) - len(prompt)
+    panel.note(f"+ {hidden:,}" if hidden else "")
+    nothing, place = np.zeros(len(prompt)), np.arange(len(prompt))
+    to_come = np.where(predicted >= 0, active.prompt_len[shown] + predicted, 0)
+    panel.bars(nothing, prompt, place, 0.72, PROMPT)
+    panel.bars(prompt, held, place, 0.72, OUTPUT)
+    panel.bars(held, to_come, place, 0.72, GRID, hollow=True)
+    _name_requests(panel, active.request_id[shown], rows)
+
+
+# ---------------------------------------------------------------- a cluster
+
+
+def _draw_workers(canvas: Canvas, scene: ClusterScene) -> None:
+    """Draw the memory in use and the number of requests of every worker, and the candidates of the request."""
+    workers, there, count = scene.workers, scene.choice.candidate, len(scene.workers)
+    rows, lanes = np.arange(count), (count - 0.5, -0.5)
+    used = 100 * workers["kv_allocated"] / scene.kv_capacity
+    panel = Panel(canvas, CLUSTER_MEMORY, (0, 100), lanes, "KV memory in use (% of capacity), by worker")
+    panel.axes(ticks(0, 100, 6), unit="%")
+    for which, color in ((there, BLUE), (~there, NO_CANDIDATE)):
+        panel.bars(np.zeros(which.sum()), used[which], rows[which], 0.72, color)
+    _name_workers(panel, scene)
+    others = [] if there.all() else [("may not", NO_CANDIDATE)]
+    canvas.legend(CLUSTER_MEMORY[0], CLUSTER_MEMORY[3] + 36, [("may take the request", BLUE), *others])
+
+    parts = [("active", workers["num_active"], GREEN), ("waiting", workers["num_waiting"], ORANGE)]
+    if workers["role"].any():
+        parts.append(("on their way", scene.choice.incoming, GRID))
+    ends = np.cumsum([np.zeros(count), *(number for _, number, _ in parts)], axis=0)
+    most = round_up(max(1.05 * float(ends[-1].max()), 10.0))
+    panel = Panel(canvas, CLUSTER_REQUESTS, (0, most), lanes, "Number of requests")
+    panel.axes(ticks(0, most, 6, whole=True))
+    for k, (_, _, color) in enumerate(parts):
+        panel.bars(ends[k], ends[k + 1], rows, 0.72, color)
+    canvas.legend(CLUSTER_REQUESTS[0], CLUSTER_REQUESTS[3] + 36, [(name, color) for name, _, color in parts])
+
+
+def _draw_course(canvas: Canvas, scene: ClusterScene, end: float) -> None:
+    """Draw memory and load of every worker over time, and the requests it received."""
+    most, count = max(float(scene.unfinished.max()), 1.0), len(scene.workers)
+    lanes, received = (count - 0.5, -0.5), scene.workers["total_routed"]
+    memory = Panel(
+        canvas,
+        (84, 92, 446, 728),
+        (0, end),
+        lanes,
+        "KV memory between batches, by worker (full row: capacity)",
+    )
+    load = Panel(canvas, (466, 92, 828, 728), (0, end), lanes, f"Unfinished requests (full row: {most:,.0f})")
+    for panel in (memory, load):
+        panel.axes(ticks(0, end, 5))
+        panel.below("Time (s)")
+    for k in range(count):
+        _draw_lane(memory, scene.time, scene.kv[k] / scene.kv_capacity[k], k, BLUE)
+        _draw_lane(load, scene.time, scene.unfinished[k] / most, k, GREEN)
+        _draw_lane(load, scene.time, scene.waiting[k] / most, k, ORANGE)
+    _name_workers(memory, scene)
+    active = "active or on their way" if scene.workers["role"].any() else "active"
+    canvas.legend(466, 780, [(active, GREEN), ("waiting", ORANGE)])
+    widest = 1.75 * max(float(received.max()), 1.0)  # leaves room for the numbers
+    bars = Panel(canvas, (848, 92, 985, 728), (0, widest), lanes, "Requests received")
+    bars.axes(ticks(0, widest, 3, whole=True))
+    bars.bars(np.zeros(count), received, np.arange(count), 0.72, BLUE)
+    for k in range(0, count, -(-count // MAX_WORKERS)):
+        canvas.text(bars.box[2], int(bars.y(k)), f"{received[k]:,}", align=1.0)
+
+
+def _draw_lane(panel: Panel, time: Floats, shares: Floats, k: int, color: str) -> None:
+    """Draw a step function with values from 0 to 1 in row ``k``, over a line at 0."""
+    left, _, right, _ = panel.box
+    top, bottom = int(panel.y(k - 0.42)), int(panel.y(k + 0.42))
+    lane = Panel(panel.canvas, (left + 1, top, right, bottom), panel.ends[0], (0.0, 1.0))
+    seen = np.where(shares > 0, np.maximum(shares, 1 / (bottom - top)), 0.0)
+    lane.steps(time, seen, color, area=faded(color, 0.22), thick=1)
+    panel.canvas.fill(left + 1, bottom, right + 1, bottom + 1, faded(GRID, 0.5))
+    if panel.ends[1][0] < MAX_LINED:
+        lane.limit(y=1.0)

@@ -1,216 +1,260 @@
-"""Content of an environment's pictures and texts: a bounded history, and the current requests.
+"""Recording of an episode for pictures and texts: a bounded history, and the current moment.
 
 Pictures show only what the agent may observe: the tables read here hold a request from its arrival on, an output
 length after the request has finished, and predictions as far as they are revealed. The number of future requests
 is not shown either.
-
-Only :meth:`Recorder.write_summary` needs a plotting library, and imports it.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
-from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kvgym.envs.rendering.frame import draw_scene
-from kvgym.envs.rendering.history import History
 from kvgym.envs.rendering.scene import (
     EVICTED,
     IN_QUEUE,
     RUNNING,
     SERVED,
+    Choice,
+    ClusterScene,
+    Floats,
     Integers,
+    Listed,
     Scene,
     Spans,
-    choose_rows,
-    require_libraries,
-    text_frame,
+    WorkerScene,
 )
-from kvgym.errors import ConfigError, InformationError
-from kvgym.simulator.tables import FINISHED, UNKNOWN, WAITING, WORKER
+from kvgym.errors import InformationError
+from kvgym.simulator.tables import BUSY, FINISHED, UNKNOWN, WAITING
 from kvgym.simulator.view import RequestColumns, SystemView
 
-MAX_GAPS = 32
-"""Upper limit of gaps of a request; beyond it, the two nearest are merged."""
+MAX_SAMPLES = 1024
+"""Upper limit of samples of a history; when it is full, neighbours are merged in pairs."""
 
-MAX_GAPPED = 4096
-"""Upper limit of requests with recorded gaps; beyond it, those of the earliest finished ones are dropped."""
+MAX_GAPS = 65_536
+"""Upper limit of recorded times between an eviction and the next start; beyond it, the earliest are dropped."""
 
 GANTT_ROWS = 40
 """Upper limit of requests in the Gantt view of a picture."""
 
 
-class Tables(Protocol):
-    """``workers``, ``requests`` and ``tracker`` of an episode by name, as the simulator has them."""
+class History:
+    """Figures over time in bounded memory that keeps peaks.
 
-    def __getitem__(self, name: str, /) -> Any:
-        """Return a table."""
-        ...
-
-
-_PLACE = {name: k for k, name in enumerate(WORKER.names or ())}
-_CLOCK, _BATCH_END, _ITERATION = _PLACE["clock"], _PLACE["last_batch_end"], _PLACE["iteration"]
-_KV, _WAITING, _ACTIVE = _PLACE["kv_allocated"], _PLACE["num_waiting"], _PLACE["num_active"]
-_ADMITTED, _EVICTED = _PLACE["total_admitted"], _PLACE["total_evicted"]
-
-
-class Recorder:
-    """Records an episode and draws it.
-
-    Attributes:
-        kv_capacity: tokens.
-        observe: returns the current view of the worker, and the tables of its episode.
-        history: KV memory, waiting and active requests over time.
+    A sample represents ``stride`` consecutive moments: the time of the first, and the maximum of each figure.
     """
 
-    def __init__(self, kv_capacity: int, observe: Callable[[], tuple[SystemView, Tables]]) -> None:
-        """Create an empty recording of one episode."""
-        self.kv_capacity, self.observe = kv_capacity, observe
-        self.history = History()
-        self._view: SystemView | None = None
-        self._block: Tables | None = None
-        self._workers: Any = None
-        self._before: tuple[Any, ...] = ()
-        self._evictions: NDArray[np.int32] = np.zeros(0, np.int32)
-        self._gaps: dict[int, list[list[float]]] = {}
-        self._out: set[int] = set()  # evicted and not admitted again
+    def __init__(self, limit: int = MAX_SAMPLES) -> None:
+        """Create an empty history; ``limit`` is even."""
+        self.limit, self.stride = limit, 1
+        self._taken = 0  # moments in the last sample
+        self._rows: list[tuple[float, ...]] = []
 
-    # ------------------------------------------------------------ recording
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._rows)
+
+    def add(self, time: float, *figures: float) -> None:
+        """Add a moment; times must not decrease, and the number of figures must not change."""
+        rows = self._rows
+        if rows and self._taken < self.stride:
+            rows[-1] = _larger(rows[-1], (time, *figures))
+            self._taken += 1
+            return
+        if len(rows) == self.limit:
+            rows[:] = [_larger(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True)]
+            self.stride *= 2
+        rows.append((time, *figures))
+        self._taken = 1
+
+    def columns(self) -> Floats:
+        """Return times in seconds and each of the figures, float64 (1 + figures, samples)."""
+        return np.array(self._rows, np.float64).T
+
+
+def _larger(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[float, ...]:
+    """Merge two neighbouring samples."""
+    return (first[0], *map(max, first[1:], second[1:]))
+
+
+class Recorder(ABC):
+    """Records an episode of one or several workers.
+
+    Args:
+        simulation: ``workers``, ``problem``, ``requests`` and ``tracker`` of the episode, as a simulation has them.
+
+    Attributes:
+        history: memory in use, waiting and unfinished requests of every worker over time.
+    """
+
+    _FIGURES: ClassVar = ("kv_allocated", "num_waiting", "outstanding_requests")
+
+    def __init__(self, simulation: Any) -> None:
+        self.history = History()
+        self._simulation = simulation
+        self._time = -np.inf
+        self._figures: Integers = np.zeros((len(self._FIGURES), len(simulation.workers)), np.int64)
 
     def take(self) -> None:
         """Record the current state; called after ``reset`` and after every step."""
-        view, block = self.observe()
-        if block is not self._block:
-            self._block, self._workers = block, block["workers"]
-            self._evictions = np.zeros(len(block["requests"]), np.int32)
-        self._view = view
-        now = self._workers.item(0)
-        before, self._before = self._before, now
-        if before:
-            if now[_BATCH_END] < now[_CLOCK] and before[_CLOCK] < now[_BATCH_END]:
-                self._add_idle(now)
-            if now[_EVICTED] != before[_EVICTED]:
-                self._open_gaps(before, now)
-            elif self._out and now[_ADMITTED] != before[_ADMITTED]:
-                self._close_gaps(before, now)
-        self.history.add(now[_CLOCK], now[_KV], now[_WAITING], now[_ACTIVE])
+        workers, now = self._simulation.workers, self._clock()
+        figures = np.stack([workers[name] for name in self._FIGURES])
+        ended = workers["last_batch_end"]
+        # A worker that runs no batch has waited since the end of its last one.
+        idle = np.flatnonzero((workers["phase"] != BUSY) & (self._time < ended) & (ended < now))
+        for k in idle[np.argsort(ended[idle])].tolist():
+            self._figures[:, k] = figures[:, k]
+            self._figures[1:, k] -= self._arrived_after(ended[k], k)
+            self.history.add(float(ended[k]), *self._figures.ravel().tolist())
+        self.history.add(now, *figures.ravel().tolist())
+        self._time, self._figures = now, figures
 
-    def _add_idle(self, now: tuple[Any, ...]) -> None:
-        """Add the end of the last batch, after which the worker was idle."""
-        arrived = self._block["tracker"]["next_arrival"].item(0)  # type: ignore[index]
-        later = 0
-        times = self._block["requests"]["arrival_time"]  # type: ignore[index]
-        while later < arrived and times[arrived - 1 - later] > now[_BATCH_END]:
-            later += 1
-        self.history.add(now[_BATCH_END], now[_KV], now[_WAITING] - later, now[_ACTIVE])
-
-    def _open_gaps(self, before: tuple[Any, ...], now: tuple[Any, ...]) -> None:
-        """Open a gap for every request evicted since the last call."""
-        requests = self._block["requests"]  # type: ignore[index]
-        counts = requests["num_evictions"]
-        self._close_gaps(before, now)
-        for i in np.flatnonzero(counts != self._evictions).tolist():
-            # Evicted between the two calls, and after its last token.
-            last = requests["last_token_time"].item(i)
-            gaps = self._gaps.setdefault(i, [])
-            if i in self._out:  # admitted and evicted again between two calls: one gap
-                continue
-            seen = requests["status"].item(i) != FINISHED and before[_CLOCK] < last
-            earliest = max(requests["start_time"].item(i), gaps[-1][1] if gaps else 0.0)
-            gaps.append([max(last if seen else before[_CLOCK], earliest), np.inf])
-            if len(gaps) > MAX_GAPS:
-                _join_nearest(gaps)
-            self._out.add(i)
-        self._evictions = counts.copy()
-        self._close_gaps(before, now)
-        if len(self._gaps) > MAX_GAPPED:
-            self._drop_gaps(requests["status"])
-
-    def _close_gaps(self, before: tuple[Any, ...], now: tuple[Any, ...]) -> None:
-        """Close the gap of every request that was admitted again."""
-        requests = self._block["requests"]  # type: ignore[index]
-        for i in sorted(self._out):
-            if requests["status"].item(i) != WAITING:
-                gap = self._gaps[i][-1]
-                passed = max(now[_ITERATION] - before[_ITERATION], 1)
-                share = (requests["admit_iteration"].item(i) - before[_ITERATION]) / passed
-                end = before[_CLOCK] + min(max(share, 0.0), 1.0) * (now[_CLOCK] - before[_CLOCK])
-                gap[1] = max(gap[0], end)
-                self._out.discard(i)
-
-    def _drop_gaps(self, status: NDArray[np.int32]) -> None:
-        """Drop the gaps of the earliest finished requests, down to half of the limit."""
-        for i in sorted(self._gaps):
-            if len(self._gaps) <= MAX_GAPPED // 2:
-                break
-            if status[i] == FINISHED:
-                del self._gaps[i]
-
-    # ------------------------------------------------------------ drawing
-
-    def scene(self, rows: int | None = GANTT_ROWS) -> Scene:
-        """Return the drawn content of the current moment.
+    @abstractmethod
+    def scene(self, *, whole: bool = False) -> Scene:
+        """Return what is drawn of the current moment, which later steps do not change.
 
         Args:
-            rows: upper limit of requests in the Gantt view, None = all.
+            whole: everything about the episode so far, for a summary: needs a call of :meth:`take` before.
         """
-        if self._view is None or self._block is None:
-            raise ConfigError("nothing to draw yet; call reset() first")
-        view, block = self._view, self._block
-        worker = block["workers"][0]
-        requests = block["requests"][: block["tracker"]["next_arrival"].item(0)]
-        done = np.flatnonzero(requests["status"] == FINISHED)
-        latencies = requests["finish_time"][done] - requests["arrival_time"][done]
-        active, queue = view.active, view.waiting
-        kv = active.num_kv_tokens.astype(np.int64)
-        prompt_kv = np.minimum(kv, active.prompt_len)
-        time, kv_line, waiting_line, active_line = (
-            np.append(column, present)
-            for column, present in zip(
-                self.history.columns(),
-                (view.clock, view.kv_allocated, view.num_waiting, view.num_active),
-                strict=True,
-            )
+
+    @abstractmethod
+    def _clock(self) -> float:
+        """Return the current time, seconds."""
+
+    def _arrived(self) -> Any:
+        """Return the records of the requests that have arrived."""
+        return self._simulation.requests[: self._simulation.tracker["next_arrival"].item(0)]
+
+    def _arrived_after(self, time: float, worker: int) -> int:
+        """Return the number of requests of a worker that arrived after a moment."""
+        requests, count = self._arrived(), 0
+        while count < len(requests) and requests["arrival_time"][-1 - count] > time:
+            count += 1
+        return int((requests["worker"][len(requests) - count :] == worker).sum())
+
+    def _common(self, clock: float, *, with_history: bool) -> dict[str, Any]:
+        """Return the fields that all scenes have; the history ends with the present."""
+        simulation, arrived = self._simulation, self._arrived()
+        done = arrived[arrived["status"] == FINISHED]
+        latencies = done["finish_time"] - done["arrival_time"]
+        moments = np.zeros((1 + self._figures.size, 0))
+        if with_history:
+            moments = np.column_stack((self.history.columns(), [self._time, *self._figures.ravel()]))
+        kv, waiting, unfinished = moments[1:].reshape(*self._figures.shape, moments.shape[1])
+        return {
+            "clock": clock,
+            "num_arrived": len(arrived),
+            "num_finished": len(done),
+            "mean_latency": float(latencies.mean()) if len(done) else float("nan"),
+            "workers": simulation.workers.copy(),
+            "kv_capacity": simulation.problem["kv_capacity"].copy(),
+            "time": moments[0],
+            "kv": kv,
+            "waiting": waiting,
+            "unfinished": unfinished,
+        }
+
+
+class ClusterRecorder(Recorder):
+    """Records an episode of a cluster.
+
+    Args:
+        simulation: the cluster.
+        look: returns the request to be routed.
+    """
+
+    def __init__(self, simulation: Any, look: Callable[[], Choice]) -> None:
+        super().__init__(simulation)
+        self._look = look
+
+    def scene(self, *, whole: bool = False) -> ClusterScene:
+        """Return the current moment; only a whole scene has the history."""
+        choice = self._look()
+        return ClusterScene(**self._common(choice.clock, with_history=whole), choice=choice)
+
+    def _clock(self) -> float:
+        """Return the current time; workers may be ahead of the last event of the cluster."""
+        simulation = self._simulation
+        latest = float(simulation.workers["last_batch_end"].max()) if simulation.pending is None else 0.0
+        return max(float(simulation.tracker[0]["clock"]), latest, self._time)
+
+
+class WorkerRecorder(Recorder):
+    """Records an episode of one worker, and when its requests were evicted."""
+
+    def __init__(self, simulation: Any) -> None:
+        super().__init__(simulation)
+        self._view = SystemView(simulation)
+        count = len(simulation.requests)
+        self._iteration = self._total = 0  # batches executed, and evictions, as last seen
+        self._evictions = simulation.requests["num_evictions"].copy()  # of each request, as last seen
+        self._left = np.full(count, np.nan)  # when it was evicted; NaN unless it is out
+        self._resumed = np.zeros(count)  # when it last came back
+        self._gaps: deque[tuple[int, float, float]] = deque(maxlen=MAX_GAPS)
+
+    def take(self) -> None:
+        """Record the current state; called after ``reset`` and after every step."""
+        total = self._simulation.workers["total_evicted"].item(0)
+        if len(self.history):
+            self._close_gaps()
+            if total != self._total:
+                self._open_gaps()
+                self._close_gaps()
+        super().take()
+        self._iteration, self._total = self._view.iteration, total
+
+    def _open_gaps(self) -> None:
+        """Open a gap for every request evicted since the last call."""
+        requests, before = self._simulation.requests, self._time
+        counts = requests["num_evictions"]
+        # A request that was admitted and evicted again since the last call has one gap.
+        new = np.flatnonzero((counts != self._evictions) & np.isnan(self._left))
+        last = requests["last_token_time"][new]
+        after_its_last_token = (requests["status"][new] != FINISHED) & (before < last)
+        left = np.where(after_its_last_token, last, before)
+        self._left[new] = np.maximum(left, np.fmax(requests["start_time"][new], self._resumed[new]))
+        self._evictions = counts.copy()
+
+    def _close_gaps(self) -> None:
+        """Close the gap of every request that was admitted again."""
+        requests = self._simulation.requests
+        back = np.flatnonzero(~np.isnan(self._left) & (requests["status"] != WAITING))
+        passed = max(self._view.iteration - self._iteration, 1)
+        share = np.clip((requests["admit_iteration"][back] - self._iteration) / passed, 0.0, 1.0)
+        self._resumed[back] = np.maximum(self._left[back], self._time + share * (self._clock() - self._time))
+        self._gaps.extend(
+            zip(back.tolist(), self._left[back].tolist(), self._resumed[back].tolist(), strict=True)
         )
-        latest = done[np.lexsort((done, requests["finish_time"][done]))]
-        chosen = choose_rows(active.request_id, queue.request_id, latest, rows)
-        return Scene(
-            clock=view.clock,
-            iteration=view.iteration,
-            kv_capacity=self.kv_capacity,
-            kv_tokens=view.kv_allocated,
-            peak_kv_tokens=int(worker["peak_kv_tokens"]),
-            num_prefilling=int(worker["num_prefilling"]),
-            num_finished=len(done),
-            num_evictions=int(worker["total_evicted"]),
-            mean_latency=float(latencies.mean()) if len(done) else float("nan"),
-            time=time,
-            kv=kv_line,
-            waiting=waiting_line,
-            active=active_line,
-            active_id=active.request_id,
-            active_arrival=active.arrival_time if len(active) else np.zeros(0),
-            prompt_len=active.prompt_len.astype(np.int64),
-            prompt_kv=prompt_kv,
-            output_kv=kv - prompt_kv,
-            num_output_tokens=active.num_output_tokens.astype(np.int64),
-            predicted_len=_predictions(active),
-            queue_id=queue.request_id,
-            queue_arrival=queue.arrival_time,
-            queue_prompt=queue.prompt_len.astype(np.int64),
-            queue_predicted=_predictions(queue),
-            rows=chosen,
-            spans=self._spans(chosen, requests, view.clock),
+        self._left[back] = np.nan
+
+    def _clock(self) -> float:
+        return self._view.clock
+
+    def scene(self, *, whole: bool = False) -> WorkerScene:
+        """Return the current moment; a whole scene has the spans of all requests, others those of GANTT_ROWS."""
+        view, arrived = self._view, self._arrived()
+        active, queue = _listed(view.active), _listed(view.waiting)
+        done = np.flatnonzero(arrived["status"] == FINISHED)
+        latest = done[np.lexsort((done, arrived["finish_time"][done]))]
+        rows = choose_rows(active.request_id, queue.request_id, latest, None if whole else GANTT_ROWS)
+        common = self._common(view.clock, with_history=True)
+        return WorkerScene(
+            **common, active=active, queue=queue, rows=rows, spans=self._spans(rows, view.clock)
         )
 
-    def _spans(self, chosen: Integers, requests: Any, now: float) -> Spans:
-        """Return the spans of the chosen requests until now."""
+    def _spans(self, rows: Integers, now: float) -> Spans:
+        """Return the spans of requests until now."""
+        requests = self._simulation.requests
+        gaps: dict[int, list[tuple[float, float]]] = {i: [] for i in rows.tolist()}
+        for i, left, right in self._gaps:
+            if i in gaps:
+                gaps[i].append((left, right))
         found: list[tuple[int, int, float, float]] = []
-        for row, i in enumerate(chosen.tolist()):
+        for row, (i, out) in enumerate(gaps.items()):
             arrival, start = requests["arrival_time"].item(i), requests["start_time"].item(i)
             if not start <= now:
                 found.append((row, IN_QUEUE, arrival, now))
@@ -219,7 +263,9 @@ class Recorder:
             end = requests["finish_time"].item(i) if finished else now
             kind = SERVED if finished else RUNNING
             found.append((row, IN_QUEUE, arrival, start))
-            for left, right in self._gaps.get(i, ()):
+            if not np.isnan(self._left[i]):
+                out.append((float(self._left[i]), end))
+            for left, right in out:
                 found.append((row, kind, start, left))
                 found.append((row, EVICTED, left, min(right, end)))
                 start = min(right, end)
@@ -227,43 +273,45 @@ class Recorder:
         kept = np.array([span for span in found if span[3] > span[2]], np.float64).reshape(-1, 4)
         return Spans(kept[:, 0].astype(np.int64), kept[:, 1].astype(np.int64), kept[:, 2], kept[:, 3])
 
-    def draw(self, moment: Scene) -> NDArray[np.uint8]:
-        """Return a moment as an image, uint8 (600, 800, 3)."""
-        return draw_scene(moment)
 
-    def picture(self) -> NDArray[np.uint8]:
-        """Return the current moment as an image, see :meth:`draw`."""
-        return self.draw(self.scene())
+def choose_rows(active: Integers, waiting: Integers, finished: Integers, rows: int | None) -> Integers:
+    """Return the requests of the Gantt view, in order of arrival.
 
-    def write_summary(self, title: str, path: Path | IO[bytes]) -> None:
-        """Write a picture of the episode so far as a PNG file.
+    Active requests come first (at most 60 % of the rows), then the head of the queue (20 %), then the latest
+    finished ones; remaining rows go to the head of the queue and to further active requests.
 
-        Args:
-            title: first line.
-            path: the file, open for writing, or its path in an existing folder.
-
-        Raises:
-            MissingLibraryError: matplotlib is missing.
-        """
-        require_libraries("matplotlib")
-        from kvgym.envs.rendering.picture import write_summary
-
-        write_summary(self.scene(rows=None), title, path)
-
-    def text(self) -> str:
-        """Return the current moment as plain text, at most 80 columns wide."""
-        return text_frame(self.scene(rows=0))
-
-
-def _join_nearest(gaps: list[list[float]]) -> None:
-    """Merge the two neighbours with the least time between them."""
-    k = min(range(len(gaps) - 1), key=lambda k: gaps[k + 1][0] - gaps[k][1])
-    gaps[k : k + 2] = [[gaps[k][0], gaps[k + 1][1]]]
+    Args:
+        active: ids in order of activation.
+        waiting: ids in queue order.
+        finished: ids, the latest last.
+        rows: upper limit of requests, None = all.
+    """
+    if rows is None:
+        return np.sort(np.concatenate((active, waiting, finished)))
+    num_active = min(len(active), rows * 3 // 5)
+    num_waiting = min(len(waiting), rows // 5)
+    num_finished = min(len(finished), rows - num_active - num_waiting)
+    num_waiting = min(len(waiting), rows - num_active - num_finished)
+    num_active = min(len(active), rows - num_waiting - num_finished)
+    chosen = (
+        active[len(active) - num_active :],
+        waiting[:num_waiting],
+        finished[len(finished) - num_finished :],
+    )
+    return np.sort(np.concatenate(chosen))
 
 
-def _predictions(columns: RequestColumns) -> Integers:
-    """Return predicted output lengths, UNKNOWN if they are not revealed."""
+def _listed(columns: RequestColumns) -> Listed:
+    """Return the drawn columns of requests; predictions are UNKNOWN if they are not revealed."""
     try:
-        return columns.predicted_output_len.astype(np.int64)
+        predicted = columns.predicted_output_len.astype(np.int64)
     except InformationError:
-        return np.full(len(columns), UNKNOWN, np.int64)
+        predicted = np.full(len(columns), UNKNOWN, np.int64)
+    return Listed(
+        request_id=columns.request_id,
+        arrival_time=columns.arrival_time,
+        prompt_len=columns.prompt_len.astype(np.int64),
+        predicted_len=predicted,
+        num_output_tokens=columns.num_output_tokens.astype(np.int64),
+        kv_tokens=columns.num_kv_tokens.astype(np.int64),
+    )

@@ -1,4 +1,4 @@
-"""Content of pictures and texts of one moment of an episode, and the text.
+"""Content of pictures and texts of one moment of an episode, and the texts.
 
 Pictures and texts are drawn from a :class:`Scene` only, so they reveal no more than it holds.
 """
@@ -6,13 +6,10 @@ Pictures and texts are drawn from a :class:`Scene` only, so they reveal no more 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import numpy as np
-from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
 from kvgym.report.colours import PALETTE
 from kvgym.simulator.tables import UNKNOWN
 
@@ -27,39 +24,13 @@ SPANS = {
 }
 """Name, colour and bar height (in a row of height 1) of each kind of span."""
 
-TEXT_ROWS = 8
-"""Upper limit of active, and of waiting, requests listed in a text."""
+ROLES = ("mixed", "prefill", "decode")
 
-TEXT_BAR = 48
-"""Characters of the memory bar of a text."""
+TEXT_ROWS, TEXT_WORKERS = 8, 32
+"""Upper limits of active, and of waiting, requests listed in a text, and of workers."""
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-
-class MissingLibraryError(ConfigError, DependencyNotInstalled):
-    """A library that is needed only to write picture files is not installed."""
-
-
-def require_libraries(*names: str) -> None:
-    """Check that libraries are installed.
-
-    Args:
-        *names: import names.
-
-    Raises:
-        MissingLibraryError: one is not; the message says how to install it.
-    """
-    sources = {
-        "matplotlib": '"kvgym[pictures]"',
-        "PIL": '"kvgym[pictures]"',
-        "imageio_ffmpeg": '"kvgym[video]"',
-    }
-    for name in names:
-        if find_spec(name) is None:
-            raise MissingLibraryError(
-                f"writing this picture file needs {name}; install it with: pip install {sources[name]}"
-            )
 
 
 @dataclass(frozen=True)
@@ -67,7 +38,7 @@ class Spans:
     """Spans of time in which requests waited, ran or were evicted; arrays have an entry per span.
 
     Attributes:
-        row: index of the request in :attr:`Scene.rows`, int64 (m,).
+        row: index of the request in :attr:`WorkerScene.rows`, int64 (m,).
         kind: IN_QUEUE, RUNNING, EVICTED or SERVED (ran and finished), int64 (m,).
         start: seconds, float64 (m,).
         end: seconds, float64 (m,).
@@ -80,132 +51,187 @@ class Spans:
 
 
 @dataclass(frozen=True)
+class Listed:
+    """Active requests in order of activation, or waiting ones in queue order; arrays have an entry per request.
+
+    Attributes:
+        request_id: int64 (m,).
+        arrival_time: seconds, float64 (m,).
+        prompt_len: tokens, int64 (m,).
+        predicted_len: predicted output, tokens, int64 (m,); UNKNOWN if there is none or it is not revealed.
+        num_output_tokens: generated so far, int64 (m,).
+        kv_tokens: KV held, tokens, int64 (m,).
+    """
+
+    request_id: Integers
+    arrival_time: Floats
+    prompt_len: Integers
+    predicted_len: Integers
+    num_output_tokens: Integers
+    kv_tokens: Integers
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return len(self.request_id)
+
+    @property
+    def prompt_kv(self) -> Integers:
+        """KV tokens of their prompts, int64 (m,)."""
+        return np.minimum(self.kv_tokens, self.prompt_len)
+
+    def row(self, k: int, now: float) -> str:
+        """Return the line of a text about a request, without what only active ones have."""
+        predicted = "?" if self.predicted_len[k] == UNKNOWN else f"{self.predicted_len[k]:,}"
+        return (
+            f"{self.request_id[k]:>18}{now - self.arrival_time[k]:>10.2f}{self.prompt_len[k]:>9,}"
+            f"{predicted:>11}"
+        )
+
+
+@dataclass(frozen=True)
 class Scene:
-    """Everything that is drawn of one moment.
+    """What is drawn of one moment of any number of workers.
 
     Attributes:
         clock: seconds.
-        iteration: batches executed.
-        kv_capacity: tokens.
-        kv_tokens: memory in use between two batches, tokens of whole blocks.
-        peak_kv_tokens: largest memory in use during a batch so far, tokens of whole blocks.
-        num_prefilling: active requests with part of the prompt not yet in memory.
+        num_arrived: requests that have arrived.
         num_finished: requests finished so far.
-        num_evictions: evictions so far.
-        mean_latency: mean end-to-end latency of the finished requests, seconds; NaN without any.
+        mean_latency: their mean end-to-end latency, seconds; NaN without any.
+        workers: the records of the workers, dtype WORKER, (r,).
+        kv_capacity: tokens, int64 (r,).
         time: times of the history, seconds, float64 (s,); the last is the current one.
-        kv: memory in use, tokens of whole blocks, float64 (s,).
-        waiting: waiting requests, float64 (s,).
-        active: active requests, float64 (s,).
-        active_id: active requests in order of activation, int64 (a,).
-        active_arrival: their arrival times, seconds, float64 (a,).
-        prompt_len: their prompts, tokens, int64 (a,).
-        prompt_kv: KV tokens of their prompts, int64 (a,).
-        output_kv: KV tokens of their output, int64 (a,).
-        num_output_tokens: their output tokens, int64 (a,).
-        predicted_len: predicted output lengths, int64 (a,), UNKNOWN if there is none or it is not revealed.
-        queue_id: waiting requests in queue order, int64 (q,).
-        queue_arrival: their arrival times, seconds, float64 (q,).
-        queue_prompt: their prompts, tokens, int64 (q,).
-        queue_predicted: as ``predicted_len``, int64 (q,).
-        rows: requests of the Gantt view in order of arrival, int64 (r,).
-        spans: their spans.
+        kv: memory in use between two batches, tokens of whole blocks, float64 (r, s).
+        waiting: waiting requests, float64 (r, s).
+        unfinished: requests sent to a worker that have not finished there, float64 (r, s).
     """
 
     clock: float
-    iteration: int
-    kv_capacity: int
-    kv_tokens: int
-    peak_kv_tokens: int
-    num_prefilling: int
+    num_arrived: int
     num_finished: int
-    num_evictions: int
     mean_latency: float
+    workers: NDArray[np.void]
+    kv_capacity: Integers
     time: Floats
     kv: Floats
     waiting: Floats
-    active: Floats
-    active_id: Integers
-    active_arrival: Floats
-    prompt_len: Integers
-    prompt_kv: Integers
-    output_kv: Integers
-    num_output_tokens: Integers
-    predicted_len: Integers
-    queue_id: Integers
-    queue_arrival: Floats
-    queue_prompt: Integers
-    queue_predicted: Integers
+    unfinished: Floats
+
+    def total(self, name: str) -> int:
+        """Return the sum of a column over all workers."""
+        return int(self.workers[name].sum())
+
+    @property
+    def latency(self) -> str:
+        """The mean latency in words; empty without any."""
+        return "" if np.isnan(self.mean_latency) else f", mean latency {self.mean_latency:.2f} s"
+
+
+@dataclass(frozen=True)
+class WorkerScene(Scene):
+    """What is drawn of one moment of a worker.
+
+    Attributes:
+        active: the active requests.
+        queue: the waiting requests.
+        rows: requests of the Gantt view in order of arrival, int64.
+        spans: their spans.
+    """
+
+    active: Listed
+    queue: Listed
     rows: Integers
     spans: Spans
 
+    def text(self) -> str:
+        """Return clock, memory, counts, the latest active requests, and the head of the queue, in 80 columns."""
+        active, queue, capacity = self.active, self.queue, int(self.kv_capacity[0])
+        used, peak = self.total("kv_allocated"), self.total("peak_kv_tokens")
+        bar = memory_bar(int(active.prompt_kv.sum()), used, capacity, 48)
+        ends = "" if used <= int(active.kv_tokens.sum()) else " or unfilled"
+        oldest = self.clock - float(queue.arrival_time.min()) if len(queue) else 0.0
+        lines = [
+            f"t = {self.clock:.3f} s   iteration {self.total('iteration'):,}",
+            f"memory   [{bar}] {used:,} / {capacity:,}",
+            f"         # prompt, = generated{ends}; {used / capacity:.0%} in use, peak {peak:,} tokens",
+            f"queue    {len(queue):,} waiting" + (f", oldest for {oldest:.2f} s" if oldest else ""),
+            f"active   {len(active):,} requests, {self.total('num_prefilling'):,} in prefill",
+            f"so far   {self.num_finished:,} finished{self.latency}, {self.total('total_evicted'):,} evictions",
+        ]
+        heading = f"{'request':>9}{'age (s)':>10}{'prompt':>9}{'predicted':>11}"
+        if len(active):
+            lines += ["", f"active   {heading}{'generated':>11}{'KV tokens':>11}"]
+            for k in range(len(active) - 1, max(len(active) - TEXT_ROWS, 0) - 1, -1):
+                held = f"{active.num_output_tokens[k]:>11,}{active.kv_tokens[k]:>11,}"
+                lines.append(active.row(k, self.clock) + held)
+            lines += _rest(len(active), "activated earlier")
+        if len(queue):
+            lines += ["", f"waiting  {heading}"]
+            lines += [queue.row(k, self.clock) for k in range(min(len(queue), TEXT_ROWS))]
+            lines += _rest(len(queue), "behind them")
+        return "\n".join(lines) + "\n"
 
-def choose_rows(active: Integers, waiting: Integers, finished: Integers, rows: int | None) -> Integers:
-    """Return the requests of the Gantt view, in order of arrival.
 
-    Active requests come first (at most 60 % of the rows), then the head of the queue (20 %), then the latest
-    finished ones; remaining rows go to the head of the queue and to further active requests.
+@dataclass(frozen=True)
+class Choice:
+    """A request to be routed, and the workers it may go to.
 
-    Args:
-        active: ids in order of activation.
-        waiting: ids in queue order.
-        finished: ids, the latest last.
-        rows: upper limit of requests, None = all.
+    Attributes:
+        clock: when it must be routed, or the time of the end, seconds.
+        request: the request, UNKNOWN at the end.
+        handover: whether it comes from a prefill worker.
+        prompt_len: its prompt, tokens.
+        predicted_len: its predicted output, tokens; UNKNOWN if there is none or it is not revealed.
+        candidate: whether it may go there, bool (r,).
+        incoming: requests in transfer from a prefill worker, int64 (r,).
     """
-    if rows is None:
-        return np.sort(np.concatenate((active, waiting, finished)))
-    num_active = min(len(active), rows * 3 // 5)
-    num_waiting = min(len(waiting), rows // 5)
-    num_finished = min(len(finished), rows - num_active - num_waiting)
-    num_waiting = min(len(waiting), rows - num_active - num_finished)
-    num_active = min(len(active), rows - num_waiting - num_finished)
-    chosen = (
-        active[len(active) - num_active :],
-        waiting[:num_waiting],
-        finished[len(finished) - num_finished :],
-    )
-    return np.sort(np.concatenate(chosen))
+
+    clock: float
+    request: int
+    handover: bool
+    prompt_len: int
+    predicted_len: int
+    candidate: NDArray[np.bool_]
+    incoming: Integers
+
+    def headline(self) -> str:
+        """Return a line about the request."""
+        if self.request == UNKNOWN:
+            return "nothing left to route"
+        predicted = (
+            "" if self.predicted_len == UNKNOWN else f", {self.predicted_len:,} output tokens predicted"
+        )
+        what = "prefilled request" if self.handover else "request"
+        return f"{what} {self.request}: {self.prompt_len:,} prompt tokens{predicted}"
 
 
-# ---------------------------------------------------------------- text
+@dataclass(frozen=True)
+class ClusterScene(Scene):
+    """What is drawn of one moment of a cluster.
 
+    Attributes:
+        choice: the request to be routed.
+    """
 
-def text_frame(scene: Scene) -> str:
-    """Return a scene as plain text: clock, memory, counts, the latest active requests, the head of the queue."""
-    capacity, kv = scene.kv_capacity, scene.kv_tokens
-    bar = memory_bar(int(scene.prompt_kv.sum()), kv, capacity, TEXT_BAR)
-    ends = "" if kv <= int((scene.prompt_kv + scene.output_kv).sum()) else " or unfilled"
-    oldest = scene.clock - float(scene.queue_arrival.min()) if len(scene.queue_id) else 0.0
-    latency = "" if np.isnan(scene.mean_latency) else f", mean latency {scene.mean_latency:.2f} s"
-    lines = [
-        f"t = {scene.clock:.3f} s   iteration {scene.iteration:,}",
-        f"memory   [{bar}] {kv:,} / {capacity:,}",
-        f"         # prompt, = generated{ends}; {kv / capacity:.0%} in use, peak {scene.peak_kv_tokens:,} tokens",
-        f"queue    {len(scene.queue_id):,} waiting" + (f", oldest for {oldest:.2f} s" if oldest else ""),
-        f"active   {len(scene.active_id):,} requests, {scene.num_prefilling:,} in prefill",
-        f"so far   {scene.num_finished:,} finished{latency}, {scene.num_evictions:,} evictions",
-    ]
-    heading = f"{'request':>9}{'age (s)':>10}{'prompt':>9}{'predicted':>11}"
-    if len(scene.active_id):
-        lines += ["", f"active   {heading}{'generated':>11}{'KV tokens':>11}"]
-        for k in range(len(scene.active_id) - 1, max(len(scene.active_id) - TEXT_ROWS, 0) - 1, -1):
+    choice: Choice
+
+    def text(self) -> str:
+        """Return the moment as plain text, at most 80 columns wide."""
+        lines = [
+            f"t = {self.clock:.3f} s   {self.num_finished:,} finished, {self.total('total_evicted'):,} evictions",
+            self.choice.headline(),
+            "",
+            f"{'worker':>8} {'role':<8}{'memory':<26}{'in use':>9}{'active':>8}{'waiting':>9}{'incoming':>10}",
+        ]
+        for k, worker in enumerate(self.workers[:TEXT_WORKERS]):
+            used, capacity = int(worker["kv_allocated"]), int(self.kv_capacity[k])
             lines.append(
-                " " * 9
-                + f"{scene.active_id[k]:>9}{scene.clock - scene.active_arrival[k]:>10.2f}"
-                + f"{scene.prompt_len[k]:>9,}{_known(scene.predicted_len[k]):>11}"
-                + f"{scene.num_output_tokens[k]:>11,}{scene.prompt_kv[k] + scene.output_kv[k]:>11,}"
+                f"{'>' if self.choice.candidate[k] else ' '}{k:>7} {ROLES[worker['role']]:<8}"
+                f"[{memory_bar(0, used, capacity, 22)}]  {used / capacity:>9.0%}{worker['num_active']:>8,}"
+                f"{worker['num_waiting']:>9,}{self.choice.incoming[k]:>10,}"
             )
-        lines += _rest(len(scene.active_id), "activated earlier")
-    if len(scene.queue_id):
-        lines += ["", f"waiting  {heading}"]
-        for k in range(min(len(scene.queue_id), TEXT_ROWS)):
-            lines.append(
-                " " * 9
-                + f"{scene.queue_id[k]:>9}{scene.clock - scene.queue_arrival[k]:>10.2f}"
-                + f"{scene.queue_prompt[k]:>9,}{_known(scene.queue_predicted[k]):>11}"
-            )
-        lines += _rest(len(scene.queue_id), "behind them")
-    return "\n".join(lines) + "\n"
+        if len(self.workers) > TEXT_WORKERS:
+            lines.append(f"{'...':>8} {len(self.workers) - TEXT_WORKERS:,} more workers")
+        return "\n".join(lines) + "\n"
 
 
 def memory_bar(prompt: int, used: int, capacity: int, width: int) -> str:
@@ -219,10 +245,6 @@ def memory_bar(prompt: int, used: int, capacity: int, width: int) -> str:
     """
     filled, prompts = used * width // capacity, min(prompt, used) * width // capacity
     return "#" * prompts + "=" * (filled - prompts) + "." * (width - filled)
-
-
-def _known(length: int) -> str:
-    return "?" if length == UNKNOWN else f"{length:,}"
 
 
 def _rest(count: int, where: str) -> list[str]:

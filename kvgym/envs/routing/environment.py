@@ -30,7 +30,7 @@ from kvgym.policies.runner import SimulationResult, check_needs, known_to, resul
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.tables import FINISHED
 from kvgym.simulator.view import ClusterView
-from kvgym.utils.checks import check_array, check_one_of, check_parts, check_seed
+from kvgym.utils.checks import check_array, check_parts, check_seed
 from kvgym.utils.user_code import calling
 
 _FLAGS: dict[str, Any] = {
@@ -109,15 +109,12 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         workload: the source of requests.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}  # noqa: RUF012
     reward_terms: ClassVar[tuple[str, ...]] = REWARD_TERMS
     metric_names: ClassVar[tuple[str, ...]] = STANDARD_METRICS
 
     def __init__(self, *, render_mode: str | None = None, compiled: bool = True, **arguments: Any) -> None:
         """Create the environment; see :class:`~kvgym.envs.routing.config.RoutingConfig` for the arguments."""
-        if render_mode is not None:
-            check_one_of(render_mode, "render_mode", self.metadata["render_modes"])
-        self.render_mode = render_mode
+        self.set_render_mode(render_mode)
         self.config = RoutingConfig.of(**arguments)
         self._compiled = compiled
         self._policy = self.config.make_policy()
@@ -396,19 +393,30 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return f"{self.scenario.name}, {workers} under {self._policy.info.name}"
 
     def recording(self) -> Any:
-        """Return a :class:`~kvgym.envs.rendering.routing_recorder.RoutingRecorder` of the current episode, from now on.
+        """Return a :class:`~kvgym.envs.rendering.recorder.ClusterRecorder` of the current episode, from now on.
 
         Until the next ``reset`` it also records moments between two choices.
 
         Raises:
             gymnasium.error.ResetNeeded: there is no episode yet.
         """
-        from kvgym.envs.rendering.routing_recorder import RoutingRecorder
+        self._recording = self._recorder()
+        return self._recording
+
+    def scene(self) -> Any:
+        """Return what is drawn of the current moment.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there is no episode yet.
+        """
+        return self._recorder().scene()
+
+    def _recorder(self) -> Any:
+        from kvgym.envs.rendering.recorder import ClusterRecorder
 
         if self.simulation is None:
-            raise gym.error.ResetNeeded("there is nothing to record yet; call reset() first")
-        self._recording = RoutingRecorder(self.simulation, self._scene)
-        return self._recording
+            raise gym.error.ResetNeeded("there is nothing to render yet; call reset() first")
+        return ClusterRecorder(self.simulation, lambda: self.observer.choice(self.request))
 
     def players(self) -> tuple[str, ...]:
         """Return the names of players that need no training: the registered routers, and random inside the mask."""
@@ -428,22 +436,3 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         except UnknownNameError:
             raise UnknownNameError("policy", name, self.players()) from None
         return router_player(self, router, seed=seed)
-
-    def _scene(self) -> Any:
-        from kvgym.envs.rendering.routing import scene_of
-
-        assert self.simulation is not None
-        return scene_of(self.simulation, self.observer, self.config.information, over=self._over)
-
-    def render(self) -> Any:
-        """Return a picture (uint8 H x W x 3) or a text of the current moment, depending on the render mode."""
-        if self.render_mode is None:
-            gym.logger.warn("render() needs render_mode='rgb_array' or 'ansi' in gymnasium.make")
-            return None
-        if self.simulation is None:
-            raise gym.error.ResetNeeded("there is nothing to render yet; call reset() first")
-        if self.render_mode == "ansi":
-            return self._scene().text()
-        from kvgym.envs.rendering.routing_frame import draw_moment
-
-        return draw_moment(self._scene())

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.checked_build import check, guarded, watched
 from kvgym.compiling.kernel import uncompiled
+from kvgym.envs.rendering.scene import Choice
 from kvgym.envs.routing.caches import CACHE_FEATURES, observe_caches
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.features import (
+    INCOMING,
     LOADS,
     REQUEST_FEATURES,
     ROUTING_EPISODE,
@@ -24,6 +26,7 @@ from kvgym.envs.routing.features import (
 )
 from kvgym.envs.scheduling.spaces import Parts, present, space_of
 from kvgym.simulator.cluster.simulation import ClusterSimulation
+from kvgym.simulator.tables import UNKNOWN
 from kvgym.simulator.view import ClusterView
 
 
@@ -137,6 +140,20 @@ class Observer:
     def present(self) -> Any:
         """Return the observation in the form of its space, in memory of its own."""
         return present(self.config.observation, self._parts, self.flat, self.mask)
+
+    def choice(self, request: int) -> Choice:
+        """Return what pictures show of the request to be routed; ``request`` is UNKNOWN at the end."""
+        simulation, there = self._simulation, request != UNKNOWN
+        revealed = there and "predicted_length" in self.config.information
+        return Choice(
+            clock=float(self.episode["since"][0]),
+            request=request,
+            handover=there and simulation.cluster_view.candidates.start > 0,
+            prompt_len=int(simulation.workload["prompt_len"][request]) if there else 0,
+            predicted_len=int(simulation.workload["predicted_len"][request]) if revealed else UNKNOWN,
+            candidate=self.mask.astype(bool) & there,
+            incoming=self.loads[INCOMING::LOADS].astype(np.int64),
+        )
 
 
 def shortest_queue(view: ClusterView) -> int:

@@ -29,7 +29,7 @@ from kvgym.errors import UnknownNameError
 from kvgym.metrics.compute import STANDARD_METRICS, compute_metrics
 from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.view import SystemView
-from kvgym.utils.checks import check_one_of, check_seed
+from kvgym.utils.checks import check_seed
 
 
 def greedy_action(config: EnvConfig, mask: NDArray[np.bool_]) -> Any:
@@ -113,14 +113,11 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         - v0: first version.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}  # noqa: RUF012
     metric_names: ClassVar[tuple[str, ...]] = STANDARD_METRICS
 
     def __init__(self, *, render_mode: str | None = None, compiled: bool = True, **arguments: Any) -> None:
         """Create the environment; see :class:`~kvgym.envs.scheduling.config.EnvConfig` for the arguments."""
-        if render_mode is not None:
-            check_one_of(render_mode, "render_mode", self.metadata["render_modes"])
-        self.render_mode = render_mode
+        self.set_render_mode(render_mode)
         self.config = EnvConfig.of(**arguments)
         self.__doc__ = introduction(self.config, ServingEnv)
         self._compiled = compiled
@@ -282,12 +279,22 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return f"{self.episodes.scenario.name}, action {self.config.action}"
 
     def recording(self) -> Any:
-        """Return a :class:`~kvgym.envs.rendering.recorder.Recorder` of the current episode, from now on."""
-        from kvgym.envs.rendering.recorder import Recorder
+        """Return a :class:`~kvgym.envs.rendering.recorder.WorkerRecorder` of the current episode, from now on."""
+        from kvgym.envs.rendering.recorder import WorkerRecorder
 
-        return Recorder(
-            self.episodes.system.usable_capacity, lambda: (self.view, self.episodes.slots[0].block)
-        )
+        if self.tables.table is None:
+            raise gym.error.ResetNeeded("there is nothing to record yet; call reset() first")
+        return WorkerRecorder(self.tables)
+
+    def scene(self) -> Any:
+        """Return what is drawn of the current moment; environments without a render mode record nothing.
+
+        Raises:
+            gymnasium.error.ResetNeeded: nothing has been recorded.
+        """
+        if self._recorder is None:
+            raise gym.error.ResetNeeded("there is nothing to render yet; call reset() first")
+        return self._recorder.scene()
 
     def players(self) -> tuple[str, ...]:
         """Return the names of players that need no training; greedy admits what fits and evicts only if it must."""
@@ -309,12 +316,3 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         if restart or self._recorder is None:
             self._recorder = self.recording()
         self._recorder.take()
-
-    def render(self) -> Any:
-        """Return a picture (uint8 H x W x 3) or a text of the current moment, depending on the render mode."""
-        if self.render_mode is None:
-            gym.logger.warn("render() needs render_mode='rgb_array' or 'ansi' in gymnasium.make")
-            return None
-        if self._recorder is None:
-            raise gym.error.ResetNeeded("there is nothing to render yet; call reset() first")
-        return self._recorder.picture() if self.render_mode == "rgb_array" else self._recorder.text()

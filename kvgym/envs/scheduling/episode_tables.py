@@ -50,6 +50,11 @@ class EpisodeTables:
         return self._block["requests"]
 
     @property
+    def tracker(self) -> Any:
+        """The TRACKER record, shape (1,)."""
+        return self._block["tracker"]
+
+    @property
     def extras(self) -> Any:
         """Further facts about requests; empty unless some are observed."""
         return self._block["extras"]

@@ -1,20 +1,25 @@
-"""Drawing on a canvas of pixels."""
+"""Drawing on a canvas."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import ImageColor
 
-from kvgym.envs.rendering.canvas import BLACK, FAINT, Canvas, Panel, color_of, ticks
-from kvgym.envs.rendering.glyphs import ROWS, SHEET, _strokes, text_mask
+from kvgym.envs.rendering.canvas import FAINT, Canvas, Panel, faded, ticks
+from kvgym.report.colours import INK
 
-RED, BLUE, WHITE = (200, 0, 0), (0, 0, 200), (255, 255, 255)
+RED, BLUE = "#c80000", "#0000c8"
 
 
 def inked(canvas, color):
+    """Return the mask of the pixels of a colour, bool (height, width)."""
+    return (canvas.pixels() == np.array(ImageColor.getrgb(color), np.uint8)).all(axis=2)
+
+
+def shown(canvas, color):
     """Return the pixels of a colour as text, one line per row."""
-    there = (canvas.pixels == np.array(color, np.uint8)).all(axis=2)
-    return ["".join("#" if dot else "." for dot in row) for row in there]
+    return ["".join("#" if dot else "." for dot in row) for row in inked(canvas, color)]
 
 
 def panel(width=10, height=5, x=(0.0, 10.0), y=(0.0, 5.0)):
@@ -23,37 +28,45 @@ def panel(width=10, height=5, x=(0.0, 10.0), y=(0.0, 5.0)):
     return canvas, Panel(canvas, (0, 0, width, height), x, y)
 
 
-def test_bars():
+@pytest.mark.parametrize(
+    ("bars", "hollow", "expected"),
+    [
+        (
+            ([1.0, 4.0], [3.0, 4.2], [3.5, 1.5], 1.0),
+            False,
+            ["..........", ".##.......", "..........", "....#.....", ".........."],
+        ),
+        (  # clipped at both ends, and one of no length
+            ([-5.0, 2.0, 8.0], [1.0, 2.0, 99.0], [4.5, 2.5, 0.5], 1.0),
+            False,
+            ["#.........", "..........", "..........", "..........", "........##"],
+        ),
+        (
+            (2.0, 6.0, 2.5, 3.0),
+            True,
+            ["..........", "..####....", "..#..#....", "..####....", ".........."],
+        ),
+    ],
+)
+def test_bars(bars, hollow, expected):
     canvas, axes = panel()
-    axes.bars([1.0, 4.0], [3.0, 4.2], [3.5, 1.5], 1.0, RED)
-    assert inked(canvas, RED) == ["..........", ".##.......", "..........", "....#.....", ".........."]
-
-
-def test_bars_are_clipped_and_empty_ones_skipped():
-    canvas, axes = panel()
-    axes.bars([-5.0, 2.0, 8.0], [1.0, 2.0, 99.0], [4.5, 2.5, 0.5], 1.0, RED)
-    assert inked(canvas, RED) == ["#.........", "..........", "..........", "..........", "........##"]
-
-
-def test_hollow_bars_have_no_left_side():
-    canvas, axes = panel()
-    axes.bars(2.0, 6.0, 2.5, 3.0, RED, hollow=True)
-    assert inked(canvas, RED) == ["..........", "..####....", ".....#....", "..####....", ".........."]
+    axes.bars(*bars, RED, hollow=hollow)
+    assert shown(canvas, RED) == expected
 
 
 def test_steps_keep_each_value_until_the_next_time():
     canvas, axes = panel(10, 8, y=(0.0, 8.0))
-    axes.steps(np.array([0.0, 4.0, 8.0]), np.array([2.0, 6.0, 1.0]), RED, area=BLUE)
-    assert inked(canvas, RED)[:7] == [
+    axes.steps(np.array([0.0, 4.0, 8.0]), np.array([2.0, 6.0, 1.0]), RED, area=BLUE, thick=1)
+    assert shown(canvas, RED)[:7] == [
+        "..........",
         "..........",
         "....#####.",
-        "....#####.",
         "....#...#.",
         "....#...#.",
-        "#####...#.",
+        "....#...#.",
         "#####...#.",
     ]
-    assert inked(canvas, BLUE)[6] == ".....###.."
+    assert shown(canvas, BLUE)[7] == "########.."
 
 
 @given(
@@ -62,11 +75,12 @@ def test_steps_keep_each_value_until_the_next_time():
 def test_every_step_is_in_its_column(points):
     canvas, axes = panel(40, 30)
     time, values = np.array(sorted(p[0] for p in points)), np.array([p[1] for p in points])
-    axes.steps(time, values, RED)
-    there = (canvas.pixels == np.array(RED, np.uint8)).all(axis=2)
-    for column, row in zip(axes.x(time), axes.y(values), strict=True):
-        if column < 40 and row > 0:
-            assert there[row - 1, column]
+    axes.steps(time, values, RED, thick=1)
+    there = inked(canvas, RED)
+    ends = zip(axes.x(time), axes.x(time[1:]), axes.y(values), strict=False)
+    for column, after, row in ends:
+        if column < after and row < 30:
+            assert there[row, column : min(after, 40)].all()
 
 
 @pytest.mark.parametrize(
@@ -92,49 +106,31 @@ def test_ticks_are_few_and_inside(low, width, most, whole):
     assert not whole or all(value == round(value) for value in found)
 
 
-def test_letters():
-    assert [[round(4 * value) for value in row] for row in text_mask("i", 7)] == [
-        [4], [0], [4], [4], [4], [4], [4], [0], [0],
-    ]  # fmt: skip
-    assert text_mask("i").shape == (12, 2)
-    assert text_mask("t = 1.5 s", 14).shape[0] == 2 * ROWS
-    assert set(np.unique(text_mask("Some text: 12 %"))) == {0, 0.25, 0.5, 0.75, 1}
-    names = [line[k] for line in SHEET.strip("\n").split("\n")[:: ROWS + 1] for k in range(0, len(line), 6)]
-    drawings = {text_mask(name).tobytes() + bytes(text_mask(name).shape) for name in names}
-    assert len(drawings) == len(names) - 2 > 80  # no two alike, but 0 and O, x and ×
-    assert text_mask("☃").shape == text_mask("∫").shape == (12, 7)
-
-
-def test_dots_that_touch_at_a_corner_are_joined_unless_another_joins_them():
-    corner = _strokes(np.array([[True, False], [False, True]]))
-    assert corner.tolist() == [[0.5, 0.5, 0.5, 0.5], [0.5, 0.5, 1.5, 1.5], [1.5, 1.5, 1.5, 1.5]]
-    full = _strokes(np.array([[True, False], [True, True]]))
-    assert [0.5, 0.5, 1.5, 1.5] not in full.tolist()
-
-
 def test_text_is_aligned_and_clipped():
-    for align, ends in ((0.0, (10, 14)), (1.0, (6, 10)), (0.5, (8, 12))):
-        canvas = Canvas(20, 12)
-        assert canvas.text(10, 2, "-", RED, align=align) == 4
-        columns = np.flatnonzero((canvas.pixels == np.array(RED, np.uint8)).all(axis=2).any(axis=0))
-        assert (columns[0], columns[-1] + 1) == ends
+    for align in (0.0, 0.5, 1.0):
+        canvas = Canvas(60, 20)
+        width = canvas.text(30, 10, "wide", align=align)
+        columns = np.flatnonzero((canvas.pixels() != 255).any(axis=(0, 2)))
+        assert columns[0] == pytest.approx(30 - align * width, abs=1)
+        assert columns[-1] == pytest.approx(30 + (1 - align) * width, abs=2)
     canvas = Canvas(20, 12)
-    canvas.text(15, 8, "wide")
-    assert (canvas.pixels[:8] == 255).all()
-    assert (canvas.pixels[8:, 15:] != 255).any()
+    canvas.text(15, 12, "wide")
+    assert (canvas.pixels()[:5] == 255).all()
+    assert (canvas.pixels()[8:, 15:] != 255).any()
 
 
 def test_axes_and_limits():
     canvas = Canvas(60, 60)
-    axes = Panel(canvas, (20, 20, 50, 40), (0, 3), (0, 2), "Title")
+    axes = Panel(canvas, (20, 20, 50, 40), (0, 3), (0, 2))
     axes.axes([1.0], [2.0])
     axes.limit(x=2.0)
-    assert (canvas.pixels[20:40, 30] == FAINT).all()
-    assert (canvas.pixels[20, 21:50][np.arange(29) != 19] == FAINT).all()
-    assert (canvas.pixels[20:40, 20] == BLACK).all()
-    assert [tuple(p) == BLACK for p in canvas.pixels[20:32, 40].tolist()] == ([True] * 4 + [False] * 2) * 2
+    grid, ink = inked(canvas, FAINT), inked(canvas, INK)
+    assert grid[20:40, 30].all()
+    assert grid[20, 21:50][np.arange(29) != 19].all()
+    assert ink[20:40, 20].all()
+    assert ink[20:32, 40].tolist() == ([True] * 4 + [False] * 2) * 2
 
 
-def test_colors():
-    assert color_of("#0072b2") == (0, 114, 178)
-    assert color_of("#0072b2", 0.0) == WHITE
+def test_faded_colors():
+    assert faded("#0072b2", 1.0) == "#0072b2"
+    assert faded("#0072b2", 0.0) == "#ffffff"

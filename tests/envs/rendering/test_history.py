@@ -1,15 +1,14 @@
 """Recorders of episodes: spans, gaps and history."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 from helpers.rendered import TIGHT, after, play
 from kvgym.envs.rendering import recorder as rendering
-from kvgym.envs.rendering.history import History
-from kvgym.envs.rendering.recorder import Recorder
-from kvgym.envs.rendering.scene import EVICTED, RUNNING, SERVED, choose_rows
+from kvgym.envs.rendering.recorder import History, choose_rows
+from kvgym.envs.rendering.scene import EVICTED, RUNNING, SERVED
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.errors import ConfigError
 from kvgym.simulator.tables import FINISHED, WAITING
 
 # ---------------------------------------------------------------- recording
@@ -30,9 +29,9 @@ def test_spans_match_the_episode():
         clock = env.view.clock
     assert (status == FINISHED).all()
     assert evictions.sum() > 5
-    scene = env._recorder.scene(rows=None)
+    scene = env._recorder.scene(whole=True)
     assert scene.rows.tolist() == list(range(40))
-    assert scene.num_evictions == evictions.sum()
+    assert scene.total("total_evicted") == evictions.sum()
     for i in range(40):
         mine = scene.spans.row == i
         kind, start, end = (column[mine] for column in (scene.spans.kind, scene.spans.start, scene.spans.end))
@@ -47,36 +46,29 @@ def test_spans_match_the_episode():
 @pytest.mark.parametrize("arguments", [{"action": "knobs"}, {"epochs": "decision"}, {"action": "flags"}])
 def test_spans_follow_one_another_where_iterations_are_skipped(arguments):
     env = after(2000, "ansi", **arguments)
-    scene = env._recorder.scene(rows=None)
+    scene = env._recorder.scene(whole=True)
     for row in range(len(scene.rows)):
         mine = scene.spans.row == row
         assert np.array_equal(scene.spans.start[mine][1:], scene.spans.end[mine][:-1])
         assert scene.spans.end[mine][-1] == env.tables.requests["finish_time"][row]
 
 
-def test_many_evictions_stay_bounded():
+def test_memory_of_evictions_is_bounded(monkeypatch):
+    """The earliest are dropped; spans still follow one another."""
+    monkeypatch.setattr(rendering, "MAX_GAPS", 32)
     env = ServingEnv(render_mode="ansi", action="flags", **TIGHT)
     env.reset(seed=0)
     space = env.action_space
     space.seed(0)
     for _ in range(400):
         env.step(space.sample(mask=env.sample_mask()))
-    assert env.tables.requests["num_evictions"].max() > rendering.MAX_GAPS
-    gaps = env._recorder._gaps
-    assert max(map(len, gaps.values())) == rendering.MAX_GAPS
-    scene = env._recorder.scene(rows=None)
+    assert env.tables.requests["num_evictions"].max() > 32
+    assert len(env._recorder._gaps) == 32
+    scene = env._recorder.scene(whole=True)
+    assert 32 <= (scene.spans.kind == EVICTED).sum() <= 32 + 40
     for row in range(len(scene.rows)):
         mine = scene.spans.row == row
         assert np.array_equal(scene.spans.start[mine][1:], scene.spans.end[mine][:-1])
-
-
-def test_gaps_of_old_requests_are_dropped(monkeypatch):
-    monkeypatch.setattr(rendering, "MAX_GAPPED", 4)
-    env = after(4000, "ansi", num_requests=120)
-    evicted = np.flatnonzero(env.tables.requests["num_evictions"])
-    assert len(evicted) > 30
-    assert len(env._recorder._gaps) < 20
-    assert evicted[-1] in env._recorder._gaps
 
 
 def test_memory_is_empty_while_the_worker_is_idle():
@@ -87,8 +79,8 @@ def test_memory_is_empty_while_the_worker_is_idle():
     done, coming = requests["finish_time"][0], requests["arrival_time"][1]
     assert done < coming
     k = int(np.flatnonzero(scene.time == done)[0])
-    assert (scene.kv[k], scene.waiting[k], scene.active[k]) == (0, 0, 0)
-    assert (scene.time[k + 1], scene.waiting[k + 1]) == (coming, 1)
+    assert [column[0, k] for column in (scene.kv, scene.waiting, scene.unfinished)] == [0, 0, 0]
+    assert (scene.time[k + 1], scene.waiting[0, k + 1]) == (coming, 1)
 
 
 def test_history_is_bounded_and_keeps_peaks():
@@ -115,6 +107,6 @@ def test_rows_of_the_gantt_view():
     assert len(choose_rows(active, waiting, finished, 0)) == 0
 
 
-def test_recorder_without_an_episode():
-    with pytest.raises(ConfigError, match="reset"):
-        Recorder(10, observe=lambda: None).text()
+def test_recording_needs_an_episode():
+    with pytest.raises(gym.error.ResetNeeded):
+        ServingEnv(**TIGHT).recording()

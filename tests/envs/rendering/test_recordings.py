@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import typer
-from PIL import Image
+from PIL import Image, ImageColor
 from typer.testing import CliRunner
 
 from helpers.rendered import TIGHT, after
@@ -14,7 +14,9 @@ from kvgym.cli import console
 from kvgym.cli.commands.render import render
 from kvgym.envs import registration
 from kvgym.envs.rendering.episode import record_episode, record_episodes
-from kvgym.envs.rendering.film import Film, SideBySide
+from kvgym.envs.rendering.film import Film, side_by_side
+from kvgym.envs.rendering.picture import GREEN, draw_summary
+from kvgym.envs.rendering.scene import SERVED
 from kvgym.envs.scheduling.actions import catalogue
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv, greedy_action
@@ -53,17 +55,17 @@ def test_recording(tmp_path):
 
 
 def test_summary_shows_the_whole_episode():
-    from kvgym.envs.rendering.picture import summary_figure
-
     env = after(2000)
-    scene = env._recorder.scene(rows=None)
-    memory, queue, gantt = summary_figure(scene, "greedy").axes
-    assert np.array_equal(memory.lines[0].get_data(), (scene.time, scene.kv))
-    assert np.array_equal(queue.lines[0].get_data(), (scene.time, scene.waiting))
-    assert np.array_equal(queue.lines[1].get_data(), (scene.time, scene.active))
-    assert gantt.get_ylim() == (39.5, -0.5)
-    assert sum(len(bars.get_paths()) for bars in gantt.collections) == len(scene.spans.kind)
-    assert "40 of 40 requests finished" in gantt.figure.get_suptitle()
+    scene = env._recorder.scene(whole=True)
+    assert scene.rows.tolist() == list(range(40))
+    picture = draw_summary(scene, "greedy")
+    assert np.array_equal(picture, draw_summary(scene, "greedy"))
+    assert (picture[:5] == 255).all()
+    assert (picture[:, :10] == 255).all()
+    finished = (picture[450:748, 73:980] == np.array(ImageColor.getrgb(GREEN), np.uint8)).all(axis=2)
+    seconds = (scene.spans.end - scene.spans.start)[scene.spans.kind == SERVED].sum()
+    pixels = 0.8 * (748 - 450) / 40 * (980 - 72) / scene.clock * seconds
+    assert finished.sum() == pytest.approx(pixels, rel=0.1)
 
 
 def test_video(tmp_path):
@@ -79,7 +81,7 @@ def test_video(tmp_path):
 
 
 def test_video_without_its_library(monkeypatch, tmp_path):
-    monkeypatch.setattr("kvgym.envs.rendering.scene.find_spec", lambda name: None)
+    monkeypatch.setattr("kvgym.envs.recordable.find_spec", lambda name: None if "ffmpeg" in name else True)
     with pytest.raises(ConfigError, match="imageio_ffmpeg"):
         record_episode(TIGHT, path=tmp_path / "a.mp4")
 
@@ -168,17 +170,11 @@ def test_side_by_side(tmp_path):
 
 
 def test_films_side_by_side_show_the_same_moments():
-    class Recording:
-        def draw(self, scene):
-            return np.full((600, 800, 3), scene.clock, np.uint8)
-
-    films = []
-    for clocks in ([0, 1, 2, 3, 4], [0, 3, 8]):
-        films.append(Film(100, Recording()))
-        films[-1].scenes = [SimpleNamespace(clock=clock) for clock in clocks]
-    frames = SideBySide(films, ["a", "b"], 5)
-    shown = [frames.picture(k)[100, [0, 800], 0].tolist() for k in range(len(frames))]
-    assert shown == [[0, 0], [2, 0], [4, 3], [4, 3], [4, 8]]
+    films = [Film(100), Film(100)]
+    for film, clocks in zip(films, ([0, 1, 2, 3, 4], [0, 3, 8]), strict=True):
+        film.scenes = [SimpleNamespace(clock=clock) for clock in clocks]
+    shown = [tuple(scene.clock for scene in moment) for moment in side_by_side(films, 5)]
+    assert shown == [(0, 0), (2, 0), (4, 3), (4, 3), (4, 8)]
 
 
 @pytest.mark.parametrize(

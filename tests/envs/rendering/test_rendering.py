@@ -6,13 +6,13 @@ import sys
 import gymnasium as gym
 import numpy as np
 import pytest
+from PIL import ImageColor
 
 from helpers.rendered import TIGHT, after, play
-from kvgym.envs.rendering import frame
-from kvgym.envs.rendering import scene as rendering
-from kvgym.envs.rendering.canvas import LINE, color_of
+from kvgym.envs.rendering import picture as frame
 from kvgym.envs.rendering.episode import record_episode
-from kvgym.envs.rendering.scene import EVICTED, IN_QUEUE, RUNNING, SERVED, memory_bar
+from kvgym.envs.rendering.scene import EVICTED, IN_QUEUE, RUNNING, SERVED, SPANS, memory_bar
+from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError
 from kvgym.simulator.tables import FINISHED, UNKNOWN
@@ -21,7 +21,7 @@ from kvgym.simulator.tables import FINISHED, UNKNOWN
 def colored(picture, color, box):
     """Return the mask of the pixels inside axes that have a colour, bool (height, width)."""
     left, top, right, bottom = box
-    return (picture[top:bottom, left + 1 : right] == np.array(color, np.uint8)).all(axis=2)
+    return (picture[top:bottom, left + 1 : right] == np.array(ImageColor.getrgb(color), np.uint8)).all(axis=2)
 
 
 # ---------------------------------------------------------------- pictures
@@ -62,8 +62,9 @@ def test_lines_show_memory_and_queue(action):
         [(view.clock, view.kv_tokens, view.num_waiting, view.num_active) for _ in play(env, 150)], float
     )
     scene, picture = env._recorder.scene(), env.render()
-    lines = np.array((scene.time, scene.kv, scene.waiting, scene.active))
-    assert np.array_equal(lines[:, :-1], seen.T)
+    lines = np.array((scene.time, scene.kv[0], scene.waiting[0], (scene.unfinished - scene.waiting)[0]))
+    assert not lines[:, 0].any()  # empty until the first request
+    assert np.array_equal(lines[:, 1:-1], seen.T)
     assert np.array_equal(lines[:, -1], seen[-1])
     assert seen[:, 1].max() > 1000
     left, top, right, bottom = frame.MEMORY
@@ -91,7 +92,7 @@ def test_bars_show_the_active_set():
         for color, left, right in ((frame.PROMPT, 0 * held, held), (frame.OUTPUT, held, kv)):
             shown = np.flatnonzero(colored(picture, color, frame.ACTIVE)[middle]) + 1
             assert len(shown) == pytest.approx(unit * (right[k] - left[k]), abs=2.1)
-        right_end = np.flatnonzero(colored(picture, LINE, frame.ACTIVE)[middle])
+        right_end = np.flatnonzero(colored(picture, frame.GRID, frame.ACTIVE)[middle])
         if to_come[k] > kv[k] + 5 / unit:
             assert right_end[-1] + 2 == pytest.approx(unit * to_come[k], abs=2.1)
     for color, tokens in ((frame.PROMPT, held.sum()), (frame.OUTPUT, kv.sum() - held.sum())):
@@ -109,8 +110,8 @@ def test_gantt_shows_the_spans():
     assert low <= spans.start[spans.kind != IN_QUEUE].min()
     assert scene.clock <= high
     row = (bottom - top) / frame.rows_for(len(scene.rows))
-    for kind, (_, color, _) in frame.SPANS.items():
-        there = colored(picture, color_of(color), frame.GANTT)
+    for kind, (_, color, _) in SPANS.items():
+        there = colored(picture, color, frame.GANTT)
         for k in np.flatnonzero(spans.kind == kind):
             ends = (right - left) * (np.array([spans.start[k], spans.end[k]]) - low) / (high - low)
             if ends[1] - ends[0] > 3 and ends[0] > 0:
@@ -123,7 +124,7 @@ def test_gantt_shows_the_spans():
 
 def test_hidden_lengths_and_future_requests_are_not_shown():
     env = after(8)
-    picture, text = env.render(), env._recorder.text()
+    picture, text = env.render(), env.scene().text()
     block = env.episodes.slots[0].block
     arrived = int(block["tracker"]["next_arrival"][0])
     assert arrived < 40
@@ -133,7 +134,7 @@ def test_hidden_lengths_and_future_requests_are_not_shown():
     block["targets"][:] += 1000
     block["problem"]["num_requests"] += 7
     assert np.array_equal(env.render(), picture)
-    assert env._recorder.text() == text
+    assert env.scene().text() == text
     unfinished = block["requests"]["status"][:arrived] != FINISHED
     assert (block["requests"]["output_len"][:arrived] == UNKNOWN).all()
     assert unfinished.any()
@@ -141,12 +142,12 @@ def test_hidden_lengths_and_future_requests_are_not_shown():
 
 def test_predictions_are_shown_only_if_revealed():
     informed, uninformed = after(25), after(25, information=())
-    assert (uninformed._recorder.scene().predicted_len == UNKNOWN).all()
-    assert (uninformed._recorder.scene().queue_predicted == UNKNOWN).all()
-    assert (informed._recorder.scene().predicted_len > 0).all()
+    assert (uninformed.scene().active.predicted_len == UNKNOWN).all()
+    assert (uninformed.scene().queue.predicted_len == UNKNOWN).all()
+    assert (informed.scene().active.predicted_len > 0).all()
     assert not np.array_equal(informed.render(), uninformed.render())
-    assert not colored(uninformed.render(), LINE, frame.ACTIVE).any()
-    rows = [line.split() for line in uninformed._recorder.text().splitlines() if " ? " in line + " "]
+    assert not colored(uninformed.render(), frame.GRID, frame.ACTIVE).any()
+    rows = [line.split() for line in uninformed.scene().text().splitlines() if " ? " in line + " "]
     assert len(rows) >= 8
     assert all(row[3] == "?" for row in rows)
 
@@ -185,7 +186,7 @@ def test_text_in_blocks():
     assert "= generated or unfilled;" in lines[2]
     assert max(map(len, lines)) <= 80
     assert env._recorder.history.columns()[1][-1] == used
-    assert env._recorder.scene().peak_kv_tokens % 16 == 0
+    assert env.scene().total("peak_kv_tokens") % 16 == 0
 
 
 def test_text_of_an_empty_worker():
@@ -216,14 +217,18 @@ def test_texts_need_no_plotting_library():
 
 
 def test_without_plotting_libraries(monkeypatch, tmp_path):
-    """Frames need none; picture files name the missing one, in errors of Gymnasium and of kvgym."""
-    for name in ("matplotlib", "PIL"):
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr(rendering, "find_spec", lambda name: None)
-    env = after(1)
-    assert env.render().shape == (600, 800, 3)
-    for error in (gym.error.DependencyNotInstalled, ConfigError):
-        with pytest.raises(error, match=r'pip install "kvgym\[pictures\]"'):
-            record_episode(env, path=tmp_path / "a.gif")
-        with pytest.raises(error, match="matplotlib"):
-            record_episode(env, png=tmp_path / "a.png")
+    """Pictures name the missing library, in errors of Gymnasium and of kvgym; texts and playing need none."""
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setattr("kvgym.envs.recordable.find_spec", lambda name: None)
+    env = after(1, "ansi")
+    assert record_episode(env).completed
+    needs = {
+        "rgb_array": lambda: ServingEnv(render_mode="rgb_array", **TIGHT),
+        "routing": lambda: RoutingEnv(render_mode="rgb_array"),
+        "gif": lambda: record_episode(env, path=tmp_path / "a.gif"),
+        "png": lambda: record_episode(env, png=tmp_path / "a.png"),
+    }
+    for make in needs.values():
+        with pytest.raises(ConfigError, match=r'needs PIL.*pip install "kvgym\[pictures\]"') as found:
+            make()
+        assert isinstance(found.value, gym.error.DependencyNotInstalled)

@@ -1,22 +1,21 @@
 """Recordings of the environment that routes requests."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageColor
 
 from helpers.routing_play import APART, CLUSTERS, TIGHT
-from helpers.selection import others_long
-from kvgym.envs.rendering import history
 from kvgym.envs.rendering.episode import record_episode
-from kvgym.envs.rendering.routing_recorder import RoutingCourse
+from kvgym.envs.rendering.picture import BLUE, draw, draw_summary
+from kvgym.envs.rendering.recorder import History
+from kvgym.envs.rendering.scene import ClusterScene
 from kvgym.envs.routing.agents import play_router
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.routing.players import router_player
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.policies.routing import ROUTERS, make_router
+from kvgym.simulator.tables import WORKER
 
 SPARSE = {**TIGHT, "num_requests": 6, "rate": 0.5}
 """Requests so rare that workers are idle between them."""
@@ -26,18 +25,21 @@ def course_of(router="round_robin", **arguments):
     """Record an episode; return its course and the environment."""
     env = RoutingEnv(**{**TIGHT, **arguments})
     record_episode(env, router)
-    return env._recording.course(), env
+    return env._recording.scene(whole=True), env
 
 
-def made_course(workers, samples=5):
-    """Return the course of an invented episode."""
+def made_scene(workers, samples=5):
+    """Return the end of an invented episode."""
     rng = np.random.default_rng(workers)
     share = rng.random((workers, samples))
-    return RoutingCourse(
-        clock=12.5, num_arrived=123_456, num_finished=123_456, mean_latency=123.4, num_evictions=12_345,
-        num_iterations=1_234_567, peak=1.0, role=np.arange(workers) % 3,
-        received=rng.integers(0, 10**6, workers), time=np.linspace(0.0, 12.5, samples), kv=share,
-        waiting=np.floor(500 * share), unfinished=np.ceil(1000 * share),
+    records = np.zeros(workers, WORKER)
+    records["role"] = np.arange(workers) % 3
+    records["iteration"], records["total_evicted"] = 1_234_567, 12_345
+    records["peak_kv_tokens"], records["total_routed"] = 1000, rng.integers(0, 10**6, workers)
+    return ClusterScene(
+        clock=12.5, num_arrived=123_456, num_finished=123_456, mean_latency=123.4, workers=records,
+        kv_capacity=np.full(workers, 1000), time=np.linspace(0.0, 12.5, samples), kv=1000 * share,
+        waiting=np.floor(500 * share), unfinished=np.ceil(1000 * share), choice=None,
     )  # fmt: skip
 
 
@@ -116,7 +118,7 @@ def test_functions_and_agents_play():
         for policy in (Agent(), lambda observation, mask: int(np.flatnonzero(mask)[-1]))
     }
     assert len(totals) == 1
-    assert env._recording.course().received.tolist() == [0, 80, 0, 0, 80]
+    assert env._recording.scene(whole=True).workers["total_routed"].tolist() == [0, 80, 0, 0, 80]
 
 
 # ---------------------------------------------------------------- course
@@ -125,15 +127,22 @@ def test_functions_and_agents_play():
 def test_course_matches_the_episode():
     course, env = course_of(workers=4)
     result = env.result()
-    assert course.received.tolist() == np.bincount(result.requests["worker"], minlength=4).tolist()
+    assert (
+        course.workers["total_routed"].tolist()
+        == np.bincount(result.requests["worker"], minlength=4).tolist()
+    )
     assert (course.num_finished, course.num_arrived) == (80, 80)
     assert course.mean_latency == pytest.approx(
         np.mean(result.requests["finish_time"] - result.requests["arrival_time"])
     )
-    assert course.clock == course.time[-1] == result.requests["finish_time"].max()
+    assert course.time[-1] == result.requests["finish_time"].max()
     assert (np.diff(course.time) >= 0).all()
     assert (course.waiting <= course.unfinished).all()
-    assert 0.5 < course.kv.max() <= course.peak <= 1.0
+    kv, peak = (
+        (course.kv.T / course.kv_capacity).max(),
+        (course.workers["peak_kv_tokens"] / course.kv_capacity).max(),
+    )
+    assert 0.5 < kv <= peak <= 1.0
     for figures in (course.kv, course.waiting, course.unfinished):
         assert (figures[:, -1] == 0).all()
     requests = result.requests
@@ -148,7 +157,7 @@ def test_the_end_is_recorded_without_a_choice():
     course, env = course_of(workers=2)
     last = env.result().requests["arrival_time"].max()
     assert (course.time > last).sum() > 20
-    assert course.kv[:, course.time > last].max() > 0.2
+    assert course.kv[:, course.time > last].max() > 0.2 * course.kv_capacity[0]
 
 
 def test_memory_is_empty_while_a_worker_is_idle():
@@ -164,42 +173,31 @@ def test_memory_is_empty_while_a_worker_is_idle():
 
 def test_memory_of_the_recorder_is_bounded(monkeypatch):
     long, _ = course_of(workers=3)
-    monkeypatch.setattr(history.History.__init__, "__defaults__", (16,))
+    monkeypatch.setattr(History.__init__, "__defaults__", (16,))
     short, env = course_of(workers=3)
     assert len(env._recording.history) <= 16
     assert env._recording.history.stride > 1
     for one, other in ((short.kv, long.kv), (short.unfinished, long.unfinished)):
         assert one.max(axis=1) == pytest.approx(other.max(axis=1), abs=0)  # peaks survive
-    assert short.received.tolist() == long.received.tolist()
+    assert short.workers["total_routed"].tolist() == long.workers["total_routed"].tolist()
 
 
 # ---------------------------------------------------------------- pictures
 
 
-@pytest.mark.parametrize("workers", others_long([1, 2, 5, 32, 100], {1, 32}))
-def test_summary_of_any_number_of_workers(workers, tmp_path):
-    from kvgym.envs.rendering.routing_picture import course_figure, write_course
-
-    course = made_course(workers)
-    figure = course_figure(course, "join_shortest_queue on a100-llama2-70b, several workers, seed 0")
-    figure.draw_without_rendering()
-    memory, _, received = figure.axes
-    assert len([line for line in memory.lines if line.get_drawstyle() == "steps-post"]) == workers
-    assert [bar.get_width() for bar in received.patches] == course.received.tolist()
-    assert [ax.get_ylim() for ax in figure.axes] == [(workers - 0.5, -0.5)] * 3
-    inside = figure.bbox
-    boxes = [ax.get_tightbbox() for ax in figure.axes]
-    for box in boxes:
-        assert inside.x0 <= box.x0 < box.x1 <= inside.x1
-        assert inside.y0 <= box.y0 < box.y1 <= inside.y1
-    for left, right in pairwise(boxes):
-        assert left.x1 <= right.x0
-    title = figure._suptitle.get_window_extent()
-    assert title.x1 <= inside.x1
-    assert title.y0 >= max(box.y1 for box in boxes)
-    write_course(course, "round_robin", tmp_path / "a.png")
-    with Image.open(tmp_path / "a.png") as png:
-        assert png.size == (1000, 800)
+@pytest.mark.parametrize("workers", [1, 32, 100])
+def test_summary_of_any_number_of_workers(workers):
+    scene = made_scene(workers)
+    picture = draw_summary(scene, "join_shortest_queue on a100-llama2-70b, several workers, seed 0")
+    assert picture.shape == (800, 1000, 3)
+    for edge in (picture[:8], picture[-8:], picture[:, :12], picture[:, -12:]):
+        assert (edge == 255).all()
+    for gap in (picture[96:728, 449:462], picture[96:728, 833:844]):  # between the axes
+        assert (gap == 255).all()
+    bars = (picture[92:728, 849:985] == np.array(ImageColor.getrgb(BLUE), np.uint8)).all(axis=2)
+    received = scene.workers["total_routed"]
+    lengths = [bars[int((k + 0.5) * 636 / workers)].sum() for k in range(workers)]
+    assert lengths == pytest.approx(137 / 1.75 * received / received.max(), abs=2.1)
 
 
 def test_summary_of_an_empty_episode(tmp_path):
@@ -218,10 +216,10 @@ def test_moments_do_not_depend_on_those_before_them(workers):
         recording.take()
         env.step(int(np.flatnonzero(env.action_masks())[-1]))
     scene = recording.scene()
-    picture = recording.draw(scene)
+    picture = draw(scene)
     assert (picture.shape, picture.dtype) == ((600, 800, 3), np.uint8)
     env.step(int(np.flatnonzero(env.action_masks())[0]))
-    assert np.array_equal(recording.draw(scene), picture)
+    assert np.array_equal(draw(scene), picture)
     assert not np.array_equal(env.render(), picture)
     for edge in (picture[:5], picture[-5:], picture[:, :5], picture[:, -5:]):
         assert (edge == 255).all()
