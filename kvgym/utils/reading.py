@@ -1,6 +1,6 @@
 """Readers for users' files and texts: size limits, plain values, errors with the position.
 
-All input except trace tables (:mod:`kvgym.workloads.traces`) is read here: YAML, JSON and arrays of ``.npz`` files.
+All input except tables (:mod:`kvgym.workloads.traces.source`) is read here: YAML, JSON and arrays of ``.npz`` files.
 Sizes are checked before memory is allocated, and nothing in a file is executed.
 """
 

@@ -7,7 +7,6 @@ the layers. Its matrix products are single shapes; other models get the nearest 
 
 from __future__ import annotations
 
-import csv
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from kvgym.batch_time.hardware.shapes import ModelShape
 from kvgym.batch_time.operators.tables import Grid, OperatorTables
 from kvgym.errors import ConfigError
 from kvgym.servers.calibration.operators import SEED, Errors, complete, fit_grid
-from kvgym.utils.reading import read_text
+from kvgym.servers.calibration.profile_table import ProfileTable
 
 PRODUCTS = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 """Matrix products of a layer."""
@@ -43,24 +42,14 @@ def _rows(folder: Path, name: str, columns: tuple[str, ...]) -> dict[str, NDArra
     found = sorted(folder.glob(f"*{name}.csv"))
     if len(found) != 1:
         raise ConfigError(f"{folder}: {len(found)} files *{name}.csv; a profile bundle has one")
-    reader = csv.DictReader(read_text(found[0], "profile bundle").splitlines())
-    missing = [column for column in columns if column not in (reader.fieldnames or ())]
-    if missing:
-        raise ConfigError(f"{found[0]}: lacks column {missing[0]}; expected {', '.join(columns)}")
-    result: dict[str, list[Any]] = {column: [] for column in columns}
-    for number, row in enumerate(reader, 2):
-        for column in columns:
-            text = row[column]
-            try:
-                value: Any = text if column == "layer" else float(text)
-            except (TypeError, ValueError):
-                raise ConfigError(
-                    f"{found[0]}: line {number}: {column} = {text!r}; expected a number"
-                ) from None
-            if column == "time_us" and not 0 < value < float("inf"):
-                raise ConfigError(f"{found[0]}: line {number}: time_us = {text}; expected a time > 0")
-            result[column].append(value)
-    return {column: np.array(values) for column, values in result.items()}
+    table = ProfileTable(found[0])
+    table.require(columns)
+    return {
+        name: np.array(table.texts(name))
+        if name == "layer"
+        else table.numbers(name, least=0.0 if name == "time_us" else None, above=True)
+        for name in columns
+    }
 
 
 def fit_bundle(

@@ -149,7 +149,7 @@ def _attention(
     if wrong.any():
         row = int(np.argmax(wrong))
         raise ConfigError(
-            f"profile {table.path}: line {table.line(row)}, column is_prefill: must be True or False, "
+            f"profile {table.path}: {table.place(row)}, column is_prefill: must be True or False, "
             f"got {shown(table.texts('is_prefill')[row])}"
         )
     whole_batch = recipe.profiles.kv_cache_size == "batch"

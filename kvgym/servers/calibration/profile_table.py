@@ -1,11 +1,10 @@
 """Tables of a profile's CSV file: normalised column names, selection of rows, checks of cells.
 
-Errors name file, line and column. Lines are those of the file; the header is line 1.
+Errors name file, line and column.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,8 +15,9 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from kvgym.batch_time.hardware.interpolation import Floats
-from kvgym.errors import ConfigError, shown
+from kvgym.errors import ConfigError, TraceFormatError, shown
 from kvgym.servers.calibration.plausibility import LAUNCH_MS
+from kvgym.workloads.traces.source import SourceFile
 
 ALIASES = {"tp": "num_tensor_parallel_workers", "n_head": "n_q_head", "backend": "attention_backend"}
 """Names of columns in sampled files."""
@@ -31,7 +31,7 @@ ROW_FACTOR = 20.0
 NEIGHBOURS = 9
 """Number of neighbours, including the row itself; a row is compared with their median."""
 
-_LINE = "__line"
+_PLACE = "__place"
 
 
 class ProfileTable:
@@ -45,7 +45,7 @@ class ProfileTable:
         cells: the cells of each column, shape (rows,); None = read them.
 
     Raises:
-        ConfigError: the file is missing or not CSV.
+        ConfigError: the file is missing, damaged or not CSV; the message names the line.
     """
 
     def __init__(self, path: Path, cells: Mapping[str, NDArray[Any]] | None = None) -> None:
@@ -53,35 +53,22 @@ class ProfileTable:
         self.cells = self._read() if cells is None else cells
 
     def _read(self) -> dict[str, NDArray[Any]]:
-        if not self.path.is_file():
-            raise ConfigError(f"profile {self.path}: no such file")
-        lines: list[int] = []
-        rows: list[list[str]] = []
         try:
-            with self.path.open(encoding="utf-8-sig", newline="") as file:
-                reader = csv.reader(file, strict=True)
-                heading = next(reader, [])
-                for row in reader:
-                    if len(row) not in (0, len(heading)):
-                        raise csv.Error(
-                            f"line {reader.line_num} has {len(row)} fields, the header {len(heading)}"
-                        )
-                    if row:
-                        rows.append(row)
-                        lines.append(reader.line_num)
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ConfigError(f"profile {self.path}: not a CSV file: {error}") from None
-        if not heading:
-            raise ConfigError(f"profile {self.path}: not a CSV file: it has no header")
-        cells: dict[str, NDArray[Any]] = {_LINE: np.array(lines, np.int64)}
-        for i, column in enumerate(heading):
+            source = SourceFile.open(self.path)
+            if source.container != "csv":
+                raise TraceFormatError(f"{self.path}: not a CSV file")
+            rows = list(source.rows())
+        except TraceFormatError as error:
+            raise ConfigError(f"profile {error}") from None
+        cells = {_PLACE: np.array([place for place, _ in rows], object)}
+        for column in source.names:
             plain = column.removeprefix("time_stats.").removesuffix(".median").removesuffix("_median_ms")
-            cells.setdefault(ALIASES.get(plain, plain), np.array([row[i] for row in rows], object))
+            cells.setdefault(ALIASES.get(plain, plain), np.array([row[column] for _, row in rows], object))
         return cells
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return len(self.cells[_LINE])
+        return len(self.cells[_PLACE])
 
     def has(self, column: str) -> bool:
         """Return whether there is a column with a value in any row."""
@@ -95,7 +82,7 @@ class ProfileTable:
         """
         missing = [name for name in columns if name not in self.cells]
         if missing:
-            there = ", ".join(name for name in self.cells if name != _LINE)
+            there = ", ".join(name for name in self.cells if name != _PLACE)
             raise ConfigError(f"profile {self.path}: missing columns {', '.join(missing)}; has {there}")
 
     def where(self, wanted: Mapping[str, float | str], *, optional: bool = False) -> ProfileTable:
@@ -166,17 +153,17 @@ class ProfileTable:
         if least is not None:
             wrong |= values <= least if above else values < least
         if wrong.any():
-            place = int(np.argmax(wrong))
+            row = int(np.argmax(wrong))
             need = "a number" if least is None else f"a number {'>' if above else '>='} {least:g}"
             raise ConfigError(
-                f"profile {self.path}: line {self.line(place)}, column {column}: "
-                f"{shown(self.texts(column)[place])} is not {need}"
+                f"profile {self.path}: {self.place(row)}, column {column}: "
+                f"{shown(self.texts(column)[row])} is not {need}"
             )
         return values
 
-    def line(self, row: int) -> int:
-        """Return the line of the file that a row came from."""
-        return int(self.cells[_LINE][row])
+    def place(self, row: int) -> str:
+        """Return where in the file a row is, for messages."""
+        return str(self.cells[_PLACE][row])
 
     def times(
         self, column: str, keys: Sequence[Floats], ideal_ms: Floats, *, faster: float = ROW_FACTOR
@@ -214,7 +201,7 @@ class ProfileTable:
             allowed = ROW_FACTOR if slow[worst] >= fast[worst] else faster
             if off[worst] > allowed:
                 raise ConfigError(
-                    f"profile {self.path}: line {self.line(worst)}, column {column}: {ms[worst]:.4g} ms is "
+                    f"profile {self.path}: {self.place(worst)}, column {column}: {ms[worst]:.4g} ms is "
                     f"{off[worst]:.3g} times off the rows next to it (allowed: {allowed:g}); measure it again "
                     "or delete the row"
                 )

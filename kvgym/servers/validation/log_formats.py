@@ -149,7 +149,7 @@ def _records(path: Path) -> tuple[Sequence[str], Iterable[dict[str, Any]]] | Non
         return tuple(whole), [whole]
     if source.container not in ("json", "jsonl"):
         return None
-    return source.names, (record for _, record in source.records())
+    return source.names, (record for _, record in source.rows())
 
 
 def _object(path: Path) -> dict[str, Any] | None:

@@ -57,7 +57,7 @@ class ConversationFormat:
                 f"{source.path}: key {shown(self.turns)} is missing; found {', '.join(source.names) or 'none'}"
             )
         lengths: list[tuple[int, int]] = []
-        for place, record in source.records(self.turns):
+        for place, record in source.rows(self.turns):
             pair = self._first_exchange(source.path, place, record.get(self.turns))
             lengths.append((_count(tokenizer, pair[0]), _count(tokenizer, pair[1])) if pair else (0, 0))
         table = np.array(lengths, np.float64).reshape(-1, 2)
@@ -118,7 +118,7 @@ class AgentFormat:
         rows: dict[str, list[Any]] = {
             name: [] for name in (*_AGENT_KEYS, "prompt_len", "gap_kind", "hash_ids")
         }
-        for place, record in source.records(*(key for key, _ in _AGENT_KEYS.values()), "input"):
+        for place, record in source.rows(*(key for key, _ in _AGENT_KEYS.values()), "input"):
             messages = record.get("input")
             if not isinstance(messages, list) or not all(
                 isinstance(m, dict) and "role" in m for m in messages

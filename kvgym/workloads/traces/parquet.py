@@ -25,18 +25,14 @@ def parquet_names(path: Path) -> tuple[str, ...]:
         return tuple(pa.parquet.read_schema(path).names)
 
 
-def parquet_rows(path: Path, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows as Python values by name, None if missing; errors as for :func:`parquet_names`."""
-    with _reading(path) as pa:
-        rows: list[dict[str, Any]] = _table(pa, path, names).to_pylist()
-        return rows
-
-
-def parquet_first(path: Path, name: str) -> Any:
-    """Return the first value of a column, None if there is none; errors as for :func:`parquet_names`."""
-    with _reading(path) as pa, pa.parquet.ParquetFile(path) as file:
-        batch = next(file.iter_batches(batch_size=1, columns=[name]), None)
-        return batch[name][0].as_py() if batch is not None and len(batch) else None
+def parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, row) of every row: Python values by name, None if missing; errors as for :func:`parquet_names`."""
+    number = 0
+    with _reading(path) as pa, pa.parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        for batch in file.iter_batches(columns=list(names)):
+            for row in batch.to_pylist():
+                yield f"row {number}", row
+                number += 1
 
 
 def parquet_numbers(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
@@ -46,7 +42,8 @@ def parquet_numbers(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]
     """
     found: dict[str, NDArray[Any]] = {}
     with _reading(path) as pa:
-        table = _table(pa, path, names)
+        # Damaged pages are detected if the file has checksums.
+        table = pa.parquet.read_table(path, columns=list(names), page_checksum_verification=True)
         for name in names:
             column, kind = table[name], table.schema.field(name).type
             if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
@@ -59,11 +56,6 @@ def parquet_numbers(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]
             values = column.fill_null(0).to_numpy()
             found[name] = np.ma.MaskedArray(values, missing) if missing.any() else values
     return found
-
-
-def _table(pa: Any, path: Path, names: Sequence[str]) -> Any:
-    """Return some columns; damaged pages are detected if the file has checksums."""
-    return pa.parquet.read_table(path, columns=list(names), page_checksum_verification=True)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Trace files: container, header, checksum, and columns read with exact error locations.
+"""The reader of all tables: CSV, JSON, JSON lines and Parquet files as rows with their places, or as checked columns.
 
 NumPy reads CSV columns fast, but only plain files without quotes in which every value passes the checks. Any other
 CSV file is read line by line; errors name line and column.
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import TraceFormatError, shown, some
 from kvgym.workloads.base import TRACE_SUFFIXES
-from kvgym.workloads.traces.parquet import parquet_first, parquet_names, parquet_numbers, parquet_rows
+from kvgym.workloads.traces.parquet import parquet_names, parquet_numbers, parquet_rows
 from kvgym.workloads.traces.values import (
     DECIMAL_COMMA,
     KINDS,
@@ -82,7 +82,7 @@ class SourceFile:
         except (OSError, ValueError) as error:  # ValueError: an invalid file name
             raise TraceFormatError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
         if not head.strip():
-            raise TraceFormatError(f"{path}: the file is empty; expected a trace with at least one request")
+            raise TraceFormatError(f"{path}: the file is empty; expected a table with at least one row")
         if head.startswith(b"PAR1"):
             return cls(path, "parquet", parquet_names(path))
         if path.suffix.lower() == ".parquet":
@@ -128,64 +128,50 @@ class SourceFile:
                 last = text[-1:] if text.endswith(b"\r") else b""
         return digest.hexdigest(), plain and not last
 
+    def rows(self, *keys: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (place, row) of every row: texts of a CSV file, values of others; of Parquet only ``keys``.
+
+        Raises:
+            TraceFormatError: the file is damaged; the message names the place.
+        """
+        if self.container == "csv":
+            return self._csv_rows()
+        if self.container == "parquet":
+            return parquet_rows(self.path, keys)
+        return _list_records(self.path) if self.container == "json" else _line_records(self.path)
+
+    def place(self, row: int) -> str:
+        """Return where a row is, for messages; rows count from 0."""
+        return next(islice(self.rows(*self.names[:1]), row, None))[0]
+
+    def first_value(self, name: str) -> Any:
+        """Return the value of a column or key in the first row, None if there is none."""
+        return next(self.rows(name), ("", {}))[1].get(name)
+
     def columns(self, wanted: Sequence[Column]) -> Columns:
         """Read the wanted columns that are present, by target name, in file order.
 
         Raises:
-            TraceFormatError: a required column is missing or a value is wrong; the message names its place.
+            TraceFormatError: a value is wrong; the message names its place.
         """
         present = [c for c in wanted if c.source in self.names]
-        absent = {c.source for c in wanted if c.source not in self.names}
-        missing = [c.source for c in wanted if c.required and c.source not in self.names]
-        if missing:
-            raise TraceFormatError(
-                f"{self.path}: column {shown(missing[0])} is missing; found {', '.join(self.names) or 'none'}"
-            )
-        plain = not any(c.kind in OBJECTS for c in present)
-        if self.container == "parquet":
-            return self._parquet_columns(present, plain)
-        if self.container == "csv":
-            fast = self._fast_columns(present) if plain and self.contents[1] else None
-            return fast if fast is not None else self._checked_columns(present, self._csv_rows())
-        return self._checked_columns(present, self._complete_records(absent))
-
-    def place(self, row: int) -> str:
-        """Return where a row is, for messages; rows count from 0."""
-        if self.container == "parquet":
-            return f"row {row}"
-        rows: Iterator[tuple[str, Any]] = self._csv_rows() if self.container == "csv" else self.records()
-        return next(islice(rows, row, None))[0]
-
-    def first_value(self, name: str) -> Any:
-        """Return the value of a column or key in the first row, None if there is none."""
-        if self.container == "parquet":
-            return parquet_first(self.path, name)
-        rows: Iterator[tuple[str, Mapping[str, Any]]]
-        rows = self._csv_rows() if self.container == "csv" else self.records(name)
-        return next(rows, ("", {}))[1].get(name)
-
-    def records(self, *keys: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (place, record) for every record of a JSON, JSONL or Parquet file; of Parquet only ``keys``."""
-        if self.container == "json":
-            return _list_records(self.path)
-        if self.container == "jsonl":
-            return _line_records(self.path)
-        if self.container == "parquet":
-            return ((f"row {i}", row) for i, row in enumerate(parquet_rows(self.path, keys)))
-        raise TraceFormatError(f"{self.path}: expected JSON, JSONL or Parquet, found {self.container}")
-
-    def _complete_records(self, absent: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the records; raise an error for a known key that the first record does not have."""
-        for place, record in self.records():
-            if late := absent.intersection(record):
-                raise TraceFormatError(
-                    f"{self.path}, {place}: key {shown(min(late))} is missing in the first record; "
-                    f"give it in every record or in none"
-                )
-            yield place, record
+        fast = None if any(c.kind in OBJECTS for c in present) else self._fast_columns(present)
+        if fast is not None:
+            return fast
+        late = {c.source for c in wanted} - set(self.names) if self.container.startswith("json") else set()
+        return self._checked_columns(present, late)
 
     def _fast_columns(self, columns: Sequence[Column]) -> Columns | None:
-        """Read a CSV file column by column; None if a value needs the slow reader."""
+        """Read all values of a column at once; None if one needs the slow reader."""
+        arrays: Mapping[str, NDArray[Any]] | None = None
+        if self.container == "parquet":
+            arrays = parquet_numbers(self.path, [c.source for c in columns])
+        elif self.container == "csv" and self.contents[1]:
+            arrays = self._csv_arrays(columns)
+        return None if arrays is None else _validated(arrays, columns)
+
+    def _csv_arrays(self, columns: Sequence[Column]) -> dict[str, NDArray[Any]] | None:
+        """Return columns of a plain CSV file by their names in it; None if a value needs the slow reader."""
         kinds = {c.source: c.kind for c in columns}
         types: Any = [(name, _TEXT_TYPES.get(kinds.get(name), "f8")) for name in self.names]
         empty: Any = {
@@ -209,16 +195,7 @@ class SourceFile:
                 if times is None:
                     return None
                 arrays[c.source] = times
-        return _validated(arrays, columns)
-
-    def _parquet_columns(self, columns: Sequence[Column], plain: bool) -> Columns:
-        """Read a Parquet file; errors name the row of a wrong value."""
-        names = [c.source for c in columns]
-        arrays = parquet_numbers(self.path, names) if plain else None
-        fast = None if arrays is None else _validated(arrays, columns)
-        if fast is not None:
-            return fast
-        return self._checked_columns(columns, self.records(*names))
+        return arrays
 
     def _csv_rows(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield (place, fields) for every line of a CSV file."""
@@ -237,12 +214,20 @@ class SourceFile:
             except csv.Error as error:
                 raise TraceFormatError(f"{self.path}, line {lines.line_num}: not CSV: {error}") from None
 
-    def _checked_columns(
-        self, columns: Sequence[Column], rows: Iterator[tuple[str, dict[str, Any]]]
-    ) -> Columns:
-        """Read value by value; raise an error with the place of the first wrong one."""
+    def _checked_columns(self, columns: Sequence[Column], absent: set[str]) -> Columns:
+        """Read value by value; raise an error with the place of the first wrong one.
+
+        Args:
+            columns: columns of the first row.
+            absent: keys that the first record does not have, so no later one may have them.
+        """
         lists: dict[str, list[Any]] = {c.target: [] for c in columns}
-        for place, row in rows:
+        for place, row in self.rows(*(c.source for c in columns)):
+            if absent and (late := absent.intersection(row)):
+                raise TraceFormatError(
+                    f"{self.path}, {place}: key {shown(min(late))} is missing in the first record; "
+                    f"give it in every record or in none"
+                )
             for c in columns:
                 value = row.get(c.source)
                 try:

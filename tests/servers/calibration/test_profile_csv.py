@@ -245,12 +245,18 @@ def test_too_few_rows(folder):
         _calibrate(folder)
 
 
-def test_files_without_a_table_are_refused(folder):
-    (folder / "linear.csv").write_bytes(b"\xff\xfe\x00a,b\n1")
-    with pytest.raises(ConfigError, match=r"linear\.csv: not a CSV file|linear\.csv: missing columns"):
-        _calibrate(folder)
-    (folder / "linear.csv").write_text("")
-    with pytest.raises(ConfigError, match=r"linear\.csv: not a CSV file"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfea\x00", "encoded as UTF-16"),
+        (b"", "the file is empty"),
+        (b"{}", "not a CSV file|no records"),
+        (b"a,b\n1,2\n1,2,3\n", "line 3: 3 fields; expected 2"),
+    ],
+)
+def test_files_without_a_table_are_refused(folder, content, message):
+    (folder / "linear.csv").write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"^profile .*linear\.csv.*({message})"):
         _calibrate(folder)
 
 
