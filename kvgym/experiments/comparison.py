@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,7 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError, UnknownNameError, some
 from kvgym.experiments.budgets import ADVICE, budget_note
 from kvgym.experiments.disaggregation import in_settings
-from kvgym.experiments.identity import run_keys, setting_key
-from kvgym.experiments.journal import UNFINISHED, Journal, play_kept
+from kvgym.experiments.journal import kept_runs
 from kvgym.experiments.load.sustained import Backlogs, load_note, with_load
 from kvgym.experiments.marks import Mark, find_marks, mark_notes, measure_marks
 from kvgym.experiments.notes import merge_notes, rule_notes
@@ -39,7 +37,6 @@ from kvgym.policies.routing import Router, make_router
 from kvgym.policies.runner import SimulationResult, check_needs
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_seeds
-from kvgym.utils.execution import make_executor
 from kvgym.utils.frame import Frame
 from kvgym.utils.hyperparameters import all_hyperparameters
 from kvgym.workloads.table import RequestTable
@@ -352,19 +349,8 @@ def compare(
         numbers[0],
     )
     played: dict[tuple[str, int], Played] = {}
-    with contextlib.ExitStack() as opened:
-        journal, keys = None, []
-        if folder is not None:
-            journal = opened.enter_context(Journal(folder, UNFINISHED))
-            made_keys = {id(one): setting_key(one) for one in settings.values()}
-            of = {
-                label: run_keys(made_keys[id(settings[label])], *pair, numbers, measure_marks)
-                for label, pair in pairs.items()
-            }
-            keys = [of[label][k] for k in range(len(numbers)) for label in pairs]
-            keys += backlogs.keys()
-        executor = opened.enter_context(make_executor(player, jobs, ray=ray))
-        for place, found in play_kept([*runs, *backlogs.runs], keys, executor, journal):
+    with kept_runs(player, folder, jobs=jobs, ray=ray) as play:
+        for place, found in play([*runs, *backlogs.runs]):
             if place >= len(runs):
                 backlogs.record(place - len(runs), found)
                 continue

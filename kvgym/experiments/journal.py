@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from kvgym.errors import ConfigError, KVGymError, some
-from kvgym.experiments.identity import run_key, setting_key
+from kvgym.experiments.identity import run_keys, setting_key
 from kvgym.experiments.runs import Played, Player, Run, RunRecord, play_runs
+from kvgym.experiments.scenario import Scenario
 from kvgym.metrics.compute import metric_names
 from kvgym.policies.policy import make_policy
 from kvgym.policies.routing import make_router
@@ -135,6 +136,38 @@ class Journal:
             raise ConfigError(f"{self.path}, line {number}: not text; choose another folder") from None
 
 
+class RunKeys:
+    """Keys of runs, see :mod:`kvgym.experiments.identity`; what runs share is hashed once."""
+
+    def __init__(self) -> None:
+        self._settings: dict[str, str] = {}
+
+    def setting(self, scenario: Scenario) -> str:
+        """Return the key of a scenario, see :func:`~kvgym.experiments.identity.setting_key`."""
+        text = scenario.model_dump_json()
+        if text not in self._settings:
+            self._settings[text] = setting_key(scenario)
+        return self._settings[text]
+
+    def of(self, runs: Sequence[Run]) -> list[str]:
+        """Return the key of each run."""
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for place, run in enumerate(runs):
+            shared = (id(run.scenario), id(run.policy), id(run.router), run.measure)
+            alike.setdefault(shared, []).append(place)
+        keys = [""] * len(runs)
+        for places in alike.values():
+            run = runs[places[0]]
+            policy = make_policy(run.policy) if isinstance(run.policy, str) else run.policy
+            router = run.scenario.make_router() if run.router is None else run.router
+            router = make_router(router) if isinstance(router, str) else router
+            seeds = [runs[place].seed for place in places]
+            found = run_keys(self.setting(run.scenario), policy, router, seeds, run.measure)
+            for place, key in zip(places, found, strict=True):
+                keys[place] = key
+        return keys
+
+
 def play_kept(
     runs: Sequence[Run],
     keys: Sequence[str],
@@ -145,7 +178,7 @@ def play_kept(
 
     Args:
         runs: the runs; a run that keeps its result is always executed.
-        keys: hashes of the runs, see :mod:`kvgym.experiments.identity`; not read without a journal.
+        keys: keys of the runs, see :class:`RunKeys`; not read without a journal.
         executor: executor of a :class:`~kvgym.experiments.runs.Player`.
         journal: journal that saves each run when it finishes; None = not saved.
     """
@@ -167,7 +200,7 @@ def play_kept(
 def kept_runs(
     player: Player, folder: str | Path | None, *, jobs: int | None = 1, ray: str | None = None
 ) -> Iterator[Play]:
-    """Yield a function that executes runs, for searches; runs of a stopped search are reused from its folder.
+    """Yield a function that executes runs; those of an interrupted command are reused from its folder.
 
     Args:
         player: executes the runs.
@@ -178,23 +211,13 @@ def kept_runs(
     Raises:
         ConfigError: the folder cannot be written, or another process has it open.
     """
-    settings: dict[str, str] = {}
-
-    def key(run: Run) -> str:
-        text = run.scenario.model_dump_json()
-        if text not in settings:
-            settings[text] = setting_key(run.scenario)
-        policy = make_policy(run.policy) if isinstance(run.policy, str) else run.policy
-        router = make_router(run.router) if isinstance(run.router, str) else run.router
-        router = run.scenario.make_router() if router is None else router
-        return run_key(settings[text], policy, router, run.seed, run.measure)
-
+    keys = RunKeys()
     with contextlib.ExitStack() as opened:
         journal = None if folder is None else opened.enter_context(Journal(folder, UNFINISHED))
         executor = opened.enter_context(make_executor(player, jobs, ray=ray))
 
         def play(runs: Sequence[Run]) -> Iterator[tuple[int, Played]]:
-            return play_kept(runs, [] if journal is None else [key(run) for run in runs], executor, journal)
+            return play_kept(runs, [] if journal is None else keys.of(runs), executor, journal)
 
         yield play
 

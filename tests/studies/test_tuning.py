@@ -15,6 +15,7 @@ from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.scenario import Scenario
 from kvgym.policies.policy import POLICIES, make_policy, policy_defaults
+from kvgym.studies.sweeping.plan import grid_points
 from kvgym.studies.tuning import tune as tuning
 from kvgym.studies.tuning.tune import SEARCH_SPACES, plan_search, tune
 
@@ -152,17 +153,16 @@ def test_contradictory_values():
 
 def test_a_large_grid_is_sampled_without_replacement():
     space = {"batch": list(range(1, 101))}
-    plan = plan_search("request_level", space)
-    points = plan.grid(10)
-    assert points == plan.grid(10)
+    points = grid_points(space, 10)
+    assert points == grid_points(space, 10)
     assert [p["batch"] for p in points] == sorted({p["batch"] for p in points})
     assert len(points) == 10
-    assert [p["batch"] for p in plan.grid()] == space["batch"]
+    assert [p["batch"] for p in grid_points(space)] == space["batch"]
     result = tune("request_level", scenario(), space=space, seeds=1, trials=10)
     assert {t.spec for t in result.trials[1:]} == {f"request_level:batch={p['batch']}" for p in points}
     assert "10 of the grid's 100 points, drawn at random (seed 0)." in result.notes
-    two = plan_search("mc_sf", {"overrun": ["ignore", "extend"], "protection": [0.1, 0.2]})
-    assert [(p["overrun"], p["protection"]) for p in two.grid()] == [
+    two = grid_points({"overrun": ["ignore", "extend"], "protection": [0.1, 0.2]})
+    assert [(p["overrun"], p["protection"]) for p in two] == [
         ("ignore", 0.1), ("ignore", 0.2), ("extend", 0.1), ("extend", 0.2),
     ]  # fmt: skip
 

@@ -18,7 +18,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from kvgym.experiments.identity import run_key, setting_key
 from kvgym.experiments.load.loads import Load
 from kvgym.experiments.marks import ERROR, LEAST_REQUESTS, MOST_NAMED, undecided
 from kvgym.experiments.runs import Played, Run
@@ -97,7 +96,6 @@ class Backlogs:
         seed: int,
     ) -> None:
         self.runs: list[Run] = []
-        self._policies: list[Policy] = []
         self._places: dict[str, int] = {}
         self._workers: dict[str, int] = {}
         self._sustained: dict[int, float] = {}
@@ -124,18 +122,8 @@ class Backlogs:
                     loads[at] = Load(scenario, num_requests=own).at_once()
                 places[id(scenario), id(policy)] = len(self.runs)
                 self.runs.append(Run(loads[at], policy, None, seed, label, log=True, measure=backlog_figures))
-                self._policies.append(policy)
             self._places[label] = places[id(scenario), id(policy)]
             self._workers[label] = scenario.workers
-
-    def keys(self) -> list[str]:
-        """Return the hash of each run, see :mod:`kvgym.experiments.identity`."""
-        settings = {id(run.scenario): run.scenario for run in self.runs}
-        hashes = {one: setting_key(scenario) for one, scenario in settings.items()}
-        return [
-            run_key(hashes[id(run.scenario)], policy, None, run.seed, run.measure)
-            for run, policy in zip(self.runs, self._policies, strict=True)
-        ]
 
     def record(self, place: int, played: Played) -> None:
         """Record the result of a run; the backlog may take more or less work for a request than the comparison."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -120,16 +120,15 @@ class SweepPlan(Description):
         several = {name: values for name, values in self.fields.items() if len(values) > 1}
         found: list[dict[str, Value]] = []
         if several or not self.points:
-            count = max([1, *map(len, several.values())])
-            if self.combine == "grid":
-                count = math.prod(map(len, several.values()))
+            grid = self.combine == "grid"
+            lengths = [len(values) for values in several.values()]
+            count = math.prod(lengths) if grid else max([1, *lengths])
             if count > MOST_POINTS:
                 raise ConfigError(f"a grid of {count:,} points; expected at most {MOST_POINTS:,}")
-            rows = zip(*several.values(), strict=True) if self.combine == "zip" else None
-            if rows is None or not several:
-                rows = itertools.product(*several.values())  # type: ignore[assignment]
-            assert rows is not None
-            found = [dict(zip(several, row, strict=True)) for row in rows]
+            if grid or not several:
+                found = grid_points(several)
+            else:
+                found = [dict(zip(several, row, strict=True)) for row in zip(*several.values(), strict=True)]
         found += [{name: point[name] for name in self.swept} for point in self.points]
         return tuple(dict(pairs) for pairs in dict.fromkeys(tuple(point.items()) for point in found))
 
@@ -154,6 +153,22 @@ class SweepPlan(Description):
             ConfigError: a field does not exist, or belongs to a policy that is not in the sweep.
         """
         check_fields([*self.fields, *self.swept], self.policies or self.make_scenario().policies)
+
+
+def grid_points(values: Mapping[str, Sequence[Any]], most: int | None = None) -> list[dict[str, Any]]:
+    """Return the points of a grid in order, the last field changing fastest.
+
+    Args:
+        values: values by field; without fields, the grid has one point.
+        most: maximum number of points, drawn without replacement by a generator with seed 0; None = all.
+    """
+    rows: Iterable[Sequence[Any]] = itertools.product(*values.values())
+    sizes = tuple(map(len, values.values()))
+    if most is not None and most < math.prod(sizes):
+        drawn = np.sort(np.random.default_rng(0).choice(math.prod(sizes), most, replace=False))
+        places = np.stack(np.unravel_index(drawn, sizes), axis=1).tolist()
+        rows = ([own[k] for own, k in zip(values.values(), place, strict=True)] for place in places)
+    return [dict(zip(values, row, strict=True)) for row in rows]
 
 
 def _listed(name: str, values: Any) -> Any:

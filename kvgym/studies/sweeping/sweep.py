@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import label_of
-from kvgym.experiments.identity import run_keys, setting_key
-from kvgym.experiments.journal import FILE, Journal, has_runs, play_kept
+from kvgym.experiments.journal import FILE, Journal, RunKeys, has_runs, play_kept
 from kvgym.experiments.marks import Mark, find_marks, mark_notes, measure_marks
 from kvgym.experiments.notes import merge_point_notes
 from kvgym.experiments.result_files import run_context, write_json, write_table
@@ -23,7 +22,6 @@ from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, mean_interval
 from kvgym.metrics.compute import metric_info, metric_names
 from kvgym.policies.policy import REFERENCE_ONLY, Policy, clairvoyant_labels
-from kvgym.policies.routing import Router
 from kvgym.studies.sweeping.fields import set_fields, with_hyperparameters
 from kvgym.studies.sweeping.plan import SweepPlan, load_plan, make_plan
 from kvgym.utils.arguments import explained
@@ -273,31 +271,29 @@ def _lay_out(plan: SweepPlan) -> _Layout:
     if len(set(labels)) < len(labels):
         raise ConfigError(f"policies {', '.join(labels)}: one is listed twice")
     scenarios: list[Scenario] = []
-    players: list[tuple[list[Policy], Router | None]] = []
-    settings: dict[str, str] = {}
+    policies: list[list[Policy]] = []
+    keys = RunKeys()
     for point in points:
         values = {**plan.fixed, **point}
         try:
             scenario = set_fields(base, values).resolved()
-            if (text := scenario.model_dump_json()) not in settings:
-                scenario.make_system()
-                settings[text] = setting_key(scenario)
-            players.append(([with_hyperparameters(spec, values) for spec in specs], scenario.make_router()))
+            scenario.make_system()
+            keys.setting(scenario)
+            policies.append([with_hyperparameters(spec, values) for spec in specs])
+            scenario.make_router()
         except ConfigError as error:
             at = ", ".join(f"{name} = {value}" for name, value in point.items())
             raise ConfigError(f"at {at}: {error}" if at else str(error)) from None
         scenarios.append(scenario)
     seeds = plan.all_seeds(scenarios)
-    runs: dict[tuple[int, int, int], Run] = {}
-    keys: dict[tuple[int, int, int], str] = {}
-    for i, (scenario, (policies, router)) in enumerate(zip(scenarios, players, strict=True)):
-        setting = settings[scenario.model_dump_json()]
-        of_policies = [run_keys(setting, policy, router, seeds, measure_marks) for policy in policies]
-        for k, seed in enumerate(seeds):
-            for j, policy in enumerate(policies):
-                runs[i, j, k] = Run(scenario, policy, None, seed, labels[j], measure=measure_marks)
-                keys[i, j, k] = of_policies[j][k]
-    return _Layout(plan, runs, keys, points, tuple(scenarios), labels, seeds)
+    runs = {
+        (i, j, k): Run(scenario, policy, None, seed, labels[j], measure=measure_marks)
+        for i, scenario in enumerate(scenarios)
+        for k, seed in enumerate(seeds)
+        for j, policy in enumerate(policies[i])
+    }
+    of_runs = dict(zip(runs, keys.of([*runs.values()]), strict=True))
+    return _Layout(plan, runs, of_runs, points, tuple(scenarios), labels, seeds)
 
 
 def _play(

@@ -1,4 +1,4 @@
-"""Search for hyperparameters with Optuna, on the points of a grid."""
+"""Optuna as a source of points of a grid."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 from kvgym.errors import ConfigError
 from kvgym.metrics.compute import LATENCIES, METRICS, metric_info
 from kvgym.studies.tuning.result import Trial
-from kvgym.studies.tuning.trial_runs import TrialRunner
+from kvgym.studies.tuning.search_space import SearchPlan
+from kvgym.studies.tuning.trial_runs import Points
 
 # Metrics that improve when requests are left unfinished: compared only between runs with equal numbers finished.
 _FLATTERED = (
@@ -33,38 +34,46 @@ def import_optuna() -> Any:
         ) from None
 
 
-def search_optuna(runner: TrialRunner, trials: int) -> list[Trial]:
-    """Search the grid by TPE, one trial after the other; a point is run once even if proposed again."""
-    optuna, plan = import_optuna(), runner.plan
-    most = min(trials, plan.size - plan.on_grid)
-    runner.expect(1 + most)
-    found = {_key(plan.start): runner.run([plan.start])[0]}
-    sign = 1.0 if metric_info(runner.metric).lower_is_better else -1.0
+def optuna_points(plan: SearchPlan, metric: str, num_requests: int, most: int, proposals: int) -> Points:
+    """Yield the policy as given and then points of the grid that a TPE proposes, one by one.
+
+    A point is yielded once even if it is proposed again.
+
+    Args:
+        plan: the search plan.
+        metric: the metric to optimise.
+        num_requests: total number of requests of all seeds.
+        most: maximum number of points after the first.
+        proposals: maximum number of proposals; in a small space, many repeat.
+    """
+    optuna = import_optuna()
+    sign = 1.0 if metric_info(metric).lower_is_better else -1.0
 
     def score(trial: Trial) -> float:
         """Return the objective to minimise: first bounds, then for some metrics the number of finished requests."""
         if trial.error:
             return 1e15 * (1.0 + trial.excess) if trial.excess else math.inf
-        undone = runner.num_requests - sum(trial.finished) if counts_finished_only(runner.metric) else 0
+        undone = num_requests - sum(trial.finished) if counts_finished_only(metric) else 0
         return sign * trial.value + 1e9 * undone
 
+    (first,) = yield [plan.start]
+    found = {_key(plan.start): first}
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0), direction="minimize")
         if plan.on_grid:
             study.enqueue_trial({name: values.index(plan.start[name]) for name, values in plan.space.items()})
-        for _ in range(20 * trials):  # in a small space, many proposals repeat
+        for _ in range(proposals):
             if len(found) > most:
                 break
             asked = study.ask()
             point = {name: values[_suggest(asked, name, values)] for name, values in plan.space.items()}
             if _key(point) not in found:
-                found[_key(point)] = runner.run([point])[0]
+                (found[_key(point)],) = yield [point]
             study.tell(asked, score(found[_key(point)]))
     finally:
         optuna.logging.set_verbosity(verbosity)
-    return list(found.values())
 
 
 def counts_finished_only(metric: str) -> bool:

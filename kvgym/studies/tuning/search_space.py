@@ -190,26 +190,6 @@ class SearchPlan:
         """
         return construct(self.policy, {**self.fixed, **point}, f"policy {self.policy.info.name!r}")
 
-    def grid(self, trials: int | None = None) -> list[dict[str, Any]]:
-        """Return the points of the grid in order, the last hyperparameter changing fastest.
-
-        Args:
-            trials: maximum number of points, drawn without replacement by a generator with seed 0; None = all.
-        """
-        sizes = [len(values) for values in self.space.values()]
-        numbers: Iterable[int] = range(self.size)
-        if trials is not None and trials < self.size:
-            numbers = sorted(np.random.default_rng(0).choice(self.size, trials, replace=False).tolist())
-        points = []
-        for number in numbers:
-            places = []
-            for size in reversed(sizes):
-                number, place = divmod(number, size)
-                places.append(place)
-            picked = zip(self.space.items(), reversed(places), strict=True)
-            points.append({name: values[place] for (name, values), place in picked})
-        return points
-
 
 def plan_search(policy: str | Policy, space: Space | None = None) -> SearchPlan:
     """Return the search plan of a policy; arguments as in :func:`~kvgym.studies.tuning.tune.tune`.

@@ -6,11 +6,13 @@ The value of the best trial on its training seeds is optimistic: compare it on o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kvgym.errors import ConfigError, KVGymError, shown
+from kvgym.experiments.journal import kept_runs
 from kvgym.experiments.marks import exact_notes
 from kvgym.experiments.notes import merge_notes
 from kvgym.experiments.resolving import resolve_policy
@@ -21,10 +23,11 @@ from kvgym.metrics.compute import metric_info, metric_names
 from kvgym.policies.policy import REFERENCE_ONLY, Policy
 from kvgym.policies.runner import check_needs
 from kvgym.studies.capacity.targets import Target, parse_targets
-from kvgym.studies.tuning.optuna_search import counts_finished_only, import_optuna, search_optuna
+from kvgym.studies.sweeping.plan import grid_points
+from kvgym.studies.tuning.optuna_search import counts_finished_only, import_optuna, optuna_points
 from kvgym.studies.tuning.result import Trial, TuningResult
 from kvgym.studies.tuning.search_space import SEARCH_SPACES, SearchPlan, Space, plan_search
-from kvgym.studies.tuning.trial_runs import Progress, TrialRunner
+from kvgym.studies.tuning.trial_runs import Points, Progress, TrialRunner
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_seeds
 from kvgym.workloads.base import IntRange
@@ -124,18 +127,20 @@ def tune(
     if not plan.space:
         notes.append(f"{plan.spec({})} has nothing to search.")
     sizes = tuple(map(len, tables))
-    with TrialRunner(
-        chosen, player, numbers, plan, metric, num_requests=sum(sizes), targets=targets, also=others, folder=folder,
-        jobs=jobs, ray=ray, progress=progress,
-    ) as runner:  # fmt: skip
-        if search == "grid":
-            if trials is not None and trials < plan.size:
-                notes.append(f"{trials:,} of the grid's {plan.size:,} points, drawn at random (seed 0).")
-            points = [p for p in plan.grid(trials) if p != plan.start]
-            runner.expect(1 + len(points))
-            found = runner.run([plan.start, *points])
-        else:
-            found = search_optuna(runner, trials or OPTUNA_TRIALS)
+    if search == "grid":
+        if trials is not None and trials < plan.size:
+            notes.append(f"{trials:,} of the grid's {plan.size:,} points, drawn at random (seed 0).")
+        grid = [plan.start, *(p for p in grid_points(plan.space, trials) if p != plan.start)]
+        most, source = len(grid), _at_once(grid)
+    else:
+        limit = trials or OPTUNA_TRIALS
+        most = 1 + min(limit, plan.size - plan.on_grid)
+        source = optuna_points(plan, metric, sum(sizes), most - 1, 20 * limit)
+    with kept_runs(player, folder, jobs=jobs, ray=ray) as play:
+        runner = TrialRunner(
+            chosen, numbers, plan, metric, play, targets=targets, also=others, progress=progress
+        )
+        found = runner.follow(source, most)
     fair = _fair(found, metric)
     missing = [t for t in found if t.excess]
     if all(t.error for t in fair) and missing:
@@ -166,6 +171,11 @@ def tune(
         subject_to=tuple(map(str, targets)),
     )
     return replace(result, hyperparameters=plan.defaults | plan.fixed | result.best.hyperparameters)
+
+
+def _at_once(points: Sequence[dict[str, Any]]) -> Points:
+    """Yield all points at once."""
+    yield points
 
 
 def _check_metric(name: str) -> None:
