@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pprint import pformat
 from typing import Any
 
 import numpy as np
-import yaml
 
-import kvgym.metrics
 from kvgym.errors import KVGymError
 from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.describing import flat, hardware_of, hardware_rows, memory_rows, rule_rows
-from kvgym.experiments.result_files import jsonable, run_context
 from kvgym.experiments.statistics import Estimate
-from kvgym.metrics.compute import WORKER_METRICS, MetricInfo, metric_info, metric_names
+from kvgym.metrics.compute import WORKER_METRICS, metric_info, metric_names
 from kvgym.policies.policy import POLICIES, PolicyInfo
 from kvgym.report.local_paths import strip_local_paths
-from kvgym.report.numbers import figures, interval
+from kvgym.report.numbers import count_range, figures, interval
+from kvgym.report.sections import mark_words, mean_cell, shown_unit, text_cell, unit_of
 from kvgym.workloads.describing import describe_spec
 from kvgym.workloads.spec import WorkloadSpec
 from kvgym.workloads.table import RequestTable
@@ -60,11 +56,6 @@ COLUMNS = (
 )
 UNFINISHED = Column("Unfinished", "unfinished")
 ATTAINED = Column("Within SLOs", "slo_attainment")
-
-
-def unit_of(info: MetricInfo) -> str:
-    """Return the unit of a metric as readers see it, "" for none."""
-    return "" if info.unit == "1" else info.unit
 
 
 class CachedComparison(Comparison):
@@ -134,30 +125,27 @@ def main_table(comparison: Comparison, reference: str) -> dict[str, Any]:
     marked = marks(comparison)
     rows = []
     for policy in comparison.policies:
-        cells = []
-        for column, leaders in zip(columns, best, strict=True):
-            estimate = comparison.estimate(policy, column.metric)
-            span = interval(estimate) if column.with_interval else ""
-            cells.append({"text": figures(estimate.value), "interval": span, "best": policy in leaders})
+        cells = [
+            mean_cell(comparison.estimate(policy, column.metric), policy in leaders, column.with_interval)
+            for column, leaders in zip(columns, best, strict=True)
+        ]
         ratio = comparison.ratio(policy, reference, REFERENCE_METRIC)
         span = "reference" if policy == reference else interval(ratio)
-        extra = [{"text": figures(ratio.value), "interval": span, "best": False}]
+        extra = [{**text_cell(figures(ratio.value)), "interval": span}]
         if comparison.bounds:
-            extra.append({"text": f"≤ {figures(comparison.at_most(policy))}", "interval": "", "best": False})
+            extra.append(text_cell(f"≤ {figures(comparison.at_most(policy))}"))
         rows.append({"policy": policy, "marks": marked[policy], "cells": [cells[0], *extra, *cells[1:]]})
-    heads = [{"title": c.title, "unit": unit_of(metric_info(c.metric))} for c in columns]
-    heads.insert(1, {"title": "E2E ratio", "unit": ""})
-    if comparison.bounds:
-        heads.insert(2, {"title": "× optimum", "unit": ""})
+    heads = [(column.title, unit_of(column.metric)) for column in columns]
+    heads[1:1] = [("E2E ratio", ""), *([("× optimum", "")] if comparison.bounds else [])]
     return {"columns": heads, "rows": rows}
 
 
 def marks(comparison: Comparison) -> dict[str, tuple[str, ...]]:
     """Return what a reader must know of each policy, in a word or two each, shown below its name."""
-    found = {p: ["clairvoyant"] if p in comparison.clairvoyant else [] for p in comparison.policies}
-    for policy, marks in comparison.marks.items():
-        found[policy] += [f"{mark.sign} {mark.words}" for mark in marks]
-    return {policy: tuple(words) for policy, words in found.items()}
+    return {
+        policy: mark_words(comparison.marks.get(policy, ()), policy in comparison.clairvoyant)
+        for policy in comparison.policies
+    }
 
 
 def full_table(comparison: Comparison) -> list[dict[str, Any]]:
@@ -169,7 +157,7 @@ def full_table(comparison: Comparison) -> list[dict[str, Any]]:
         rows.append(
             {
                 "name": name,
-                "unit": unit_of(info),
+                "unit": unit_of(name),
                 "summary": info.summary,
                 "better": {True: "lower", False: "higher", None: ""}[info.lower_is_better],
                 "cells": [{"text": figures(e.value, 4), "interval": interval(e)} for e in estimates],
@@ -192,15 +180,17 @@ def _best(comparison: Comparison, metric: str) -> tuple[str, ...]:
 
 
 def worker_table(comparison: Comparison) -> dict[str, Any]:
-    """Return means over seeds per worker: ``columns`` (title, unit) and ``rows``; no rows for a single worker."""
-    columns = [
-        {"title": name.replace("_", " "), "unit": unit_of(info)} for name, info in WORKER_METRICS.items()
-    ]
+    """Return means over seeds per worker, as :func:`main_table`; no rows for a single worker."""
+    columns = [("Worker", "")]
+    columns += [(name.replace("_", " "), shown_unit(info)) for name, info in WORKER_METRICS.items()]
     rows = [
         {
             "policy": policy,
-            "worker": f"{worker['worker']}" + f" ({worker['role']})" * (worker["role"] != "mixed"),
-            "cells": [figures(worker[name]) for name in WORKER_METRICS],
+            "marks": (),
+            "cells": [
+                text_cell(f"{worker['worker']}" + f" ({worker['role']})" * (worker["role"] != "mixed")),
+                *(text_cell(figures(worker[name])) for name in WORKER_METRICS),
+            ],
         }
         for policy in comparison.policies
         for worker in comparison.worker_means(policy)
@@ -249,9 +239,7 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
     rows.append(("Workload", describe_spec(WorkloadSpec(**spec)) if spec else flat(scenario.workload)))
     if trace:
         rows.append(("Trace", f"{trace.get('path')} ({trace.get('format')}), SHA-256 {trace.get('sha256')}"))
-    sizes = sorted(set(comparison.num_requests))
-    count = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-    rows.append(("Requests", f"{count} per seed, the same for every policy"))
+    rows.append(("Requests", f"{count_range(comparison.num_requests)} per seed, the same for every policy"))
     for example in list(comparison.examples.values())[:1]:
         rows += [("Targets", text) for text in [_targets(example.table)] if text]
     rows.append(("Seeds", ", ".join(map(str, comparison.seeds))))
@@ -301,11 +289,8 @@ def _policy_info(comparison: Comparison, label: str) -> PolicyInfo | None:
         return None
 
 
-_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # ten times faster, if available
-
-
-def configuration(comparison: Comparison, command: str) -> list[tuple[str, str]]:
-    """Return titled blocks of YAML: the scenario as run, the workload in full, the hardware, the software."""
+def configuration(comparison: Comparison) -> list[tuple[str, Any]]:
+    """Return titled contents: the scenario as run, the workload in full, the policies, the hardware."""
     blocks: list[tuple[str, Any]] = [
         ("Scenario", comparison.scenario.model_dump(mode="json")),
         ("Workload", comparison.provenance),
@@ -314,25 +299,7 @@ def configuration(comparison: Comparison, command: str) -> list[tuple[str, str]]
     hardware = hardware_of(comparison.scenario)
     if hardware is not None:
         blocks.append(("Hardware (without its tables)", hardware.model_dump(mode="json", exclude={"tables"})))
-    return as_yaml(blocks, command)
-
-
-def as_yaml(blocks: Iterable[tuple[str, Any]], command: str) -> list[tuple[str, str]]:
-    """Return titled contents as YAML, without empty ones, and software versions."""
-    return [
-        (
-            title,
-            yaml.dump(
-                strip_local_paths(jsonable(content)),
-                Dumper=_Dumper,
-                sort_keys=False,
-                allow_unicode=True,
-                width=100,
-            ),
-        )
-        for title, content in (*blocks, ("Software", run_context(command)))
-        if content
-    ]
+    return blocks
 
 
 def repeat_code(comparison: Comparison) -> str:
@@ -352,15 +319,3 @@ def repeat_code(comparison: Comparison) -> str:
 
 def _indent(text: str) -> str:
     return "\n".join("    " + line for line in text.splitlines())
-
-
-def definitions() -> list[dict[str, Any]]:
-    """Return the definitions of all metrics: paragraphs (one item) and lists, with items split at code."""
-    text = (kvgym.metrics.__doc__ or "").partition("\n")[2].strip()
-    blocks = []
-    for block in re.split(r"\n\s*\n", text):
-        bullets = block.startswith("- ")
-        items = re.split(r"\n- ", block[2:]) if bullets else [block]
-        parts = [[{"code": i % 2 == 1, "text": t} for i, t in enumerate(item.split("``"))] for item in items]
-        blocks.append({"bullets": bullets, "items": parts})
-    return blocks

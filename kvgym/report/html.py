@@ -21,6 +21,8 @@ def render(comparison: Comparison, *, command: str = "", reference: str | None =
     _add_figures(page, comparison)
     return page.render(
         "comparison.html",
+        content.configuration(comparison),
+        command,
         title=f"Scheduler comparison: {comparison.scenario.name}",
         lead=content.lead(comparison),
         failures=content.failures(comparison),
@@ -36,9 +38,6 @@ def render(comparison: Comparison, *, command: str = "", reference: str | None =
         no_examples=not comparison.examples,
         metrics=content.full_table(comparison),
         workers=content.worker_table(comparison),
-        definitions=content.definitions(),
-        configuration=content.configuration(comparison, command),
-        command=command,
         code=content.repeat_code(comparison),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from kvgym.experiments.statistics import Estimate
 
@@ -32,3 +33,9 @@ def interval(estimate: Estimate, scale: float = 1.0) -> str:
     if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)) or estimate.low == estimate.high:
         return ""
     return f"{figures(estimate.low * scale)}\N{NO-BREAK SPACE}–\N{NO-BREAK SPACE}{figures(estimate.high * scale)}"
+
+
+def count_range(counts: Collection[int]) -> str:
+    """Return whole numbers as the smallest and the largest of them, or as one if all are equal."""
+    low, high = min(counts), max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

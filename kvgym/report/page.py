@@ -23,6 +23,7 @@ from kvgym.report.alike import joint_policies
 from kvgym.report.chart import Chart, policy_styles
 from kvgym.report.colours import PALETTE, RAMP
 from kvgym.report.local_paths import in_texts, strip_local_paths
+from kvgym.report.sections import as_yaml, definitions
 from kvgym.utils.files import write_text as write_whole
 from kvgym.utils.version import __version__, install_command
 
@@ -182,13 +183,22 @@ class Page:
             )
         return Markup('<svg class="swatch" viewBox="0 0 26 10" aria-hidden="true">{}</svg>').format(drawn)
 
-    def render(self, template: str, **values: Any) -> str:
+    def render(
+        self, template: str, configuration: Iterable[tuple[str, Any]], command: str, **values: Any
+    ) -> str:
         """Return the page as text.
 
         Args:
             template: name of an asset that extends ``page.html``.
+            configuration: titled contents that are shown as YAML.
+            command: the command line that makes the page, "" if it is unknown.
             values: variables of the template, at least ``title`` and ``lead``.
         """
+        values |= {
+            "configuration": as_yaml(configuration, command),
+            "definitions": definitions(),
+            "command": command,
+        }
         environment = Environment(
             autoescape=True,
             undefined=StrictUndefined,
@@ -204,6 +214,7 @@ class Page:
             "key": self.key,
             "joint_key": self.joint_key,
             "mark": self.mark,
+            "knows": self._places.__contains__,
             "inline": _inline,
         }
         about = {"version": __version__, "install": install_command("report")}

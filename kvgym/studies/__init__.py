@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kvgym.studies.capacity.provisioning import provision
     from kvgym.studies.capacity.result import Capacity, CapacityResult
     from kvgym.studies.capacity.targets import Target, parse_targets
-    from kvgym.studies.reports import write_capacity_report, write_provisioning_report, write_sweep_report
+    from kvgym.studies.reports import write_capacity_report, write_sweep_report
     from kvgym.studies.sweeping.plan import SweepPlan, load_plan
     from kvgym.studies.sweeping.sweep import SweepResult, sweep
     from kvgym.studies.tuning.result import TuningResult
@@ -37,7 +37,7 @@ else:
             "capacity.provisioning": "provision",
             "capacity.result": "Capacity CapacityResult",
             "capacity.targets": "Target parse_targets",
-            "reports": "write_capacity_report write_provisioning_report write_sweep_report",
+            "reports": "write_capacity_report write_sweep_report",
             "sweeping.plan": "SweepPlan load_plan",
             "sweeping.sweep": "SweepResult sweep",
             "tuning.result": "TuningResult",
@@ -66,6 +66,5 @@ __all__ = [
     "sweep",
     "tune",
     "write_capacity_report",
-    "write_provisioning_report",
     "write_sweep_report",
 ]

@@ -67,11 +67,16 @@ def write_sweep_report(
 
 
 @explained
-def write_capacity_report(result: CapacityResult, path: str | Path, *, command: str = "") -> Path:
-    """Write a search for capacity as one HTML file that works offline: TTFT and TBT by rate, with the capacities.
+def write_capacity_report(
+    result: CapacityResult | Provisioning, path: str | Path, *, command: str = ""
+) -> Path:
+    """Write a search for capacity, or provisioning, as one HTML file that works offline.
+
+    A capacity has TTFT and TBT by rate, provisioning workers or cost by rate, estimates, and windows if there are any.
 
     Args:
-        result: the outcome of :func:`~kvgym.studies.capacity.finding.find_capacity`.
+        result: the outcome of :func:`~kvgym.studies.capacity.finding.find_capacity` or
+            :func:`~kvgym.studies.capacity.provisioning.provision`; with its ``curve`` the figures have several rates.
         path: the file; folders are created.
         command: the command line, shown so that readers can repeat it.
 
@@ -83,29 +88,6 @@ def write_capacity_report(result: CapacityResult, path: str | Path, *, command: 
     """
     require("jinja2")
     from kvgym.report.page import write_text
-    from kvgym.studies.capacity.page import render_capacity
+    from kvgym.studies.capacity.page import render
 
-    return write_text(render_capacity(result, command=command), path)
-
-
-@explained
-def write_provisioning_report(result: Provisioning, path: str | Path, *, command: str = "") -> Path:
-    """Write provisioning as one HTML file that works offline: workers or cost by rate, tables, estimates.
-
-    Args:
-        result: the outcome of :func:`~kvgym.studies.capacity.provisioning.provision`; with ``curve`` the figure has
-            several rates.
-        path: the file; folders are created.
-        command: the command line, shown so that readers can repeat it.
-
-    Returns:
-        The path.
-
-    Raises:
-        ConfigError: Jinja2 is missing.
-    """
-    require("jinja2")
-    from kvgym.report.page import write_text
-    from kvgym.studies.capacity.provisioning_page import render_provisioning
-
-    return write_text(render_provisioning(result, command=command), path)
+    return write_text(render(result, command=command), path)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from kvgym.cli import console
 from kvgym.cli.options.scenario import ROUTERS, ScenarioOption, group, scenario_options
@@ -19,18 +16,13 @@ from kvgym.cli.options.targets import (
     given_slos,
     parse_counts,
 )
-from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing, reporting
-from kvgym.cli.tables import ResultTable
+from kvgym.cli.outcomes import LONGEST_REASON, run_spinner, table_texts, terminal_table, write_outcome_report
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
 
 if TYPE_CHECKING:
-    from kvgym.studies.capacity.result import Capacity, CapacityResult
-
-LONGEST_REASON = 60
-FAILS = "fails next"
-LEAST = {"on every seed": 99}
-"""Columns that are dropped first, with their ranks."""
+    from kvgym.studies.capacity.result import CapacityResult
 
 
 @scenario_options(
@@ -77,6 +69,7 @@ def capacity(
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.labels import short_labels
     from kvgym.studies.capacity.finding import find_capacity
+    from kvgym.studies.capacity.outcome_tables import capacity_table
     from kvgym.studies.capacity.targets import parse_targets
 
     targets = parse_targets(slo) if slo.strip() else ()
@@ -103,10 +96,13 @@ def capacity(
         )
     with replacing(folder, options.trace, kept=True):
         result.save(folder, command=command_line())
+    table = capacity_table(result, LONGEST_REASON)
     if markdown:
-        print(console.markdown_table(*_cells(result)))
+        headings, rows = table_texts(table)
+        print(console.markdown_table(headings, {name: cells for name, *cells in rows}))
     else:
-        console.print_table(_table(result, files=f"{folder / 'capacity.json'}"))
+        title, caption = _around(result)
+        console.print_table(terminal_table(table, title, caption, files=f"{folder / 'capacity.json'}"))
     labels = [c.label for c in result.capacities]
     console.print_notes(result.notes, labels)
     short = short_labels(labels)
@@ -118,94 +114,23 @@ def capacity(
         f"{len(result.probes):,} runs in {time.perf_counter() - started:.1f} s; simulation {simulated:.1f} s in all, "
         f"processor time of this process {time.process_time() - used:.1f} s."
     )
-    if report:
-        again = f"run the same command with --out {folder}"
-        with reporting(folder, "report.html", again), console.optional("report"):
-            from kvgym.studies.reports import write_capacity_report
-
-            path = write_capacity_report(result, folder / "report.html", command=command_line())
-            console.print_line(f"report:  {path}")
-    console.print_line(f"results: {folder}")
+    write_outcome_report(result, folder, report)
     if all(c.estimate.value == 0 for c in result.capacities):
         raise typer.Exit(1)  # no policy meets the targets at any rate: scripts should notice
 
 
-@contextlib.contextmanager
-def run_spinner(enabled: bool) -> Iterator[Callable[[str], None]]:
-    """Show the latest run and the number of runs on standard error; the total is not known beforehand."""
-    if not enabled:
-        yield lambda text: None
-        return
-    with console.err.status("starting") as status:
-        done = 0
-
-        def advance(text: str) -> None:
-            nonlocal done
-            done += 1
-            status.update(f"{done:,} runs; {escape(text)}")
-
-        yield advance
-
-
-def reason(text: str) -> str:
-    """Return a reason; the text of an error is shortened to fit a column."""
-    return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 1]}…"
-
-
-def _limit(c: Capacity) -> str:
-    """Return what limits a policy, with the number of seeds if that differs between seeds."""
-    if not c.limits:
-        return "–"
-    if not _counts_seeds(c):
-        return ", ".join(reason(text) for text, _ in c.limits)
-    return ", ".join(f"{reason(text)} ({count})" for text, count in c.limits)
-
-
-def _counts_seeds(c: Capacity) -> bool:
-    """Return whether the limits of a policy are shown with their number of seeds."""
-    return len(c.limits) > 1 and len(c.held) > 1
-
-
-def _cells(result: CapacityResult) -> tuple[list[str], dict[str, list[str]]]:
-    """Return headings and rows of the table."""
-    from kvgym.experiments.labels import short_labels
-
-    many = len(result.seeds) > 1
-    counted = len({c.workers for c in result.capacities}) > 1
-    headings = ["policy", "requests/s"]
-    headings += ["95 % interval", "on every seed"] if many else []
-    headings += ["per worker", "efficiency"] if counted else []
-    headings += [FAILS, *(console.heading(t.metric) for t in result.targets)]
-    short = short_labels(c.label for c in result.capacities)
-    rows: dict[str, list[str]] = {}
-    for c in result.capacities:
-        row = [console.number(c.estimate.value)]
-        row += [console.interval(c.estimate), console.number(c.on_every_seed)] if many else []
-        if counted:
-            row += [console.number(c.estimate.value / (c.workers or 1)), f"{result.efficiency(c):.0%}"]
-        row += [_limit(c), *(console.number(c.values[t.metric]) for t in result.targets)]
-        rows[short[c.label] + c.signs] = row
-    return headings, rows
-
-
-def _table(result: CapacityResult, *, files: str = "") -> ResultTable:
-    """Return the table for a terminal."""
+def _around(result: CapacityResult) -> tuple[str, str]:
+    """Return title and caption of the table."""
     from kvgym.experiments.describing import titled
+    from kvgym.report.numbers import count_range
+    from kvgym.studies.capacity.outcome_tables import counts_seeds
 
     seeds = f"means over {len(result.seeds)} seeds" if len(result.seeds) > 1 else "one seed"
-    sizes = sorted({probe.played.num_requests for probe in result.probes})
-    size = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    size = count_range([probe.played.num_requests for probe in result.probes])
     caption = (
         f"{seeds}; bisected to {result.tolerance:.1%}; {size} requests a run; metrics at the sustained rate"
     )
-    if any(map(_counts_seeds, result.capacities)):
+    if any(map(counts_seeds, result.capacities)):
         caption += "; fails next: with the number of seeds"
     targets = ", ".join(map(str, result.targets)) or "no growing backlog"
-    title = f"{titled(result.heading, result.scenario)}\n{targets}"
-    table = ResultTable(title, caption, files=files)
-    headings, rows = _cells(result)
-    for heading in headings:
-        table.column(heading, rank=LEAST.get(heading), words=heading in ("policy", FAILS))
-    for label, cells in rows.items():
-        table.row(label, *cells)
-    return table
+    return f"{titled(result.heading, result.scenario)}\n{targets}", caption

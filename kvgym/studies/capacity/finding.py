@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,21 @@ from kvgym.experiments.budgets import (
     ranking_notes,
     training_seeds,
 )
-from kvgym.experiments.comparison import label_of
 from kvgym.experiments.journal import Play, kept_runs
 from kvgym.experiments.load.loads import Load
 from kvgym.experiments.marks import EXACT, mark_notes
 from kvgym.experiments.notes import merge_notes
 from kvgym.experiments.resolving import resolve_policy
-from kvgym.experiments.runs import Player, Run
+from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.policies.policy import Policy
 from kvgym.policies.routing import Router
-from kvgym.studies.capacity.entries import Entry, find_policies, pair
-from kvgym.studies.capacity.probing import Probe, Progress, Quest, play_values, pursue
+from kvgym.studies.capacity.entries import find_policies, pair
+from kvgym.studies.capacity.probing import Probe, Prober, Progress, Quest, rate_quest
 from kvgym.studies.capacity.reasons import explain, slow_batches
 from kvgym.studies.capacity.result import Capacity, CapacityResult
-from kvgym.studies.capacity.search import Rates, Search, Workers
 from kvgym.studies.capacity.targets import Target, parse_targets
-from kvgym.studies.capacity.verdict import BACKLOG, check_requests
+from kvgym.studies.capacity.verdict import check_requests
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_seeds
 
@@ -45,9 +43,6 @@ ENOUGH = 2000
 
 CURVE = (0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5)
 """Rates run after the search, as shares of an entry's capacity: its curve, and a check that lower rates pass."""
-
-MOST_HALVINGS = 14
-MOST_DOUBLINGS = 24
 
 
 @explained
@@ -134,27 +129,24 @@ def find_capacity(
         system.check_fits(table)
         notes += [(seed, note) for note in (*table.notes, *check_requests(table, wanted))]
         sizes.append(len(table))
-    quests = [rate_quest(load, entry, seed, tolerance) for entry in entries for seed in numbers]
+    of_entries = [[rate_quest(load, entry, seed, tolerance) for seed in numbers] for entry in entries]
+    quests = [quest for own in of_entries for quest in own]
     with kept_runs(player, folder, jobs=jobs, ray=ray) as play:
-        pursue(quests, wanted, play, progress)
-        play_values(_on_curves(quests, entries, curve), wanted, play, progress)
-        pursue(quests, wanted, play, progress)
-        whys = _explanations(quests, entries, wanted, play)
+        prober = Prober(wanted, play, progress)
+        prober.pursue(quests)
+        prober.probe(_on_curves(of_entries, curve))
+        prober.pursue(quests)
+        whys = _explanations(of_entries, wanted, play)
     capacities = tuple(
-        _capacity(entry, [q for q in quests if q.entry is entry], wanted, tolerance, why)
-        for entry, why in zip(entries, whys, strict=True)
+        Capacity.of(own, wanted, tolerance, why) for own, why in zip(of_entries, whys, strict=True)
     )
     if tune_budgets:
         rates = _by_policy(capacities)
         left_out += tuple(ranking_notes(list(rates), best, rates, False, "capacity", training, load.replays))
     held = {
-        entry.label: [edges]
-        for entry in entries
-        if (
-            edges := [
-                q.probes[low].played for q in quests if q.entry is entry and (low := q.search.bracket()[0])
-            ]
-        )
+        own[0].entry.label: [edges]
+        for own in of_entries
+        if (edges := [probe.played for quest in own if (probe := quest.held) is not None])
     }
     marked = mark_notes(held, {entry.label: entry.policy for entry in entries})
     return CapacityResult(
@@ -203,120 +195,29 @@ def _seeds(seeds: int | Iterable[int] | None, load: Load) -> tuple[int, ...]:
     return check_seeds((1 if load.replays else load.scenario.seeds) if seeds is None else seeds)
 
 
-def rate_quest(load: Load, entry: Entry, seed: int, tolerance: float) -> Quest:
-    """Return the search for the highest rate of an entry under a seed, which starts at the load's own rate."""
-    count = entry.workers or 1
-    start = load.rate * (1 if entry.workers is None else count / _workers_of(load.scenario))
-    scale = Rates(start / 2**MOST_HALVINGS, start * 2**MOST_DOUBLINGS, tolerance)
-    size = load.num_requests * count if not load.replays else None
-    places: dict[float, tuple[Scenario, float]] = {}
-
-    def place(rate: float) -> tuple[Scenario, float]:
-        if rate not in places:
-            places[rate] = load.at(rate, workers=entry.workers, num_requests=size), rate
-        return places[rate]
-
-    return Quest(Search(scale, start), entry, seed, place)
-
-
-def workers_quest(
-    load: Load, policy: Policy, router: Router, seed: int, start: int, most: int, share: float = 1.0
-) -> Quest:
-    """Return the search for the smallest number of workers, at a share of the load's rate."""
-    places: dict[float, tuple[Scenario, float]] = {}
-
-    def place(count: float) -> tuple[Scenario, float]:
-        if count not in places:
-            rate = share * load.rate
-            places[count] = load.at(rate, workers=int(count)), rate
-        return places[count]
-
-    label = f"{label_of(policy)} via {label_of(router)}"
-    entry = Entry(label, policy, router, None)
-    return Quest(Search(Workers(most), start), entry, seed, place, sustained=False)
-
-
-def _workers_of(scenario: Scenario) -> int:
-    return scenario.workers if isinstance(scenario.workers, int) else len(scenario.make_system().all_workers)
-
-
-def _too_short(probe: Probe) -> bool:
-    """Return whether a run failed only by its backlog, perhaps because it was short."""
-    if probe.verdict.reasons != (BACKLOG,):
-        return False
-    stay = probe.played.record.metrics["e2e_latency_p90"]
-    return probe.played.num_requests / probe.rate < 4 * stay
-
-
 def _on_curves(
-    quests: Sequence[Quest], entries: Sequence[Entry], curve: Sequence[float]
-) -> list[tuple[Quest, float]]:
-    """Return the runs of all curves, with the same rates for all seeds of an entry."""
-    wanted = []
-    for entry in entries:
-        own = [q for q in quests if q.entry is entry]
-        mean = float(np.mean([q.search.bracket()[0] or 0.0 for q in own]))
-        wanted += [(q, mean * share) for q in own for share in curve if mean > 0]
-    return wanted
+    of_entries: Sequence[Sequence[Quest]], curve: Sequence[float]
+) -> Iterator[tuple[Quest, float]]:
+    """Yield the runs of all curves, with the same rates for all seeds of an entry."""
+    for own in of_entries:
+        mean = float(np.mean([0.0 if quest.held is None else quest.held.rate for quest in own]))
+        yield from ((quest, mean * share) for quest in own for share in curve if mean > 0)
 
 
 def _explanations(
-    quests: Sequence[Quest], entries: Sequence[Entry], targets: Sequence[Target], play: Play
+    of_entries: Sequence[Sequence[Quest]], targets: Sequence[Target], play: Play
 ) -> list[tuple[str, ...]]:
     """Return why each entry fails, from a further run with a log at the lowest failing rate of its first seed."""
-    failing: dict[int, tuple[Quest, float]] = {}
-    for quest in quests:
-        high = quest.search.bracket()[1]
-        if high is not None and not quest.probes[high].played.record.error:
-            failing.setdefault(entries.index(quest.entry), (quest, high))
-    runs = [
-        Run(q.place(v)[0], q.entry.policy, q.router(v), q.seed, q.entry.label, log=True, measure=slow_batches)
-        for q, v in failing.values()
-    ]
-    whys: list[tuple[str, ...]] = [()] * len(entries)
+    failing: dict[int, tuple[Quest, Probe]] = {}
+    for place, own in enumerate(of_entries):
+        for quest in own:
+            if (probe := quest.failed) is not None and not probe.played.record.error:
+                failing.setdefault(place, (quest, probe))
+    whys: list[tuple[str, ...]] = [()] * len(of_entries)
+    runs = [quest.run(probe.value, log=True, measure=slow_batches) for quest, probe in failing.values()]
     places = list(failing)
     for at, played in play(runs):
-        quest, value = failing[places[at]]
-        worker = quest.place(value)[0].make_system().all_workers[0]
-        whys[places[at]] = explain(
-            quest.probes[value], targets, quest.entry.policy, played.measured, worker.batch_time
-        )
+        quest, probe = failing[places[at]]
+        worker = quest.place(probe.value)[0].make_system().all_workers[0]
+        whys[places[at]] = explain(probe, targets, played.measured, worker.batch_time)
     return whys
-
-
-def _capacity(
-    entry: Entry, quests: Sequence[Quest], targets: Sequence[Target], tolerance: float, why: tuple[str, ...]
-) -> Capacity:
-    """Combine the searches of an entry."""
-    held, failed, limits, edges, notes = [], [], [], [], []
-    for quest in quests:
-        low, high = quest.search.bracket()
-        held.append(low or 0.0)
-        failed.append(float("inf") if high is None else high)
-        if high is not None:
-            limits.append(quest.probes[high].verdict.reasons)
-        if low is not None:
-            edges.append(quest.probes[low])
-        surprises = [rate for rate in quest.search.surprises() if high and rate > high * (1 + tolerance)]
-        if surprises and high is not None:
-            notes.append(
-                (
-                    quest.seed,
-                    f"not monotone: passed at {', '.join(f'{rate:.4g}' for rate in surprises)}/s but failed at "
-                    f"{high:.4g}/s ({'; '.join(quest.probes[high].verdict.reasons)}).",
-                )
-            )
-        if high is not None and _too_short(quest.probes[high]):
-            notes.append(
-                (
-                    quest.seed,
-                    "the backlog is the limit, in runs not much longer than request latencies: use more requests.",
-                )
-            )
-        if low is None and high is not None:
-            notes.append((quest.seed, f"fails at every rate down to {high:.3g}/s."))
-        if high is None:
-            notes.append(
-                (quest.seed, f"passes at every rate up to {low:.3g}/s: the run is too short to show a limit.")
-            )
-    return Capacity.of(entry, held, failed, limits, edges, targets, merge_notes(notes, len(quests)), why)

@@ -1,54 +1,137 @@
-"""The report of a search for capacity as one self-contained HTML file."""
+"""Reports of capacities and plans as self-contained HTML files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from kvgym.experiments.describing import hardware_rows, memory_rows, rule_rows
-from kvgym.experiments.scenario import Scenario
-from kvgym.metrics.compute import metric_info
-from kvgym.report import content
+from kvgym.experiments.statistics import Estimate
 from kvgym.report.alike import hidden_curves
 from kvgym.report.chart import Chart
 from kvgym.report.names import metric_name, title
-from kvgym.report.numbers import figures, interval
+from kvgym.report.numbers import count_range, figures, interval
 from kvgym.report.page import Page
-from kvgym.studies.capacity.plots import metric_curve, shown_metrics
+from kvgym.report.sections import Cell, mean_cell, scenario_rows, text_cell, unit_of
+from kvgym.studies.capacity.outcome_tables import (
+    OutcomeTable,
+    Value,
+    capacity_table,
+    estimate_table,
+    plan_table,
+    window_table,
+)
+from kvgym.studies.capacity.plan import Provisioning
+from kvgym.studies.capacity.plots import metric_curve, plan_curve, shown_metrics
 from kvgym.studies.capacity.result import Capacity, CapacityResult
-from kvgym.workloads.describing import describe_spec
+
+NO_TABLE: dict[str, Any] = {"columns": [], "rows": []}
 
 
-def render_capacity(result: CapacityResult, *, command: str = "") -> str:
+def render(result: CapacityResult | Provisioning, *, command: str = "") -> str:
     """Return the report as text, see :func:`kvgym.studies.reports.write_capacity_report`."""
-    page = Page([c.label for c in result.capacities])
-    seeds = "mean over seeds" if len(result.seeds) > 1 else "one seed"
-    dots = ", with its 95 % interval" if len(result.seeds) > 1 else ""
-    own = " Dashed upright: the rate of the trace." if result.own_rate is not None else ""
-    charts = [metric_curve(result, metric) for metric in shown_metrics(result)]
+    content = _of_capacities(result) if isinstance(result, CapacityResult) else _of_plans(result)
+    page = Page(content.pop("policies"))
+    charts = content.pop("charts")
     page.add(
         "rates",
         [(chart, None) for chart in charts],
-        f"Metrics against the arrival rate, {seeds}. Dots: the capacity{dots}. Dashed: the target.{own}"
-        + _hidden(charts),
-        title="Latency by arrival rate",
+        content.pop("caption"),
+        title=content.pop("figure"),
         legend=page.policies,
-        wide=True,
+        wide=len(charts) > 1,
     )
-    return page.render(
-        "capacity.html",
-        title=f"Capacity: {result.scenario.name}",
-        lead=lead(result),
-        columns=_columns(result),
-        rows=[_row(result, c) for c in result.capacities],
-        many=len(result.seeds) > 1,
-        remarks=[(c.label, text) for c in result.capacities for text in (*c.why, *c.notes)],
-        notes=result.notes,
-        setting=_setting(result),
-        definitions=content.definitions(),
-        configuration=content.as_yaml([("Scenario", result.scenario.model_dump(mode="json"))], command),
-        command=command,
+    scenario = result.scenario.model_dump(mode="json")
+    return page.render("targets.html", [("Scenario", scenario)], command, notes=result.notes, **content)
+
+
+def _of_capacities(result: CapacityResult) -> dict[str, Any]:
+    """Return the contents of the report of a search for capacity."""
+    many = len(result.seeds) > 1
+    means, dots = ("mean over seeds", ", with its 95 % interval") if many else ("one seed", "")
+    own = " Dashed upright: the rate of the trace." if result.own_rate is not None else ""
+    charts = [metric_curve(result, metric) for metric in shown_metrics(result)]
+    spread = (
+        "Means over seeds; small: 95 % bootstrap intervals over seeds."
+        if many
+        else "One seed, so there are no intervals and the variation is unknown."
     )
+    return {
+        "title": f"Capacity: {result.scenario.name}",
+        "lead": lead(result),
+        "policies": [c.label for c in result.capacities],
+        "charts": charts,
+        "figure": "Latency by arrival rate",
+        "caption": f"Metrics against the arrival rate, {means}. Dots: the capacity{dots}. Dashed: the target.{own}"
+        + _hidden(charts),
+        "table": shown_table(capacity_table(result)),
+        "explanation": f"{spread} Fails next: what the next higher rate misses. Metrics are those at the capacity. "
+        "Bold: the highest.",
+        "setting": [
+            ("Targets", ", ".join(map(str, result.targets)) or "the backlog must not grow"),
+            *scenario_rows(result.scenario),
+            ("Requests a run", count_range([probe.played.num_requests for probe in result.probes])),
+            ("Seeds", ", ".join(map(str, result.seeds))),
+            ("Search", f"{len(result.probes):,} runs; rates bisected to {result.tolerance:.1%}"),
+        ],
+        "remarks_title": "Why targets are missed",
+        "remarks": [(c.label, text) for c in result.capacities for text in (*c.why, *c.notes)],
+        "windows": NO_TABLE,
+        "estimates": NO_TABLE,
+    }
+
+
+def _of_plans(result: Provisioning) -> dict[str, Any]:
+    """Return the contents of the report of provisioning."""
+    priced = any(plan.price is not None for plan in result.plans)
+    shown = [("cost_per_hour", "Cost per hour"), ("cost_per_million", "Cost per million output tokens")]
+    shown = shown if priced else [("workers", "Workers")]
+    return {
+        "title": f"Provisioning: {result.scenario.name}",
+        "lead": f"{result.answers()[0]}.",
+        "policies": [result.label(plan) for plan in result.plans],
+        "charts": [plan_curve(result, *each) for each in shown],
+        "figure": f"{shown[0][1]} by arrival rate",
+        "caption": "Against the arrival rate: the smallest number of workers that meets the targets, with the load "
+        "compressed or stretched. Large dots: the load as it is.",
+        "table": shown_table(plan_table(result)),
+        "explanation": "Workers: the smallest number that meets the targets, by simulation of the whole load. Theory: "
+        "⌈λ/μ⌉ of equation (1) of the stability paper. Per worker: the rate of the load divided by the rate at which "
+        "one worker meets the targets.",
+        "setting": [
+            ("Targets", ", ".join(map(str, result.targets))),
+            ("Load", f"{result.num_requests:,} requests, {figures(result.rate)}/s"),
+            *scenario_rows(result.scenario),
+        ],
+        "remarks_title": "Remarks",
+        "remarks": [(result.label(plan), note) for plan in result.plans for note in plan.notes],
+        "windows": shown_table(window_table(result, figures)),
+        "estimates": shown_table(estimate_table(result)),
+    }
+
+
+def shown_table(table: OutcomeTable) -> dict[str, Any]:
+    """Return a table for the template: ``columns`` (title, unit) and ``rows`` (policy, marks, cells)."""
+    heads = [
+        (title(metric_name(column.metric)), unit_of(column.metric)) if column.metric else column[1:3]
+        for column in table.columns
+    ]
+    best = [
+        max((cell.value for cell in cells if isinstance(cell, Estimate)), default=0.0)
+        for cells in zip(*(row.cells for row in table.rows), strict=True)
+    ]
+    rows = [
+        {"policy": row.label, "marks": row.marks, "cells": list(map(_cell, row.cells, best))}
+        for row in table.rows
+    ]
+    return {"columns": heads, "rows": rows}
+
+
+def _cell(value: Value, best: float) -> Cell:
+    if isinstance(value, Estimate):
+        return mean_cell(value, value.value == best > 0)
+    if isinstance(value, float):
+        return text_cell(figures(value))
+    return text_cell("–" if value is None else f"{value:,}" if isinstance(value, int) else value)
 
 
 def _hidden(charts: Iterable[Chart]) -> str:
@@ -80,65 +163,3 @@ def lead(result: CapacityResult) -> str:
 def _rate(capacity: Capacity) -> str:
     span = interval(capacity.estimate)
     return f"{figures(capacity.estimate.value)} requests/s" + (f" (95 % interval {span})" if span else "")
-
-
-def _columns(result: CapacityResult) -> list[tuple[str, str]]:
-    """Return headings and units of the table behind the policy."""
-    found = [("Capacity", "requests/s")]
-    found += [("On every seed", "requests/s")] if len(result.seeds) > 1 else []
-    found += [("Per worker", "requests/s"), ("Efficiency", "")] if _counted(result) else []
-    found.append(("Fails next", ""))
-    return found + [
-        (title(metric_name(t.metric)), content.unit_of(metric_info(t.metric))) for t in result.targets
-    ]
-
-
-def _counted(result: CapacityResult) -> bool:
-    """Return whether capacities are of several numbers of workers."""
-    return len({c.workers for c in result.capacities}) > 1
-
-
-def _row(result: CapacityResult, c: Capacity) -> dict[str, Any]:
-    """Return a row of the table."""
-    best = max(other.estimate.value for other in result.capacities)
-    cells: list[dict[str, Any]] = [
-        {
-            "text": figures(c.estimate.value),
-            "interval": interval(c.estimate),
-            "best": c.estimate.value == best > 0,
-        }
-    ]
-    plain = [figures(c.on_every_seed)] if len(result.seeds) > 1 else []
-    if _counted(result):
-        plain += [figures(c.estimate.value / (c.workers or 1)), f"{result.efficiency(c):.0%}"]
-    plain.append(", ".join(reason for reason, _ in c.limits) or "–")
-    plain += [figures(c.values[t.metric]) for t in result.targets]
-    return {
-        "policy": c.label,
-        "marks": ["clairvoyant"] * c.clairvoyant + [f"{mark.sign} {mark.words}" for mark in c.marks],
-        "cells": cells + [{"text": text, "interval": "", "best": False} for text in plain],
-    }
-
-
-def _setting(result: CapacityResult) -> list[tuple[str, str]]:
-    """Return the setup of the search: pairs of a term and its description."""
-    sizes = sorted({probe.played.num_requests for probe in result.probes})
-    return [
-        ("Targets", ", ".join(map(str, result.targets)) or "the backlog must not grow"),
-        *scenario_rows(result.scenario),
-        ("Requests a run", f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"),
-        ("Seeds", ", ".join(map(str, result.seeds))),
-        ("Search", f"{len(result.probes):,} runs; rates bisected to {result.tolerance:.1%}"),
-    ]
-
-
-def scenario_rows(scenario: Scenario) -> list[tuple[str, str]]:
-    """Return hardware, memory, rules and workload of a scenario."""
-    system = scenario.make_system()
-    return [
-        ("Scenario", scenario.heading),
-        *hardware_rows(scenario),
-        *memory_rows(scenario, system.kv_capacity),
-        ("Workload", describe_spec(scenario.make_workload().spec)),
-        *rule_rows(scenario),
-    ]

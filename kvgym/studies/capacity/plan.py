@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from kvgym.batch_time.deployments.load import hardware_label
-from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
+from kvgym.experiments.result_files import jsonable
 from kvgym.experiments.scenario import Scenario
 from kvgym.studies.capacity.estimates import OBVIOUS, SOUND, WorkerEstimates
 from kvgym.studies.capacity.probing import Probe, Quest
+from kvgym.studies.capacity.result import write_outcome
 from kvgym.studies.capacity.targets import Target
 from kvgym.studies.capacity.windows import Profile, WindowPlan
 from kvgym.theory.stability import provision
@@ -55,16 +56,16 @@ class Plan:
         cls, quest: Quest, own: WorkerEstimates, rate: float, targets: Sequence[Target], price: float | None
     ) -> Plan:
         """Return the plan that results from a search for the smallest number of workers."""
-        enough, few = quest.search.bracket()
+        enough, few = quest.held, quest.failed
         sound, obvious = own.find(*SOUND), own.find(*OBVIOUS)
-        metrics = {} if enough is None else quest.probes[enough].played.record.metrics
+        metrics = {} if enough is None else enough.played.record.metrics
         notes = []
-        if surprises := quest.search.surprises():
+        if few is not None and (surprises := quest.search.surprises()):
             fewer = ", ".join(f"{count:.0f}" for count in surprises)
-            notes.append(f"not monotone: {fewer} met the targets but {few:.0f} did not.")
+            notes.append(f"not monotone: {fewer} met the targets but {few.value:.0f} did not.")
         if enough is None:
             assert few is not None
-            notes.append(f"no number up to {few:.0f} meets the targets.")
+            notes.append(f"no number up to {few.value:.0f} meets the targets.")
         return cls(
             hardware=own.hardware,
             policy=own.policy,
@@ -72,8 +73,8 @@ class Plan:
             by_theory=None if sound is None else sound.workers,
             obvious=None if obvious is None else obvious.workers,
             by_targets=provision(rate, own.target_rate) if own.target_rate > 0 else None,
-            simulated=None if enough is None else int(enough),
-            one_fewer=() if few is None else quest.probes[few].verdict.reasons,
+            simulated=None if enough is None else enough.workers,
+            one_fewer=() if few is None else few.verdict.reasons,
             values={t.metric: metrics.get(t.metric, float("nan")) for t in targets},
             price=price,
             notes=tuple(notes),
@@ -175,36 +176,28 @@ class Provisioning:
 
     def summary(self) -> dict[str, Any]:
         """Return everything but the single runs, JSON-able."""
-        return {
+        content: dict[str, Any] = jsonable({
             "targets": [str(target) for target in self.targets],
             "rate": self.rate,
             "num_requests": self.num_requests,
             "mean_output_len": self.mean_output,
-            "workers": [
-                jsonable({**vars(w), "estimates": [vars(e) for e in w.estimates]}) for w in self.workers
-            ],
+            "workers": [{**vars(w), "estimates": [vars(e) for e in w.estimates]} for w in self.workers],
             "plans": [
-                jsonable(
-                    {
-                        **vars(plan),
-                        "cost_per_hour": plan.cost_per_hour,
-                        "cost_per_million_output_tokens": self.cost_per_million_tokens(plan),
-                        "windows": None if (found := self.profile(plan)) is None else found.row(),
-                    }
-                )
+                {
+                    **vars(plan),
+                    "cost_per_hour": plan.cost_per_hour,
+                    "cost_per_million_output_tokens": self.cost_per_million_tokens(plan),
+                    "windows": None if (found := self.profile(plan)) is None else vars(found),
+                }
                 for plan in self.plans
             ],
             "rates": [
-                {
-                    "plan": self.label(p.plan),
-                    "rate": p.rate,
-                    "workers": p.workers,
-                    "cost_per_hour": p.cost_per_hour,
-                }
+                {"plan": self.label(p.plan), "rate": p.rate, "workers": p.workers, "cost_per_hour": p.cost_per_hour}
                 for p in self.points
             ],
             "notes": list(self.notes),
-        }
+        })  # fmt: skip
+        return content
 
     def save(self, folder: str | Path, *, command: str = "") -> Path:
         """Write ``provision.json``, ``estimates.csv``, ``probes.csv`` and ``config.json``.
@@ -219,14 +212,10 @@ class Provisioning:
             The folder.
         """
         probes = Frame.from_rows({"hardware": hardware} | probe.row() for hardware, probe in self.probes)
-        path = write_table(folder, "probes", probes)
-        Frame.from_rows(row for own in self.workers for row in own.rows()).write_csv(path / "estimates.csv")
+        tables = {"estimates": Frame.from_rows(row for own in self.workers for row in own.rows())}
         if self.windows:
-            Frame.from_rows(vars(w) for w in self.windows).write_csv(path / "windows.csv")
-        config = {"scenario": self.scenario.model_dump(mode="json"), **run_context(command)}
-        write_json(path / "provision.json", self.summary())
-        write_json(path / "config.json", config)
-        return path
+            tables["windows"] = Frame.from_rows(vars(w) for w in self.windows)
+        return write_outcome(folder, "provision", self.summary(), self.scenario, command, probes, **tables)
 
 
 def _amount(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Curves of a capacity search: the metric of each target against the arrival rate."""
+"""Curves against the arrival rate: the metrics of targets, and the workers or the cost that a load needs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from kvgym.metrics.compute import metric_info
 from kvgym.report.chart import Axis, Chart, Panel, Quantity, Series
 from kvgym.report.plots import metric_quantity
+from kvgym.studies.capacity.plan import LoadPoint, Provisioning
 from kvgym.studies.capacity.probing import Probe
 from kvgym.studies.capacity.result import Capacity, CapacityResult
 from kvgym.studies.capacity.verdict import BACKLOG
@@ -100,3 +101,37 @@ def _at_capacity(result: CapacityResult, capacity: Capacity, metric: str) -> flo
         if probe.label == capacity.label and probe.rate == held[probe.seed]
     ]
     return float(np.mean(found)) if found else math.nan
+
+
+def plan_curve(result: Provisioning, what: str, name: str) -> Chart:
+    """Return workers or a cost against the arrival rate, a line for each plan.
+
+    Args:
+        result: the outcome.
+        what: ``"workers"``, ``"cost_per_hour"`` or ``"cost_per_million"``.
+        name: name of that quantity.
+    """
+    drawn = []
+    ends: tuple[list[float], list[float]] = ([], [])
+    for plan in result.plans:
+        label = result.label(plan)
+        own = LoadPoint(plan, result.rate, plan.simulated)
+        points = sorted((own, *(p for p in result.points if p.plan is plan)), key=lambda p: p.rate)
+        found = [(p, value) for p in points if (value := _planned(result, p, what)) is not None]
+        values = {"x": [p.rate for p, _ in found], "y": [value for _, value in found]}
+        sizes = [8.0 if p is own else 3.5 for p, _ in found]
+        drawn.append(Series(label, label, "points", values, look={"line": True, "size": sizes}))
+        for seen, column in zip(ends, values.values(), strict=True):
+            seen += column
+    x, y = (
+        Axis.over(quantity, seen)
+        for quantity, seen in zip((Quantity("Arrivals", "1/s"), Quantity(name)), ends, strict=True)
+    )
+    return Chart([Panel(x, y, drawn, 200.0)])
+
+
+def _planned(result: Provisioning, point: LoadPoint, what: str) -> float | None:
+    """Return a quantity of :func:`plan_curve` at a point; None if it is unknown."""
+    if what == "workers":
+        return point.workers
+    return point.cost_per_hour if what == "cost_per_hour" else result.cost_per_million_tokens(point)

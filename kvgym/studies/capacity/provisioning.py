@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from kvgym.batch_time.deployments.described import completed
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.budgets import BUDGETS, add_best_budgets, budget_note, is_open
 from kvgym.experiments.comparison import label_of
-from kvgym.experiments.journal import Play, kept_runs
+from kvgym.experiments.journal import kept_runs
 from kvgym.experiments.load.loads import Load
-from kvgym.experiments.marks import LEAST_REQUESTS
 from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.runs import Played, Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
@@ -29,22 +24,18 @@ from kvgym.simulator.system import System
 from kvgym.studies.capacity.entries import Entry, find_policies
 from kvgym.studies.capacity.estimates import (
     SOUND,
-    Estimated,
     WorkerEstimates,
     check_equal_workers,
     estimate_runs,
-    held_memory,
     worker_estimates,
 )
-from kvgym.studies.capacity.finding import TOLERANCE, by_capacity, rate_quest, workers_quest
+from kvgym.studies.capacity.finding import TOLERANCE, by_capacity
 from kvgym.studies.capacity.plan import LoadPoint, Plan, Provisioning
-from kvgym.studies.capacity.probing import Progress, Quest, pursue
+from kvgym.studies.capacity.probing import Prober, Progress, Quest, rate_quest, workers_quest
 from kvgym.studies.capacity.targets import Target, parse_targets
 from kvgym.studies.capacity.verdict import check_requests
-from kvgym.studies.capacity.windows import WindowPlan, check_windows, cut
+from kvgym.studies.capacity.windows import WindowPlan, WindowPlanner, check_windows
 from kvgym.theory.hindsight.calibrated.latencies import least_latencies
-from kvgym.theory.stability import provision as workers_for
-from kvgym.theory.stability import service_rate
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import real_number
 from kvgym.workloads.table import RequestTable
@@ -154,29 +145,32 @@ def provision(
             *budget_note(found, system, advice),
         ]
     pairs = [(load, policy) for load, own in zip(loads, made, strict=True) for policy in own]
+    setups = [(load, policy, router) for load, policy in pairs for router in chosen_routers]
     with kept_runs(player, folder, jobs=jobs, ray=ray) as play:
-        estimates = _estimates(pairs, player, seed, wanted, play, progress)
+        prober = Prober(wanted, play, progress)
+        estimates = _estimates(pairs, player, seed, prober)
+        owners = [own for own in estimates for _ in chosen_routers]
         quests = [
-            workers_quest(
-                load, policy, router, seed, _first_guess(load.rate, own, most_workers), most_workers
-            )
-            for (load, policy), own in zip(pairs, estimates, strict=True)
-            for router in chosen_routers
+            workers_quest(*setup, seed, _first_guess(setup[0].rate, own, most_workers), most_workers)
+            for setup, own in zip(setups, owners, strict=True)
         ]
-        pursue(quests, wanted, play, progress)
-        setups = [(load, policy, router) for load, policy in pairs for router in chosen_routers]
+        prober.pursue(quests)
         further = [
-            (k, share, _at_rate(*setups[k], seed, share, quest, most_workers))
+            (
+                k,
+                share,
+                workers_quest(*setups[k], seed, _start(quest, share, most_workers), most_workers, share),
+            )
             for k, quest in enumerate(quests)
             for share in curve
         ]
-        pursue([quest for *_, quest in further], wanted, play, progress)
+        prober.pursue([quest for *_, quest in further])
         windows: list[WindowPlan] = []
         if window is not None:
-            planner = _Windows(window, seed, wanted, chosen_routers, most_workers)
+            planner = WindowPlanner(window, seed, chosen_routers, most_workers)
             for (load, policy), own in zip(pairs, estimates, strict=True):
-                windows += planner.plan(load, policy, own, player, play, progress)
-    owners = [own for own in estimates for _ in chosen_routers]
+                _, table = player.requests(load.scenario, seed)
+                windows += planner.plan(load, policy, own, table, prober)
     _, table = player.requests(loads[0].scenario, seed)
     plans = tuple(
         Plan.of(quest, own, loads[0].rate, wanted, priced.get(own.hardware))
@@ -198,9 +192,8 @@ def provision(
         ),
         notes=tuple(dict.fromkeys(notes)),
         points=tuple(
-            LoadPoint(plans[k], share * loads[0].rate, None if found is None else int(found))
+            LoadPoint(plans[k], share * loads[0].rate, None if quest.held is None else quest.held.workers)
             for k, share, quest in further
-            for found in [quest.search.bracket()[0]]
         ),
     )
 
@@ -320,33 +313,24 @@ def on_hardware(scenario: Scenario, hardware: str) -> Scenario:
 
 
 def _estimates(
-    pairs: Sequence[tuple[Load, Policy]],
-    player: Player,
-    seed: int,
-    targets: Sequence[Target],
-    play: Play,
-    progress: Progress | None,
+    pairs: Sequence[tuple[Load, Policy]], player: Player, seed: int, prober: Prober
 ) -> list[WorkerEstimates]:
     """Return the estimates of one worker for each pair of load and policy."""
     runs = [run for load, policy in pairs for run in estimate_runs(load, policy, seed)]
     played: dict[int, Played] = {}
-    for place, found in play(runs):
+    for place, found in prober.play(runs):
         played[place] = found
-        if progress is not None:
-            progress(f"{runs[place].label}, {'saturated' if place % 2 else 'as it is'}")
-    rates = []
-    for wanted, steady in ((), True), (targets, False):
-        quests = [
-            rate_quest(
-                load.steady() if steady else load,
-                Entry(label_of(policy), policy, None, 1),
-                seed,
-                TOLERANCE,
-            )
-            for load, policy in pairs
-        ]
-        pursue(quests, wanted, play, progress)
-        rates.append([quest.search.bracket()[0] or 0.0 for quest in quests])
+        if prober.progress is not None:
+            prober.progress(f"{runs[place].label}, {'saturated' if place % 2 else 'as it is'}")
+    entries = [Entry(label_of(policy), policy, None, 1) for _, policy in pairs]
+    steady = [
+        rate_quest(load.steady(), entry, seed, TOLERANCE)
+        for (load, _), entry in zip(pairs, entries, strict=True)
+    ]
+    replace(prober, targets=()).pursue(steady)
+    own = [rate_quest(load, entry, seed, TOLERANCE) for (load, _), entry in zip(pairs, entries, strict=True)]
+    prober.pursue(own)
+    rates = [[0.0 if q.held is None else q.held.rate for q in quests] for quests in (steady, own)]
     return [
         worker_estimates(
             load, policy, player.requests(load.scenario, seed)[1], played[2 * k], played[2 * k + 1],
@@ -365,79 +349,7 @@ def _first_guess(rate: float, own: WorkerEstimates, most: int) -> int:
     return min(guess, most)
 
 
-def _at_rate(
-    load: Load, policy: Policy, router: Router, seed: int, share: float, own: Quest, most: int
-) -> Quest:
-    """Return the search for the smallest number of workers at a share of the load's rate.
-
-    It starts from what the search ``own`` found at the whole rate.
-    """
-    found = own.search.bracket()[0] or most
-    start = min(most, max(1, math.ceil(share * found)))
-    return workers_quest(load, policy, router, seed, start, most, share)
-
-
-@dataclass(frozen=True)
-class _Windows:
-    """Planner for windows of time; see :func:`provision`."""
-
-    seconds: float
-    seed: int
-    targets: Sequence[Target]
-    routers: Sequence[Router]
-    most: int
-
-    def plan(
-        self,
-        load: Load,
-        policy: Policy,
-        own: WorkerEstimates,
-        player: Player,
-        play: Play,
-        progress: Progress | None,
-    ) -> list[WindowPlan]:
-        """Return the plans for the windows of a load, for every router."""
-        _, table = player.requests(load.scenario, self.seed)
-        first, sound = float(table.arrival_time[0]), own.find(*SOUND)
-        held = held_memory(table, own.chunk, load.at(load.rate, workers=1).make_system())
-        spans = cut(table.arrival_time, self.seconds)
-        places = np.searchsorted(table.arrival_time - first, [start for start, _ in spans[1:]])
-        edges = [0, *places.tolist(), len(table)]
-        parts = [slice(a, b) for a, b in itertools.pairwise(edges)]
-        quests: dict[tuple[int, int], Quest] = {}
-        theory: list[int | None] = []
-        for k, ((start, end), rows) in enumerate(zip(spans, parts, strict=True)):
-            theory.append(_by_theory(sound, own, held, rows, end - start))
-            if rows.stop - rows.start >= LEAST_REQUESTS:
-                part = load.between(start, None if k == len(spans) - 1 else end)
-                guess = min(max(1, theory[-1] or 1), self.most)
-                for j, router in enumerate(self.routers):
-                    quests[k, j] = workers_quest(part, policy, router, self.seed, guess, self.most)
-        pursue(list(quests.values()), self.targets, play, progress)
-        plans = []
-        for j, router in enumerate(self.routers):
-            for k, ((start, end), rows) in enumerate(zip(spans, parts, strict=True)):
-                found = quests[k, j].search.bracket()[0] if (k, j) in quests else None
-                count, simulated = rows.stop - rows.start, None if found is None else int(found)
-                plans.append(
-                    WindowPlan(
-                        own.hardware, own.policy, label_of(router), start, end, count, count / (end - start),
-                        theory[k], (k, j) in quests, simulated,
-                    )
-                )  # fmt: skip
-        return plans
-
-
-def _by_theory(
-    sound: Estimated | None,
-    own: WorkerEstimates,
-    held: NDArray[np.int64],
-    rows: slice,
-    seconds: float,
-) -> int | None:
-    """Return ⌈λ/μ⌉ of a range of requests, with the b̄ of the whole load; 0 if none arrive."""
-    count = rows.stop - rows.start
-    if sound is None or not count:
-        return None if sound is None else 0
-    service = service_rate(own.kv_capacity, sound.batch_time, float(held[rows].mean()))
-    return workers_for(count / seconds, service)
+def _start(whole: Quest, share: float, most: int) -> int:
+    """Return the first number of workers to try at a share of the rate, from what is enough for the whole."""
+    found = most if whole.held is None else whole.held.workers
+    return min(most, max(1, math.ceil(share * found)))

@@ -57,30 +57,21 @@ def slow_batches(result: SimulationResult) -> dict[str, float]:
 
 
 def explain(
-    probe: Probe,
-    targets: Sequence[Target],
-    policy: Policy,
-    figures: Mapping[str, float],
-    batch_time: BatchTimeModel,
+    probe: Probe, targets: Sequence[Target], figures: Mapping[str, float], batch_time: BatchTimeModel
 ) -> tuple[str, ...]:
     """Return why a run missed its targets, one sentence each.
 
     Args:
-        probe: the run that failed.
+        probe: the run that failed; its policy has the values of the system.
         targets: all targets.
-        policy: its policy, with the values of the system.
         figures: :func:`slow_batches` of the run.
         batch_time: the batch-time model of a worker.
     """
-    return tuple(_sentences(probe, targets, policy, figures, batch_time))
+    return tuple(_sentences(probe, targets, figures, batch_time))
 
 
 def _sentences(
-    probe: Probe,
-    targets: Sequence[Target],
-    policy: Policy,
-    figures: Mapping[str, float],
-    batch_time: BatchTimeModel,
+    probe: Probe, targets: Sequence[Target], figures: Mapping[str, float], batch_time: BatchTimeModel
 ) -> Iterator[str]:
     metrics = probe.played.record.metrics
     for target in targets:
@@ -93,7 +84,11 @@ def _sentences(
             gaps, bound = figures["within_tbt"] < figures["within_ttft"], figures["tbt_slo"]
             which, part = ("time between tokens", "within_tbt") if gaps else ("first token", "within_ttft")
             cause = f"{figures[part]:.0%} of the requests are within their SLO for the {which}; "
-        cause += _of_batches(policy, figures, batch_time, bound, metrics) if gaps else _of_waiting(metrics)
+        cause += (
+            _of_batches(probe.entry.policy, figures, batch_time, bound, metrics)
+            if gaps
+            else _of_waiting(metrics)
+        )
         yield f"{target} fails at {probe.rate:.3g}/s ({value:.3g}): {cause}."
     if BACKLOG in probe.verdict.reasons:
         yield f"the backlog grows at {probe.rate:.3g}/s, {_limit(metrics)}."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import numpy as np
 
 from kvgym.experiments.describing import describe_cluster, describe_hardware
 from kvgym.experiments.marks import Mark, find_marks
+from kvgym.experiments.notes import merge_notes
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import CONFIDENCE, Estimate, mean_interval
-from kvgym.studies.capacity.entries import Entry
-from kvgym.studies.capacity.probing import Probe
+from kvgym.studies.capacity.probing import Probe, Quest
 from kvgym.studies.capacity.targets import Target
+from kvgym.studies.capacity.verdict import BACKLOG
 from kvgym.utils.frame import Frame
 
 
@@ -57,37 +59,28 @@ class Capacity:
 
     @classmethod
     def of(
-        cls,
-        entry: Entry,
-        held: Sequence[float],
-        failed: Sequence[float],
-        limits: Sequence[tuple[str, ...]],
-        edges: Sequence[Probe],
-        targets: Sequence[Target],
-        notes: tuple[str, ...],
-        why: tuple[str, ...],
+        cls, quests: Sequence[Quest], targets: Sequence[Target], tolerance: float, why: tuple[str, ...]
     ) -> Capacity:
-        """Return the capacity that results from the searches of all seeds."""
-        counts = Counter(reason for reasons in limits for reason in reasons)
-        metrics = [target.metric for target in targets]
+        """Return the capacity that results from the searches of an entry, one per seed."""
+        entry = quests[0].entry
+        held = [probe for quest in quests if (probe := quest.held) is not None]
+        failed = [probe for quest in quests if (probe := quest.failed) is not None]
+        rates = tuple(0.0 if quest.held is None else quest.held.rate for quest in quests)
+        counts = Counter(reason for probe in failed for reason in probe.verdict.reasons)
+        found = {t.metric: [probe.played.record.metrics[t.metric] for probe in held] for t in targets}
         return cls(
             label=entry.label,
             policy=entry.policy_label,
             router=entry.router_label,
             workers=entry.workers,
-            held=tuple(held),
-            failed=tuple(failed),
-            estimate=mean_interval(held),
+            held=rates,
+            failed=tuple(math.inf if quest.failed is None else quest.failed.rate for quest in quests),
+            estimate=mean_interval(rates),
             limits=tuple(counts.most_common()),
-            values={
-                name: float(np.mean([probe.played.record.metrics[name] for probe in edges]))
-                if edges
-                else float("nan")
-                for name in metrics
-            },
-            notes=notes,
+            values={name: float(np.mean(values)) if values else math.nan for name, values in found.items()},
+            notes=merge_notes([(q.seed, note) for q in quests for note in _notes(q, tolerance)], len(quests)),
             why=why,
-            marks=find_marks([probe.played for probe in edges]),
+            marks=find_marks([probe.played for probe in held]),
             clairvoyant=entry.policy.info.clairvoyant,
         )
 
@@ -100,6 +93,33 @@ class Capacity:
     def on_every_seed(self) -> float:
         """The highest rate that passed on every seed, requests per second."""
         return min(self.held)
+
+
+def _notes(quest: Quest, tolerance: float) -> Iterator[str]:
+    """Yield remarks on the search of a seed."""
+    held, failed = quest.held, quest.failed
+    if failed is None:
+        assert held is not None
+        yield f"passes at every rate up to {held.rate:.3g}/s: the run is too short to show a limit."
+        return
+    surprises = [rate for rate in quest.search.surprises() if rate > failed.rate * (1 + tolerance)]
+    if surprises:
+        yield (
+            f"not monotone: passed at {', '.join(f'{rate:.4g}' for rate in surprises)}/s but failed at "
+            f"{failed.rate:.4g}/s ({'; '.join(failed.verdict.reasons)})."
+        )
+    if _too_short(failed):
+        yield "the backlog is the limit, in runs not much longer than request latencies: use more requests."
+    if held is None:
+        yield f"fails at every rate down to {failed.rate:.3g}/s."
+
+
+def _too_short(probe: Probe) -> bool:
+    """Return whether a run failed only by its backlog, perhaps because it was short."""
+    if probe.verdict.reasons != (BACKLOG,):
+        return False
+    stay = probe.played.record.metrics["e2e_latency_p90"]
+    return probe.played.num_requests / probe.rate < 4 * stay
 
 
 @dataclass(frozen=True)
@@ -159,13 +179,9 @@ class CapacityResult:
         per_worker = base.estimate.value / base.workers
         return capacity.estimate.value / capacity.workers / per_worker if per_worker > 0 else float("nan")
 
-    def to_frame(self) -> Frame:
-        """Return one row per run, sorted by entry, seed and rate."""
-        return Frame.from_rows(probe.row() for probe in self.probes)
-
     def summary(self) -> dict[str, Any]:
         """Return capacities with intervals, JSON-able."""
-        return {
+        content: dict[str, Any] = jsonable({
             "targets": [str(target) for target in self.targets],
             "tolerance": self.tolerance,
             "confidence": CONFIDENCE,
@@ -177,16 +193,16 @@ class CapacityResult:
             "capacities": [
                 {
                     "contender": c.label, "policy": c.policy, "router": c.router, "workers": c.workers,
-                    "rate": jsonable(vars(c.estimate)), "on_every_seed": c.on_every_seed,
-                    "held": list(c.held), "failed": [jsonable(rate) for rate in c.failed],
-                    "limits": dict(c.limits), "at_capacity": jsonable(c.values),
-                    "efficiency": jsonable(self.efficiency(c)), "notes": list(c.notes), "why": list(c.why),
+                    "rate": vars(c.estimate), "on_every_seed": c.on_every_seed, "held": list(c.held),
+                    "failed": list(c.failed), "limits": dict(c.limits), "at_capacity": c.values,
+                    "efficiency": self.efficiency(c), "notes": list(c.notes), "why": list(c.why),
                     "marks": [mark.name for mark in c.marks],
                 }
                 for c in self.capacities
             ],
             "notes": list(self.notes),
-        }  # fmt: skip
+        })  # fmt: skip
+        return content
 
     def save(self, folder: str | Path, *, command: str = "") -> Path:
         """Write ``probes.csv``, ``capacity.json`` and ``config.json`` into ``folder``; with PyArrow ``probes.parquet``.
@@ -198,8 +214,18 @@ class CapacityResult:
         Returns:
             The folder.
         """
-        path = write_table(folder, "probes", self.to_frame())
-        config = {"scenario": self.scenario.model_dump(mode="json"), **run_context(command)}
-        write_json(path / "capacity.json", self.summary())
-        write_json(path / "config.json", config)
-        return path
+        probes = Frame.from_rows(probe.row() for probe in self.probes)
+        return write_outcome(folder, "capacity", self.summary(), self.scenario, command, probes)
+
+
+def write_outcome(
+    folder: str | Path, name: str, summary: dict[str, Any], scenario: Scenario, command: str, probes: Frame,
+    **others: Frame,
+) -> Path:  # fmt: skip
+    """Write the table ``probes``, other tables as CSV by name, ``NAME.json`` and ``config.json``; return the folder."""
+    path = write_table(folder, "probes", probes)
+    for table, frame in others.items():
+        frame.write_csv(path / f"{table}.csv")
+    write_json(path / f"{name}.json", summary)
+    write_json(path / "config.json", {"scenario": scenario.model_dump(mode="json"), **run_context(command)})
+    return path

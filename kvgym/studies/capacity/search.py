@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from kvgym.errors import ConfigError
 
 
-class Scale(ABC):
-    """Values that can be tried, from easy to hard."""
-
-    @abstractmethod
-    def difficulty(self, value: float) -> float:
-        """Return a number that is larger for harder values."""
-
-    @abstractmethod
-    def easier(self, value: float) -> float | None:
-        """Return a much easier value, None if there is none."""
-
-    @abstractmethod
-    def harder(self, value: float) -> float | None:
-        """Return a much harder value, None if there is none."""
-
-    @abstractmethod
-    def between(self, easy: float, hard: float) -> float | None:
-        """Return a value in the middle, None if the two are close enough."""
-
-
 @dataclass(frozen=True)
-class Rates(Scale):
+class Rates:
     """Rates: higher is harder.
 
     Attributes:
@@ -67,12 +46,12 @@ class Rates(Scale):
         return value * 2 if value * 2 <= self.high else None
 
     def between(self, easy: float, hard: float) -> float | None:
-        """Return the geometric mean."""
+        """Return the geometric mean, None if the two are close enough."""
         return None if hard <= easy * (1 + self.tolerance) else math.sqrt(easy * hard)
 
 
 @dataclass(frozen=True)
-class Workers(Scale):
+class Workers:
     """Numbers of workers: fewer are harder.
 
     Attributes:
@@ -105,6 +84,14 @@ class Workers(Scale):
     def between(self, easy: float, hard: float) -> float | None:
         """Return the whole number in the middle."""
         return None if easy - hard <= 1 else (easy + hard) // 2
+
+
+Scale = Rates | Workers
+"""Values that can be tried, from easy to hard.
+
+``difficulty`` is larger for harder values; ``easier`` and ``harder`` return a much easier or harder value, ``between``
+one in the middle, all three None if there is none.
+"""
 
 
 class Search:

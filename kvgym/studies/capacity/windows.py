@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
+from kvgym.experiments.comparison import label_of
 from kvgym.experiments.load.loads import Load
+from kvgym.experiments.marks import LEAST_REQUESTS
+from kvgym.policies.policy import Policy
+from kvgym.policies.routing import Router
+from kvgym.studies.capacity.estimates import SOUND, Estimated, WorkerEstimates, held_memory
+from kvgym.studies.capacity.probing import Prober, Quest, workers_quest
+from kvgym.theory.stability import provision, service_rate
 from kvgym.workloads.arrivals import Times
+from kvgym.workloads.table import RequestTable
 
 
 @dataclass(frozen=True)
@@ -77,10 +85,6 @@ class Profile:
             mean=float((whole * lengths).sum() / lengths.sum()),
         )
 
-    def row(self) -> dict[str, Any]:
-        """Return the values by name."""
-        return {"peak": self.peak, "p95": self.p95, "mean": self.mean}
-
 
 def cut(times: Times, seconds: float) -> list[tuple[float, float]]:
     """Return windows that cover arrival times, as (start, end) in seconds since the first arrival.
@@ -111,3 +115,67 @@ def check_windows(load: Load, seconds: float | None) -> None:
     """
     if seconds is not None and not load.replays:
         raise ConfigError("windows need a trace that is replayed with its own times; give --trace")
+
+
+@dataclass(frozen=True)
+class WindowPlanner:
+    """Searches for the number of workers that each window of a load needs.
+
+    Attributes:
+        seconds: length of a window.
+        seed: seed of the load.
+        routers: the routers, each with every window.
+        most: largest number of workers to try.
+    """
+
+    seconds: float
+    seed: int
+    routers: Sequence[Router]
+    most: int
+
+    def plan(
+        self, load: Load, policy: Policy, own: WorkerEstimates, table: RequestTable, prober: Prober
+    ) -> list[WindowPlan]:
+        """Return the plans for the windows of a load, for every router.
+
+        Args:
+            load: the load.
+            policy: the policy.
+            own: the rate that one worker can serve.
+            table: the requests.
+            prober: runs the searches.
+        """
+        first, sound = float(table.arrival_time[0]), own.find(*SOUND)
+        held = held_memory(table, own.chunk, load.at(load.rate, workers=1).make_system())
+        spans = cut(table.arrival_time, self.seconds)
+        places = np.searchsorted(table.arrival_time - first, [start for start, _ in spans[1:]])
+        edges = [0, *places.tolist(), len(table)]
+        plans: list[WindowPlan] = []
+        quests: dict[int, Quest] = {}
+        for router in self.routers:
+            for k, (start, end) in enumerate(spans):
+                count, rate = edges[k + 1] - edges[k], (edges[k + 1] - edges[k]) / (end - start)
+                theory = _by_theory(sound, own, held[edges[k] : edges[k + 1]], end - start)
+                judged = count >= LEAST_REQUESTS
+                if judged:
+                    part = load.between(start, None if k == len(spans) - 1 else end)
+                    guess = min(max(1, theory or 1), self.most)
+                    quests[len(plans)] = workers_quest(part, policy, router, self.seed, guess, self.most)
+                names = own.hardware, own.policy, label_of(router)
+                plans.append(WindowPlan(*names, start, end, count, rate, theory, judged, None))
+        prober.pursue([*quests.values()])
+        found = {place: quest.held for place, quest in quests.items()}
+        return [
+            plan if (probe := found.get(place)) is None else replace(plan, simulated=probe.workers)
+            for place, plan in enumerate(plans)
+        ]
+
+
+def _by_theory(
+    sound: Estimated | None, own: WorkerEstimates, held: NDArray[np.int64], seconds: float
+) -> int | None:
+    """Return ⌈λ/μ⌉ of some requests, with the b̄ of the whole load; 0 if none arrive."""
+    if sound is None or not len(held):
+        return None if sound is None else 0
+    service = service_rate(own.kv_capacity, sound.batch_time, float(held.mean()))
+    return provision(len(held) / seconds, service)

@@ -98,18 +98,20 @@ def test_requested_hardware_is_in_the_name(kvgym, tmp_path):
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_limits_show_the_number_of_seeds(seeds):
-    from kvgym.cli.commands.capacity import _limit, _table
+    from kvgym.cli.commands.capacity import _around
+    from kvgym.studies.capacity.outcome_tables import capacity_table
 
     capacity = SimpleNamespace(
         limits=(("tbt_p99<0.2", 1), ("backlog", seeds)), held=(2.0,) * seeds, label="fcfs", workers=None,
-        estimate=mean_interval([2.0] * seeds), on_every_seed=2.0, values={}, signs="",
+        estimate=mean_interval([2.0] * seeds), on_every_seed=2.0, values={}, signs="", marks=(), clairvoyant=False,
     )  # fmt: skip
     result = SimpleNamespace(
         capacities=(capacity,), seeds=tuple(range(seeds)), targets=(), tolerance=0.1, heading="x",
         probes=(SimpleNamespace(played=SimpleNamespace(num_requests=9)),), scenario=load_scenario("mc-sf-model-1"),
     )  # fmt: skip
-    assert _limit(capacity) == ("tbt_p99<0.2, backlog" if seeds == 1 else "tbt_p99<0.2 (1), backlog (2)")
-    assert ("with the number of seeds" in _table(result).caption) == (seeds > 1)
+    limits = "tbt_p99<0.2, backlog" if seeds == 1 else "tbt_p99<0.2 (1), backlog (2)"
+    assert capacity_table(result).rows[0].cells[-1] == limits
+    assert ("with the number of seeds" in _around(result)[1]) == (seeds > 1)
 
 
 def test_zero_capacity_is_an_exit_code(kvgym):

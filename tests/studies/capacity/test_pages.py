@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from kvgym.cli.commands.capacity import _cells
 from kvgym.experiments.scenario import load_scenario
-from kvgym.studies import write_capacity_report, write_provisioning_report
+from kvgym.studies import write_capacity_report
 from kvgym.studies.capacity.finding import find_capacity
+from kvgym.studies.capacity.outcome_tables import capacity_table
 from kvgym.studies.capacity.plots import shown_metrics
 from kvgym.studies.capacity.provisioning import provision
 
@@ -59,7 +59,7 @@ def test_rates_against_ttft_and_tbt_with_the_capacity_marked(capacity, tmp_path)
 def test_tables_mark_policies_that_observe_exact_lengths(capacity, tmp_path):
     (note,) = [note for note in capacity.notes if note.startswith("†")]
     assert "mc_sf observed the true output lengths" in note
-    assert list(_cells(capacity)[1]) == ["fcfs", "mc_sf†"]
+    assert [row.names for row in capacity_table(capacity).rows] == [("fcfs",), ("mc_sf†",)]
     assert [c["marks"] for c in capacity.summary()["capacities"]] == [[], ["exact_lengths"]]
     text = write_capacity_report(capacity, tmp_path / "report.html").read_text("utf-8")
     assert text.count("† exact lengths") == 1
@@ -71,7 +71,7 @@ def test_without_targets_the_backlog_is_shown_too():
 
 
 def test_costs_against_rates(plans, tmp_path):
-    text = write_provisioning_report(plans, tmp_path / "report.html").read_text("utf-8")
+    text = write_capacity_report(plans, tmp_path / "report.html").read_text("utf-8")
     charts = charts_of(text)
     (panel,) = next(iter(charts.values()))["panels"]
     assert panel["y"]["label"] == "Cost per hour"
@@ -80,13 +80,13 @@ def test_costs_against_rates(plans, tmp_path):
         assert series["x"] == [pytest.approx(plans.rate / 2, rel=1e-5), pytest.approx(plans.rate, rel=1e-5)]
         assert series["y"] == [point.cost_per_hour, plan.cost_per_hour]
     assert f'<p class="lead">{plans.answers()[0]}.</p>' in text
-    assert "measured: targets are met" in text.partition("<details>")[2]
+    assert "measured: targets are met, load compressed" in text.partition("<details>")[2]
 
 
 def test_workers_against_rates_without_prices(tmp_path):
     result = provision(
         LMSYS.override(workload={"preset": "lmsys", "num_requests": 60}), "ttft_p99<1", ["fcfs"]
     )
-    (chart,) = charts_of(write_provisioning_report(result, tmp_path / "r.html").read_text("utf-8")).values()
+    (chart,) = charts_of(write_capacity_report(result, tmp_path / "r.html").read_text("utf-8")).values()
     assert chart["panels"][0]["y"]["label"] == "Workers"
     assert chart["panels"][0]["series"][0]["y"] == [result.plans[0].simulated]

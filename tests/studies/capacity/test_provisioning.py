@@ -47,7 +47,7 @@ def test_theory_and_simulation(found):
         assert plan.by_targets == math.ceil(9 / own.target_rate)
         assert plan.simulated >= 1
         assert plan.values["ttft_p99"] < 2
-        held = {p.workers: p.verdict.held for _, p in found.probes if p.router == plan.router}
+        held = {p.workers: p.verdict.held for _, p in found.probes if p.entry.router_label == plan.router}
         assert held[plan.simulated]
         assert not held.get(plan.simulated - 1, False)
         assert (not plan.one_fewer) == (plan.simulated == 1)

@@ -12,6 +12,7 @@ from kvgym.metrics.compute import metric_names
 from kvgym.policies.policy import make_policy
 from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
+from kvgym.studies.capacity.entries import Entry
 from kvgym.studies.capacity.finding import find_capacity
 from kvgym.studies.capacity.probing import Probe
 from kvgym.studies.capacity.reasons import explain, slow_batches
@@ -32,10 +33,9 @@ def why(
 ) -> tuple[str, ...]:
     every = dict.fromkeys(metric_names(), 0.0) | metrics
     played = Played(RunRecord(policy, 0, every, "", True, 0.0), 100)
-    probe = Probe(policy, policy, "", 1, 2.0, 2.0, 0, Verdict(False, tuple(reasons.split(","))), played)
-    return explain(
-        probe, parse_targets(targets), make_policy(policy), {**FIGURES, **(figures or {})}, BATCH_TIME
-    )
+    entry = Entry(policy, make_policy(policy), None, 1)
+    probe = Probe(entry, 1, 2.0, 2.0, 0, Verdict(False, tuple(reasons.split(","))), played)
+    return explain(probe, parse_targets(targets), {**FIGURES, **(figures or {})}, BATCH_TIME)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from typing import Any
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.metrics.compute import metric_info, metric_names
 from kvgym.policies.policy import REFERENCE_ONLY
-from kvgym.report import content
 from kvgym.report.names import metric_name
 from kvgym.report.names import title as title_of
-from kvgym.report.numbers import figures, interval
+from kvgym.report.numbers import figures
 from kvgym.report.page import Page
+from kvgym.report.sections import mean_cell, text_cell, unit_of
 from kvgym.studies.sweeping.report.fronts import front_figure, front_of
 from kvgym.studies.sweeping.report.maps import heat_maps
 from kvgym.studies.sweeping.report.plots import curves
@@ -52,23 +52,19 @@ def render_sweep(
     fronts = _add_fronts(page, runs)
     return page.render(
         "sweep.html",
+        configuration.items(),
+        command,
         title=title or f"Sweep of {_listed(_swept(runs))}",
         lead=lead or summary(runs, chosen[0]),
         failures=runs.failures(),
         setting=_setting(runs, left_out),
         notes=notes,
         fronts=fronts,
-        columns=[
-            {"name": metric_title(name), "unit": _unit(name), "summary": metric_info(name).summary}
-            for name in needed
-        ],
-        fields=[field.quantity for field in runs.fields],
+        columns=[*_heads(runs), ("Seeds", ""), *((metric_title(name), unit_of(name)) for name in needed)],
         rows=_rows(runs, needed),
+        metrics=[(metric_title(name), metric_info(name).summary) for name in needed],
         one_seed=len(runs.seeds) == 1,
         axis_rule=AXIS_RULE,
-        definitions=content.definitions(),
-        configuration=content.as_yaml(configuration.items(), command),
-        command=command,
     )
 
 
@@ -129,11 +125,6 @@ def _listed(names: Sequence[str]) -> str:
 
 def _s(count: int) -> str:
     return "" if count == 1 else "s"
-
-
-def _unit(metric: str) -> str:
-    unit = metric_info(metric).unit
-    return "" if unit == "1" else unit
 
 
 def _add_curves(page: Page, runs: SweepRuns, metrics: Sequence[str]) -> dict[str, list[str]]:
@@ -211,16 +202,10 @@ def _add_fronts(page: Page, runs: SweepRuns) -> list[dict[str, Any]]:
             title=f"{metric_title(y)}, against {metric_name(x)}",
             legend=[p for p in runs.policies if _has_value(runs, p, x) and _has_value(runs, p, y)],
         )
-        rows = [
-            {
-                "policy": policy,
-                "marks": runs.marks(policy, point),
-                "point": [written(v) for v in point],
-                "cells": [_cell(runs, policy, point, m) for m in (x, y)],
-            }
-            for policy, point in front
-        ]
-        tables.append({"metrics": (metric_title(x), metric_title(y)), "rows": rows})
+        metrics = (metric_title(x), metric_title(y))
+        rows = [_row(runs, *member, (x, y)) for member in front]
+        columns = [*_heads(runs), *((name, "") for name in metrics)]
+        tables.append({"metrics": metrics, "columns": columns, "rows": rows})
     return tables
 
 
@@ -254,22 +239,23 @@ def _setting(runs: SweepRuns, left_out: Mapping[str, Sequence[str]]) -> list[tup
     return rows + [(why, f"{', '.join(names)} in all runs") for why, names in left_out.items() if names]
 
 
-def _cell(runs: SweepRuns, policy: str, point: Any, metric: str) -> dict[str, str]:
-    estimate = runs.estimate(policy, point, metric)
-    return {"text": figures(estimate.value), "interval": interval(estimate)}
+def _heads(runs: SweepRuns) -> list[tuple[str, str]]:
+    """Return titles and units of the columns of the fields."""
+    return [(field.quantity.label, field.quantity.unit) for field in runs.fields]
 
 
 def _rows(runs: SweepRuns, metrics: Sequence[str]) -> list[dict[str, Any]]:
     """Return the table: a row for each policy at each point."""
     return [
-        {
-            "policy": policy,
-            "marks": runs.marks(policy, point),
-            "point": [written(v) for v in point],
-            "seeds": len(runs.seeds_of(policy, point)),
-            "cells": [_cell(runs, policy, point, m) for m in metrics],
-        }
+        _row(runs, policy, point, metrics, f"{len(runs.seeds_of(policy, point))}")
         for point in runs.points
         for policy in runs.policies
         if runs.has(policy, point)
     ]
+
+
+def _row(runs: SweepRuns, policy: str, point: Point, metrics: Sequence[str], *texts: str) -> dict[str, Any]:
+    """Return a row of a table: values of the fields, further texts, and means of metrics."""
+    known = [text_cell(text) for text in (*(written(v) for v in point), *texts)]
+    means = [mean_cell(runs.estimate(policy, point, metric)) for metric in metrics]
+    return {"policy": policy, "marks": runs.marks(policy, point), "cells": known + means}

@@ -15,6 +15,7 @@ from kvgym.experiments.statistics import Estimate, mean_interval
 from kvgym.policies.policy import clairvoyant_labels
 from kvgym.report.chart import Quantity
 from kvgym.report.names import field_name, field_unit, title
+from kvgym.report.sections import mark_words
 from kvgym.utils.frame import Frame
 
 Value = float | str | None
@@ -200,8 +201,8 @@ class SweepRuns:
         """Return what a reader must know of a policy at a point, in a word or two each."""
         rows = self._rows.get((policy, point), {})
         names = next((row.get("marks") or "" for row in rows.values()), "")
-        known = ("clairvoyant",) if policy in self.clairvoyant else ()
-        return (*known, *(f"{mark.sign} {mark.words}" for mark in MARKS if mark.name in names.split()))
+        shown = (mark for mark in MARKS if mark.name in names.split())
+        return mark_words(shown, policy in self.clairvoyant)
 
     def remark(self, policy: str, point: Point) -> str:
         """Return a point as text, with the number of seeds of a policy."""
