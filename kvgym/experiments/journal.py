@@ -21,8 +21,7 @@ from kvgym.metrics.compute import metric_names
 from kvgym.policies.policy import make_policy
 from kvgym.policies.routing import make_router
 from kvgym.utils.execution import Executor, make_executor
-from kvgym.utils.files import UNFINISHED as UNFINISHED
-from kvgym.utils.files import alone_in, open_plain
+from kvgym.utils.files import UNFINISHED, alone_in, open_plain
 from kvgym.utils.reading import mapping, parse_json, validate_fields
 
 FILE = "runs.jsonl"

@@ -2,11 +2,10 @@ import math
 
 import pytest
 
+from helpers.pages import HOSTILE
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.scenario import Scenario
 from kvgym.policies.policy import Decision, Policy, PolicyInfo
-
-HOSTILE = "<script>alert('x')</script> & $x$"
 
 
 class Stuck(Policy):

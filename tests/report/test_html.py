@@ -4,10 +4,10 @@ import importlib.util
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 
 import pytest
 
+from helpers.pages import HOSTILE, Page
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import compare
@@ -18,35 +18,7 @@ from kvgym.report.html import render
 from kvgym.report.numbers import figures, interval
 from kvgym.workloads.traces.sample import write_sample_trace
 
-from .conftest import HOSTILE, scenario
-
-VOID = {"meta", "br", "hr", "img", "input", "link", "wbr"}
-
-
-class Page(HTMLParser):
-    """Collects tags, attributes and texts, and checks that tags are balanced."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.attributes, self.texts, self.open = [], [], [], []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append(data)
+from .conftest import scenario
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +70,7 @@ def test_the_report_shows_the_setup(text, comparison):
 
 def test_main_table_holds_the_estimates(comparison):
     table = content.main_table(comparison, "fcfs")
-    assert [c["title"] for c in table["columns"][:2]] == ["E2E mean", "E2E ratio"]
+    assert [title for title, _ in table["columns"][:2]] == ["E2E mean", "E2E ratio"]
     for row in table["rows"]:
         mean = comparison.estimate(row["policy"], "e2e_latency_mean")
         ratio = comparison.ratio(row["policy"], "fcfs", "e2e_latency_mean")
@@ -113,7 +85,7 @@ def test_main_table_holds_the_estimates(comparison):
 
 
 def test_units_match_the_table_of_the_command_line(comparison):
-    units = {c["title"]: c["unit"] for c in content.main_table(comparison, "fcfs")["columns"]}
+    units = dict(content.main_table(comparison, "fcfs")["columns"])
     assert (units["TBT p50"], units["KV use"], units["Output"]) == ("s", "", "tokens/s")
     row = content.main_table(comparison, "fcfs")["rows"][0]
     place = list(units).index("KV use")
@@ -209,7 +181,7 @@ def test_unfinished_requests_are_reported():
     result = compare(scenario(system={"horizon": 12.0}), keep_examples=True)
     text = render(result)
     assert "Latencies cover finished requests only" in text
-    assert "Unfinished" in [c["title"] for c in content.main_table(result, "fcfs")["columns"]]
+    assert "Unfinished" in [title for title, _ in content.main_table(result, "fcfs")["columns"]]
 
 
 def test_a_comparison_without_examples_has_bars_only():

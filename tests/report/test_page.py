@@ -11,22 +11,11 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
+from helpers.pages import HOSTILE, data_of, pictures_of
 from kvgym.report import series
 from kvgym.report.chart import DASHES, MARKERS, Axis, Chart, Panel, Quantity, Series
 from kvgym.report.html import render
 from kvgym.report.page import Page
-
-from .conftest import HOSTILE
-
-
-def data_of(text):
-    found = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', text, re.DOTALL)
-    return json.loads(found.group(1))
-
-
-def pictures_of(text):
-    """Return the names of the places for pictures."""
-    return re.findall(r'<div class="chart[^"]*" data-chart="([^"]+)"></div>', text)
 
 
 @pytest.fixture(scope="module")

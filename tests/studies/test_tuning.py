@@ -9,15 +9,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kvgym.cli.commands.learning.tune import parse_grid
 from kvgym.cli.commands.learning.tune import tune as tune_command
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.scenario import Scenario
 from kvgym.policies.policy import POLICIES, make_policy, policy_defaults
 from kvgym.studies.sweeping.plan import grid_points
-from kvgym.studies.tuning import tune as tuning
-from kvgym.studies.tuning.tune import SEARCH_SPACES, plan_search, tune
+from kvgym.studies.tuning.search_space import SEARCH_SPACES, parse_space, plan_search
+from kvgym.studies.tuning.tune import tune
 
 
 def scenario(output_len=2, kv_capacity=100, **changes):
@@ -308,7 +307,7 @@ def test_optuna_finds_the_best():
     ],
 )
 def test_grid_syntax(text, expected):
-    (found,) = parse_grid([text]).values()
+    (found,) = parse_space([text]).values()
     assert found == expected
     assert [type(x) for x in found] == [type(x) for x in expected]
 
@@ -330,7 +329,7 @@ def test_grid_syntax(text, expected):
 )
 def test_grid_mistakes(texts, message):
     with pytest.raises(ConfigError, match=message):
-        parse_grid(texts)
+        parse_space(texts)
 
 
 @pytest.fixture
@@ -438,7 +437,3 @@ def test_traces_are_replayed(command, azure_trace):
     assert done.exit_code == 0, done.output
     assert "training seed 1000;" in done.output
     assert "Every seed replays the same trace" in done.output
-
-
-def test_public_names():
-    assert all(hasattr(tuning, name) for name in tuning.__all__)

@@ -32,11 +32,10 @@ from kvgym.cli.result_folder import (
     saying_if_stopped,
 )
 from kvgym.cli.tables import ResultTable
-from kvgym.errors import ConfigError, shown, some
+from kvgym.errors import ConfigError
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 
 if TYPE_CHECKING:
-    from kvgym.studies.sweeping.plan import SweepPlan
     from kvgym.studies.sweeping.sweep import SweepResult
 
 _SHOWN = 40
@@ -98,13 +97,13 @@ def sweep(
     from kvgym.experiments.describing import engine_line
     from kvgym.experiments.journal import has_runs
     from kvgym.experiments.labels import shortener
-    from kvgym.studies.sweeping.plan import make_plan
+    from kvgym.studies.sweeping.plan import changes_of, make_plan, read_fields
     from kvgym.studies.sweeping.sweep import plan_of
     from kvgym.studies.sweeping.sweep import sweep as run_sweep
 
     if resume and out is None:
         raise ConfigError("--resume needs the folder of a sweep: --out FOLDER")
-    named, given = _read(fields or [])
+    named, given = read_fields(fields or [])
     changes: dict[str, Any] = {
         "combine": combine, "seeds": seeds, "first_seed": first_seed, "scenario": scenario,
         "policies": split_names(policies) or None, "metrics": metrics and split_names(metrics),
@@ -121,7 +120,7 @@ def sweep(
     plan = make_plan({**content, **changes, "fields": {**content["fields"], **given, **fixed}})
     folder = make_folder(out or default_folder("sweep", plan.name))
     had_runs = has_runs(folder)
-    changed = _changes(plan_of(folder), plan) if had_runs else ""
+    changed = changes_of(plan_of(folder), plan) if had_runs else ""
     with saying_if_stopped(
         lambda: (
             f"interrupted; completed runs are kept; resume with: {_resume_command(folder)}"
@@ -164,21 +163,6 @@ def _resume_command(folder: Path) -> str:
     return f"kvgym sweep --resume --out {shlex.quote(str(folder))}"
 
 
-def _changes(old: SweepPlan, new: SweepPlan) -> str:
-    """Return the fields in which a plan differs from an old one, "" if there are none."""
-    before, after = old.model_dump(), new.model_dump()
-    fields = {**before.pop("fields"), **before}, {**after.pop("fields"), **after}
-    names = [
-        name for name in dict.fromkeys([*fields[0], *fields[1]]) if fields[0].get(name) != fields[1].get(name)
-    ]
-    said = [f"{name} = {_values(fields[1].get(name))}, was {_values(fields[0].get(name))}" for name in names]
-    return "; ".join(said[:3]) + "; …" * (len(said) > 3)
-
-
-def _values(given: Any) -> str:
-    return some(given, 40) or "–" if isinstance(given, list | tuple) else shown(given, 40)
-
-
 def _note_known_runs(folder: Path, had_runs: bool, changed: str, known: int, total: int) -> None:
     """Print how many runs of a resumed sweep are known, if not all that the folder has are used."""
     if not had_runs:
@@ -194,26 +178,6 @@ def _note_known_runs(folder: Path, had_runs: bool, changed: str, known: int, tot
     else:
         return
     console.print_to_stderr(f"note: {text}")
-
-
-def _read(texts: list[str]) -> tuple[SweepPlan | None, dict[str, Any]]:
-    """Return the named plan, if any, and the given fields."""
-    from kvgym.studies.sweeping.plan import load_plan
-
-    named, given = None, {}
-    for text in texts:
-        name, equals, values = (part.strip() for part in text.partition("="))
-        if equals and name and values:
-            if name in given:
-                raise ConfigError(f"field {name} is given twice; put its values into one")
-            given[name] = values
-        elif not equals and named is None:
-            named = load_plan(text)
-        else:
-            raise ConfigError(
-                f"{shown(text)}: expected name=values" + ("" if equals else "; a plan is already named")
-            )
-    return named, given
 
 
 def _fixed(options: ScenarioOptions, swept: Collection[str]) -> dict[str, tuple[Any]]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from kvgym.errors import ConfigError, UnknownNameError, field_errors
+from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown, some
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario, located
 from kvgym.metrics.compute import metric_info
 from kvgym.studies.sweeping.fields import TEXTS, check_fields, parse_values
@@ -236,3 +236,40 @@ def _parse(text: str, origin: str, name: str, folder: Path | None = None) -> Swe
     if folder is not None and isinstance(fields.get("scenario"), dict):
         fields["scenario"] = located(fields["scenario"], folder)
     return make_plan({"name": name, **fields}, where)
+
+
+def read_fields(texts: Sequence[str]) -> tuple[SweepPlan | None, dict[str, Any]]:
+    """Return the plan named among texts, if any, and the fields that others set, as in ``rate=5:50:5``.
+
+    Raises:
+        ConfigError: a text is neither the name of a plan nor a field, or a field is given twice.
+    """
+    named, given = None, {}
+    for text in texts:
+        name, equals, values = (part.strip() for part in text.partition("="))
+        if equals and name and values:
+            if name in given:
+                raise ConfigError(f"field {name} is given twice; put its values into one")
+            given[name] = values
+        elif not equals and named is None:
+            named = load_plan(text)
+        else:
+            raise ConfigError(
+                f"{shown(text)}: expected name=values" + ("" if equals else "; a plan is already named")
+            )
+    return named, given
+
+
+def changes_of(old: SweepPlan, new: SweepPlan) -> str:
+    """Return the fields in which a plan differs from an old one, "" if there are none."""
+    before, after = old.model_dump(), new.model_dump()
+    fields = {**before.pop("fields"), **before}, {**after.pop("fields"), **after}
+    names = [
+        name for name in dict.fromkeys([*fields[0], *fields[1]]) if fields[0].get(name) != fields[1].get(name)
+    ]
+    said = [f"{name} = {_shown(fields[1].get(name))}, was {_shown(fields[0].get(name))}" for name in names]
+    return "; ".join(said[:3]) + "; …" * (len(said) > 3)
+
+
+def _shown(given: Any) -> str:
+    return some(given, 40) or "–" if isinstance(given, list | tuple) else shown(given, 40)

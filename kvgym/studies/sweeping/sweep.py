@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from kvgym.experiments.statistics import Estimate, mean_interval
 from kvgym.metrics.compute import metric_info, metric_names
 from kvgym.policies.policy import REFERENCE_ONLY, Policy, clairvoyant_labels
 from kvgym.studies.sweeping.fields import set_fields, with_hyperparameters
-from kvgym.studies.sweeping.plan import SweepPlan, load_plan, make_plan
+from kvgym.studies.sweeping.plan import SweepPlan, make_plan
 from kvgym.utils.arguments import explained
 from kvgym.utils.execution import make_executor
 from kvgym.utils.files import write_text
@@ -33,6 +33,8 @@ from kvgym.utils.reading import mapping, parse_json, read_bytes
 PLAN_FILE = "plan.json"
 
 Progress = Callable[[str, int, int], None]
+Place = tuple[int, int, int]
+"""Index of the point, of the policy and of the seed."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class SweepResult:
     points: tuple[dict[str, Any], ...]
     policies: tuple[str, ...]
     seeds: tuple[int, ...]
-    runs: Mapping[tuple[int, int, int], Played]
+    runs: Mapping[Place, Played]
     scenarios: tuple[Scenario, ...]
     num_distinct: int
     num_new: int
@@ -210,9 +212,13 @@ def sweep(
     """
     chosen = make_plan(plan)
     chosen.check()
-    laid = _lay_out(chosen)
+    laid_out = _lay_out(chosen)
+
+    def play(journal: Journal | None) -> SweepResult:
+        return _play(laid_out, journal, jobs, ray, progress)
+
     if folder is None:
-        return laid.result(*_play(laid.runs, laid.keys, None, jobs, ray, progress))
+        return play(None)
     if not resume and has_runs(folder):
         raise ConfigError(f"{folder} has runs of a sweep; resume it, or choose another folder")
     path = Path(folder) / PLAN_FILE
@@ -225,7 +231,7 @@ def sweep(
         # Python's JSON supports infinity, which a horizon may be.
         write_text(path, json.dumps(chosen.model_dump(mode="json"), indent=2) + "\n")
         try:
-            return laid.result(*_play(laid.runs, laid.keys, journal, jobs, ray, progress))
+            return play(journal)
         except BaseException:
             if new and not journal.known:  # nothing to resume
                 path.unlink()
@@ -246,21 +252,11 @@ def plan_of(folder: str | Path) -> SweepPlan:
 
 
 class _Layout(NamedTuple):
-    """The runs of a plan and their keys by (point, policy, seed) index, and the meaning of the indices."""
+    """The runs of a plan and their keys by (point, policy, seed) index, and the result without them."""
 
-    plan: SweepPlan
-    runs: dict[tuple[int, int, int], Run]
-    keys: dict[tuple[int, int, int], str]
-    points: tuple[dict[str, Any], ...]
-    scenarios: tuple[Scenario, ...]
-    labels: tuple[str, ...]
-    seeds: tuple[int, ...]
-
-    def result(self, played: dict[tuple[int, int, int], Played], total: int, made: int) -> SweepResult:
-        """Return the result of the sweep from the results of all runs."""
-        return SweepResult(
-            self.plan, self.points, self.labels, self.seeds, played, self.scenarios, total, made
-        )
+    runs: dict[Place, Run]
+    keys: dict[Place, str]
+    result: SweepResult
 
 
 def _lay_out(plan: SweepPlan) -> _Layout:
@@ -292,20 +288,15 @@ def _lay_out(plan: SweepPlan) -> _Layout:
         for k, seed in enumerate(seeds)
         for j, policy in enumerate(policies[i])
     }
-    of_runs = dict(zip(runs, keys.of([*runs.values()]), strict=True))
-    return _Layout(plan, runs, of_runs, points, tuple(scenarios), labels, seeds)
+    result = SweepResult(plan, points, labels, seeds, {}, tuple(scenarios), 0, 0)
+    return _Layout(runs, dict(zip(runs, keys.of([*runs.values()]), strict=True)), result)
 
 
 def _play(
-    runs: Mapping[tuple[int, int, int], Run],
-    keys: Mapping[tuple[int, int, int], str],
-    journal: Journal | None,
-    jobs: int | None,
-    ray: str | None,
-    progress: Progress | None,
-) -> tuple[dict[tuple[int, int, int], Played], int, int]:
-    """Return the result of each run, the number of different runs, and the number executed."""
-    distinct = {key: runs[place] for place, key in keys.items()}
+    laid_out: _Layout, journal: Journal | None, jobs: int | None, ray: str | None, progress: Progress | None
+) -> SweepResult:
+    """Return the result of a plan; equal runs are executed once."""
+    distinct = {key: laid_out.runs[place] for place, key in laid_out.keys.items()}
     names, todo, total = list(distinct), list(distinct.values()), len(distinct)
     known = 0 if journal is None else len(distinct.keys() & journal.known.keys())
     found: dict[str, Played] = {}
@@ -316,7 +307,5 @@ def _play(
             found[names[place]] = played
             if progress is not None and len(found) > known:
                 progress(f"{todo[place].label}, seed {todo[place].seed}", len(found), total)
-    return {place: found[key] for place, key in keys.items()}, total, total - known
-
-
-__all__ = ["SweepResult", "load_plan", "plan_of", "sweep"]
+    runs = {place: found[key] for place, key in laid_out.keys.items()}
+    return replace(laid_out.result, runs=runs, num_distinct=total, num_new=total - known)

@@ -130,37 +130,25 @@ class TuningResult:
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         self.to_frame().write_csv(path / "trials.csv")
-        default = {"spec": self.default.spec, "error": self.default.error}
         best = {
-            "spec": self.best.spec,
-            "hyperparameters": self.hyperparameters,
-            "metric": self.metric,
-            "lower_is_better": metric_info(self.metric).lower_is_better,
-            "value": vars(self.estimate(self.best)),
-            "default": {**default, "value": vars(self.estimate(self.default))},
-            "ratio_to_default": vars(self.ratio(self.best)),
-            "subject_to": list(self.subject_to),
-            "others": self.best.others,
-            "trials": len(self.trials),
-            "out_of_the_running": sum(bool(t.error) for t in self.trials),
-            "seeds": list(self.seeds),
-        }
+            "spec": self.best.spec, "hyperparameters": self.hyperparameters, "metric": self.metric,
+            "lower_is_better": metric_info(self.metric).lower_is_better, "value": vars(self.estimate(self.best)),
+            "default": {
+                "spec": self.default.spec, "error": self.default.error, "value": vars(self.estimate(self.default))
+            },
+            "ratio_to_default": vars(self.ratio(self.best)), "subject_to": list(self.subject_to),
+            "others": self.best.others, "trials": len(self.trials),
+            "out_of_the_running": sum(bool(t.error) for t in self.trials), "seeds": list(self.seeds),
+        }  # fmt: skip
         context = run_context(command)
         if self.search == "optuna":
             context["libraries"]["optuna"] = version("optuna")
         config = {
-            "policy": self.policy,
-            "metric": self.metric,
-            "subject_to": list(self.subject_to),
-            "scenario": self.scenario.resolved().model_dump(mode="json"),
-            "seeds": list(self.seeds),
-            "num_requests": list(self.num_requests),
-            "space": self.space,
-            "search": self.search,
-            "workload": self.provenance,
-            "notes": list(self.notes),
-            **context,
-        }
+            "policy": self.policy, "metric": self.metric, "subject_to": list(self.subject_to),
+            "scenario": self.scenario.resolved().model_dump(mode="json"), "seeds": list(self.seeds),
+            "num_requests": list(self.num_requests), "space": self.space, "search": self.search,
+            "workload": self.provenance, "notes": list(self.notes), **context,
+        }  # fmt: skip
         write_json(path / "best.json", best)
         write_json(path / "config.json", config)
         return path

@@ -12,10 +12,13 @@ import numpy as np
 
 from kvgym.errors import ConfigError, shown
 from kvgym.policies.policy import Policy, make_policy
+from kvgym.studies.sweeping.fields import number_range
 from kvgym.utils.hyperparameters import construct, describe_arguments, given_hyperparameters, policy_defaults
-from kvgym.utils.specs import parse_spec
+from kvgym.utils.specs import parse_spec, parse_value
 
 Space = Mapping[str, Sequence[Any]]
+
+_FORM = "write name=1/2/3, name=low:high:step, or name=4/4/4|8/8/8 where a value is a list"
 
 _MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 _LOOK_AHEAD = {"protection": _MARGINS, "overrun": ("ignore", "extend")}
@@ -234,6 +237,31 @@ def plan_search(policy: str | Policy, space: Space | None = None) -> SearchPlan:
         raise ConfigError(f"the grid has {plan.size:,} points; search fewer hyperparameters or values")
     _check_values(plan)
     return plan
+
+
+def parse_space(texts: list[str]) -> dict[str, tuple[Any, ...]]:
+    """Read the values to search from texts such as ``"protection=0:0.3:0.05"`` or ``"overrun=ignore/extend"``.
+
+    Ranges include both ends and are exact decimals. Values that are lists of numbers are separated by ``|``.
+
+    Raises:
+        ConfigError: a text has another form.
+    """
+    space: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        name, equals, rest = (part.strip() for part in text.partition("="))
+        if not name or not equals or not rest:
+            raise ConfigError(f"--grid {shown(text)}: not name=values; {_FORM}")
+        if name in space:
+            raise ConfigError(f"--grid {shown(text)}: {name} is given twice; put its values into one")
+        parts = [part.strip() for part in rest.split("|" if "|" in rest else "/")]
+        if not all(parts):
+            raise ConfigError(f"--grid {shown(text)}: a value is missing; {_FORM}")
+        if ":" in rest:
+            space[name] = number_range(rest, f"--grid {text!r}: ")
+        else:
+            space[name] = tuple(parse_value(part) for part in parts)
+    return space
 
 
 def _check_values(plan: SearchPlan) -> None:

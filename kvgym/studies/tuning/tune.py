@@ -26,13 +26,11 @@ from kvgym.studies.capacity.targets import Target, parse_targets
 from kvgym.studies.sweeping.plan import grid_points
 from kvgym.studies.tuning.optuna_search import counts_finished_only, import_optuna, optuna_points
 from kvgym.studies.tuning.result import Trial, TuningResult
-from kvgym.studies.tuning.search_space import SEARCH_SPACES, SearchPlan, Space, plan_search
+from kvgym.studies.tuning.search_space import Space, plan_search
 from kvgym.studies.tuning.trial_runs import Points, Progress, TrialRunner
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_seeds
 from kvgym.workloads.base import IntRange
-
-__all__ = ["FIRST_SEED", "SEARCH_SPACES", "SearchPlan", "Trial", "TuningResult", "plan_search", "tune"]
 
 FIRST_SEED = 1000
 """The default first training seed; ``compare`` starts at 0, so the seeds differ."""
@@ -68,7 +66,7 @@ def tune(
     Args:
         policy: policy or spec; the hyperparameters that it gives stay fixed.
         scenario: a scenario, its name or file; None = the default scenario.
-        space: values to search by hyperparameter; None = :data:`SEARCH_SPACES`.
+        space: values to search by hyperparameter; None = :data:`~kvgym.studies.tuning.search_space.SEARCH_SPACES`.
         metric: the metric to optimise, see :mod:`kvgym.metrics`, which also defines the direction.
         also: further metrics to report, which decide nothing.
         subject_to: bounds on other metrics, as in ``"e2e_latency_mean<10,ttft_p99<1"``: a trial that misses one

@@ -1,10 +1,8 @@
 """Reports of searches for capacity and of provisioning: their first picture, answers, tables."""
 
-import json
-import re
-
 import pytest
 
+from helpers.pages import data_of
 from kvgym.experiments.scenario import load_scenario
 from kvgym.studies import write_capacity_report
 from kvgym.studies.capacity.finding import find_capacity
@@ -26,17 +24,12 @@ def plans():
     return provision(scenario, "ttft_p99<1", ["fcfs", "mc_sf"], prices=4.0, curve=(0.5,))
 
 
-def charts_of(text):
-    found = re.search(r'<script type="application/json" id="page-data">(.*?)</script>', text, re.DOTALL)
-    return json.loads(found.group(1))["charts"]
-
-
 def test_rates_against_ttft_and_tbt_with_the_capacity_marked(capacity, tmp_path):
     text = write_capacity_report(capacity, tmp_path / "report.html", command="kvgym capacity").read_text(
         "utf-8"
     )
     assert shown_metrics(capacity) == ("ttft_p99", "tbt_p99")
-    charts = charts_of(text)
+    charts = data_of(text)["charts"]
     assert list(charts) == ["rates-0", "rates-1"]
     for name, metric in zip(charts, ("ttft", "tbt"), strict=True):
         (panel,) = charts[name]["panels"]
@@ -72,7 +65,7 @@ def test_without_targets_the_backlog_is_shown_too():
 
 def test_costs_against_rates(plans, tmp_path):
     text = write_capacity_report(plans, tmp_path / "report.html").read_text("utf-8")
-    charts = charts_of(text)
+    charts = data_of(text)["charts"]
     (panel,) = next(iter(charts.values()))["panels"]
     assert panel["y"]["label"] == "Cost per hour"
     for series, plan in zip(panel["series"], plans.plans, strict=True):
@@ -87,6 +80,8 @@ def test_workers_against_rates_without_prices(tmp_path):
     result = provision(
         LMSYS.override(workload={"preset": "lmsys", "num_requests": 60}), "ttft_p99<1", ["fcfs"]
     )
-    (chart,) = charts_of(write_capacity_report(result, tmp_path / "r.html").read_text("utf-8")).values()
+    (chart,) = data_of(write_capacity_report(result, tmp_path / "r.html").read_text("utf-8"))[
+        "charts"
+    ].values()
     assert chart["panels"][0]["y"]["label"] == "Workers"
     assert chart["panels"][0]["series"][0]["y"] == [result.plans[0].simulated]

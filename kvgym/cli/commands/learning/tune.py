@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -27,44 +27,15 @@ from kvgym.cli.result_folder import (
     replacing,
 )
 from kvgym.cli.tables import ResultTable
-from kvgym.errors import ConfigError, KVGymError, shown
+from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.files import plain_name
-from kvgym.utils.specs import parse_value
 
 if TYPE_CHECKING:
-    from kvgym.studies.tuning.tune import Trial, TuningResult
+    from kvgym.studies.tuning.result import Trial, TuningResult
 
 DEFAULT_METRIC = "e2e_latency_mean"
 _SHOWN = 10
-_FORM = "write name=1/2/3, name=low:high:step, or name=4/4/4|8/8/8 where a value is a list"
-
-
-def parse_grid(texts: list[str]) -> dict[str, tuple[Any, ...]]:
-    """Read the values to search from texts such as ``"protection=0:0.3:0.05"`` or ``"overrun=ignore/extend"``.
-
-    Ranges include both ends and are exact decimals. Values that are lists of numbers are separated by ``|``.
-
-    Raises:
-        ConfigError: a text has another form.
-    """
-    from kvgym.studies.sweeping.fields import number_range
-
-    space: dict[str, tuple[Any, ...]] = {}
-    for text in texts:
-        name, equals, rest = (part.strip() for part in text.partition("="))
-        if not name or not equals or not rest:
-            raise ConfigError(f"--grid {shown(text)}: not name=values; {_FORM}")
-        if name in space:
-            raise ConfigError(f"--grid {shown(text)}: {name} is given twice; put its values into one")
-        parts = [part.strip() for part in rest.split("|" if "|" in rest else "/")]
-        if not all(parts):
-            raise ConfigError(f"--grid {shown(text)}: a value is missing; {_FORM}")
-        if ":" in rest:
-            space[name] = number_range(rest, f"--grid {text!r}: ")
-        else:
-            space[name] = tuple(parse_value(part) for part in parts)
-    return space
 
 
 @scenario_options(after={"ray": ALL})
@@ -126,12 +97,12 @@ def tune(
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.describing import titled
     from kvgym.studies.capacity.targets import parse_targets
-    from kvgym.studies.tuning.tune import plan_search
+    from kvgym.studies.tuning.search_space import parse_space, plan_search
     from kvgym.studies.tuning.tune import tune as run_search
 
     chosen = build_scenario(scenario, options)
     specs = split_names(policies)
-    space = parse_grid(grid) if grid else None
+    space = parse_space(grid) if grid else None
     targets = parse_targets(subject_to or ())
     metric, *also = split_names(metrics) or [DEFAULT_METRIC]
     given = [plan_search(spec, space).spec({}) for spec in specs]  # raises errors before the first search

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.pages import HOSTILE, Page, data_of, pictures_of, sweep_frame
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.statistics import mean_interval
 from kvgym.metrics.compute import metric_names
@@ -21,23 +22,6 @@ from kvgym.studies.sweeping.report.runs import SweepRuns, wants_log
 from kvgym.studies.sweeping.report.slices import MAX_PANELS, cut, numeric_pairs
 from kvgym.utils.frame import Frame
 
-from .test_html import Page
-from .test_page import data_of, pictures_of
-
-
-def frame(points, policies=("a", "b"), seeds=3, failed=()):
-    """Runs with latency = 1 + point number + policy number + seed / 10, all other metrics twice that."""
-    rows = []
-    for i, point in enumerate(points):
-        for j, policy in enumerate(policies):
-            for seed in range(seeds):
-                value = 1 + i + j + seed / 10
-                error = "it got stuck <b>" if (i, policy, seed) in failed else ""
-                row = dict.fromkeys(metric_names(), 2 * value) | {"e2e_latency_mean": value}
-                rows.append({**point, "policy": policy, "seed": seed, "error": error, **row})
-    return Frame.from_rows(rows)
-
-
 RATES = [{"rate": r} for r in (1, 2, 4, 8)]
 GRID = [{"rate": r, "capacity": c} for c in (100, 200, 300) for r in (1, 2, 4)]
 CUBE = [{**p, "hardware": h} for h in ("small", "large") for p in GRID]
@@ -48,7 +32,7 @@ def report(tmp_path, runs, fields, **options):
 
 
 def test_a_sweep_of_one_field(tmp_path):
-    text = report(tmp_path, frame(RATES), ["rate"], title="Rates <&>", command="kvgym sweep rate=1:8")
+    text = report(tmp_path, sweep_frame(RATES), ["rate"], title="Rates <&>", command="kvgym sweep rate=1:8")
     page = Page(text)
     said = " ".join(" ".join(page.texts).split())
     assert "24 runs: 2 policies at 4 points of arrival rate, 3 seeds." in said
@@ -70,14 +54,14 @@ def test_a_sweep_of_one_field(tmp_path):
 
 
 def test_equal_sweeps_give_equal_reports(tmp_path):
-    runs = frame(GRID[:6])
+    runs = sweep_frame(GRID[:6])
     assert report(tmp_path, runs, ["rate", "capacity"]) == report(tmp_path, runs, ["rate", "capacity"])
 
 
 @pytest.fixture(scope="module")
 def of_cube(tmp_path_factory):
     """The report of a sweep of three fields."""
-    return report(tmp_path_factory.mktemp("cube"), frame(CUBE), ["rate", "capacity", "hardware"])
+    return report(tmp_path_factory.mktemp("cube"), sweep_frame(CUBE), ["rate", "capacity", "hardware"])
 
 
 def test_every_picture_shows_its_policies(of_cube):
@@ -89,7 +73,7 @@ def test_every_picture_shows_its_policies(of_cube):
 
 
 def test_other_fields_make_panels_or_are_fixed_and_named(of_cube):
-    runs = SweepRuns(frame(CUBE), ["rate", "capacity", "hardware"])
+    runs = SweepRuns(sweep_frame(CUBE), ["rate", "capacity", "hardware"])
     piece = cut(runs, (0,), panels=True)
     assert [title for title, _ in piece.panels] == ["capacity = 100", "capacity = 200", "capacity = 300"]
     assert piece.remarks == ("hardware = small; not shown: large.",)
@@ -102,7 +86,7 @@ def test_other_fields_make_panels_or_are_fixed_and_named(of_cube):
 
 
 def test_panels_are_selected_evenly_and_omissions_named():
-    runs = SweepRuns(frame([{"x": x, "y": y} for x in (1, 2) for y in range(11)]), ["x", "y"])
+    runs = SweepRuns(sweep_frame([{"x": x, "y": y} for x in (1, 2) for y in range(11)]), ["x", "y"])
     piece = cut(runs, (0,), panels=True)
     assert [title for title, _ in piece.panels] == [f"y = {y}" for y in (0, 3, 7, 10)]
     assert len(piece.panels) == MAX_PANELS
@@ -110,7 +94,7 @@ def test_panels_are_selected_evenly_and_omissions_named():
 
 
 def test_fields_that_change_together_need_no_panels():
-    runs = SweepRuns(frame([{"x": i, "y": 10 * i} for i in range(1, 4)]), ["x", "y"])
+    runs = SweepRuns(sweep_frame([{"x": i, "y": 10 * i} for i in range(1, 4)]), ["x", "y"])
     piece = cut(runs, (0,), panels=True)
     assert len(piece.panels) == 1
     assert piece.remarks == ("y varies with it.",)
@@ -118,8 +102,8 @@ def test_fields_that_change_together_need_no_panels():
 
 
 def test_a_hyperparameter_of_one_policy_leaves_the_others_in_every_panel():
-    with_alpha = frame([{"rate": r, "alpha": a} for a in (0.1, 0.2) for r in (1, 2)], policies=("a",))
-    without = frame([{"rate": r, "alpha": None} for r in (1, 2)], policies=("b",))
+    with_alpha = sweep_frame([{"rate": r, "alpha": a} for a in (0.1, 0.2) for r in (1, 2)], policies=("a",))
+    without = sweep_frame([{"rate": r, "alpha": None} for r in (1, 2)], policies=("b",))
     both = Frame.from_rows([*with_alpha.rows(), *without.rows()])
     runs = SweepRuns(both, ["rate", "alpha"])
     piece = cut(runs, (0,), panels=True)
@@ -131,20 +115,20 @@ def test_a_hyperparameter_of_one_policy_leaves_the_others_in_every_panel():
 
 def test_a_hyperparameter_of_one_policy_does_not_repeat_the_runs_of_others(tmp_path):
     grid = [{"rate": r, "a.alpha": x} for x in (0.1, 0.2) for r in (1, 2)]
-    runs = SweepRuns(frame(grid), ["rate", "a.alpha"])
+    runs = SweepRuns(sweep_frame(grid), ["rate", "a.alpha"])
     assert len(runs) == 3 * (4 + 2)  # those of b once per rate
     assert runs.points == ((1, 0.1), (1, 0.2), (1, None), (2, 0.1), (2, 0.2), (2, None))
     assert runs.own("b", (1, 0.2)) == (1, None)
     assert (
         outcome(runs, "e2e_latency_mean") == "Lowest mean end-to-end latency: a at 2 and b at 2 of 4 points."
     )
-    text = report(tmp_path, frame(grid), ["rate", "a.alpha"])
+    text = report(tmp_path, sweep_frame(grid), ["rate", "a.alpha"])
     assert "combinations of policy and point" not in text
     assert "Without b, which has no a alpha." in text
 
 
 def test_metrics_that_are_always_0_have_no_figure(tmp_path):
-    rows = [{**row, "evictions": 0} for row in frame(RATES).rows()]
+    rows = [{**row, "evictions": 0} for row in sweep_frame(RATES).rows()]
     text = report(tmp_path, Frame.from_rows(rows), ["rate"], metrics=["evictions", "ttft_mean"])
     assert "Evictions, against" not in text
     assert "Mean time to first token, against arrival rate" in text
@@ -160,7 +144,7 @@ def test_names_for_readers():
 
 
 def test_heat_maps_show_every_cell_on_one_scale():
-    runs = SweepRuns(frame(GRID, failed={(0, "b", 1)}), ["rate", "capacity"])
+    runs = SweepRuns(sweep_frame(GRID, failed={(0, "b", 1)}), ["rate", "capacity"])
     maps = heat_maps(runs, cut(runs, (0, 1), panels=False), "e2e_latency_mean")
     assert [policy for _, policy in maps] == ["a", "b", None]
     panels = [panel for chart, _ in maps for panel in chart.panels]
@@ -174,7 +158,7 @@ def test_heat_maps_show_every_cell_on_one_scale():
 
 
 def test_a_failed_seed_leaves_no_mean_and_is_listed(tmp_path):
-    runs = frame(RATES, failed={(3, "b", 1)})
+    runs = sweep_frame(RATES, failed={(3, "b", 1)})
     text = report(tmp_path, runs, ["rate"])
     assert "1 run failed; the reasons are below." in text
     assert re.search(r"b, arrival rate = 8\s+\(1 of 3 seeds: 1\)", text)
@@ -186,7 +170,7 @@ def test_a_failed_seed_leaves_no_mean_and_is_listed(tmp_path):
 
 def test_a_sweep_in_which_all_runs_failed(tmp_path):
     failed = {(i, p, s) for i in range(4) for p in "ab" for s in range(3)}
-    text = report(tmp_path, frame(RATES, failed=failed), ["rate"])
+    text = report(tmp_path, sweep_frame(RATES, failed=failed), ["rate"])
     assert "24 runs failed" in text
     assert pictures_of(text) == []
 
@@ -194,7 +178,7 @@ def test_a_sweep_in_which_all_runs_failed(tmp_path):
 def test_missing_seeds_and_points_are_shown(tmp_path):
     left_out = [{"rate": 8, "policy": "b"}, {"rate": 1, "seed": 2}]
     runs = Frame.from_rows(
-        row for row in frame(RATES).rows() if not any(out.items() <= row.items() for out in left_out)
+        row for row in sweep_frame(RATES).rows() if not any(out.items() <= row.items() for out in left_out)
     )
     text = report(tmp_path, runs, ["rate"])
     assert "2 means are over fewer seeds" in text
@@ -202,7 +186,7 @@ def test_missing_seeds_and_points_are_shown(tmp_path):
 
 
 def test_categories_are_drawn_side_by_side():
-    runs = SweepRuns(frame([{"hardware": h} for h in ("x", "y")]), ["hardware"])
+    runs = SweepRuns(sweep_frame([{"hardware": h} for h in ("x", "y")]), ["hardware"])
     chart = curves(runs, cut(runs, (0,), panels=True), "goodput")
     (panel,) = chart.panels
     assert panel.x.quantity.names == ("x", "y")
@@ -248,7 +232,7 @@ def test_a_front_is_not_dominated(pairs, lower_x, lower_y):
 
 
 def test_the_front_of_a_sweep_is_in_the_table(tmp_path):
-    runs = frame(RATES)
+    runs = sweep_frame(RATES)
     assert front_of(SweepRuns(runs, ["rate"]), "ttft_p99", "tbt_p99") == [("a", (1,))]
     text = report(tmp_path, runs, ["rate"])
     assert "on the front" in text
@@ -256,13 +240,13 @@ def test_the_front_of_a_sweep_is_in_the_table(tmp_path):
 
 def test_clairvoyant_policies_are_marked_and_on_no_front(tmp_path):
     known = ("clairvoyant:rule=ranked", "fcfs")  # the first has the lower latency everywhere
-    runs = SweepRuns(frame(RATES, known), ["rate"])
+    runs = SweepRuns(sweep_frame(RATES, known), ["rate"])
     assert runs.clairvoyant == {known[0]}
     assert front_of(runs, "ttft_p99", "tbt_p99") == [("fcfs", (1,))]
-    text = report(tmp_path, frame(RATES, known), ["rate"])
+    text = report(tmp_path, sweep_frame(RATES, known), ["rate"])
     assert text.count('<span class="mark">clairvoyant</span>') == len(RATES)
     assert "knows the true lengths" in text
-    assert "true lengths" not in report(tmp_path, frame(RATES, ("fcfs", "mc_sf")), ["rate"])
+    assert "true lengths" not in report(tmp_path, sweep_frame(RATES, ("fcfs", "mc_sf")), ["rate"])
 
 
 def without(runs, column):
@@ -270,7 +254,7 @@ def without(runs, column):
 
 
 def test_bad_input_is_explained(tmp_path):
-    runs = frame(RATES)
+    runs = sweep_frame(RATES)
     with pytest.raises(ConfigError, match="lack speed, policy"):
         report(tmp_path, without(runs, "policy"), ["speed"])
     with pytest.raises(ConfigError, match="policy a, arrival rate = 1, seed 0 appears twice"):
@@ -286,3 +270,27 @@ def test_bad_input_is_explained(tmp_path):
     times = Frame({**without(runs, "rate").to_dict(), "rate": np.zeros(len(runs), "M8[s]")})
     with pytest.raises(ConfigError, match="expected numbers, strings or booleans"):
         report(tmp_path, times, ["rate"])
+
+
+def test_hostile_names_of_columns_policies_values_and_notes(tmp_path):
+    field = f"workload.{HOSTILE}"
+    rows = [
+        {
+            field: value, "policy": policy, "seed": seed, "error": HOSTILE if seed else "", "num_requests": 5,
+            **dict.fromkeys(metric_names(), float("nan") if seed else 1.0 + k),
+        }
+        for k, value in enumerate((HOSTILE, "<img src=x onerror=alert(1)>"))
+        for policy in (HOSTILE, "</script><b>")
+        for seed in (0, 1)
+    ]  # fmt: skip
+    path = write_sweep_report(
+        Frame.from_rows(rows), (field,), tmp_path / "report.html", metrics=("e2e_latency_mean",),
+        title=HOSTILE, lead=HOSTILE, notes=[HOSTILE], command=HOSTILE, configuration={HOSTILE: HOSTILE},
+    )  # fmt: skip
+    text = path.read_text("utf-8")
+    assert "alert(" in text
+    assert "<script>alert" not in text
+    assert "<img" not in text
+    assert "<b>" not in text
+    assert len(re.findall(r"<script\b", text)) == len(re.findall(r"</script>", text))
+    assert len(re.findall(r"<script\b", text)) <= 2
