@@ -15,7 +15,7 @@ from kvgym.cli.tables import ResultTable
 
 if TYPE_CHECKING:
     from kvgym.studies.capacity.outcome_tables import OutcomeTable, Value
-    from kvgym.studies.capacity.plan import Provisioning
+    from kvgym.studies.capacity.provisioned import Provisioning
     from kvgym.studies.capacity.result import CapacityResult
 
 LONGEST_REASON = 60

@@ -21,7 +21,7 @@ from kvgym.experiments.notes import merge_notes, rule_notes
 from kvgym.experiments.resolving import both_described, resolve_policy
 from kvgym.experiments.resolving import label_of as label_of
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
-from kvgym.experiments.runs import Played, Player, Run, RunRecord
+from kvgym.experiments.runs import PlannedRun, Played, Player, RunRecord
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.experiments.statistics import (
     Estimate,
@@ -336,7 +336,7 @@ def compare(
             bounds.append(unbeatable(table, own, BOUNDED, effort=BOUND_EFFORT))
         notes += [(seed, note) for note in chosen.notes(table)]
     runs = [
-        Run(settings[label], policy, router, seed, label, log=kept, measure=measure_marks, keep=kept)
+        PlannedRun(settings[label], policy, router, seed, label, log=kept, measure=measure_marks, keep=kept)
         for seed in numbers
         for kept in [keep_examples and seed == numbers[0]]
         for label, (policy, router) in pairs.items()

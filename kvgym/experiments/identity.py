@@ -29,13 +29,6 @@ DECISIVE = (
 """Parts of the library that determine the results of runs; agents take scales from the scenario of their training."""
 
 
-def run_key(
-    setting: str, policy: Policy, router: Router | None, seed: int, measure: Callable[..., Any] | None = None
-) -> str:
-    """Return the hash of a run, see :func:`run_keys`."""
-    return run_keys(setting, policy, router, [seed], measure)[0]
-
-
 def run_keys(
     setting: str,
     policy: Policy,
@@ -50,7 +43,7 @@ def run_keys(
         policy: the policy, not yet run.
         router: the router of a cluster, None for one worker.
         seeds: the seeds.
-        measure: function that measures the run, see :class:`~kvgym.experiments.runs.Run`.
+        measure: function that measures the run, see :class:`~kvgym.experiments.runs.PlannedRun`.
     """
     parts: dict[str, Any] = {"setting": setting, "policy": _made(policy), "router": _made(router)}
     if measure is not None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kvgym.errors import ConfigError, KVGymError, some
 from kvgym.experiments.identity import run_keys, setting_key
-from kvgym.experiments.runs import Played, Player, Run, RunRecord, play_runs
+from kvgym.experiments.runs import PlannedRun, Played, Player, RunRecord, play_runs
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics.compute import metric_names
 from kvgym.policies.policy import make_policy
@@ -28,7 +28,7 @@ FILE = "runs.jsonl"
 """Name of a sweep's journal."""
 
 
-Play = Callable[[Sequence[Run]], Iterator[tuple[int, Played]]]
+Play = Callable[[Sequence[PlannedRun]], Iterator[tuple[int, Played]]]
 """Executes runs; yields the place and the result of each when it finishes, in any order."""
 
 _START = '{"key": "'
@@ -148,7 +148,7 @@ class RunKeys:
             self._settings[text] = setting_key(scenario)
         return self._settings[text]
 
-    def of(self, runs: Sequence[Run]) -> list[str]:
+    def of(self, runs: Sequence[PlannedRun]) -> list[str]:
         """Return the key of each run."""
         alike: dict[tuple[Any, ...], list[int]] = {}
         for place, run in enumerate(runs):
@@ -168,9 +168,9 @@ class RunKeys:
 
 
 def play_kept(
-    runs: Sequence[Run],
+    runs: Sequence[PlannedRun],
     keys: Sequence[str],
-    executor: Executor[Sequence[Run], list[Played]],
+    executor: Executor[Sequence[PlannedRun], list[Played]],
     journal: Journal | None,
 ) -> Iterator[tuple[int, Played]]:
     """Execute runs as :func:`~kvgym.experiments.runs.play_runs` does, but reuse those in a journal.
@@ -215,7 +215,7 @@ def kept_runs(
         journal = None if folder is None else opened.enter_context(Journal(folder, UNFINISHED))
         executor = opened.enter_context(make_executor(player, jobs, ray=ray))
 
-        def play(runs: Sequence[Run]) -> Iterator[tuple[int, Played]]:
+        def play(runs: Sequence[PlannedRun]) -> Iterator[tuple[int, Played]]:
             return play_kept(runs, [] if journal is None else keys.of(runs), executor, journal)
 
         yield play

@@ -84,7 +84,7 @@ MOST_NAMED = 12
 
 
 def backlog_growth(result: SimulationResult) -> dict[str, float]:
-    """Return the growth of the backlog in a run, for :attr:`kvgym.experiments.runs.Run.measure`.
+    """Return the growth of the backlog in a run, for :attr:`kvgym.experiments.runs.PlannedRun.measure`.
 
     Returns:
         ``backlog_growth``: (N4 - N2) / (n/2) with N2 and N4 the backlogs of the second and the last quarter, and n the
@@ -116,7 +116,7 @@ def grows(measured: Mapping[str, float]) -> bool:
 
 
 def measure_marks(result: SimulationResult) -> dict[str, float]:
-    """Return the figures of marks, for :attr:`kvgym.experiments.runs.Run.measure`.
+    """Return the figures of marks, for :attr:`kvgym.experiments.runs.PlannedRun.measure`.
 
     Returns:
         ``exact_lengths``: 1 if the policy observed the true output lengths as predictions, else 0.

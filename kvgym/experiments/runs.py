@@ -38,7 +38,7 @@ SAMPLES = 192
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """Description of a run; equal runs give equal bits on any machine.
 
     Attributes:
@@ -142,7 +142,7 @@ class Player:
         for metric in self._metrics:
             METRICS.add(metric.name, metric)
 
-    def __call__(self, runs: Sequence[Run], /) -> list[Played]:
+    def __call__(self, runs: Sequence[PlannedRun], /) -> list[Played]:
         """Return the result of each run."""
         return [self._play(run) for run in runs]
 
@@ -178,7 +178,7 @@ class Player:
             self._requests -= len(self._tables.popitem(last=False)[1])
         return table
 
-    def _play(self, run: Run) -> Played:
+    def _play(self, run: PlannedRun) -> Played:
         started, count = time.perf_counter(), 0
         notes: tuple[str, ...] = ()
         scenario = run.scenario.of_seed(run.seed)
@@ -228,7 +228,7 @@ FIRST = 64
 
 
 def play_runs(
-    runs: Sequence[Run], executor: Executor[Sequence[Run], list[Played]]
+    runs: Sequence[PlannedRun], executor: Executor[Sequence[PlannedRun], list[Played]]
 ) -> Iterator[tuple[int, Played]]:
     """Execute runs, and yield the place and the result of each when it finishes, in any order.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvgym.studies.benchmark.running import run_benchmark
     from kvgym.studies.benchmark.tasks import Suite, Task, load_suite
     from kvgym.studies.capacity.finding import find_capacity
-    from kvgym.studies.capacity.plan import Plan, Provisioning
+    from kvgym.studies.capacity.provisioned import Provisioning, WorkersPlan
     from kvgym.studies.capacity.provisioning import provision
     from kvgym.studies.capacity.result import Capacity, CapacityResult
     from kvgym.studies.capacity.targets import Target, parse_targets
@@ -33,7 +33,7 @@ else:
             "benchmark.running": "run_benchmark",
             "benchmark.tasks": "Suite Task load_suite",
             "capacity.finding": "find_capacity",
-            "capacity.plan": "Plan Provisioning",
+            "capacity.provisioned": "WorkersPlan Provisioning",
             "capacity.provisioning": "provision",
             "capacity.result": "Capacity CapacityResult",
             "capacity.targets": "Target parse_targets",
@@ -48,7 +48,6 @@ else:
 __all__ = [
     "Capacity",
     "CapacityResult",
-    "Plan",
     "Provisioning",
     "Suite",
     "SweepPlan",
@@ -56,6 +55,7 @@ __all__ = [
     "Target",
     "Task",
     "TuningResult",
+    "WorkersPlan",
     "find_capacity",
     "load_plan",
     "load_suite",

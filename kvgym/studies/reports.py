@@ -10,7 +10,7 @@ from kvgym.report import require
 from kvgym.utils.arguments import explained
 
 if TYPE_CHECKING:
-    from kvgym.studies.capacity.plan import Provisioning
+    from kvgym.studies.capacity.provisioned import Provisioning
     from kvgym.studies.capacity.result import CapacityResult
 
 

@@ -288,13 +288,13 @@ def test_stopped_searches_resume(kvgym, tmp_path, monkeypatch, name):
 
 
 def test_another_measure_is_another_run():
-    from kvgym.experiments.identity import run_key
+    from kvgym.experiments.identity import run_keys
     from kvgym.experiments.marks import backlog_growth
     from kvgym.policies.policy import make_policy
     from kvgym.studies.capacity.estimates import batch_figures
 
     keys = {
-        run_key("s", make_policy("fcfs"), None, 0, measure)
+        run_keys("s", make_policy("fcfs"), None, [0], measure)
         for measure in (None, batch_figures, backlog_growth)
     }
     assert len(keys) == 3

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from kvgym.experiments import identity
-from kvgym.experiments.identity import code_digest, run_key, setting_key
+from kvgym.experiments.identity import code_digest, run_keys, setting_key
 from kvgym.experiments.scenario import load_scenario
 from kvgym.policies.policy import POLICIES, Policy, PolicyInfo, make_policy
 from kvgym.policies.routing import make_router
@@ -18,7 +18,7 @@ BASE = load_scenario("a100-llama2-70b").override(workload={"preset": "lmsys", "n
 
 
 def key(scenario=BASE, policy="fcfs", router=None, seed=0):
-    return run_key(setting_key(scenario), make_policy(policy), router, seed)
+    return run_keys(setting_key(scenario), make_policy(policy), router, [seed])[0]
 
 
 def test_everything_but_labels_counts():
@@ -52,7 +52,7 @@ def test_keys_are_equal_in_every_process():
         "from kvgym.experiments.identity import *; from kvgym.experiments.scenario import load_scenario; "
         "from kvgym.policies.policy import make_policy; "
         "s = load_scenario('a100-llama2-70b').override(workload={'preset': 'lmsys', 'num_requests': 30}); "
-        "print(run_key(setting_key(s), make_policy('ranked_latency'), None, 3))"
+        "print(*run_keys(setting_key(s), make_policy('ranked_latency'), None, [3]))"
     )
     here = key(policy="ranked_latency", seed=3)
     for seed in ("1", "2"):
@@ -101,14 +101,14 @@ class Own(Policy):
 
 def test_foreign_policies_count_with_their_code(monkeypatch):
     setting = setting_key(BASE)
-    before = run_key(setting, Own(), None, 0)
-    assert before == run_key(setting, Own(pace=1), None, 0)
-    assert before != run_key(setting, Own(pace=2), None, 0)
+    before = run_keys(setting, Own(), None, [0])
+    assert before == run_keys(setting, Own(pace=1), None, [0])
+    assert before != run_keys(setting, Own(pace=2), None, [0])
     read = Path.read_bytes
     monkeypatch.setattr(
         Path, "read_bytes", lambda self: read(self) + (b"#" if self.name == Path(__file__).name else b"")
     )
-    assert run_key(setting, Own(), None, 0) != before
+    assert run_keys(setting, Own(), None, [0]) != before
 
 
 def test_the_code_of_the_library_counts(monkeypatch):
@@ -127,7 +127,7 @@ def test_every_policy_can_be_pickled_and_hashed(name):
     policy = make_policy(name)
     again = pickle.loads(pickle.dumps(policy))
     assert again.content() == policy.content()
-    assert run_key("x", again, None, 0) == run_key("x", policy, None, 0)
+    assert run_keys("x", again, None, [0]) == run_keys("x", policy, None, [0])
 
 
 def test_networks_count_with_their_weights():
@@ -140,7 +140,7 @@ def test_networks_count_with_their_weights():
 
 LOADED = """
 import sys
-from kvgym.experiments.runs import Player, Run
+from kvgym.experiments.runs import Player, PlannedRun
 from kvgym.experiments.scenario import load_scenario
 from kvgym.studies.sweeping.fields import set_fields
 
@@ -149,7 +149,7 @@ for name, policy in (
     ("wait-low", "wait:rule=practical"),
 ):
     scenario = set_fields(load_scenario(name), {"num_requests": 20})
-    (played,) = Player()([Run(scenario, policy, None, 0, policy)])
+    (played,) = Player()([PlannedRun(scenario, policy, None, 0, policy)])
     assert not played.record.error, played.record.error
 print(*(name for name in sys.modules if name.startswith("kvgym.")))
 """

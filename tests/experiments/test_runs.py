@@ -3,7 +3,7 @@ import math
 import pytest
 
 from kvgym.errors import TraceFormatError
-from kvgym.experiments.runs import FIRST, MOST_AT_A_TIME, Played, Player, Run, RunRecord, play_runs
+from kvgym.experiments.runs import FIRST, MOST_AT_A_TIME, PlannedRun, Played, Player, RunRecord, play_runs
 from kvgym.experiments.scenario import load_scenario
 from kvgym.studies.sweeping.fields import set_fields
 from kvgym.utils.execution.executor import InProcess
@@ -12,7 +12,7 @@ BASE = load_scenario("a100-llama2-70b")
 
 
 def run(scenario=BASE, seed=0):
-    return Run(scenario, "fcfs", None, seed, "fcfs")
+    return PlannedRun(scenario, "fcfs", None, seed, "fcfs")
 
 
 class Pretended:

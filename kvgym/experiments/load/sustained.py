@@ -20,7 +20,7 @@ import numpy as np
 
 from kvgym.experiments.load.loads import Load
 from kvgym.experiments.marks import ERROR, LEAST_REQUESTS, MOST_NAMED, undecided
-from kvgym.experiments.runs import Played, Run
+from kvgym.experiments.runs import PlannedRun, Played
 from kvgym.experiments.scenario import Scenario
 from kvgym.policies.policy import CompiledPolicy, Policy
 from kvgym.policies.runner import SimulationResult
@@ -44,7 +44,7 @@ FULL = 0.8
 
 
 def backlog_figures(result: SimulationResult) -> dict[str, float]:
-    """Return the estimate from the run of a backlog with a log, for :attr:`kvgym.experiments.runs.Run.measure`.
+    """Return the estimate from the run of a backlog with a log, for :attr:`kvgym.experiments.runs.PlannedRun.measure`.
 
     Returns:
         ``"sustained"``: requests per second, NaN if the backlog is too small; ``"work"``: see :func:`mean_work`.
@@ -95,7 +95,7 @@ class Backlogs:
         rate: float,
         seed: int,
     ) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[PlannedRun] = []
         self._places: dict[str, int] = {}
         self._workers: dict[str, int] = {}
         self._sustained: dict[int, float] = {}
@@ -121,7 +121,9 @@ class Backlogs:
                 if at not in loads:
                     loads[at] = Load(scenario, num_requests=own).at_once()
                 places[id(scenario), id(policy)] = len(self.runs)
-                self.runs.append(Run(loads[at], policy, None, seed, label, log=True, measure=backlog_figures))
+                self.runs.append(
+                    PlannedRun(loads[at], policy, None, seed, label, log=True, measure=backlog_figures)
+                )
             self._places[label] = places[id(scenario), id(policy)]
             self._workers[label] = scenario.workers
 

@@ -96,7 +96,7 @@ def judge(
 
 def _judged(made: Any, task: Task, seeds: range) -> dict[str, Any]:
     """Return scores, values, failures and seconds of a policy or router on a task."""
-    from kvgym.experiments.runs import Player, Run
+    from kvgym.experiments.runs import PlannedRun, Player
     from kvgym.policies.routing import Router
     from kvgym.studies.benchmark.running import value_of
     from kvgym.studies.benchmark.scoring import scores_of
@@ -113,7 +113,7 @@ def _judged(made: Any, task: Task, seeds: range) -> dict[str, Any]:
     for seed in seeds:
         for entry in (task.plain, made):
             policy = scenario.policies[0] if router else entry
-            (played,) = player([Run(scenario, policy, entry if router else None, seed, "candidate")])
+            (played,) = player([PlannedRun(scenario, policy, entry if router else None, seed, "candidate")])
             value, error = value_of(task, played)
             (values if entry is made else plain).append(value)
             if error:

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field
 
 from kvgym.errors import ConfigError, ContractError, KVGymError, cut, shown
 from kvgym.experiments.result_files import installed_versions
-from kvgym.experiments.runs import Played, Player, Run, play_runs
+from kvgym.experiments.runs import PlannedRun, Played, Player, play_runs
 from kvgym.policies.contract.checking import check_information
 from kvgym.policies.policy import Policy
 from kvgym.policies.runner import check_needs
@@ -223,7 +223,7 @@ def run_benchmark(
             for k, entry in enumerate(entries):
                 policy: Any = scenario.policies[0] if role == "router" else entry.made
                 router: Any = entry.made if role == "router" else None
-                runs.append(Run(scenario, policy, router, seed, entry.spec))
+                runs.append(PlannedRun(scenario, policy, router, seed, entry.spec))
                 places.append((task, k, seed - task.seeds[0]))
     seconds = 0.0
     with make_executor(player, jobs) as executor:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.load.loads import Load
-from kvgym.experiments.runs import Played, Run
+from kvgym.experiments.runs import PlannedRun, Played
 from kvgym.policies.policy import Policy
 from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.system import System
@@ -47,7 +47,7 @@ _CHUNKS = ("chunk", "token_budget", "max_num_batched_tokens")
 
 
 def batch_figures(result: SimulationResult) -> dict[str, float]:
-    """Return estimates of b̄ from a run with a log, for :attr:`kvgym.experiments.runs.Run.measure`.
+    """Return estimates of b̄ from a run with a log, for :attr:`kvgym.experiments.runs.PlannedRun.measure`.
 
     Returns:
         Seconds by estimator; ``"kv_use"``, the mean over batches of the KV tokens in use / M; ``"batches"``, their
@@ -187,12 +187,12 @@ def prefill_chunk(policy: Policy, table: RequestTable) -> int:
     return min([longest, *limits])
 
 
-def estimate_runs(load: Load, policy: Policy, seed: int) -> tuple[Run, Run]:
+def estimate_runs(load: Load, policy: Policy, seed: int) -> tuple[PlannedRun, PlannedRun]:
     """Return the runs needed for estimates, on one worker: the load as it is, and saturated."""
     label = label_of(policy)
     return (
-        Run(load.at(load.rate, workers=1), policy, None, seed, label, log=True, measure=batch_figures),
-        Run(load.at_once(), policy, None, seed, label, log=True, measure=batch_figures),
+        PlannedRun(load.at(load.rate, workers=1), policy, None, seed, label, log=True, measure=batch_figures),
+        PlannedRun(load.at_once(), policy, None, seed, label, log=True, measure=batch_figures),
     )
 
 

@@ -10,7 +10,7 @@ from kvgym.experiments.labels import short_labels
 from kvgym.experiments.statistics import Estimate
 from kvgym.report.sections import mark_words
 from kvgym.studies.capacity.estimates import OBVIOUS, SOUND
-from kvgym.studies.capacity.plan import Provisioning
+from kvgym.studies.capacity.provisioned import Provisioning
 from kvgym.studies.capacity.result import Capacity, CapacityResult
 from kvgym.studies.capacity.targets import Target
 
@@ -174,7 +174,7 @@ def window_table(result: Provisioning, number: Callable[[float], str]) -> Outcom
             (f"{w.start:,.0f} – {w.end:,.0f} s", w.rate, w.by_theory, w.simulated)
             for w in result.windows_of(plan)
         ]
-        if (profile := result.profile(plan)) is not None:
+        if (profile := result.window_summary(plan)) is not None:
             cost = "" if plan.price is None else f" (cost/hour {number(profile.mean * plan.price)})"
             cells += [
                 ("peak", "", "", str(profile.peak)),

@@ -20,8 +20,8 @@ from kvgym.studies.capacity.outcome_tables import (
     plan_table,
     window_table,
 )
-from kvgym.studies.capacity.plan import Provisioning
 from kvgym.studies.capacity.plots import metric_curve, plan_curve, shown_metrics
+from kvgym.studies.capacity.provisioned import Provisioning
 from kvgym.studies.capacity.result import Capacity, CapacityResult
 
 NO_TABLE: dict[str, Any] = {"columns": [], "rows": []}

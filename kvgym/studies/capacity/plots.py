@@ -10,8 +10,8 @@ import numpy as np
 from kvgym.metrics.compute import metric_info
 from kvgym.report.chart import Axis, Chart, Panel, Quantity, Series
 from kvgym.report.plots import metric_quantity
-from kvgym.studies.capacity.plan import LoadPoint, Provisioning
 from kvgym.studies.capacity.probing import Probe
+from kvgym.studies.capacity.provisioned import LoadPoint, Provisioning
 from kvgym.studies.capacity.result import Capacity, CapacityResult
 from kvgym.studies.capacity.verdict import BACKLOG
 

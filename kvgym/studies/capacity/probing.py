@@ -11,7 +11,7 @@ from kvgym.experiments.comparison import label_of
 from kvgym.experiments.journal import Play
 from kvgym.experiments.load.loads import Load
 from kvgym.experiments.marks import backlog_growth, measure_marks
-from kvgym.experiments.runs import Played, Run
+from kvgym.experiments.runs import PlannedRun, Played
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics.compute import metric_names
 from kvgym.policies.policy import Policy
@@ -71,7 +71,7 @@ class Probe:
 
 
 def probe_figures(result: SimulationResult) -> dict[str, float]:
-    """Return the figures of a verdict and of marks, for :attr:`kvgym.experiments.runs.Run.measure`."""
+    """Return the figures of a verdict and of marks, for :attr:`kvgym.experiments.runs.PlannedRun.measure`."""
     return {"queues": 0.0, **measure_marks(result), **backlog_growth(result)}
 
 
@@ -108,7 +108,7 @@ class Quest:
         value = self.search.bracket()[1]
         return None if value is None else self.probes[value]
 
-    def run(self, value: float, **options: Any) -> Run:
+    def run(self, value: float, **options: Any) -> PlannedRun:
         """Return the run of a value.
 
         Args:
@@ -117,7 +117,7 @@ class Quest:
         """
         scenario, _ = self.place(value)
         router = None if scenario.workers == 1 else self.entry.router
-        return Run(scenario, self.entry.policy, router, self.seed, self.entry.label, **options)
+        return PlannedRun(scenario, self.entry.policy, router, self.seed, self.entry.label, **options)
 
     def record(self, value: float, played: Played, targets: Sequence[Target]) -> None:
         """Judge a run and record the verdict in the search."""

@@ -30,8 +30,8 @@ from kvgym.studies.capacity.estimates import (
     worker_estimates,
 )
 from kvgym.studies.capacity.finding import TOLERANCE, by_capacity
-from kvgym.studies.capacity.plan import LoadPoint, Plan, Provisioning
 from kvgym.studies.capacity.probing import Prober, Progress, Quest, rate_quest, workers_quest
+from kvgym.studies.capacity.provisioned import LoadPoint, Provisioning, WorkersPlan
 from kvgym.studies.capacity.targets import Target, parse_targets
 from kvgym.studies.capacity.verdict import check_requests
 from kvgym.studies.capacity.windows import WindowPlan, WindowPlanner, check_windows
@@ -173,7 +173,7 @@ def provision(
                 windows += planner.plan(load, policy, own, table, prober)
     _, table = player.requests(loads[0].scenario, seed)
     plans = tuple(
-        Plan.of(quest, own, loads[0].rate, wanted, priced.get(own.hardware))
+        WorkersPlan.of(quest, own, loads[0].rate, wanted, priced.get(own.hardware))
         for quest, own in zip(quests, owners, strict=True)
     )
     return Provisioning(

@@ -26,7 +26,7 @@ LEAST_BUDGET = 64
 
 
 def slow_batches(result: SimulationResult) -> dict[str, float]:
-    """Return what the slow batches of a run contain, for :attr:`kvgym.experiments.runs.Run.measure`, with a log.
+    """Return what the slow batches of a run contain, for :attr:`kvgym.experiments.runs.PlannedRun.measure`, with a log.
 
     Slow batches are the longest ones, which together emit :data:`SLOW` of the output tokens.
 

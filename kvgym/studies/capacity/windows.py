@@ -58,7 +58,7 @@ class WindowPlan:
 
 
 @dataclass(frozen=True)
-class Profile:
+class WindowSummary:
     """Workers over the windows of a trace.
 
     Attributes:
@@ -72,7 +72,7 @@ class Profile:
     mean: float
 
     @classmethod
-    def of(cls, windows: Sequence[WindowPlan]) -> Profile | None:
+    def of(cls, windows: Sequence[WindowPlan]) -> WindowSummary | None:
         """Return the profile of windows, None if one of them has no number."""
         counts = [w.workers for w in windows]
         if not counts or any(count is None for count in counts):

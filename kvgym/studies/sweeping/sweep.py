@@ -17,7 +17,7 @@ from kvgym.experiments.journal import FILE, Journal, RunKeys, has_runs, play_kep
 from kvgym.experiments.marks import Mark, find_marks, mark_notes, measure_marks
 from kvgym.experiments.notes import merge_point_notes
 from kvgym.experiments.result_files import run_context, write_json, write_table
-from kvgym.experiments.runs import Played, Player, Run
+from kvgym.experiments.runs import PlannedRun, Played, Player
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, mean_interval
 from kvgym.metrics.compute import metric_info, metric_names
@@ -254,7 +254,7 @@ def plan_of(folder: str | Path) -> SweepPlan:
 class _Layout(NamedTuple):
     """The runs of a plan and their keys by (point, policy, seed) index, and the result without them."""
 
-    runs: dict[Place, Run]
+    runs: dict[Place, PlannedRun]
     keys: dict[Place, str]
     result: SweepResult
 
@@ -283,7 +283,7 @@ def _lay_out(plan: SweepPlan) -> _Layout:
         scenarios.append(scenario)
     seeds = plan.all_seeds(scenarios)
     runs = {
-        (i, j, k): Run(scenario, policy, None, seed, labels[j], measure=measure_marks)
+        (i, j, k): PlannedRun(scenario, policy, None, seed, labels[j], measure=measure_marks)
         for i, scenario in enumerate(scenarios)
         for k, seed in enumerate(seeds)
         for j, policy in enumerate(policies[i])

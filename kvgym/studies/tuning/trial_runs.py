@@ -11,7 +11,7 @@ import numpy as np
 
 from kvgym.errors import KVGymError
 from kvgym.experiments.journal import Play
-from kvgym.experiments.runs import Run, RunRecord
+from kvgym.experiments.runs import PlannedRun, RunRecord
 from kvgym.experiments.scenario import Scenario
 from kvgym.studies.capacity.targets import Target
 from kvgym.studies.tuning.result import Trial
@@ -104,7 +104,7 @@ class TrialRunner:
             except KVGymError as error:  # values that contradict each other
                 found[place] = _Outcome(f"seed {seed}: {error}")
                 continue
-            runs.append(Run(self._scenario, policy, None, seed, self._plan.spec(point)))
+            runs.append(PlannedRun(self._scenario, policy, None, seed, self._plan.spec(point)))
             places.append(place)
         self._done += len(found)
         for number, played in self._play(runs):

@@ -8,7 +8,7 @@ import pytest
 
 from kvgym.cli.commands.learning.judge import judge as judge_command
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.experiments.runs import Player, Run
+from kvgym.experiments.runs import PlannedRun, Player
 from kvgym.studies.benchmark.entries import load_entry
 from kvgym.studies.benchmark.judging import FIRST_SEED, judge
 from kvgym.studies.benchmark.process import KEPT, LostError, Process
@@ -83,7 +83,9 @@ def test_a_run_is_the_same_as_in_one_process(spec: str, task: str):
     found = judge(spec, tasks=(task,), seeds=1)["tasks"][task]
     made, tried = load_entry(spec).made, load_suite().task(task)
     scenario, router = tried.scenario(SUITE), tried.role == "router"
-    run = Run(scenario, scenario.policies[0] if router else made, made if router else None, FIRST_SEED, spec)
+    run = PlannedRun(
+        scenario, scenario.policies[0] if router else made, made if router else None, FIRST_SEED, spec
+    )
     (played,) = Player()([run])
     assert found["value"] == tried.sign * value_of(tried, played)[0]
 

@@ -13,9 +13,9 @@ from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.load.loads import Load
 from kvgym.experiments.scenario import load_scenario
 from kvgym.studies.capacity.estimates import SOUND
-from kvgym.studies.capacity.plan import Plan, Provisioning
+from kvgym.studies.capacity.provisioned import Provisioning, WorkersPlan
 from kvgym.studies.capacity.provisioning import _loads, provision
-from kvgym.studies.capacity.windows import Profile, WindowPlan, cut
+from kvgym.studies.capacity.windows import WindowPlan, WindowSummary, cut
 
 HEAVY = load_scenario("a100-llama3-8b").override(
     workload={"preset": "stab-1-1", "num_requests": 300, "rate": 9.0}
@@ -122,7 +122,7 @@ def test_other_rates():
 )  # fmt: skip
 def test_answers_are_sorted_by_cost(prices, answers):
     def plan(name, count, price):
-        return Plan("", name, "round_robin", 1, 1, 1, count, (), {}, price, ())
+        return WorkersPlan("", name, "round_robin", 1, 1, 1, count, (), {}, price, ())
 
     plans = (plan("b", 4, prices[1]), plan("a", 1, prices[0]))
     result = Provisioning(HEAVY, (), 1.0, 10, 1000.0, (), plans, (), (), ())
@@ -130,7 +130,7 @@ def test_answers_are_sorted_by_cost(prices, answers):
 
 
 def test_a_plan_without_a_number_is_the_last_answer():
-    plans = tuple(Plan("", name, router, 1, 1, 1, count, (), {}, None, ())
+    plans = tuple(WorkersPlan("", name, router, 1, 1, 1, count, (), {}, None, ())
                   for name, router, count in (("a", "x", None), ("a", "y", 3)))  # fmt: skip
     result = Provisioning(HEAVY, (), 1.0, 10, 1000.0, (), plans, (), (), ())
     assert result.answers() == [
@@ -157,7 +157,7 @@ def test_windows_of_a_trace(scenario, tmp_path):
     assert all(a.end == b.start for a, b in itertools.pairwise(windows))
     assert all(w.rate == pytest.approx(w.num_requests / (w.end - w.start)) for w in windows)
     assert all(w.judged == (w.num_requests >= 20) for w in windows)
-    profile = result.profile(plan)
+    profile = result.window_summary(plan)
     assert profile.mean <= profile.p95 <= profile.peak == max(w.workers for w in windows)
     assert len(pl.read_csv(result.save(tmp_path) / "windows.csv")) == len(windows)
 
@@ -234,9 +234,9 @@ def window(start, end, theory, simulated, judged=True):
 
 def test_profiles_by_hand():
     windows = [window(0, 10, 1, 2), window(10, 20, 1, 4), window(20, 40, 3, None, judged=False)]
-    assert Profile.of(windows) == Profile(peak=4, p95=4, mean=(20 + 40 + 60) / 40)
-    assert Profile.of([]) is None
-    assert Profile.of([*windows, window(40, 50, 1, None)]) is None
+    assert WindowSummary.of(windows) == WindowSummary(peak=4, p95=4, mean=(20 + 40 + 60) / 40)
+    assert WindowSummary.of([]) is None
+    assert WindowSummary.of([*windows, window(40, 50, 1, None)]) is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict, new_figure, palette
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.studies.capacity.estimates import OBVIOUS, SOUND
-from kvgym.studies.capacity.plan import Provisioning
+from kvgym.studies.capacity.provisioned import Provisioning
 from kvgym.studies.capacity.provisioning import provision
 from kvgym.theory.stability import provision as workers_for
 from papers.stab.queues import QueueRun, estimates, most, play

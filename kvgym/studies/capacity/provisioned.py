@@ -15,13 +15,13 @@ from kvgym.studies.capacity.estimates import OBVIOUS, SOUND, WorkerEstimates
 from kvgym.studies.capacity.probing import Probe, Quest
 from kvgym.studies.capacity.result import write_outcome
 from kvgym.studies.capacity.targets import Target
-from kvgym.studies.capacity.windows import Profile, WindowPlan
+from kvgym.studies.capacity.windows import WindowPlan, WindowSummary
 from kvgym.theory.stability import provision
 from kvgym.utils.frame import Frame
 
 
 @dataclass(frozen=True)
-class Plan:
+class WorkersPlan:
     """The number of workers that a load needs, for one policy, router and hardware.
 
     Attributes:
@@ -54,7 +54,7 @@ class Plan:
     @classmethod
     def of(
         cls, quest: Quest, own: WorkerEstimates, rate: float, targets: Sequence[Target], price: float | None
-    ) -> Plan:
+    ) -> WorkersPlan:
         """Return the plan that results from a search for the smallest number of workers."""
         enough, few = quest.held, quest.failed
         sound, obvious = own.find(*SOUND), own.find(*OBVIOUS)
@@ -96,7 +96,7 @@ class LoadPoint:
         workers: the smallest number that meets the targets; None if no number does.
     """
 
-    plan: Plan
+    plan: WorkersPlan
     rate: float
     workers: int | None
 
@@ -130,18 +130,18 @@ class Provisioning:
     num_requests: int
     mean_output: float
     workers: tuple[WorkerEstimates, ...]
-    plans: tuple[Plan, ...]
+    plans: tuple[WorkersPlan, ...]
     windows: tuple[WindowPlan, ...]
     probes: tuple[tuple[str, Probe], ...]
     notes: tuple[str, ...]
     points: tuple[LoadPoint, ...] = ()
 
-    def cost_per_million_tokens(self, plan: Plan | LoadPoint) -> float | None:
+    def cost_per_million_tokens(self, plan: WorkersPlan | LoadPoint) -> float | None:
         """Return the cost of a million output tokens at the rate of a plan or a point; None if it is unknown."""
         cost, rate = plan.cost_per_hour, plan.rate if isinstance(plan, LoadPoint) else self.rate
         return None if cost is None else cost / (rate * self.mean_output * 3600 / 1e6)
 
-    def label(self, plan: Plan) -> str:
+    def label(self, plan: WorkersPlan) -> str:
         """Return the policy of a plan, with its router and hardware where plans differ in them."""
         several = [len({getattr(p, name) for p in self.plans}) > 1 for name in ("router", "hardware")]
         router = f" via {plan.router}" if several[0] else ""
@@ -150,13 +150,13 @@ class Provisioning:
     def answers(self) -> list[str]:
         """Return the outcome of each plan in a line, the cheapest first, or without prices that with fewest workers."""
 
-        def key(plan: Plan) -> tuple[float, float]:
+        def key(plan: WorkersPlan) -> tuple[float, float]:
             cost, count = plan.cost_per_hour, plan.simulated
             return math.inf if cost is None else cost, math.inf if count is None else count
 
         return [f"{self.label(plan)}: {self._answer(plan)}" for plan in sorted(self.plans, key=key)]
 
-    def _answer(self, plan: Plan) -> str:
+    def _answer(self, plan: WorkersPlan) -> str:
         if plan.simulated is None:
             return "no number of workers that was tried meets the targets"
         parts = [f"{plan.simulated:,} worker{'s' if plan.simulated > 1 else ''}"]
@@ -165,14 +165,14 @@ class Provisioning:
             parts += [f"{_amount(cost)} per hour", f"{_amount(tokens)} per million output tokens"]
         return ", ".join(parts)
 
-    def windows_of(self, plan: Plan) -> tuple[WindowPlan, ...]:
+    def windows_of(self, plan: WorkersPlan) -> tuple[WindowPlan, ...]:
         """Return the windows of a plan, in order of time."""
         own = (plan.hardware, plan.policy, plan.router)
         return tuple(w for w in self.windows if (w.hardware, w.policy, w.router) == own)
 
-    def profile(self, plan: Plan) -> Profile | None:
+    def window_summary(self, plan: WorkersPlan) -> WindowSummary | None:
         """Return peak, 95 % and mean of a plan's windows; None without windows, or if a window has no number."""
-        return Profile.of(self.windows_of(plan))
+        return WindowSummary.of(self.windows_of(plan))
 
     def summary(self) -> dict[str, Any]:
         """Return everything but the single runs, JSON-able."""
@@ -187,7 +187,7 @@ class Provisioning:
                     **vars(plan),
                     "cost_per_hour": plan.cost_per_hour,
                     "cost_per_million_output_tokens": self.cost_per_million_tokens(plan),
-                    "windows": None if (found := self.profile(plan)) is None else vars(found),
+                    "windows": None if (found := self.window_summary(plan)) is None else vars(found),
                 }
                 for plan in self.plans
             ],
