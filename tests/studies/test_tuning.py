@@ -1,4 +1,4 @@
-"""Tuning: small searches by hand, disqualified trials, the registry, and the command line."""
+"""Tuning: small searches by hand, disqualified trials, and the registry."""
 
 import json
 import math
@@ -6,10 +6,7 @@ import sys
 
 import polars as pl
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from kvgym.cli.commands.learning.tune import tune as tune_command
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.scenario import Scenario
@@ -330,110 +327,3 @@ def test_grid_syntax(text, expected):
 def test_grid_mistakes(texts, message):
     with pytest.raises(ConfigError, match=message):
         parse_space(texts)
-
-
-@pytest.fixture
-def command(monkeypatch, tmp_path):
-    """Run ``tune`` with a command line in an empty folder."""
-    from rich.console import Console
-
-    from kvgym.cli import console
-    from kvgym.cli.result_folder import tidied
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(console, "out", Console(highlight=False, width=160))
-    app = typer.Typer()
-    app.command()(tune_command)
-
-    def run(*arguments):
-        with tidied():
-            return CliRunner().invoke(app, [str(a) for a in arguments])
-
-    return run
-
-
-def test_command(command, tmp_path):
-    done = command(
-        "-p", "sarathi:order=spf", "-n", 60, "--seeds", 2, "--first-seed", 7, "-g", "token_budget=256:512:128",
-        "-g", "watermark=0/0.05", "-o", "res",
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    assert "sarathi:order=spf (default)" in done.output
-    assert "6 of 6 trials qualify; training seeds 7–8" in done.output
-    best = json.loads((tmp_path / "res" / "best.json").read_text())
-    assert f"best: {best['spec']}\n" in done.output
-    assert make_policy(best["spec"]).order == "spf"
-    assert best["seeds"] == [7, 8]
-    assert "results: res\n" in done.output
-    assert {f.name for f in (tmp_path / "res").iterdir()} == {
-        "trials.csv", "best.json", "config.json", ".kvgym-results.json",
-    }  # fmt: skip
-
-
-def test_command_with_bounds(command, tmp_path):
-    done = command(
-        "-p", "sarathi", "-n", 60, "--seeds", 2, "-m", "token_throughput,evictions",
-        "--subject-to", "e2e_latency_mean<1e6", "--subject-to", "ttft_p99<1e6", "-g", "token_budget=256/512",
-        "-o", "res",
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    assert "subject to e2e_latency_mean<1e+06, ttft_p99<1e+06" in done.output
-    best = json.loads((tmp_path / "res" / "best.json").read_text())
-    assert list(best["others"]) == ["e2e_latency_mean", "ttft_p99", "evictions"]
-    assert set(best["others"]) < set(pl.read_csv(tmp_path / "res" / "trials.csv").columns)
-    done = command(
-        "-p", "sarathi", "-n", 60, "--seeds", 1, "--subject-to", "ttft_p99<1us", "-g", "token_budget=256"
-    )
-    assert done.exit_code != 0
-
-
-def test_command_with_several_policies(command, tmp_path):
-    done = command("-p", "fcfs,mc_sf:overrun=extend", "-n", 40, "--seeds", 1, "--trials", 3, "-o", "res")
-    assert done.exit_code == 0, done.output
-    assert done.output.count("best: ") == 2
-    assert {f.name for f in (tmp_path / "res").iterdir()} == {"fcfs", "mc_sf-overrun-extend"}
-    assert (tmp_path / "res" / "mc_sf-overrun-extend" / "best.json").is_file()
-
-
-def test_command_continues_after_a_policy_that_cannot_be_tuned(command):
-    done = command("-p", "a_min,fcfs", "-n", 20, "--seeds", 1, "-g", "protection=0/0.1")
-    assert isinstance(done.exception, ConfigError)  # a_min has no such hyperparameter: nothing runs
-    assert "'a_min' has no hyperparameter 'protection'; valid: none" in str(done.exception)
-    done = command("-p", "a_min,fcfs", "-n", 20, "--seeds", 1)
-    assert done.exit_code == 1
-    assert "a_min: policy 'a_min' needs length_interval" in done.output
-    assert "best: fcfs" in done.output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["-p", "fcfs,fcfs"], "policy fcfs is listed twice"),
-        (["-p", "unknown"], "unknown policy 'unknown'"),
-        (["-p", "fcfs", "--scenario", "nowhere"], "unknown scenario 'nowhere'"),
-        (["-p", "fcfs", "--metrics", "batch_size"], "neither more nor less"),
-        (["-p", "fcfs", "--grid", "overrun=ignore"], "no hyperparameter 'overrun'; valid: protection=0.0"),
-        (["-p", ","], "kvgym tune needs policies"),
-    ],
-)
-def test_command_mistakes(command, arguments, message):
-    done = command(*arguments, "-n", 5)
-    assert isinstance(done.exception, KVGymError)
-    assert message in str(done.exception)
-
-
-def test_traces_are_replayed(command, azure_trace):
-    done = command(
-        "-p",
-        "fcfs",
-        "--trace",
-        azure_trace,
-        "--hardware",
-        "llama3-8b-a100-tp1",
-        "--no-progress",
-        "-g",
-        "protection=0.1",
-    )
-    assert done.exit_code == 0, done.output
-    assert "training seed 1000;" in done.output
-    assert "Every seed replays the same trace" in done.output

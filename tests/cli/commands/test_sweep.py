@@ -29,12 +29,8 @@ def test_a_plan_file_can_be_changed(kvgym, tmp_path):
     result = kvgym("sweep", plan, "kv_capacity=9000,12000", "--out", tmp_path / "x", "--no-report")
     assert result[0] == 0, result[2]
     points = json.loads((tmp_path / "x" / "summary.json").read_text())["points"]
-    assert [(p["rate"], p["kv_capacity"]) for p in points] == [
-        (10, 9000),
-        (10, 12000),
-        (20, 9000),
-        (20, 12000),
-    ]
+    found = [(p["rate"], p["kv_capacity"]) for p in points]
+    assert found == [(10, 9000), (10, 12000), (20, 9000), (20, 12000)]
 
 
 def test_a_sweep_uses_the_given_scenario(kvgym, tmp_path):
@@ -128,19 +124,10 @@ def test_options_of_the_scenario_hold_at_every_point(kvgym, tmp_path):
 
 def test_marks_are_in_table_files_and_report(kvgym, tmp_path):
     """At the low rate nothing is overloaded; both policies observe exact lengths at every point, or at none."""
-    given = (
-        "sweep",
-        "rate=2,60",
-        "num_requests=1000",
-        "--scenario",
-        "a100-llama2-70b",
-        "-p",
-        "fcfs,mc_sf",
-        "--seeds",
-        1,
-        "--no-progress",
-    )
-    code, out, err = kvgym(*given, "-o", "x")
+    code, out, err = kvgym(
+        "sweep", "rate=2,60", "num_requests=1000", "--scenario", "a100-llama2-70b", "-p", "fcfs,mc_sf", "--seeds", 1,
+        "--no-progress", "-o", "x",
+    )  # fmt: skip
     assert code == 0, err
     table = out[: out.index("one seed")]
     assert "mc_sf†" in table

@@ -128,19 +128,20 @@ def test_the_run_of_an_incomplete_line_is_repeated(result, tmp_path):
     assert all(json.loads(line)["key"] for line in lines)
 
 
-@pytest.mark.parametrize("line", ["nonsense", "[]", '{"key": 3}', '{"key": "a", "metrics": {"speed": 1}}'])
-def test_damaged_files_are_named(tmp_path, line):
-    (tmp_path / "runs.jsonl").write_text(line + "\n")
-    with pytest.raises(ConfigError, match=r"runs.jsonl, line 1: .*not a run"):
-        sweep(PLAN, tmp_path, resume=True)
-
-
-@pytest.mark.parametrize("text", ["my notes", '{"epoch": 3', '{"key": 3}\nmine'])
-def test_a_foreign_file_is_not_truncated(tmp_path, text):
-    (tmp_path / "runs.jsonl").write_text(text)
-    with pytest.raises(ConfigError, match="not a run"):
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        *((f"{line}\n".encode(), r"line 1: .*not a run") for line in (
+            "nonsense", "[]", '{"key": 3}', '{"key": "a", "metrics": {"speed": 1}}', '{"key": 3}\nmine'
+        )),
+        (b"my notes", "not a run"), (b'{"epoch": 3', "not a run"), (b"\xff\xfe\n", "line 1: not text"),
+    ],
+)  # fmt: skip
+def test_files_that_are_not_journals_are_named_and_kept(tmp_path, content, says):
+    (tmp_path / "runs.jsonl").write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"runs\.jsonl, {says}" if says.startswith("line") else says):
         Journal(tmp_path)
-    assert (tmp_path / "runs.jsonl").read_text() == text
+    assert (tmp_path / "runs.jsonl").read_bytes() == content
 
 
 def test_one_process_at_a_time(tmp_path):
@@ -205,20 +206,15 @@ def test_a_plan_with_infinity_can_be_resumed(tmp_path):
     assert first.values(1, "fcfs", "unfinished")[0] == 0 < first.values(0, "fcfs", "unfinished")[0]
 
 
-def test_none_of_a_text_is_a_word(tmp_path):
-    plan = {
-        "fields": {"predictions": [None, "exact"], "engine": "none,vllm-2023", "num_requests": 10},
-        "policies": ["fcfs"],
-        "seeds": 1,
-    }
-    frame = sweep(plan).to_frame()
+def test_none_of_a_text_is_a_word():
+    fields = {"predictions": [None, "exact"], "engine": "none,vllm-2023", "num_requests": 10}
+    frame = sweep({"fields": fields, "policies": ["fcfs"], "seeds": 1}).to_frame()
     assert frame["predictions"].tolist() == ["none", "none", "exact", "exact"]
     assert frame["engine"].tolist() == ["none", "vllm-2023"] * 2
 
 
 def test_the_frame_has_the_requested_values():
-    plan = {"fields": {"num_requests": [10, 20]}, "policies": ["fcfs"], "seeds": 1}
-    result = sweep(plan)
+    result = sweep({"fields": {"num_requests": [10, 20]}, "policies": ["fcfs"], "seeds": 1})
     none = {place: replace(played, num_requests=0) for place, played in result.runs.items()}
     assert replace(result, runs=none).to_frame()["num_requests"].tolist() == [10, 20]
 
@@ -261,12 +257,6 @@ def test_a_full_disk_is_reported_and_earlier_runs_are_kept(result, tmp_path, mon
     assert again.to_frame().equals(result.to_frame())
 
 
-def test_a_binary_file_is_named(tmp_path):
-    (tmp_path / "runs.jsonl").write_bytes(b"\xff\xfe\n")
-    with pytest.raises(ConfigError, match=r"runs\.jsonl, line 1: not text"):
-        sweep(PLAN, tmp_path, resume=True)
-
-
 def test_a_folder_without_a_plan(tmp_path):
     with pytest.raises(ConfigError, match="not the folder of a sweep"):
         plan_of(tmp_path)
@@ -289,17 +279,17 @@ def test_nothing_is_lost_or_repeated_when_it_is_killed(tmp_path, jobs):
     plan = {
         "fields": {"rate": [5, 10, 20, 40], "num_requests": 150},
         "policies": ["fcfs", "sarathi"],
-        "seeds": 25,
+        "seeds": 12,
     }
     script, folder, file = tmp_path / "go.py", tmp_path / "runs", tmp_path / "runs" / "runs.jsonl"
     script.write_text(SCRIPT)
     rng = random.Random(jobs)
     counts = [0]
-    for _ in range(3):
+    for _ in range(2):
         process = subprocess.Popen(
             [sys.executable, str(script), json.dumps(plan), str(folder), str(jobs)], start_new_session=True
         )
-        more = counts[-1] + rng.randrange(1, 40)
+        more = counts[-1] + rng.randrange(1, 30)
         until = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < until:
             if file.exists() and file.read_bytes().count(b"\n") >= more:
@@ -312,9 +302,9 @@ def test_nothing_is_lost_or_repeated_when_it_is_killed(tmp_path, jobs):
     keys = [json.loads(line)["key"] for line in file.read_text().splitlines() if line.endswith("}")]
     assert len(set(keys)) == len(keys)
     after = sweep(plan, folder, resume=True)
-    assert after.num_new == 200 - len(keys)
+    assert after.num_new == 96 - len(keys)
     assert after.to_frame().equals(sweep(plan).to_frame())
-    assert len(Path(file).read_text().splitlines()) == 200
+    assert len(Path(file).read_text().splitlines()) == 96
 
 
 def test_a_replayed_trace_needs_one_seed(tmp_path):
@@ -339,14 +329,7 @@ def test_a_replayed_trace_needs_one_seed(tmp_path):
     ],
 )  # fmt: skip
 def test_defaults_that_depend_on_the_system_are_noted(fields, policy, names):
-    plan = {
-        "fields": {
-            **fields,
-            "num_requests": 5,
-            "hardware.model": "llama3-8b",
-            "hardware.gpu": "h100",
-            **fields,
-        }
-    }
+    fixed = {"num_requests": 5, "hardware.model": "llama3-8b", "hardware.gpu": "h100"}
+    plan = {"fields": {**fields, **fixed, **fields}}
     result = sweep({**plan, "policies": [policy], "seeds": 1})
     assert [note for note in result.notes() if "runs as" in note] == [names] * bool(names)
