@@ -40,17 +40,8 @@ def test_capacity(kvgym, tmp_path):
 
 def test_marks_are_in_table_files_and_report(kvgym, tmp_path):
     code, out, err = kvgym(
-        "capacity",
-        *SMALL[:4],
-        "-p",
-        "fcfs,mc_sf,clairvoyant",
-        "--tolerance",
-        0.5,
-        "-s",
-        "a100-llama2-70b",
-        "-o",
-        "x",
-    )
+        "capacity", *SMALL[:4], "-p", "fcfs,mc_sf,clairvoyant", "--tolerance", 0.5, "-s", "a100-llama2-70b", "-o", "x"
+    )  # fmt: skip
     assert code == 0, err
     assert "mc_sf†" in out
     assert "note: † The predictions are exact: mc_sf observed" in out
@@ -61,27 +52,16 @@ def test_marks_are_in_table_files_and_report(kvgym, tmp_path):
     assert report.count('<span class="mark">clairvoyant</span>') == 1
 
 
-def test_jobs_change_nothing(kvgym, tmp_path):
-    for jobs in (1, 2):
-        kvgym("capacity", "--slo", TARGETS, *SMALL, "--jobs", jobs, "--no-report", "-o", f"jobs{jobs}")
-    one, two = (
-        pl.read_parquet(tmp_path / f"jobs{jobs}" / "probes.parquet").drop("wall_time") for jobs in (1, 2)
-    )
-    assert one.equals(two)
-
-
-def test_clusters_have_efficiencies(kvgym):
-    code, out, _ = kvgym("capacity", *SMALL, "--workers", "1,2", "--no-report", "--markdown")
+def test_clusters_have_efficiencies_and_more_requests(kvgym, tmp_path):
+    clusters = ("capacity", *SMALL, "--workers", "1,2", "--no-report", "-o", "res")
+    code, out, _ = kvgym(*clusters)
     assert code == 0
+    assert "60 to 120 requests a run" in out
+    assert set(pl.read_parquet(tmp_path / "res" / "probes.parquet")["num_requests"]) == {60, 120}
+    out = kvgym(*clusters, "--markdown")[1]
     assert "| policy | requests/s | per worker | efficiency |" in out
     assert "`fcfs ×1`" in out
     assert "`fcfs ×2`" in out
-
-
-def test_the_number_of_requests_is_shown(kvgym, tmp_path):
-    out = kvgym("capacity", *SMALL, "--workers", "1,2", "--no-report", "-o", "res")[1]
-    assert "60 to 120 requests a run" in out
-    assert set(pl.read_parquet(tmp_path / "res" / "probes.parquet")["num_requests"]) == {60, 120}
 
 
 def test_requested_hardware_is_in_the_name(kvgym, tmp_path):
@@ -114,24 +94,18 @@ def test_limits_show_the_number_of_seeds(seeds):
     assert ("with the number of seeds" in _around(result)[1]) == (seeds > 1)
 
 
-def test_zero_capacity_is_an_exit_code(kvgym):
-    code, out, _ = kvgym("capacity", "--slo", "tbt_mean<0.1ms", *SMALL, "--no-report")
-    assert code == 1
-    assert "fails at every rate" in out
-
-
-def test_goodput(kvgym):
-    code, out, _ = kvgym(
-        "capacity", "--slo", "goodput>=90%", "--ttft-slo", 2, "--tbt-slo", 0.5, *SMALL, "--no-report"
-    )
-    assert code == 0
-    assert "within SLOs" in out
-
-
-def test_without_targets_the_backlog_decides(kvgym):
-    code, out, _ = kvgym("capacity", "--slo", "", *SMALL, "--no-report")
-    assert code == 0
-    assert "no growing" in out
+@pytest.mark.parametrize(
+    ("options", "code", "shown"),
+    [
+        (("--slo", "tbt_mean<0.1ms"), 1, "fails at every rate"),
+        (("--slo", "goodput>=90%", "--ttft-slo", 2, "--tbt-slo", 0.5), 0, "within SLOs"),
+        (("--slo", ""), 0, "no growing"),
+    ],
+)
+def test_targets(kvgym, options, code, shown):
+    found, out, _ = kvgym("capacity", *SMALL, *options, "--no-report")
+    assert found == code
+    assert shown in out
 
 
 def test_the_first_seed(kvgym, tmp_path):
@@ -144,10 +118,7 @@ def test_the_first_seed(kvgym, tmp_path):
     [
         (("--slo", "ttft_p99>1"), "needs < or <="),
         (("--slo", "tfft_p99<1"), "Did you mean"),
-        (
-            ("--slo", "goodput>0.9"),
-            "these have none; set them, e.g. with --ttft-slo 1 --tbt-slo 0.2",
-        ),
+        (("--slo", "goodput>0.9"), "these have none; set them, e.g. with --ttft-slo 1 --tbt-slo 0.2"),
         (("--ttft-slo", -1), "ttft=-1.0: expected ttft or tbt, and seconds > 0"),
         (("--workers", "1,x"), "expected whole numbers ≥ 1, e.g. 1,2,4,8"),
         (("--workers", "0"), "expected whole numbers ≥ 1"),
@@ -191,17 +162,13 @@ def test_prices_of_rooflines(kvgym, azure_trace, tmp_path):
     """One price for all, or one per roofline."""
     common = ("provision", "--trace", azure_trace, "-p", "fcfs", "--slo", "ttft_p99<1", "--no-progress",
               "--no-report")  # fmt: skip
-    roofline = "roofline:model=llama3-8b,gpu=l4,tp=4"
+    roofline, own = "roofline:model=llama3-8b,gpu=l4,tp=4", ("--model", "llama3-8b", "--gpu", "l4", "--tp", 4)
+    both = ("--hardware", f"llama3-8b-a100-tp1,{roofline}")
     for arguments, expected in (
-        (("--model", "llama3-8b", "--gpu", "l4", "--tp", 4, "--price", 3.5), {roofline: 3.5}),
-        (("--model", "llama3-8b", "--gpu", "l4", "--tp", 4, "--price", f"{roofline}=3"), {roofline: 3.0}),
+        ((*own, "--price", 3.5), {roofline: 3.5}),
+        ((*own, "--price", f"{roofline}=3"), {roofline: 3.0}),
         (
-            (
-                "--hardware",
-                f"llama3-8b-a100-tp1,{roofline}",
-                "--price",
-                f"{roofline}=3,llama3-8b-a100-tp1=2.5",
-            ),
+            (*both, "--price", f"{roofline}=3,llama3-8b-a100-tp1=2.5"),
             {roofline: 3.0, "llama3-8b-a100-tp1": 2.5},
         ),
     ):

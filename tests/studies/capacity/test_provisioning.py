@@ -250,24 +250,11 @@ def test_profiles_by_hand():
         ({"routers": ["round_robin", "round_robin"]}, ConfigError, "all different"),
         ({"window": 10.0}, ConfigError, "windows need a trace"),
         ({"most_workers": 0}, ConfigError, "most workers 0"),
+        ({"targets": ()}, ConfigError, "no targets"),
+        ({"scenario": "agent-sessions"}, ConfigError, "theory needs the same arrivals for every schedule"),
+        ({"scenario": "a100-llama3-8b-disaggregated"}, ConfigError, "groups of workers"),
     ],
 )
 def test_errors(changes, error, says):
     with pytest.raises(error, match=says):
-        provision(HEAVY, TARGETS, ["vllm_v1"], **changes)
-
-
-def test_targets_are_needed():
-    with pytest.raises(ConfigError, match="no targets"):
-        provision(HEAVY, (), ["vllm_v1"])
-
-
-def test_closed_sessions_are_refused():
-    message = "the number of workers by theory needs the same arrivals for every schedule"
-    with pytest.raises(ConfigError, match=message):
-        provision("agent-sessions", ["ttft_p99<1"], ["fcfs"])
-
-
-def test_groups_of_workers_are_refused():
-    with pytest.raises(ConfigError, match="groups of workers"):
-        provision("a100-llama3-8b-disaggregated", TARGETS, ["dist_serve"])
+        provision(**{"scenario": HEAVY, "targets": TARGETS, "policies": ["vllm_v1"], **changes})
