@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from kvgym.agents.evolution.model import EvolvedModel
     from kvgym.agents.library import agent_names, load_agent, load_router
     from kvgym.agents.runs.config import load_training, training_names
-    from kvgym.agents.runs.result import TrainingResult
-    from kvgym.agents.runs.trainers import resume, train
+    from kvgym.agents.runs.run import TrainingResult, resume, train
     from kvgym.agents.sb3 import export
     from kvgym.agents.sb3.config import TrainConfig
     from kvgym.agents.sb3.discounting import discount_by_time
@@ -39,8 +38,7 @@ else:
             "sb3.discounting": "discount_by_time",
             "sb3.networks": "policy_for",
             "trained.numpy_model": "NumpyModel",
-            "runs.trainers": "resume train",
-            "runs.result": "TrainingResult",
+            "runs.run": "TrainingResult resume train",
             "sb3.vec_env": "make_sb3_env",
         },
         "sb3.export",

@@ -52,26 +52,22 @@ def read_curve(folder: Path) -> dict[str, Any]:
 
 def _curve(folder: Path, config: Any, rows: list[dict[str, str]]) -> dict[str, Any]:
     """Return the learning curve in the rows of ``curve.csv``."""
-    found = {"folder": folder.name, "training": config.name, "seed": config.seed, "rows": len(rows)}
-    if "held_out" in rows[0]:
-        return {
-            **found, "higher_is_better": True, "x_label": "CPU minutes", "y_label": "better on held-out services (%)",
-            "x": [float(row["cpu_seconds"]) / 60 for row in rows],
-            "y": [improvement(float(row["best"]), config.metric) for row in rows],
-            "length": int(rows[-1]["generation"]), "unit": "generations",
-        }  # fmt: skip
+    steps = next(iter(rows[0]))  # the first column
+    found = {
+        "folder": folder.name, "training": config.name, "seed": config.seed, "rows": len(rows),
+        "length": int(rows[-1][steps]), "unit": config.units,
+    }  # fmt: skip
+    if config.UNIT == "step":
+        found |= {"x_label": "million environment steps", "x": [int(row[steps]) / 1e6 for row in rows]}
+    else:
+        found |= {"x_label": "CPU minutes", "x": [float(row["cpu_seconds"]) / 60 for row in rows]}
+    if config.UNIT == "generation":
+        gains = [improvement(float(row["best"]), config.metric) for row in rows]
+        return {**found, "higher_is_better": True, "y_label": "better on held-out services (%)", "y": gains}
     metric = config.evaluation.metric
-    found["higher_is_better"] = not metric_info(metric).lower_is_better
-    if "updates" in rows[0]:
-        return {
-            **found, "baselines": _baselines(folder, metric), "x_label": "CPU minutes", "y_label": metric,
-            "x": [float(row["cpu_seconds"]) / 60 for row in rows], "y": [float(row[metric]) for row in rows],
-            "length": int(rows[-1]["updates"]), "unit": "updates",
-        }  # fmt: skip
     return {
-        **found, "baselines": _baselines(folder, metric), "x_label": "million environment steps", "y_label": metric,
-        "x": [int(row["steps"]) / 1e6 for row in rows], "y": [float(row[metric]) for row in rows],
-        "length": int(rows[-1]["steps"]), "unit": "steps",
+        **found, "higher_is_better": not metric_info(metric).lower_is_better, "y_label": metric,
+        "y": [float(row[metric]) for row in rows], "baselines": _baselines(folder, metric),
     }  # fmt: skip
 
 

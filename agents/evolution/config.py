@@ -64,8 +64,6 @@ class EvolutionConfig(TrainingConfig):
     """A repeatable run of evolution: JSON-able and frozen; unknown keys are errors.
 
     Attributes:
-        name: id, also of the evolved agent.
-        summary: one line.
         algorithm: ``"cma_es"`` or ``"openai_es"``, see :mod:`kvgym.agents.evolution.strategies`.
         policy: registered name of the evolved policy; if a router is evolved, spec of the policy on its workers.
         router: registered name of the evolved router; None = the policy is evolved.
@@ -90,13 +88,12 @@ class EvolutionConfig(TrainingConfig):
         behind: weight of a service on which the best reference is better: 1 optimises the mean, more makes losses
             rarer. Reported improvements do not depend on it.
         held_out: evaluation and early stopping.
-        keep_checkpoints: how many of the latest checkpoints are kept.
         jobs: processes; 0 = one per core. Results do not depend on it.
         ray: use a Ray cluster instead: ``"local"``, ``"auto"`` or an address. Results do not depend on it.
-        seed: seed of all random numbers.
     """
 
     LENGTH: ClassVar[str] = "generations"
+    UNIT: ClassVar[str] = "generation"
 
     policy: str
     router: str | None = None
@@ -115,7 +112,6 @@ class EvolutionConfig(TrainingConfig):
     reference: tuple[str, ...] = Field(min_length=1)
     behind: float = Field(default=1.0, ge=1.0, le=1e3)
     held_out: HeldOut = HeldOut()
-    keep_checkpoints: int = Field(default=2, ge=1, le=MAX_COUNT)
     jobs: int = Field(default=0, ge=0, le=10_000)
     ray: str | None = None
 
@@ -129,6 +125,16 @@ class EvolutionConfig(TrainingConfig):
     @classmethod
     def _known(cls, value: str) -> str:
         return known_metric(value)
+
+    @property
+    def interval(self) -> int:
+        """Generations between two evaluations."""
+        return self.held_out.interval
+
+    @property
+    def figure(self) -> str:
+        """The gain over the references."""
+        return f"{self.metric} better by (%)"
 
     @property
     def role(self) -> Role:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -9,20 +10,16 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from kvgym.agents.reinforce.export import feature_places
-from kvgym.agents.runs.config import TrainingConfig
-from kvgym.agents.runs.evaluation import EvaluationConfig
+from kvgym.agents.runs.evaluation import EvaluatedConfig, EvaluationConfig
 from kvgym.agents.runs.limits import MAX_COUNT, MAX_LAYERS, MAX_STEPS, MAX_UNITS
-from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import SYSTEM_FEATURES
 from kvgym.errors import ConfigError, shown
 
 
-class ReinforceConfig(TrainingConfig):
+class ReinforceConfig(EvaluatedConfig):
     """A repeatable run of REINFORCE: JSON-able and frozen; unknown keys are errors.
 
     Attributes:
-        name: id, also of the trained agent.
-        summary: one line.
         algorithm: ``"reinforce"``.
         env: environment arguments, see :class:`~kvgym.envs.scheduling.config.EnvConfig`; the action is ``priority``.
         inputs: what the network observes: features such as ``"asked.prompt"``, or whole parts such as ``"asked"``.
@@ -38,14 +35,13 @@ class ReinforceConfig(TrainingConfig):
         noise: standard deviation of the numbers around the network's output, in typical changes of an action: for
             ``priority`` factors of two.
         evaluation: periodic evaluation, without noise.
-        keep_checkpoints: number of latest checkpoints to keep.
-        seed: seed of all random numbers.
     """
 
     LENGTH: ClassVar[str] = "updates"
+    UNIT: ClassVar[str] = "update"
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {"action": "priority"}
 
     algorithm: Literal["reinforce"] = "reinforce"
-    env: dict[str, Any] = Field(default_factory=dict)
     inputs: tuple[str, ...] = Field(default=("asked", "lengths"), min_length=1)
     hidden: tuple[Annotated[int, Field(ge=1, le=MAX_UNITS)], ...] = Field(
         default=(16,), min_length=1, max_length=MAX_LAYERS
@@ -57,7 +53,6 @@ class ReinforceConfig(TrainingConfig):
     learning_rate: float = Field(default=0.05, gt=0, le=10.0)
     noise: float = Field(default=1.0, gt=0, le=100.0)
     evaluation: EvaluationConfig = EvaluationConfig(interval=20, seeds=32)
-    keep_checkpoints: int = Field(default=2, ge=1, le=MAX_COUNT)
 
     def check(self) -> ReinforceConfig:
         """Check everything beyond types, and return the configuration.
@@ -79,18 +74,8 @@ class ReinforceConfig(TrainingConfig):
         if (config.observation, config.unit_actions) != ("flat", True):
             raise ConfigError(f"{what}: reinforce needs observation 'flat' and unit_actions true")
         self.places()
-        for name in ("action", "observation", "queue_window", "active_window", "features", "information"):
-            if getattr(self.evaluation_config(), name) != getattr(config, name):
-                raise ConfigError(f"{what}: evaluation.env cannot change {name}: the agent would not fit")
+        self.check_evaluation(config, "features", "information")
         return self
-
-    def env_config(self) -> EnvConfig:
-        """Return the configuration of the environments."""
-        return EnvConfig.of(**{"action": "priority", **self.env})
-
-    def evaluation_config(self) -> EnvConfig:
-        """Return the environment configuration of evaluations."""
-        return EnvConfig.of(**{"action": "priority", **self.env, **self.evaluation.env})
 
     def places(self) -> NDArray[np.int64]:
         """Return the positions of the network's inputs in an observation, int64 (number of inputs,).

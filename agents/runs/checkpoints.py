@@ -94,25 +94,6 @@ def latest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]]:
     return found[-1], state
 
 
-def resumable(run: Path, length: int | None, unit: str) -> tuple[Path | None, dict[str, Any]]:
-    """Return the latest checkpoint of a run and its counters; None and ``steps`` 0 where there is none.
-
-    Args:
-        run: the run folder.
-        length: new length of the run; None = its own.
-        unit: what the length counts, for messages.
-
-    Raises:
-        ConfigError: the run is longer already, or the checkpoint cannot be read.
-    """
-    if not checkpoints(run / "checkpoints"):
-        return None, {"steps": 0}
-    checkpoint, state = latest_checkpoint(run / "checkpoints")
-    if length is not None and length < state["steps"]:
-        raise ConfigError(f"{run} has done {state['steps']:,} {unit} already, more than {length:,}")
-    return checkpoint, state
-
-
 def read_part(checkpoint: Path, name: str) -> dict[str, Any]:
     """Return the content of a JSON file of a checkpoint.
 

@@ -1,7 +1,7 @@
 """Training configurations: YAML with validated keys, by name or from a file, with overrides by dotted keys.
 
-The class of a configuration and the module that trains with it follow from its algorithm (:data:`KINDS`). They are
-loaded by name, so that PyTorch is imported only by algorithms that use it.
+The class of a configuration and the learner that it is for follow from its algorithm (:data:`KINDS`). They are loaded
+by name, so that PyTorch is imported only by algorithms that use it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from kvgym.agents.runs.limits import MAX_SEED
+from kvgym.agents.runs.limits import MAX_COUNT, MAX_SEED
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.metrics.compute import metric_info
 from kvgym.utils.arguments import explained
@@ -73,21 +73,41 @@ class TrainingConfig(Part):
         algorithm: see :data:`KINDS`.
         seed: seed of all random numbers.
         tracker: ``"trackio"`` or ``"wandb"``, which get the curves that TensorBoard gets; None = TensorBoard alone.
+        keep_checkpoints: number of latest checkpoints to keep.
     """
 
     LENGTH: ClassVar[str]
     """Field with the length of the run."""
+
+    UNIT: ClassVar[str]
+    """What the length counts, singular: ``"step"``, ``"update"`` or ``"generation"``."""
 
     name: str
     summary: str = ""
     algorithm: str
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
     tracker: Literal["trackio", "wandb"] | None = None
+    keep_checkpoints: int = Field(default=2, ge=1, le=MAX_COUNT)
 
     @property
     def length(self) -> int:
         """Length of the run, in environment steps, updates or generations."""
         return int(getattr(self, self.LENGTH))
+
+    @property
+    def units(self) -> str:
+        """Plural of :attr:`UNIT`."""
+        return f"{self.UNIT}s"
+
+    @property
+    @abstractmethod
+    def interval(self) -> int:
+        """Length between two evaluations."""
+
+    @property
+    @abstractmethod
+    def figure(self) -> str:
+        """Name of the figure that ``train.log`` has of each evaluation."""
 
     @abstractmethod
     def check(self) -> TrainingConfig:
@@ -105,35 +125,43 @@ class Kind:
     Attributes:
         algorithms: values of ``algorithm`` in a configuration.
         config: ``"module:class"`` of the configuration, a :class:`TrainingConfig`.
-        runner: module with ``train(config, folder, command=, progress=, echo=)`` and
-            ``resume(folder, length=, command=, progress=, echo=)``; both return a result with ``report()``.
+        learner: ``"module:class"`` of the learner, a :class:`kvgym.agents.runs.learner.Learner`.
     """
 
     algorithms: tuple[str, ...]
     config: str
-    runner: str
+    learner: str
 
     def config_class(self) -> Any:
         """Return the class of the configuration."""
-        module, _, name = self.config.partition(":")
-        return getattr(importlib.import_module(module), name)
+        return _loaded(self.config)
+
+    def learner_class(self) -> Any:
+        """Return the class of the learner."""
+        return _loaded(self.learner)
+
+
+def _loaded(place: str) -> Any:
+    """Return what ``"module:name"`` names."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 KINDS = (
     Kind(
         algorithms=("maskable_ppo", "recurrent_ppo", "ppo", "a2c", "dqn"),
         config="kvgym.agents.sb3.config:TrainConfig",
-        runner="kvgym.agents.sb3.training",
+        learner="kvgym.agents.sb3.learner:SB3Learner",
     ),
     Kind(
         algorithms=("reinforce",),
         config="kvgym.agents.reinforce.config:ReinforceConfig",
-        runner="kvgym.agents.reinforce.training",
+        learner="kvgym.agents.reinforce.learner:ReinforceLearner",
     ),
     Kind(
         algorithms=("cma_es", "openai_es"),
         config="kvgym.agents.evolution.config:EvolutionConfig",
-        runner="kvgym.agents.evolution.training",
+        learner="kvgym.agents.evolution.learner:EvolutionLearner",
     ),
 )
 

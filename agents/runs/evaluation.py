@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from kvgym.agents.runs.config import Part, known_metric
+from kvgym.agents.runs.config import Part, TrainingConfig, known_metric
 from kvgym.agents.runs.limits import MAX_STEPS
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.playing import Player
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.drawing import at_load
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
-from kvgym.errors import KVGymError
+from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.experiments.comparison import label_of
 from kvgym.metrics.attainment import check_targets
 from kvgym.metrics.compute import compute_metrics, metric_names
 from kvgym.policies.policy import make_policy
 from kvgym.policies.runner import check_needs, simulate
 from kvgym.utils.checks import MAX_SEEDS
+
+SHOWN = (
+    "e2e_latency_mean",
+    "ttft_mean",
+    "tbt_p99",
+    "goodput",
+    "slo_attainment",
+    "evictions",
+    "kv_utilisation",
+    "unfinished",
+)
+"""Metrics of episodes and evaluations in TensorBoard, in addition to the configured one."""
 
 
 class EvaluationConfig(Part):
@@ -58,6 +70,57 @@ class EvaluationConfig(Part):
     @classmethod
     def _known(cls, value: str) -> str:
         return known_metric(value)
+
+
+class EvaluatedConfig(TrainingConfig):
+    """Fields of all configurations of training in environments.
+
+    Attributes:
+        env: environment arguments, see :class:`~kvgym.envs.scheduling.config.EnvConfig`.
+        evaluation: periodic evaluation.
+    """
+
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+    """Environment arguments where ``env`` has no others."""
+
+    env: dict[str, Any] = Field(default_factory=dict)
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @property
+    def interval(self) -> int:
+        """Environment steps or updates between two evaluations."""
+        return self.evaluation.interval
+
+    @property
+    def figure(self) -> str:
+        """The evaluation metric."""
+        return self.evaluation.metric
+
+    def env_config(self, **changes: Any) -> EnvConfig:
+        """Return the configuration of the environments, with changed arguments."""
+        return EnvConfig.of(**{**self.DEFAULTS, **self.env, **changes})
+
+    def evaluation_config(self) -> EnvConfig:
+        """Return the environment configuration of evaluations."""
+        return self.env_config(**self.evaluation.env)
+
+    def check_evaluation(self, trained: EnvConfig, *fixed: str) -> None:
+        """Check that an agent can act in the environments of evaluations.
+
+        Args:
+            trained: configuration of the training's environments.
+            *fixed: further arguments that must be the same.
+
+        Raises:
+            ConfigError: ``evaluation.env`` changes what the agent observes or does.
+        """
+        measured = self.evaluation_config()
+        for name in ("action", "observation", "queue_window", "active_window", *fixed):
+            if getattr(measured, name) != getattr(trained, name):
+                raise ConfigError(
+                    f"training {shown(self.name)}: evaluation.env cannot change {name} "
+                    f"({shown(getattr(trained, name))}): the agent would not fit"
+                )
 
 
 class Evaluator:

@@ -8,18 +8,16 @@ import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
-from kvgym.agents.runs.checkpoints import resumable, write_json
-from kvgym.agents.runs.config import TrainingConfig, read_run_config
+from kvgym.agents.runs.checkpoints import checkpoints, latest_checkpoint, write_json
+from kvgym.agents.runs.config import TrainingConfig
 from kvgym.errors import ConfigError, some
 from kvgym.experiments.result_files import installed_versions, run_context
 from kvgym.utils.files import write_text
 from kvgym.utils.reading import mapping, parse_json, read_bytes
-
-C = TypeVar("C", bound=TrainingConfig)
 
 _WRITTEN = (
     "run.json", "curve.csv", "best.npz", "best.json", "final.npz", "final.json", "model.zip", "predictor.npz",
@@ -56,29 +54,26 @@ def write_config(folder: Path, config: TrainingConfig) -> None:
     write_text(folder / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
 
-def reopen(
-    folder: str | Path, length: int | None, kind: type[C], unit: str
-) -> tuple[Path, C, Path | None, dict[str, Any]]:
-    """Return what a run continues from.
+def resumable(run: Path, length: int | None, units: str) -> tuple[Path | None, dict[str, Any]]:
+    """Return the checkpoint that a run continues from, and its counters.
+
+    A run without a checkpoint starts over, and so does one that has made no update: no checkpoint has the random
+    generators of a warm start. It has no checkpoint here, and ``steps`` 0.
 
     Args:
-        folder: the run folder.
+        run: the run folder.
         length: new length of the run; None = its own.
-        kind: of the configuration.
-        unit: what the length counts, for messages.
-
-    Returns:
-        The folder, the configuration with the new length, and the latest checkpoint and its counters, see
-        :func:`~kvgym.agents.runs.checkpoints.resumable`.
+        units: what the length counts, for messages.
 
     Raises:
-        ConfigError: the folder has no run of this kind, or a longer one, or the checkpoint cannot be read.
+        ConfigError: the run is longer already, or the checkpoint cannot be read.
     """
-    path = Path(folder)
-    config = read_run_config(path, length)
-    if not isinstance(config, kind):
-        raise ConfigError(f"{path} has a run of {config.algorithm}; resume it with kvgym.agents.resume")
-    return path, config, *resumable(path, length, unit)
+    if not checkpoints(run / "checkpoints"):
+        return None, {"steps": 0}
+    checkpoint, state = latest_checkpoint(run / "checkpoints")
+    if length is not None and length < state["steps"]:
+        raise ConfigError(f"{run} has done {state['steps']:,} {units} already, more than {length:,}")
+    return (checkpoint if state["steps"] else None), state
 
 
 def note_resume(folder: Path, entry: Mapping[str, Any]) -> None:
@@ -100,9 +95,10 @@ def context_of(command: str, libraries: Iterable[str]) -> dict[str, Any]:
 
 
 def write_curve(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write ``curve.csv``, a row per evaluation."""
+    """Write ``curve.csv``, a row per evaluation; the first column has the steps done."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    steps, *others = rows[0]
+    writer = csv.DictWriter(text, fieldnames=[steps, *others], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({**row, steps: int(row[steps])} for row in rows)
     write_text(folder / "curve.csv", text.getvalue())

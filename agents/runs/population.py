@@ -9,9 +9,8 @@ from typing import Any
 
 from kvgym.agents.runs.checkpoints import write_json
 from kvgym.agents.runs.config import TrainingConfig, read_run_config
-from kvgym.agents.runs.trainers import resume, train
+from kvgym.agents.runs.run import resume, train
 from kvgym.errors import ConfigError, shown
-from kvgym.metrics.compute import metric_info
 from kvgym.utils.execution import make_executor
 from kvgym.utils.files import alone_in, plain_name
 
@@ -62,10 +61,10 @@ def train_member(member: Member) -> Trained:
         result = resume(member.folder, length=longer, command=member.command)
     else:
         result = train(member.config, member.folder, command=member.command)
-    evolved = hasattr(result, "generations")
-    lower = not evolved and bool(metric_info(result.metric).lower_is_better)
     config = member.config
-    return Trained(config.name, config.seed, member.folder, result.best, lower, tuple(result.report()))
+    return Trained(
+        config.name, config.seed, member.folder, result.best, result.lower_is_better, tuple(result.report())
+    )
 
 
 def _check_same(member: Member) -> None:

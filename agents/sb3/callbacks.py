@@ -1,8 +1,8 @@
-"""Callbacks of training: metrics for TensorBoard, curriculum, evaluation, checkpoints.
+"""Callbacks of training: metrics of episodes for TensorBoard, curriculum, and what a run does between rollouts.
 
-They run between rollouts, when model, optimiser and counters are consistent. At a milestone the agent is evaluated and
-a checkpoint is saved; then all random generators are seeded again from the run's seed and the step, and new episodes
-begin. A resumed run does the same, and so continues exactly like an uninterrupted run.
+Between rollouts model, optimiser and counters are consistent. At a milestone the agent is evaluated and a checkpoint is
+saved; then all random generators are seeded again from the run's seed and the step, and new episodes begin. A resumed
+run does the same, and so continues exactly like an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.agents.runs.evaluation import SHOWN
 from kvgym.agents.sb3.config import TrainConfig
 from kvgym.errors import ConfigError
 
@@ -20,18 +21,6 @@ try:
     from stable_baselines3.common.callbacks import BaseCallback
 except ImportError as error:
     raise ConfigError(f'training needs Stable-Baselines3: pip install "kvgym[train]" ({error})') from error
-
-SHOWN = (
-    "e2e_latency_mean",
-    "ttft_mean",
-    "tbt_p99",
-    "goodput",
-    "slo_attainment",
-    "evictions",
-    "kv_utilisation",
-    "unfinished",
-)
-"""Metrics of training episodes and evaluations, in TensorBoard as ``kv/<metric>``."""
 
 EPISODES = 100
 """Number of latest episodes in the means of training metrics, as in Stable-Baselines3's ``rollout/ep_rew_mean``."""
@@ -81,33 +70,19 @@ class CurriculumCallback(BaseCallback):
         return True
 
 
-class MilestoneCallback(BaseCallback):
-    """Call ``reached`` between rollouts, each time ``interval`` more steps are done.
+class BetweenRollouts(BaseCallback):
+    """Call a function between rollouts, with the steps done.
 
     Args:
-        interval: environment steps between milestones.
-        start: steps done before this process.
-        reached: called with the steps done.
-        advance: called with the steps done after every rollout, for a progress bar.
+        between: the function.
     """
 
-    def __init__(
-        self,
-        interval: int,
-        start: int,
-        reached: Callable[[int], None],
-        advance: Callable[[int], None] | None = None,
-    ) -> None:
+    def __init__(self, between: Callable[[int], None]) -> None:
         super().__init__()
-        self._interval, self._reached, self._advance = interval, reached, advance
-        self._next = (start // interval + 1) * interval
+        self._between = between
 
     def _on_rollout_start(self) -> None:
-        if self._advance is not None:
-            self._advance(self.num_timesteps)
-        if self.num_timesteps >= self._next:
-            self._next = (self.num_timesteps // self._interval + 1) * self._interval
-            self._reached(self.num_timesteps)
+        self._between(self.num_timesteps)
 
     def _on_step(self) -> bool:
         return True

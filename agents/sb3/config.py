@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator
 
-from kvgym.agents.runs.config import Part, TrainingConfig, number
-from kvgym.agents.runs.evaluation import EvaluationConfig
+from kvgym.agents.runs.config import Part, number
+from kvgym.agents.runs.evaluation import EvaluatedConfig
 from kvgym.agents.runs.limits import MAX_COUNT, MAX_LAYERS, MAX_STEPS, MAX_UNITS, check_ranges
 from kvgym.agents.trained.header import OUTPUTS
 from kvgym.envs.scheduling.config import EnvConfig
@@ -71,14 +71,11 @@ class WarmStart(Part):
     probability: float = Field(default=0.7, gt=0, lt=1)
 
 
-class TrainConfig(TrainingConfig):
+class TrainConfig(EvaluatedConfig):
     """A repeatable training run with Stable-Baselines3: JSON-able and frozen; unknown keys are errors.
 
     Attributes:
-        name: id, also of the trained agent.
-        summary: one line.
         algorithm: ``"maskable_ppo"``, ``"recurrent_ppo"``, ``"ppo"``, ``"a2c"`` or ``"dqn"``.
-        env: environment arguments, see :class:`~kvgym.envs.scheduling.config.EnvConfig`.
         num_envs: number of environments.
         variants: changes of ``env`` (workloads, rates, hardware); the environments are divided equally among them, so
             that one agent trains on all.
@@ -94,17 +91,14 @@ class TrainConfig(TrainingConfig):
             for dqn.
         warm_start: start of training; None = random weights.
         total_steps: environment steps.
-        evaluation: periodic evaluation.
-        keep_checkpoints: number of latest checkpoints to keep.
-        seed: seed of all random numbers.
         threads: of PyTorch; equal numbers of threads give equal results.
         device: of PyTorch.
     """
 
     LENGTH: ClassVar[str] = "total_steps"
+    UNIT: ClassVar[str] = "step"
 
     algorithm: Algorithm = "maskable_ppo"
-    env: dict[str, Any] = Field(default_factory=dict)
     num_envs: int = Field(default=64, ge=1, le=MAX_COUNT)
     variants: tuple[dict[str, Any], ...] = ()
     curriculum: tuple[tuple[float, tuple[float, float]], ...] = ()
@@ -115,8 +109,6 @@ class TrainConfig(TrainingConfig):
     discount_per_second: float | None = Field(default=None, gt=0, le=1)
     warm_start: WarmStart | None = None
     total_steps: int = Field(default=1_000_000, ge=1, le=MAX_STEPS)
-    evaluation: EvaluationConfig = EvaluationConfig()
-    keep_checkpoints: int = Field(default=2, ge=1, le=MAX_COUNT)
     threads: int = Field(default=1, ge=1, le=1024)
     device: str = "cpu"
 
@@ -152,13 +144,8 @@ class TrainConfig(TrainingConfig):
                 raise ConfigError(
                     f"training {shown(self.name)}: observation must be 'flat', got {shown(config.observation)}"
                 )
-        first, measured = self.env_configs()[0], self.evaluation_config()
-        for name in ("action", "observation", "queue_window", "active_window"):
-            if getattr(measured, name) != getattr(first, name):
-                raise ConfigError(
-                    f"training {shown(self.name)}: evaluation.env cannot change {name} "
-                    f"({shown(getattr(first, name))}): the agent would not fit"
-                )
+        first = self.env_configs()[0]
+        self.check_evaluation(first)
         action = first.action
         if action not in OUTPUTS:
             raise ConfigError(
@@ -204,12 +191,7 @@ class TrainConfig(TrainingConfig):
 
     def env_configs(self) -> tuple[EnvConfig, ...]:
         """Return the configuration of the environments of each variant."""
-        changes = self.variants or ({},)
-        return tuple(EnvConfig.of(**{**self.env, **change}) for change in changes)
-
-    def evaluation_config(self) -> EnvConfig:
-        """Return the environment configuration of evaluations."""
-        return EnvConfig.of(**{**self.env, **self.evaluation.env})
+        return tuple(self.env_config(**change) for change in self.variants or ({},))
 
     def load_at(self, progress: float) -> tuple[float, float] | None:
         """Return the range of load at a progress in [0, 1]; None without a curriculum."""

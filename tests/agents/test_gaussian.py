@@ -12,11 +12,11 @@ import torch
 from stable_baselines3 import A2C, PPO
 
 from helpers.selection import others_long
+from kvgym.agents import resume, train
 from kvgym.agents.library import load_agent
 from kvgym.agents.runs.config import make_training
 from kvgym.agents.sb3.export import export
 from kvgym.agents.sb3.networks import GaussianSlotsPolicy, policy_for
-from kvgym.agents.sb3.training import resume, train
 from kvgym.agents.sb3.vec_env import make_sb3_env
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.baselines.ranked.weights import WEIGHTS

@@ -8,11 +8,11 @@ import torch
 
 from helpers.amount import some
 from helpers.tiny_training import TINY
+from kvgym.agents import resume, train
 from kvgym.agents.runs.checkpoints import latest_checkpoint
 from kvgym.agents.runs.config import make_training
 from kvgym.agents.sb3.algorithms import make_environments, make_model, wrap
 from kvgym.agents.sb3.learner_state import load_learner, save_learner
-from kvgym.agents.sb3.training import resume, train
 from kvgym.errors import ConfigError
 
 DQN = {"learning_starts": 4, "batch_size": 4, "train_freq": 2, "buffer_size": 40}

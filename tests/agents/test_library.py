@@ -9,10 +9,10 @@ import pytest
 
 import kvgym
 from helpers.tiny_training import TINY
+from kvgym.agents import train
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.library import agent_names, is_router, load_agent, load_model, model_card
 from kvgym.agents.runs.config import make_training
-from kvgym.agents.sb3.training import train
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.errors import ConfigError, KVGymError, UnknownNameError
 from kvgym.experiments.scenario import load_scenario

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from helpers.evolution_runs import TINY
+from kvgym.agents import train
 from kvgym.agents.runs.config import make_training
 from kvgym.agents.runs.population import Trained, make_members, median_of, train_population
-from kvgym.agents.runs.trainers import train
 from kvgym.errors import ConfigError
 
 

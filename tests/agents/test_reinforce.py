@@ -13,9 +13,11 @@ import pytest
 import kvgym
 from kvgym.agents import resume, train
 from kvgym.agents.curves import read_curve
+from kvgym.agents.reinforce.learner import ReinforceLearner
 from kvgym.agents.reinforce.network import Adam, Network
-from kvgym.agents.reinforce.training import Run
 from kvgym.agents.runs.config import load_training, make_training
+from kvgym.agents.runs.progress import TrainingLog
+from kvgym.agents.runs.tracker import Curves
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError
 
@@ -29,6 +31,12 @@ TINY = {
     "updates": 2,
     "evaluation": {"interval": 1, "seeds": 2, "baselines": ["fcfs"]},
 }
+
+
+def learner_of(folder, **changes):
+    config = make_training({**TINY, **changes})
+    log = TrainingLog(folder, config.length, config.units, config.figure)
+    return ReinforceLearner(config, folder, log, Curves(config, folder))
 
 
 def test_gradients_are_those_of_the_outputs():
@@ -118,33 +126,31 @@ def test_training_resumes_bit_by_bit_and_exports_what_it_trained(tmp_path):
 
 
 def test_the_export_reads_plain_observations(tmp_path):
-    run = Run(make_training(TINY), tmp_path)
-    run.prepare()
-    for array in run.network.numbers:
+    learner = learner_of(tmp_path)
+    learner.prepare()
+    for array in learner.network.numbers:
         array += 0.01
-    observation, _ = run.envs.reset(seed=1)
-    x = (observation[:, run.places] - run.centre) / run.spread
-    expected = np.clip(run.usual[0] + run.usual[1] * run.network.outputs(x)[0], -1, 1)
-    np.testing.assert_allclose(run.agent().predict(observation)[0][:, 0], expected, atol=1e-6)
-    assert run.spread.shape == (2,)
+    observation, _ = learner.envs.reset(seed=1)
+    x = (observation[:, learner.places] - learner.centre) / learner.spread
+    expected = np.clip(learner.usual[0] + learner.usual[1] * learner.network.outputs(x)[0], -1, 1)
+    np.testing.assert_allclose(learner.agent({}).predict(observation)[0][:, 0], expected, atol=1e-6)
+    assert learner.spread.shape == (2,)
 
 
 def test_a_fit_starts_from_a_prediction_of_outputs(tmp_path):
     env = {**TINY["env"], "num_requests": 30}
-    run = Run(
-        make_training({**TINY, "env": env, "inputs": ["asked.prompt"], "hidden": [8], "fit": 100}), tmp_path
-    )
-    run.prepare()
+    learner = learner_of(tmp_path, env=env, inputs=["asked.prompt"], hidden=[8], fit=100)
+    learner.prepare()
     prompts, outputs = (
-        np.concatenate([getattr(table, name) for table in run.tables])
+        np.concatenate([getattr(table, name) for table in learner.tables])
         for name in ("prompt_len", "output_len")
     )
-    x = (np.log2(1.0 + prompts) / 17 - run.centre) / run.spread
-    predicted = 8.0 + run.network.outputs(x[:, None])[0]
+    x = (np.log2(1.0 + prompts) / 17 - learner.centre) / learner.spread
+    predicted = 8.0 + learner.network.outputs(x[:, None])[0]
     logs = np.log2(outputs)
     assert np.mean((logs - predicted) ** 2) < 0.8 * logs.var()
     assert predicted.mean() == pytest.approx(logs.mean(), abs=0.2)
-    assert Run(make_training(TINY), tmp_path / "plain").network.outputs(np.ones((1, 2)))[0] == 0.0
+    assert learner_of(tmp_path / "plain").network.outputs(np.ones((1, 2)))[0] == 0.0
 
 
 @pytest.mark.parametrize(

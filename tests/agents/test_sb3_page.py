@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvgym.agents.evolution.training import train
+from kvgym.agents import train
 from kvgym.agents.runs.config import load_training
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.scheduling.config import EnvConfig
@@ -58,4 +58,4 @@ def test_the_evolution_beside_it_runs(tmp_path):
     path.write_text(text)
     small = ["generations=1", "services_per_generation=1", "held_out.services=1", "population=4", "jobs=1"]
     small += ["services.families.0.workload.duration=5"]
-    assert train(load_training(path, small), tmp_path / "run").generations == 1
+    assert train(load_training(path, small), tmp_path / "run").steps == 1

@@ -15,15 +15,16 @@ import yaml
 
 from helpers.amount import some
 from helpers.fake_tracker import FakeTracker
+from kvgym.agents import resume, train
 from kvgym.agents.library import load_agent, load_model
 from kvgym.agents.runs.checkpoints import checkpoints, latest_checkpoint, save_checkpoint
 from kvgym.agents.runs.config import load_training, make_training
-from kvgym.agents.runs.evaluation import baseline_metrics
+from kvgym.agents.runs.evaluation import SHOWN, baseline_metrics
+from kvgym.agents.runs.progress import TrainingLog
+from kvgym.agents.runs.tracker import Curves
 from kvgym.agents.sb3.algorithms import make_environments, make_model, schedule
-from kvgym.agents.sb3.callbacks import SHOWN
 from kvgym.agents.sb3.config import TrainConfig
-from kvgym.agents.sb3.run import Run
-from kvgym.agents.sb3.training import resume, train
+from kvgym.agents.sb3.learner import SB3Learner
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.demonstrations.record import demonstrate
 from kvgym.errors import ConfigError
@@ -340,12 +341,14 @@ def test_numbers_that_yaml_reads_as_text(tmp_path):
 
 
 def test_the_curriculum_holds_from_the_first_episode(tmp_path):
-    run = Run(small(curriculum=[[0.0, [3.0, 4.0]]], total_steps=64, warm_start=None), tmp_path)
-    run.build(None)
-    loads = []
-    reset = run.model.env.reset
-    run.model.env.reset = lambda: loads.append(run.model.env.get_attr("load")[0]) or reset()
-    run.learn(0)
+    config = small(curriculum=[[0.0, [3.0, 4.0]]], total_steps=64, warm_start=None)
+    log = TrainingLog(tmp_path, config.length, config.units, config.figure)
+    learner = SB3Learner(config, tmp_path, log, Curves(config, tmp_path))
+    loads, envs = [], learner.model.env
+    reset = envs.reset
+    envs.reset = lambda: loads.append(envs.get_attr("load")[0]) or reset()
+    learner.learn(lambda steps: False)
+    learner.close()
     assert loads == [(3.0, 4.0)]
 
 

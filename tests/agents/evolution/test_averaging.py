@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import kvgym
 from helpers.evolution_runs import TINY
+from kvgym.agents import train
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.strategies import CMAES, Averaging, make_strategy
-from kvgym.agents.evolution.training import train
 from kvgym.agents.runs.checkpoints import checkpoints
 from kvgym.agents.runs.config import make_training
 from kvgym.errors import ConfigError

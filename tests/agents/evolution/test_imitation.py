@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from helpers.evolution_runs import SERVICES
+from kvgym.agents import resume, train
 from kvgym.agents.evolution.fitting import outputs
 from kvgym.agents.evolution.imitation import Imitation, _lessons, _moments, imitate, network_of
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.objective import measure
 from kvgym.agents.evolution.services import Services
-from kvgym.agents.evolution.training import resume, train
 from kvgym.baselines.ranked.layout import SCORES
 from kvgym.baselines.ranked.lengths import output_to_come
 from kvgym.baselines.ranked.scoring import base_of
@@ -165,17 +165,19 @@ def test_the_start_of_a_search(tiny, tmp_path):
         config.services, "ranked", {"hidden": 2, "footprint": 1.5}, network(2), HOW, config.seed
     )
     result = train(config, tmp_path / "alone")
-    assert str(report) in result.notes
+    assert f"note: {report}" in result.report()
     model = EvolvedModel.load(tmp_path / "alone/best.json")
     assert model.weights == {"footprint": 1.5, "network": numbers}
     assert model.metadata["training"]["imitate"] == HOW.model_dump()
     [row] = csv.DictReader((tmp_path / "alone/curve.csv").read_text().splitlines())
     assert int(row["episodes"]) == 4 + 2 * 2  # imitation; a reference and the policy on 2 services
     result = train(tiny(generations=2, **common), tmp_path / "whole")
-    assert result.start == pytest.approx(float(row["improvement_e2e_latency_mean"]))
+    assert result.curve[0]["improvement_e2e_latency_mean"] == pytest.approx(
+        float(row["improvement_e2e_latency_mean"])
+    )
     train(tiny(generations=1, **common), tmp_path / "cut")
     again = resume(tmp_path / "cut", length=2)
-    assert str(report) in again.notes
+    assert f"note: {report}" in again.report()
     final = [(tmp_path / name / "final.json").read_bytes() for name in ("whole", "cut")]
     assert final[0] == final[1]
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from kvgym.agents.evolution.training import train
+from kvgym.agents import train
 from kvgym.agents.runs.config import load_training
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "evolution.md"
@@ -15,4 +15,4 @@ def test_the_example_runs(tmp_path):
     path.write_text(text)
     small = ["generations=1", "services_per_generation=1", "held_out.services=1", "population=4", "jobs=1"]
     config = load_training(path, small)
-    assert train(config, tmp_path / "run").generations == 1
+    assert train(config, tmp_path / "run").steps == 1

@@ -93,7 +93,7 @@ def test_a_policy_that_needs_predictions_gets_them():
 def test_a_run_has_one_agent_of_both_and_resumes_bit_by_bit(tmp_path):
     result = train(make_training(RANKED), tmp_path / "run")
     assert result.report()[-1] == f"agent: {tmp_path / 'run' / 'best.npz'}"
-    assert result.notes[0].startswith("the predictor explains")
+    assert result.report()[0].startswith("note: the predictor explains")
     model = load_model(tmp_path / "run")
     weights = load_model(tmp_path / "run" / "best.json")
     assert model.header.env_arguments["scheduler"] == written("ranked", weights.weights)
@@ -103,7 +103,7 @@ def test_a_run_has_one_agent_of_both_and_resumes_bit_by_bit(tmp_path):
     before = {f: np.load(tmp_path / "run" / f) for f in ("best.npz", "final.npz")}
     before = {f: {name: array[name] for name in array} for f, array in before.items()}
     shutil.rmtree(checkpoints(tmp_path / "run" / "checkpoints")[-1])
-    assert resume(tmp_path / "run").notes == result.notes
+    assert resume(tmp_path / "run").report() == result.report()
     for file, arrays in before.items():
         again = np.load(tmp_path / "run" / file)
         for name, array in arrays.items():

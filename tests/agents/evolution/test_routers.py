@@ -7,10 +7,10 @@ import yaml
 
 import kvgym
 from helpers.evolution_runs import SERVICES, TINY
+from kvgym.agents import train
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.objective import measure
 from kvgym.agents.evolution.role import AS_POLICY, KINDS, Role
-from kvgym.agents.evolution.training import train
 from kvgym.agents.library import background, is_router, load_agent, load_router
 from kvgym.agents.runs.config import load_training, make_training
 from kvgym.errors import ConfigError

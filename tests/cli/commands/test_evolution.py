@@ -47,7 +47,7 @@ def test_interrupted(kvgym, config, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kvgym.agents.evolution.run.save_checkpoint", stop)
+    monkeypatch.setattr("kvgym.agents.runs.run.save_checkpoint", stop)
     code, _, err = kvgym("train", config, "--out", "run", "--no-progress")
     assert code == 130
     assert "resume with kvgym train --resume run" in err

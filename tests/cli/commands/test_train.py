@@ -104,7 +104,7 @@ def test_interrupted_and_unwritable(kvgym, config, tmp_path, monkeypatch):
         def save(*_, error=error):
             raise error
 
-        monkeypatch.setattr("kvgym.agents.sb3.run.save_checkpoint", save)
+        monkeypatch.setattr("kvgym.agents.runs.run.save_checkpoint", save)
         found, _, err = kvgym("train", config, "--out", "run" if code == 130 else "full", "--no-progress")
         assert found == code
         assert message in err

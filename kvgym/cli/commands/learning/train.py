@@ -81,8 +81,8 @@ def train(
     a Ray cluster; the same command with the same --out resumes runs that were stopped.
     """
     from kvgym.agents.runs.config import SERVICE_TRAINING, load_training, read_run_config
-    from kvgym.agents.runs.trainers import resume as go_on
-    from kvgym.agents.runs.trainers import train as begin
+    from kvgym.agents.runs.run import resume as go_on
+    from kvgym.agents.runs.run import train as begin
 
     if resume is not None:
         others = (overrides, out, seed, jobs, ray, scenario, tracker)
