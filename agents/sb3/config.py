@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field, field_validator
 
 from kvgym.agents.runs.config import Part, number
@@ -54,21 +53,17 @@ class NetworkConfig(Part):
 
 
 class WarmStart(Part):
-    """Start of training instead of random weights; either ``policy`` or ``action``.
+    """Start of training from a clone of a scheduler instead of random weights.
 
     Attributes:
-        policy: a baseline to clone, e.g. ``"mc_sf"``.
-        steps: environment steps of demonstrations, or of runs of ``action``.
-        epochs: passes over the demonstrations.
-        action: an action that the initial policy prefers, e.g. the knobs ``[0, 7, 3, 0]``.
-        probability: initial probability of each part of ``action``.
+        policy: the scheduler, e.g. ``"mc_sf"``.
+        steps: environment steps of demonstrations.
+        epochs: passes over them.
     """
 
-    policy: str | None = None
+    policy: str
     steps: int = Field(default=50_000, ge=1, le=MAX_COUNT)
     epochs: int = Field(default=5, ge=1, le=10_000)
-    action: tuple[int, ...] | int | None = None
-    probability: float = Field(default=0.7, gt=0, lt=1)
 
 
 class TrainConfig(EvaluatedConfig):
@@ -86,7 +81,7 @@ class TrainConfig(EvaluatedConfig):
             linearly to 0.
         normalize_reward: divide rewards by a running estimate of the standard deviation of returns.
         normalize_observations: standardise observations by running means and standard deviations, which become part of
-            the exported agent; for an mlp without a policy to clone.
+            the exported agent; for an mlp without a warm start.
         discount_per_second: weight of a reward one second later, instead of the hyperparameter ``gamma`` per step; not
             for dqn.
         warm_start: start of training; None = random weights.
@@ -144,9 +139,8 @@ class TrainConfig(EvaluatedConfig):
                 raise ConfigError(
                     f"training {shown(self.name)}: observation must be 'flat', got {shown(config.observation)}"
                 )
-        first = self.env_configs()[0]
-        self.check_evaluation(first)
-        action = first.action
+        self.check_evaluation(self.env_configs()[0])
+        action = self.env_configs()[0].action
         if action not in OUTPUTS:
             raise ConfigError(
                 f"training {shown(self.name)}: agents are trained for {', '.join(OUTPUTS)}, not for {action}"
@@ -171,14 +165,10 @@ class TrainConfig(EvaluatedConfig):
                 f"training {shown(self.name)}: dqn has no discount_per_second; use maskable_ppo, ppo or a2c"
             )
         warm = self.warm_start
-        if self.normalize_observations and (self.network.kind != "mlp" or (warm is not None and warm.policy)):
+        if self.normalize_observations and (self.network.kind != "mlp" or warm is not None):
             raise ConfigError(
                 f"training {shown(self.name)}: normalize_observations needs network.kind mlp and no policy to clone"
             )
-        if warm is not None and (warm.policy is None) == (warm.action is None):
-            raise ConfigError(f"training {shown(self.name)}: warm_start needs either policy or action")
-        if warm is not None and warm.action is not None:
-            check_action(first, warm.action, f"training {self.name!r}: warm_start.action")
         if warm is not None and self.algorithm in ("dqn", "recurrent_ppo"):
             raise ConfigError(
                 f"training {shown(self.name)}: {self.algorithm} has no warm_start; use maskable_ppo, ppo or a2c"
@@ -205,18 +195,3 @@ class TrainConfig(EvaluatedConfig):
         share = 0.0 if after[0] == before[0] else (progress - before[0]) / (after[0] - before[0])
         low, high = (a + share * (b - a) for a, b in zip(before[1], after[1], strict=True))
         return low, high
-
-
-def check_action(config: EnvConfig, action: Any, what: str) -> None:
-    """Check that an action is in the action space of an environment.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    space = config.action_space
-    try:
-        inside = space.contains(np.asarray(action, space.dtype))
-    except OverflowError:
-        inside = False
-    if not inside:
-        raise ConfigError(f"{what} = {shown(action)}; expected an action of {shown(space)}")

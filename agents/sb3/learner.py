@@ -19,11 +19,10 @@ from kvgym.agents.runs.progress import TrainingLog
 from kvgym.agents.runs.tracker import Curves
 from kvgym.agents.sb3.algorithms import make_environments, make_model, wrap
 from kvgym.agents.sb3.callbacks import BetweenRollouts, CurriculumCallback, MetricsCallback, fresh_start
-from kvgym.agents.sb3.cloning import clone
 from kvgym.agents.sb3.config import TrainConfig
 from kvgym.agents.sb3.export import export
 from kvgym.agents.sb3.learner_state import load_learner, save_learner
-from kvgym.agents.sb3.preference import prefer
+from kvgym.agents.sb3.warm_start import clone
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.demonstrations.record import demonstrate
 from kvgym.errors import ConfigError
@@ -86,17 +85,7 @@ class SB3Learner(EnvironmentLearner[TrainConfig]):
     def prepare(self) -> None:
         """Apply the warm start, and log the configuration for TensorBoard's comparison of runs."""
         config, warm = self.config, self.config.warm_start
-        if warm is not None and warm.action is not None:
-            envs = make_environments(config, config.seed)
-            prefer(
-                self.model,
-                warm.action,
-                envs,
-                probability=warm.probability,
-                steps=warm.steps,
-                seed=config.seed,
-            )
-        elif warm is not None and warm.policy is not None:
+        if warm is not None:
             arguments = config.env_configs()[0].model_dump()
             demonstrations = demonstrate(warm.policy, steps=warm.steps, seed=config.seed, **arguments)
             clone(self.model, demonstrations, epochs=warm.epochs, seed=config.seed)

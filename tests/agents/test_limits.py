@@ -26,8 +26,6 @@ HUGE = 10**30
         ({"network": {"hidden": [4] * 65}}, r"hidden: .*1 to 64 numbers of units"),
         ({"network": {"row_dim": HUGE}}, r"network.row_dim: .*less than or equal to 65536"),
         ({"evaluation": {"seeds": HUGE}}, r"evaluation.seeds: .*less than or equal to 1000000"),
-        ({"warm_start": {"action": [0, HUGE, 0, 0]}}, r"warm_start.action = .*expected an action of MultiDiscrete"),
-        ({"warm_start": {"action": [0, 99, 0, 0]}}, r"warm_start.action = .*expected an action of MultiDiscrete"),
         *[
             ({"hyperparameters": {name: value}}, rf"hyperparameter {name} = .*; expected {expected}")
             for name, value, expected in (

@@ -397,7 +397,7 @@ def test_overrides_and_errors_of_configurations(tmp_path):
         ("curriculum=[[0.5, [1, 2]], [0.1, [1, 2]]]", "progress must go up"),
         ("curriculum=[[0.5, [2, 1]]]", "0 < low"),
         ("variants=[{action: flags}, {}]", "variants cannot change the kind of action"),
-        ("warm_start={}", "either policy or action"),
+        ("warm_start={}", "warm_start.policy"),
         ("nonsense", "expected key=value"),
         ("env=[", "not valid YAML"),
     ):

@@ -13,19 +13,22 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.agents.sb3.supervised import CHUNK, check_model, check_positive, distribution, update
 from kvgym.envs.demonstrations.record import Demonstrations
 from kvgym.errors import ConfigError, shown
 
 try:
     import torch
     from sb3_contrib import MaskablePPO
+    from stable_baselines3 import A2C, PPO
     from torch import Tensor, nn
 except ImportError as error:
     raise ConfigError(
-        "kvgym.agents.sb3.cloning needs PyTorch, Stable-Baselines3 and sb3-contrib: "
+        "kvgym.agents.sb3.warm_start needs PyTorch, Stable-Baselines3 and sb3-contrib: "
         f'pip install "kvgym[train]" ({error})'
     ) from error
+
+CHUNK = 4096
+"""Number of steps evaluated at a time."""
 
 HELD_OUT = 0.1
 """Share of the demonstrations held out for validation."""
@@ -119,8 +122,8 @@ def clone(
         ConfigError: an argument is wrong, the algorithm is another one, or the demonstrations are of another
             environment.
     """
-    check_model(model)
-    check_positive(epochs=epochs, batch_size=batch_size)
+    _check_model(model)
+    _check_positive(epochs=epochs, batch_size=batch_size)
     if not learning_rate > 0 or not value_weight >= 0:
         raise ConfigError(
             f"learning_rate = {shown(learning_rate)} must be > 0 and value_weight = {shown(value_weight)} ≥ 0"
@@ -154,7 +157,7 @@ def clone(
             total += float(loss.detach()) * len(batch)
             if trained:
                 loss = loss + value_weight * _value_loss(values, batch, variance)
-            update(policy, optimiser, loss, model.max_grad_norm)
+            _descend(policy, optimiser, loss, model.max_grad_norm)
         losses.append(total / len(training))
     policy.set_training_mode(False)
     after = _evaluate(policy, validation, variance)
@@ -174,6 +177,31 @@ def clone(
 
 
 # ---------------------------------------------------------------- arguments
+
+
+def _check_model(model: Any) -> None:
+    """Check that the model has a stochastic policy and a critic.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if isinstance(model, PPO | A2C | MaskablePPO):
+        return
+    raise ConfigError(
+        f"{type(model).__name__} has no distribution over actions to train; use MaskablePPO, PPO or A2C (dqn learns "
+        "action values: fill its replay buffer with a policy's steps instead)"
+    )
+
+
+def _check_positive(**numbers: int) -> None:
+    """Check that arguments are whole numbers ≥ 1.
+
+    Raises:
+        ConfigError: naming the first that is not.
+    """
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise ConfigError(f"{name} = {shown(value)}; expected a whole number ≥ 1")
 
 
 def _check_spaces(model: Any, demonstrations: Demonstrations) -> None:
@@ -280,6 +308,15 @@ def _forward(policy: Any, steps: _Steps) -> tuple[Tensor, Tensor]:
     return values.flatten(), log_prob
 
 
+def _descend(policy: Any, optimiser: torch.optim.Optimizer, loss: Tensor, max_grad_norm: float) -> None:
+    """Take a step down the gradient."""
+    optimiser.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
+    optimiser.step()
+    optimiser.zero_grad()  # keep these gradients from the model's own optimiser
+
+
 def _value_loss(values: Tensor, steps: _Steps, variance: float) -> Tensor:
     """Return the mean squared error over the steps with known return, in variances; 0 if there is none."""
     known = ~steps.returns.isnan()
@@ -305,7 +342,8 @@ def _evaluate(policy: Any, steps: _Steps, variance: float) -> tuple[float, float
             value, log_prob = _forward(policy, part)
             values.append(value)
             log_probs.append(log_prob)
-            mode = distribution(policy, part.observations, part.masks).mode()
+            masks = {} if part.masks is None else {"action_masks": part.masks}
+            mode = policy.get_distribution(part.observations, **masks).mode()
             hits += int((mode == part.actions).reshape(len(part), -1).all(1).sum())
         critic = float(_value_loss(torch.cat(values), steps, variance))
     return hits / len(steps), -float(torch.cat(log_probs).mean()), critic

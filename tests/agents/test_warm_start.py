@@ -1,4 +1,4 @@
-"""Cloning a scheduler and preferring a fixed action: learning, determinism, unchanged state, errors."""
+"""Cloning a scheduler: learning, determinism, unchanged state, errors."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
-from kvgym.agents.sb3.cloning import _as_seen, _held_out, _returns, clone
 from kvgym.agents.sb3.networks import policy_for
-from kvgym.agents.sb3.preference import prefer
 from kvgym.agents.sb3.vec_env import make_sb3_env
+from kvgym.agents.sb3.warm_start import _as_seen, _held_out, _returns, clone
 from kvgym.envs.demonstrations.record import demonstrate
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.errors import ConfigError, KVGymError
+from kvgym.errors import ConfigError
 
 SMALL = {
     "num_requests": 40,
@@ -30,8 +29,6 @@ SMALL = {
     "horizon": 1e6,
 }
 BY_LENGTH = {"queue_order": "predicted"}
-KNOBS = [0, 7, 3, 0]
-
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -197,58 +194,3 @@ def test_cloning_errors(of_fcfs):
     env = VecNormalize(make_sb3_env("admit_count", 1, **SMALL), norm_obs=True)
     with pytest.raises(ConfigError, match="norm_obs=False"):
         clone(PPO("MlpPolicy", env, device="cpu"), of_fcfs)
-
-
-@pytest.mark.parametrize("algorithm", [MaskablePPO, PPO, A2C])
-def test_a_fixed_setting_of_the_knobs_is_preferred(algorithm):
-    model = make(algorithm, "knobs")
-    found = prefer(model, KNOBS, make_sb3_env("knobs", 4, **SMALL), steps=400)
-    assert found.shape == (4,)
-    assert (found >= 0.7).all()
-    assert (found < 0.9).all()  # the rest is left to be explored
-    env = model.get_env()
-    observations = env.reset()
-    for _ in range(20):
-        actions, _ = model.predict(observations, deterministic=True)
-        assert (actions == KNOBS).all()
-        observations, _, _, _ = env.step(actions)
-
-
-def test_a_discrete_action_is_preferred_and_nothing_done_if_it_is_already():
-    env = VecNormalize(make_sb3_env("admit_count", 3, **SMALL), norm_obs=False)
-    model = make(MaskablePPO, "admit_count")
-    found = prefer(model, 0, env, probability=0.8, steps=300)
-    assert found.shape == (1,)
-    assert found[0] >= 0.8
-    before = weights(model)
-    prefer(model, np.int64(0), env, probability=0.5, steps=300)
-    assert torch.equal(before, weights(model))
-
-
-def test_preferring_is_deterministic():
-    def run():
-        model = make(PPO, "knobs")
-        prefer(model, KNOBS, make_sb3_env("knobs", 2, **SMALL), steps=200, probability=0.3, seed=5)
-        return weights(model)
-
-    assert torch.equal(run(), run())
-
-
-def test_preferring_errors():
-    env = make_sb3_env("knobs", 2, **SMALL)
-    model = make(PPO, "knobs")
-    for wrong in ([0, 7, 3], [0, 99, 3, 0], [0.5, 7, 3, 0], 3):
-        with pytest.raises(ConfigError, match="action space"):
-            prefer(model, wrong, env)
-    with pytest.raises(ConfigError, match="Discrete and MultiDiscrete"):
-        prefer(make(PPO, "flags"), [0] * 44, env)
-    with pytest.raises(ConfigError, match="probability"):
-        prefer(model, KNOBS, env, probability=1.0)
-    with pytest.raises(ConfigError, match="DQN"):
-        prefer(make(DQN, "admit_count"), 0, env)
-    with pytest.raises(ConfigError, match="the environment has"):
-        prefer(make(PPO, "knobs", queue_window=3), KNOBS, env, steps=10)
-    with pytest.raises(ConfigError, match="masks"):
-        prefer(make(MaskablePPO, "admit_count"), 40, make_sb3_env("admit_count", 2, **SMALL), steps=10)
-    with pytest.raises(KVGymError, match="after 10 updates"):
-        prefer(model, KNOBS, env, steps=20, max_updates=10, probability=0.99)
