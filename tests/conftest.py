@@ -61,7 +61,7 @@ LONGEST = (
     "scripts/checks/test_check_report.py",
     "utils/test_wrong_types.py",
     "envs/test_sb3.py",
-    "agents/test_training.py",
+    "agents/test_resuming.py",
 )
 
 

@@ -40,9 +40,9 @@ ELSEWHERE = {
     "traces.md": "tests/cli/test_trace_page.py",
     "compiled-policies.md": "tests/packaging/test_policy_package.py",
     "routing.md": "tests/policies/test_routing.py",
-    "train_priority.md": "tests/agents/test_reinforce.py",
+    "train_priority.md": "tests/agents/test_pages.py",
     "benchmark-suite.md": "tests/studies/benchmark/test_tasks.py",
-    "train_with_sb3.md": "tests/agents/test_sb3_page.py",
+    "train_with_sb3.md": "tests/agents/test_pages.py",
 }
 
 

@@ -1,11 +1,32 @@
-"""Training removes and replaces only its own files."""
+"""Checkpoints are whole, and training removes and replaces only its own files."""
 
 import pytest
 
-from kvgym.agents.runs.checkpoints import checkpoints, save_checkpoint
+from kvgym.agents.runs.checkpoints import checkpoints, latest_checkpoint, save_checkpoint
 from kvgym.agents.runs.folder import check_free
 from kvgym.errors import ConfigError
 from kvgym.utils import files
+from kvgym.utils.files import write_text
+
+
+def test_partial_files_are_never_read(tmp_path):
+    def fails(place):
+        (place / "model.zip").write_text("half")
+        raise KeyboardInterrupt
+
+    save_checkpoint(tmp_path, 10, lambda place: (place / "model.zip").write_text("whole"), {"steps": 10}, 2)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path, 20, fails, {"steps": 20}, 2)
+    assert latest_checkpoint(tmp_path)[1] == {"steps": 10}
+    for step in (20, 30):
+        save_checkpoint(tmp_path, step, lambda place: None, {"steps": step}, 2)
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["step-000000000020", "step-000000000030"]
+    path = tmp_path / "text"
+    write_text(path, "one\n")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "\ud800")
+    assert path.read_text() == "one\n"
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_only_what_training_has_written_is_removed(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 
 import numpy as np
@@ -11,13 +10,23 @@ import pytest
 import torch
 from stable_baselines3 import A2C, PPO
 
+from helpers.network_models import (
+    SIZES,
+    Q,
+    W,
+    arguments_of,
+    make_env,
+    make_model,
+    observed,
+    random_model,
+    with_random_weights,
+)
 from helpers.selection import others_long
-from kvgym.agents import resume, train
+from kvgym.agents import train
 from kvgym.agents.library import load_agent
 from kvgym.agents.runs.config import make_training
 from kvgym.agents.sb3.export import export
 from kvgym.agents.sb3.networks import GaussianSlotsPolicy, policy_for
-from kvgym.agents.sb3.vec_env import make_sb3_env
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.envs.scheduling import spaces
@@ -26,49 +35,12 @@ from kvgym.errors import ConfigError
 from kvgym.policies.runner import simulate
 
 KINDS = ("rank", "rank_scores")
-NETWORKS = {"mlp": {"hidden": [12, 10]}, "slots": {"row_dim": 8, "context_dim": 12}}
+NETWORKS = ("mlp", "slots")
 CASES = [(kind, network) for kind in KINDS for network in NETWORKS]
-Q, W = 5, 3
 NUMBER = len(WEIGHTS)
 
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
-
-def arguments_of(kind):
-    return {
-        "action": kind, "scenario": "mc-sf-model-2", "num_requests": 12, "queue_window": Q, "active_window": W,
-        "hold": 2, "horizon": 300.0,
-    }  # fmt: skip
-
-
-@functools.cache
-def observed(kind):
-    """Return observations of random play, (N, D), in which windows are empty, full, and between."""
-    arguments = arguments_of(kind)
-    env = make_sb3_env(arguments.pop("action"), 8, seed=3, **arguments)
-    env.action_space.seed(0)
-    x = [env.reset()]
-    for _ in range(40):
-        x.append(env.step(np.stack([env.action_space.sample() for _ in range(8)]))[0])
-    return np.concatenate(x)
-
-
-def make_model(kind, network, algorithm=PPO, **more):
-    arguments = arguments_of(kind)
-    policy, kwargs = policy_for(network, "ppo", EnvConfig.of(**arguments), **NETWORKS[network])
-    env = make_sb3_env(arguments.pop("action"), 4, seed=3, **arguments)
-    return algorithm(policy, env, policy_kwargs=kwargs, seed=0, device="cpu", **more)
-
-
-@functools.cache
-def random_model(kind, network):
-    """Return a model with weights large enough for varied actions."""
-    model = make_model(kind, network)
-    with torch.no_grad():
-        for parameter in model.policy.parameters():
-            parameter.normal_(0.0, 0.4)
-    return model
 
 
 def present_in(kind, x):
@@ -90,7 +62,7 @@ def test_an_untrained_agent_begins_at_the_usual_action(kind, network):
     centre, spread = config.kind.usual(config)
     policy = make_model(kind, network).policy
     with torch.no_grad():
-        found = policy.get_distribution(torch.as_tensor(observed(kind))).distribution
+        found = policy.get_distribution(torch.as_tensor(observed(kind)[0])).distribution
     assert (np.abs(found.mean.numpy() - centre) < 0.2 * spread).all()
     np.testing.assert_allclose(found.stddev.numpy(), np.broadcast_to(spread, found.stddev.shape), rtol=1e-6)
     optimised = {id(p) for group in policy.optimizer.param_groups for p in group["params"]}
@@ -106,7 +78,7 @@ def test_the_usual_weights_are_those_of_ranked():
 
 
 def test_permuting_rows_permutes_what_is_added():
-    policy, x = random_model("rank_scores", "slots").policy, observed("rank_scores")
+    policy, x = random_model("ppo", "slots", "rank_scores").policy, observed("rank_scores")[0]
     start, end = spaces.parts(EnvConfig.of(**arguments_of("rank_scores")))["queue"]
     order = np.random.default_rng(0).permutation(Q)
     turned = x.copy()
@@ -119,7 +91,7 @@ def test_permuting_rows_permutes_what_is_added():
 
 def test_rows_without_a_request_have_no_effect():
     """Density and entropy are those of independent normal numbers of the rows that hold one, by hand."""
-    policy, x = random_model("rank_scores", "slots").policy, observed("rank_scores")
+    policy, x = random_model("ppo", "slots", "rank_scores").policy, observed("rank_scores")[0]
     present = present_in("rank_scores", x)
     assert len(np.unique(present.sum(1))) > 3
     actions = np.random.default_rng(0).normal(size=present.shape).astype(np.float32)
@@ -138,7 +110,7 @@ def test_rows_without_a_request_have_no_effect():
 
 @pytest.mark.parametrize(("kind", "network"), CASES)
 def test_gradients_reach_every_weight(kind, network):
-    policy, x = random_model(kind, network).policy, observed(kind)
+    policy, x = random_model("ppo", network, kind).policy, observed(kind)[0]
     space = policy.action_space
     space.seed(0)
     actions = torch.as_tensor(np.stack([space.sample() for _ in range(len(x))]).astype(np.float32))
@@ -153,7 +125,7 @@ def test_gradients_reach_every_weight(kind, network):
 
 @pytest.mark.parametrize(("kind", "network"), CASES)
 def test_exported_agents_act_as_the_model_does(kind, network, tmp_path):
-    model, x = random_model(kind, network), observed(kind)
+    model, x = random_model("ppo", network, kind), observed(kind)[0]
     path = tmp_path / "agent.npz"
     export(model, arguments_of(kind)).save(path)
     ours = NumpyModel.load(path)
@@ -177,9 +149,9 @@ def test_exported_agents_act_as_the_model_does(kind, network, tmp_path):
 
 
 def test_numbers_beyond_the_bounds_are_clipped():
-    ours = export(random_model("rank", "mlp"), arguments_of("rank"))
+    ours = export(random_model("ppo", "mlp", "rank"), arguments_of("rank"))
     far = dataclasses.replace(ours.header, spread=(1e6,) * len(WEIGHTS))
-    found, _ = NumpyModel(far, ours.arrays).predict(observed("rank"))
+    found, _ = NumpyModel(far, ours.arrays).predict(observed("rank")[0])
     ends = np.array([[w.low, w.high] for w in WEIGHTS])
     assert np.isin(np.round(found, 9), np.round(ends, 9)).mean() > 0.9
 
@@ -198,14 +170,14 @@ def test_numbers_beyond_the_bounds_are_clipped():
     ],
 )
 def test_damaged_headers(changes, message):
-    ours = export(random_model("rank", "mlp"), arguments_of("rank"))
+    ours = export(random_model("ppo", "mlp", "rank"), arguments_of("rank"))
     with pytest.raises(ConfigError, match=message):
         NumpyModel(dataclasses.replace(ours.header, **changes), ours.arrays)
 
 
 def test_agents_of_other_ranges_are_an_error(tmp_path):
     """A file from before a weight got another range, or there was one more, would mean something else now."""
-    ours = export(random_model("rank", "mlp"), arguments_of("rank"))
+    ours = export(random_model("ppo", "mlp", "rank"), arguments_of("rank"))
     header, last = ours.header, f"layer.{len(ours.header.hidden)}"
     wider = dataclasses.replace(header, high=tuple(2 * x for x in header.high))
     NumpyModel(wider, ours.arrays).save(tmp_path / "wider.npz")
@@ -223,13 +195,9 @@ def test_agents_of_other_ranges_are_an_error(tmp_path):
 
 def test_a_plain_policy_of_stable_baselines_is_exported():
     """Its outputs are the numbers themselves: centre 0, spread 1."""
-    arguments = arguments_of("rank")
-    env = make_sb3_env(arguments.pop("action"), 2, seed=3, **arguments)
-    model = PPO("MlpPolicy", env, seed=0, device="cpu", policy_kwargs={"net_arch": [8]})
-    with torch.no_grad():
-        for parameter in model.policy.parameters():
-            parameter.normal_(0.0, 0.4)
-    x = observed("rank")
+    plain = PPO("MlpPolicy", make_env("rank", 1), seed=0, device="cpu", policy_kwargs={"net_arch": [8]})
+    model = with_random_weights(plain)
+    x = observed("rank")[0]
     found, _ = export(model, arguments_of("rank")).predict(x)
     np.testing.assert_allclose(found, model.predict(x, deterministic=True)[0], rtol=1e-4, atol=1e-5)
 
@@ -237,9 +205,7 @@ def test_a_plain_policy_of_stable_baselines_is_exported():
 def test_state_dependent_noise_is_an_error():
     with pytest.raises(ConfigError, match="leave use_sde out"):
         make_model("rank", "mlp", use_sde=True)
-    arguments = arguments_of("rank")
-    env = make_sb3_env(arguments.pop("action"), 2, seed=3, **arguments)
-    model = PPO("MlpPolicy", env, seed=0, device="cpu", use_sde=True)
+    model = PPO("MlpPolicy", make_env("rank", 1), seed=0, device="cpu", use_sde=True)
     with pytest.raises(ConfigError, match="cannot export state-dependent noise"):
         export(model, arguments_of("rank"))
 
@@ -249,7 +215,7 @@ def test_state_dependent_noise_is_an_error():
 TRAINING = {
     "name": "tiny",
     "num_envs": 4,
-    "total_steps": 128,
+    "total_steps": 64,
     "hyperparameters": {"n_steps": 16, "gamma": 1.0},
     "evaluation": {"interval": 64, "seeds": 2},
 }
@@ -263,18 +229,12 @@ TRAINING = {
     ),
 )
 def test_training_makes_an_agent(algorithm, kind, network, tmp_path):
-    """And a run that goes on from its checkpoint ends where one without a break does, bit for bit."""
     batch = {"batch_size": 32, "n_epochs": 2} if algorithm == "ppo" else {}
-    sizes = {"kind": network, **NETWORKS[network]}
+    sizes = {"kind": network, **SIZES[network]}
     fields = TRAINING | {"algorithm": algorithm, "env": arguments_of(kind), "network": sizes}
     fields["hyperparameters"] = TRAINING["hyperparameters"] | batch
-    whole = train(make_training(fields), tmp_path / "whole")
-    assert whole.steps == 128
-    train(make_training(fields | {"total_steps": 64}), tmp_path / "part")
-    resume(tmp_path / "part", length=128)
-    arrays = [NumpyModel.load(tmp_path / run / "final.npz").arrays for run in ("whole", "part")]
-    assert all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
-    agent = load_agent(tmp_path / "whole")
+    assert train(make_training(fields), tmp_path).steps == 64
+    agent = load_agent(tmp_path)
     config = EnvConfig.of(**arguments_of(kind))
     scenario = config.make_scenario()
     run = simulate(scenario.make_system(), scenario.make_workload().sample(1), agent)
@@ -283,13 +243,13 @@ def test_training_makes_an_agent(algorithm, kind, network, tmp_path):
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_saved_policies_predict_the_same(network, tmp_path):
-    model = make_model("rank_scores", network, A2C, n_steps=8)
+    model = make_model("rank_scores", network, "a2c", num_envs=4, n_steps=8)
     before = [p.clone() for p in model.policy.parameters()]
     model.learn(64)
     assert all(not torch.equal(a, b) for a, b in zip(before, model.policy.parameters(), strict=True))
     model.save(tmp_path / "model.zip")
     again = A2C.load(tmp_path / "model.zip", device="cpu")
-    x = observed("rank_scores")
+    x = observed("rank_scores")[0]
     np.testing.assert_array_equal(
         again.predict(x, deterministic=True)[0], model.predict(x, deterministic=True)[0]
     )

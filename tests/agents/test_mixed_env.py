@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sb3_contrib import MaskablePPO
-from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
+from sb3_contrib.common.maskable.utils import is_masking_supported
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -114,6 +113,7 @@ def test_attributes():
     with pytest.raises(AttributeError):
         mixed.env_method("no_such_method")
     assert list(mixed.get_images()) == [None] * 6
+    assert is_masking_supported(VecNormalize(mixed, norm_obs=False))
     mixed.close()
 
 
@@ -131,21 +131,3 @@ def test_wrong_parts():
         MixedVecEnv([])
     with pytest.raises(ConfigError, match="flat"):
         MixedVecEnv([make_sb3_env("admit_count", 1, **BASE, observation="dict") for _ in range(2)])
-
-
-@pytest.mark.parametrize("action", ["admit_count", "knobs"])
-def test_training(action):
-    env = VecNormalize(MixedVecEnv(parts(action)), norm_obs=False)
-    assert is_masking_supported(env)
-    env.seed(3)
-    env.reset()
-    assert get_action_masks(env).shape[0] == 6
-    model = MaskablePPO(
-        "MlpPolicy", env, n_steps=64, batch_size=192, n_epochs=1, seed=0, device="cpu",
-        policy_kwargs={"net_arch": [8]},
-    )  # fmt: skip
-    before = [p.detach().clone() for p in model.policy.parameters()]
-    model.learn(384)
-    assert model.num_timesteps == 384
-    assert any(not a.equal(b) for a, b in zip(before, model.policy.parameters(), strict=True))
-    assert model.ep_info_buffer

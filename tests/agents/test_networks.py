@@ -295,23 +295,6 @@ def test_training_and_zip_files(algorithm, action, tmp_path):
     np.testing.assert_array_equal(logits_of(policy, x), logits_of(model.policy, x))
 
 
-def test_separate_extractors_for_actor_and_critic():
-    config = config_of("admit_evict")
-    cls, arguments = policy_for("slots", "ppo", config)
-    policy = cls(
-        spaces.observation_space(config),
-        config.kind.space(config),
-        lambda _progress: 1e-3,
-        share_features_extractor=False,
-        **arguments,
-    )
-    x, _, _ = observations_of(5, np.random.default_rng(10))
-    actions, values, _ = policy(torch.as_tensor(x))
-    assert actions.shape == (5,)
-    assert values.shape == (5, 1)
-    assert len(list(policy.parameters())) > len(list(make_policy("admit_evict").parameters()))
-
-
 # ---------------------------------------------------------------- policy_for
 
 

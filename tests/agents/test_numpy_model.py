@@ -11,24 +11,21 @@ import subprocess
 import sys
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from sb3_contrib import MaskablePPO
-from stable_baselines3 import A2C, DQN, PPO, SAC
+from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common.vec_env import VecNormalize
 
+from helpers.network_models import ALGORITHMS, SIZES, arguments_of, make_env, observed, random_model
 from kvgym.agents.sb3.export import export
 from kvgym.agents.sb3.networks import policy_for
-from kvgym.agents.sb3.vec_env import make_sb3_env
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.agents import AgentPolicy
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, KVGymError, LivelockError
 from kvgym.policies.runner import simulate
 
-ALGORITHMS = {"ppo": PPO, "maskable_ppo": MaskablePPO, "a2c": A2C, "dqn": DQN}
 ACTIONS = ("admit_evict", "admit_count", "flags", "knobs")
 COMBINATIONS = [
     (algorithm, network, action)
@@ -37,68 +34,14 @@ COMBINATIONS = [
     for action in ACTIONS
     if algorithm != "dqn" or action in ("admit_evict", "admit_count")
 ] + [("ppo", "attention", "flags"), ("maskable_ppo", "attention", "admit_count")]
-SIZES = {"mlp": {"hidden": [12, 10]}, "slots": {"row_dim": 8, "context_dim": 12}}
-SIZES["attention"] = {**SIZES["slots"], "attention": True}
 
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-def arguments_of(action):
-    return {
-        "action": action,
-        "scenario": "mc-sf-model-2",
-        "num_requests": 12,
-        "queue_window": 5,
-        "active_window": 3,
-        "hold": 2,
-        "horizon": 300.0,
-    }
-
-
-def make_env(action, num_envs=8, **more):
-    arguments = {**arguments_of(action), **more}
-    return make_sb3_env(arguments.pop("action"), num_envs, seed=3, **arguments)
-
-
-@functools.cache
-def observed(action):
-    """Return observations (N, D) and sb3-contrib masks (N, K) of random play."""
-    env = make_env(action)
-    env.action_space.seed(0)
-    x, masks = [env.reset()], [env.action_masks()]
-    for _ in range(40):
-        # Mostly legal choices, so that the windows fill and empty.
-        x.append(env.step(np.stack([_legal(env.action_space, row) for row in masks[-1]]))[0])
-        masks.append(env.action_masks())
-    return np.concatenate(x), np.concatenate(masks)
-
-
-def _legal(space, mask):
-    if isinstance(space, gym.spaces.Discrete):
-        return space.sample(mask=mask.astype(np.int8))
-    return space.sample()
-
-
-@functools.cache
-def trained(algorithm, network, action):
-    """Return a Stable-Baselines3 model with random weights large enough for varied actions."""
-    config = EnvConfig.of(**arguments_of(action))
-    kind = "slots" if network == "attention" else network
-    policy, policy_kwargs = policy_for(kind, algorithm, config, **SIZES[network])
-    more = {"buffer_size": 10} if algorithm == "dqn" else {}
-    model = ALGORITHMS[algorithm](
-        policy, make_env(action, 1), policy_kwargs=policy_kwargs, seed=0, device="cpu", **more
-    )
-    with torch.no_grad():
-        for parameter in model.policy.parameters():
-            parameter.normal_(0.0, 0.4)
-    return model
-
-
 @functools.cache
 def exported(algorithm, network, action):
-    return export(trained(algorithm, network, action), arguments_of(action), {"seed": 5})
+    return export(random_model(algorithm, network, action), arguments_of(action), {"seed": 5})
 
 
 def torch_logits(model, x):
@@ -124,7 +67,7 @@ def legal(action, chosen, masks):
 
 @pytest.mark.parametrize(("algorithm", "network", "action"), COMBINATIONS)
 def test_logits_and_actions_are_those_of_torch(algorithm, network, action):
-    model, ours = trained(algorithm, network, action), exported(algorithm, network, action)
+    model, ours = random_model(algorithm, network, action), exported(algorithm, network, action)
     x, _ = observed(action)
     expected = torch_logits(model, x)
     np.testing.assert_allclose(ours.logits(x), expected, atol=1e-5, rtol=1e-5)
@@ -144,7 +87,7 @@ def test_logits_and_actions_are_those_of_torch(algorithm, network, action):
 @pytest.mark.parametrize("network", ["mlp", "slots"])
 @pytest.mark.parametrize("action", ACTIONS)
 def test_masked_actions_are_those_of_sb3_contrib(network, action):
-    model, ours = trained("maskable_ppo", network, action), exported("maskable_ppo", network, action)
+    model, ours = random_model("maskable_ppo", network, action), exported("maskable_ppo", network, action)
     x, masks = observed(action)
     actions, _ = ours.predict(x, action_masks=masks)
     np.testing.assert_array_equal(actions, model.predict(x, deterministic=True, action_masks=masks)[0])
@@ -235,7 +178,7 @@ def test_agent_policy_runs_it_as_the_torch_model(network, action, monkeypatch):
     arguments = arguments_of(action)
     scenario = EnvConfig.of(**arguments).make_scenario().override(system={"stall_limit": 50})
     outcomes = []
-    for model in (exported("maskable_ppo", network, action), trained("maskable_ppo", network, action)):
+    for model in (exported("maskable_ppo", network, action), random_model("maskable_ppo", network, action)):
         agent, asked = AgentPolicy(model, **arguments), []
         monkeypatch.setattr(agent, "_decision", _recording(agent._decision, asked))
         try:
@@ -404,7 +347,7 @@ def test_the_first_layer_takes_the_normalisation_of_observations():
 
 
 def test_export_errors():
-    model = trained("ppo", "mlp", "admit_count")
+    model = random_model("ppo", "mlp", "admit_count")
     with pytest.raises(ConfigError, match="observation space"):
         export(model, {**arguments_of("admit_count"), "active_window": 4})
     with pytest.raises(ConfigError, match="action space"):

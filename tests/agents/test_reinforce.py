@@ -1,42 +1,19 @@
-"""REINFORCE with groups: gradients, equal requests, resumed runs, and agents that act as in training."""
+"""REINFORCE with groups: gradients, equal requests, and agents that act as in training."""
 
 from __future__ import annotations
-
-import csv
-import re
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import kvgym
-from kvgym.agents import resume, train
+from helpers.training_runs import REINFORCE, curve_of, learner_of
+from kvgym.agents import train
 from kvgym.agents.curves import read_curve
-from kvgym.agents.reinforce.learner import ReinforceLearner
 from kvgym.agents.reinforce.network import Adam, Network
 from kvgym.agents.runs.config import load_training, make_training
-from kvgym.agents.runs.progress import TrainingLog
-from kvgym.agents.runs.tracker import Curves
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError
-
-TINY = {
-    "name": "tiny",
-    "algorithm": "reinforce",
-    "env": {"scenario": "hidden-kinds", "scheduler": "mc_sf", "num_requests": 5},
-    "inputs": ["asked.prompt", "system.num_active"],
-    "hidden": [3],
-    "groups": 2,
-    "updates": 2,
-    "evaluation": {"interval": 1, "seeds": 2, "baselines": ["fcfs"]},
-}
-
-
-def learner_of(folder, **changes):
-    config = make_training({**TINY, **changes})
-    log = TrainingLog(folder, config.length, config.units, config.figure)
-    return ReinforceLearner(config, folder, log, Curves(config, folder))
 
 
 def test_gradients_are_those_of_the_outputs():
@@ -92,27 +69,15 @@ def test_a_group_has_the_same_requests_in_every_episode():
         ServingVectorEnv(4, group_size=3, action="knobs")
 
 
-def test_training_resumes_bit_by_bit_and_exports_what_it_trained(tmp_path):
-    config = make_training(TINY)
+def test_a_run_and_the_agent_that_it_exports(tmp_path):
+    config = make_training(REINFORCE)
     whole = train(config, tmp_path / "whole")
-    train(make_training({**TINY, "updates": 2}), tmp_path / "parts")
-    # The learning rate falls over the whole run, so the first part has the same length as the whole.
-    last = sorted((tmp_path / "parts" / "checkpoints").iterdir())[-1]
-    for file in last.iterdir():
-        file.unlink()
-    last.rmdir()
-    again = resume(tmp_path / "parts")
-    assert again.curve[-1]["e2e_latency_mean"] == whole.curve[-1]["e2e_latency_mean"]
-    finals = [dict(np.load(tmp_path / part / "final.npz")) for part in ("whole", "parts")]
-    for name in finals[0]:
-        np.testing.assert_array_equal(finals[0][name], finals[1][name])
     assert whole.report()[-1] == f"agent: {tmp_path / 'whole' / 'best.npz'}"
     assert "updates" in whole.report()[-2]
     curve = read_curve(tmp_path / "whole")
     assert (curve["unit"], curve["length"], len(curve["y"])) == ("updates", 2, 3)
     assert set(curve["baselines"]) == {"fcfs"}
-    with (tmp_path / "whole" / "curve.csv").open() as file:
-        assert [int(row["episodes"]) for row in csv.DictReader(file)] == [0, 4, 8]
+    assert [int(row["episodes"]) for row in curve_of(tmp_path / "whole")] == [0, 4, 8]
 
     # As a policy it has the latencies that training measured.
     agent = kvgym.load_agent(tmp_path / "whole" / "final.npz")
@@ -126,7 +91,7 @@ def test_training_resumes_bit_by_bit_and_exports_what_it_trained(tmp_path):
 
 
 def test_the_export_reads_plain_observations(tmp_path):
-    learner = learner_of(tmp_path)
+    learner = learner_of(make_training(REINFORCE), tmp_path)
     learner.prepare()
     for array in learner.network.numbers:
         array += 0.01
@@ -138,8 +103,11 @@ def test_the_export_reads_plain_observations(tmp_path):
 
 
 def test_a_fit_starts_from_a_prediction_of_outputs(tmp_path):
-    env = {**TINY["env"], "num_requests": 30}
-    learner = learner_of(tmp_path, env=env, inputs=["asked.prompt"], hidden=[8], fit=100)
+    env = {**REINFORCE["env"], "num_requests": 30}
+    learner = learner_of(
+        make_training({**REINFORCE, "env": env, "inputs": ["asked.prompt"], "hidden": [8], "fit": 100}),
+        tmp_path,
+    )
     learner.prepare()
     prompts, outputs = (
         np.concatenate([getattr(table, name) for table in learner.tables])
@@ -150,7 +118,7 @@ def test_a_fit_starts_from_a_prediction_of_outputs(tmp_path):
     logs = np.log2(outputs)
     assert np.mean((logs - predicted) ** 2) < 0.8 * logs.var()
     assert predicted.mean() == pytest.approx(logs.mean(), abs=0.2)
-    assert learner_of(tmp_path / "plain").network.outputs(np.ones((1, 2)))[0] == 0.0
+    assert learner_of(make_training(REINFORCE), tmp_path / "plain").network.outputs(np.ones((1, 2)))[0] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -165,17 +133,10 @@ def test_a_fit_starts_from_a_prediction_of_outputs(tmp_path):
 )
 def test_wrong_configurations(change, message):
     with pytest.raises(ConfigError, match=message):
-        make_training({**TINY, **change})
+        make_training({**REINFORCE, **change})
 
 
 def test_the_shipped_configuration_is_of_one_network_of_the_prompt():
     config = load_training("hidden_kinds")
     assert (config.inputs, config.hidden, config.group_size) == (("asked.prompt",), (16,), 2)
     assert len(config.places()) == 1
-
-
-def test_the_example_of_the_page_runs(capsys):
-    page = (Path(__file__).resolve().parents[2] / "docs" / "train_priority.md").read_text("utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    exec(code, {})
-    assert capsys.readouterr().out == "True False\n"

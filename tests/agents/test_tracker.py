@@ -8,20 +8,13 @@ import sys
 import pytest
 
 from helpers.fake_tracker import FakeTracker
+from helpers.training_runs import REINFORCE
 from kvgym.agents import train
 from kvgym.agents.runs.config import make_training
 from kvgym.agents.runs.tracker import Curves
 from kvgym.errors import ConfigError
 
-TINY = {
-    "name": "tiny",
-    "algorithm": "reinforce",
-    "env": {"scenario": "hidden-kinds", "scheduler": "mc_sf", "num_requests": 3},
-    "inputs": ["asked.prompt"],
-    "groups": 1,
-    "updates": 1,
-    "evaluation": {"interval": 1, "seeds": 1, "baselines": ["fcfs"]},
-}
+TINY = {**REINFORCE, "updates": 1, "groups": 1, "evaluation": {**REINFORCE["evaluation"], "seeds": 1}}
 
 
 def test_a_run_is_sent_to_the_tracker(tmp_path, monkeypatch):

@@ -2,67 +2,30 @@
 
 import csv
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import time
 
-import numpy as np
 import pytest
 import yaml
 
 from helpers.amount import some
 from helpers.fake_tracker import FakeTracker
-from kvgym.agents import resume, train
+from helpers.training_runs import SMALL, learner_of
+from kvgym.agents import train
 from kvgym.agents.library import load_agent, load_model
-from kvgym.agents.runs.checkpoints import checkpoints, latest_checkpoint, save_checkpoint
+from kvgym.agents.runs.checkpoints import checkpoints
 from kvgym.agents.runs.config import load_training, make_training
 from kvgym.agents.runs.evaluation import SHOWN, baseline_metrics
-from kvgym.agents.runs.progress import TrainingLog
-from kvgym.agents.runs.tracker import Curves
 from kvgym.agents.sb3.algorithms import make_environments, make_model, schedule
 from kvgym.agents.sb3.config import TrainConfig
-from kvgym.agents.sb3.learner import SB3Learner
-from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.demonstrations.record import demonstrate
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import compare
-from kvgym.utils.files import write_text
 from kvgym.utils.reading import shipped_texts
 
 SHIPPED = {name: load_training(name) for name in shipped_texts("train")}
-SMALL = {
-    "name": "small",
-    "algorithm": "maskable_ppo",
-    "env": {
-        "action": "admit_count",
-        "num_requests": 6,
-        "rate": 20.0,
-        "queue_window": 6,
-        "active_window": 2,
-        "epochs": "decision",
-    },
-    "num_envs": 4,
-    "network": {"hidden": [8]},
-    "hyperparameters": {"n_steps": 16, "batch_size": 32, "n_epochs": 1},
-    "total_steps": 256,
-    "warm_start": {"policy": "fcfs", "steps": 256, "epochs": 20},
-    "evaluation": {"interval": 128, "seeds": 2, "baselines": ["fcfs"]},
-}
 
 
 def small(**changes):
     return make_training({**SMALL, **changes})
-
-
-def weights(path):
-    return NumpyModel.load(path).arrays
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
 
 def test_files_of_a_run(tmp_path):
@@ -148,167 +111,12 @@ def test_tensorboard_and_a_tracker_have_metrics_and_reference_lines(tmp_path, mo
     assert (tracker.started["group"], tracker.finished) == (small().name, 1)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        pytest.param(
-            {"algorithm": "a2c", "hyperparameters": {"n_steps": 8}, "network": {"kind": "slots", "row_dim": 4}},
-            marks=pytest.mark.long,
-        ),
-        {
-            "algorithm": "dqn", "warm_start": None,
-            "hyperparameters": {
-                "learning_starts": 32, "batch_size": 16, "train_freq": 8, "buffer_size": 256,
-                "learning_rate": "lin_1e-3",
-            },
-        },
-        {
-            "algorithm": "ppo", "variants": [{}, {"rate": 5.0}, {"hardware": "llama3-8b-a100-tp1"}],
-            "curriculum": [[0.0, [0.5, 1.0]], [0.5, [1.0, 2.0]]],
-            "normalize_reward": False,
-        },
-    ],
-    ids=["maskable_ppo", "a2c", "dqn", "ppo"],
-)  # fmt: skip
-def test_equal_seeds_give_equal_curves_and_resuming_changes_nothing(tmp_path, changes):
-    config = small(**changes)
-    whole = train(config, tmp_path / "whole")
-    again = train(config, tmp_path / "again")
-    assert (tmp_path / "whole/curve.csv").read_bytes() == (tmp_path / "again/curve.csv").read_bytes()
-    assert same(weights(tmp_path / "whole/final.npz"), weights(tmp_path / "again/final.npz"))
-    assert (whole.best, whole.best_step) == pytest.approx((again.best, again.best_step), rel=0, nan_ok=True)
-
-    class StopError(Exception):
-        pass
-
-    def stop(steps):
-        if steps > 160:
-            raise StopError
-
-    with pytest.raises(StopError):
-        train(config, tmp_path / "cut", progress=stop)
-    assert latest_checkpoint(tmp_path / "cut/checkpoints")[1]["steps"] == 128
-    resumed = resume(tmp_path / "cut", command="again")
-    assert (tmp_path / "cut/curve.csv").read_bytes() == (tmp_path / "whole/curve.csv").read_bytes()
-    assert same(weights(tmp_path / "cut/final.npz"), weights(tmp_path / "whole/final.npz"))
-    assert same(weights(tmp_path / "cut/best.npz"), weights(tmp_path / "whole/best.npz"))
-    expected = (whole.best, whole.best_step)
-    assert (resumed.best, resumed.best_step) == pytest.approx(expected, rel=0, nan_ok=True)
-    assert json.loads((tmp_path / "cut/run.json").read_text())["resumed"][0]["steps"] == 128
-    other = train(small(**changes, seed=1), tmp_path / "other")
-    assert not same(weights(tmp_path / "other/final.npz"), weights(tmp_path / "whole/final.npz"))
-    assert other.steps == whole.steps
-
-
-def test_a_killed_run_resumes(tmp_path):
-    """SIGKILL at some moment after the first checkpoint: nothing is corrupt, and the result is the same."""
-    fields = {**SMALL, "total_steps": 2048}
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(fields))
-    command = ["train", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "run"), "--no-progress"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from kvgym.cli.app import main; main()", *command],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 120
-    while len(checkpoints(tmp_path / "run/checkpoints")) < 2 and process.poll() is None:
-        assert time.monotonic() < deadline, "no checkpoint within two minutes"
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert process.returncode == -signal.SIGKILL
-    result = resume(tmp_path / "run")
-    assert result.steps == 2048
-    train(make_training(fields), tmp_path / "whole")
-    assert (tmp_path / "run/curve.csv").read_bytes() == (tmp_path / "whole/curve.csv").read_bytes()
-    assert same(weights(tmp_path / "run/final.npz"), weights(tmp_path / "whole/final.npz"))
-
-
-def test_partial_files_are_never_read(tmp_path):
-    def fails(place):
-        (place / "model.zip").write_text("half")
-        raise KeyboardInterrupt
-
-    save_checkpoint(tmp_path, 10, lambda place: (place / "model.zip").write_text("whole"), {"steps": 10}, 2)
-    with pytest.raises(KeyboardInterrupt):
-        save_checkpoint(tmp_path, 20, fails, {"steps": 20}, 2)
-    assert latest_checkpoint(tmp_path)[1] == {"steps": 10}
-    for step in (20, 30):
-        save_checkpoint(tmp_path, step, lambda place: None, {"steps": step}, 2)
-    assert [p.name for p in sorted(tmp_path.iterdir())] == ["step-000000000020", "step-000000000030"]
-    path = tmp_path / "text"
-    write_text(path, "one\n")
-    with pytest.raises(UnicodeEncodeError):
-        write_text(path, "\ud800")
-    assert path.read_text() == "one\n"
-    assert not list(tmp_path.glob(".*"))
-
-
-def test_more_steps_for_a_finished_run(tmp_path):
-    train(small(total_steps=128), tmp_path)
-    result = resume(tmp_path, length=256)
-    assert result.steps == 256
-    assert [row["steps"] for row in result.curve] == [0, 128, 256]
-    assert resume(tmp_path).steps == 256
-
-
-def test_errors_of_runs(tmp_path):
-    with pytest.raises(ConfigError, match="holds no training run"):
-        resume(tmp_path)
-    train(small(total_steps=64), tmp_path / "run")
-    with pytest.raises(ConfigError, match="--resume"):
-        train(small(total_steps=64), tmp_path / "run")
-    for path in checkpoints(tmp_path / "run/checkpoints"):
-        (path / "model.pt").write_bytes(b"damaged")
-    with pytest.raises(ConfigError, match="cannot be read, or damaged"):
-        resume(tmp_path / "run")
+def test_a_wrong_hyperparameter_leaves_no_run(tmp_path):
     with pytest.raises(ConfigError, match=r"no hyperparameter 'n_step'; valid: .*n_steps"):
-        train(small(hyperparameters={"n_step": 3}), tmp_path / "other")
+        train(small(hyperparameters={"n_step": 3}), tmp_path)
+    assert not (tmp_path / "config.yaml").exists()
     with pytest.raises(ConfigError, match="lin_3e-4"):
         schedule("cos_1")
-    assert not (tmp_path / "other/config.yaml").exists()
-
-
-def test_a_run_killed_before_its_first_milestone_starts_over(tmp_path):
-    """The end is that of a whole run: after the first checkpoint, before it, and where temporary files are left."""
-    config = small(total_steps=128)
-
-    def stop(steps):
-        raise KeyboardInterrupt
-
-    train(config, tmp_path / "whole")
-    for name in ("step", "nothing"):
-        with pytest.raises(KeyboardInterrupt):
-            train(config, tmp_path / name, progress=stop)
-    assert latest_checkpoint(tmp_path / "step/checkpoints")[1]["steps"] == 0
-    shutil.rmtree(tmp_path / "nothing/checkpoints")
-    (tmp_path / "nothing/.kvgym-0123456789abcdef.tmp.npz").write_bytes(b"half")
-    (tmp_path / "nothing/run.json").write_text("[]")
-    for name in ("step", "nothing"):
-        assert resume(tmp_path / name).steps == 128
-        assert (tmp_path / name / "curve.csv").read_bytes() == (tmp_path / "whole/curve.csv").read_bytes()
-        assert same(weights(tmp_path / name / "final.npz"), weights(tmp_path / "whole/final.npz"))
-        assert not list((tmp_path / name).glob(".*"))
-        assert len(json.loads((tmp_path / name / "run.json").read_text())["resumed"]) == 1
-
-
-def test_a_finished_run_keeps_its_last_checkpoint(tmp_path):
-    train(small(total_steps=64), tmp_path)
-    last = checkpoints(tmp_path / "checkpoints")[-1]
-    before = (last / "state.json").stat().st_mtime_ns
-    assert resume(tmp_path).steps == 64
-    assert (last / "state.json").stat().st_mtime_ns == before
-    with pytest.raises(ConfigError, match="64 steps already"):
-        resume(tmp_path, length=32)
-
-
-@pytest.mark.parametrize("name", ["model.pt", "state.json"])
-def test_damaged_checkpoints(tmp_path, name):
-    train(small(total_steps=64), tmp_path)
-    (checkpoints(tmp_path / "checkpoints")[-1] / name).write_bytes(b"[1]")
-    with pytest.raises(ConfigError, match="remove the checkpoint's folder"):
-        resume(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -342,8 +150,7 @@ def test_numbers_that_yaml_reads_as_text(tmp_path):
 
 def test_the_curriculum_holds_from_the_first_episode(tmp_path):
     config = small(curriculum=[[0.0, [3.0, 4.0]]], total_steps=64, warm_start=None)
-    log = TrainingLog(tmp_path, config.length, config.units, config.figure)
-    learner = SB3Learner(config, tmp_path, log, Curves(config, tmp_path))
+    learner = learner_of(config, tmp_path)
     loads, envs = [], learner.model.env
     reset = envs.reset
     envs.reset = lambda: loads.append(envs.get_attr("load")[0]) or reset()

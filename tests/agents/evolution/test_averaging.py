@@ -1,14 +1,12 @@
 """Averages of a search's centres: by hand, against the closed form, their benefit, and in a run."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kvgym
 from helpers.evolution_runs import TINY
 from kvgym.agents import train
 from kvgym.agents.evolution.model import EvolvedModel
@@ -92,30 +90,6 @@ def test_centres_beyond_a_bound_are_reflected_before_averaging(tmp_path, monkeyp
     monkeypatch.setattr(CMAES, "mean", property(lambda self: getattr(self, "shown", np.zeros(1))))
     train(config, tmp_path / "run")
     assert EvolvedModel.load(tmp_path / "run/final.json").weights["protection"] == pytest.approx(0.1)
-
-
-def test_extended(tmp_path):
-    """Begun for 4 generations and gone on with: as if it had been one run."""
-    config = make_training({**TINY, "average": 3})
-    whole = train(config, tmp_path / "whole")
-    train(config.model_copy(update={"generations": 4}), tmp_path / "run")
-    kvgym.agents.resume(tmp_path / "run", length=6)
-    final = [(f / "final.json").read_bytes() for f in (tmp_path / "run", whole.folder)]
-    assert final[0] == final[1]
-    place = checkpoints(tmp_path / "run/checkpoints")[-1] / "state.json"
-    state = json.loads(place.read_text())
-    for damaged, message in (
-        ([1.0, 2.0], "expected 1 finite numbers"),
-        ([None], "expected 1 finite numbers"),
-    ):
-        copy = tmp_path / "copy"
-        shutil.copytree(tmp_path / "run", copy)
-        (checkpoints(copy / "checkpoints")[-1] / "state.json").write_text(
-            json.dumps({**state, "average": damaged})
-        )
-        with pytest.raises(ConfigError, match=message):
-            kvgym.agents.resume(copy, length=8)
-        shutil.rmtree(copy)
 
 
 @pytest.mark.parametrize("value", [-1, 101, "much", float("nan")])

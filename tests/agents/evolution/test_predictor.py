@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pytest
 
 from helpers.evolution_runs import TINY
-from kvgym.agents import resume, train
+from kvgym.agents import train
 from kvgym.agents.evolution.predictor import Prediction, fit_predictor, written
 from kvgym.agents.evolution.services import Services
 from kvgym.agents.library import load_agent, load_model
-from kvgym.agents.runs.checkpoints import checkpoints
 from kvgym.agents.runs.config import load_training, make_training
 from kvgym.errors import ConfigError
 from kvgym.policies.policy import make_policy
@@ -90,7 +87,7 @@ def test_a_policy_that_needs_predictions_gets_them():
     assert note.endswith("; mc_sf needs it")
 
 
-def test_a_run_has_one_agent_of_both_and_resumes_bit_by_bit(tmp_path):
+def test_a_run_has_one_agent_of_both(tmp_path):
     result = train(make_training(RANKED), tmp_path / "run")
     assert result.report()[-1] == f"agent: {tmp_path / 'run' / 'best.npz'}"
     assert result.report()[0].startswith("note: the predictor explains")
@@ -99,15 +96,6 @@ def test_a_run_has_one_agent_of_both_and_resumes_bit_by_bit(tmp_path):
     assert model.header.env_arguments["scheduler"] == written("ranked", weights.weights)
     assert load_agent(tmp_path / "run").config.information == ("features",)
     assert model.metadata["training"]["predictor"]["services"] == 8
-
-    before = {f: np.load(tmp_path / "run" / f) for f in ("best.npz", "final.npz")}
-    before = {f: {name: array[name] for name in array} for f, array in before.items()}
-    shutil.rmtree(checkpoints(tmp_path / "run" / "checkpoints")[-1])
-    assert resume(tmp_path / "run").report() == result.report()
-    for file, arrays in before.items():
-        again = np.load(tmp_path / "run" / file)
-        for name, array in arrays.items():
-            np.testing.assert_array_equal(array, again[name])
 
 
 def test_written_hyperparameters_are_read_back_exactly():

@@ -1,8 +1,6 @@
-"""Runs of evolution: files, interruption and resume, processes, early stopping."""
+"""x, early stopping."""
 
-import csv
 import json
-import shutil
 import subprocess
 import sys
 
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.evolution_runs import TINY
+from helpers.training_runs import curve_of, results
 from kvgym.agents import resume, train
 from kvgym.agents.evolution.learner import generation_seeds
 from kvgym.agents.evolution.model import EvolvedModel
@@ -18,18 +17,6 @@ from kvgym.agents.library import background, load_agent
 from kvgym.agents.runs.checkpoints import checkpoints
 from kvgym.agents.runs.config import make_training
 from kvgym.agents.runs.tracker import TensorBoardWriter
-from kvgym.errors import ConfigError
-
-
-def curve(folder):
-    return list(csv.DictReader((folder / "curve.csv").read_text().splitlines()))
-
-
-def same(one, two):
-    """Whether two run folders hold equal agents and curves, the time apart."""
-    rows = [[{k: x for k, x in row.items() if k != "cpu_seconds"} for row in curve(f)] for f in (one, two)]
-    files = [(f / name).read_bytes() for name in ("best.json", "final.json") for f in (one, two)]
-    return rows[0] == rows[1] and files[0] == files[1] and files[2] == files[3]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +31,7 @@ def test_files_of_a_run(whole, tiny):
         "config.yaml", "run.json", "curve.csv", "best.json", "final.json", "checkpoints", "tensorboard",
         "train.log",
     }  # fmt: skip
-    rows = curve(folder)
+    rows = curve_of(folder)
     assert [int(row["generation"]) for row in rows] == [0, 2, 4, 6]
     # Two references and the policy on 3 services; then 2 generations of 2 services for 2 references, 4 candidates.
     assert [int(row["episodes"]) for row in rows] == [9, 36, 63, 90]
@@ -72,7 +59,7 @@ def test_the_held_out_objective_is_that_of_its_services(whole, tiny):
         references = [measure_reference(service, spec, names) for spec in config.reference]
         own = measure(service, "mc_sf", {**final.fixed, **final.weights}, names)
         found.append(objective(own, names[0], best_value(references, names[0])))
-    last = curve(whole.folder)[-1]
+    last = curve_of(whole.folder)[-1]
     assert float(last["held_out"]) == np.mean(found)
     improvement = 100 * (1 - np.exp(np.mean(found)))
     assert float(last["improvement_e2e_latency_mean"]) == pytest.approx(improvement)
@@ -89,45 +76,9 @@ def test_it_learns(tiny, tmp_path):
     assert weights["protection"] < 0.6
 
 
-@pytest.mark.parametrize("algorithm", ["cma_es", "openai_es"])
-def test_interrupted_and_resumed(tiny, tmp_path, whole, algorithm):
-    config = tiny(algorithm=algorithm)
-    if algorithm == "openai_es":
-        whole = train(config, tmp_path / "whole")
-
-    class StopError(Exception):
-        pass
-
-    def stop(generation):
-        if generation == 3:
-            raise StopError
-
-    with pytest.raises(StopError):
-        train(config, tmp_path / "cut", progress=stop)
-    assert checkpoints(tmp_path / "cut/checkpoints")[-1].name == "step-000000000002"
-    result = resume(tmp_path / "cut", command="again")
-    assert same(tmp_path / "cut", whole.folder)
-    assert (result.best, result.best_step) == (whole.best, whole.best_step)
-    assert json.loads((tmp_path / "cut/run.json").read_text())["resumed"][0]["generations"] == 2
-    other = train(tiny(algorithm=algorithm, seed=1), tmp_path / "other")
-    assert not same(other.folder, whole.folder)
-
-
 def test_the_number_of_processes_changes_nothing(tiny, tmp_path, whole):
     train(tiny(jobs=2), tmp_path / "run")
-    assert same(tmp_path / "run", whole.folder)
-
-
-def test_extended(tiny, tmp_path, whole):
-    """Begun for 4 generations and gone on with: as if it had been one run."""
-    train(tiny(generations=4), tmp_path / "run")
-    resume(tmp_path / "run", length=6)
-    final = [(f / "final.json").read_bytes() for f in (tmp_path / "run", whole.folder)]
-    assert final[0] == final[1]
-    assert len(curve(tmp_path / "run")) == 4
-    with pytest.raises(ConfigError, match="6 generations already, more than 5"):
-        resume(tmp_path / "run", length=5)
-    assert resume(tmp_path / "run").steps == 6
+    assert results(tmp_path / "run") == results(whole.folder)
 
 
 def test_early_stopping(tiny, tmp_path):
@@ -165,34 +116,12 @@ def test_a_policy_with_weights_of_its_own(weighted, tiny, tmp_path):
     assert found.scenario.make_workload().mean_rate > 1
 
 
-def test_occupied_or_damaged_folders(whole, tiny, tmp_path):
-    with pytest.raises(ConfigError, match="holds a training run already"):
-        train(tiny(), whole.folder)
-    with pytest.raises(ConfigError, match="holds no training run"):
-        resume(tmp_path)
-    for name, text, message in (
-        ("strategy.json", "{", "not valid JSON: .*remove the checkpoint's folder"),
-        ("strategy.json", "[]", "must be a mapping"),
-        ("strategy.json", "{}", "damaged: KeyError.*remove the checkpoint's folder"),
-        ("state.json", '{"steps": 6}', "damaged: KeyError"),
-    ):
-        copy = tmp_path / "copy"
-        shutil.copytree(whole.folder, copy)
-        (checkpoints(copy / "checkpoints")[-1] / name).write_text(text)
-        with pytest.raises(ConfigError, match=message):
-            resume(copy)
-        shutil.rmtree(checkpoints(copy / "checkpoints")[-1])
-        assert resume(copy).steps == 6  # from the one before
-        assert same(copy, whole.folder)
-        shutil.rmtree(copy)
-
-
 def test_tensorboard(whole, monkeypatch, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(str(whole.folder / "tensorboard")).Reload()
     values = {e.step: e.value for e in found.Scalars("evolution/held_out")}
-    expected = {int(row["generation"]): float(row["held_out"]) for row in curve(whole.folder)}
+    expected = {int(row["generation"]): float(row["held_out"]) for row in curve_of(whole.folder)}
     assert values == pytest.approx(expected)
     assert "evolution/improvement_ttft_mean" in found.Tags()["scalars"]
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)

@@ -1,4 +1,4 @@
-"""The examples of docs/train_with_sb3.md run."""
+"""The examples of the pages about training run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.scheduling.config import EnvConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "train_with_sb3.md").read_text("utf-8")
 EXAMPLE = ROOT / "scripts" / "examples" / "train_ranking_with_sb3.py"
 
 SMALLER = {
@@ -31,7 +30,7 @@ SMALLER = {
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-def test_the_example_runs(tmp_path, monkeypatch, capsys):
+def test_training_a_ranking_with_sb3(tmp_path, monkeypatch, capsys):
     code = EXAMPLE.read_text("utf-8")
     for long, short in SMALLER.items():
         assert code.count(long) == 1, long
@@ -52,10 +51,20 @@ def test_the_task_of_the_example_is_that_of_the_configuration():
     assert ours == theirs.model_copy(update={"horizon": None})
 
 
-def test_the_evolution_beside_it_runs(tmp_path):
-    (text,) = re.findall(r"```yaml\n# deadlines\.yaml\n(.*?)```", TEXT, re.DOTALL)
-    path = tmp_path / "deadlines.yaml"
-    path.write_text(text)
+@pytest.mark.parametrize(("page", "name"), [("evolution", "margin"), ("train_with_sb3", "deadlines")])
+def test_configurations_of_evolution_run(tmp_path, page, name):
+    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    (found,) = re.findall(rf"```yaml\n# {name}\.yaml\n(.*?)```", text, re.DOTALL)
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(found)
     small = ["generations=1", "services_per_generation=1", "held_out.services=1", "population=4", "jobs=1"]
-    small += ["services.families.0.workload.duration=5"]
+    if name == "deadlines":
+        small.append("services.families.0.workload.duration=5")
     assert train(load_training(path, small), tmp_path / "run").steps == 1
+
+
+def test_one_decision_per_request(capsys):
+    text = (ROOT / "docs" / "train_priority.md").read_text("utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    exec(code, {})
+    assert capsys.readouterr().out == "True False\n"
