@@ -14,8 +14,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
 from kvgym.batch_time.deployments.deployment import (
     CalibratedHardware,
     Hardware,
@@ -29,6 +27,7 @@ from kvgym.batch_time.hardware.operator_tables import ProfileTables
 from kvgym.batch_time.hardware.overhead import NO_ENGINE, NONE, EngineOverhead, parse_overhead
 from kvgym.batch_time.hardware.presets import GPUS, MODELS
 from kvgym.batch_time.hardware.shapes import GPU, ModelShape
+from kvgym.batch_time.models._checks import validated
 from kvgym.batch_time.models.affine import AffineBatchTime
 from kvgym.batch_time.models.calibrated import COMPOSITIONS, ProfileBatchTime
 from kvgym.batch_time.models.kernels import KernelBatchTime
@@ -36,7 +35,7 @@ from kvgym.batch_time.models.piecewise import PiecewiseBatchTime
 from kvgym.batch_time.models.roofline import RooflineBatchTime
 from kvgym.batch_time.models.tile import TileBatchTime
 from kvgym.batch_time.models.unit import UnitBatchTime
-from kvgym.errors import ConfigError, field_errors, shown
+from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import LOAD_FIELDS, BatchTimeModel, batch_time_kernel
 from kvgym.utils.arguments import explained
 from kvgym.utils.registry import Registry
@@ -81,66 +80,8 @@ BATCH_TIMES.add("affine", AffineBatchTime)
 BATCH_TIMES.add("wait", AffineBatchTime.from_wait)
 BATCH_TIMES.add("piecewise", PiecewiseBatchTime)
 BATCH_TIMES.add("threshold", PiecewiseBatchTime.from_threshold)
-
-
-@BATCH_TIMES.register("roofline")
-def _roofline(
-    gpu: str | Mapping[str, Any],
-    model: str | Mapping[str, Any],
-    tensor_parallel: int = 1,
-    compute_efficiency: float = 0.6,
-    memory_efficiency: float = 0.8,
-    small_kernels_ms: float = 0.0,
-    overhead: float = 0.003,
-    overhead_per_request: float = 0.0,
-) -> BatchTimeModel:
-    return RooflineBatchTime(
-        gpu if isinstance(gpu, str) else _validated(GPU, "gpu", gpu),
-        model if isinstance(model, str) else _validated(ModelShape, "model", model),
-        tensor_parallel=tensor_parallel,
-        compute_efficiency=compute_efficiency,
-        memory_efficiency=memory_efficiency,
-        small_kernels_ms=small_kernels_ms,
-        overhead=overhead,
-        overhead_per_request=overhead_per_request,
-    )
-
-
-@BATCH_TIMES.register("tile")
-def _tile(
-    gpu: str | Mapping[str, Any],
-    model: str | Mapping[str, Any],
-    tensor_parallel: int = 1,
-    t_row: int = 256,
-    t_col: int = 128,
-    t_red: int = 32,
-    gemv_row: int = 64,
-    gemv_col: int = 64,
-    num_sms: int | None = None,
-    tile_rate: float | None = None,
-    gemv_rate: float | None = None,
-    nonlinear_rate: float | None = None,
-    compute_efficiency: float = 0.6,
-    memory_efficiency: float = 0.8,
-    overhead: float = 0.003,
-) -> BatchTimeModel:
-    return TileBatchTime(
-        gpu if isinstance(gpu, str) else _validated(GPU, "gpu", gpu),
-        model if isinstance(model, str) else _validated(ModelShape, "model", model),
-        tensor_parallel=tensor_parallel,
-        t_row=t_row,
-        t_col=t_col,
-        t_red=t_red,
-        gemv_row=gemv_row,
-        gemv_col=gemv_col,
-        num_sms=num_sms,
-        tile_rate=tile_rate,
-        gemv_rate=gemv_rate,
-        nonlinear_rate=nonlinear_rate,
-        compute_efficiency=compute_efficiency,
-        memory_efficiency=memory_efficiency,
-        overhead=overhead,
-    )
+BATCH_TIMES.add("roofline", RooflineBatchTime)
+BATCH_TIMES.add("tile", TileBatchTime)
 
 
 @BATCH_TIMES.register("kernels")
@@ -172,19 +113,12 @@ def _profile(
             "values, {base_ms: …, per_request_ms: …}, or 'none'"
         )
     return ProfileBatchTime(
-        _validated(ProfileTables, "tables", tables or {}),
+        validated(ProfileTables, "tables", tables or {}),
         composition=composition,
         overhead=parse_overhead(engine) if isinstance(engine, Mapping) else NONE,
         source=source,
         valid_range={name: (float(low), float(high)) for name, (low, high) in (valid_range or {}).items()},
     )
-
-
-def _validated(kind: type[BaseModel], name: str, value: Mapping[str, Any]) -> Any:
-    try:
-        return kind.model_validate(value)
-    except ValidationError as error:
-        raise ConfigError(f"batch time: {name}.{field_errors(error, kind, value)[0]}") from None
 
 
 @explained

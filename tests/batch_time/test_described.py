@@ -1,6 +1,5 @@
 """Rooflines in one line, in files and in scenarios: capacity, times and errors, worked by hand."""
 
-import numpy as np
 import pytest
 
 from kvgym.batch_time import (
@@ -56,29 +55,29 @@ def test_experts_that_a_batch_reads_by_hand():
 
 def test_latent_attention_by_hand():
     latent = {"kv_rank": 6, "nope_dim": 3, "rope_dim": 2, "value_dim": 4}
-    params = RooflineBatchTime(GPU_100, ModelShape(**SHAPE, latent=latent), **FULL).params()
+    shape = ModelShape(**SHAPE, latent=latent)
+    one, two = (RooflineBatchTime(GPU_100, shape, tensor_parallel=gpus, **FULL).figures for gpus in (1, 2))
     # Two heads: a pair of a prefill has 3 + 2 + 4 entries, of a decode 6 + 2 + 6; a token is expanded from 6.
-    assert params[4] == pytest.approx(2 * 2 * (3 + 2 + 4) * 2 / 1000)
-    assert params[12] == pytest.approx(2 * 2 * (6 + 2 + 6) * 2 / 1000)
-    assert params[13] == pytest.approx(2 * 6 * 2 * (3 + 4) * 2 / 1000)
-    assert params[5] == pytest.approx(2 * (6 + 2) * 2 / 100)
-    # Four GPUs hold a copy each: what one reads is not divided.
-    two = RooflineBatchTime(GPU_100, ModelShape(**SHAPE, latent=latent), tensor_parallel=2, **FULL).params()
-    assert two[5] == pytest.approx(params[5])
-    np.testing.assert_allclose(two[[4, 12, 13]], params[[4, 12, 13]] / 2)
+    assert one.prefill_pair == pytest.approx(2 * 2 * (3 + 2 + 4) * 2 / 1000)
+    assert one.decode_pair == pytest.approx(2 * 2 * (6 + 2 + 6) * 2 / 1000)
+    assert one.expanded == pytest.approx(2 * 6 * 2 * (3 + 4) * 2 / 1000)
+    assert one.kv_token == pytest.approx(2 * (6 + 2) * 2 / 100)
+    # Each GPU holds a copy: what one reads is not divided.
+    assert two.kv_token == pytest.approx(one.kv_token)
+    for name in ("prefill_pair", "decode_pair", "expanded"):
+        assert getattr(two, name) == pytest.approx(getattr(one, name) / 2), name
 
 
 def test_data_types_and_overhead_per_request():
-    plain = RooflineBatchTime(GPU_100, ModelShape(**SHAPE), **FULL).params()
+    plain = RooflineBatchTime(GPU_100, ModelShape(**SHAPE), **FULL).figures
     eight = ModelShape(**SHAPE, weight_dtype="fp8", kv_dtype="fp8")
-    fast = RooflineBatchTime(GPU_100, eight, overhead_per_request=0.25, **FULL).params()
-    np.testing.assert_allclose(fast[[1, 2, 5]], plain[[1, 2, 5]] / [4, 2, 2])
-    np.testing.assert_array_equal(
-        fast[[3, 4, 6, 7]], plain[[3, 4, 6, 7]]
-    )  # activations, pairs and LM head stay
-    assert fast[14] == 0.25
-    four = RooflineBatchTime(GPU_100, ModelShape(**SHAPE, weight_dtype="int4"), **FULL).params()
-    np.testing.assert_allclose(four[[1, 2]], plain[[1, 2]] / [1, 4])
+    fast = RooflineBatchTime(GPU_100, eight, overhead_per_request=0.25, **FULL).figures
+    halved = plain._replace(
+        token=plain.token / 4, weights=plain.weights / 2, kv_token=plain.kv_token / 2, request=0.25
+    )
+    assert fast == pytest.approx(halved)  # activations, pairs and LM head stay
+    four = RooflineBatchTime(GPU_100, ModelShape(**SHAPE, weight_dtype="int4"), **FULL).figures
+    assert (four.token, four.weights) == pytest.approx((plain.token, plain.weights / 4))
     loads = {
         "num_decodes": 2,
         "decode_context": 4,
@@ -119,10 +118,8 @@ def test_a_roofline_is_hardware():
     assert "not validated" not in hardware.source  # its kind says so, and stands beside it
     assert "not validated" in hardware.batch_time().source
     assert hardware.batch_time()() == hardware.batch_time(engine="none")() == 0.0
-    assert hardware.batch_time(engine={"base_ms": 5, "per_request_ms": 1}).params()[[0, 14]].tolist() == [
-        0.005,
-        0.001,
-    ]
+    figures = hardware.batch_time(engine={"base_ms": 5, "per_request_ms": 1}).figures
+    assert (figures.overhead, figures.request) == (0.005, 0.001)
     with pytest.raises(ConfigError, match="composition = 'vidur'"):
         hardware.batch_time(composition="vidur")
     with pytest.raises(UnknownNameError, match="early-2024"):

@@ -104,14 +104,15 @@ def test_roofline_by_hand():
 
 
 def test_roofline_tensor_parallel_halves_work_and_adds_collectives():
-    one = RooflineBatchTime(TOY_GPU, TOY_MODEL, overhead=0.0)
-    two = RooflineBatchTime(TOY_GPU, TOY_MODEL, tensor_parallel=2, overhead=0.0)
+    one, two = (
+        RooflineBatchTime(TOY_GPU, TOY_MODEL, tensor_parallel=gpus, overhead=0.0).figures for gpus in (1, 2)
+    )
+    for name in ("token", "weights", "activations", "prefill_pair", "head_row", "head_weights"):
+        assert getattr(two, name) == pytest.approx(getattr(one, name) / 2), name
     # One KV head on two GPUs is copied: reading the cache is not halved.
-    work = one.params()[[1, 2, 3, 4, 6, 7]] / 2
-    np.testing.assert_allclose(two.params()[[1, 2, 3, 4, 6, 7]], work)
-    assert two.params()[5] == pytest.approx(one.params()[5])
+    assert two.kv_token == pytest.approx(one.kv_token)
     # Four all-reduces: 0.5 s each, and 2 * (1 / 2) * 4 entries * 2 bytes / 10 bytes/s per token.
-    np.testing.assert_allclose(two.params()[8:10], [4 * 0.5, 4 * 0.8])
+    assert (two.launches, two.all_reduce) == pytest.approx((4 * 0.5, 4 * 0.8))
 
 
 def test_small_kernels_take_time_in_every_layer_of_a_batch_with_tokens():

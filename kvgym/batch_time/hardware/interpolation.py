@@ -1,12 +1,14 @@
 """Interpolation tables in a kernel's parameter array: packing in Python, look-up in compiled code.
 
-A curve is stored as abscissae followed by ordinates; a surface as row abscissae, column abscissae and the values row
-by row. Beyond the last abscissa a table continues with a slope fixed when it was packed; below the first it is
-constant.
+A table begins with its numbers of nodes, so that its place is enough to read it: a curve has n, abscissae and
+ordinates; a surface the numbers of rows and columns, row abscissae, column abscissae and the values row by row; a star
+n, abscissae, and intercepts and slopes of the n - 1 segments. Beyond the last abscissa a table continues with a slope
+fixed when it was packed; below the first it is constant.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,8 +36,10 @@ def locate(params: Any, start: int, count: int, x: float) -> Any:
 
 
 @jit
-def curve(params: Any, start: int, count: int, x: float) -> Any:
-    """Interpolate linearly in a curve of ``count`` nodes packed at ``start``."""
+def curve(params: Any, place: float, x: float) -> Any:
+    """Interpolate linearly in a curve packed at ``place``."""
+    start = int(place) + 1
+    count = int(params[start - 1])
     i = start + locate(params, start, count, x)
     x0 = params[i]
     if x <= x0:
@@ -45,8 +49,10 @@ def curve(params: Any, start: int, count: int, x: float) -> Any:
 
 
 @jit
-def surface(params: Any, start: int, rows: int, columns: int, x: float, y: float) -> Any:
-    """Interpolate bilinearly in a surface of ``rows`` x ``columns`` nodes packed at ``start``."""
+def surface(params: Any, place: float, x: float, y: float) -> Any:
+    """Interpolate bilinearly in a surface packed at ``place``."""
+    start = int(place) + 2
+    rows, columns = int(params[start - 2]), int(params[start - 1])
     i = locate(params, start, rows, x)
     j = locate(params, start + rows, columns, y)
     x0 = params[start + i]
@@ -60,6 +66,32 @@ def surface(params: Any, start: int, rows: int, columns: int, x: float, y: float
     return low + (high - low) * u
 
 
+@jit
+def star(params: Any, place: float, amount: float, weighted: float) -> Any:
+    """Return ``amount * f(weighted / amount)`` for a piecewise linear f packed at ``place``, also for amount 0."""
+    start = int(place) + 1
+    count = int(params[start - 1])
+    x = weighted / amount if amount > 0.0 else 1.0e12
+    i = start + count + locate(params, start, count, x)
+    return params[i] * amount + params[i + count - 1] * weighted
+
+
+def lay_out(kind: Callable[..., tuple[float, ...]], tables: Mapping[str, Floats], **numbers: float) -> Floats:
+    """Return the parameters of a kernel with tables.
+
+    Args:
+        kind: the named tuple by which the kernel reads them.
+        tables: packed tables by field; the field becomes the place of its table.
+        **numbers: the other fields.
+
+    Returns:
+        float64 array of shape (k,): the fields, then the tables.
+    """
+    sizes = [len(numbers) + len(tables), *(len(table) for table in tables.values())]
+    places = dict(zip(tables, np.cumsum(sizes), strict=False))
+    return np.concatenate([kind(**places, **numbers), *tables.values()])
+
+
 def pack_curve(x: ArrayLike, y: ArrayLike, slope: float) -> Floats:
     """Return a curve as parameters.
 
@@ -69,10 +101,17 @@ def pack_curve(x: ArrayLike, y: ArrayLike, slope: float) -> Floats:
         slope: ordinate per abscissa beyond the last node.
 
     Returns:
-        float64 array of shape (2 * (n + 1),): abscissae, then ordinates; n + 1 nodes.
+        float64 array of shape (1 + 2 * (n + 1),), with n + 1 nodes.
     """
     xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    return np.concatenate([xs, [FAR], ys, [ys[-1] + slope * (FAR - xs[-1])]])
+    return np.concatenate([[len(xs) + 1], xs, [FAR], ys, [ys[-1] + slope * (FAR - xs[-1])]])
+
+
+def unpack_curve(params: Floats, place: float) -> tuple[Floats, Floats]:
+    """Return abscissae and ordinates of a curve packed at ``place``, the far node included."""
+    start = int(place) + 1
+    count = int(params[start - 1])
+    return params[start : start + count], params[start + count : start + 2 * count]
 
 
 def pack_surface(x: ArrayLike, y: ArrayLike, values: ArrayLike) -> Floats:
@@ -87,10 +126,42 @@ def pack_surface(x: ArrayLike, y: ArrayLike, values: ArrayLike) -> Floats:
         values: ordinates, shape (n, m).
 
     Returns:
-        float64 array of shape (n + 1 + m + 1 + (n + 1) * (m + 1),).
+        float64 array of shape (2 + n + 1 + m + 1 + (n + 1) * (m + 1),).
     """
     rows, columns, table = _with_far_nodes(x, y, values)
-    return np.concatenate([rows, columns, table.ravel()])
+    return np.concatenate([table.shape, rows, columns, table.ravel()])
+
+
+def unpack_surface(params: Floats, place: float) -> tuple[Floats, Floats, Floats]:
+    """Return row abscissae, column abscissae and values of a surface packed at ``place``, far nodes included."""
+    start = int(place) + 2
+    rows, columns = int(params[start - 2]), int(params[start - 1])
+    table = params[start + rows + columns :][: rows * columns]
+    return params[start:][:rows], params[start + rows :][:columns], table.reshape(rows, columns)
+
+
+def pack_star(x: ArrayLike, y: ArrayLike) -> Floats:
+    """Return a concave, non-decreasing curve as parameters of :func:`star`; its last segment has no end.
+
+    Args:
+        x: ascending abscissae, the first 0, shape (n,).
+        y: ordinates, shape (n,); rounding may have violated both bounds slightly.
+    """
+    nodes, values = np.asarray(x, np.float64), np.array(y, np.float64)
+    for i in range(1, len(values)):
+        most = values[i - 1] * nodes[i] / nodes[i - 1] if i > 1 else values[i]
+        values[i] = min(max(values[i], values[i - 1]), most)
+    slopes = np.maximum(np.diff(values) / np.diff(nodes), 0.0)
+    intercepts = np.maximum(values[:-1] - slopes * nodes[:-1], 0.0)
+    return np.concatenate([[len(nodes)], nodes[:-1], [FAR], intercepts, slopes])
+
+
+def unpack_star(params: Floats, place: float) -> tuple[Floats, Floats, Floats]:
+    """Return nodes, intercepts and slopes of a curve packed by :func:`pack_star` at ``place``."""
+    start = int(place) + 1
+    count = int(params[start - 1])
+    nodes, intercepts, slopes = np.split(params[start:][: 3 * count - 2], [count, 2 * count - 1])
+    return nodes, intercepts, slopes
 
 
 def surface_values(x: ArrayLike, y: ArrayLike, values: ArrayLike, at_x: Floats, at_y: Floats) -> Floats:

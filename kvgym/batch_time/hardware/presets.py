@@ -40,16 +40,16 @@ class Presets(Mapping[str, M]):
     """
 
     def __init__(self, kind: type[M], folder: str, what: str) -> None:
-        self._kind, self._folder, self._what = kind, folder, what
+        self.kind, self.folder, self._what = kind, folder, what
         self._found: dict[str, Preset[M]] = {}
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names, sorted."""
-        return iter(sorted(shipped_texts(self._folder)))
+        return iter(sorted(shipped_texts(self.folder)))
 
     def __len__(self) -> int:
         """Return the number of presets."""
-        return len(shipped_texts(self._folder))
+        return len(shipped_texts(self.folder))
 
     def __getitem__(self, name: str) -> M:
         """Return the preset of exactly that name."""
@@ -57,14 +57,14 @@ class Presets(Mapping[str, M]):
 
     def _preset(self, name: str) -> Preset[M]:
         if name not in self._found:
-            self._found[name] = self._parse(shipped_texts(self._folder)[name], f"{name}.yaml")
+            self._found[name] = self._parse(shipped_texts(self.folder)[name], f"{name}.yaml")
         return self._found[name]
 
     def _parse(self, text: str, origin: str) -> Preset[M]:
         origin = f"{self._what} {origin}"
         fields = parse_fields(text, origin)
         source = str(fields.pop("source", ""))
-        return Preset(validate_fields(self._kind, fields, origin), source)
+        return Preset(validate_fields(self.kind, fields, origin), source)
 
     def source(self, name_or_path: str) -> str:
         """Return the source of the figures of a preset or a file; "" = not given.

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.batch_time.models._checks import non_negative
-from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
+from kvgym.batch_time.models.plain import PlainBatchTime
+from kvgym.compiling.named import named
+from kvgym.simulator.batch_time import batch_time_kernel
 from kvgym.utils.arguments import explained
+
+
+class AffineParameters(NamedTuple):
+    """Seconds: see :class:`AffineBatchTime`; ``new`` is 1 if the batch's own tokens count as context, else 0."""
+
+    constant: float
+    per_prefill_token: float
+    per_decode_token: float
+    per_context_token: float
+    new: float
 
 
 @batch_time_kernel
 def _affine(load: Any, params: Any) -> Any:
+    p = named(AffineParameters, params)
     context = load.prefill_context + load.decode_context
     return (
-        params[0]
-        + params[1] * load.prefill_tokens
-        + params[2] * load.num_decodes
-        + params[3] * (context + params[4] * load.prefill_tokens + params[5] * load.num_decodes)
+        p.constant
+        + p.per_prefill_token * load.prefill_tokens
+        + p.per_decode_token * load.num_decodes
+        + p.per_context_token * (context + p.new * load.prefill_tokens + p.new * load.num_decodes)
     )
 
 
-class AffineBatchTime(BatchTimeModel):
+class AffineBatchTime(PlainBatchTime):
     """``constant + a * prefill tokens + b * decode tokens + c * KV context tokens read``.
 
     The context is what attention reads from the cache: the tokens cached before the batch, of prefills and decodes
@@ -42,6 +55,7 @@ class AffineBatchTime(BatchTimeModel):
         ConfigError: a coefficient is negative or not finite.
     """
 
+    kind = "affine"
     kernel = _affine
 
     @explained
@@ -82,27 +96,13 @@ class AffineBatchTime(BatchTimeModel):
         return cls(d0, per_context_token=d1, source="eq. (1) of Ao et al., Optimizing LLM Inference (WAIT)")
 
     def params(self) -> NDArray[np.float64]:
-        """Return (constant, per prefill, per decode, per context, new tokens as context, the same)."""
-        new = 1.0 if self.include_new else 0.0
+        """Return :class:`AffineParameters`."""
         return np.array(
-            [
+            AffineParameters(
                 self.constant,
                 self.per_prefill_token,
                 self.per_decode_token,
                 self.per_context_token,
-                new,
-                new,
-            ]
+                new=float(self.include_new),
+            )
         )
-
-    def spec(self) -> dict[str, Any]:
-        """Return the arguments as a dict of plain values that :func:`make_batch_time` accepts."""
-        return {
-            "kind": "affine",
-            "constant": self.constant,
-            "per_prefill_token": self.per_prefill_token,
-            "per_decode_token": self.per_decode_token,
-            "per_context_token": self.per_context_token,
-            "include_new": self.include_new,
-            "source": self.source,
-        }

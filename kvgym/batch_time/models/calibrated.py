@@ -3,66 +3,95 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.batch_time.hardware.interpolation import (
-    FAR,
     Floats,
     curve,
-    locate,
+    lay_out,
     pack_curve,
+    pack_star,
     pack_surface,
+    star,
     surface,
 )
-from kvgym.batch_time.hardware.operator_tables import AllReduceTable, ProfileTables
+from kvgym.batch_time.hardware.operator_tables import AllReduceTable, ProfileTables, SurfaceTable
 from kvgym.batch_time.hardware.overhead import NONE, EngineOverhead
 from kvgym.compiling.kernel import Kernel, jit
+from kvgym.compiling.named import named
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.simulator.batch_time import BatchTimeModel, Device, batch_time_kernel
 from kvgym.utils.arguments import explained
 
-_HEADER = 16
-# Header of the "kvgym" composition: overhead, LM head (weights, per row), prefill launch, then places.
-# Header of the "vidur" composition: overhead, factor for several, then places. In both the last entry is the
-# overhead per request.
-_PER_REQUEST = _HEADER - 1
 
+class ProfileParameters(NamedTuple):
+    """Parameters of compositions "kvgym" and "homogeneous": seconds over all layers, and places of tables.
 
-@jit
-def _star(params: Any, start: int, count: int, amount: float, weighted: float) -> Any:
-    """Return ``amount * f(weighted / amount)`` for a piecewise linear f, also defined for amount 0.
-
-    The parameters are ``count`` nodes, then intercepts and slopes of the ``count - 1`` segments.
+    Attributes:
+        base: overhead of the engine per batch.
+        per_request: overhead of the engine per request.
+        head_weights: reading the weights of the LM head.
+        head_row: computing a row of the LM head.
+        launch: per batch with prefills.
+        by_mean: 1 if decode attention is over (decodes, mean context), 0 if over (decodes, KV tokens of all).
+        linear: place of the curve over tokens.
+        decode: place of the surface of decode attention.
+        own: place of prefill attention per token of the chunk, over the length of the chunk.
+        cached: the same per cached token.
     """
-    x = weighted / amount if amount > 0.0 else 1.0e12
-    i = start + count + locate(params, start, count, x)
-    return params[i] * amount + params[i + count - 1] * weighted
+
+    base: float
+    per_request: float
+    head_weights: float
+    head_row: float
+    launch: float
+    by_mean: float
+    linear: float
+    decode: float
+    own: float
+    cached: float
+
+
+class VidurParameters(NamedTuple):
+    """Parameters of composition "vidur"; names as in :class:`ProfileParameters`.
+
+    Attributes:
+        several: factor on attention of several requests.
+        prefill: place of the surface over the tokens of a chunk and cached tokens.
+    """
+
+    base: float
+    per_request: float
+    several: float
+    linear: float
+    decode: float
+    prefill: float
 
 
 @batch_time_kernel
 def _kvgym(load: Any, params: Any) -> Any:
-    seconds = params[0]
+    p = named(ProfileParameters, params)
+    seconds = p.base
     tokens = float(load.prefill_tokens + load.num_decodes)
     if tokens > 0.0:
-        seconds += curve(params, int(params[4]), int(params[5]), tokens)
+        seconds += curve(params, p.linear, tokens)
     rows = float(load.num_prefills + load.num_decodes)
     if rows > 0.0:
-        seconds += max(params[1], params[2] * rows) + params[_PER_REQUEST] * rows
+        seconds += max(p.head_weights, p.head_row * rows) + p.per_request * rows
     if load.num_decodes > 0:
         number, context = float(load.num_decodes), float(load.decode_context)
-        if params[12] > 0.0:
+        if p.by_mean > 0.0:
             context /= number
-        seconds += surface(params, int(params[6]), int(params[7]), int(params[8]), number, context)
+        seconds += surface(params, p.decode, number, context)
     if load.num_prefills > 0:
-        n = int(params[10])
         chunks, squares = float(load.prefill_tokens), float(load.prefill_squares)
         cached, products = float(load.prefill_context), float(load.prefill_products)
-        seconds += params[3]
-        seconds += _star(params, int(params[9]), n, chunks, squares)
-        seconds += _star(params, int(params[11]), n, cached, products)
+        seconds += p.launch
+        seconds += star(params, p.own, chunks, squares)
+        seconds += star(params, p.cached, cached, products)
     return seconds
 
 
@@ -73,19 +102,20 @@ def _round_up(value: float, step: float) -> Any:
 
 @batch_time_kernel
 def _vidur(load: Any, params: Any) -> Any:
-    seconds = params[0] + params[_PER_REQUEST] * float(load.num_prefills + load.num_decodes)
+    p = named(VidurParameters, params)
+    seconds = p.base + p.per_request * float(load.num_prefills + load.num_decodes)
     tokens = float(load.prefill_tokens + load.num_decodes)
     if tokens > 0.0:
-        seconds += curve(params, int(params[4]), int(params[5]), _round_up(tokens, 8.0))
+        seconds += curve(params, p.linear, _round_up(tokens, 8.0))
     if load.num_decodes > 0:
         number = float(load.num_decodes)
         mean = _round_up(float(load.decode_context) / number, 64.0)
-        decode = surface(params, int(params[6]), int(params[7]), int(params[8]), number, mean)
-        seconds += decode * (params[1] if load.num_decodes > 1 else 1.0)
+        decode = surface(params, p.decode, number, mean)
+        seconds += decode * (p.several if load.num_decodes > 1 else 1.0)
     if load.num_prefills > 0:
         chunk, cached = np.sqrt(float(load.prefill_squares)), float(load.prefill_context)
-        prefill = surface(params, int(params[9]), int(params[10]), int(params[11]), chunk, cached)
-        seconds += prefill * (params[1] if load.num_prefills > 1 else 1.0)
+        prefill = surface(params, p.prefill, chunk, cached)
+        seconds += prefill * (p.several if load.num_prefills > 1 else 1.0)
     return seconds
 
 
@@ -173,11 +203,9 @@ class ProfileBatchTime(BatchTimeModel):
         self.hardware = hardware
         self.device = device
         self._params = self._pack_vidur() if composition == "vidur" else self._pack_kvgym()
-        self._params[0] = overhead.base_ms * 1e-3
-        self._params[_PER_REQUEST] = overhead.per_request_ms * 1e-3
 
     def params(self) -> NDArray[np.float64]:
-        """Return a copy of the header and the tables, in seconds and summed over the layers."""
+        """Return a copy of the named parameters and the tables, in seconds and summed over the layers."""
         return self._params.copy()
 
     def _linear(self, *, full: bool) -> Floats:
@@ -204,41 +232,44 @@ class ProfileBatchTime(BatchTimeModel):
         middle = min(middle, len(tokens) - 2)
         return pack_curve(tokens, total, (total[-1] - total[middle]) / (tokens[-1] - tokens[middle]))
 
+    def _surface(self, table: SurfaceTable) -> Floats:
+        """Return a table of attention in seconds over all layers, packed."""
+        return pack_surface(table.rows, table.columns, np.array(table.ms) * (self.tables.num_layers * 1e-3))
+
     def _pack_kvgym(self) -> Floats:
-        tables = self.tables
+        tables, prefill = self.tables, self.tables.prefill_pooled
         layers = tables.num_layers * 1e-3
-        linear = self._linear(full=True)
-        pooled = tables.decode_pooled if self.composition == "kvgym" else tables.decode
-        decode = pack_surface(pooled.rows, pooled.columns, np.array(pooled.ms) * layers)
-        prefill = tables.prefill_pooled
-        own = _pack_star(prefill.chunk, np.array(prefill.own_ns) * layers * 1e-6)
-        cached = _pack_star(prefill.chunk, np.array(prefill.cached_ns) * layers * 1e-6)
-        places = np.cumsum([_HEADER, len(linear), len(decode), len(own)])
-        header = np.zeros(_HEADER)
-        header[1:4] = (
-            tables.lm_head.weights_ms * 1e-3,
-            tables.lm_head.row_ms * 1e-3,
-            (prefill.launch_ms * layers),
+        by_mean = self.composition == "homogeneous"
+        packed = {
+            "linear": self._linear(full=True),
+            "decode": self._surface(tables.decode if by_mean else tables.decode_pooled),
+            "own": pack_star(prefill.chunk, np.array(prefill.own_ns) * layers * 1e-6),
+            "cached": pack_star(prefill.chunk, np.array(prefill.cached_ns) * layers * 1e-6),
+        }
+        return lay_out(
+            ProfileParameters,
+            packed,
+            base=self.overhead.base_ms * 1e-3,
+            per_request=self.overhead.per_request_ms * 1e-3,
+            head_weights=tables.lm_head.weights_ms * 1e-3,
+            head_row=tables.lm_head.row_ms * 1e-3,
+            launch=prefill.launch_ms * layers,
+            by_mean=float(by_mean),
         )
-        header[4:9] = places[0], len(linear) // 2, places[1], len(pooled.rows) + 1, len(pooled.columns) + 1
-        header[9:12] = places[2], len(prefill.chunk), places[3]
-        header[12] = self.composition == "homogeneous"
-        return np.concatenate([header, linear, decode, own, cached])
 
     def _pack_vidur(self) -> Floats:
-        tables = self.tables
-        layers = tables.num_layers * 1e-3
-        linear = self._linear(full=False)
-        surfaces = [
-            pack_surface(t.rows, t.columns, np.array(t.ms) * layers) for t in (tables.decode, tables.prefill)
-        ]
-        places = np.cumsum([_HEADER, len(linear), len(surfaces[0])])
-        header = np.zeros(_HEADER)
-        header[1] = _SEVERAL
-        header[4:6] = places[0], len(linear) // 2
-        for i, table in enumerate((tables.decode, tables.prefill)):
-            header[6 + 3 * i : 9 + 3 * i] = places[i + 1], len(table.rows) + 1, len(table.columns) + 1
-        return np.concatenate([header, linear, *surfaces])
+        packed = {
+            "linear": self._linear(full=False),
+            "decode": self._surface(self.tables.decode),
+            "prefill": self._surface(self.tables.prefill),
+        }
+        return lay_out(
+            VidurParameters,
+            packed,
+            base=self.overhead.base_ms * 1e-3,
+            per_request=self.overhead.per_request_ms * 1e-3,
+            several=_SEVERAL,
+        )
 
     def spec(self) -> dict[str, Any]:
         """Return a dict of plain values that :func:`make_batch_time` accepts.
@@ -276,14 +307,3 @@ def all_reduce_ms(table: AllReduceTable, column: str, size: NDArray[np.float64])
     slope = max((y[-1] - y[middle]) / (x[-1] - x[middle]), 0.0)
     result: NDArray[np.float64] = np.interp(size, x, y) + slope * np.maximum(size - x[-1], 0.0)
     return result
-
-
-def _pack_star(x: tuple[float, ...], y: Floats) -> Floats:
-    """Return nodes (with a far one), intercepts and slopes; the last segment has no end."""
-    nodes, y = np.array(x), y.copy()
-    for i in range(1, len(y)):  # rounding in the file may have violated these bounds
-        most = y[i - 1] * nodes[i] / nodes[i - 1] if i > 1 else y[i]
-        y[i] = min(max(y[i], y[i - 1]), most)
-    slopes = np.maximum(np.diff(y) / np.diff(nodes), 0.0)
-    intercepts = np.maximum(y[:-1] - slopes * nodes[:-1], 0.0)
-    return np.concatenate([[*nodes[:-1], FAR], intercepts, slopes])

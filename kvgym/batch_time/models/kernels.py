@@ -4,37 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.batch_time.hardware.interpolation import Floats, curve, pack_curve, pack_surface, surface
+from kvgym.batch_time.hardware.interpolation import (
+    Floats,
+    curve,
+    lay_out,
+    pack_curve,
+    pack_surface,
+    surface,
+)
 from kvgym.batch_time.hardware.overhead import NONE, EngineOverhead
+from kvgym.compiling.named import named
 from kvgym.simulator.batch_time import BatchTimeModel, Device, batch_time_kernel
 from kvgym.utils.arguments import explained
 
-_HEADER = 16
-# Per batch, per batch with tokens, per request; places and sizes of linear, head, decode, prefill; pair, least chunk.
+
+class KernelParameters(NamedTuple):
+    """Parameters of measured kernels: seconds, and the places of :class:`KernelTables`.
+
+    Attributes:
+        base: overhead of the engine per batch.
+        per_request: overhead of the engine per request.
+        per_batch: see :class:`KernelTables`; likewise ``pair`` and ``least_chunk``.
+        linear: place of the curve over tokens.
+        head: place of the curve over requests.
+        decode: place of the surface over decodes and their KV tokens.
+        prefill: place of the curve over the tokens of a chunk.
+    """
+
+    base: float
+    per_request: float
+    per_batch: float
+    pair: float
+    least_chunk: float
+    linear: float
+    head: float
+    decode: float
+    prefill: float
 
 
 @batch_time_kernel
 def _kernels(load: Any, params: Any) -> Any:
-    seconds = params[0]
+    p = named(KernelParameters, params)
+    seconds = p.base
     tokens = float(load.prefill_tokens + load.num_decodes)
     if tokens > 0.0:
-        seconds += params[1] + curve(params, int(params[3]), int(params[4]), tokens)
+        seconds += p.per_batch + curve(params, p.linear, tokens)
     rows = float(load.num_prefills + load.num_decodes)
     if rows > 0.0:
-        seconds += params[2] * rows + curve(params, int(params[5]), int(params[6]), rows)
+        seconds += p.per_request * rows + curve(params, p.head, rows)
     if load.num_decodes > 0:
-        number, context = float(load.num_decodes), float(load.decode_context)
-        seconds += surface(params, int(params[7]), int(params[8]), int(params[9]), number, context)
+        seconds += surface(params, p.decode, float(load.num_decodes), float(load.decode_context))
     if load.num_prefills > 0:
-        chunk = np.sqrt(float(load.prefill_squares))
-        seconds += curve(params, int(params[10]), int(params[11]), chunk)
-        pairs = max(float(load.prefill_products), params[13] * float(load.prefill_context))
-        seconds += params[12] * pairs
+        seconds += curve(params, p.prefill, np.sqrt(float(load.prefill_squares)))
+        pairs = max(float(load.prefill_products), p.least_chunk * float(load.prefill_context))
+        seconds += p.pair * pairs
     return seconds
 
 
@@ -107,27 +135,26 @@ class KernelBatchTime(BatchTimeModel):
         self._params = self._pack()
 
     def params(self) -> NDArray[np.float64]:
-        """Return a copy of the header and the tables, in seconds."""
+        """Return a copy of :class:`KernelParameters` and the tables, in seconds."""
         return self._params.copy()
 
     def _pack(self) -> Floats:
         tables = self.tables
-        header = np.zeros(_HEADER)
-        header[:3] = self.overhead.base_ms * 1e-3, tables.per_batch, self.overhead.per_request_ms * 1e-3
-        header[12:14] = tables.pair, tables.least_chunk
-        parts, place, numbers = [header], _HEADER, []
-        rows, columns, values = tables.decode
-        for part, sizes in (
-            (_packed(tables.linear), [len(tables.linear[0]) + 1]),
-            (_packed(tables.head), [len(tables.head[0]) + 1]),
-            (pack_surface(rows, columns, values), [len(rows) + 1, len(columns) + 1]),
-            (_packed(tables.prefill), [len(tables.prefill[0]) + 1]),
-        ):
-            numbers += [place, *sizes]
-            parts.append(part)
-            place += len(part)
-        header[3 : 3 + len(numbers)] = numbers
-        return np.concatenate(parts)
+        packed = {
+            "linear": _packed(tables.linear),
+            "head": _packed(tables.head),
+            "decode": pack_surface(*tables.decode),
+            "prefill": _packed(tables.prefill),
+        }
+        return lay_out(
+            KernelParameters,
+            packed,
+            base=self.overhead.base_ms * 1e-3,
+            per_request=self.overhead.per_request_ms * 1e-3,
+            per_batch=tables.per_batch,
+            pair=tables.pair,
+            least_chunk=tables.least_chunk,
+        )
 
     def spec(self) -> dict[str, Any]:
         """Return a dict of plain values that :func:`make_batch_time` accepts: hardware and engine by name."""

@@ -3,41 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kvgym.batch_time.hardware.interpolation import curve, pack_curve
+from kvgym.batch_time.hardware.interpolation import Floats, curve, lay_out, pack_curve
 from kvgym.batch_time.models._checks import non_negative
+from kvgym.batch_time.models.plain import PlainBatchTime
+from kvgym.compiling.named import named
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
+from kvgym.simulator.batch_time import batch_time_kernel
 from kvgym.utils.arguments import explained
 
-QUANTITIES: dict[str, tuple[float, float, float, float, float]] = {
-    "requests": (1.0, 0.0, 0.0, 1.0, 0.0),
-    "tokens": (0.0, 1.0, 0.0, 1.0, 0.0),
-    "kv_tokens": (0.0, 1.0, 1.0, 1.0, 1.0),
-    "context": (0.0, 0.0, 1.0, 0.0, 1.0),
+
+class Quantity(NamedTuple):
+    """A quantity of a load: the weights of its fields."""
+
+    num_prefills: float = 0.0
+    prefill_tokens: float = 0.0
+    prefill_context: float = 0.0
+    num_decodes: float = 0.0
+    decode_context: float = 0.0
+
+
+QUANTITIES: dict[str, Quantity] = {
+    "requests": Quantity(num_prefills=1.0, num_decodes=1.0),
+    "tokens": Quantity(prefill_tokens=1.0, num_decodes=1.0),
+    "kv_tokens": Quantity(prefill_tokens=1.0, prefill_context=1.0, num_decodes=1.0, decode_context=1.0),
+    "context": Quantity(prefill_context=1.0, decode_context=1.0),
 }
-"""Quantities that the time can depend on, as weights of (num_prefills, prefill_tokens, prefill_context, num_decodes,
-decode_context): requests in the batch; tokens processed; KV tokens of the batch's requests at its end, as in eq. (1)
-of the WAIT paper; KV tokens cached before the batch."""
+"""Quantities that the time can depend on: requests in the batch; tokens processed; KV tokens of the batch's requests at
+its end, as in eq. (1) of the WAIT paper; KV tokens cached before the batch."""
+
+
+class _Parameters(NamedTuple):
+    """The weights of a :class:`Quantity`, and the place of the curve of seconds over it."""
+
+    num_prefills: float
+    prefill_tokens: float
+    prefill_context: float
+    num_decodes: float
+    decode_context: float
+    seconds: float
 
 
 @batch_time_kernel
 def _piecewise(load: Any, params: Any) -> Any:
+    p = named(_Parameters, params)
     x = (
-        params[0] * load.num_prefills
-        + params[1] * load.prefill_tokens
-        + params[2] * load.prefill_context
-        + params[3] * load.num_decodes
-        + params[4] * load.decode_context
+        p.num_prefills * load.num_prefills
+        + p.prefill_tokens * load.prefill_tokens
+        + p.prefill_context * load.prefill_context
+        + p.num_decodes * load.num_decodes
+        + p.decode_context * load.decode_context
     )
-    return curve(params, 6, int(params[5]), x)
+    return curve(params, p.seconds, x)
 
 
-class PiecewiseBatchTime(BatchTimeModel):
+class PiecewiseBatchTime(PlainBatchTime):
     """Seconds that are linear between breakpoints of a load quantity, and constant before the first.
 
     Args:
@@ -51,6 +74,7 @@ class PiecewiseBatchTime(BatchTimeModel):
         ConfigError: an unknown quantity, lists of unequal length, or times that are negative or fall.
     """
 
+    kind = "piecewise"
     kernel = _piecewise
 
     @explained
@@ -94,18 +118,7 @@ class PiecewiseBatchTime(BatchTimeModel):
         """
         return cls(quantity, [b0], [c], a, source="c + a * max(0, b' - b0), Section 2.3 of Ao et al. (WAIT)")
 
-    def params(self) -> NDArray[np.float64]:
-        """Return the five weights of the quantity, the number of nodes, and the packed curve."""
+    def params(self) -> Floats:
+        """Return the weights of the quantity and the packed curve."""
         nodes = pack_curve(self.breakpoints, self.times, self.slope)
-        return np.concatenate([QUANTITIES[self.quantity], [len(nodes) // 2], nodes])
-
-    def spec(self) -> dict[str, Any]:
-        """Return the arguments as a dict of plain values that :func:`make_batch_time` accepts."""
-        return {
-            "kind": "piecewise",
-            "quantity": self.quantity,
-            "breakpoints": list(self.breakpoints),
-            "times": list(self.times),
-            "slope": self.slope,
-            "source": self.source,
-        }
+        return lay_out(_Parameters, {"seconds": nodes}, **QUANTITIES[self.quantity]._asdict())

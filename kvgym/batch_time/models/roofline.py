@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,40 +11,83 @@ from numpy.typing import NDArray
 from kvgym.batch_time.hardware.kv_capacity import check_tensor_parallel
 from kvgym.batch_time.hardware.presets import GPUS, MODELS
 from kvgym.batch_time.hardware.shapes import GPU, ModelShape
-from kvgym.batch_time.models._checks import non_negative, share
-from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
+from kvgym.batch_time.models._checks import non_negative, preset, share
+from kvgym.batch_time.models.plain import PlainBatchTime
+from kvgym.compiling.named import named, named_numbers
+from kvgym.simulator.batch_time import batch_time_kernel
 from kvgym.utils.arguments import explained
+
+
+class RooflineParameters(NamedTuple):
+    """Parameters of a roofline, in seconds over all layers but for ``left_out``.
+
+    Attributes:
+        overhead: per batch.
+        token: FLOPs of linear operators, per token.
+        weights: reading the weights that every token uses.
+        activations: activations of linear operators, per token.
+        prefill_pair: FLOPs of prefill attention, per pair of query and key.
+        kv_token: reading the KV entries of a token.
+        head_row: FLOPs of the LM head, per row.
+        head_weights: reading the weights of the LM head.
+        launches: latencies of all-reduces, and small kernels, per batch with tokens.
+        all_reduce: transfers of all-reduces, per token.
+        experts: reading all routed experts.
+        left_out: share of the routed experts that a token leaves out; 0 without a mixture.
+        decode_pair: FLOPs of decode attention, per KV token.
+        expanded: FLOPs of latent attention per cached token before a chunk.
+        request: overhead per request.
+    """
+
+    overhead: float
+    token: float
+    weights: float
+    activations: float
+    prefill_pair: float
+    kv_token: float
+    head_row: float
+    head_weights: float
+    launches: float
+    all_reduce: float
+    experts: float
+    left_out: float
+    decode_pair: float
+    expanded: float
+    request: float
 
 
 @batch_time_kernel
 def _roofline(load: Any, params: Any) -> Any:
+    p = named(RooflineParameters, params)
     tokens = float(load.prefill_tokens + load.num_decodes)
     if tokens <= 0.0 and load.num_prefills <= 0:
-        return params[0]
+        return p.overhead
     # Linear operators: FLOPs per token against weights once and activations per token.
-    weights = params[2]
-    if params[10] > 0.0:
+    weights = p.weights
+    if p.experts > 0.0:
         # Experts to which no token of the batch is routed are not read.
-        weights += params[10] * (1.0 - params[11] ** tokens)
-    linear = max(params[1] * tokens, weights + params[3] * tokens)
+        weights += p.experts * (1.0 - p.left_out**tokens)
+    linear = max(p.token * tokens, weights + p.activations * tokens)
     # Attention of prefills: c * k products with the cache and c (c + 1) / 2 within the chunk.
     products = float(load.prefill_products) + 0.5 * float(load.prefill_squares + load.prefill_tokens)
-    work = params[4] * products + params[13] * float(load.prefill_context)
-    prefill = max(work, params[5] * float(load.prefill_context + load.prefill_tokens))
+    work = p.prefill_pair * products + p.expanded * float(load.prefill_context)
+    prefill = max(work, p.kv_token * float(load.prefill_context + load.prefill_tokens))
     # Attention of decodes: each reads its context and its own token.
     context = float(load.decode_context + load.num_decodes)
-    decode = max(params[12], params[5]) * context
+    decode = max(p.decode_pair, p.kv_token) * context
     # LM head: one row per request.
     rows = float(load.num_prefills + load.num_decodes)
-    head = max(params[6] * rows, params[7])
-    return params[0] + linear + prefill + decode + head + params[8] + params[9] * tokens + params[14] * rows
+    head = max(p.head_row * rows, p.head_weights)
+    return (
+        p.overhead + linear + prefill + decode + head + p.launches + p.all_reduce * tokens + p.request * rows
+    )
 
 
 ASSUMED_SHARES = (0.6, 0.8)
 """Attainable shares of FLOP/s and bandwidth of a GPU that was not measured."""
 
 
-class RooflineBatchTime(BatchTimeModel):
+class RooflineBatchTime(PlainBatchTime):
     """``overhead + sum over operator groups of max(FLOPs / attainable FLOP/s, bytes / attainable bytes/s)``.
 
     Groups, each summed over layers and divided over the tensor-parallel GPUs:
@@ -79,13 +123,14 @@ class RooflineBatchTime(BatchTimeModel):
         UnknownNameError: an unknown preset.
     """
 
+    kind = "roofline"
     kernel = _roofline
 
     @explained
     def __init__(
         self,
-        gpu: GPU | str,
-        model: ModelShape | str,
+        gpu: GPU | str | Mapping[str, Any],
+        model: ModelShape | str | Mapping[str, Any],
         *,
         tensor_parallel: int = 1,
         compute_efficiency: float = 0.6,
@@ -94,7 +139,7 @@ class RooflineBatchTime(BatchTimeModel):
         overhead: float = 0.003,
         overhead_per_request: float = 0.0,
     ) -> None:
-        self.gpu, self.model = GPUS.find(gpu), MODELS.find(model)
+        self.gpu, self.model = preset(GPUS, gpu), preset(MODELS, model)
         self.device = self.gpu.device
         check_tensor_parallel(self.model, tensor_parallel)
         self.tensor_parallel = int(tensor_parallel)
@@ -108,12 +153,7 @@ class RooflineBatchTime(BatchTimeModel):
         )
 
     def params(self) -> NDArray[np.float64]:
-        """Return seconds: overhead; linear per token (FLOPs), weights, per token (bytes); per pair of a prefill.
-
-        Then: per KV token read; LM head per row (FLOPs), its weights; per batch with tokens (latencies of all-reduces,
-        small kernels); all-reduce per token; routed experts,
-        share of them that a token leaves out; per pair of a decode; per cached token before a chunk; per request.
-        """
+        """Return :class:`RooflineParameters`."""
         model, parts = self.model, self.tensor_parallel
         second_per_flop = 1 / (self.gpu.peak_flops * self.compute_efficiency * parts)
         second_per_product = 1 / (self.gpu.flops(model.weight_dtype) * self.compute_efficiency * parts)
@@ -134,44 +174,35 @@ class RooflineBatchTime(BatchTimeModel):
             decode_pair = 2 * model.num_heads * (2 * latent.kv_rank + latent.rope_dim)
             expanded = 2 * latent.kv_rank * model.num_heads * width
         return np.array(
-            [
-                self.overhead,
-                2 * model.token_weights * second_per_product,
-                model.block_weights * model.bytes_per_weight * second_per_byte,
-                entries * model.dtype_bytes * second_per_byte,
-                pair * model.num_layers * second_per_flop,
-                model.kv_bytes_per_token * kv_copies * second_per_byte,
-                2 * head * second_per_flop,
-                head * model.dtype_bytes * second_per_byte,
-                collective * self.gpu.link_latency + model.num_layers * self.small_kernels_ms * 1e-3,
-                collective * transfer,
-                model.expert_weights * model.bytes_per_weight * second_per_byte,
-                0.0 if experts is None else 1 - experts.per_token / experts.count,
-                decode_pair * model.num_layers * second_per_flop,
-                expanded * model.num_layers * second_per_flop,
-                self.overhead_per_request,
-            ]
+            RooflineParameters(
+                overhead=self.overhead,
+                token=2 * model.token_weights * second_per_product,
+                weights=model.block_weights * model.bytes_per_weight * second_per_byte,
+                activations=entries * model.dtype_bytes * second_per_byte,
+                prefill_pair=pair * model.num_layers * second_per_flop,
+                kv_token=model.kv_bytes_per_token * kv_copies * second_per_byte,
+                head_row=2 * head * second_per_flop,
+                head_weights=head * model.dtype_bytes * second_per_byte,
+                launches=collective * self.gpu.link_latency + model.num_layers * self.small_kernels_ms * 1e-3,
+                all_reduce=collective * transfer,
+                experts=model.expert_weights * model.bytes_per_weight * second_per_byte,
+                left_out=0.0 if experts is None else 1 - experts.per_token / experts.count,
+                decode_pair=decode_pair * model.num_layers * second_per_flop,
+                expanded=expanded * model.num_layers * second_per_flop,
+                request=self.overhead_per_request,
+            ),
+            np.float64,
         )
+
+    @property
+    def figures(self) -> RooflineParameters:
+        """The parameters by name."""
+        return named_numbers(RooflineParameters, self.params())
 
     def lm_head(self) -> tuple[float, float]:
         """Return seconds of the LM head for one row, and per row once compute binds: (weights, FLOPs)."""
-        params = self.params()
-        return float(params[7]), float(params[6])
+        return float(self.figures.head_weights), float(self.figures.head_row)
 
     def attention_pair(self) -> float:
         """Return seconds of attention per pair of query and key where compute binds, over all layers."""
-        return float(self.params()[4])
-
-    def spec(self) -> dict[str, Any]:
-        """Return the arguments as a dict of plain values that :func:`make_batch_time` accepts."""
-        return {
-            "kind": "roofline",
-            "gpu": GPUS.name_of(self.gpu) or self.gpu.model_dump(),
-            "model": MODELS.name_of(self.model) or self.model.model_dump(),
-            "tensor_parallel": self.tensor_parallel,
-            "compute_efficiency": self.compute_efficiency,
-            "memory_efficiency": self.memory_efficiency,
-            "small_kernels_ms": self.small_kernels_ms,
-            "overhead": self.overhead,
-            "overhead_per_request": self.overhead_per_request,
-        }
+        return float(self.figures.prefill_pair)

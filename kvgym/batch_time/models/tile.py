@@ -6,9 +6,9 @@ equations (2)-(7).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from kvgym.batch_time.hardware.kv_capacity import check_tensor_parallel
 from kvgym.batch_time.hardware.presets import GPUS, MODELS
 from kvgym.batch_time.hardware.shapes import GPU, ModelShape, require_plain
-from kvgym.batch_time.models._checks import non_negative, number, share
+from kvgym.batch_time.models._checks import non_negative, number, preset, share
+from kvgym.batch_time.models.plain import PlainBatchTime
 from kvgym.compiling.kernel import jit
+from kvgym.compiling.named import named, named_numbers
 from kvgym.errors import ConfigError, shown
-from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
+from kvgym.simulator.batch_time import batch_time_kernel
 from kvgym.utils.arguments import explained
 
 
@@ -144,21 +146,49 @@ def _decode_blocks(load: Any, tile: Any) -> Any:
     return max(float(load.num_decodes), float(2 * length + half) / float(2 * tile))
 
 
+class TileParameters(NamedTuple):
+    """Parameters of the tile model: sizes of tiles as in :class:`TiledNode`, and seconds over all layers.
+
+    Attributes:
+        overhead: per batch.
+        column: per column of weight tiles, ``t_col`` tokens.
+        token: non-linear operators per token.
+        scores: per tile of a chunk's first product, ``t_row`` x ``t_col``.
+        values: per tile of a chunk's second product, ``t_red`` x ``t_col``.
+        decode_scores: per ``gemv_row`` tokens of a decode's first product.
+        decode_values: per ``gemv_col`` tokens of a decode's second product.
+    """
+
+    t_row: float
+    t_col: float
+    t_red: float
+    gemv_row: float
+    gemv_col: float
+    overhead: float
+    column: float
+    token: float
+    scores: float
+    values: float
+    decode_scores: float
+    decode_values: float
+
+
 @batch_time_kernel
 def _tile(load: Any, params: Any) -> Any:
-    columns = int(params[2])
+    p = named(TileParameters, params)
+    columns = int(p.t_col)
     tokens = load.prefill_tokens + load.num_decodes
-    total = params[0] + params[1] * float(_blocks(tokens, columns)) + params[3] * float(tokens)
+    total = p.overhead + p.column * float(_blocks(tokens, columns)) + p.token * float(tokens)
     if load.num_prefills > 0:
-        total += params[6] * _prefill_blocks(load, int(params[4]), columns)
-        total += params[7] * _prefill_blocks(load, int(params[5]), columns)
+        total += p.scores * _prefill_blocks(load, int(p.t_row), columns)
+        total += p.values * _prefill_blocks(load, int(p.t_red), columns)
     if load.num_decodes > 0:
-        total += params[10] * _decode_blocks(load, int(params[8]))
-        total += params[11] * _decode_blocks(load, int(params[9]))
+        total += p.decode_scores * _decode_blocks(load, int(p.gemv_row))
+        total += p.decode_values * _decode_blocks(load, int(p.gemv_col))
     return total
 
 
-class TileBatchTime(BatchTimeModel):
+class TileBatchTime(PlainBatchTime):
     """Equation (7): ``ceil(tokens / t_col)`` columns of weight tiles, per-token work, and attention by tiles.
 
     The terms, which :func:`tile_batch_time` computes from single requests:
@@ -216,13 +246,16 @@ class TileBatchTime(BatchTimeModel):
         node: the figures of (2)-(7), for the exact formula and for theory.
     """
 
+    kind = "tile"
     kernel = _tile
+
+    overhead: float
 
     @explained
     def __init__(
         self,
-        gpu: GPU | str,
-        model: ModelShape | str,
+        gpu: GPU | str | Mapping[str, Any],
+        model: ModelShape | str | Mapping[str, Any],
         *,
         tensor_parallel: int = 1,
         t_row: int = 256,
@@ -238,7 +271,7 @@ class TileBatchTime(BatchTimeModel):
         memory_efficiency: float = 0.8,
         overhead: float = 0.003,
     ) -> None:
-        self.gpu, self.model = GPUS.find(gpu), MODELS.find(model)
+        self.gpu, self.model = preset(GPUS, gpu), preset(MODELS, model)
         self.device = self.gpu.device
         require_plain(self.model, "batch time 'tile'")
         check_tensor_parallel(self.model, tensor_parallel)
@@ -247,7 +280,7 @@ class TileBatchTime(BatchTimeModel):
         if sms is None:
             raise ConfigError(f"batch time 'tile': GPU {self.gpu.name} has no num_sms; set it there or here")
         sizes["num_sms"] = sms
-        self._arguments: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "tensor_parallel": int(tensor_parallel),
             **{name: _whole(name, value) for name, value in sizes.items()},
             "tile_rate": _rate("tile_rate", tile_rate),
@@ -257,8 +290,8 @@ class TileBatchTime(BatchTimeModel):
             "memory_efficiency": share("tile", "memory_efficiency", memory_efficiency),
             "overhead": non_negative("tile", "overhead", overhead),
         }
-        self.node = self._node(**self._arguments)
-        self.overhead = self._arguments["overhead"]
+        vars(self).update(arguments)
+        self.node = self._node(**arguments)
         self.source = f"tiles of {self.model.name} on {tensor_parallel} x {self.gpu.name}"
 
     def _node(
@@ -299,39 +332,31 @@ class TileBatchTime(BatchTimeModel):
         )
 
     def params(self) -> NDArray[np.float64]:
-        """Return seconds: overhead; per column of weight tiles, its tokens t_col; per token.
-
-        Then t_row, t_red and seconds per tile of a chunk's two products; gemv_row, gemv_col and the same of a
-        decode's.
-        """
+        """Return :class:`TileParameters`."""
         node = self.node
         pair = node.num_layers / (node.num_sms * node.gemm_rate)
         vector = node.num_layers / (node.num_sms * node.gemv_rate)
         return np.array(
-            [
-                self.overhead,
-                1 / node.linear_rate,
-                node.t_col,
-                1 / node.nonlinear_rate,
+            TileParameters(
                 node.t_row,
+                node.t_col,
                 node.t_red,
-                pair * _up(node.width, node.t_red),
-                pair * _up(node.width, node.t_row),
                 node.gemv_row,
                 node.gemv_col,
-                vector * _up(node.kv_width, node.gemv_col),
-                vector * _up(node.kv_width, node.gemv_row),
-            ]
+                overhead=self.overhead,
+                column=1 / node.linear_rate,
+                token=1 / node.nonlinear_rate,
+                scores=pair * _up(node.width, node.t_red),
+                values=pair * _up(node.width, node.t_row),
+                decode_scores=vector * _up(node.kv_width, node.gemv_col),
+                decode_values=vector * _up(node.kv_width, node.gemv_row),
+            )
         )
 
-    def spec(self) -> dict[str, Any]:
-        """Return the arguments as a dict of plain values that :func:`make_batch_time` accepts."""
-        return {
-            "kind": "tile",
-            "gpu": GPUS.name_of(self.gpu) or self.gpu.model_dump(),
-            "model": MODELS.name_of(self.model) or self.model.model_dump(),
-            **self._arguments,
-        }
+    @property
+    def figures(self) -> TileParameters:
+        """The parameters by name."""
+        return named_numbers(TileParameters, self.params())
 
 
 def _whole(name: str, value: object) -> int:

@@ -234,15 +234,16 @@ class Assembly:
         return launch + per_token * size
 
     def _estimated_decode(self) -> Grid:
-        params = self._roofline.params()
+        roofline = self._roofline.figures
         decodes, contexts = np.geomspace(1.0, 2048.0, 12), np.geomspace(16.0, 2.0**17, 14) - 1
-        per_token = max(params[12], params[5]) * 1e3 / self.model.num_layers
+        per_token = max(roofline.decode_pair, roofline.kv_token) * 1e3 / self.model.num_layers
         return Grid((decodes, contexts), per_token * decodes[:, None] * (contexts[None, :] + 1))
 
     def _estimated_prefill(self) -> Grid:
-        params = self._roofline.params() * 1e3 / self.model.num_layers
+        roofline, layers = self._roofline.figures, self.model.num_layers
+        pair, token = roofline.prefill_pair * 1e3 / layers, roofline.kv_token * 1e3 / layers
         chunks = np.geomspace(16.0, 2.0**17, 14)
-        return Grid((chunks,), np.maximum(params[4] * chunks * (chunks + 1) / 2, params[5] * chunks))
+        return Grid((chunks,), np.maximum(pair * chunks * (chunks + 1) / 2, token * chunks))
 
     def _prefill(self) -> tuple[Floats, Floats, float]:
         """Return tokens of a chunk, milliseconds of its attention, and per pair with a cached token.

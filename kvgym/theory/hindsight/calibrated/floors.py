@@ -117,26 +117,29 @@ def _(model: PiecewiseBatchTime, capacity: int, longest: int, at: Composition) -
 
 @batch_floor.register
 def _(model: RooflineBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
-    p = model.params()
+    p = model.figures
     ends = np.array([1.0, float(capacity)])
-    experts = p[10] * (1.0 - p[11] ** ends)
+    experts = p.experts * (1.0 - p.left_out**ends)
     rise = (experts[1] - experts[0]) / max(1.0, capacity - 1.0)
-    weights, token = _larger(ends, (0.0, p[1]), (p[2] + experts[0] - rise, p[3] + rise), at.tokens)
-    head, row = _larger(ends, (0.0, p[6]), (p[7], 0.0), at.requests)
-    decode = max(p[12], p[5])
+    weights, token = _larger(
+        ends, (0.0, p.token), (p.weights + experts[0] - rise, p.activations + rise), at.tokens
+    )
+    head, row = _larger(ends, (0.0, p.head_row), (p.head_weights, 0.0), at.requests)
+    decode = max(p.decode_pair, p.kv_token)
     # The batch takes the larger of two sums over its prompts, which may be less than the sum of the larger terms: so
     # use one of the two sums for all prompts.
-    by_pairs = p[4] * at.pairs >= p[5] * at.prefill_tokens
+    by_pairs = p.prefill_pair * at.pairs >= p.kv_token * at.prefill_tokens
 
     def attention(lengths: Floats) -> Floats:
         # Products with the cache and within chunks are L (L + 1) / 2 in whatever chunks; each token is read once.
-        return np.asarray(p[4] * lengths * (lengths + 1) / 2 if by_pairs else p[5] * lengths)
+        pairs = p.prefill_pair * lengths * (lengths + 1) / 2
+        return np.asarray(pairs if by_pairs else p.kv_token * lengths)
 
     return BatchFloor(
-        batch=p[0] + p[8] + weights + head,
-        request=row + p[14],
-        prefill_token=token + p[9],
-        decode=token + p[9] + decode,
+        batch=p.overhead + p.launches + weights + head,
+        request=row + p.request,
+        prefill_token=token + p.all_reduce,
+        decode=token + p.all_reduce + decode,
         context=decode,
         attention=attention,
     )
@@ -153,17 +156,18 @@ def _larger(
 
 @batch_floor.register
 def _(model: TileBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
-    p = model.params()
-    steps = np.array([1.0, p[2], 2 * p[2], float(max(capacity, 3 * p[2]))])
-    columns, per_token = line_below(steps, np.maximum(1.0, steps / p[2]), at.tokens)
-    area = p[6] / (p[4] * p[2]) + p[7] / (p[5] * p[2])  # of chunk c after k cached tokens: c (k + c)
+    p = model.figures
+    steps = np.array([1.0, p.t_col, 2 * p.t_col, float(max(capacity, 3 * p.t_col))])
+    columns, per_token = line_below(steps, np.maximum(1.0, steps / p.t_col), at.tokens)
+    # Of chunk c after k cached tokens: c (k + c).
+    area = p.scores / (p.t_row * p.t_col) + p.values / (p.t_red * p.t_col)
     floor = BatchFloor(
-        batch=p[0] + p[1] * columns,
-        prefill_token=p[1] * per_token + p[3],
-        decode=p[1] * per_token + p[3],
+        batch=p.overhead + p.column * columns,
+        prefill_token=p.column * per_token + p.token,
+        decode=p.column * per_token + p.token,
         attention=lambda lengths: area * lengths * (lengths + 1) / 2,
     )
-    for seconds, tile in ((p[10], p[8]), (p[11], p[9])):
+    for seconds, tile in ((p.decode_scores, p.gemv_row), (p.decode_values, p.gemv_col)):
         floor = _with_decode_tiles(floor, seconds, tile, at)
     return floor
 

@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.optimize import linprog
 
 from kvgym.batch_time import KernelBatchTime, ProfileBatchTime
-from kvgym.batch_time.hardware.interpolation import bilinear
+from kvgym.batch_time.hardware.interpolation import bilinear, unpack_curve, unpack_star, unpack_surface
+from kvgym.batch_time.models.calibrated import ProfileParameters, VidurParameters
+from kvgym.batch_time.models.kernels import KernelParameters
+from kvgym.compiling.named import named_numbers
 from kvgym.theory.hindsight.calibrated.lines import (
     BatchFloor,
     Composition,
@@ -25,45 +30,23 @@ ROUNDING = 8
 
 def profile_floor(model: ProfileBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
     """Return a floor of a calibrated model; arguments as of ``batch_floor``."""
-    p = model.params()
-    vidur = model.composition == "vidur"
-    weights, token = line_below(*_curve(p[int(p[4]) :], int(p[5]), capacity), at.tokens)
-    ends = np.array([1.0, float(capacity)])
-    head, row = (0.0, 0.0) if vidur else _head(p[1], p[2], ends, at.requests)
-    decode_batch, decode, context = _decode_plane(
-        p[int(p[6]) :], int(p[7]), int(p[8]), capacity, at, by_mean=vidur or p[12] > 0
-    )
+    params, vidur = model.params(), model.composition == "vidur"
+    p = named_numbers(VidurParameters, params) if vidur else named_numbers(ProfileParameters, params)
+    weights, token = line_below(*_curve(params, p.linear, capacity), at.tokens)
+    head, row, launch, by_mean = 0.0, 0.0, 0.0, True
+    attention: Callable[[Floats], Floats] = no_attention
+    if isinstance(p, ProfileParameters):
+        ends = np.array([1.0, float(capacity)])
+        head, row = _head(p.head_weights, p.head_row, ends, at.requests)
+        launch, by_mean = p.launch, p.by_mean > 0
+        attention = PrefillAttention(params, p, longest)
+    surface = unpack_surface(params, p.decode)
+    decode_batch, decode, context = _decode_plane(*surface, capacity, at, by_mean=by_mean)
     return BatchFloor(
-        batch=p[0] + weights + head,
-        prefill_batch=0.0 if vidur else p[3],
+        batch=p.base + weights + head,
+        prefill_batch=launch,
         decode_batch=decode_batch,
-        request=row + p[15],
-        prefill_token=token,
-        decode=token + decode,
-        context=context,
-        attention=no_attention if vidur else PrefillAttention(p, longest),
-    )
-
-
-def kernels_floor(model: KernelBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
-    """Return a floor of measured kernels; arguments as of ``batch_floor``."""
-    p = model.params()
-    x, y = _curve(p[int(p[10]) :], int(p[11]), longest)
-    square, pair = float((y / x**2).min()), p[12] / 2
-
-    def attention(lengths: Floats) -> Floats:
-        one = square * lengths**2
-        return np.asarray(np.minimum(one, square * lengths + pair * (lengths**2 - lengths)))
-
-    weights, token = line_below(*_curve(p[int(p[3]) :], int(p[4]), capacity), at.tokens)
-    head, row = line_below(*_curve(p[int(p[5]) :], int(p[6]), capacity), at.requests)
-    decode_batch, decode, context = _decode_plane(
-        p[int(p[7]) :], int(p[8]), int(p[9]), capacity, at, by_mean=False
-    )
-    return BatchFloor(
-        batch=p[0] + p[1] + weights + head,
-        decode_batch=decode_batch,
-        request=row + p[2],
+        request=row + p.per_request,
         prefill_token=token,
         decode=token + decode,
         context=context,
@@ -71,9 +54,35 @@ def kernels_floor(model: KernelBatchTime, capacity: int, longest: int, at: Compo
     )
 
 
-def _curve(table: Floats, count: int, capacity: int) -> tuple[Floats, Floats]:
+def kernels_floor(model: KernelBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
+    """Return a floor of measured kernels; arguments as of ``batch_floor``."""
+    params = model.params()
+    p = named_numbers(KernelParameters, params)
+    x, y = _curve(params, p.prefill, longest)
+    square, pair = float((y / x**2).min()), p.pair / 2
+
+    def attention(lengths: Floats) -> Floats:
+        one = square * lengths**2
+        return np.asarray(np.minimum(one, square * lengths + pair * (lengths**2 - lengths)))
+
+    weights, token = line_below(*_curve(params, p.linear, capacity), at.tokens)
+    head, row = line_below(*_curve(params, p.head, capacity), at.requests)
+    surface = unpack_surface(params, p.decode)
+    decode_batch, decode, context = _decode_plane(*surface, capacity, at, by_mean=False)
+    return BatchFloor(
+        batch=p.base + p.per_batch + weights + head,
+        decode_batch=decode_batch,
+        request=row + p.per_request,
+        prefill_token=token,
+        decode=token + decode,
+        context=context,
+        attention=attention,
+    )
+
+
+def _curve(params: Floats, place: float, capacity: int) -> tuple[Floats, Floats]:
     """Return the nodes of a curve over the tokens or requests of a batch, from 1 to all that fit."""
-    x, y = table[:count], table[count : 2 * count]
+    x, y = unpack_curve(params, place)
     last = float(capacity + ROUNDING)
     nodes = np.concatenate([[1.0], x[(x > 1) & (x < last)], [last]])
     return nodes, np.interp(nodes, x, y)
@@ -86,13 +95,11 @@ def _head(weights: float, row: float, ends: Floats, at: float) -> tuple[float, f
 
 
 def _decode_plane(
-    table: Floats, rows: int, columns: int, capacity: int, at: Composition, *, by_mean: bool
+    x: Floats, y: Floats, table: Floats, capacity: int, at: Composition, *, by_mean: bool
 ) -> tuple[float, float, float]:
     """Return constant, seconds per decode and per cached token of a plane below the table of decode attention."""
     if at.decodes <= 0:
         return 0.0, 0.0, 0.0
-    x, y = table[:rows], table[rows : rows + columns]
-    table = table[rows + columns :][: rows * columns].reshape(rows, columns)
     n = _inside(x, 1.0, float(capacity))
     context = _inside(y, 0.0, float(capacity))
     number, other = (grid.ravel() for grid in np.meshgrid(n, context, indexing="ij"))
@@ -126,14 +133,14 @@ class PrefillAttention:
     """Least seconds of prefill attention by the length of the prefill, over all ways to cut it into chunks.
 
     Args:
-        p: parameters of a profile model, not of composition "vidur".
+        params: parameters of a profile model, not of composition "vidur".
+        p: the same by name.
         longest: most tokens that a prefill may have.
     """
 
-    def __init__(self, p: Floats, longest: int) -> None:
-        count = int(p[10])
-        self._own, own = _envelope(p[int(p[9]) :], count, longest)
-        self._cached, cached = _envelope(p[int(p[11]) :], count, longest)
+    def __init__(self, params: Floats, p: ProfileParameters, longest: int) -> None:
+        self._own, own = _envelope(*unpack_star(params, p.own), longest)
+        self._cached, cached = _envelope(*unpack_star(params, p.cached), longest)
         self._share = min(own, cached)
 
     def __call__(self, lengths: Floats) -> Floats:
@@ -146,16 +153,13 @@ class PrefillAttention:
         return np.asarray(np.where(lengths > 0, self._share * np.minimum(whole, single), 0.0))
 
 
-def _envelope(table: Floats, count: int, longest: int) -> tuple[tuple[Floats, Floats], float]:
+def _envelope(
+    nodes: Floats, intercepts: Floats, slopes: Floats, longest: int
+) -> tuple[tuple[Floats, Floats], float]:
     """Return the least concave function above a curve from 1 to ``longest``, and the curve's least share of it."""
-    nodes, intercepts, slopes = (
-        table[:count],
-        table[count : 2 * count - 1],
-        table[2 * count - 1 : 3 * count - 2],
-    )
     x = _inside(nodes, 1.0, float(max(longest, 2)))
-    after = np.clip(np.searchsorted(nodes, x, side="right") - 1, 0, count - 2)
-    before = np.clip(np.searchsorted(nodes, x, side="left") - 1, 0, count - 2)
+    after = np.clip(np.searchsorted(nodes, x, side="right") - 1, 0, len(slopes) - 1)
+    before = np.clip(np.searchsorted(nodes, x, side="left") - 1, 0, len(slopes) - 1)
     sides = np.array([intercepts[i] + slopes[i] * x for i in (before, after)])
     high, low = sides.max(axis=0), sides.min(axis=0)
     corners = hull(x, -high)
