@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from kvgym.batch_time.deployments.described import is_described
+from kvgym.batch_time.deployments.described import HardwareName
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.experiments.describing import describe_scenario, name_of
 from kvgym.experiments.disaggregation import link_settings, roles, split_workers
@@ -103,7 +103,7 @@ def _rules(base: Scenario, options: ScenarioOptions) -> dict[str, Any]:
         if options.rules not in RULES:
             raise UnknownNameError("rules", options.rules, RULES)
         return RULES[options.rules]
-    if not is_described(options.hardware) or is_described(base.hardware):
+    if not HardwareName(options.hardware or "").described or (base.hardware and base.hardware.described):
         return {}
     stated = base.system.model_fields_set if "system" in base.model_fields_set else set()
     if stated & {"first_token", "progress_on_evict", "requeue"}:

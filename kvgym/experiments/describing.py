@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from kvgym.batch_time.deployments.deployment import Hardware
-from kvgym.batch_time.deployments.described import described_options, is_described
 from kvgym.batch_time.deployments.load import hardware_label, load_hardware
 from kvgym.errors import KVGymError
 from kvgym.experiments.disaggregation import describe_roles
@@ -38,9 +37,9 @@ def served_name(scenario: Scenario) -> str:
     hardware = scenario.hardware
     if hardware is None:
         return str(scenario.batch_time.get("kind", "?"))
-    if not is_described(hardware):
+    if not hardware.described:
         return _plain(hardware)
-    given = described_options(hardware)
+    given = hardware.options
     parts = [_plain(str(given[name])) for name in ("model", "gpu")]
     types = [
         f"{prefix}{given[name]}" for name, prefix in (("weights", ""), ("kv_dtype", "kv-")) if name in given
@@ -82,14 +81,13 @@ def engine_line(*scenarios: Scenario) -> str:
     Those of scenarios, or groups of workers, that differ follow each other; "" without hardware.
     """
     found = []
-    for hardware, engine, options in [workers for scenario in scenarios for workers in scenario.served]:
-        if hardware is not None and "kind" not in options:
-            served = load_hardware(hardware)
-            name, overhead = served.chosen_engine(engine, **options)
+    for served in [workers for scenario in scenarios for workers in scenario.served]:
+        if (hardware := served.loaded) is not None:
+            name, overhead = hardware.chosen_engine(served.engine, **served.batch_time)
             figures = (
                 overhead.formula() if overhead.year is None else f"{overhead.formula()}, {overhead.year}"
             )
-            found.append(f"engine {f'{name}: ' if name else ''}{figures}; {served.kernels}")
+            found.append(f"engine {f'{name}: ' if name else ''}{figures}; {hardware.kernels}")
     different = list(dict.fromkeys(found))
     more = [f"{len(different) - _SHOWN} others"] if len(different) > _SHOWN else []
     return " | ".join([*different[:_SHOWN], *more])

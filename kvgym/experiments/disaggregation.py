@@ -7,7 +7,6 @@ import re
 from typing import Any, TypeVar
 
 from kvgym.batch_time.deployments.deployment import Hardware
-from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.scenario_options import ScenarioOptions
@@ -182,7 +181,5 @@ def _prefill_hardware(scenario: Scenario) -> Hardware | None:
     """Return the hardware of the first prefill worker; None if it has none."""
     if isinstance(scenario.workers, int):
         return None
-    group = next(group for group in scenario.workers if group.role == "prefill")
-    alone = "kind" in group.batch_time or (group.hardware is None and "kind" in scenario.batch_time)
-    name = group.hardware or scenario.hardware
-    return None if name is None or alone else load_hardware(name)
+    groups = zip(scenario.workers, scenario.served, strict=True)
+    return next(served.loaded for group, served in groups if group.role == "prefill")

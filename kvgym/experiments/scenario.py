@@ -5,20 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from kvgym.batch_time import BatchTimeModel, make_batch_time
 from kvgym.batch_time.deployments.deployment import Hardware, RooflineHardware
-from kvgym.batch_time.deployments.described import completed, described_text, is_described
+from kvgym.batch_time.deployments.described import HardwareName
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
 from kvgym.experiments.cache_notes import cache_notes
@@ -43,10 +36,20 @@ COMPARED = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta", "sara
 Engine: TypeAlias = str | dict[str, Any] | None
 """An engine by name or by its figures; None = not given."""
 
-HardwareName: TypeAlias = Annotated[
-    str | None, BeforeValidator(lambda given: described_text(given) if isinstance(given, Mapping) else given)
-]
-"""Hardware by name or file; a mapping describes a roofline, and becomes ``"roofline:model=…,gpu=…"``."""
+
+class Served(NamedTuple):
+    """What a group of equal workers has; see the fields of :class:`Scenario`."""
+
+    hardware: HardwareName | None
+    engine: Engine
+    batch_time: Mapping[str, Any]
+
+    @property
+    def loaded(self) -> Hardware | None:
+        """The hardware of its batch times; None if it has none, or a batch-time model replaces it."""
+        if self.hardware is None or "kind" in self.batch_time:
+            return None
+        return load_hardware(self.hardware)
 
 
 class SystemSettings(Description):
@@ -87,7 +90,7 @@ class WorkerGroup(Description):
 
     count: int = Field(default=1, ge=1, le=MAX_WORKERS)
     role: Literal["mixed", "prefill", "decode"] = "mixed"
-    hardware: HardwareName = None
+    hardware: HardwareName | None = None
     engine: Engine = None
     batch_time: dict[str, Any] = Field(default_factory=dict)
     kv_capacity: int | None = Field(default=None, ge=2)
@@ -129,7 +132,7 @@ class Scenario(Description):
 
     name: str
     summary: str = ""
-    hardware: HardwareName = None
+    hardware: HardwareName | None = None
     engine: Engine = None
     batch_time: dict[str, Any] = Field(default_factory=dict)
     kv_capacity: Annotated[int, Field(ge=2)] | IntRange | None = None
@@ -209,8 +212,7 @@ class Scenario(Description):
         """
         settings = {k: v for k, v in self.system.model_dump().items() if v is not None}
         if isinstance(self.workers, int):
-            given = (self.hardware, self.engine, self.batch_time)
-            kv_capacity, model = self._worker(*given, self._capacity)
+            kv_capacity, model = self._worker(self.served[0], self._capacity)
             system = System(kv_capacity=kv_capacity, batch_time=model, **settings)
             return system if self.workers == 1 else system.replicate(self.workers)
         for name in ("hardware", "engine"):
@@ -222,20 +224,19 @@ class Scenario(Description):
         workers: list[Worker] = []
         for group in self.workers:
             capacity = group.kv_capacity or (self._capacity if group.hardware is None else None)
-            workers += [Worker(*self._worker(*self._group(group), capacity), group.role)] * group.count
+            workers += [Worker(*self._worker(self._group(group), capacity), group.role)] * group.count
         return System.cluster(workers, **settings)
 
-    def _group(self, group: WorkerGroup) -> tuple[str | None, Engine, dict[str, Any]]:
-        """Return hardware, engine and batch time of a group of workers."""
+    def _group(self, group: WorkerGroup) -> Served:
+        """Return what a group of workers has."""
         if _stands_alone(group):
-            return group.hardware, group.engine, group.batch_time
+            return Served(group.hardware, group.engine, group.batch_time)
         engine = self.engine if group.engine is None else group.engine
-        return self.hardware, engine, {**self.batch_time, **group.batch_time}
+        return Served(self.hardware, engine, {**self.batch_time, **group.batch_time})
 
-    def _worker(
-        self, hardware: str | None, engine: Engine, batch_time: Mapping[str, Any], capacity: int | None
-    ) -> tuple[int, BatchTimeModel]:
+    def _worker(self, served: Served, capacity: int | None) -> tuple[int, BatchTimeModel]:
         """Return the KV capacity and the batch-time model of a worker."""
+        hardware, engine, batch_time = served
         if engine is not None and (hardware is None or "kind" in batch_time):
             raise ConfigError(
                 f"scenario {shown(self.name)}: engine = {shown(engine)} needs hardware; a batch_time with a "
@@ -268,27 +269,27 @@ class Scenario(Description):
         """
         changes: dict[str, Any] = {"engine": self.engine}
         if isinstance(self.workers, int) or not all(_stands_alone(group) for group in self.workers):
-            changes["engine"] = self._engine_of(self.hardware, self.engine, self.batch_time)
+            changes["engine"] = self._engine_of(Served(self.hardware, self.engine, self.batch_time))
         if not isinstance(self.workers, int):
             changes["workers"] = tuple(
-                group.model_copy(update={"engine": self._engine_of(*self._group(group))})
+                group.model_copy(update={"engine": self._engine_of(self._group(group))})
                 for group in self.workers
             )
         return self.model_copy(update=changes)
 
     @property
-    def served(self) -> tuple[tuple[str | None, Engine, Mapping[str, Any]], ...]:
-        """Hardware, engine and options of the batch time of every group of workers."""
+    def served(self) -> tuple[Served, ...]:
+        """What every group of workers has."""
         if isinstance(self.workers, int):
-            return ((self.hardware, self.engine, self.batch_time),)
+            return (Served(self.hardware, self.engine, self.batch_time),)
         return tuple(self._group(group) for group in self.workers)
 
-    def _engine_of(self, hardware: str | None, engine: Engine, batch_time: Mapping[str, Any]) -> Engine:
-        """Return the engine of a worker, by name if it has one; None = the worker has no hardware file."""
-        if engine is not None or hardware is None or "kind" in batch_time:
-            return engine
-        self._check_options(batch_time)
-        return load_hardware(hardware).default_engine(**batch_time)
+    def _engine_of(self, served: Served) -> Engine:
+        """Return the engine of a worker, by name if it has one; None = the worker has no hardware."""
+        if served.engine is not None or served.hardware is None or "kind" in served.batch_time:
+            return served.engine
+        self._check_options(served.batch_time)
+        return load_hardware(served.hardware).default_engine(**served.batch_time)
 
     def make_router(self) -> Router | None:
         """Return the router, None for one worker."""
@@ -341,10 +342,9 @@ class Scenario(Description):
 
     def _rooflines(self) -> list[Hardware]:
         """Return the hardware of the workers that is a roofline, without measurements."""
-        groups = () if isinstance(self.workers, int) else self.workers
-        used = [self._group(group) for group in groups] or [(self.hardware, self.engine, self.batch_time)]
-        names = dict.fromkeys(hardware for hardware, _, model in used if hardware and "kind" not in model)
-        return [found for found in map(load_hardware, names) if isinstance(found, RooflineHardware)]
+        different = {served.hardware: served for served in self.served if "kind" not in served.batch_time}
+        loaded = (served.loaded for served in different.values())
+        return [hardware for hardware in loaded if isinstance(hardware, RooflineHardware)]
 
     def notes(self, table: RequestTable) -> tuple[str, ...]:
         """Return notes on the requests of a seed: their own notes, and which part of them is measured.
@@ -366,10 +366,10 @@ class Scenario(Description):
             ConfigError: a field is wrong, or the roofline is incomplete.
         """
         given = {k: v for k, v in changes.items() if v is not None}
-        if isinstance(hardware := given.get("hardware"), Mapping):
-            hardware = described_text(hardware)
-        if is_described(hardware):
-            given = {"batch_time": {}, **given, "hardware": completed(hardware, self.hardware)}
+        if hardware := given.get("hardware"):
+            name = HardwareName.of(hardware) if isinstance(hardware, Mapping) else HardwareName(hardware)
+            if name.described:
+                given = {"batch_time": {}, **given, "hardware": name.completed(self.hardware)}
         if any(
             given.get(name, getattr(self, name)) != getattr(self, name) for name in ("hardware", "batch_time")
         ):

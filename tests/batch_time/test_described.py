@@ -11,7 +11,7 @@ from kvgym.batch_time import (
     load_hardware,
     make_batch_time,
 )
-from kvgym.batch_time.deployments.described import completed, described_text, is_described
+from kvgym.batch_time.deployments.described import HardwareName
 from kvgym.batch_time.deployments.load import hardware_label
 from kvgym.errors import ConfigError, UnknownNameError
 
@@ -198,16 +198,21 @@ def test_a_roofline_may_end_with_a_file(tmp_path, last):
 
 
 def test_descriptions_are_canonical():
-    text = described_text({"tp": 2, "gpu": "MI300X", "model": "Llama-3-70B", "weights": None})
+    text = HardwareName.of({"tp": 2, "gpu": "MI300X", "model": "Llama-3-70B", "weights": None})
     assert text == "roofline:model=llama3-70b,gpu=mi300x,tp=2"
-    assert described_text({"gpu": "H200", "model": "Llama-3-70B"}) == "kernels:model=llama3-70b,gpu=h200"
-    assert described_text({"tp": 4}) == "tp=4"
-    assert all(map(is_described, (text, "tp=4", "gpu=mine.yaml,model=llama3-8b")))
-    assert not any(map(is_described, ("llama3-8b-a100-tp1", "roofline.yaml", None, "x:gpu=h200")))
-    assert completed("tp=4", text) == "roofline:model=llama3-70b,gpu=mi300x,tp=4"
-    assert completed("gpu=a10g,weights=fp8", text) == "roofline:model=llama3-70b,gpu=a10g,tp=2,weights=fp8"
-    assert completed("roofline:gpu=l4,model=qwen3-8b", text) == "roofline:model=qwen3-8b,gpu=l4"
-    assert completed("mine.yaml", text) == "mine.yaml"
+    assert HardwareName.of({"gpu": "H200", "model": "Llama-3-70B"}) == "kernels:model=llama3-70b,gpu=h200"
+    assert HardwareName.of({"tp": 4}) == "tp=4"
+    for line in (text, "tp=4", "gpu=mine.yaml,model=llama3-8b"):
+        assert HardwareName(line).described
+    for other in ("llama3-8b-a100-tp1", "roofline.yaml", "", "x:gpu=h200"):
+        assert not HardwareName(other).described
+    for part, whole in (
+        ("tp=4", "roofline:model=llama3-70b,gpu=mi300x,tp=4"),
+        ("gpu=a10g,weights=fp8", "roofline:model=llama3-70b,gpu=a10g,tp=2,weights=fp8"),
+        ("roofline:gpu=l4,model=qwen3-8b", "roofline:model=qwen3-8b,gpu=l4"),
+        ("mine.yaml", "mine.yaml"),
+    ):
+        assert HardwareName(part).completed(text) == whole
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,14 @@
-"""Hardware described by a model, a GPU and their number: with measured kernels, or as a roofline.
-
->>> described_text({"model": "Llama-3-70B", "gpu": "h200", "tp": 4})
-'kernels:model=llama3-70b,gpu=h200,tp=4'
-"""
+"""Hardware described by a model, a GPU and their number: with measured kernels, or as a roofline."""
 
 from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, TypeGuard
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import core_schema
 
 from kvgym.batch_time.deployments.deployment import (
     Hardware,
@@ -211,49 +208,114 @@ def _source(presets: Presets[Any], given: str | BaseModel) -> str:
     return (presets.source(given) if isinstance(given, str) else "") or "figures as given"
 
 
-def is_described(hardware: object) -> TypeGuard[str]:
-    """Return whether a name of hardware is a one-line description, with its kind or without."""
-    if not isinstance(hardware, str):
-        return False
-    kind, colon, _ = hardware.partition(":")
-    return kind in KINDS if colon else hardware.partition("=")[0].strip() in _ALL_OPTIONS
+class HardwareName(str):
+    """A name of hardware: a file's, or one line of options for a model and a GPU, which are parsed once.
 
-
-def described_options(text: str) -> dict[str, Any]:
-    """Parse a one-line description into options, with its kind as ``kind`` if it names one.
-
-    Raises:
-        ConfigError: it does not have the form ``kernels:model=…,gpu=…``, or has other options.
+    >>> HardwareName.of({"model": "Llama-3-70B", "gpu": "h200", "tp": 4})
+    'kernels:model=llama3-70b,gpu=h200,tp=4'
     """
-    if ":" not in text.partition("=")[0]:
-        return parse_spec(f"hardware:{text}", "hardware")[1]
-    kind, options = parse_spec(text, "hardware")
-    return {"kind": kind, **_checked(kind, options)}
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> HardwareName:
+        """Return the line of options, in canonical order and spelling; None values are omitted.
+
+        Without a ``kind``, a GPU that has operator tables gives ``"kernels"``, another one a roofline. Without a GPU
+        the line has no kind.
+
+        Raises:
+            UnknownNameError: an unknown kind, option, model or GPU.
+        """
+        given = {name: value for name, value in options.items() if value is not None}
+        kind = given.pop("kind", None)
+        for name, presets in (("model", MODELS), ("gpu", GPUS)):
+            if isinstance(given.get(name), str):
+                given[name] = presets.name(given[name])
+        if kind is None and ("gpu" in given or "operators" in given):
+            measured = given.get("gpu") in operator_gpus() and not set(given) - set(OPTIONS["kernels"])
+            kind = "kernels" if measured or "operators" in given else "roofline"
+        _check_options(kind, given)
+        text = ",".join(f"{name}={given[name]}" for name in _ALL_OPTIONS if name in given)
+        return cls(text if kind is None else f"{kind}:{text}")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
+        """Describe a field: a text, or a mapping of options."""
+
+        def parse(value: Any, handler: Callable[[Any], str]) -> HardwareName:
+            if isinstance(value, HardwareName):
+                return value
+            return cls.of(value) if isinstance(value, Mapping) else cls(handler(value))
+
+        return core_schema.no_info_wrap_validator_function(parse, core_schema.str_schema())
+
+    @property
+    def described(self) -> bool:
+        """Whether it is a line of options, with its kind or without."""
+        kind, colon, _ = self.partition(":")
+        return kind in KINDS if colon else self.partition("=")[0].strip() in _ALL_OPTIONS
+
+    @functools.cached_property
+    def options(self) -> Mapping[str, Any]:
+        """The options of a line, with its kind as ``kind`` if it names one.
+
+        Raises:
+            ConfigError: it does not have the form ``kernels:model=…,gpu=…``, or has other options.
+        """
+        if ":" not in self.partition("=")[0]:
+            return parse_spec(f"hardware:{self}", "hardware")[1]
+        kind, options = parse_spec(self, "hardware")
+        _check_options(kind, options)
+        return {"kind": kind, **options}
+
+    def completed(self, base: str | None = None) -> HardwareName:
+        """Fill in the options that it lacks from another name; a file is returned unchanged.
+
+        Raises:
+            ConfigError: model or GPU is missing, and the other hardware is not described.
+        """
+        if not self.described:
+            return self
+        if missing := [name for name in ("model", "gpu") if name not in self.options]:
+            other = HardwareName(base or "")
+            if not other.described:
+                raise ConfigError(
+                    f"hardware {shown(self)}: {' and '.join(missing)} missing; it needs a model and a GPU, as in "
+                    "--model llama3-70b --gpu h200 --tp 4 (kvgym list models, kvgym list gpus)"
+                )
+            return other.replaced(self.options)
+        return HardwareName.of(self.options)
+
+    def replaced(self, changes: Mapping[str, Any]) -> HardwareName:
+        """Return a line with some options replaced.
+
+        The kind stays, but for two cases: ``changes`` have one, or they have another GPU. Then the kind is that of the
+        GPU, unless this line is a roofline although its GPU has tables.
+
+        Raises:
+            UnknownNameError: an unknown option, model or GPU.
+        """
+        options = dict(self.completed().options)
+        forced = options["kind"] == "roofline" and options["gpu"] in operator_gpus()
+        if "kind" in changes:
+            options = {name: value for name, value in options.items() if name in OPTIONS[changes["kind"]]}
+        elif "gpu" in changes and not forced:
+            del options["kind"]
+        return HardwareName.of({**options, **changes})
+
+    def hardware(self) -> Hardware:
+        """Return the hardware of a line of options.
+
+        Raises:
+            UnknownNameError: an unknown option, model or GPU.
+            ConfigError: options are missing or wrong, or the model does not fit.
+        """
+        name, where = self.completed(), f"hardware {shown(self)}"
+        if "operators" in name.options or any(is_path(str(name.options[part])) for part in ("model", "gpu")):
+            return parse_described(name.options, where, name)  # files may have changed
+        return _of_presets(name, where)
 
 
-def described_text(options: Mapping[str, Any]) -> str:
-    """Return the one-line description for options, in canonical order and spelling; None values are omitted.
-
-    Without a ``kind``, a GPU that has operator tables gives ``"kernels"``, another one a roofline. Without a GPU the
-    description has no kind.
-
-    Raises:
-        UnknownNameError: an unknown kind, option, model or GPU.
-    """
-    given = {name: value for name, value in options.items() if value is not None}
-    kind = given.pop("kind", None)
-    for name, presets in (("model", MODELS), ("gpu", GPUS)):
-        if isinstance(given.get(name), str):
-            given[name] = presets.name(given[name])
-    if kind is None and ("gpu" in given or "operators" in given):
-        measured = given.get("gpu") in operator_gpus() and not set(given) - set(OPTIONS["kernels"])
-        kind = "kernels" if measured or "operators" in given else "roofline"
-    given = _checked(kind, given)
-    text = ",".join(f"{name}={given[name]}" for name in _ALL_OPTIONS if name in given)
-    return text if kind is None else f"{kind}:{text}"
-
-
-def _checked(kind: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+def _check_options(kind: str | None, options: Mapping[str, Any]) -> None:
     if kind is not None and kind not in KINDS:
         raise UnknownNameError("kind of hardware", kind, KINDS)
     valid = _ALL_OPTIONS if kind is None else OPTIONS[kind]
@@ -264,64 +326,12 @@ def _checked(kind: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(
                 f"{_NAMES[kind]}: {name} = {shown(value)}; write it into a YAML file and give its path"
             )
-    return dict(options)
-
-
-def replaced(base: str, changes: Mapping[str, Any]) -> str:
-    """Return a one-line description with some options replaced.
-
-    The kind stays, but for two cases: ``changes`` have one, or they have another GPU. Then the kind is that of the GPU,
-    unless the other description is a roofline although its GPU has tables.
-
-    Raises:
-        UnknownNameError: an unknown option, model or GPU.
-    """
-    options = described_options(completed(base, None))
-    forced = options["kind"] == "roofline" and options["gpu"] in operator_gpus()
-    if "kind" in changes:
-        options = {name: value for name, value in options.items() if name in OPTIONS[changes["kind"]]}
-    elif "gpu" in changes and not forced:
-        del options["kind"]
-    return described_text({**options, **changes})
-
-
-def completed(hardware: str, base: str | None) -> str:
-    """Fill in the options that a description lacks from another one; other hardware is returned unchanged.
-
-    Raises:
-        ConfigError: model or GPU is missing, and the other hardware is not described.
-    """
-    if not is_described(hardware):
-        return hardware
-    given = described_options(hardware)
-    if missing := [name for name in ("model", "gpu") if name not in given]:
-        if base is None or not is_described(base):
-            raise ConfigError(
-                f"hardware {shown(hardware)}: {' and '.join(missing)} missing; it needs a model and a GPU, as in "
-                "--model llama3-70b --gpu h200 --tp 4 (kvgym list models, kvgym list gpus)"
-            )
-        return replaced(base, given)
-    return described_text(given)
-
-
-def describe(text: str) -> Hardware:
-    """Return the hardware of a one-line description.
-
-    Raises:
-        UnknownNameError: an unknown option, model or GPU.
-        ConfigError: options are missing or wrong, or the model does not fit.
-    """
-    name, where = completed(text, None), f"hardware {shown(text)}"
-    options = described_options(name)
-    if "operators" in options or any(is_path(str(options[part])) for part in ("model", "gpu")):
-        return parse_described(options, where, name)  # files may have changed
-    return _of_presets(name, where)
 
 
 @functools.lru_cache(maxsize=64)
-def _of_presets(name: str, where: str) -> Hardware:
-    """Return the hardware of a description without files, so that its kernels are assembled once."""
-    return parse_described(described_options(name), where, name)
+def _of_presets(name: HardwareName, where: str) -> Hardware:
+    """Return the hardware of a line without files, so that its kernels are assembled once."""
+    return parse_described(name.options, where, name)
 
 
 def parse_described(fields: Mapping[str, Any], where: str, name: str) -> Hardware:

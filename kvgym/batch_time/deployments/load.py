@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 
 from kvgym.batch_time.deployments.deployment import CalibratedHardware, Hardware, checked_hardware
-from kvgym.batch_time.deployments.described import KINDS, describe, is_described, parse_described
+from kvgym.batch_time.deployments.described import KINDS, HardwareName, parse_described
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.utils.arguments import explained
 from kvgym.utils.reading import parse_fields, read_text, shipped_texts, validate_fields
@@ -41,8 +41,10 @@ def load_hardware(name_or_path: str | Path) -> Hardware:
         ConfigError: the file cannot be read, a field is wrong (the message names file and field), or the model does
             not fit into the memory.
     """
-    if is_described(name_or_path):  # before the test for a file, as it may end like one: gpu=mine.yaml
-        return describe(name_or_path)
+    if isinstance(name_or_path, str):
+        name = HardwareName(name_or_path)
+        if name.described:  # before the test for a file, as it may end like one: gpu=mine.yaml
+            return name.hardware()
     if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
         return parse_hardware(read_text(path, "hardware file"), str(path), str(path))

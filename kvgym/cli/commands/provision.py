@@ -75,7 +75,7 @@ def provision(
     estimates.csv, windows.csv, probes.csv (with the extra parquet also probes.parquet) and config.json.
     docs/capacity.md has the definitions.
     """
-    from kvgym.batch_time.deployments.described import is_described
+    from kvgym.batch_time.deployments.described import HardwareName
     from kvgym.batch_time.deployments.load import hardware_label
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.describing import engine_line
@@ -87,8 +87,9 @@ def provision(
 
     targets = parse_targets(slo)
     prices = parse_prices(price, "--price") if price else None
-    kinds = split_specs(options.hardware) if options.hardware else None
-    first = next(filter(is_described, kinds), kinds[0]) if kinds else None  # rules do not depend on the order
+    kinds = [HardwareName(name) for name in split_specs(options.hardware)] if options.hardware else None
+    # The rules do not depend on the order.
+    first = next((name for name in kinds if name.described), kinds[0]) if kinds else None
     chosen = build_scenario(scenario, options, hardware=first, router=None, ttft_slo=None, tbt_slo=None)
     if kinds and len(kinds) > 1:  # the name is that of the first
         chosen = chosen.model_copy(update={"name": chosen.make_workload().spec.name})

@@ -280,9 +280,9 @@ def _hardware(hardware: str | None, described: Mapping[str, Any]) -> str | None:
     if hardware is not None:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(f"--hardware and {flags} exclude each other: these describe hardware")
-    from kvgym.batch_time.deployments.described import described_text
+    from kvgym.batch_time.deployments.described import HardwareName
 
-    return described_text(given)
+    return HardwareName.of(given)
 
 
 def with_parameters(

@@ -65,12 +65,12 @@ def _number(text: str) -> float | None:
 
 def _pairs(text: str) -> Iterator[str]:
     """Yield the parts between commas; a roofline is one part."""
-    from kvgym.batch_time.deployments.described import is_described
+    from kvgym.batch_time.deployments.described import HardwareName
 
     begun = ""
     for part in text.split(","):
         whole = begun + part
-        begun = f"{whole}," if is_described(whole.strip()) and part.count("=") < 2 else ""
+        begun = f"{whole}," if HardwareName(whole.strip()).described and part.count("=") < 2 else ""
         if not begun:
             yield whole
     if begun:

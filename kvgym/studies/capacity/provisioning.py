@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kvgym.batch_time.deployments.described import completed
+from kvgym.batch_time.deployments.described import HardwareName
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.budgets import BUDGETS, add_best_budgets, budget_note, is_open
@@ -217,7 +217,7 @@ def prices_of(
     given = prices if isinstance(prices, Mapping) else dict.fromkeys(hardware, prices)
     found: dict[str, float] = {}
     for name, price in given.items():
-        whole = completed(name, base)
+        whole = HardwareName(name).completed(base)
         if whole not in hardware:
             raise UnknownNameError("hardware (with a price)", name, [h for h in hardware if h])
         if whole in found:
@@ -232,7 +232,8 @@ def _loads(
     scenario: Scenario, hardware: Sequence[str] | None, request_slos: dict[str, float] | None
 ) -> list[Load]:
     """Return the load on each kind of hardware."""
-    names = [None] if hardware is None else [completed(name, scenario.hardware) for name in hardware]
+    base = scenario.hardware
+    names = [None] if hardware is None else [HardwareName(name).completed(base) for name in hardware]
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"hardware {names}: expected at least one name, all different")
     loads = []

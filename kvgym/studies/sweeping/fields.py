@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from kvgym.batch_time.deployments.described import described_text, is_described, replaced
+from kvgym.batch_time.deployments.described import HardwareName
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import Scenario, SystemSettings
@@ -139,13 +139,13 @@ def set_fields(base: Scenario, point: Mapping[str, Any]) -> Scenario:
     parts = {name: name.partition(".") for name in point}
     options = {rest: point[name] for name, (part, _, rest) in parts.items() if rest and part == "hardware"}
     if options:
-        given = direct.get("hardware", base.hardware)
-        if "hardware" in direct and not is_described(given):
+        given = HardwareName(direct.get("hardware", base.hardware) or "")
+        if "hardware" in direct and not given.described:
             raise ConfigError(
                 f"hardware.{next(iter(options))} is for hardware of a model and a GPU (docs/hardware.md); hardware = "
                 f"{shown(given)} is a file"
             )
-        direct["hardware"] = replaced(given, options) if is_described(given) else described_text(options)
+        direct["hardware"] = given.replaced(options) if given.described else HardwareName.of(options)
     inner = {
         rest: point[name] for name, (part, _, rest) in parts.items() if rest and _part(part) == "predictions"
     }
