@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.kernels import (
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit_while_fits,
     clear_all,
     evict,
@@ -30,7 +30,7 @@ from kvgym.kernels import (
     next_uniform,
     pause_all,
     policy_kernel,
-    rule_memory,
+    policy_memory,
     seed_words,
 )
 from kvgym.policies.policy import (
@@ -49,7 +49,7 @@ PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Const
 
 
 @policy_kernel
-def fcfs_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def fcfs_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Evict the newest requests until the next iteration fits; admit only if none was evicted."""
     need = need_of_active(view)
     if need > view.problem.kv_capacity:
@@ -59,7 +59,7 @@ def fcfs_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
 
 
 @policy_kernel
-def alpha_greedy_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def alpha_greedy_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """α-protection greedy: on overflow, evict all active requests."""
     need = need_of_active(view)
     if need > view.problem.kv_capacity:
@@ -69,7 +69,7 @@ def alpha_greedy_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemo
 
 
 @policy_kernel
-def alpha_beta_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def alpha_beta_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """α-protection β-clearing: on overflow toss a coin for each active request, in order of activation.
 
     If the survivors still do not fit, all of them pause for this iteration, and the next iteration tosses
@@ -179,6 +179,6 @@ class AlphaBeta(CompiledPolicy):
         """Return the admission threshold in tokens, whether it is strict, and the probability of eviction."""
         return np.array([fraction_of(system.kv_capacity, self.alpha), self.strict, self.beta])
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the state of the policy's random numbers."""
-        return rule_memory(self.params(system), state=seed_words(system.seed))
+        return policy_memory(self.params(system), state=seed_words(system.seed))

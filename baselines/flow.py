@@ -35,9 +35,9 @@ from kvgym.kernels import (
     REQUEUE_BACK,
     ROLE_PREFILL,
     UNKNOWN,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit,
     admit_while_fits,
     empty_profile,
@@ -57,6 +57,7 @@ from kvgym.kernels import (
     need_of_active,
     next_uniform,
     policy_kernel,
+    policy_memory,
     profile_add,
     profile_clear,
     profile_forget,
@@ -65,7 +66,6 @@ from kvgym.kernels import (
     put_back,
     request_key,
     rounds_for,
-    rule_memory,
     seed_words,
     taken_by,
     unlink,
@@ -106,7 +106,7 @@ def draw_budget(u: float, most: int, share: float) -> int:
 
 
 @policy_kernel
-def flow_control_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def flow_control_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 2: pick up to B_t requests in queue order; on overflow, requests leave last in, first out.
 
     Undoing picks from the last one leaves the longest prefix that fits. Admission is greedy while memory allows it, see
@@ -153,7 +153,7 @@ def class_row(state: Any, n: int, class_id: int) -> int:
 
 
 @jit
-def join_class(view: RuleView, state: Any, n: int, i: int) -> None:
+def join_class(view: PolicyView, state: Any, n: int, i: int) -> None:
     """Insert request ``i`` into the queue of its class, in the order of the waiting queue."""
     r, requeue = view.requests[i], view.problem.requeue
     row = class_row(state, n, r.class_id)
@@ -183,14 +183,16 @@ def leave_class(state: Any, n: int, row: int) -> None:
 
 
 @jit
-def forget_of_class(view: RuleView, state: Any, n: int, i: int) -> None:
+def forget_of_class(view: PolicyView, state: Any, n: int, i: int) -> None:
     """Remove request ``i``, which a router has moved away, from the queue of its class if it is there."""
     row = class_row(state, n, view.requests[i].class_id)
     unlink(state, 1 + n + row, 1 + 2 * n + row, 1 + 3 * n, i)
 
 
 @jit
-def put_back_classes(view: RuleView, decision: RuleDecision, memory: RuleMemory, row: int, left: int) -> None:
+def put_back_classes(
+    view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, row: int, left: int
+) -> None:
     """Count the picks that an overflow undoes.
 
     Args:
@@ -213,7 +215,7 @@ def put_back_classes(view: RuleView, decision: RuleDecision, memory: RuleMemory,
 
 
 @policy_kernel
-def flow_control_classes_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def flow_control_classes_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 1: pick up to b_k of each class; on overflow, requests leave last in, first out."""
     state, n, last = memory.state, int(memory.params[0]), memory.params.shape[0] - 2
     for j in range(view.worker.num_left):
@@ -240,7 +242,7 @@ def flow_control_classes_kernel(view: RuleView, decision: RuleDecision, memory: 
 
 @jit
 def evict_shortest(
-    view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int, need: int
+    view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, offset: int, need: int
 ) -> None:
     """Evict in ascending order of max(prediction, generated), newest first, until the next iteration fits.
 
@@ -268,7 +270,7 @@ def evict_shortest(
 
 
 @policy_kernel
-def a_min_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def a_min_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """A_min: admit like MC-SF, assuming the least output still possible; on overflow, evict the shortest.
 
     The state is that of MC-SF, then n current predictions by request, then a heap for the order of eviction. The
@@ -365,9 +367,9 @@ class FlowControl(CompiledPolicy):
         most = math.floor(twice)
         return np.array([self.random, most, twice - most, self.greedy, *self.budgets], dtype=np.float64)
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the state of the policy's random numbers."""
-        return rule_memory(self.params(system), state=seed_words(system.seed))
+        return policy_memory(self.params(system), state=seed_words(system.seed))
 
 
 @register_policy
@@ -401,9 +403,9 @@ class FlowControlClasses(CompiledPolicy):
         """Return the maximum number of requests in a run, then the budgets."""
         return np.array([system.max_requests, *self.budgets], dtype=np.float64)
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return empty queues."""
-        return rule_memory(self.params(system), state=np.zeros(1 + 4 * system.max_requests))
+        return policy_memory(self.params(system), state=np.zeros(1 + 4 * system.max_requests))
 
 
 @register_policy
@@ -431,12 +433,12 @@ class AMin(CompiledPolicy):
         """Return the look-ahead's parameters, limited by all memory, and the maximum number of requests in a run."""
         return np.array([system.kv_capacity, False, False, system.max_requests], dtype=np.float64)
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the profile, and a state of scalars, two heaps and the predictions."""
         state = np.zeros(HEAP + 2 + 3 * system.max_requests, np.int64)
         state[BLOCKED_ID] = UNKNOWN
         profile = empty_profile(max(system.max_predicted_len, _LONGEST_HORIZON), system.kv_capacity)
-        return rule_memory(self.params(system), state=state, profile=profile)
+        return policy_memory(self.params(system), state=state, profile=profile)
 
     def blocking(self, view: SystemView) -> int | None:
         """Return the last request that the look-ahead refused."""

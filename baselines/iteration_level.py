@@ -41,9 +41,9 @@ from numpy.typing import NDArray
 
 from kvgym.kernels import (
     UNKNOWN,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit,
     admit_tokens,
     chunk_that_fits,
@@ -65,10 +65,10 @@ from kvgym.kernels import (
     next_waiting,
     pause_all,
     policy_kernel,
+    policy_memory,
     prefill_without_cache,
     request_key,
     room_to_admit,
-    rule_memory,
     taken_by,
 )
 from kvgym.policies.policy import (
@@ -94,13 +94,13 @@ _SHORTEST_FIRST = 4  # of Sarathi: the shortest prefill goes first
 
 
 @jit_inline
-def missing_block(view: RuleView, slot: Any) -> int:
+def missing_block(view: PolicyView, slot: Any) -> int:
     """Return what a free block for a decode is beyond the memory that its next token needs, allocated tokens."""
     return int(view.problem.block_size - kv_growth(view.problem, slot, 1))
 
 
 @jit_inline
-def admit_prompts(view: RuleView, decision: RuleDecision, params: Any) -> int:
+def admit_prompts(view: PolicyView, decision: PolicyDecision, params: Any) -> int:
     """Admit whole prompts in queue order; return how many admitted requests have a prompt to process.
 
     Decodes pause while a prompt is processed, so memory must hold the KV at rest and the new requests. If only
@@ -135,7 +135,7 @@ def admit_prompts(view: RuleView, decision: RuleDecision, params: Any) -> int:
 
 
 @jit_inline
-def evict_newest(view: RuleView, decision: RuleDecision, engine: bool) -> None:
+def evict_newest(view: PolicyView, decision: PolicyDecision, engine: bool) -> None:
     """Evict LIFO until the decodes of the others fit; in an engine, until the last of them finds a free block."""
     need = need_of_active(view)
     for k in range(view.worker.num_active - 1, -1, -1):
@@ -148,7 +148,7 @@ def evict_newest(view: RuleView, decision: RuleDecision, engine: bool) -> None:
 
 
 @policy_kernel
-def vllm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def vllm_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Process only prompts if one can be admitted; else decode all requests."""
     w, d = view.worker, decision.record
     prefills = admit_prompts(view, decision, memory.params)
@@ -165,13 +165,13 @@ def vllm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
 
 
 @jit_inline
-def unfinished_claim(view: RuleView, slot: Any) -> int:
+def unfinished_claim(view: PolicyView, slot: Any) -> int:
     """Return the memory that a prompt in progress will take beside what it holds, with its first output; else 0."""
     return claim_of(view, slot) - held_by(view, slot) if slot.num_prefill_left > 0 else 0
 
 
 @jit_inline
-def make_room(view: RuleView, decision: RuleDecision, engine: bool) -> int:
+def make_room(view: PolicyView, decision: PolicyDecision, engine: bool) -> int:
     """Evict LIFO until the decodes of the others fit; return the memory that they need, including KV at rest.
 
     If no decode is left, the oldest prefill must be able to advance by at least one token. In an engine, prompts in
@@ -207,7 +207,7 @@ def make_room(view: RuleView, decision: RuleDecision, engine: bool) -> int:
 
 @jit_inline
 def continue_prefills(
-    view: RuleView, decision: RuleDecision, staying: int, budget: int, room: int
+    view: PolicyView, decision: PolicyDecision, staying: int, budget: int, room: int
 ) -> tuple[int, int]:
     """Plan the next chunks of ongoing prefills in order of activation; pause prefills that get none.
 
@@ -239,7 +239,7 @@ def continue_prefills(
 
 
 @policy_kernel
-def sarathi_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def sarathi_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 4: all decodes, then ongoing prefills, then new ones, within the token budget."""
     w, d, params = view.worker, decision.record, memory.params
     shortest_first = params[_SHORTEST_FIRST] == 1.0
@@ -399,6 +399,6 @@ class Sarathi(CompiledPolicy):
             dtype=np.float64,
         )
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the heap of waiting requests."""
-        return rule_memory(self.params(system), state=np.zeros(1 + system.max_requests))
+        return policy_memory(self.params(system), state=np.zeros(1 + system.max_requests))

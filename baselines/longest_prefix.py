@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from kvgym.kernels import (
     UNKNOWN,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit,
     admit_while_fits,
     begins_like_another,
@@ -45,9 +45,9 @@ from kvgym.kernels import (
     need_of_active,
     next_waiting,
     policy_kernel,
+    policy_memory,
     request_key,
     room_to_admit,
-    rule_memory,
     taken_by,
 )
 from kvgym.policies.policy import (
@@ -67,7 +67,7 @@ _LAST = 2**31 - 1  # key of the requests that go last
 
 
 @jit_inline
-def rank_waiting(view: RuleView, state: Any, base: int, most: int, small: int, common: int) -> None:
+def rank_waiting(view: PolicyView, state: Any, base: int, most: int, small: int, common: int) -> None:
     """Put the waiting requests into a heap, by hit and then by their places in the queue; note which is where.
 
     Args:
@@ -93,7 +93,7 @@ def rank_waiting(view: RuleView, state: Any, base: int, most: int, small: int, c
 
 
 @policy_kernel
-def lpm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def lpm_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Evict the newest requests until the next iteration fits; if none was evicted, start those with long hits."""
     need, params, state = need_of_active(view), memory.params, memory.state
     limit, most = int(params[_LIMIT]), int(params[_MOST])
@@ -150,9 +150,9 @@ class LPM(CompiledPolicy):
         limit = fraction_of(system.kv_capacity, self.protection)
         return np.array([limit, self._sorted(system), self.small_hit, self.common], dtype=np.float64)
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return a heap of places in the queue, and the request of each place."""
-        return rule_memory(self.params(system), state=np.zeros(1 + 2 * self._sorted(system)))
+        return policy_memory(self.params(system), state=np.zeros(1 + 2 * self._sorted(system)))
 
     def _sorted(self, system: SystemInfo) -> int:
         """Return the largest number of requests that are sorted in a run."""

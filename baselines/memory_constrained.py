@@ -25,9 +25,9 @@ from kvgym.kernels import (
     ROLE_PREFILL,
     UNKNOWN,
     WAITING,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit,
     blocked_for,
     clear_all,
@@ -43,6 +43,7 @@ from kvgym.kernels import (
     need_of_active,
     next_waiting,
     policy_kernel,
+    policy_memory,
     predicted_rounds,
     profile_add,
     profile_clear,
@@ -52,7 +53,6 @@ from kvgym.kernels import (
     request_key,
     room_to_admit,
     rounds_for,
-    rule_memory,
     taken_by,
 )
 from kvgym.policies.policy import (
@@ -82,7 +82,7 @@ BLOCKED_UNTIL, BLOCKED_ID, HEAP = 1, 2, 3
 
 
 @jit_inline
-def update_profile(view: RuleView, memory: RuleMemory, longest: bool) -> int:
+def update_profile(view: PolicyView, memory: PolicyMemory, longest: bool) -> int:
     """Correct the profile for wrong predictions; return the offset of the present iteration.
 
     Requests that ended early are removed (on a prefill worker none does). After a router has moved requests away, the
@@ -116,7 +116,7 @@ def update_profile(view: RuleView, memory: RuleMemory, longest: bool) -> int:
 
 @jit_inline
 def try_admit(
-    view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int, i: int, rounds: int
+    view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, offset: int, i: int, rounds: int
 ) -> bool:
     """Admit request ``i``, predicted to run ``rounds`` iterations, if inequality (5) holds with it.
 
@@ -140,7 +140,7 @@ def try_admit(
 
 
 @jit_inline
-def need_of_next_iteration(view: RuleView, decision: RuleDecision) -> int:
+def need_of_next_iteration(view: PolicyView, decision: PolicyDecision) -> int:
     """Return the memory that the next iteration needs, including that of requests just admitted."""
     need = need_of_active(view)
     for j in range(decision.record.num_admit):
@@ -149,7 +149,7 @@ def need_of_next_iteration(view: RuleView, decision: RuleDecision) -> int:
 
 
 @jit_inline
-def clear_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> bool:
+def clear_on_overflow(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> bool:
     """Evict all active requests if the next iteration exceeds the capacity; return whether it does."""
     if need_of_next_iteration(view, decision) <= view.problem.kv_capacity:
         return False
@@ -160,13 +160,13 @@ def clear_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory
 
 
 @jit_inline
-def push_predicted(view: RuleView, memory: RuleMemory, i: int) -> None:
+def push_predicted(view: PolicyView, memory: PolicyMemory, i: int) -> None:
     """Add request ``i`` to the heap, by predicted output length."""
     heap_push(memory.state, HEAP, request_key(view.requests[i].predicted_len, i))
 
 
 @policy_kernel
-def mc_sf_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def mc_sf_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 1: admit in ascending order of predicted output length while (5) holds."""
     forget_left(view, memory.state, HEAP)
     for j in range(view.worker.num_queued):
@@ -186,7 +186,7 @@ def mc_sf_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> 
 
 
 @jit_inline
-def admit_in_order(view: RuleView, decision: RuleDecision, memory: RuleMemory, longest: bool) -> None:
+def admit_in_order(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, longest: bool) -> None:
     """Admit in queue order while (5) holds, with predicted or (``longest``) longest possible outputs."""
     offset = update_profile(view, memory, longest)
     i = first_waiting(view)
@@ -200,13 +200,13 @@ def admit_in_order(view: RuleView, decision: RuleDecision, memory: RuleMemory, l
 
 
 @policy_kernel
-def mc_benchmark_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def mc_benchmark_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 2: admit in order of arrival while (5) holds."""
     admit_in_order(view, decision, memory, False)
 
 
 @policy_kernel
-def mc_longest_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def mc_longest_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 2 with the longest possible output as prediction."""
     admit_in_order(view, decision, memory, True)
 
@@ -265,12 +265,12 @@ class LookAhead(CompiledPolicy):
         limit = fraction_of(system.kv_capacity, chosen["protection"])
         return np.array([limit, self.strict, chosen["overrun"] == "extend"], dtype=np.float64)
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the profile, and a state of scalars and heap."""
         state = np.zeros(HEAP + 2 + system.max_requests, np.int64)
         state[BLOCKED_ID] = UNKNOWN
         profile = empty_profile(system.max_predicted_len, system.kv_capacity)
-        return rule_memory(self.params(system), state=state, profile=profile)
+        return policy_memory(self.params(system), state=state, profile=profile)
 
     def blocking(self, view: SystemView) -> int | None:
         """Return the last request that (5) refused."""

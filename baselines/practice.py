@@ -20,9 +20,9 @@ from kvgym.baselines.memory_constrained import (
 )
 from kvgym.kernels import (
     UNKNOWN,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit_while_fits,
     evict,
     evict_latest,
@@ -37,13 +37,13 @@ from kvgym.kernels import (
     need_of,
     need_of_active,
     policy_kernel,
+    policy_memory,
     predicted_rounds,
     profile_add,
     profile_forget,
     ranked_pop,
     ranked_push,
     request_key,
-    rule_memory,
     stays,
     taken_by,
 )
@@ -64,7 +64,7 @@ _RATE = OWN
 
 
 @jit_inline
-def leave_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int) -> None:
+def leave_on_overflow(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, offset: int) -> None:
     """Undo admissions, last first, then evict the latest activated requests, until the next iteration fits."""
     d, problem = decision.record, view.problem
     need = need_of_next_iteration(view, decision)
@@ -88,7 +88,7 @@ def leave_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory
 
 
 @policy_kernel
-def ageing_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def ageing_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Admit in ascending order of predicted length minus waiting credit, while (5) of MC-SF holds.
 
     All waiting requests gain credit at the same rate, so their order never changes: it is that of the predicted
@@ -112,7 +112,7 @@ def ageing_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
 
 
 @jit
-def evict_cheapest(view: RuleView, decision: RuleDecision, memory: RuleMemory, need: int) -> None:
+def evict_cheapest(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, need: int) -> None:
     """Evict the requests with the least KV until the next iteration of the others fits.
 
     Of equal requests, the newest is evicted. Evictions that later ones made unnecessary are undone, the largest
@@ -145,7 +145,7 @@ def evict_cheapest(view: RuleView, decision: RuleDecision, memory: RuleMemory, n
 
 
 @policy_kernel
-def cost_aware_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def cost_aware_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Evict the cheapest requests until the next iteration fits; admit only if none was evicted."""
     need = need_of_active(view)
     if need > view.problem.kv_capacity:
@@ -198,7 +198,7 @@ class Ageing(LookAhead):
         """Return the parameters of MC-SF, and the rate."""
         return np.append(super().params(system), self.rate)
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the memory of MC-SF, with a heap key per request."""
         return super().memory(system)._replace(reals=np.zeros(max(1, system.max_requests)))
 
@@ -236,6 +236,6 @@ class CostAware(CompiledPolicy):
         """Return the admission threshold, tokens."""
         return np.array([fraction_of(system.kv_capacity, self.protection)], dtype=np.float64)
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return space for a heap of the active requests."""
-        return rule_memory(self.params(system), state=np.zeros(1 + max(1, system.max_requests)))
+        return policy_memory(self.params(system), state=np.zeros(1 + max(1, system.max_requests)))

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.kernels import (
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit_while_fits,
     evict_latest,
     need_of_active,
@@ -31,7 +31,7 @@ from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, regist
 
 
 @policy_kernel
-def request_level_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def request_level_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 3: decode all active requests; if there are none, begin the next batch."""
     if view.worker.num_active > 0:
         evict_latest(view, decision, need_of_active(view))

@@ -9,9 +9,9 @@ import numpy as np
 from kvgym.kernels import (
     UNKNOWN,
     WAITING,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit,
     admit_tokens,
     allocated,
@@ -78,7 +78,7 @@ def region(state: Any, number: int) -> int:
 
 
 @jit_inline
-def queue_new(view: RuleView, memory: RuleMemory, ahead: bool) -> None:
+def queue_new(view: PolicyView, memory: PolicyMemory, ahead: bool) -> None:
     """Put new requests into the heap of waiting ones, or into the list of those that came after the decision."""
     state, by_priority = memory.state, memory.params[_BY_PRIORITY] == 1.0
     late, seen = region(state, 1), memory.reals[0]
@@ -94,7 +94,7 @@ def queue_new(view: RuleView, memory: RuleMemory, ahead: bool) -> None:
 
 
 @jit_inline
-def queue_late(view: RuleView, memory: RuleMemory) -> None:
+def queue_late(view: PolicyView, memory: PolicyMemory) -> None:
     """Put the requests that arrived too late for a decision into the heap."""
     state, late = memory.state, region(memory.state, 1)
     for j in range(state[late] if memory.params[_BY_PRIORITY] == 1.0 else 0):
@@ -105,7 +105,7 @@ def queue_late(view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit_inline
-def number_admission(memory: RuleMemory, i: int) -> None:
+def number_admission(memory: PolicyMemory, i: int) -> None:
     """Give an admitted request the next number, by which running and just finished requests are in order."""
     if memory.params[_ASYNC] == 1.0:
         first = region(memory.state, 2)
@@ -114,7 +114,7 @@ def number_admission(memory: RuleMemory, i: int) -> None:
 
 
 @jit_inline
-def memory_of_late(view: RuleView, i: int) -> int:
+def memory_of_late(view: PolicyView, i: int) -> int:
     """Return the memory that the decision still counts for a request that finished with the last batch."""
     r, p = view.requests[i], view.problem
     held = allocated(p, r.prompt_len + r.num_output_tokens - p.prefill_emits + p.prefill_writes)
@@ -124,7 +124,7 @@ def memory_of_late(view: RuleView, i: int) -> int:
 
 
 @jit_inline
-def threshold_of(view: RuleView, params: Any, more: int) -> int:
+def threshold_of(view: PolicyView, params: Any, more: int) -> int:
     """Return the most tokens of a prompt in this iteration, 0 = no limit; ``more`` corrects the number of requests."""
     threshold, count = int(params[_THRESHOLD]), view.worker.num_active + view.worker.num_waiting + more
     if params[_RELEASE] == 0.0 or threshold == 0:
@@ -142,7 +142,7 @@ def tokens_lacking(threshold: int, prefill_left: int) -> int:
 
 
 @jit_inline
-def holds_prefills(view: RuleView, memory: RuleMemory, late: int) -> bool:
+def holds_prefills(view: PolicyView, memory: PolicyMemory, late: int) -> bool:
     """Return whether this iteration must not process prompts, because the last that did is too recent."""
     state, w, first = memory.state, view.worker, memory.state.shape[0] - NUM_COUNTERS
     recent = state[first] + 1.0 - state[first + 1] < memory.params[_INTERVAL]
@@ -150,7 +150,7 @@ def holds_prefills(view: RuleView, memory: RuleMemory, late: int) -> bool:
 
 
 @jit_inline
-def note_prefill(memory: RuleMemory, tokens: int) -> None:
+def note_prefill(memory: PolicyMemory, tokens: int) -> None:
     """Record that this iteration processes a prompt, if more than one token of it was left."""
     first = memory.state.shape[0] - NUM_COUNTERS
     if tokens > 1:
@@ -158,7 +158,7 @@ def note_prefill(memory: RuleMemory, tokens: int) -> None:
 
 
 @jit_inline
-def victim(view: RuleView, memory: RuleMemory, late: int) -> int:
+def victim(view: PolicyView, memory: PolicyMemory, late: int) -> int:
     """Return the next slot to preempt: the newest, or the least urgent, of those not preempted yet.
 
     Args:
@@ -193,7 +193,7 @@ def victim(view: RuleView, memory: RuleMemory, late: int) -> int:
 
 
 @jit_inline
-def victim_of_active(view: RuleView, params: Any) -> int:
+def victim_of_active(view: PolicyView, params: Any) -> int:
     """Return the slot that :func:`victim` chooses among the running requests, UNKNOWN if there is none."""
     chosen, least, latest = UNKNOWN, 0, 0.0
     for k in range(view.worker.num_active - 1, -1, -1):
@@ -211,7 +211,7 @@ def victim_of_active(view: RuleView, params: Any) -> int:
 
 @jit_inline
 def schedule_running(
-    view: RuleView, decision: RuleDecision, memory: RuleMemory, holds: bool, late: int, more: int
+    view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, holds: bool, late: int, more: int
 ) -> tuple[int, int, int, int]:
     """Give the running requests their tokens; preempt if memory is short.
 
@@ -284,9 +284,9 @@ def schedule_running(
 
 @jit_inline
 def start_waiting(
-    view: RuleView,
-    decision: RuleDecision,
-    memory: RuleMemory,
+    view: PolicyView,
+    decision: PolicyDecision,
+    memory: PolicyMemory,
     budget: int,
     used: int,
     empty: int,
@@ -351,7 +351,7 @@ def start_waiting(
 
 
 @policy_kernel
-def vllm_v1_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def vllm_v1_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Schedule running requests first, and waiting ones only in an iteration without preemption.
 
     With asynchronous scheduling the decision was made when the last batch started: requests that finished with it still

@@ -79,7 +79,7 @@ from kvgym.baselines.vllm_releases import (
     release_of,
 )
 from kvgym.errors import ConfigError, shown
-from kvgym.kernels import RuleMemory, rule_memory
+from kvgym.kernels import PolicyMemory, policy_memory
 from kvgym.policies.policy import (
     AUTO,
     CompiledPolicy,
@@ -245,11 +245,11 @@ class VLLMV1(CompiledPolicy):
             self.long_prefill_token_threshold_adaptive, self.prefill_schedule_interval, self.async_scheduling,
         ], dtype=np.float64)  # fmt: skip
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the heap of waiting requests and the counters, and what asynchronous scheduling remembers."""
         state = np.zeros(state_size(system.max_requests, self.async_scheduling))
         state[1 - NUM_COUNTERS] = -self.prefill_schedule_interval  # the first iteration may process prompts
-        return rule_memory(self.params(system), state=state)
+        return policy_memory(self.params(system), state=state)
 
     def blocking(self, view: SystemView) -> int | None:
         """Return the first waiting request in the policy's order, which no other may pass."""

@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 
 from kvgym.kernels import (
     UNKNOWN,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit,
     allocated,
     blocked_for,
@@ -54,11 +54,11 @@ from kvgym.kernels import (
     need_of_active,
     next_waiting,
     policy_kernel,
+    policy_memory,
     profile_add,
     profile_clear,
     profile_offset,
     request_key,
-    rule_memory,
     shared_hit,
 )
 from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
@@ -83,14 +83,14 @@ _BLOCKED_UNTIL, _BLOCKED_ID, _HEAP = 1, 2, 3
 
 
 @jit_inline
-def chunk_growth(view: RuleView, row: Any, chunk: int) -> int:
+def chunk_growth(view: PolicyView, row: Any, chunk: int) -> int:
     """Return the memory that a slot or a waiting request adds in its next iteration."""
     left = row.num_prefill_left
     return kv_growth(view.problem, row, min(left, chunk) if left > 0 else 1)
 
 
 @jit_inline
-def need_of_chunks(view: RuleView, chunk: int) -> int:
+def need_of_chunks(view: PolicyView, chunk: int) -> int:
     """Return the memory that the active set needs in the next iteration."""
     w = view.worker
     if w.num_prefilling == 0:
@@ -102,7 +102,7 @@ def need_of_chunks(view: RuleView, chunk: int) -> int:
 
 
 @jit
-def swap_out(view: RuleView, decision: RuleDecision, need: int, chunk: int) -> None:
+def swap_out(view: PolicyView, decision: PolicyDecision, need: int, chunk: int) -> None:
     """Evict the latest activated requests until the next iteration of the others fits.
 
     ``need`` is the need of the whole active set. The oldest request stays, because every request fits alone.
@@ -116,7 +116,7 @@ def swap_out(view: RuleView, decision: RuleDecision, need: int, chunk: int) -> N
 
 
 @jit_inline
-def plan_chunks(view: RuleView, decision: RuleDecision, chunk: int) -> None:
+def plan_chunks(view: PolicyView, decision: PolicyDecision, chunk: int) -> None:
     """Give one chunk to each request with more than a chunk to prefill; all others run in full.
 
     Evicted requests are in the last slots.
@@ -134,7 +134,7 @@ def plan_chunks(view: RuleView, decision: RuleDecision, chunk: int) -> None:
 
 
 @jit_inline
-def note_queued(view: RuleView, memory: RuleMemory) -> None:
+def note_queued(view: PolicyView, memory: PolicyMemory) -> None:
     """Add the requests that joined the queue to the heap, by prompt plus predicted output (SJF only)."""
     if memory.params[_BY_WORK] == 1.0:
         forget_left(view, memory.state, _HEAP)
@@ -148,13 +148,13 @@ def note_queued(view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit_inline
-def first_in_order(view: RuleView, memory: RuleMemory) -> int:
+def first_in_order(view: PolicyView, memory: PolicyMemory) -> int:
     """Return the waiting request to consider first, UNKNOWN if none waits."""
     return heap_first(memory.state, _HEAP) if memory.params[_BY_WORK] == 1.0 else first_waiting(view)
 
 
 @jit_inline
-def next_in_order(view: RuleView, memory: RuleMemory, i: int) -> int:
+def next_in_order(view: PolicyView, memory: PolicyMemory, i: int) -> int:
     """Return the request to consider after ``i``, which has been admitted, UNKNOWN if there is none."""
     if memory.params[_BY_WORK] == 1.0:
         heap_pop(memory.state, _HEAP)
@@ -169,7 +169,7 @@ def partial_chunks(row: Any, chunk: int) -> int:
 
 
 @jit_inline
-def expected_iterations(view: RuleView, r: Any, chunk: int) -> int:
+def expected_iterations(view: PolicyView, r: Any, chunk: int) -> int:
     """Return the iterations a waiting request is expected to run here, at least 1."""
     problem = view.problem
     if problem.hands_over == 1:
@@ -183,7 +183,7 @@ def expected_iterations(view: RuleView, r: Any, chunk: int) -> int:
 
 @jit_inline
 def add_use(
-    view: RuleView, memory: RuleMemory, offset: int, row: Any, chunk: int, rounds: int, sign: int
+    view: PolicyView, memory: PolicyMemory, offset: int, row: Any, chunk: int, rounds: int, sign: int
 ) -> None:
     """Add (sign 1) or subtract (sign -1) the memory use of a slot or a waiting request over ``rounds`` iterations.
 
@@ -200,7 +200,7 @@ def add_use(
 
 @jit_inline
 def chunks_blocked_for(
-    view: RuleView, memory: RuleMemory, offset: int, r: Any, chunk: int, rounds: int
+    view: PolicyView, memory: PolicyMemory, offset: int, r: Any, chunk: int, rounds: int
 ) -> int:
     """Return a number of iterations for which a request certainly cannot be admitted; 0 = it fits now.
 
@@ -225,7 +225,7 @@ def end_of(state: Any, i: int) -> int:
 
 
 @jit_inline
-def update_use(view: RuleView, memory: RuleMemory, chunk: int) -> int:
+def update_use(view: PolicyView, memory: PolicyMemory, chunk: int) -> int:
     """Correct the profile for wrong predictions; return the offset of the present iteration.
 
     The rest of requests that ended early is removed. After a router has moved requests away, the profile is rebuilt
@@ -260,7 +260,7 @@ def update_use(view: RuleView, memory: RuleMemory, chunk: int) -> int:
 
 @jit_inline
 def admit_if_safe(
-    view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int, i: int, chunk: int
+    view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, offset: int, i: int, chunk: int
 ) -> bool:
     """Admit request ``i`` if memory is predicted never to overflow with it; otherwise store when to try again."""
     state, iteration, r = memory.state, view.worker.iteration, view.requests[i]
@@ -280,7 +280,7 @@ def admit_if_safe(
 
 
 @policy_kernel
-def work_conserving_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def work_conserving_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Run ongoing requests, and swap out the latest on overflow; otherwise admit while the next iteration fits."""
     capacity, chunk = view.problem.kv_capacity, int(memory.params[_CHUNK])
     note_queued(view, memory)
@@ -300,7 +300,7 @@ def work_conserving_kernel(view: RuleView, decision: RuleDecision, memory: RuleM
 
 
 @policy_kernel
-def lookahead_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def lookahead_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Run ongoing requests, and admit while predicted memory never exceeds the capacity.
 
     Ongoing requests overflow only after too short a prediction.
@@ -345,16 +345,16 @@ class _WorkConserving(CompiledPolicy):
             [min(self.chunk, system.kv_capacity), float(self.by_work), float(self.resume == "first")]
         )
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return a state of the scalars, followed by the heap."""
         state = np.zeros(_HEAP + 1 + self.by_work * system.max_requests, np.int64)
-        return rule_memory(self.params(system), state=state)
+        return policy_memory(self.params(system), state=state)
 
 
 class _WithLookAhead(_WorkConserving):
     """Base class of both policies with look-ahead: the profile of future memory."""
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return a state of scalars, heap and ends, and a profile two horizons long.
 
         No request is expected to run longer than the chunks of a prompt that fills the memory, plus the longest
@@ -364,7 +364,7 @@ class _WithLookAhead(_WorkConserving):
         state[_BLOCKED_ID] = UNKNOWN
         chunks = system.kv_capacity // min(self.chunk, system.kv_capacity)
         profile = empty_profile(system.max_predicted_len, system.kv_capacity, chunks)
-        return rule_memory(self.params(system), state=state, profile=profile)
+        return policy_memory(self.params(system), state=state, profile=profile)
 
 
 @register_policy

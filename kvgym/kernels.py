@@ -1,7 +1,7 @@
 """Building blocks of compiled policies: everything a policy's kernel needs, in one place.
 
 A compiled policy is a class with a kernel: a function of the policy's view, its decision and its memory
-(:class:`RuleView`, :class:`RuleDecision`, :class:`RuleMemory`; their fields are explained there)::
+(:class:`PolicyView`, :class:`PolicyDecision`, :class:`PolicyMemory`; their fields are explained there)::
 
     from kvgym import CompiledPolicy, PolicyInfo, register_policy
     from kvgym.kernels import admit_while_fits, evict_latest, need_of_active, policy_kernel
@@ -136,11 +136,11 @@ from kvgym.simulator.kernels.rerouted import move_to as move_to
 from kvgym.simulator.kernels.rerouted import unlink as unlink
 from kvgym.simulator.kernels.slots import drop_full_plan as drop_full_plan
 from kvgym.simulator.kernels.slots import follow_slots as follow_slots
-from kvgym.simulator.policy_interface import RuleDecision as RuleDecision
-from kvgym.simulator.policy_interface import RuleMemory as RuleMemory
-from kvgym.simulator.policy_interface import RuleView as RuleView
+from kvgym.simulator.policy_interface import PolicyDecision as PolicyDecision
+from kvgym.simulator.policy_interface import PolicyMemory as PolicyMemory
+from kvgym.simulator.policy_interface import PolicyView as PolicyView
 from kvgym.simulator.policy_interface import policy_kernel as policy_kernel
-from kvgym.simulator.policy_interface import rule_memory as rule_memory
+from kvgym.simulator.policy_interface import policy_memory as policy_memory
 from kvgym.simulator.policy_interface import view_of as view_of
 from kvgym.simulator.tables import ACTIVE as ACTIVE
 from kvgym.simulator.tables import FINISHED as FINISHED
@@ -177,10 +177,10 @@ __all__ = [
     "UNKNOWN",
     "WAIT",
     "WAITING",
+    "PolicyDecision",
+    "PolicyMemory",
+    "PolicyView",
     "RouterView",
-    "RuleDecision",
-    "RuleMemory",
-    "RuleView",
     "admit",
     "admit_tokens",
     "admit_while_fits",
@@ -224,6 +224,7 @@ __all__ = [
     "pause",
     "pause_all",
     "policy_kernel",
+    "policy_memory",
     "predicted_rounds",
     "prefill_backlog",
     "profile_add",
@@ -243,7 +244,6 @@ __all__ = [
     "request_key",
     "room_to_admit",
     "rounds_for",
-    "rule_memory",
     "seed_words",
     "unlink",
     "view_of",

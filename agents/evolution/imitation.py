@@ -27,7 +27,7 @@ from kvgym.agents.runs.limits import MAX_COUNT
 from kvgym.errors import ConfigError, shown
 from kvgym.policies.policy import POLICIES, Weight, make_policy
 from kvgym.policies.runner import check_needs, prepare_run
-from kvgym.simulator.policy_interface import RuleView
+from kvgym.simulator.policy_interface import PolicyView
 from kvgym.simulator.tables import WAITING
 from kvgym.utils.checks import MAX_SEEDS
 
@@ -66,7 +66,9 @@ class Student(Protocol):
 
     NETWORK: ClassVar[str]
 
-    def lesson(self, view: RuleView, row: Any, request_id: int, length: int) -> tuple[Sequence[float], float]:
+    def lesson(
+        self, view: PolicyView, row: Any, request_id: int, length: int
+    ) -> tuple[Sequence[float], float]:
         """Return the network's features of a request now, and its target for them.
 
         Args:

@@ -23,9 +23,9 @@ from kvgym.baselines.flow import class_row, leave_class
 from kvgym.baselines.newer.ordered import positive
 from kvgym.kernels import (
     UNKNOWN,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit,
     evict_latest,
     has_place,
@@ -34,8 +34,8 @@ from kvgym.kernels import (
     left_request,
     need_of_active,
     policy_kernel,
+    policy_memory,
     room_to_admit,
-    rule_memory,
     taken_by,
     unlink,
 )
@@ -57,7 +57,7 @@ _INPUT, _OUTPUT, _LIMIT, _REQUESTS = range(4)
 
 
 @jit
-def row_of_client(memory: RuleMemory, n: int, client: int) -> int:
+def row_of_client(memory: PolicyMemory, n: int, client: int) -> int:
     """Return the row of a client; a new client gets a counter of 0."""
     state, counters, known = memory.state, memory.reals, memory.state[0]
     row = class_row(state, n, client)
@@ -69,7 +69,7 @@ def row_of_client(memory: RuleMemory, n: int, client: int) -> int:
 
 
 @jit
-def join_client(memory: RuleMemory, n: int, i: int, client: int, returns: bool) -> None:
+def join_client(memory: PolicyMemory, n: int, i: int, client: int, returns: bool) -> None:
     """Add a request to the queue of its client, at the head if it returns; lift the counter of an idle client."""
     state, counters = memory.state, memory.reals
     row = row_of_client(memory, n, client)
@@ -96,7 +96,7 @@ def join_client(memory: RuleMemory, n: int, i: int, client: int, returns: bool) 
 
 
 @jit_inline
-def charge(view: RuleView, memory: RuleMemory, n: int, i: int, made: int) -> None:
+def charge(view: PolicyView, memory: PolicyMemory, n: int, i: int, made: int) -> None:
     """Charge a request's client for output tokens that it has not paid for."""
     paid = 1 + 4 * n + i
     if made > memory.state[paid]:
@@ -106,7 +106,7 @@ def charge(view: RuleView, memory: RuleMemory, n: int, i: int, made: int) -> Non
 
 
 @jit_inline
-def charge_all(view: RuleView, memory: RuleMemory, n: int) -> None:
+def charge_all(view: PolicyView, memory: PolicyMemory, n: int) -> None:
     """Charge all clients for the output tokens of the last iteration."""
     w = view.worker
     for k in range(w.num_active):
@@ -118,7 +118,7 @@ def charge_all(view: RuleView, memory: RuleMemory, n: int) -> None:
 
 
 @jit_inline
-def least_client(memory: RuleMemory, n: int) -> int:
+def least_client(memory: PolicyMemory, n: int) -> int:
     """Return the row of the client with the least counter among those with waiting requests, UNKNOWN without any."""
     row, least = UNKNOWN, math.inf
     for k in range(memory.state[0]):
@@ -128,7 +128,7 @@ def least_client(memory: RuleMemory, n: int) -> int:
 
 
 @policy_kernel
-def vtc_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def vtc_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Charge for the last iteration, then start requests of the clients with the least counters."""
     w, params, state = view.worker, memory.params, memory.state
     n = int(params[_REQUESTS])
@@ -195,9 +195,9 @@ class VirtualTokenCounter(CompiledPolicy):
             [self.input_weight, self.output_weight, limit, max(1, system.max_requests)], np.float64
         )
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return a state without clients."""
         n = max(1, system.max_requests)
         state = np.zeros(2 + 5 * n, np.int64)
         state[1 + 5 * n] = UNKNOWN
-        return rule_memory(self.params(system), state=state, reals=np.zeros(n))
+        return policy_memory(self.params(system), state=state, reals=np.zeros(n))

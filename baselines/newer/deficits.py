@@ -27,9 +27,9 @@ from kvgym.baselines.newer.clients import charge_all, row_of_client
 from kvgym.baselines.newer.ordered import positive
 from kvgym.kernels import (
     UNKNOWN,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit,
     evict_latest,
     first_waiting,
@@ -40,8 +40,8 @@ from kvgym.kernels import (
     need_of_active,
     next_waiting,
     policy_kernel,
+    policy_memory,
     room_to_admit,
-    rule_memory,
     taken_by,
 )
 from kvgym.policies.policy import (
@@ -62,7 +62,7 @@ _EXTEND, _OUTPUT, _LIMIT, _REQUESTS, _QUANTUM, _MOST, _SMALL, _COMMON = range(8)
 
 
 @jit_inline
-def sort_waiting(view: RuleView, memory: RuleMemory, base: int) -> None:
+def sort_waiting(view: PolicyView, memory: PolicyMemory, base: int) -> None:
     """Write the waiting requests at ``base`` in the order of lpm, followed by UNKNOWN."""
     params, state = memory.params, memory.state
     most = int(params[_MOST])
@@ -76,7 +76,9 @@ def sort_waiting(view: RuleView, memory: RuleMemory, base: int) -> None:
 
 
 @jit_inline
-def start_in_turn(view: RuleView, decision: RuleDecision, memory: RuleMemory, need: int, place: int) -> int:
+def start_in_turn(
+    view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, need: int, place: int
+) -> int:
     """Start requests of clients without debt, in one pass, until one does not fit.
 
     Args:
@@ -116,7 +118,7 @@ def start_in_turn(view: RuleView, decision: RuleDecision, memory: RuleMemory, ne
 
 
 @jit_inline
-def refill(view: RuleView, memory: RuleMemory, place: int) -> None:
+def refill(view: PolicyView, memory: PolicyMemory, place: int) -> None:
     """Give quanta to all clients in debt, as often as it takes until one with a waiting request has none."""
     params, state, debts = memory.params, memory.state, memory.reals
     n, quantum = int(params[_REQUESTS]), params[_QUANTUM]
@@ -135,7 +137,7 @@ def refill(view: RuleView, memory: RuleMemory, place: int) -> None:
 
 
 @policy_kernel
-def dlpm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def dlpm_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Charge for the last iteration, then start requests of clients within their quotas, those with long hits first."""
     w, params, state = view.worker, memory.params, memory.state
     n, most = int(params[_REQUESTS]), int(params[_MOST])
@@ -212,8 +214,8 @@ class DeficitLongestPrefixMatch(CompiledPolicy):
         values = (self.extend_weight, self.output_weight, limit, requests, self.quantum, most)
         return np.array([*values, self.small_hit, self.common], np.float64)
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return a state without clients."""
         params = self.params(system)
         n, most = int(params[_REQUESTS]), int(params[_MOST])
-        return rule_memory(params, state=np.zeros(5 + 6 * n + 3 * most, np.int64), reals=np.zeros(n))
+        return policy_memory(params, state=np.zeros(5 + 6 * n + 3 * most, np.int64), reals=np.zeros(n))

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from kvgym.kernels import (
     UNKNOWN,
     WAITING,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit,
     evict,
     first_waiting,
@@ -38,11 +38,11 @@ from kvgym.kernels import (
     need_of_active,
     next_waiting,
     policy_kernel,
+    policy_memory,
     ranked_forget,
     ranked_pop,
     ranked_push,
     room_to_admit,
-    rule_memory,
     taken_by,
 )
 from kvgym.policies.policy import (
@@ -109,7 +109,7 @@ def level_of(prompt_time: float, token_time: float, made: int) -> int:
 
 
 @jit_inline
-def score_of(view: RuleView, memory: RuleMemory, i: int, made: int) -> float:
+def score_of(view: PolicyView, memory: PolicyMemory, i: int, made: int) -> float:
     """Return the score of a request that has generated ``made`` tokens; the least goes first."""
     kind, one, r = int(memory.params[_SCORE]), memory.params[ONE], view.requests[i]
     score = float(r.predicted_len)
@@ -134,7 +134,7 @@ def score_of(view: RuleView, memory: RuleMemory, i: int, made: int) -> float:
 
 
 @jit_inline
-def running_score(view: RuleView, memory: RuleMemory, k: int) -> float:
+def running_score(view: PolicyView, memory: PolicyMemory, k: int) -> float:
     """Return the score of the request in slot ``k``; -inf if it must not be preempted."""
     params, slot = memory.params, view.active[k]
     i, made = slot.request_id, np.int64(slot.num_output_tokens)
@@ -152,7 +152,7 @@ def running_score(view: RuleView, memory: RuleMemory, k: int) -> float:
 
 
 @jit_inline
-def join_heaps(view: RuleView, memory: RuleMemory) -> None:
+def join_heaps(view: PolicyView, memory: PolicyMemory) -> None:
     """Forget the requests that a router has moved away, and add those that joined the queue."""
     state, ranks, n, w = memory.state, memory.reals, int(memory.params[_REQUESTS]), view.worker
     forget_ranked(view, state, _HEAP, ranks, 0)
@@ -165,7 +165,7 @@ def join_heaps(view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit_inline
-def help_starving(view: RuleView, memory: RuleMemory) -> None:
+def help_starving(view: PolicyView, memory: PolicyMemory) -> None:
     """Put the requests before all others that have waited long enough."""
     state, n, guard = memory.state, int(memory.params[_REQUESTS]), memory.params[_GUARD]
     if guard == 0:
@@ -186,14 +186,14 @@ def help_starving(view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit_inline
-def first_place(view: RuleView, memory: RuleMemory) -> int:
+def first_place(view: PolicyView, memory: PolicyMemory) -> int:
     """Return the place of the heap with the request to start next; empty heaps mean that none waits."""
     state, n = memory.state, int(memory.params[_REQUESTS])
     return _HEAP + 1 + n if state[_HEAP + 1 + n] > 0 else _HEAP
 
 
 @jit_inline
-def worst_slot(view: RuleView, memory: RuleMemory, above: float) -> int:
+def worst_slot(view: PolicyView, memory: PolicyMemory, above: float) -> int:
     """Return the slot with the largest score above a bound, the latest of equal ones, UNKNOWN if there is none."""
     scores, base, worst, found = memory.reals, int(memory.params[_REQUESTS]), above, UNKNOWN
     for k in range(view.worker.num_active):
@@ -203,7 +203,7 @@ def worst_slot(view: RuleView, memory: RuleMemory, above: float) -> int:
 
 
 @jit_inline
-def score_running(view: RuleView, memory: RuleMemory, least: float) -> None:
+def score_running(view: PolicyView, memory: PolicyMemory, least: float) -> None:
     """Compute the scores of the running requests, at least ``least``."""
     base = int(memory.params[_REQUESTS])
     for k in range(view.worker.num_active):
@@ -211,7 +211,7 @@ def score_running(view: RuleView, memory: RuleMemory, least: float) -> None:
 
 
 @jit_inline
-def leave(view: RuleView, decision: RuleDecision, memory: RuleMemory, k: int) -> int:
+def leave(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, k: int) -> int:
     """Evict the request in slot ``k``; return the memory that this frees in the next iteration."""
     memory.reals[int(memory.params[_REQUESTS]) + k] = -math.inf
     evict(decision, k)
@@ -220,7 +220,7 @@ def leave(view: RuleView, decision: RuleDecision, memory: RuleMemory, k: int) ->
 
 @jit_inline
 def preempt(
-    view: RuleView, decision: RuleDecision, memory: RuleMemory, score: float, need: int, limit: int
+    view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, score: float, need: int, limit: int
 ) -> int:
     """Evict requests with a larger score until ``need`` is within the limit, if that is possible; return the need."""
     base, most = int(memory.params[_REQUESTS]), 0
@@ -237,7 +237,7 @@ def preempt(
 
 
 @policy_kernel
-def ordered_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def ordered_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """On overflow evict the largest scores; else admit in ascending order, preempting for it where that is allowed."""
     state, params = memory.state, memory.params
     join_heaps(view, memory)
@@ -300,12 +300,12 @@ class Ordered(CompiledPolicy):
         shared = (self.score, self.preempts, self.guard, self.period, limit, max(1, system.max_requests))
         return np.array([*shared, *self.numbers(system)], np.float64)
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return a state without waiting requests."""
         n = max(1, system.max_requests)
         state = np.zeros(3 + 4 * n, np.int64)
         state[_HELPED] = UNKNOWN
-        return rule_memory(self.params(system), state=state, reals=np.zeros(2 * n))
+        return policy_memory(self.params(system), state=state, reals=np.zeros(2 * n))
 
 
 class Guarded(Ordered):

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from kvgym.kernels import (
     UNKNOWN,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit,
     evict_latest,
     first_waiting,
@@ -34,7 +34,7 @@ from kvgym.kernels import (
     next_uniform,
     next_waiting,
     policy_kernel,
-    rule_memory,
+    policy_memory,
     seed_words,
     taken_by,
 )
@@ -121,13 +121,13 @@ def peak_of(state: Any, at: int, count: int) -> int:
 
 
 @jit_inline
-def held_with(view: RuleView, row: Any) -> int:
+def held_with(view: PolicyView, row: Any) -> int:
     """Return the tokens that a request holds when its prefill is complete."""
     return np.int64(row.num_kv_tokens) + row.num_prefill_left
 
 
 @policy_kernel
-def past_future_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def past_future_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Admit in queue order while the sampled peaks of future memory stay below the limit."""
     w, state, params = view.worker, memory.state, memory.params
     window, longest, capacity = int(params[_WINDOW]), int(params[_LONGEST]), view.problem.kv_capacity
@@ -201,7 +201,7 @@ class PastFuture(CompiledPolicy):
             [fraction_of(system.kv_capacity, self.reserved), self.window, self.longest], np.float64
         )
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return a state with the initial lengths and random numbers."""
         slots = max(1, min(system.max_requests, system.kv_capacity))
         check_table(16 * self.window, f"past_future: window = {self.window:,} past lengths", "lower window")
@@ -209,4 +209,4 @@ class PastFuture(CompiledPolicy):
         half = self.window // 2
         state[:6], state[_COUNT], state[_NEXT] = seed_words(system.seed), half, half
         state[_RING : _RING + half] = state[_RING + self.window : _RING + self.window + half] = self.initial
-        return rule_memory(self.params(system), state=state)
+        return policy_memory(self.params(system), state=state)

@@ -19,12 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.baselines.phases.steps import decode_first, take_next
-from kvgym.kernels import NO_LIMIT, ROLE_PREFILL, WAIT, RuleDecision, RuleMemory, RuleView, policy_kernel
+from kvgym.kernels import (
+    NO_LIMIT,
+    ROLE_PREFILL,
+    WAIT,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
+    policy_kernel,
+)
 from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
 
 
 @policy_kernel
-def dist_serve_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def dist_serve_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 5: prefill the first request of the queue alone; if none fits, decode (on workers that decode)."""
     width = int(memory.params[0])
     take_next(view, decision, NO_LIMIT, NO_LIMIT, width)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.baselines.phases.steps import decode_first, go_on_with_prefill, take_next
-from kvgym.kernels import RuleDecision, RuleMemory, RuleView, policy_kernel, rule_memory
+from kvgym.kernels import PolicyDecision, PolicyMemory, PolicyView, policy_kernel, policy_memory
 from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require_count
 
 PAPER = "Bari, Hegde, de Veciana, Optimal Scheduling Algorithms for LLM Inference: Theory and Practice"
@@ -31,7 +31,7 @@ _IN_CYCLE, _DECODE_MODE = 0, 1
 
 
 @policy_kernel
-def rad_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def rad_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 1: prefill one by one while fewer than t_col requests decode; else decode."""
     w, state = view.worker, memory.state
     cycle, decodes, chunk = int(memory.params[0]), int(memory.params[1]), int(memory.params[2])
@@ -47,7 +47,7 @@ def rad_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> No
 
 
 @policy_kernel
-def rad_batched_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def rad_batched_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 2: prefill up to n requests, then decode them t_col at a time until all have finished.
 
     D_active is the first t_col requests in order of activation. Decode mode activates none, so the next request in
@@ -90,9 +90,9 @@ class _Cycles(CompiledPolicy):
         """Return n, t_col and t_lcm."""
         return np.array([self.cycle, self.decodes, self.chunk], dtype=np.float64)
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the state at the start of a cycle."""
-        return rule_memory(self.params(system), state=(0, 0))
+        return policy_memory(self.params(system), state=(0, 0))
 
 
 @register_policy

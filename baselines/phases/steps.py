@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from kvgym.kernels import (
     UNKNOWN,
-    RuleDecision,
-    RuleView,
+    PolicyDecision,
+    PolicyView,
     admit,
     admit_tokens,
     claim_of,
@@ -35,7 +35,7 @@ from kvgym.kernels import (
 
 
 @jit
-def go_on_with_prefill(view: RuleView, decision: RuleDecision, chunk: int) -> int:
+def go_on_with_prefill(view: PolicyView, decision: PolicyDecision, chunk: int) -> int:
     """Give the ongoing prefill, in the last slot, its next chunk, alone; return 1 if it is its last, else 0."""
     pause_all(view, decision)
     slot = view.active[view.worker.num_active - 1]
@@ -47,7 +47,7 @@ def go_on_with_prefill(view: RuleView, decision: RuleDecision, chunk: int) -> in
 
 
 @jit_inline
-def growth_of_first(view: RuleView, count: int, width: int) -> int:
+def growth_of_first(view: PolicyView, count: int, width: int) -> int:
     """Return the memory that decoding the first ``width`` of ``count`` slots adds; no prefill may be ongoing."""
     if view.problem.block_size == 1:
         return min(count, width)
@@ -58,7 +58,7 @@ def growth_of_first(view: RuleView, count: int, width: int) -> int:
 
 
 @jit
-def take_next(view: RuleView, decision: RuleDecision, chunk: int, places: int, width: int) -> int:
+def take_next(view: PolicyView, decision: PolicyDecision, chunk: int, places: int, width: int) -> int:
     """Begin the prefill of the first request of the queue, alone in the batch, if it fits.
 
     No prefill may be ongoing. Requests before it with nothing left to prefill are admitted first. The decision is
@@ -103,7 +103,7 @@ def take_next(view: RuleView, decision: RuleDecision, chunk: int, places: int, w
 
 
 @jit
-def decode_first(view: RuleView, decision: RuleDecision, width: int) -> None:
+def decode_first(view: PolicyView, decision: PolicyDecision, width: int) -> None:
     """Decode the ``width`` requests activated first, including those just admitted; the others pause.
 
     Evicts requests until that fits. This is never necessary after :func:`take_next` has admitted a request.

@@ -28,9 +28,9 @@ from kvgym.baselines.ranked.layout import (
 )
 from kvgym.kernels import (
     UNKNOWN,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     allocated,
     claim_of,
     evict,
@@ -55,7 +55,7 @@ MANY, SPARSE = 128, 8
 
 
 @jit_inline
-def ranks_now(view: RuleView) -> bool:
+def ranks_now(view: PolicyView) -> bool:
     """Return whether this boundary ranks all active requests; with many, every 8th, 16th … boundary does."""
     w, number, period = view.worker, MANY, SPARSE
     if w.num_active < MANY:
@@ -66,7 +66,7 @@ def ranks_now(view: RuleView) -> bool:
 
 
 @jit_inline
-def none_gone(view: RuleView, memory: RuleMemory) -> bool:
+def none_gone(view: PolicyView, memory: PolicyMemory) -> bool:
     """Return whether all listed requests are still active, in the same slots.
 
     Slots are in order of activation: if the last listed request has not moved, none before it has left.
@@ -78,7 +78,7 @@ def none_gone(view: RuleView, memory: RuleMemory) -> bool:
 
 
 @jit
-def claim_beyond(view: RuleView, slot: Any) -> Any:
+def claim_beyond(view: PolicyView, slot: Any) -> Any:
     """Return the memory that an active request does not hold yet but will certainly take, allocated tokens.
 
     For a prefill this is the rest of its prompt and one token; for a decode, its next token.
@@ -89,7 +89,7 @@ def claim_beyond(view: RuleView, slot: Any) -> Any:
 
 
 @jit_inline
-def certain_memory(view: RuleView) -> Any:
+def certain_memory(view: PolicyView) -> Any:
     """Return the memory that active requests hold or will certainly take, allocated tokens."""
     p, w = view.problem, view.worker
     used = w.kv_allocated + p.block_size * w.num_full  # if all requests decode one token
@@ -104,7 +104,7 @@ def certain_memory(view: RuleView) -> Any:
 
 
 @jit
-def evict_worst(view: RuleView, decision: RuleDecision, memory: RuleMemory, used: int) -> int:
+def evict_worst(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, used: int) -> int:
     """Evict the worst requests until the certain need of the others fits; return that need, allocated tokens."""
     w, active = view.worker, view.active
     while used > view.problem.kv_capacity:
@@ -123,7 +123,7 @@ def evict_worst(view: RuleView, decision: RuleDecision, memory: RuleMemory, used
 
 
 @jit_inline
-def drop_gone(view: RuleView, memory: RuleMemory, leaving: int) -> int:
+def drop_gone(view: PolicyView, memory: PolicyMemory, leaving: int) -> int:
     """Remove requests that left or are leaving from the list, and store slots; return how many are still active."""
     state, reals, active, w = memory.state, memory.reals, view.active, view.worker
     first, slot_of, scores = list_at(view) + 1, slots_at(view), listed_scores_at(view)
@@ -144,7 +144,7 @@ def drop_gone(view: RuleView, memory: RuleMemory, leaving: int) -> int:
 
 
 @jit
-def forget_active(view: RuleView, memory: RuleMemory) -> None:
+def forget_active(view: PolicyView, memory: PolicyMemory) -> None:
     """Remove requests that a router has moved away at once: they may return before the next ranking."""
     drop_gone(view, memory, 0)
     count = memory.state[list_at(view)]
@@ -152,7 +152,7 @@ def forget_active(view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit_inline
-def list_new(view: RuleView, memory: RuleMemory, present: int, leaving: int) -> None:
+def list_new(view: PolicyView, memory: PolicyMemory, present: int, leaving: int) -> None:
     """Append the new requests, from slot ``present`` on, to the list, except those that are being evicted."""
     state, active, w = memory.state, view.active, view.worker
     first, slot_of = list_at(view) + 1, slots_at(view)
@@ -169,7 +169,7 @@ def list_new(view: RuleView, memory: RuleMemory, present: int, leaving: int) -> 
 
 
 @jit_inline
-def order_known(view: RuleView, memory: RuleMemory, known: int) -> None:
+def order_known(view: PolicyView, memory: PolicyMemory, known: int) -> None:
     """Store the current scores of the listed requests and sort the list."""
     state, reals, first, scores = memory.state, memory.reals, list_at(view) + 1, listed_scores_at(view)
     last, moves = -math.inf, 0
@@ -184,7 +184,7 @@ def order_known(view: RuleView, memory: RuleMemory, known: int) -> None:
 
 
 @jit_inline
-def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def list_active(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Update and sort the list; most scores have changed little or not at all."""
     state, reals, first, scores = memory.state, memory.reals, list_at(view) + 1, listed_scores_at(view)
     leaving, present = decision.record.num_evict, state[first - 1]
@@ -208,7 +208,7 @@ def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
 
 
 @jit_inline
-def list_dues(view: RuleView, memory: RuleMemory) -> Any:
+def list_dues(view: PolicyView, memory: PolicyMemory) -> Any:
     """Store when the next tokens of the listed requests are due, once per decision; return the index in ``reals``."""
     state, reals = memory.state, memory.reals
     listed, first = listed_dues_at(view), list_at(view) + 1
@@ -220,7 +220,7 @@ def list_dues(view: RuleView, memory: RuleMemory) -> Any:
 
 
 @jit_inline
-def list_gaps(view: RuleView, memory: RuleMemory) -> None:
+def list_gaps(view: PolicyView, memory: PolicyMemory) -> None:
     """After a ranking, replace each listed request's due time by the longest gap allowed between its tokens, s.
 
     The gap is inf without an objective or if the deadline cannot be met, and NaN before the first token.
@@ -234,7 +234,7 @@ def list_gaps(view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit_inline
-def list_prompts(view: RuleView, memory: RuleMemory) -> Any:
+def list_prompts(view: PolicyView, memory: PolicyMemory) -> Any:
     """List active requests with prompt left, in order of score; return the KV tokens that they hold."""
     state, reals, active, w = memory.state, memory.reals, view.active, view.worker
     first, slot_of, scores = prompts_at(view) + 1, slots_at(view), prompt_scores_at(view)

@@ -51,9 +51,9 @@ from kvgym.baselines.ranked.worth import (
 from kvgym.kernels import (
     UNKNOWN,
     WAIT,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit,
     admit_tokens,
     claim_of,
@@ -90,7 +90,7 @@ def size_above(tokens: int) -> int:
 
 
 @jit_inline
-def spare_room(view: RuleView, memory: RuleMemory) -> int:
+def spare_room(view: PolicyView, memory: PolicyMemory) -> int:
     """Return the memory that admission leaves free, tokens: a share of the capacity, and room for expected outputs.
 
     Only decisions without evictions use it, because the others admit no request.
@@ -102,7 +102,7 @@ def spare_room(view: RuleView, memory: RuleMemory) -> int:
 
 
 @jit_inline
-def begin_batch(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, float]:
+def begin_batch(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> tuple[int, float]:
     """Evict if memory is short, rank the active requests, and describe the first batch in ``view.load``.
 
     Between two rankings, the first batch holds all decodes, and only requests with prompt left are ranked.
@@ -130,7 +130,9 @@ def begin_batch(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> t
 
 
 @jit_inline
-def next_entering(view: RuleView, memory: RuleMemory, present: int, aside: int, room: int) -> tuple[int, int]:
+def next_entering(
+    view: PolicyView, memory: PolicyMemory, present: int, aside: int, room: int
+) -> tuple[int, int]:
     """Return the next waiting request that may enter, UNKNOWN if none may.
 
     Args:
@@ -160,7 +162,7 @@ def next_entering(view: RuleView, memory: RuleMemory, present: int, aside: int, 
 
 @jit_inline
 def take_decodes(
-    view: RuleView, memory: RuleMemory, taken: int, end: int, entering: int, limit: float, value: float
+    view: PolicyView, memory: PolicyMemory, taken: int, end: int, entering: int, limit: float, value: float
 ) -> tuple[int, float]:
     """Take decodes from places ``taken`` to ``end`` of the ranking; stop at a prompt or a score above ``limit``.
 
@@ -184,7 +186,7 @@ def take_decodes(
 
 
 @jit_inline
-def take_active(view: RuleView, memory: RuleMemory, i: int, item: int) -> tuple[int, int]:
+def take_active(view: PolicyView, memory: PolicyMemory, i: int, item: int) -> tuple[int, int]:
     """Make an active request an item of the batch; return its remaining prompt and its KV, tokens."""
     k = memory.state[slots_at(view) + i]
     memory.state[items_at(view) + item] = k
@@ -192,7 +194,7 @@ def take_active(view: RuleView, memory: RuleMemory, i: int, item: int) -> tuple[
 
 
 @jit_inline
-def take_waiting(view: RuleView, memory: RuleMemory, i: int, item: int) -> tuple[int, int]:
+def take_waiting(view: PolicyView, memory: PolicyMemory, i: int, item: int) -> tuple[int, int]:
     """Make a waiting request an item of the batch; return its remaining prompt and its KV, tokens."""
     memory.state[items_at(view) + item] = ~i
     pass_first(view, memory, i)
@@ -200,7 +202,7 @@ def take_waiting(view: RuleView, memory: RuleMemory, i: int, item: int) -> tuple
 
 
 @jit_inline
-def begin_item(view: RuleView, row: Any) -> tuple[int, int]:
+def begin_item(view: PolicyView, row: Any) -> tuple[int, int]:
     """Add a request to ``view.load``, without prompt tokens so far; return its remaining prompt and its KV, tokens."""
     load, left, kv = view.load, row.num_prefill_left, row.num_kv_tokens
     if left == 0:
@@ -213,7 +215,7 @@ def begin_item(view: RuleView, row: Any) -> tuple[int, int]:
 
 
 @jit_inline
-def grow_prompt(view: RuleView, kv: int, done: int, step: int) -> None:
+def grow_prompt(view: PolicyView, kv: int, done: int, step: int) -> None:
     """Add ``step`` prompt tokens to ``view.load``, after ``done`` others and the request's KV."""
     load = view.load
     load.prefill_tokens += step
@@ -222,7 +224,7 @@ def grow_prompt(view: RuleView, kv: int, done: int, step: int) -> None:
 
 
 @jit_inline
-def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def rank(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Walk the ranking from the best, admit as memory allows, and find the batch size with the best worth.
 
     Writes to ``memory.state`` the items of the batch (slots, and ``~id`` of requests that enter), how many of them
@@ -301,7 +303,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
 
 
 @jit_inline
-def carry_out(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def carry_out(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Run the items of the best batch, the last one possibly in part; requests after them keep waiting."""
     state, active, d = memory.state, view.active, decision.record
     items, slot_of, last = items_at(view), slots_at(view), state[NUM_RUN] - 1

@@ -24,9 +24,9 @@ from kvgym.baselines.ranked.scheduler import Ranked, rank_all
 from kvgym.errors import ConfigError, shown
 from kvgym.kernels import (
     WAITING,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit,
     blocked_for,
     empty_profile,
@@ -35,6 +35,7 @@ from kvgym.kernels import (
     has_place,
     jit_inline,
     policy_kernel,
+    policy_memory,
     profile_add,
     profile_clear,
     profile_of,
@@ -42,7 +43,6 @@ from kvgym.kernels import (
     ranked_pop,
     ranked_push,
     rounds_for,
-    rule_memory,
 )
 from kvgym.policies.policy import (
     CompiledPolicy,
@@ -65,7 +65,7 @@ HEAP = CERTAIN + 1
 
 
 @jit_inline
-def least_volume_first(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def least_volume_first(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Admit in ascending order of memory × time while memory suffices at every future moment."""
     state, profile, ranks, w = memory.state, memory.profile, memory.reals, view.worker
     block_size, limit = view.problem.block_size, int(memory.params[LIMIT])
@@ -101,7 +101,7 @@ def least_volume_first(view: RuleView, decision: RuleDecision, memory: RuleMemor
 
 
 @policy_kernel
-def clairvoyant_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def clairvoyant_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Admit by the look-ahead if that is the rule; else rank, and run the best prefix."""
     if memory.state[CERTAIN] == LOOKING_AHEAD:
         least_volume_first(view, decision, memory)
@@ -162,7 +162,7 @@ class Clairvoyant(CompiledPolicy):
             return np.array([self.passed, system.kv_capacity], np.float64)
         return self._ranking.params(system)
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the memory of the ranking, or the profile of the look-ahead and its heap."""
         if not self._looks_ahead(system):
             ranking = self._ranking.memory(system)
@@ -173,4 +173,4 @@ class Clairvoyant(CompiledPolicy):
         state[CERTAIN] = LOOKING_AHEAD
         profile = empty_profile(system.max_predicted_len, system.kv_capacity)
         ranks: Any = np.zeros(max(1, system.max_requests))
-        return rule_memory(self.params(system), state=state, reals=ranks, profile=profile)
+        return policy_memory(self.params(system), state=state, reals=ranks, profile=profile)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvgym.kernels import RuleView, jit_inline
+from kvgym.kernels import PolicyView, jit_inline
 
 TOKENS_PER_OCTAVE, TOKEN_BINS = 8, 136
 """Bins of output lengths: logarithmic, from 1 to 2^17 tokens; the first begins at 0."""
@@ -132,78 +132,78 @@ ADDITIONS = SCORES, 1
 
 
 @jit_inline
-def outside_at(view: RuleView) -> Any:
+def outside_at(view: PolicyView) -> Any:
     """Return the index in ``memory.reals`` of the external additions to the scores, by request."""
     return SCORES + view.requests.shape[0]
 
 
 @jit_inline
-def notes_of(view: RuleView, i: int) -> Any:
+def notes_of(view: PolicyView, i: int) -> Any:
     """Return the index in ``memory.reals`` of a request's notes: DUE, BASE, GAP and OUTPUT."""
     return SCORES + 2 * view.requests.shape[0] + NOTES * i
 
 
 @jit_inline
-def listed_scores_at(view: RuleView) -> Any:
+def listed_scores_at(view: PolicyView) -> Any:
     """Return the index in ``memory.reals`` of the scores of the listed requests, in order."""
     return SCORES + 6 * view.requests.shape[0]
 
 
 @jit_inline
-def listed_dues_at(view: RuleView) -> Any:
+def listed_dues_at(view: PolicyView) -> Any:
     """Return the index in ``memory.reals`` of the due times of the listed requests' next tokens, in order."""
     return listed_scores_at(view) + view.active.shape[0]
 
 
 @jit_inline
-def prompt_scores_at(view: RuleView) -> Any:
+def prompt_scores_at(view: PolicyView) -> Any:
     """Return the index in ``memory.reals`` of the scores of active requests with prompt left, in order."""
     return listed_dues_at(view) + view.active.shape[0]
 
 
 @jit_inline
-def front_of(view: RuleView, queue: int) -> Any:
+def front_of(view: PolicyView, queue: int) -> Any:
     """Return the index in ``memory.state`` of the front of a queue."""
     return queue + 2 * (1 + view.requests.shape[0])
 
 
 @jit_inline
-def passed_at(view: RuleView, queue: int) -> Any:
+def passed_at(view: PolicyView, queue: int) -> Any:
     """Return the index in ``memory.state`` of the number of passed requests of the front; the current heap follows."""
     return queue + 3 * (1 + view.requests.shape[0])
 
 
 @jit_inline
-def pressing_at(view: RuleView) -> Any:
+def pressing_at(view: PolicyView) -> Any:
     """Return the index in ``memory.state`` of the queue of waiting requests that press."""
     return passed_at(view, STANDING) + 2
 
 
 @jit_inline
-def list_at(view: RuleView) -> Any:
+def list_at(view: PolicyView) -> Any:
     """Return the index in ``memory.state`` of the length of the list of active requests; their ids follow."""
     return passed_at(view, pressing_at(view)) + 2
 
 
 @jit_inline
-def prompts_at(view: RuleView) -> Any:
+def prompts_at(view: PolicyView) -> Any:
     """Return the index in ``memory.state`` of the length of the list of requests with prompt left; ids follow."""
     return list_at(view) + 1 + view.active.shape[0]
 
 
 @jit_inline
-def items_at(view: RuleView) -> Any:
+def items_at(view: PolicyView) -> Any:
     """Return the index in ``memory.state`` of the items of the batch."""
     return prompts_at(view) + 1 + view.active.shape[0]
 
 
 @jit_inline
-def slots_at(view: RuleView) -> Any:
+def slots_at(view: PolicyView) -> Any:
     """Return the index in ``memory.state`` of the slots of the listed requests, by id."""
     return items_at(view) + view.active.shape[0]
 
 
 @jit_inline
-def censored_at(view: RuleView) -> Any:
+def censored_at(view: PolicyView) -> Any:
     """Return the index in ``memory.state`` of the output tokens with which waiting requests are counted, by id."""
     return slots_at(view) + view.requests.shape[0]

@@ -49,7 +49,7 @@ from kvgym.baselines.ranked.layout import (
     TOKENS_PER_OCTAVE,
     censored_at,
 )
-from kvgym.kernels import RuleMemory, RuleView, jit, jit_inline
+from kvgym.kernels import PolicyMemory, PolicyView, jit, jit_inline
 
 TOKEN_PRIOR, RATIO_PRIOR, CLASS_PRIOR = 2.0, 4.0, 8.0
 """Pseudo-observations in each bin: of lengths, of ratios, and, for a class, of the hazards of all classes together."""
@@ -128,7 +128,14 @@ def prior_hazard(b: int, per_octave: int, ratios: bool) -> Any:
 
 @jit
 def learn_group(
-    memory: RuleMemory, g: int, counts: int, censored: int, costs: int, edges: int, bins: int, per_octave: int
+    memory: PolicyMemory,
+    g: int,
+    counts: int,
+    censored: int,
+    costs: int,
+    edges: int,
+    bins: int,
+    per_octave: int,
 ) -> None:
     """Estimate the hazards and costs of a group of requests; group 0, all requests, comes first."""
     state, reals, ratios = memory.state, memory.reals, costs == RATIO_COSTS
@@ -158,7 +165,7 @@ def learn_group(
 
 
 @jit
-def note_change(memory: RuleMemory, censored: int, costs: int, bins: int) -> None:
+def note_change(memory: PolicyMemory, censored: int, costs: int, bins: int) -> None:
     """Extend the smallest and the largest ratio of costs to those before by the ones that a group's requests use.
 
     These are the first cost, of requests without output, and those at both ends of a bin with a censored request.
@@ -194,7 +201,7 @@ def generated(row: Any) -> Any:
 
 
 @jit
-def count_active(view: RuleView, memory: RuleMemory, number: int) -> None:
+def count_active(view: PolicyView, memory: PolicyMemory, number: int) -> None:
     """Count the output so far of all active requests as censored; with ``number`` -1, uncount it."""
     for k in range(view.worker.num_active):
         if generated(view.active[k]) > 0:
@@ -203,7 +210,7 @@ def count_active(view: RuleView, memory: RuleMemory, number: int) -> None:
 
 
 @jit_inline
-def count_waiting(view: RuleView, memory: RuleMemory, i: int) -> None:
+def count_waiting(view: PolicyView, memory: PolicyMemory, i: int) -> None:
     """Count the output so far of a request that begins to wait as censored."""
     row = view.requests[i]
     if row.num_delivered_tokens > 0:
@@ -212,7 +219,7 @@ def count_waiting(view: RuleView, memory: RuleMemory, i: int) -> None:
 
 
 @jit
-def uncount_waiting(view: RuleView, memory: RuleMemory, i: int) -> None:
+def uncount_waiting(view: PolicyView, memory: PolicyMemory, i: int) -> None:
     """Uncount a request that is being admitted or has been moved away, if :func:`count_waiting` has counted it."""
     tokens = memory.state[censored_at(view) + i]
     if tokens > 0:
@@ -221,7 +228,7 @@ def uncount_waiting(view: RuleView, memory: RuleMemory, i: int) -> None:
 
 
 @jit
-def learn(view: RuleView, memory: RuleMemory, all_current: bool) -> None:
+def learn(view: PolicyView, memory: PolicyMemory, all_current: bool) -> None:
     """Learn hazards and costs of all groups from the counts, and note by how much costs have changed.
 
     Args:
@@ -250,7 +257,7 @@ def learn(view: RuleView, memory: RuleMemory, all_current: bool) -> None:
 
 
 @jit
-def notice_finished(view: RuleView, memory: RuleMemory) -> bool:
+def notice_finished(view: PolicyView, memory: PolicyMemory) -> bool:
     """Count the requests that finished since the last decision; return whether it is time to learn."""
     state, w = memory.state, view.worker
     for j in range(w.num_finished):
@@ -269,7 +276,7 @@ def cost_at(reals: Any, costs: int, edges: int, b: int, x: float) -> Any:
 
 
 @jit_inline
-def output_to_come(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> Any:
+def output_to_come(view: PolicyView, memory: PolicyMemory, row: Any, request_id: int) -> Any:
     """Return the estimate of the remaining output, tokens, at least 1.
 
     It is the Gittins cost at the most tokens that the request has ever had, plus tokens lost by an eviction, within
@@ -293,7 +300,7 @@ def output_to_come(view: RuleView, memory: RuleMemory, row: Any, request_id: int
 
 
 @jit_inline
-def notice_arrival(memory: RuleMemory, row: Any, output: float) -> None:
+def notice_arrival(memory: PolicyMemory, row: Any, output: float) -> None:
     """Add a new arrival to the mean of the outputs expected on arrival."""
     if row.ttft_slo < math.inf or row.tbt_slo < math.inf:
         memory.state[DEADLINES] = 1
@@ -303,6 +310,6 @@ def notice_arrival(memory: RuleMemory, row: Any, output: float) -> None:
 
 
 @jit_inline
-def mean_log_output(memory: RuleMemory) -> Any:
+def mean_log_output(memory: PolicyMemory) -> Any:
     """Return the mean, over arrivals, of the logarithm of the output expected on arrival."""
     return memory.reals[SUM_LOG_OUTPUT] / max(memory.state[ARRIVED], 1)

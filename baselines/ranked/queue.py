@@ -14,8 +14,8 @@ from kvgym.baselines.ranked.layout import OUT_OF_ORDER, SCORES, front_of, passed
 from kvgym.kernels import (
     UNKNOWN,
     WAITING,
-    RuleMemory,
-    RuleView,
+    PolicyMemory,
+    PolicyView,
     jit,
     jit_inline,
     left_request,
@@ -30,31 +30,31 @@ LONGEST = 128
 
 
 @jit_inline
-def heap_of(view: RuleView, memory: RuleMemory, at: int) -> Any:
+def heap_of(view: PolicyView, memory: PolicyMemory, at: int) -> Any:
     """Return the index of the heap of requests with current scores."""
     return at + memory.state[passed_at(view, at) + 1] * (1 + view.requests.shape[0])
 
 
 @jit_inline
-def outdated_of(view: RuleView, memory: RuleMemory, at: int) -> Any:
+def outdated_of(view: PolicyView, memory: PolicyMemory, at: int) -> Any:
     """Return the index of the heap of requests with outdated scores."""
     return at + (1 - memory.state[passed_at(view, at) + 1]) * (1 + view.requests.shape[0])
 
 
 @jit_inline
-def queue_length(view: RuleView, memory: RuleMemory, at: int) -> Any:
+def queue_length(view: PolicyView, memory: PolicyMemory, at: int) -> Any:
     """Return the number of requests in a queue."""
     return memory.state[at] + memory.state[at + 1 + view.requests.shape[0]] + memory.state[front_of(view, at)]
 
 
 @jit_inline
-def queue_halves(view: RuleView, memory: RuleMemory, at: int) -> Any:
+def queue_halves(view: PolicyView, memory: PolicyMemory, at: int) -> Any:
     """Return the length of the shorter of the two heaps, which :func:`queue_outdate` moves request by request."""
     return min(memory.state[at], memory.state[at + 1 + view.requests.shape[0]])
 
 
 @jit
-def queue_outdate(view: RuleView, memory: RuleMemory, at: int) -> None:
+def queue_outdate(view: PolicyView, memory: PolicyMemory, at: int) -> None:
     """Outdate the scores of all requests; no walk is under way."""
     state, reals, front, heap = memory.state, memory.reals, front_of(view, at), heap_of(view, memory, at)
     for j in range(state[front]):
@@ -69,7 +69,7 @@ def queue_outdate(view: RuleView, memory: RuleMemory, at: int) -> None:
 
 
 @jit_inline
-def queue_take_outdated(view: RuleView, memory: RuleMemory, at: int) -> Any:
+def queue_take_outdated(view: PolicyView, memory: PolicyMemory, at: int) -> Any:
     """Remove and return a request with an outdated score, in no order; there is one."""
     old = outdated_of(view, memory, at)
     i = memory.state[old + memory.state[old]]  # the last place of a heap is free to leave
@@ -78,7 +78,7 @@ def queue_take_outdated(view: RuleView, memory: RuleMemory, at: int) -> Any:
 
 
 @jit
-def queue_add(view: RuleView, memory: RuleMemory, at: int, i: int) -> None:
+def queue_add(view: PolicyView, memory: PolicyMemory, at: int, i: int) -> None:
     """Add a scored request; during a walk it joins those not passed yet."""
     state, reals, front, heap = memory.state, memory.reals, front_of(view, at), heap_of(view, memory, at)
     count, passed = state[front], state[passed_at(view, at)]
@@ -113,7 +113,7 @@ def front_remove(state: Any, front: int, k: int) -> None:
 
 
 @jit
-def queue_first(view: RuleView, memory: RuleMemory, at: int) -> Any:
+def queue_first(view: PolicyView, memory: PolicyMemory, at: int) -> Any:
     """Return the best request with a current score that has not been passed yet, UNKNOWN if there is none."""
     state, front, passed, heap = (
         memory.state,
@@ -135,19 +135,19 @@ def queue_first(view: RuleView, memory: RuleMemory, at: int) -> Any:
 
 
 @jit_inline
-def queue_pass(view: RuleView, memory: RuleMemory, at: int) -> None:
+def queue_pass(view: PolicyView, memory: PolicyMemory, at: int) -> None:
     """Pass the request that :func:`queue_first` has returned."""
     memory.state[passed_at(view, at)] += 1
 
 
 @jit
-def queue_remove(view: RuleView, memory: RuleMemory, at: int) -> None:
+def queue_remove(view: PolicyView, memory: PolicyMemory, at: int) -> None:
     """Remove the request that :func:`queue_first` has returned."""
     front_remove(memory.state, front_of(view, at), memory.state[passed_at(view, at)])
 
 
 @jit
-def queue_end_walk(view: RuleView, memory: RuleMemory, at: int) -> None:
+def queue_end_walk(view: PolicyView, memory: PolicyMemory, at: int) -> None:
     """End the walk: remove passed requests without a score (NaN), and start at the best again."""
     state, reals, front = memory.state, memory.reals, front_of(view, at)
     passed, kept = state[passed_at(view, at)], 0
@@ -166,7 +166,7 @@ def queue_end_walk(view: RuleView, memory: RuleMemory, at: int) -> None:
 
 
 @jit
-def queue_mend(view: RuleView, memory: RuleMemory, at: int) -> None:
+def queue_mend(view: PolicyView, memory: PolicyMemory, at: int) -> None:
     """Sort the front again, after a request was added before others that had been passed."""
     state, first = memory.state, front_of(view, at) + 1
     for j in range(1, state[first - 1]):
@@ -178,7 +178,7 @@ def queue_mend(view: RuleView, memory: RuleMemory, at: int) -> None:
 
 
 @jit
-def queue_mix(view: RuleView, memory: RuleMemory, at: int) -> Any:
+def queue_mix(view: PolicyView, memory: PolicyMemory, at: int) -> Any:
     """Empty a queue; return how many it held. Their ids follow ``at``, unordered, until others are added."""
     state, front, other = memory.state, front_of(view, at), at + 1 + view.requests.shape[0]
     count = state[at]
@@ -191,7 +191,7 @@ def queue_mix(view: RuleView, memory: RuleMemory, at: int) -> Any:
 
 
 @jit
-def queue_forget(view: RuleView, memory: RuleMemory, at: int) -> None:
+def queue_forget(view: PolicyView, memory: PolicyMemory, at: int) -> None:
     """Remove requests that a router has moved away."""
     state, front = memory.state, front_of(view, at)
     for j in range(view.worker.num_left):

@@ -68,13 +68,13 @@ from kvgym.baselines.ranked.weights import MOST_UNITS, WEIGHTS
 from kvgym.compiling.kernel import uncompiled
 from kvgym.kernels import (
     WAITING,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     jit_inline,
     left_request,
     policy_kernel,
-    rule_memory,
+    policy_memory,
 )
 from kvgym.policies.policy import (
     CompiledPolicy,
@@ -99,7 +99,7 @@ QUEUE_SHARE = 8
 
 
 @jit_inline
-def renew(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
+def renew(view: PolicyView, memory: PolicyMemory, rescore: bool) -> None:
     """Update scores between :func:`rate_all` and the decision, after something that they depend on has changed.
 
     This boundary then ranks all requests, so that the change takes effect at once.
@@ -120,7 +120,7 @@ def renew(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
 
 
 @jit_inline
-def rate_new(view: RuleView, memory: RuleMemory) -> None:
+def rate_new(view: PolicyView, memory: PolicyMemory) -> None:
     """Score the requests that the last decision admitted: they are in the last slots, and their scores are NaN."""
     k = view.worker.num_active - 1
     while k >= 0 and math.isnan(memory.reals[SCORES + view.active[k].request_id]):
@@ -129,7 +129,7 @@ def rate_new(view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit_inline
-def rate_active(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
+def rate_active(view: PolicyView, memory: PolicyMemory, rescore: bool) -> None:
     """Update the scores of the active requests, and store the earliest due time of their next tokens.
 
     Most decodes had their last token at the same time, and few distinct objectives exist. So the parts of the last
@@ -171,7 +171,7 @@ def rate_active(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
 
 
 @jit_inline
-def rate_all(view: RuleView, memory: RuleMemory) -> None:
+def rate_all(view: PolicyView, memory: PolicyMemory) -> None:
     """Update the scores of new requests, and of active ones every 4 or 16 batches.
 
     After lengths have been learned, all scores are updated, those of waiting requests in slices. Deadlines change
@@ -210,7 +210,7 @@ def rate_all(view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit_inline
-def rank_all(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def rank_all(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Rate, rank, and run the best prefix."""
     rate_all(view, memory)
     rank(view, decision, memory)
@@ -218,7 +218,7 @@ def rank_all(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None
 
 
 @policy_kernel
-def ranked_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def ranked_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Rate, rank, and run the best prefix."""
     rank_all(view, decision, memory)
 
@@ -297,11 +297,13 @@ class Ranked(CompiledPolicy):
         """Return the weights, the number of units of the network, and its numbers."""
         return np.array([*self.values, self.hidden, *self.network], np.float64)
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the weights and an empty memory: edges of the bins, and space for counts, scores and heaps."""
         return empty_memory(self.params(system), system.max_requests)
 
-    def lesson(self, view: RuleView, row: Any, request_id: int, length: int) -> tuple[Sequence[float], float]:
+    def lesson(
+        self, view: PolicyView, row: Any, request_id: int, length: int
+    ) -> tuple[Sequence[float], float]:
         """Return the network's input for a request now, and its target: what it should add to the score.
 
         The target is the score with the true output in place of the estimate, minus the score itself; see
@@ -320,7 +322,7 @@ class Ranked(CompiledPolicy):
         return found
 
 
-def empty_memory(params: NDArray[np.float64], max_requests: int) -> RuleMemory:
+def empty_memory(params: NDArray[np.float64], max_requests: int) -> PolicyMemory:
     """Return the memory of a policy that has seen no request.
 
     Args:
@@ -339,4 +341,4 @@ def empty_memory(params: NDArray[np.float64], max_requests: int) -> RuleMemory:
     ):
         reals[at + 1 : at + bins + 1] = first * 2.0 ** (np.arange(1, bins + 1) / per_octave)
     state = np.zeros(STANDING + 12 + 8 * max_requests + 3 * places, np.int64)
-    return rule_memory(params, state=state, reals=reals)
+    return policy_memory(params, state=state, reals=reals)

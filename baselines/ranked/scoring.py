@@ -35,7 +35,7 @@ from kvgym.baselines.ranked.layout import (
     outside_at,
 )
 from kvgym.baselines.ranked.lengths import mean_log_output, output_to_come
-from kvgym.kernels import RuleMemory, RuleView, jit, jit_inline
+from kvgym.kernels import PolicyMemory, PolicyView, jit, jit_inline
 
 MOST_SLACK = 8.0
 """Slack, logarithm of batches, from which a deadline does not press; also the slack without a deadline."""
@@ -58,7 +58,7 @@ def log_beyond(tokens: int) -> Any:
 
 
 @jit
-def prompt_seconds(view: RuleView, tokens: int) -> Any:
+def prompt_seconds(view: PolicyView, tokens: int) -> Any:
     """Return the duration of a batch of one prompt of ``tokens`` tokens, s."""
     load = view.load
     load.prefill_context = load.prefill_products = load.num_decodes = load.decode_context = 0
@@ -67,7 +67,7 @@ def prompt_seconds(view: RuleView, tokens: int) -> Any:
 
 
 @jit
-def decode_seconds(view: RuleView, number: int, context: int) -> Any:
+def decode_seconds(view: PolicyView, number: int, context: int) -> Any:
     """Return the duration of a batch of ``number`` decodes with ``context`` tokens each, s."""
     load = view.load
     load.num_prefills = load.prefill_tokens = load.prefill_context = 0
@@ -77,7 +77,7 @@ def decode_seconds(view: RuleView, number: int, context: int) -> Any:
 
 
 @jit
-def observe_moment(view: RuleView, memory: RuleMemory) -> None:
+def observe_moment(view: PolicyView, memory: PolicyMemory) -> None:
     """Store the worker's state that scores need: waiting requests, batch durations, and time per prompt token."""
     w, reals = view.worker, memory.reals
     if reals[SHORTEST] == 0.0:
@@ -89,7 +89,7 @@ def observe_moment(view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit
-def prompt_ratio(view: RuleView, memory: RuleMemory) -> Any:
+def prompt_ratio(view: PolicyView, memory: PolicyMemory) -> Any:
     """Return the time that a prompt token adds to a batch, relative to a decode with the usual context."""
     w, reals = view.worker, memory.reals
     context = w.kv_tokens // max(w.num_active, 1) + 1
@@ -98,7 +98,7 @@ def prompt_ratio(view: RuleView, memory: RuleMemory) -> Any:
 
 
 @jit
-def deadline_of(view: RuleView, row: Any, request: Any) -> Any:
+def deadline_of(view: PolicyView, row: Any, request: Any) -> Any:
     """Return when the next token of a request is due, s; inf without an objective, -inf if one has been missed.
 
     Args:
@@ -121,26 +121,26 @@ def has_objective(request: Any) -> bool:
 
 
 @jit_inline
-def spare_until(view: RuleView, memory: RuleMemory, row: Any, due: float) -> Any:
+def spare_until(view: PolicyView, memory: PolicyMemory, row: Any, due: float) -> Any:
     """Return the time until ``due``, less the time for the request's prompt and the shortest batch, s."""
     needed = memory.reals[SHORTEST] + memory.reals[PROMPT_TIME] * row.num_prefill_left
     return due - view.worker.clock - needed
 
 
 @jit_inline
-def time_to_spare(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> Any:
+def time_to_spare(view: PolicyView, memory: PolicyMemory, row: Any, request: Any) -> Any:
     """Return the time until the next deadline of a request, less the time for its prompt and the shortest batch, s."""
     return spare_until(view, memory, row, deadline_of(view, row, request))
 
 
 @jit_inline
-def slack_of(memory: RuleMemory, spare: float) -> Any:
+def slack_of(memory: PolicyMemory, spare: float) -> Any:
     """Return a spare time, at least 0, as a logarithm of batches, up to MOST_SLACK."""
     return min(math.log(1.0 + spare / memory.reals[LAST]), MOST_SLACK)
 
 
 @jit_inline
-def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple[float, float]:
+def urgency(view: PolicyView, memory: PolicyMemory, row: Any, request: Any) -> tuple[float, float]:
     """Return the slack of the next deadline of a request, and whether it is lost.
 
     Args:
@@ -159,7 +159,7 @@ def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple
 
 
 @jit_inline
-def added_until(view: RuleView, memory: RuleMemory, row: Any, due: float) -> tuple[float, float]:
+def added_until(view: PolicyView, memory: PolicyMemory, row: Any, due: float) -> tuple[float, float]:
     """Return what a deadline adds to the score of a request, and the deadline, s: inf if it cannot be met."""
     reals, p = memory.reals, memory.params
     spare = spare_until(view, memory, row, due)
@@ -171,7 +171,7 @@ def added_until(view: RuleView, memory: RuleMemory, row: Any, due: float) -> tup
 
 
 @jit_inline
-def press(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> None:
+def press(view: PolicyView, memory: PolicyMemory, row: Any, request_id: int) -> None:
     """Write the score of a request, base plus deadline, when its next token is due, and the gap allowed between tokens.
 
     The due time is inf without a deadline, or if it cannot be met.
@@ -191,7 +191,7 @@ def press(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> None
 
 
 @jit_inline
-def network_score(memory: RuleMemory, features: Any) -> Any:
+def network_score(memory: PolicyMemory, features: Any) -> Any:
     """Return the output of the network: one hidden layer of tanh units, shared by all requests.
 
     Args:
@@ -210,7 +210,7 @@ def network_score(memory: RuleMemory, features: Any) -> Any:
 
 
 @jit_inline
-def terms_of(memory: RuleMemory, row: Any, output: float, waiting: bool) -> Any:
+def terms_of(memory: PolicyMemory, row: Any, output: float, waiting: bool) -> Any:
     """Return the terms of the base of a score.
 
     Args:
@@ -230,7 +230,7 @@ def terms_of(memory: RuleMemory, row: Any, output: float, waiting: bool) -> Any:
 
 
 @jit_inline
-def weighted(memory: RuleMemory, terms: Any) -> Any:
+def weighted(memory: PolicyMemory, terms: Any) -> Any:
     """Return the weighted sum of the terms of a request, see :func:`terms_of`."""
     p = memory.params
     log_work, log_memory, log_attained, log_held = terms
@@ -239,7 +239,7 @@ def weighted(memory: RuleMemory, terms: Any) -> Any:
 
 @jit_inline
 def features_of(
-    view: RuleView, memory: RuleMemory, row: Any, request: Any, output: float, waiting: bool, terms: Any
+    view: PolicyView, memory: PolicyMemory, row: Any, request: Any, output: float, waiting: bool, terms: Any
 ) -> Any:
     """Return the network's input for a request, NETWORK_INPUTS features.
 
@@ -273,7 +273,7 @@ def features_of(
 
 @jit_inline
 def base_of(
-    view: RuleView, memory: RuleMemory, row: Any, request_id: int, output: float, waiting: bool
+    view: PolicyView, memory: PolicyMemory, row: Any, request_id: int, output: float, waiting: bool
 ) -> Any:
     """Return the base of a score: external addition, weighted terms, and the network's output."""
     terms = terms_of(memory, row, output, waiting)
@@ -286,7 +286,7 @@ def base_of(
 
 @jit_inline
 def lesson_of(
-    view: RuleView, memory: RuleMemory, row: Any, request_id: int, length: int, waiting: bool
+    view: PolicyView, memory: PolicyMemory, row: Any, request_id: int, length: int, waiting: bool
 ) -> Any:
     """Return the network's input for a request, and its target: the change of the score by the true length.
 
@@ -307,20 +307,20 @@ def lesson_of(
 
 
 @jit_inline
-def entry_bias(memory: RuleMemory) -> Any:
+def entry_bias(memory: PolicyMemory) -> Any:
     """Return how far a waiting request ranks behind an active one with the same score."""
     return memory.params[WAITING_BIAS] + memory.params[WAITING_PRESSURE] * memory.reals[PRESSURE]
 
 
 @jit_inline
-def too_long(memory: RuleMemory, output: float) -> bool:
+def too_long(memory: PolicyMemory, output: float) -> bool:
     """Return whether a request with this remaining output, tokens, is too long to begin while the worker is busy."""
     p = memory.params
     return bool(memory.reals[BUSY] > p[GATE_BUSY] and math.log(output) > mean_log_output(memory) + p[GATE])
 
 
 @jit_inline
-def _rebase(view: RuleView, memory: RuleMemory, row: Any, i: int, waiting: bool) -> None:
+def _rebase(view: PolicyView, memory: PolicyMemory, row: Any, i: int, waiting: bool) -> None:
     """Write the remaining output and the base of a request."""
     notes, output = notes_of(view, i), output_to_come(view, memory, row, i)
     memory.reals[notes + OUTPUT] = output
@@ -328,7 +328,7 @@ def _rebase(view: RuleView, memory: RuleMemory, row: Any, i: int, waiting: bool)
 
 
 @jit
-def rate_request(view: RuleView, memory: RuleMemory, i: int) -> None:
+def rate_request(view: PolicyView, memory: PolicyMemory, i: int) -> None:
     """Write the remaining output, base and score of a waiting request."""
     row = view.requests[i]
     _rebase(view, memory, row, i, True)
@@ -336,13 +336,13 @@ def rate_request(view: RuleView, memory: RuleMemory, i: int) -> None:
 
 
 @jit
-def rebase_slot(view: RuleView, memory: RuleMemory, k: int) -> None:
+def rebase_slot(view: PolicyView, memory: PolicyMemory, k: int) -> None:
     """Write the remaining output and the base of an active request."""
     _rebase(view, memory, view.active[k], view.active[k].request_id, False)
 
 
 @jit
-def rate_slot(view: RuleView, memory: RuleMemory, k: int) -> None:
+def rate_slot(view: PolicyView, memory: PolicyMemory, k: int) -> None:
     """Write the remaining output, base and score of an active request."""
     rebase_slot(view, memory, k)
     press(view, memory, view.active[k], view.active[k].request_id)

@@ -51,8 +51,8 @@ from kvgym.baselines.ranked.scoring import press, rate_request, time_to_spare
 from kvgym.kernels import (
     UNKNOWN,
     WAITING,
-    RuleMemory,
-    RuleView,
+    PolicyMemory,
+    PolicyView,
     jit,
     jit_inline,
     ranked_before,
@@ -70,32 +70,32 @@ DEADLINE, ALL = 1, 2
 
 
 @jit_inline
-def presses(view: RuleView, memory: RuleMemory, i: int) -> bool:
+def presses(view: PolicyView, memory: PolicyMemory, i: int) -> bool:
     """Return whether a waiting request had a deadline that could be met at the last update."""
     return bool(memory.reals[notes_of(view, i) + DUE] < math.inf)
 
 
 @jit_inline
-def queue_of(view: RuleView, memory: RuleMemory, i: int) -> Any:
+def queue_of(view: PolicyView, memory: PolicyMemory, i: int) -> Any:
     """Return the index of the queue that a waiting request is in or belongs to."""
     return pressing_at(view) if presses(view, memory, i) else STANDING
 
 
 @jit_inline
-def add_waiting(view: RuleView, memory: RuleMemory, i: int) -> None:
+def add_waiting(view: PolicyView, memory: PolicyMemory, i: int) -> None:
     """Add a scored request."""
     queue_add(view, memory, queue_of(view, memory, i), i)
 
 
 @jit_inline
-def forget_waiting(view: RuleView, memory: RuleMemory) -> None:
+def forget_waiting(view: PolicyView, memory: PolicyMemory) -> None:
     """Remove requests that a router has moved away."""
     queue_forget(view, memory, STANDING)
     queue_forget(view, memory, pressing_at(view))
 
 
 @jit_inline
-def least_change(memory: RuleMemory) -> Any:
+def least_change(memory: PolicyMemory) -> Any:
     """Return a lower bound of the change of a standing score, without a network, since it was current."""
     p, reals = memory.params, memory.reals
     if memory.state[CERTAIN] > 0:
@@ -106,7 +106,7 @@ def least_change(memory: RuleMemory) -> Any:
 
 
 @jit
-def score_again(view: RuleView, memory: RuleMemory, at: int, i: int) -> None:
+def score_again(view: PolicyView, memory: PolicyMemory, at: int, i: int) -> None:
     """Renew the score of a request that has been taken out of a queue, and add it to its queue."""
     row = view.requests[i]
     if row.status != WAITING:
@@ -119,7 +119,7 @@ def score_again(view: RuleView, memory: RuleMemory, at: int, i: int) -> None:
 
 
 @jit
-def best_of(view: RuleView, memory: RuleMemory, at: int) -> Any:
+def best_of(view: PolicyView, memory: PolicyMemory, at: int) -> Any:
     """Return the request of a queue with the best score that has not been passed, or UNKNOWN.
 
     Outdated scores that may be better are renewed first, as far as the decision's allowance goes.
@@ -142,7 +142,7 @@ def best_of(view: RuleView, memory: RuleMemory, at: int) -> Any:
 
 
 @jit
-def best_waiting(view: RuleView, memory: RuleMemory) -> Any:
+def best_waiting(view: PolicyView, memory: PolicyMemory) -> Any:
     """Return the waiting request with the best score that has not been passed, or UNKNOWN."""
     i, other = best_of(view, memory, pressing_at(view)), best_of(view, memory, STANDING)
     if i == UNKNOWN or (other != UNKNOWN and ranked_before(memory.reals, SCORES, other, i)):
@@ -151,13 +151,13 @@ def best_waiting(view: RuleView, memory: RuleMemory) -> Any:
 
 
 @jit_inline
-def pass_first(view: RuleView, memory: RuleMemory, i: int) -> None:
+def pass_first(view: PolicyView, memory: PolicyMemory, i: int) -> None:
     """Pass the request that :func:`first_waiting` or :func:`best_waiting` has just returned."""
     queue_pass(view, memory, queue_of(view, memory, i))
 
 
 @jit
-def end_walk(view: RuleView, memory: RuleMemory) -> None:
+def end_walk(view: PolicyView, memory: PolicyMemory) -> None:
     """End the walk: remove admitted requests, which no longer have a score, and start at the best again."""
     queue_end_walk(view, memory, STANDING)
     queue_end_walk(view, memory, pressing_at(view))
@@ -168,7 +168,7 @@ def end_walk(view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit
-def first_waiting(view: RuleView, memory: RuleMemory) -> Any:
+def first_waiting(view: PolicyView, memory: PolicyMemory) -> Any:
     """Return the waiting request with the best score that has not been passed, UNKNOWN if there is none.
 
     If its deadline has been lost meanwhile, it is scored again and the search is repeated.
@@ -186,7 +186,7 @@ def first_waiting(view: RuleView, memory: RuleMemory) -> Any:
 
 
 @jit
-def rate_waiting(view: RuleView, memory: RuleMemory, at: int, rescore: bool) -> None:
+def rate_waiting(view: PolicyView, memory: PolicyMemory, at: int, rescore: bool) -> None:
     """Score the requests of a queue again, and sort it.
 
     Args:
@@ -204,7 +204,7 @@ def rate_waiting(view: RuleView, memory: RuleMemory, at: int, rescore: bool) -> 
 
 
 @jit_inline
-def rate_queue(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
+def rate_queue(view: PolicyView, memory: PolicyMemory, rescore: bool) -> None:
     """Score waiting requests again, at once: all of them, or only those without a score (NaN).
 
     If scores are outdated, all are scored.
@@ -215,14 +215,14 @@ def rate_queue(view: RuleView, memory: RuleMemory, rescore: bool) -> None:
 
 
 @jit_inline
-def all_current(view: RuleView, memory: RuleMemory) -> bool:
+def all_current(view: PolicyView, memory: PolicyMemory) -> bool:
     """Return whether no score is outdated."""
     standing, pressing = outdated_of(view, memory, STANDING), outdated_of(view, memory, pressing_at(view))
     return bool(memory.state[standing] == 0 and memory.state[pressing] == 0)
 
 
 @jit_inline
-def outdate(view: RuleView, memory: RuleMemory, what: int) -> None:
+def outdate(view: PolicyView, memory: PolicyMemory, what: int) -> None:
     """Outdate all scores (ALL), or those of requests that press (DEADLINE)."""
     memory.state[RENEWING] = what
     queue_outdate(view, memory, pressing_at(view))
@@ -231,14 +231,14 @@ def outdate(view: RuleView, memory: RuleMemory, what: int) -> None:
 
 
 @jit_inline
-def may_outdate(view: RuleView, memory: RuleMemory) -> bool:
+def may_outdate(view: PolicyView, memory: PolicyMemory) -> bool:
     """Return whether all scores can be outdated in little time."""
     pressing = pressing_at(view)
     return bool(max(queue_halves(view, memory, STANDING), queue_halves(view, memory, pressing)) <= MOST_MOVED)
 
 
 @jit
-def renew_slice(view: RuleView, memory: RuleMemory, fresh: bool) -> None:
+def renew_slice(view: PolicyView, memory: PolicyMemory, fresh: bool) -> None:
     """Renew outdated scores in turn; once those of requests that press are renewed, count these.
 
     Args:

@@ -27,7 +27,7 @@ from kvgym.baselines.ranked.layout import (
     listed_dues_at,
 )
 from kvgym.baselines.ranked.scoring import prompt_ratio
-from kvgym.kernels import RuleMemory, RuleView, jit, jit_inline
+from kvgym.kernels import PolicyMemory, PolicyView, jit, jit_inline
 
 HOPELESS = 0.7
 """Larger batches are not tried once the worth falls below this share of the best."""
@@ -44,7 +44,7 @@ class Worth(NamedTuple):
 
 
 @jit_inline
-def prompt_worth(view: RuleView, memory: RuleMemory) -> Any:
+def prompt_worth(view: PolicyView, memory: PolicyMemory) -> Any:
     """Return the worth of a prompt token, in decodes: by its time, and more while requests wait and memory is free.
 
     Overwrites ``view.load``.
@@ -65,7 +65,7 @@ def number_below(reals: Any, start: int, end: int, limit: float) -> int:
 
 
 @jit_inline
-def number_late(view: RuleView, memory: RuleMemory, seconds: float, taken: int) -> int:
+def number_late(view: PolicyView, memory: PolicyMemory, seconds: float, taken: int) -> int:
     """Return how many active requests would get their next token late because of a batch of this duration.
 
     The first ``taken`` listed requests, which are in the batch, are late if it ends after their deadline; the others,
@@ -85,7 +85,7 @@ def number_late(view: RuleView, memory: RuleMemory, seconds: float, taken: int) 
 
 
 @jit_inline
-def cost_power(view: RuleView, memory: RuleMemory) -> Any:
+def cost_power(view: PolicyView, memory: PolicyMemory) -> Any:
     """Return the power of the duration that divides a batch's value, from queue, active requests and memory."""
     p, w = memory.params, view.worker
     free = view.problem.kv_capacity - w.kv_allocated
@@ -111,7 +111,7 @@ def bounds_of_power(times: float, power: float) -> tuple[float, float]:
 
 
 @jit_inline
-def pays(memory: RuleMemory, batch: Worth, best: Worth, power: float) -> bool:
+def pays(memory: PolicyMemory, batch: Worth, best: Worth, power: float) -> bool:
     """Return whether a batch has a higher worth than the best so far: value over duration to this power.
 
     Two bounds on the power usually decide without computing it. The value of the best is -inf if there is
@@ -146,7 +146,7 @@ def hopeless(batch: Worth, best: Worth, power: float) -> bool:
 
 
 @jit_inline
-def judge(view: RuleView, memory: RuleMemory, value: float, taken: int) -> Worth:
+def judge(view: PolicyView, memory: PolicyMemory, value: float, taken: int) -> Worth:
     """Return the worth of the batch in ``view.load``, reduced for every next token that it makes late.
 
     The batch contains the first ``taken`` of the ranked active requests.
@@ -159,7 +159,7 @@ def judge(view: RuleView, memory: RuleMemory, value: float, taken: int) -> Worth
 
 
 @jit
-def no_deadline_behind(view: RuleView, memory: RuleMemory, taken: int) -> bool:
+def no_deadline_behind(view: PolicyView, memory: PolicyMemory, taken: int) -> bool:
     """Return whether no ranked request after the first ``taken`` has a deadline that a larger batch could meet."""
     if memory.reals[FIRST_DUE] == math.inf:
         return True

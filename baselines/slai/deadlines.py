@@ -9,9 +9,9 @@ import numpy as np
 
 from kvgym.kernels import (
     UNKNOWN,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     follow_slots,
     jit,
     jit_inline,
@@ -37,7 +37,7 @@ def put(state: Any, at: int, k: int) -> None:
 
 
 @jit_inline
-def find_deadlines(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
+def find_deadlines(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> int:
     """Write the last schedulable time (8) of every decode to ``reals``, list the decodes, and plan no tokens.
 
     Returns:
@@ -68,7 +68,7 @@ def find_deadlines(view: RuleView, decision: RuleDecision, memory: RuleMemory) -
 
 
 @jit_inline
-def count_full(view: RuleView, memory: RuleMemory, decoding: int, critical: int) -> tuple[int, int]:
+def count_full(view: PolicyView, memory: PolicyMemory, decoding: int, critical: int) -> tuple[int, int]:
     """Return how many of all decodes, and of the critical ones, need a new block for their next token."""
     if view.problem.block_size == 1:
         return decoding, critical
@@ -77,7 +77,7 @@ def count_full(view: RuleView, memory: RuleMemory, decoding: int, critical: int)
 
 
 @jit_inline
-def full_of(view: RuleView, state: Any, at: int) -> int:
+def full_of(view: PolicyView, state: Any, at: int) -> int:
     """Return how many decodes of a list need a new block for their next token."""
     if view.problem.block_size == 1:
         return int(state[at])
@@ -88,7 +88,7 @@ def full_of(view: RuleView, state: Any, at: int) -> int:
 
 
 @jit_inline
-def copy_decodes(view: RuleView, state: Any, at: int, to: int, full: bool) -> None:
+def copy_decodes(view: PolicyView, state: Any, at: int, to: int, full: bool) -> None:
     """Append to list ``to`` the decodes of list ``at`` that need a new block (``full``), or those that do not."""
     for j in range(at + 1, at + 1 + state[at]):
         if needs_block(view, view.active[state[j]]) == full:
@@ -97,7 +97,7 @@ def copy_decodes(view: RuleView, state: Any, at: int, to: int, full: bool) -> No
 
 @jit_inline
 def run_decodes(
-    view: RuleView, memory: RuleMemory, at: int, keep: int, limit: int, free: int
+    view: PolicyView, memory: PolicyMemory, at: int, keep: int, limit: int, free: int
 ) -> tuple[int, int]:
     """Run up to ``limit`` decodes of a list, in order of last schedulable time; the list is consumed.
 

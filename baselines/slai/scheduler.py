@@ -59,9 +59,9 @@ from kvgym.kernels import (
     REQUEUE_BACK,
     REQUEUE_FRONT,
     UNKNOWN,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit,
     admit_tokens,
     chunk_that_fits,
@@ -81,11 +81,11 @@ from kvgym.kernels import (
     needs_block,
     next_waiting,
     policy_kernel,
+    policy_memory,
     prefill_without_cache,
     ranked_pop,
     ranked_push,
     room_to_admit,
-    rule_memory,
 )
 from kvgym.policies.policy import (
     CompiledPolicy,
@@ -107,7 +107,7 @@ def ranked(params: Any) -> bool:
 
 
 @jit_inline
-def rank_waiting(view: RuleView, memory: RuleMemory) -> None:
+def rank_waiting(view: PolicyView, memory: PolicyMemory) -> None:
     """Insert requests that joined the queue into the order of admission.
 
     If paying requests go first, the high bits of a rank are the priority. The low 32 bits are the tokens to prefill,
@@ -142,13 +142,13 @@ def first_ranked(state: Any) -> int:
 
 
 @jit_inline
-def first_in_order(view: RuleView, memory: RuleMemory) -> int:
+def first_in_order(view: PolicyView, memory: PolicyMemory) -> int:
     """Return the request to admit first, UNKNOWN if none waits."""
     return first_ranked(memory.state) if ranked(memory.params) else first_waiting(view)
 
 
 @jit_inline
-def next_in_order(view: RuleView, memory: RuleMemory, i: int) -> int:
+def next_in_order(view: PolicyView, memory: PolicyMemory, i: int) -> int:
     """Return the request to admit after ``i``, which was first and has just been admitted."""
     if ranked(memory.params):
         ranked_pop(memory.state, memory.state[WAITING_AT], memory.state, RANKS)
@@ -158,7 +158,7 @@ def next_in_order(view: RuleView, memory: RuleMemory, i: int) -> int:
 
 @jit_inline
 def has_batch(
-    view: RuleView,
+    view: PolicyView,
     params: Any,
     keep: int,
     free: int,
@@ -185,7 +185,7 @@ def has_batch(
 
 @jit_inline
 def evict_until_batch(
-    view: RuleView, decision: RuleDecision, memory: RuleMemory, critical: int
+    view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, critical: int
 ) -> tuple[int, int]:
     """Evict the latest activated requests until critical decodes fit and a batch can run; the first slots stay.
 
@@ -223,7 +223,7 @@ def evict_until_batch(
 
 
 @jit_inline
-def run_prefills(view: RuleView, keep: int, tokens: int, free: int) -> tuple[int, int, int]:
+def run_prefills(view: PolicyView, keep: int, tokens: int, free: int) -> tuple[int, int, int]:
     """Give ongoing prefills their chunks, in order of activation.
 
     Returns:
@@ -247,9 +247,9 @@ def run_prefills(view: RuleView, keep: int, tokens: int, free: int) -> tuple[int
 
 @jit_inline
 def admit_prefills(
-    view: RuleView,
-    decision: RuleDecision,
-    memory: RuleMemory,
+    view: PolicyView,
+    decision: PolicyDecision,
+    memory: PolicyMemory,
     tokens: int,
     decodes: int,
     free: int,
@@ -285,7 +285,7 @@ def admit_prefills(
 
 
 @policy_kernel
-def slai_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def slai_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Section 6: critical decodes, then prefills (ongoing ones first), then the other decodes."""
     params = memory.params
     if ranked(params):
@@ -375,7 +375,7 @@ class SLAI(CompiledPolicy):
         )  # fmt: skip
         return np.array(values, dtype=np.float64)
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return an empty heap and empty lists, and space for a deadline and an objective per slot."""
         slots = max(min(system.max_requests, system.kv_capacity), 1)
         waiting_at = RANKS + system.max_requests
@@ -383,4 +383,4 @@ class SLAI(CompiledPolicy):
         state = np.zeros(lists_at[-1], np.int64)
         state[WAITING_AT] = waiting_at
         state[[CRITICAL_AT, OTHERS_AT, ROOM_AT, FOLLOWED_AT]] = lists_at[:-1]
-        return rule_memory(self.params(system), state=state, reals=np.zeros(2 * slots))
+        return policy_memory(self.params(system), state=state, reals=np.zeros(2 * slots))

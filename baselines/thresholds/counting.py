@@ -14,9 +14,9 @@ from kvgym.kernels import (
     REQUEUE_FRONT,
     UNKNOWN,
     WAIT,
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     admit,
     all_stay,
     evict,
@@ -56,19 +56,19 @@ _HIGHEST = 2**31 - 1
 
 
 @jit_inline
-def queues_at(memory: RuleMemory) -> int:
+def queues_at(memory: PolicyMemory) -> int:
     """Return the index in the state of the heads of the queues."""
     return IN_FORCE + int(memory.params[NUM_THRESHOLDS])
 
 
 @jit_inline
-def length_of(memory: RuleMemory, q: int) -> int:
+def length_of(memory: PolicyMemory, q: int) -> int:
     """Return the number of requests in queue ``q``."""
     return int(memory.state[queues_at(memory) + 2 * int(memory.params[NUM_QUEUES]) + q])
 
 
 @jit_inline
-def run_to(memory: RuleMemory, q: int) -> int:
+def run_to(memory: PolicyMemory, q: int) -> int:
     """Return the index in the state of how far queue ``q`` runs.
 
     For WAIT this is the number of requests of the class that run at each stage; for Nested WAIT, the threshold up to
@@ -78,32 +78,32 @@ def run_to(memory: RuleMemory, q: int) -> int:
 
 
 @jit_inline
-def first_of(memory: RuleMemory, q: int) -> int:
+def first_of(memory: PolicyMemory, q: int) -> int:
     """Return the index of the first threshold of queue ``q``; m if ``q`` is the number of queues."""
     return int(memory.params[THRESHOLDS + (2 + _SUMS) * int(memory.params[NUM_THRESHOLDS]) + q])
 
 
 @jit_inline
-def rest(memory: RuleMemory) -> int:
+def rest(memory: PolicyMemory) -> int:
     """Return the index of the policy's own parameters."""
     m, queues = int(memory.params[NUM_THRESHOLDS]), int(memory.params[NUM_QUEUES])
     return THRESHOLDS + (2 + _SUMS) * m + queues + 1
 
 
 @jit_inline
-def reached(memory: RuleMemory, q: int) -> bool:
+def reached(memory: PolicyMemory, q: int) -> bool:
     """Return whether the length of queue ``q`` has reached its first threshold."""
     return length_of(memory, q) >= int(memory.state[IN_FORCE + first_of(memory, q)])
 
 
 @jit
-def num_stages(view: RuleView) -> Any:
+def num_stages(view: PolicyView) -> Any:
     """Return an upper bound, exclusive, of the stages that a request can reach."""
     return view.problem.kv_capacity + 2
 
 
 @jit_inline
-def begin_count(view: RuleView, memory: RuleMemory, counters: int) -> int:
+def begin_count(view: PolicyView, memory: PolicyMemory, counters: int) -> int:
     """Return the base from which the first ``counters`` numbers of the profile count active requests now.
 
     No counter exceeds the base, so counters need no reset to 0 between two counts.
@@ -127,7 +127,7 @@ def counted(profile: Any, at: int, base: int, most: int) -> bool:
 
 
 @jit
-def evict_newest(view: RuleView, decision: RuleDecision, need: int, running: int) -> int:
+def evict_newest(view: PolicyView, decision: PolicyDecision, need: int, running: int) -> int:
     """Evict LIFO until the planned batch fits; return how many of the ``running`` requests remain."""
     k = view.worker.num_active - 1
     while need > view.problem.kv_capacity and k >= 0:
@@ -145,7 +145,7 @@ def evict_newest(view: RuleView, decision: RuleDecision, need: int, running: int
 
 
 @jit
-def plan_all(view: RuleView, decision: RuleDecision) -> None:
+def plan_all(view: PolicyView, decision: PolicyDecision) -> None:
     """Cancel a plan: all active requests run in full, and none is evicted or admitted."""
     d = decision.record
     if d.explicit == 1:
@@ -156,19 +156,19 @@ def plan_all(view: RuleView, decision: RuleDecision) -> None:
 
 
 @jit_inline
-def start_batch(memory: RuleMemory) -> None:
+def start_batch(memory: PolicyMemory) -> None:
     """Record that a batch runs."""
     memory.state[HOLDING] = 0
 
 
 @jit_inline
-def stop_draining(memory: RuleMemory) -> None:
+def stop_draining(memory: PolicyMemory) -> None:
     """End the drain rule and return to thresholds."""
     memory.state[DRAINING] = 0
 
 
 @jit
-def drain_or_wait(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> bool:
+def drain_or_wait(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> bool:
     """Return True if the drain rule applies now; else decide to wait for the next arrival."""
     w, state, reals = view.worker, memory.state, memory.reals
     if memory.params[DRAIN] == 1.0:
@@ -187,7 +187,7 @@ def drain_or_wait(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
 
 
 @jit_inline
-def join_queue(view: RuleView, memory: RuleMemory, q: int, i: int) -> None:
+def join_queue(view: PolicyView, memory: PolicyMemory, q: int, i: int) -> None:
     """Add request ``i`` to queue ``q`` in the order of the waiting queue; a new request counts as an arrival."""
     state, queues = memory.state, int(memory.params[NUM_QUEUES])
     r, requeue = view.requests[i], view.problem.requeue
@@ -216,7 +216,7 @@ def join_queue(view: RuleView, memory: RuleMemory, q: int, i: int) -> None:
 
 
 @jit_inline
-def leave_queue(memory: RuleMemory, q: int) -> None:
+def leave_queue(memory: PolicyMemory, q: int) -> None:
     """Remove the first request from queue ``q``."""
     state, queues = memory.state, int(memory.params[NUM_QUEUES])
     heads = queues_at(memory)
@@ -227,7 +227,7 @@ def leave_queue(memory: RuleMemory, q: int) -> None:
 
 
 @jit_inline
-def forget_of_queue(memory: RuleMemory, q: int, i: int) -> None:
+def forget_of_queue(memory: PolicyMemory, q: int, i: int) -> None:
     """Remove request ``i``, which a router has moved away, from queue ``q`` if it is there."""
     state, queues = memory.state, int(memory.params[NUM_QUEUES])
     heads = queues_at(memory)
@@ -237,7 +237,7 @@ def forget_of_queue(memory: RuleMemory, q: int, i: int) -> None:
 
 @jit_inline
 def admit_by_queue(
-    view: RuleView, decision: RuleDecision, memory: RuleMemory, need: int, below: bool
+    view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, need: int, below: bool
 ) -> None:
     """Admit requests while they fit, queue by queue in queue order, up to each queue's first threshold.
 
@@ -259,7 +259,7 @@ def admit_by_queue(
 
 
 @jit
-def fade_counts(view: RuleView, memory: RuleMemory) -> None:
+def fade_counts(view: PolicyView, memory: PolicyMemory) -> None:
     """Decay the counts of arrivals to the present time, before new arrivals are added."""
     params, reals = memory.params, memory.reals
     faded = math.exp(-(view.worker.clock - reals[COUNTED]) / params[ADJUST])
@@ -269,7 +269,7 @@ def fade_counts(view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit
-def adjust_thresholds(view: RuleView, memory: RuleMemory) -> None:
+def adjust_thresholds(view: PolicyView, memory: PolicyMemory) -> None:
     """Solve the paper's condition again, at intervals, for the rates estimated from the counts.
 
     The search rises from the smallest possible thresholds. If there is no solution, or if its full batch exceeds the
@@ -311,7 +311,7 @@ def adjust_thresholds(view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit
-def full_batch(view: RuleView, memory: RuleMemory, m: int) -> float:
+def full_batch(view: PolicyView, memory: PolicyMemory, m: int) -> float:
     """Return the duration of a full batch at the thresholds in force, s; -1 if it does not fit into the memory."""
     params, load = memory.params, view.load
     prefills = tokens = squares = decodes = context = 0.0

@@ -54,9 +54,9 @@ from kvgym.baselines.thresholds.counting import (
 from kvgym.baselines.thresholds.policy import PAPER, SHARED, ThresholdPolicy
 from kvgym.errors import ConfigError, shown
 from kvgym.kernels import (
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     evict_latest,
     full_tokens,
     jit_inline,
@@ -81,7 +81,7 @@ BATCHES = 1_000_000
 
 
 @jit_inline
-def group_of(memory: RuleMemory, prompt_len: int) -> int:
+def group_of(memory: PolicyMemory, prompt_len: int) -> int:
     """Return the group of a prompt: the first one with a limit of at least this length."""
     q, own = 0, rest(memory)
     while q < int(memory.params[NUM_QUEUES]) - 1 and prompt_len > memory.params[own + q]:
@@ -90,14 +90,14 @@ def group_of(memory: RuleMemory, prompt_len: int) -> int:
 
 
 @jit_inline
-def leave_queues(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def leave_queues(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Remove the admitted requests, which are first, from the queues of their groups."""
     for j in range(decision.record.num_admit):
         leave_queue(memory, group_of(memory, view.requests[decision.admit[j]].prompt_len))
 
 
 @jit_inline
-def plan_segments(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, int]:
+def plan_segments(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> tuple[int, int]:
     """Plan min(n_k, count) requests at each stage of the running segments, and pause all others.
 
     The segments of a group run up to the largest k such that all segments up to k have reached their thresholds at
@@ -140,7 +140,7 @@ def plan_segments(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
 
 
 @policy_kernel
-def nested_wait_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def nested_wait_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 2, with the drain rule."""
     capacity = view.problem.kv_capacity
     if memory.params[ADJUST] > 0:

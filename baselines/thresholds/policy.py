@@ -21,7 +21,7 @@ from kvgym.baselines.thresholds.counting import (
     THRESHOLDS,
 )
 from kvgym.errors import ConfigError, shown
-from kvgym.kernels import UNKNOWN, RuleMemory, rule_memory
+from kvgym.kernels import UNKNOWN, PolicyMemory, policy_memory
 from kvgym.policies.policy import (
     CompiledPolicy,
     SystemInfo,
@@ -154,7 +154,7 @@ class ThresholdPolicy(CompiledPolicy):
         p = np.zeros(len(thresholds)) if survival is None else survival
         return np.array([*counts, *adjusting, *thresholds, *loads.ravel(), *p, *firsts], dtype=np.float64)
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return thresholds, empty queues, initial rates, and the policy's counters."""
         params = self.params(system)
         m, queues = int(params[NUM_THRESHOLDS]), int(params[NUM_QUEUES])
@@ -165,7 +165,7 @@ class ThresholdPolicy(CompiledPolicy):
         reals = np.zeros(COUNTS + queues + m)
         reals[COUNTED : COUNTED + 2] = 0.0
         reals[COUNTS : COUNTS + queues] = params[ADJUST] * self.queue_rates(system)
-        return rule_memory(params, state=state, reals=reals, profile=self.profile(system))
+        return policy_memory(params, state=state, reals=reals, profile=self.profile(system))
 
     def queue_rates(self, system: SystemInfo) -> NDArray[np.float64]:
         """Return the mean arrivals per second of each queue, float64 (queues,)."""

@@ -56,9 +56,9 @@ from kvgym.baselines.thresholds.counting import (
 )
 from kvgym.baselines.thresholds.policy import PAPER, ThresholdPolicy
 from kvgym.kernels import (
-    RuleDecision,
-    RuleMemory,
-    RuleView,
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
     evict_latest,
     full_tokens,
     jit_inline,
@@ -72,14 +72,14 @@ from kvgym.policies.policy import PolicyInfo, SystemInfo, register_policy
 
 
 @jit_inline
-def leave_queues(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def leave_queues(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Remove the admitted requests, which are first, from the queues of their classes."""
     for j in range(decision.record.num_admit):
         leave_queue(memory, view.requests[decision.admit[j]].class_id)
 
 
 @jit_inline
-def plan_thresholds(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, int]:
+def plan_thresholds(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> tuple[int, int]:
     """Plan min(n_j, n_js) requests at each stage of every class that has reached its threshold; pause the others.
 
     The profile counts the planned requests by class and stage.
@@ -105,7 +105,7 @@ def plan_thresholds(view: RuleView, decision: RuleDecision, memory: RuleMemory) 
 
 
 @policy_kernel
-def wait_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def wait_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 1, with the drain rule."""
     capacity = view.problem.kv_capacity
     if memory.params[ADJUST] > 0:

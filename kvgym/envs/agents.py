@@ -46,7 +46,7 @@ from kvgym.errors import ConfigError, InvalidDecisionError, shown
 from kvgym.policies.policy import Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.policies.runner import SimulationResult, system_info
 from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
-from kvgym.simulator.policy_interface import RuleDecision
+from kvgym.simulator.policy_interface import PolicyDecision
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.tables import DECISION, RUN, UNKNOWN
 from kvgym.simulator.view import SystemView, simulation_of
@@ -98,11 +98,11 @@ def action_of(env: ServingEnv, decision: Decision) -> Iterator[Any]:
         done += 1
 
 
-def _tables_of(block: Block, active: Any, decision: Decision) -> RuleDecision:
+def _tables_of(block: Block, active: Any, decision: Decision) -> PolicyDecision:
     """Return a decision in new tables; plans for active requests go to the environment's tables."""
     size = len(block["admit"])
     record: Any = as_records(np.zeros(1, DECISION))
-    tables = RuleDecision(record[0], *(np.full(size, UNKNOWN, np.int32) for _ in range(3)))
+    tables = PolicyDecision(record[0], *(np.full(size, UNKNOWN, np.int32) for _ in range(3)))
     status = block["requests"]["status"]
     enter_decision(
         decision, tables, active, int(block["problem"][0]["num_requests"]),
@@ -296,7 +296,7 @@ class AgentPolicy(Policy):
         config.kind.check_system(simulation.system)
         n = len(simulation.table)
         slots = simulation.active.shape[1]
-        rule = rule_tables(config.kind.rule_memory(config, self._info))
+        rule = rule_tables(config.kind.policy_memory(config, self._info))
         sizes = Sizes(
             n,
             slots,

@@ -21,7 +21,7 @@ from kvgym.compiling.kernel import Kernel
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.decision import Decision as Decision
-from kvgym.simulator.policy_interface import MemoryRoom, RuleMemory, rule_memory
+from kvgym.simulator.policy_interface import MemoryRoom, PolicyMemory, policy_memory
 from kvgym.simulator.view import SystemView
 from kvgym.utils.arguments import check_fields, explained
 from kvgym.utils.checks import check_name
@@ -277,13 +277,13 @@ class CompiledPolicy(Policy):
         """Return the hyperparameters the kernel reads, float64 (k,)."""
         return np.zeros(1)
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
+    def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the parameters and fresh memory for a run."""
-        return rule_memory(self.params(system))
+        return policy_memory(self.params(system))
 
     def reset(self, system: SystemInfo) -> None:
         """Prepare parameters and memory for a run."""
-        self._memory = rule_memory(**self.memory(system)._asdict())
+        self._memory = policy_memory(**self.memory(system)._asdict())
         self._room = MemoryRoom(
             system.kv_capacity, system.max_requests, system.block_size, len(system.classes), self.info.needs
         )
@@ -293,7 +293,7 @@ class CompiledPolicy(Policy):
         """Sizes of the run that :meth:`reset` prepared the memory for; None before the first reset."""
         return getattr(self, "_room", None)
 
-    def arguments(self) -> RuleMemory:
+    def arguments(self) -> PolicyMemory:
         """Return parameters and memory of the run prepared by :meth:`reset`."""
         return self._memory
 

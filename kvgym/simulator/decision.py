@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import InvalidDecisionError, shown
-from kvgym.simulator.policy_interface import RuleDecision
+from kvgym.simulator.policy_interface import PolicyDecision
 from kvgym.simulator.tables import ACTIVE, FINISHED, FUTURE, RUN, TRANSFERRING, UNKNOWN, WAIT, WAITING
 
 
@@ -39,7 +39,7 @@ class Decision:
     put_back: int = 0
 
 
-def read_decision(made: RuleDecision, active: NDArray[Any]) -> Decision:
+def read_decision(made: PolicyDecision, active: NDArray[Any]) -> Decision:
     """Return the decision that a kernel has written into tables.
 
     Args:
@@ -75,7 +75,7 @@ STATUS_NAMES = {
 
 def enter_decision(
     decision: Decision,
-    into: RuleDecision,
+    into: PolicyDecision,
     active: NDArray[Any],
     num_requests: int,
     *,

@@ -16,10 +16,10 @@ from kvgym.compiling.tables import declared, in_rows, opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, PlainRun, Run, next_boundary
 from kvgym.simulator.engine import carry_out, clear_decision
-from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory, decision_of, view_of
+from kvgym.simulator.policy_interface import POLICY_SIGNATURE, PolicyMemory, decision_of, view_of
 from kvgym.simulator.tables import BUDGET, DECIDE, OK
 
-_NUM_TABLES, _MEMORY_TABLES = len(RUN_TABLES), declared(RuleMemory)
+_NUM_TABLES, _MEMORY_TABLES = len(RUN_TABLES), declared(PolicyMemory)
 _BATCH_TIME = 2 * _NUM_TABLES
 _PARAMS, _POLICY, _MEMORY = _BATCH_TIME + 2, _BATCH_TIME + 4, _BATCH_TIME + 6
 
@@ -48,8 +48,8 @@ def open_plain(where: Any) -> PlainRun:
     return _plain_at(where, where)
 
 
-open_memory: Callable[[Any], RuleMemory] = opener(
-    RuleMemory,
+open_memory: Callable[[Any], PolicyMemory] = opener(
+    PolicyMemory,
     "def open_memory(where):",
     "Open the memory of the policy.",
     [
@@ -82,7 +82,7 @@ def worker_row(
     batch_time: Kernel,
     batch_params: NDArray[np.float64],
     policy: Kernel | None,
-    memory: RuleMemory,
+    memory: PolicyMemory,
     *,
     compiled: bool,
 ) -> NDArray[np.int64]:

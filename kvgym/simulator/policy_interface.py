@@ -4,7 +4,7 @@ A kernel is a function of three named tuples of tables and reads their fields by
 address (:mod:`kvgym.compiling.references`)::
 
     @policy_kernel
-    def kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None: ...
+    def kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None: ...
 
 It is called at every iteration boundary of a worker. By default the decision runs all active requests and admits none.
 See :mod:`kvgym.kernels` for building blocks and :mod:`kvgym.simulator.tables` for the fields of the records.
@@ -33,7 +33,7 @@ from kvgym.workloads.layout import EXTRA
 from kvgym.workloads.table import RequestTable
 
 
-class RuleView(NamedTuple):
+class PolicyView(NamedTuple):
     """The view of a kernel: n requests in the run, at most A active. Read-only, with one exception.
 
     Attributes:
@@ -77,7 +77,7 @@ class RuleView(NamedTuple):
     batch_params: Any
 
 
-class RuleDecision(NamedTuple):
+class PolicyDecision(NamedTuple):
     """The decision of a kernel, to be written: evict, then admit, then run.
 
     Attributes:
@@ -96,7 +96,7 @@ class RuleDecision(NamedTuple):
     evict: Any
 
 
-class RuleMemory(NamedTuple):
+class PolicyMemory(NamedTuple):
     """The memory of a kernel: hyperparameters, and values kept between the decisions of a run.
 
     Attributes:
@@ -131,20 +131,20 @@ class MemoryRoom(NamedTuple):
     needs: frozenset[str]
 
 
-MEMORY_DTYPES = tuple(np.dtype(table.dtype) for table in declared(RuleMemory).values())
+MEMORY_DTYPES = tuple(np.dtype(table.dtype) for table in declared(PolicyMemory).values())
 """Dtypes of the arrays of a memory; each has one dimension and is contiguous."""
 
 
-def rule_memory(
+def policy_memory(
     params: ArrayLike = (0.0,),
     *,
     state: ArrayLike = (0,),
     reals: ArrayLike = (0.0,),
     profile: ArrayLike = (0, 0),
-) -> RuleMemory:
+) -> PolicyMemory:
     """Return a memory with the given numbers, as arrays of the dtypes that kernels expect."""
     given = (params, state, reals, profile)
-    return RuleMemory(
+    return PolicyMemory(
         *(guarded(np.ascontiguousarray(a, dtype)) for a, dtype in zip(given, MEMORY_DTYPES, strict=True))
     )
 
@@ -185,8 +185,11 @@ def check_room(
         )
 
 
-def check_memories(memories: Sequence[RuleMemory], policy: str) -> None:
+def check_memories(memories: Sequence[PolicyMemory], policy: str) -> PolicyMemory:
     """Check that compiled code can open the memories of a policy, which it gets by address.
+
+    Returns:
+        The first of them; a memory of zeros if there is none.
 
     Raises:
         ConfigError: an array has another dtype or shape.
@@ -199,12 +202,13 @@ def check_memories(memories: Sequence[RuleMemory], policy: str) -> None:
                     f"policy {shown(policy)}: its {name} array has dtype {array.dtype} and shape {array.shape}; "
                     f"expected {kind}, one dimension, contiguous"
                 )
+    return memories[0] if memories else policy_memory()
 
 
 @jit_expand
-def view_of(run: Run, batch_time: Any, batch_params: Any) -> RuleView:
+def view_of(run: Run, batch_time: Any, batch_params: Any) -> PolicyView:
     """Return the view of a worker's kernel: its tables and its batch-time model."""
-    return RuleView(
+    return PolicyView(
         run.problem,
         run.w,
         run.requests,
@@ -221,14 +225,14 @@ def view_of(run: Run, batch_time: Any, batch_params: Any) -> RuleView:
 
 
 @jit_expand
-def decision_of(run: Run) -> RuleDecision:
+def decision_of(run: Run) -> PolicyDecision:
     """Return the tables that the kernel of a worker writes its decision to."""
-    return RuleDecision(run.decision, run.admit, run.admit_tokens, run.evict)
+    return PolicyDecision(run.decision, run.admit, run.admit_tokens, run.evict)
 
 
 _DECIDED = {"decision": "record"} | {name: name for name in ("admit", "admit_tokens", "evict")}
 
-deciding: Callable[[Run, RuleDecision], Run] = opener(
+deciding: Callable[[Run, PolicyDecision], Run] = opener(
     Run,
     "def deciding(run, decision):",
     "Return the tables of a run with another decision.",
@@ -248,8 +252,8 @@ def tuple_type(cls: type[Any], *members: Any) -> Any:
 
 
 _I4 = types.int32[::1]
-MEMORY = tuple_type(RuleMemory, *map(table_type, MEMORY_DTYPES))
-"""Numba type of :class:`RuleMemory`."""
+MEMORY = tuple_type(PolicyMemory, *map(table_type, MEMORY_DTYPES))
+"""Numba type of :class:`PolicyMemory`."""
 
 _CACHE = tuple_type(
     PrefixCache,
@@ -264,7 +268,7 @@ _CACHE = tuple_type(
 POLICY_SIGNATURE = types.void(
     Reference(
         tuple_type(
-            RuleView,
+            PolicyView,
             numba.from_dtype(PROBLEM),
             numba.from_dtype(WORKER),
             table_type(REQUEST),
@@ -279,12 +283,12 @@ POLICY_SIGNATURE = types.void(
             types.float64[::1],
         )
     ),
-    Reference(tuple_type(RuleDecision, numba.from_dtype(DECISION), _I4, _I4, _I4)),
+    Reference(tuple_type(PolicyDecision, numba.from_dtype(DECISION), _I4, _I4, _I4)),
     Reference(MEMORY),
 )
 """Signature of a compiled policy, ``(view, decision, memory)``."""
 
 
-def policy_kernel(function: Callable[[RuleView, RuleDecision, RuleMemory], None]) -> Kernel:
+def policy_kernel(function: Callable[[PolicyView, PolicyDecision, PolicyMemory], None]) -> Kernel:
     """Return the kernel of a compiled policy from a function ``(view, decision, memory)``."""
     return kernel(POLICY_SIGNATURE, "scheduler")(function)

@@ -18,7 +18,7 @@ from kvgym.simulator.batch_time import duration_error, params_of
 from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests, extra_tables
 from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
 from kvgym.simulator.loop import run_full_loop, run_loop, step_worker, worker_row
-from kvgym.simulator.policy_interface import RuleDecision, RuleMemory, check_memories, check_room, rule_memory
+from kvgym.simulator.policy_interface import PolicyDecision, PolicyMemory, check_memories, check_room
 from kvgym.simulator.prefix.cache import empty_caches
 from kvgym.simulator.recording.gaps import empty_histogram
 from kvgym.simulator.recording.progress import in_slices
@@ -134,7 +134,7 @@ class Simulation:
         self.batch_params = guarded(params_of(system.batch_time))
         self.policies: Sequence[Any] = ()  # of each worker, see set_policies
         self._kernel: Kernel | None = None
-        self._memory: list[RuleMemory] = []
+        self._memory: list[PolicyMemory] = []
         self._addresses: Any = None  # of the tables, computed on demand
         self._ended = False
 
@@ -184,8 +184,7 @@ class Simulation:
     def row(self) -> NDArray[np.int64]:
         """Return the addresses of a single worker's tables and policy, see :func:`~kvgym.simulator.loop.worker_row`."""
         if self._addresses is None:
-            check_memories(self._memory, self.policy_name)
-            memory = self._memory[0] if self._memory else rule_memory()
+            memory = check_memories(self._memory, self.policy_name)
             self._addresses = worker_row(
                 self.tables(), *self.batch_time_of(0), self._kernel, memory, compiled=self.compiled
             )
@@ -307,7 +306,7 @@ class Simulation:
         k = self.current
         enter_decision(
             decision,
-            RuleDecision(self.decision[k], self.admit[k], self.admit_tokens[k], self.evict[k]),
+            PolicyDecision(self.decision[k], self.admit[k], self.admit_tokens[k], self.evict[k]),
             self.active[k, : int(self.worker["num_active"])],
             len(self.requests),
             refuse=self._invalid,

@@ -11,7 +11,7 @@ from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import InformationError, shown
 from kvgym.simulator.boundary import RUN_TABLES
 from kvgym.simulator.decision import Decision, read_decision
-from kvgym.simulator.policy_interface import RuleDecision, RuleMemory, RuleView
+from kvgym.simulator.policy_interface import PolicyDecision, PolicyMemory, PolicyView
 from kvgym.simulator.prefix.cache import PrefixCache
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.workloads.layout import FEATURE_COLUMNS
@@ -274,7 +274,7 @@ class SystemView:
         count, queued = int(self._simulation.worker["num_left"]), self._simulation.queued[self._worker]
         return queued[::-1][:count].astype(np.int64)
 
-    def rule_view(self, worker: int) -> RuleView:
+    def rule_view(self, worker: int) -> PolicyView:
         """Return the view of a worker's kernel, for uncompiled code (:func:`kvgym.compiling.kernel.uncompiled`).
 
         Args:
@@ -282,9 +282,9 @@ class SystemView:
         """
         return self._rule_view(self._simulation.python_tables(), worker)
 
-    def _rule_view(self, tables: dict[str, Any], worker: int) -> RuleView:
+    def _rule_view(self, tables: dict[str, Any], worker: int) -> PolicyView:
         batch_time, batch_params = self._simulation.batch_time_of(worker)
-        return RuleView(
+        return PolicyView(
             tables["problem"][worker],
             tables["workers"][worker],
             tables["requests"],
@@ -304,7 +304,7 @@ class SystemView:
             batch_params,
         )
 
-    def consult(self, kernel: Any, memory: RuleMemory) -> Decision:
+    def consult(self, kernel: Any, memory: PolicyMemory) -> Decision:
         """Run a compiled policy's kernel as plain Python and return its decision.
 
         Args:
@@ -313,7 +313,7 @@ class SystemView:
         """
         tables, n = self._simulation.python_tables(), self._worker
         view = self._rule_view(tables, n)
-        made = RuleDecision(*(tables[name][n] for name in ("decision", "admit", "admit_tokens", "evict")))
+        made = PolicyDecision(*(tables[name][n] for name in ("decision", "admit", "admit_tokens", "evict")))
         uncompiled(kernel)(view, made, memory)
         return read_decision(made, view.active[: self.num_active])
 

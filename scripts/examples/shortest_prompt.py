@@ -20,8 +20,8 @@ from kvgym.kernels import (
     need_of,
     need_of_active,
     policy_kernel,
+    policy_memory,
     request_key,
-    rule_memory,
 )
 
 
@@ -59,4 +59,4 @@ class ShortestPrompt(CompiledPolicy):
 
     def memory(self, system: Any) -> Any:
         """Return the parameter, and space for a heap of waiting requests."""
-        return rule_memory([self.spare], state=np.zeros(1 + system.max_requests))
+        return policy_memory([self.spare], state=np.zeros(1 + system.max_requests))

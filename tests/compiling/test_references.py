@@ -75,7 +75,7 @@ def test_an_unknown_field_is_named():
     def rule(view, decision, memory):
         memory.state[0] = view.colour
 
-    with pytest.raises(KernelError, match="no field 'colour' of RuleView"):
+    with pytest.raises(KernelError, match="no field 'colour' of PolicyView"):
         _ = policy_kernel(rule).compiled
 
 

@@ -14,7 +14,7 @@ from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.drawing import at_load
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, InvalidDecisionError, LivelockError
-from kvgym.kernels import RuleDecision, RuleMemory, RuleView, admit, evict, first_waiting, policy_kernel
+from kvgym.kernels import PolicyDecision, PolicyMemory, PolicyView, admit, evict, first_waiting, policy_kernel
 from kvgym.metrics.compute import metric_names
 from kvgym.policies.policy import CompiledPolicy, PolicyInfo
 
@@ -205,7 +205,7 @@ def test_wrong_arguments():
 
 
 @policy_kernel
-def evicts_missing_request(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def evicts_missing_request(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Admit one, then evict a slot far beyond the tables."""
     if view.worker.num_active == 0:
         admit(decision, first_waiting(view))

@@ -12,7 +12,7 @@ from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import jit
 from kvgym.errors import OutOfBoundsError
 from kvgym.policies.policy import CompiledPolicy, PolicyInfo
-from kvgym.simulator.policy_interface import policy_kernel, rule_memory
+from kvgym.simulator.policy_interface import policy_kernel, policy_memory
 
 FAR = 4_000
 
@@ -118,7 +118,7 @@ def damaged_everywhere():
         "environments": damaged(episodes, {name: getattr(episodes, name) for name in own}),
         "block": damaged(episodes, episodes.slots[1].block.tables),
     }
-    memory = rule_memory(profile=np.zeros(3))
+    memory = policy_memory(profile=np.zeros(3))
     system = System.replicate(one(), 2)
     cluster = ClusterSimulation(system, table(), None, compiled=False)
     cluster._memory[-1] = memory

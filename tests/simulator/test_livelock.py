@@ -11,7 +11,7 @@ import pytest
 
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import InvalidDecisionError, LivelockError, RunError
-from kvgym.kernels import RuleDecision, RuleMemory, RuleView, admit, first_waiting, policy_kernel
+from kvgym.kernels import PolicyDecision, PolicyMemory, PolicyView, admit, first_waiting, policy_kernel
 from kvgym.metrics.compute import compute_metrics
 from kvgym.policies.policy import CompiledPolicy, Policy, PolicyInfo, SystemInfo
 from kvgym.policies.runner import SimulationResult, simulate
@@ -265,7 +265,7 @@ def test_a_given_stall_limit_is_the_only_one() -> None:
 
 
 @policy_kernel
-def late_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+def late_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Admit the head of the queue from a given iteration on."""
     if view.worker.num_active == 0 and view.worker.iteration >= memory.params[0]:
         admit(decision, first_waiting(view))

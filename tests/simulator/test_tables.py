@@ -14,7 +14,7 @@ from kvgym.compiling.tables import FRONT, SPARSE, WHOLE, Table, declared, opener
 from kvgym.envs.scheduling.memory import TABLES
 from kvgym.envs.scheduling.tables import Env
 from kvgym.simulator.boundary import RUN_TABLES, Run
-from kvgym.simulator.policy_interface import RuleMemory
+from kvgym.simulator.policy_interface import PolicyMemory
 
 ADDING = """
 from importlib.machinery import SourceFileLoader
@@ -83,7 +83,7 @@ def test_one_line_adds_a_table_everywhere():
 
 def test_tables_are_ordered_by_what_is_touched():
     """Tables used as a whole are adjacent, so that one range of memory is fetched; the rest is in field order."""
-    declared_first = [*declared(Run), *declared(Env), *declared(RuleMemory, "rule_")]
+    declared_first = [*declared(Run), *declared(Env), *declared(PolicyMemory, "rule_")]
     touched = [table.touched for table in TABLES.values()]
     assert touched == sorted(touched)
     assert set(touched) == {WHOLE, FRONT, SPARSE}

@@ -30,14 +30,14 @@ from kvgym.envs.scheduling.actions.kind import ENCODE_SIGNATURE, MORE
 from kvgym.envs.scheduling.opening import WHERE, open_environment, open_view
 from kvgym.envs.scheduling.stepping import RUNNING, advance, apply_at, observe, reset_terms, total_reward
 from kvgym.envs.scheduling.tables import MARKED, Env
-from kvgym.simulator.policy_interface import MEMORY, POLICY_SIGNATURE, RuleDecision, RuleMemory
+from kvgym.simulator.policy_interface import MEMORY, POLICY_SIGNATURE, PolicyDecision, PolicyMemory
 from kvgym.simulator.tables import DECISION, REQUEUE_ARRIVAL, RUN, UNKNOWN, WAIT
 
 policy_at, encode_at = function_at(POLICY_SIGNATURE), function_at(ENCODE_SIGNATURE)
 
 
 @jit
-def difference(e: Env, decision: RuleDecision) -> int:
+def difference(e: Env, decision: PolicyDecision) -> int:
     """Return 0 if the composed decision equals the policy's, else the reason.
 
     The order of evictions matters only if it determines the order of the queue.
@@ -79,7 +79,7 @@ def demonstrate_episode(
     admit: Any,
     admit_tokens: Any,
     evict: Any,
-    memory: RuleMemory,
+    memory: PolicyMemory,
     observations: Any,
     masks: Any,
     actions: Any,
@@ -115,7 +115,7 @@ def demonstrate_episode(
     encode = encode_at(handles[2], handles[3])
     apply = apply_at(s.apply_function[0], s.apply_function[1])
     d = record[0]
-    decision, known = by_address(RuleDecision(d, admit, admit_tokens, evict)), by_address(memory)
+    decision, known = by_address(PolicyDecision(d, admit, admit_tokens, evict)), by_address(memory)
     outcome, pending = RUNNING, UNKNOWN  # pending: the row with an incomplete reward
     first = True  # an episode begins with a step, even if there is nothing to decide
     while True:

@@ -109,7 +109,7 @@ class Layout:
     def _rule_tables(self, n: int) -> dict[str, NDArray[Any]]:
         """Return the initial tables of the action kind's rule for an episode of n requests."""
         info = replace(self._info, max_requests=n)
-        return rule_tables(self._config.kind.rule_memory(self._config, info))
+        return rule_tables(self._config.kind.policy_memory(self._config, info))
 
     def _beginning(self, sizes: Sizes) -> NDArray[np.uint8]:
         """Return the initial content of a block, without the episode's own data; cached by size."""

@@ -18,10 +18,10 @@ from kvgym.compiling.checked_build import CHECKED, GUARD_BYTE, GUARD_SIZE, guard
 from kvgym.compiling.tables import Table, declared
 from kvgym.envs.scheduling.tables import Env
 from kvgym.simulator.boundary import RUN_TABLES
-from kvgym.simulator.policy_interface import MEMORY_DTYPES, RuleMemory
+from kvgym.simulator.policy_interface import MEMORY_DTYPES, PolicyMemory
 
-RULE_TABLES = declared(RuleMemory, "rule_")
-"""Tables that hold the memory of a kind's rule, by name, in the order of :class:`RuleMemory`."""
+RULE_TABLES = declared(PolicyMemory, "rule_")
+"""Tables that hold the memory of a kind's rule, by name, in the order of :class:`PolicyMemory`."""
 
 ENV_TABLES = declared(Env)
 
@@ -154,7 +154,7 @@ def zeroed(count: int, size: int) -> NDArray[np.uint8]:
     return buffer[start : start + count * size].reshape(count, size)
 
 
-def rule_tables(memory: RuleMemory | None) -> dict[str, NDArray[Any]]:
+def rule_tables(memory: PolicyMemory | None) -> dict[str, NDArray[Any]]:
     """Return the memory of a rule by the names of its tables; tables of length 0 if there is no rule."""
     arrays = memory if memory is not None else [np.zeros(0, dtype) for dtype in MEMORY_DTYPES]
     return dict(zip(RULE_TABLES, arrays, strict=True))

@@ -18,7 +18,7 @@ from kvgym.envs.scheduling.memory import ENV_TABLES, LINE, NUM_TABLES, PLACE, RU
 from kvgym.envs.scheduling.tables import SETTINGS, Env
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, Run
-from kvgym.simulator.policy_interface import RuleMemory, RuleView, view_of
+from kvgym.simulator.policy_interface import PolicyMemory, PolicyView, view_of
 from kvgym.simulator.recording.gaps import fine_bin, sparse_home
 from kvgym.simulator.tables import REQUEST, SLOT, TRACKER, WORKER, WORKLOAD
 
@@ -61,8 +61,8 @@ def open_environment(where: Any) -> Env:
     return _environment_at(where, where)
 
 
-open_rule: Callable[[Any], RuleMemory] = opener(
-    RuleMemory,
+open_rule: Callable[[Any], PolicyMemory] = opener(
+    PolicyMemory,
     "def open_rule(where):",
     "Open the memory of the kind's rule; empty arrays if it has none.",
     [table.opening(f"where[{k}]", f"where[{length}]") for table, k, length in _places(RULE_TABLES)],
@@ -109,7 +109,7 @@ def open_term_memory(where: Any, at: int, size: int) -> Any:
 
 
 @jit_expand
-def open_view(e: Env) -> RuleView:
+def open_view(e: Env) -> PolicyView:
     """Return a rule's view of an environment, including the batch-time model of the worker."""
     s = e.settings
     return view_of(

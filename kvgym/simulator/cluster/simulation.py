@@ -40,7 +40,7 @@ from kvgym.simulator.cluster.tables import (
     SHARED,
 )
 from kvgym.simulator.decision import STATUS_NAMES, Decision
-from kvgym.simulator.policy_interface import POLICY_SIGNATURE, check_memories, rule_memory
+from kvgym.simulator.policy_interface import POLICY_SIGNATURE, check_memories, policy_memory
 from kvgym.simulator.recording.progress import in_slices
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
@@ -132,7 +132,7 @@ class ClusterSimulation(Simulation):
         self.events = empty_event_queue(len(self.workers))
         self.session, self.last_worker = map(guarded, session_tables(table))
         self.worker_params = [guarded(params_of(worker.batch_time)) for worker in system.all_workers]
-        self._memory = [rule_memory()] * len(self.workers)
+        self._memory = [policy_memory()] * len(self.workers)
         self._router_memory: tuple[Any, Any] = (np.zeros(1), np.zeros(1, np.int64))
         known: dict[tuple[int, int], RoughFigures] = {}  # equal workers usually share a model
         for k, worker in enumerate(system.all_workers):

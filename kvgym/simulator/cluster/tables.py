@@ -16,7 +16,7 @@ from kvgym.compiling.tables import Table, declared, in_rows, opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, Run
 from kvgym.simulator.cluster.router_view import ROUTER_SIGNATURE, RouterView
-from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory
+from kvgym.simulator.policy_interface import POLICY_SIGNATURE, PolicyMemory
 from kvgym.simulator.tables import (
     CONTENT,
     ITERATION,
@@ -74,7 +74,7 @@ class Cluster(NamedTuple):
 SHARED = dict(zip(declared(Cluster), Cluster._fields, strict=False))
 """Names of the shared tables, in the order of the address array, and of their fields."""
 
-MEMORY_TABLES = declared(RuleMemory)
+MEMORY_TABLES = declared(PolicyMemory)
 ROW = (*RUN_TABLES, *MEMORY_TABLES, "batch_params")
 """Names of the tables of a worker, of its run, policy and batch times, in the order of its row of addresses."""
 
@@ -117,8 +117,8 @@ def run_of(c: Cluster, k: int) -> Run:
     return _run_at(c.rows[k], c.sizes[k])
 
 
-memory_of: Callable[[Cluster, int], RuleMemory] = opener(
-    RuleMemory,
+memory_of: Callable[[Cluster, int], PolicyMemory] = opener(
+    PolicyMemory,
     "def memory_of(c, k):\n    a, n = c.rows[k], c.sizes[k]",
     "Open what the policy of worker ``k`` remembers.",
     [

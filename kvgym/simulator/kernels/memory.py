@@ -10,7 +10,7 @@ from kvgym.simulator.apply_decision import plan_active, plan_admission, planned_
 from kvgym.simulator.blocks import allocated, written_tokens
 from kvgym.simulator.kernels.future_memory import first_use
 from kvgym.simulator.kernels.heap import heap_first, heap_pop
-from kvgym.simulator.policy_interface import RuleDecision, RuleView
+from kvgym.simulator.policy_interface import PolicyDecision, PolicyView
 from kvgym.simulator.prefix.cache import plan_change, plan_units, units_of_others
 from kvgym.simulator.prefix.plan import begins_like_marked
 from kvgym.simulator.tables import UNKNOWN, WAITING
@@ -20,19 +20,19 @@ NO_LIMIT = 2**31 - 1
 
 
 @jit_inline
-def first_waiting(view: RuleView) -> int:
+def first_waiting(view: PolicyView) -> int:
     """Return the first request of the queue, UNKNOWN if it is empty."""
     return view.worker.queue_head
 
 
 @jit_inline
-def next_waiting(view: RuleView, i: int) -> int:
+def next_waiting(view: PolicyView, i: int) -> int:
     """Return the request behind ``i`` in the queue, UNKNOWN if there is none."""
     return view.requests[i].queue_next
 
 
 @jit_inline
-def next_to_admit(view: RuleView, decision: RuleDecision, heap: Any, from_heap: bool) -> int:
+def next_to_admit(view: PolicyView, decision: PolicyDecision, heap: Any, from_heap: bool) -> int:
     """Return the next request after those admitted so far, UNKNOWN if none is waiting.
 
     Args:
@@ -53,7 +53,7 @@ def next_to_admit(view: RuleView, decision: RuleDecision, heap: Any, from_heap: 
 
 
 @jit_inline
-def need_of(view: RuleView, row: Any) -> int:
+def need_of(view: PolicyView, row: Any) -> int:
     """Return the memory that a request needs in the next iteration if it runs in full, allocated tokens.
 
     Args:
@@ -64,7 +64,7 @@ def need_of(view: RuleView, row: Any) -> int:
 
 
 @jit_inline
-def need_of_tokens(view: RuleView, row: Any, tokens: int) -> int:
+def need_of_tokens(view: PolicyView, row: Any, tokens: int) -> int:
     """Return the memory that a request needs in the next iteration if it processes ``tokens``, allocated tokens."""
     return allocated(
         view.problem, row.num_kv_tokens + written_tokens(view.problem, row.num_prefill_left, tokens)
@@ -72,13 +72,13 @@ def need_of_tokens(view: RuleView, row: Any, tokens: int) -> int:
 
 
 @jit_inline
-def held_by(view: RuleView, row: Any) -> int:
+def held_by(view: PolicyView, row: Any) -> int:
     """Return the memory that a request holds before the iteration, or gets on admission, in allocated tokens."""
     return allocated(view.problem, row.num_kv_tokens)
 
 
 @jit_inline
-def kept_by_others(view: RuleView, slot: Any) -> int:
+def kept_by_others(view: PolicyView, slot: Any) -> int:
     """Return how much of the memory of a request that the decision evicts stays in use, in allocated tokens.
 
     These are its units in the prefix cache that other requests hold. Call it once for each request that the decision
@@ -94,21 +94,21 @@ def kept_by_others(view: RuleView, slot: Any) -> int:
 
 
 @jit_inline
-def stays(view: RuleView, slot: Any) -> None:
+def stays(view: PolicyView, slot: Any) -> None:
     """Take back a call of :func:`kept_by_others`: the decision does not evict the request after all."""
     if view.problem.prefix_unit > 0:
         plan_units(by_address(view.cache), slot.request_id, True, 1)
 
 
 @jit_inline
-def all_stay(view: RuleView) -> None:
+def all_stay(view: PolicyView) -> None:
     """Take it back for all requests: the decision starts afresh."""
     if view.problem.prefix_unit > 0:
         view.cache.pool.stamp += 1
 
 
 @jit_inline
-def shared_hit(view: RuleView, i: int) -> int:
+def shared_hit(view: PolicyView, i: int) -> int:
     """Return how much of the hit of a waiting request in the prefix cache other requests hold, allocated tokens."""
     if view.problem.prefix_unit == 0 or view.cache.prefix[i].num_units == 0:
         return 0
@@ -116,7 +116,7 @@ def shared_hit(view: RuleView, i: int) -> int:
 
 
 @jit_inline
-def begins_like_another(view: RuleView, i: int, tokens: int) -> bool:
+def begins_like_another(view: PolicyView, i: int, tokens: int) -> bool:
     """Return whether a waiting request begins with the same tokens as one for which this was called before it.
 
     A call that returns True leaves no trace: later requests are not compared with that one.
@@ -133,7 +133,7 @@ def begins_like_another(view: RuleView, i: int, tokens: int) -> bool:
 
 
 @jit_inline
-def plan_in_order(view: RuleView, decision: RuleDecision, in_use: int) -> bool:
+def plan_in_order(view: PolicyView, decision: PolicyDecision, in_use: int) -> bool:
     """Begin to follow what starts find one after the other, where a decision takes effect in order.
 
     That is with ``prefix_cache="scheduled"``. After evictions, starts count by their hits at rest.
@@ -154,7 +154,7 @@ def plan_in_order(view: RuleView, decision: RuleDecision, in_use: int) -> bool:
 
 
 @jit_inline
-def size_of_start(view: RuleView, i: int, in_order: bool) -> tuple[int, int, int, int]:
+def size_of_start(view: PolicyView, i: int, in_order: bool) -> tuple[int, int, int, int]:
     """Return the size of a waiting request that starts after those admitted so far.
 
     Args:
@@ -174,7 +174,14 @@ def size_of_start(view: RuleView, i: int, in_order: bool) -> tuple[int, int, int
 
 @jit_inline
 def plan_next(
-    view: RuleView, decision: RuleDecision, i: int, found: int, kv: int, left: int, tokens: int, in_use: int
+    view: PolicyView,
+    decision: PolicyDecision,
+    i: int,
+    found: int,
+    kv: int,
+    left: int,
+    tokens: int,
+    in_use: int,
 ) -> None:
     """Follow the start of request ``i``, in order; what later starts find depends on it.
 
@@ -192,7 +199,7 @@ def plan_next(
 
 
 @jit_inline
-def prefill_without_cache(view: RuleView, i: int) -> int:
+def prefill_without_cache(view: PolicyView, i: int) -> int:
     """Return the tokens that a waiting request would prefill without the cache; its hit may change while it waits."""
     left: int = view.requests[i].num_prefill_left
     if view.problem.prefix_unit > 0:
@@ -201,7 +208,7 @@ def prefill_without_cache(view: RuleView, i: int) -> int:
 
 
 @jit_inline
-def taken_by(view: RuleView, i: int) -> int:
+def taken_by(view: PolicyView, i: int) -> int:
     """Return the memory that a waiting request takes from what is free if it starts and runs in full, allocated tokens.
 
     It is :func:`need_of` less :func:`shared_hit`. Several requests together take at most the sum.
@@ -210,7 +217,7 @@ def taken_by(view: RuleView, i: int) -> int:
 
 
 @jit_inline
-def claim_of(view: RuleView, row: Any) -> int:
+def claim_of(view: PolicyView, row: Any) -> int:
     """Return the memory of a request with its whole prompt and one more token, allocated tokens.
 
     Policies with chunked prefill reserve this memory, so that a prefill never gets stuck.
@@ -220,13 +227,13 @@ def claim_of(view: RuleView, row: Any) -> int:
 
 
 @jit_inline
-def needs_block(view: RuleView, row: Any) -> bool:
+def needs_block(view: PolicyView, row: Any) -> bool:
     """Return whether the next token of a request needs a new block, because its blocks are full."""
     return bool(allocated(view.problem, row.num_kv_tokens) == row.num_kv_tokens)
 
 
 @jit_inline
-def need_of_active(view: RuleView) -> int:
+def need_of_active(view: PolicyView) -> int:
     """Return the memory that the active set needs in the next iteration if all run in full, allocated tokens."""
     w = view.worker
     if w.num_prefilling == 0:
@@ -238,7 +245,7 @@ def need_of_active(view: RuleView) -> int:
 
 
 @jit_inline
-def need_of_decodes(view: RuleView) -> int:
+def need_of_decodes(view: PolicyView) -> int:
     """Return the memory that the active set needs if all decodes run and all prefills pause, allocated tokens."""
     w, block_size = view.worker, view.problem.block_size
     if block_size == 1:
@@ -252,7 +259,7 @@ def need_of_decodes(view: RuleView) -> int:
 
 
 @jit_inline
-def chunk_that_fits(view: RuleView, row: Any, most: int, room: int) -> int:
+def chunk_that_fits(view: PolicyView, row: Any, most: int, room: int) -> int:
     """Return the largest prefill chunk within a token budget and the free memory, tokens; 0 = none fits.
 
     The chunk that completes the prompt may also write the first output token, which needs memory as well.
@@ -271,13 +278,13 @@ def chunk_that_fits(view: RuleView, row: Any, most: int, room: int) -> int:
 
 
 @jit_inline
-def has_place(view: RuleView, decision: RuleDecision) -> bool:
+def has_place(view: PolicyView, decision: PolicyDecision) -> bool:
     """Return whether the active set has a free slot, not counting the slots of requests admitted so far."""
     return view.worker.num_active + decision.record.num_admit < decision.admit.shape[0]
 
 
 @jit_inline
-def admit(decision: RuleDecision, i: int) -> None:
+def admit(decision: PolicyDecision, i: int) -> None:
     """Admit the waiting request ``i`` after those admitted so far; it runs in full."""
     d = decision.record
     decision.admit[d.num_admit] = i
@@ -286,7 +293,7 @@ def admit(decision: RuleDecision, i: int) -> None:
 
 
 @jit_inline
-def admit_tokens(decision: RuleDecision, i: int, tokens: int) -> None:
+def admit_tokens(decision: PolicyDecision, i: int, tokens: int) -> None:
     """Admit request ``i`` with a number of tokens in the next iteration: a chunk of its prefill, 1, or 0."""
     d = decision.record
     d.explicit = 1
@@ -297,7 +304,12 @@ def admit_tokens(decision: RuleDecision, i: int, tokens: int) -> None:
 
 @jit_inline
 def admit_while_fits(
-    view: RuleView, decision: RuleDecision, need: int, limit: int, most: int = NO_LIMIT, strict: bool = False
+    view: PolicyView,
+    decision: PolicyDecision,
+    need: int,
+    limit: int,
+    most: int = NO_LIMIT,
+    strict: bool = False,
 ) -> int:
     """Admit requests in queue order until one does not fit.
 
@@ -328,7 +340,7 @@ def admit_while_fits(
 
 
 @jit_inline
-def room_to_admit(view: RuleView, decision: RuleDecision, limit: int, strict: bool = False) -> int:
+def room_to_admit(view: PolicyView, decision: PolicyDecision, limit: int, strict: bool = False) -> int:
     """Return how much memory may be in use after one more admission, allocated tokens.
 
     This is ``limit``, the capacity without a margin or watermark; or the whole capacity if the request would be
@@ -346,7 +358,7 @@ def room_to_admit(view: RuleView, decision: RuleDecision, limit: int, strict: bo
 
 
 @jit_inline
-def evict(decision: RuleDecision, k: int) -> None:
+def evict(decision: PolicyDecision, k: int) -> None:
     """Evict the request in slot ``k``."""
     d = decision.record
     decision.evict[d.num_evict] = k
@@ -354,7 +366,7 @@ def evict(decision: RuleDecision, k: int) -> None:
 
 
 @jit
-def evict_latest(view: RuleView, decision: RuleDecision, need: int) -> None:
+def evict_latest(view: PolicyView, decision: PolicyDecision, need: int) -> None:
     """Evict the most recently activated requests until the next iteration of the others fits (LIFO).
 
     Args:
@@ -370,13 +382,13 @@ def evict_latest(view: RuleView, decision: RuleDecision, need: int) -> None:
 
 
 @jit_inline
-def put_back(decision: RuleDecision, count: int) -> None:
+def put_back(decision: PolicyDecision, count: int) -> None:
     """Count requests selected before the memory check that then did not fit."""
     decision.record.num_put_back += count
 
 
 @jit
-def clear_all(view: RuleView, decision: RuleDecision) -> None:
+def clear_all(view: PolicyView, decision: PolicyDecision) -> None:
     """Evict all active requests and admit none: the iteration is lost."""
     decision.record.num_admit = decision.record.num_evict = 0
     for k in range(view.worker.num_active):
@@ -384,14 +396,14 @@ def clear_all(view: RuleView, decision: RuleDecision) -> None:
 
 
 @jit_inline
-def pause(decision: RuleDecision, slot: Any) -> None:
+def pause(decision: PolicyDecision, slot: Any) -> None:
     """Pause an active request, given by its slot, in the next iteration; its KV stays."""
     decision.record.explicit = 1
     slot.planned = 0
 
 
 @jit_inline
-def pause_all(view: RuleView, decision: RuleDecision) -> None:
+def pause_all(view: PolicyView, decision: PolicyDecision) -> None:
     """Pause all active requests in the next iteration."""
     decision.record.explicit = 1
     for k in range(view.worker.num_active):

@@ -6,7 +6,7 @@ from typing import Any
 
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.kernels.heap import heap_forget, ranked_forget
-from kvgym.simulator.policy_interface import RuleView
+from kvgym.simulator.policy_interface import PolicyView
 from kvgym.simulator.tables import UNKNOWN
 
 
@@ -17,7 +17,7 @@ def move_to(workers: Any, i: int, k: int) -> int:
 
 
 @jit_inline
-def left_request(view: RuleView, j: int) -> int:
+def left_request(view: PolicyView, j: int) -> int:
     """Return the j-th request, from 0, that a router has moved away since the last decision, waiting or active.
 
     It may have returned since; then it is also in ``view.queued``. Its row may describe its state on another worker.
@@ -56,14 +56,14 @@ def unlink(state: Any, head: int, tail: int, following: int, i: int) -> bool:
 
 
 @jit_inline
-def forget_left(view: RuleView, heap: Any, at: int) -> None:
+def forget_left(view: PolicyView, heap: Any, at: int) -> None:
     """Remove the requests that a router has moved away from a heap of :func:`request_key` at place ``at``."""
     for j in range(view.worker.num_left):
         heap_forget(heap, at, left_request(view, j))
 
 
 @jit_inline
-def forget_ranked(view: RuleView, heap: Any, at: int, ranks: Any, base: int) -> None:
+def forget_ranked(view: PolicyView, heap: Any, at: int, ranks: Any, base: int) -> None:
     """Remove the requests that a router has moved away from a heap of :func:`ranked_push`."""
     for j in range(view.worker.num_left):
         ranked_forget(heap, at, ranks, base, left_request(view, j))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from kvgym.compiling.kernel import jit, jit_inline
-from kvgym.simulator.policy_interface import RuleDecision, RuleView
+from kvgym.simulator.policy_interface import PolicyDecision, PolicyView
 from kvgym.simulator.tables import UNKNOWN
 
 
 @jit_inline
-def follow_slots(view: RuleView, state: Any, at: int, values: Any, base: int) -> int:
+def follow_slots(view: PolicyView, state: Any, at: int, values: Any, base: int) -> int:
     """Move values that a policy stores by slot to the current slots of their requests.
 
     A kernel that needs a column of ``view.requests`` for all active requests at every decision copies the value when a
@@ -43,7 +43,7 @@ def follow_slots(view: RuleView, state: Any, at: int, values: Any, base: int) ->
 
 
 @jit
-def drop_full_plan(view: RuleView, decision: RuleDecision) -> None:
+def drop_full_plan(view: PolicyView, decision: PolicyDecision) -> None:
     """Remove the token counts from a decision in which every request runs in full.
 
     The decision stays the same, and the engine need not check every request. Evicted requests must be in the last

@@ -20,7 +20,7 @@ from kvgym.simulator.boundary import RUN_TABLES, Run
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.decision import Decision, read_decision
 from kvgym.simulator.loop import decide, worker_row
-from kvgym.simulator.policy_interface import RuleDecision, check_memories, rule_memory
+from kvgym.simulator.policy_interface import PolicyDecision, check_memories, policy_memory
 from kvgym.simulator.simulation import Simulation
 from kvgym.workloads.layout import FEATURE_COLUMNS
 from kvgym.workloads.table import RequestTable
@@ -99,7 +99,7 @@ class Shown:
         """Return what the candidate's process needs to hold the same tables."""
         bare = copy.copy(self.simulation)
         vars(bare).update({place.name: None for place in self._places})
-        memories = [rule_memory()] * len(self.simulation.workers)
+        memories = [policy_memory()] * len(self.simulation.workers)
         vars(bare).update(policies=(), _kernel=None, _memory=memories, _held=None)
         if isinstance(bare, ClusterSimulation):
             vars(bare).update(router=None, events=np.zeros(2), _router_kernels=[None, None])
@@ -166,7 +166,7 @@ class Mirror:
                     tables, batch_time, params, simulation._kernel, memory, compiled=simulation.compiled
                 )
             (decide.compiled if simulation.compiled else uncompiled(decide))(self._rows[k])
-        made = RuleDecision(
+        made = PolicyDecision(
             *(getattr(simulation, name)[k] for name in ("decision", "admit", "admit_tokens", "evict"))
         )
         return read_decision(made, simulation.active[k, : int(simulation.worker["num_active"])])

@@ -11,7 +11,7 @@ from helpers.runs_by_hand import Make, run
 from kvgym.compiling.kernel import uncompiled
 from kvgym.kernels import UNKNOWN, drop_full_plan, follow_slots, ranked_keep
 from kvgym.policies.policy import Decision
-from kvgym.simulator.policy_interface import RuleDecision
+from kvgym.simulator.policy_interface import PolicyDecision
 
 
 def test_values_follow_their_requests(make: Make) -> None:
@@ -59,7 +59,7 @@ def test_only_a_plan_in_which_all_run_in_full_is_dropped(
     simulation = make([(0, 1, 9)] * 3 + [(0, 4, 9)])
     run(simulation, Decision(admit=[0, 1, 2]))
     tables = simulation.python_tables()
-    decision = RuleDecision(*(tables[name][0] for name in ("decision", "admit", "admit_tokens", "evict")))
+    decision = PolicyDecision(*(tables[name][0] for name in ("decision", "admit", "admit_tokens", "evict")))
     d = decision.record
     d.explicit, d.num_evict, d.num_admit = 1, 1, 1
     decision.evict[0], decision.admit[0], decision.admit_tokens[0] = 2, 3, admitted[0]

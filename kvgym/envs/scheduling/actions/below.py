@@ -17,7 +17,7 @@ from kvgym.envs.scheduling.tables import Env
 from kvgym.envs.scheduling.window import window_remove
 from kvgym.errors import ConfigError, shown
 from kvgym.policies.policy import CompiledPolicy, SystemInfo, make_policy
-from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory, decision_of
+from kvgym.simulator.policy_interface import POLICY_SIGNATURE, PolicyMemory, decision_of
 
 scheduler_at = function_at(POLICY_SIGNATURE)
 
@@ -86,7 +86,7 @@ class WithScheduler(ActionKind):
         self.scheduler_below(config)
         super().check(config)
 
-    def rule_memory(self, config: ActionConfig, system: SystemInfo) -> RuleMemory:
+    def policy_memory(self, config: ActionConfig, system: SystemInfo) -> PolicyMemory:
         """Return the initial memory of the scheduler."""
         policy = self.scheduler_below(config)
         policy.reset(self.informed(system, config))

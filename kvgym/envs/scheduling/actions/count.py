@@ -33,7 +33,7 @@ from kvgym.envs.scheduling.actions.kind import (
     mask_kernel,
 )
 from kvgym.envs.scheduling.opening import open_environment
-from kvgym.simulator.policy_interface import RuleDecision
+from kvgym.simulator.policy_interface import PolicyDecision
 from kvgym.simulator.tables import UNKNOWN
 
 
@@ -65,7 +65,7 @@ def apply(where: Any, action: Any) -> int:
 
 
 @encode_kernel
-def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
+def encode(where: Any, decision: PolicyDecision, done: int, action: Any, report: Any) -> int:
     """Write the number of admissions, if these are the first of the window and evictions follow the overflow rule."""
     e = open_environment(where)
     d = decision.record

@@ -21,7 +21,7 @@ from kvgym.simulator.apply_decision import (
     shared_by,
 )
 from kvgym.simulator.kernels.future_memory import first_use
-from kvgym.simulator.policy_interface import RuleDecision, deciding
+from kvgym.simulator.policy_interface import PolicyDecision, deciding
 from kvgym.simulator.tables import (
     BAD_ADMIT,
     BAD_EVICT,
@@ -70,7 +70,7 @@ def position_in_active(e: Env, k: int) -> int:
 
 
 @jit
-def refused(e: Env, decision: RuleDecision) -> int:
+def refused(e: Env, decision: PolicyDecision) -> int:
     """Return 0 if the decision is valid, else REFUSED minus the engine's status."""
     tried = by_address(deciding(e.run, decision))
     status = inspect_decision(tried)
@@ -80,7 +80,7 @@ def refused(e: Env, decision: RuleDecision) -> int:
 
 
 @jit
-def in_full(e: Env, decision: RuleDecision) -> int:
+def in_full(e: Env, decision: PolicyDecision) -> int:
     """Return 0 if a decision runs a batch with all requests in full, else the reason; reset its plans."""
     d, evict, reason = decision.record, decision.evict, 0
     if d.act != RUN:
@@ -101,7 +101,7 @@ def in_full(e: Env, decision: RuleDecision) -> int:
 
 
 @jit
-def evicts(decision: RuleDecision, k: int) -> bool:
+def evicts(decision: PolicyDecision, k: int) -> bool:
     """Whether a decision evicts slot ``k``."""
     for j in range(decision.record.num_evict):  # noqa: SIM110 (Numba has no generator expressions)
         if decision.evict[j] == k:
@@ -110,7 +110,7 @@ def evicts(decision: RuleDecision, k: int) -> bool:
 
 
 @jit
-def overflow_evicts(e: Env, decision: RuleDecision) -> bool:
+def overflow_evicts(e: Env, decision: PolicyDecision) -> bool:
     """Whether the overflow rule evicts the same requests as the decision, if nothing is admitted.
 
     Their order matters only if it determines the order of the queue.

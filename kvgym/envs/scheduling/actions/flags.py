@@ -39,7 +39,7 @@ from kvgym.envs.scheduling.actions.kind import (
     mask_kernel,
 )
 from kvgym.envs.scheduling.opening import open_environment
-from kvgym.simulator.policy_interface import RuleDecision
+from kvgym.simulator.policy_interface import PolicyDecision
 from kvgym.simulator.tables import REQUEUE_ARRIVAL, UNKNOWN
 
 
@@ -87,7 +87,7 @@ def apply(where: Any, action: Any) -> int:
 
 
 @encode_kernel
-def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
+def encode(where: Any, decision: PolicyDecision, done: int, action: Any, report: Any) -> int:
     """Write the flags of a decision, if it evicts and admits in the order of the windows."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window

@@ -12,7 +12,7 @@ A kind is a class with a space and three compiled functions, which open an envir
 A kind that is asked only now and then has ``asks(where)``, which returns 1 if the agent is asked at this boundary. At
 the others ``apply`` is called with the last action and completes the decision without one.
 
-A kind that steers a rule with memory has :meth:`ActionKind.rule_memory`; its functions open that memory with
+A kind that steers a rule with memory has :meth:`ActionKind.policy_memory`; its functions open that memory with
 ``open_rule(where)``. It also has ``at_boundary(where)``, called once at every iteration boundary before the decision.
 So the rule observes every boundary, even if a step of the environment spans several.
 ``write_features(where, observation)`` writes the rule's features, see
@@ -39,7 +39,7 @@ from kvgym.envs.scheduling.components import ObservationPart
 from kvgym.envs.scheduling.opening import WHERE
 from kvgym.errors import ConfigError, shown
 from kvgym.policies.policy import SystemInfo
-from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory
+from kvgym.simulator.policy_interface import POLICY_SIGNATURE, PolicyMemory
 from kvgym.simulator.system import System
 from kvgym.utils.arguments import explained
 
@@ -268,7 +268,7 @@ class ActionKind(ABC):
                 f"cache_rule = {shown(system.cache_rule)}: the agent decides how long KV is kept; set cache_rule to lru"
             )
 
-    def rule_memory(self, config: ActionConfig, system: SystemInfo) -> RuleMemory | None:
+    def policy_memory(self, config: ActionConfig, system: SystemInfo) -> PolicyMemory | None:
         """Return the initial memory of the rule for an episode, None without a rule.
 
         Args:
@@ -278,7 +278,7 @@ class ActionKind(ABC):
         return None
 
     def scheduler(self, config: ActionConfig) -> Kernel | None:
-        """Return the kernel of the scheduler below, None if the kind has none; its memory is :meth:`rule_memory`."""
+        """Return the kernel of the scheduler below, None if the kind has none; its memory is :meth:`policy_memory`."""
         return None
 
     def options(self, config: ActionConfig) -> tuple[float, ...]:

@@ -42,7 +42,7 @@ from kvgym.envs.scheduling.actions.kind import (
     mask_kernel,
 )
 from kvgym.envs.scheduling.opening import open_environment
-from kvgym.simulator.policy_interface import RuleDecision
+from kvgym.simulator.policy_interface import PolicyDecision
 from kvgym.simulator.tables import UNKNOWN
 
 
@@ -83,7 +83,7 @@ def apply(where: Any, action: Any) -> int:
 
 
 @encode_kernel
-def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
+def encode(where: Any, decision: PolicyDecision, done: int, action: Any, report: Any) -> int:
     """Write evictions, then admissions, then run, one per call; positions allow for earlier choices."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window

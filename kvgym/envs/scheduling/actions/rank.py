@@ -38,7 +38,7 @@ from kvgym.envs.scheduling.actions.ranking import decide, follow, write_features
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.policies.policy import SystemInfo
-from kvgym.simulator.policy_interface import RuleMemory
+from kvgym.simulator.policy_interface import PolicyMemory
 
 MOST_ADDED = 10.0
 """Largest absolute addition to a score: e^10 times the work."""
@@ -83,7 +83,7 @@ def apply_weights(where: Any, action: Any) -> int:
 
 
 @jit_inline
-def add_to_score(memory: RuleMemory, n: int, i: int, added: float) -> None:
+def add_to_score(memory: PolicyMemory, n: int, i: int, added: float) -> None:
     """Set the addition to the score of a request, and mark the score for recomputation."""
     memory.reals[SCORES + n + i] = added
     memory.reals[SCORES + i] = math.nan
@@ -129,7 +129,7 @@ class _Ranking(ActionKind):
         given: dict[str, Any] = dict(config.weights)
         return Ranked(**given).values
 
-    def rule_memory(self, config: ActionConfig, system: SystemInfo) -> RuleMemory:
+    def policy_memory(self, config: ActionConfig, system: SystemInfo) -> PolicyMemory:
         """Return the initial memory of ``ranked``."""
         memory = empty_memory(np.array([*self._weights(config), 0.0]), system.max_requests)
         rows = config.queue_window + config.active_window

@@ -34,14 +34,14 @@ from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
 from kvgym.envs.scheduling.revealed import MOMENT_FEATURES, RULE_FEATURES, saturate, saturate_signed
 from kvgym.envs.scheduling.tables import MARKED, ORDER_RANK, Env
 from kvgym.envs.scheduling.window import window_remove
-from kvgym.simulator.policy_interface import RuleMemory, RuleView, decision_of
+from kvgym.simulator.policy_interface import PolicyMemory, PolicyView, decision_of
 from kvgym.simulator.tables import UNKNOWN
 
 _ROW, _MOMENT = len(RULE_FEATURES), len(MOMENT_FEATURES)
 
 
 @jit_inline
-def show_best(e: Env, view: RuleView, memory: RuleMemory) -> None:
+def show_best(e: Env, view: PolicyView, memory: PolicyMemory) -> None:
     """Fill the queue window with the best-scored waiting requests, best first, without scoring them again."""
     count = 0
     while count < e.window.shape[0]:
@@ -66,7 +66,7 @@ def follow(where: Any) -> None:
 
 
 @jit_inline
-def decide(e: Env, view: RuleView, memory: RuleMemory) -> None:
+def decide(e: Env, view: PolicyView, memory: PolicyMemory) -> None:
     """Write the decision of the rule; admitted requests leave the queue window."""
     decision = decision_of(e.run)
     rank(view, decision, memory)
@@ -76,7 +76,7 @@ def decide(e: Env, view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit_inline
-def write_row(view: RuleView, memory: RuleMemory, row: Any, i: int, out: Any, at: int) -> None:
+def write_row(view: PolicyView, memory: PolicyMemory, row: Any, i: int, out: Any, at: int) -> None:
     """Write the rule's features of a request; ``row`` is its slot, or its request record while it waits."""
     reals = memory.reals
     mean, output = mean_log_output(memory), reals[notes_of(view, i) + OUTPUT]

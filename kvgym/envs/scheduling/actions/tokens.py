@@ -41,7 +41,7 @@ from kvgym.envs.scheduling.window import window_take
 from kvgym.kernels import shared_hit, view_of
 from kvgym.simulator.apply_decision import full_tokens, planned_tokens, shared_by
 from kvgym.simulator.blocks import allocated, kv_growth
-from kvgym.simulator.policy_interface import RuleDecision
+from kvgym.simulator.policy_interface import PolicyDecision
 from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
 
 ROW = 2
@@ -185,7 +185,7 @@ def apply(where: Any, action: Any) -> int:
 
 
 @encode_kernel
-def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
+def encode(where: Any, decision: PolicyDecision, done: int, action: Any, report: Any) -> int:
     """Write the action that describes a decision."""
     e = open_environment(where)
     d, num_active = decision.record, e.run.w.num_active
