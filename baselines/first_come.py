@@ -13,9 +13,10 @@ for ever. With ``strict`` the threshold applies there too, as printed in the pap
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Mapping
+from typing import NamedTuple
 
+from kvgym.baselines.margins import Protected
 from kvgym.kernels import (
     PolicyDecision,
     PolicyMemory,
@@ -25,6 +26,7 @@ from kvgym.kernels import (
     evict,
     evict_latest,
     kept_by_others,
+    named_numbers,
     need_of,
     need_of_active,
     next_uniform,
@@ -33,19 +35,31 @@ from kvgym.kernels import (
     policy_memory,
     seed_words,
 )
-from kvgym.policies.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    SystemInfo,
+from kvgym.policies.hyperparameters import (
+    flag,
     fraction_of,
-    head_of_queue,
-    register_policy,
-    require,
-    require_flag,
-    require_fraction,
+    hyperparameter,
 )
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, head_of_queue, register_policy
 
 PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Constraints"
+
+
+class Limit(NamedTuple):
+    """Parameters of ``fcfs``."""
+
+    limit: int  # memory that admission may fill, tokens
+
+
+class Protection(NamedTuple):
+    """Parameters of the α-protection policies."""
+
+    limit: int  # memory that admission may fill, tokens
+    strict: bool  # whether this also holds for an empty worker
+    beta: float  # probability that overflow evicts a request; of α-protection β-clearing
+
+
+limit_of, protection_of = named_numbers(Limit), named_numbers(Protection)
 
 
 @policy_kernel
@@ -55,17 +69,17 @@ def fcfs_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory
     if need > view.problem.kv_capacity:
         evict_latest(view, decision, need)
     else:
-        admit_while_fits(view, decision, need, int(memory.params[0]))
+        admit_while_fits(view, decision, need, limit_of(memory.params).limit)
 
 
 @policy_kernel
 def alpha_greedy_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """α-protection greedy: on overflow, evict all active requests."""
-    need = need_of_active(view)
+    need, p = need_of_active(view), protection_of(memory.params)
     if need > view.problem.kv_capacity:
         clear_all(view, decision)
     else:
-        admit_while_fits(view, decision, need, int(memory.params[0]), strict=memory.params[1] == 1.0)
+        admit_while_fits(view, decision, need, p.limit, strict=p.strict)
 
 
 @policy_kernel
@@ -75,12 +89,12 @@ def alpha_beta_kernel(view: PolicyView, decision: PolicyDecision, memory: Policy
     If the survivors still do not fit, all of them pause for this iteration, and the next iteration tosses
     again.
     """
-    need = need_of_active(view)
+    need, p = need_of_active(view), protection_of(memory.params)
     if need <= view.problem.kv_capacity:
-        admit_while_fits(view, decision, need, int(memory.params[0]), strict=memory.params[1] == 1.0)
+        admit_while_fits(view, decision, need, p.limit, strict=p.strict)
         return
     for k in range(view.worker.num_active):
-        if next_uniform(memory.state, 0) < memory.params[2]:
+        if next_uniform(memory.state, 0) < p.beta:
             evict(decision, k)
             need -= need_of(view, view.active[k]) - kept_by_others(view, view.active[k])
     if need > view.problem.kv_capacity:
@@ -88,7 +102,7 @@ def alpha_beta_kernel(view: PolicyView, decision: PolicyDecision, memory: Policy
 
 
 @register_policy
-class FCFS(CompiledPolicy):
+class FCFS(Protected):
     """First come, first served; on overflow the latest activated requests return to the queue."""
 
     info = PolicyInfo(
@@ -101,19 +115,7 @@ class FCFS(CompiledPolicy):
     kernel = fcfs_kernel
     blocking = head_of_queue
 
-    def __init__(self, *, protection: float = 0.0) -> None:
-        """Set the watermark.
-
-        Args:
-            protection: fraction of the capacity that admission leaves free, in [0, 1); an empty worker admits
-                its first request regardless.
-        """
-        require_fraction("protection", protection)
-        self.protection = protection
-
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the admission threshold, tokens."""
-        return np.array([fraction_of(system.kv_capacity, self.protection)], dtype=np.float64)
+    parameters = Limit
 
 
 @register_policy
@@ -130,21 +132,23 @@ class AlphaGreedy(CompiledPolicy):
     kernel = alpha_greedy_kernel
     blocking = head_of_queue
 
-    def __init__(self, *, alpha: float = 0.3, strict: bool = False) -> None:
-        """Set the protection level.
+    parameters = Protection
 
-        Args:
-            alpha: protected fraction of memory, in (0, 1). The paper reports 0.3 and 0.25.
-            strict: True: a prompt longer than (1 - α)M is never admitted, as printed. False: an empty worker
-                admits it.
-        """
-        require("alpha", alpha, 0 < alpha < 1, "a fraction in (0, 1)")
-        require_flag("strict", strict)
-        self.alpha, self.strict = alpha, strict
+    # Below about 0.2 it livelocks on many workloads (the paper: 0.21 and 0.24), so steps are small there.
+    alpha: float = hyperparameter(
+        0.3,
+        lambda alpha: 0 < alpha < 1,
+        "a fraction in (0, 1)",
+        search=(0.05, 0.1, 0.15, 0.18, 0.2, 0.21, 0.22, 0.24, 0.25, 0.28, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7),
+    )
+    """protected fraction of memory, in (0, 1). The paper reports 0.3 and 0.25."""
+    strict: bool = flag(False)
+    """True: a prompt longer than (1 - α)M is never admitted, as printed. False: an empty worker admits it."""
+    beta = 1.0  # overflow evicts all
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the admission threshold in tokens, and whether it is strict."""
-        return np.array([fraction_of(system.kv_capacity, self.alpha), self.strict], dtype=np.float64)
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
+        """Return the admission threshold, tokens."""
+        return {"limit": fraction_of(system.kv_capacity, self.alpha)}
 
 
 @register_policy
@@ -162,22 +166,26 @@ class AlphaBeta(CompiledPolicy):
     kernel = alpha_beta_kernel
     blocking = head_of_queue
 
-    def __init__(self, *, alpha: float = 0.2, beta: float = 0.1, strict: bool = False) -> None:
-        """Set the protection level and the clearing probability.
+    parameters = Protection
 
-        Args:
-            alpha: protected fraction of memory, in (0, 1). The paper reports 0.2 and 0.1.
-            beta: probability that overflow evicts a request, in (0, 1]. The paper reports 0.2 and 0.1.
-            strict: as in α-protection greedy.
-        """
-        require("alpha", alpha, 0 < alpha < 1, "a fraction in (0, 1)")
-        require("beta", beta, 0 < beta <= 1, "a probability in (0, 1]")
-        require_flag("strict", strict)
-        self.alpha, self.beta, self.strict = alpha, beta, strict
+    alpha: float = hyperparameter(
+        0.2,
+        lambda alpha: 0 < alpha < 1,
+        "a fraction in (0, 1)",
+        search=(0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6),
+    )
+    """protected fraction of memory, in (0, 1). The paper reports 0.2 and 0.1."""
+    # With a larger beta, runs with a small alpha take minutes.
+    beta: float = hyperparameter(
+        0.1, lambda beta: 0 < beta <= 1, "a probability in (0, 1]", search=(0.01, 0.02, 0.05, 0.1, 0.15, 0.2)
+    )
+    """probability that overflow evicts a request, in (0, 1]. The paper reports 0.2 and 0.1."""
+    strict: bool = flag(False)
+    """as in α-protection greedy."""
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the admission threshold in tokens, whether it is strict, and the probability of eviction."""
-        return np.array([fraction_of(system.kv_capacity, self.alpha), self.strict, self.beta])
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
+        """Return the admission threshold, tokens."""
+        return {"limit": fraction_of(system.kv_capacity, self.alpha)}
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the state of the policy's random numbers."""

@@ -24,15 +24,25 @@ reached its prediction needs at least one more token. An iteration that evicts a
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines.memory_constrained import BLOCKED_ID, HEAP, OWN, blocked_request, try_admit
+from kvgym.baselines.class_queues import (
+    CLASS_IDS,
+    NUM_CLASSES,
+    class_row,
+    forget_of_row,
+    head_at,
+    join_class,
+    leave_class,
+    next_at,
+    queues_size,
+)
+from kvgym.baselines.memory_constrained import BLOCKED_ID, HEAP, Margin, blocked_request, margin_of, try_admit
 from kvgym.kernels import (
-    REQUEUE_ARRIVAL,
-    REQUEUE_BACK,
     ROLE_PREFILL,
     UNKNOWN,
     PolicyDecision,
@@ -53,6 +63,7 @@ from kvgym.kernels import (
     kept_by_others,
     key_request,
     left_request,
+    named_numbers,
     need_of,
     need_of_active,
     next_uniform,
@@ -68,26 +79,37 @@ from kvgym.kernels import (
     rounds_for,
     seed_words,
     taken_by,
-    unlink,
 )
-from kvgym.policies.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    SystemInfo,
+from kvgym.policies.hyperparameters import (
+    flag,
+    hyperparameter,
     numbers_of,
-    register_policy,
+    parsed,
     require,
-    require_flag,
 )
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy
 from kvgym.simulator.view import SystemView
 
 PAPER = "flow control for LLM inference (stability by controlled activation)"
 
-_RANDOM, _MOST, _SHARE, _GREEDY, _BUDGETS = range(
-    5
-)  # flow control's parameters; the last ones are B_1, B_2, …
 
-_REQUESTS = OWN  # A_min's parameters: those of the look-ahead, then the maximum number of requests in a run
+class Activation(NamedTuple):
+    """Parameters of flow control; the budgets B_1, B_2, … follow."""
+
+    random: bool  # whether budgets are drawn
+    most: int  # the whole part of twice the mean
+    share: float  # the rest of it
+    greedy: float  # share of the memory up to which admission is greedy
+
+
+class Classes(NamedTuple):
+    """Parameters of flow control with classes; the budgets of classes 0, 1, … follow."""
+
+    requests: int  # most requests of a run
+
+
+activation, classes_in = named_numbers(Activation), named_numbers(Classes)
+_BUDGETS, _CLASS_BUDGETS = len(Activation._fields), len(Classes._fields)
 
 _LONGEST_HORIZON = 1 << 20  # tokens; the look-ahead follows growing predictions at least this far
 
@@ -112,12 +134,12 @@ def flow_control_kernel(view: PolicyView, decision: PolicyDecision, memory: Poli
     Undoing picks from the last one leaves the longest prefix that fits. Admission is greedy while memory allows it, see
     ``greedy``.
     """
-    params, w = memory.params, view.worker
-    if params[_RANDOM] == 1.0:
-        budget = draw_budget(next_uniform(memory.state, 0), int(params[_MOST]), params[_SHARE])
+    params, p, w = memory.params, activation(memory.params), view.worker
+    if p.random:
+        budget = draw_budget(next_uniform(memory.state, 0), p.most, p.share)
     else:
         budget = int(params[_BUDGETS + w.iteration % (params.shape[0] - _BUDGETS)])
-    need, easy = need_of_active(view), int(params[_GREEDY] * view.problem.kv_capacity)
+    need, easy = need_of_active(view), int(p.greedy * view.problem.kv_capacity)
     if need <= easy and easy > 0:
         admit_while_fits(view, decision, need, easy)
         return
@@ -128,65 +150,10 @@ def flow_control_kernel(view: PolicyView, decision: PolicyDecision, memory: Poli
     put_back(decision, min(budget, w.num_waiting) - decision.record.num_admit)
 
 
-# Layout of the state of flow_control_classes for n requests: the number of classes seen so far, then four
-# rows of n: class ids in ascending order, the head and the tail of each class's queue, and by request the
-# next one of its class. The queues together are the waiting queue, in the same order.
-
-
 @jit
-def class_row(state: Any, n: int, class_id: int) -> int:
-    """Return the row of a class among those seen so far; insert a row for a new class."""
-    low, high = 0, state[0]
-    while low < high:
-        middle = (low + high) // 2
-        if state[1 + middle] < class_id:
-            low = middle + 1
-        else:
-            high = middle
-    if low == state[0] or state[1 + low] != class_id:
-        for row in range(state[0], low, -1):
-            for part in range(3):
-                state[1 + part * n + row] = state[part * n + row]
-        state[1 + low], state[1 + n + low], state[1 + 2 * n + low] = class_id, UNKNOWN, UNKNOWN
-        state[0] += 1
-    return low
-
-
-@jit
-def join_class(view: PolicyView, state: Any, n: int, i: int) -> None:
-    """Insert request ``i`` into the queue of its class, in the order of the waiting queue."""
-    r, requeue = view.requests[i], view.problem.requeue
-    row = class_row(state, n, r.class_id)
-    head, tail, following = 1 + n + row, 1 + 2 * n + row, 1 + 3 * n
-    before, after = state[head], UNKNOWN  # neighbours: UNKNOWN = none
-    if r.num_evictions == 0 or requeue == REQUEUE_BACK:
-        before, after = UNKNOWN, state[tail]
-    elif requeue == REQUEUE_ARRIVAL:
-        while before != UNKNOWN and before < i:
-            before, after = state[following + before], before
-    state[following + i] = before
-    if after == UNKNOWN:
-        state[head] = i
-    else:
-        state[following + after] = i
-    if before == UNKNOWN:
-        state[tail] = i
-
-
-@jit
-def leave_class(state: Any, n: int, row: int) -> None:
-    """Remove the first request from the queue of a class."""
-    first = state[1 + n + row]
-    state[1 + n + row] = state[1 + 3 * n + first]
-    if state[1 + n + row] == UNKNOWN:
-        state[1 + 2 * n + row] = UNKNOWN
-
-
-@jit
-def forget_of_class(view: PolicyView, state: Any, n: int, i: int) -> None:
-    """Remove request ``i``, which a router has moved away, from the queue of its class if it is there."""
-    row = class_row(state, n, view.requests[i].class_id)
-    unlink(state, 1 + n + row, 1 + 2 * n + row, 1 + 3 * n, i)
+def class_budget(params: Any, number: int) -> int:
+    """Return the budget of a class; the last one is also that of all higher classes."""
+    return int(params[min(_CLASS_BUDGETS + number, params.shape[0] - 1)])
 
 
 @jit
@@ -198,28 +165,29 @@ def put_back_classes(
     Args:
         view: what the policy observes.
         decision: the decision to fill in.
-        memory: the policy's memory, see above.
+        memory: the policy's memory.
         row: row of the class at which the iteration no longer fits.
         left: remaining budget of that class.
     """
-    state, n, last = memory.state, int(memory.params[0]), memory.params.shape[0] - 2
-    while row < state[0]:
-        i = state[1 + n + row]
+    state, n = memory.state, classes_in(memory.params).requests
+    while row < state[NUM_CLASSES]:
+        i = state[head_at(n, row)]
         while left > 0 and i != UNKNOWN:
-            i = state[1 + 3 * n + i]
+            i = state[next_at(n, i)]
             left -= 1
             put_back(decision, 1)
         row += 1
-        if row < state[0]:
-            left = int(memory.params[1 + min(state[1 + row], last)])
+        if row < state[NUM_CLASSES]:
+            left = class_budget(memory.params, state[CLASS_IDS + row])
 
 
 @policy_kernel
 def flow_control_classes_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 1: pick up to b_k of each class; on overflow, requests leave last in, first out."""
-    state, n, last = memory.state, int(memory.params[0]), memory.params.shape[0] - 2
+    state, n = memory.state, classes_in(memory.params).requests
     for j in range(view.worker.num_left):
-        forget_of_class(view, state, n, left_request(view, j))
+        i = left_request(view, j)
+        forget_of_row(state, n, class_row(state, n, view.requests[i].class_id), i)
     for j in range(view.worker.num_queued):
         join_class(view, state, n, view.queued[j])
     need = need_of_active(view)
@@ -227,10 +195,10 @@ def flow_control_classes_kernel(view: PolicyView, decision: PolicyDecision, memo
         evict_latest(view, decision, need)
         put_back_classes(view, decision, memory, -1, 0)
         return
-    for row in range(state[0]):
-        left = int(memory.params[1 + min(state[1 + row], last)])
-        while left > 0 and state[1 + n + row] != UNKNOWN:
-            i = state[1 + n + row]
+    for row in range(state[NUM_CLASSES]):
+        left = class_budget(memory.params, state[CLASS_IDS + row])
+        while left > 0 and state[head_at(n, row)] != UNKNOWN:
+            i = state[head_at(n, row)]
             need += taken_by(view, i)
             if need > view.problem.kv_capacity or not has_place(view, decision):
                 put_back_classes(view, decision, memory, row, left)
@@ -249,7 +217,7 @@ def evict_shortest(
     The prediction of an evicted request becomes one token more than it has generated. ``need`` is the need of the
     whole active set; for the state see :func:`a_min_kernel`.
     """
-    state, n, last = memory.state, int(memory.params[_REQUESTS]), view.worker.num_active - 1
+    state, n, last = memory.state, margin_of(memory.params).requests, view.worker.num_active - 1
     predictions, ranks = HEAP + 1 + n, HEAP + 1 + 2 * n
     state[ranks] = 0
     for k in range(view.worker.num_active):
@@ -277,7 +245,7 @@ def a_min_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemor
     profile of the next iteration is exact, so only ongoing requests can overflow it.
     """
     w, state, profile = view.worker, memory.state, memory.profile
-    predictions = HEAP + 1 + int(memory.params[_REQUESTS])
+    predictions = HEAP + 1 + margin_of(memory.params).requests
     forget_left(view, state, HEAP)
     for j in range(w.num_queued):
         i = view.queued[j]
@@ -328,48 +296,51 @@ class FlowControl(CompiledPolicy):
     )
     kernel = flow_control_kernel
 
-    def __init__(self, *, budget: Any = 4, random: bool = False, greedy: float = 0.0) -> None:
-        """Set the activation budgets.
+    budget: Any = hyperparameter(4, search=(1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128))
+    """B_t of iterations t = 1, 2, …: whole numbers ≥ 0, not all 0, in one of the forms ``4``, ``"1/2/1"`` or ``[1, 2,
+    1]``. A sequence repeats: one number applies to every iteration, and ``"1/2"`` has a mean of 1.5 without randomness.
+    Iterations are batches of the worker, so none pass while it is idle. With ``random``, the mean of B_t: one number >
+    0, not necessarily whole. The paper bounds the mean below by the arrival rate and above by (4), and finds it by grid
+    search in practice; 4 is its budget per class in Section 4.1."""
+    random: bool = flag(False, search=(False, True))
+    """True: B_t is drawn for every iteration, even if no request waits, uniformly from 0 … 2 · ``budget``. If 2 ·
+    ``budget`` = n + f is not whole, n is replaced by n + 1 with probability f, which keeps the mean. The paper requires
+    independent, bounded whole numbers and leaves their distribution open."""
+    greedy: float = hyperparameter(
+        0.0,
+        lambda value: isinstance(value, int | float) and 0 <= value <= 1,
+        "a number from 0 to 1",
+        kept=float,
+    )
+    """share of the memory up to which all requests that fit are admitted, whatever the budget; 0 = off."""
 
-        Args:
-            budget: B_t of iterations t = 1, 2, …: whole numbers ≥ 0, not all 0, in one of the forms ``4``,
-                ``"1/2/1"`` or ``[1, 2, 1]``. A sequence repeats: one number applies to every iteration, and
-                ``"1/2"`` has a mean of 1.5 without randomness. Iterations are batches of the worker, so none
-                pass while it is idle. With ``random``, the mean of B_t: one number > 0, not necessarily
-                whole. The paper bounds the mean below by the arrival rate and above by (4), and finds it by
-                grid search in practice; 4 is its budget per class in Section 4.1.
-            random: True: B_t is drawn for every iteration, even if no request waits, uniformly from 0 … 2 ·
-                ``budget``. If 2 · ``budget`` = n + f is not whole, n is replaced by n + 1 with probability f,
-                which keeps the mean. The paper requires independent, bounded whole numbers and leaves their
-                distribution open.
-            greedy: share of the memory up to which all requests that fit are admitted, whatever the budget; 0 = off.
-
-        Raises:
-            ConfigError: a budget is out of range; a fraction without ``random``, or a sequence with it; ``greedy`` is
-                no share.
-        """
-        require_flag("random", random)
-        require(
-            "greedy", greedy, isinstance(greedy, int | float) and 0 <= greedy <= 1, "a number from 0 to 1"
-        )
-        self.budgets = numbers_of("budget", budget, float if random else int)
-        if random:
+    def __post_init__(self) -> None:
+        """Raise a ConfigError if a budget is out of range, a fraction without ``random``, or a sequence with it."""
+        self.budgets = numbers_of("budget", self.budget, float if self.random else int)
+        if self.random:
             fine, expected = len(self.budgets) == 1 and 0 < self.budgets[0] < 2**31, "one number > 0"
         else:
             fine = 0 <= min(self.budgets) <= max(self.budgets) < 2**31 and any(self.budgets)
             expected = "whole numbers ≥ 0, not all 0 (fractions need random=True)"
-        require("budget", budget, fine, expected)
-        self.random, self.greedy = random, float(greedy)
+        require("budget", self.budget, fine, expected)
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
         """Return whether B_t is random, parts of twice the first budget, the greedy share, and all budgets."""
         twice = 2 * self.budgets[0]
         most = math.floor(twice)
-        return np.array([self.random, most, twice - most, self.greedy, *self.budgets], dtype=np.float64)
+        p = Activation(self.random, most, twice - most, self.greedy)
+        return np.array([*p, *self.budgets], dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the state of the policy's random numbers."""
         return policy_memory(self.params(system), state=seed_words(system.seed))
+
+
+def class_budgets(name: str, value: Any) -> tuple[int, ...]:
+    """Return the budgets of classes: ConfigError if one is not a whole number ≥ 1."""
+    budgets = numbers_of(name, value)
+    require(name, value, 1 <= min(budgets) <= max(budgets) < 2**31, "whole numbers ≥ 1")
+    return budgets
 
 
 @register_policy
@@ -386,18 +357,17 @@ class FlowControlClasses(CompiledPolicy):
     )
     kernel = flow_control_classes_kernel
 
-    def __init__(self, *, budgets: Any = "4/4/4") -> None:
-        """Set the activation budgets.
-
-        Args:
-            budgets: b_k of classes 0, 1, …, whole numbers ≥ 1, in one of the forms ``"4/4/4"``, ``[4, 4, 4]``
-                or ``4``. The last one also applies to all higher classes. Default: Section 4.1.
-
-        Raises:
-            ConfigError: a budget is not a whole number ≥ 1.
-        """
-        self.budgets = numbers_of("budgets", budgets)
-        require("budgets", budgets, 1 <= min(self.budgets) <= max(self.budgets) < 2**31, "whole numbers ≥ 1")
+    # One budget for all classes, then unequal budgets.
+    budgets: Any = parsed(
+        "4/4/4",
+        class_budgets,
+        search=(
+            *(f"{b}/{b}/{b}" for b in (1, 2, 3, 4, 5, 6, 8, 12, 16, 32)),
+            *("2/4/8", "8/4/2", "2/4/4", "4/4/2", "4/2/2", "8/4/4", "4/8/8"),
+        ),
+    )
+    """b_k of classes 0, 1, …, whole numbers ≥ 1, in one of the forms ``"4/4/4"``, ``[4, 4, 4]`` or ``4``. The last one
+    also applies to all higher classes. Default: Section 4.1."""
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
         """Return the maximum number of requests in a run, then the budgets."""
@@ -405,7 +375,7 @@ class FlowControlClasses(CompiledPolicy):
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return empty queues."""
-        return policy_memory(self.params(system), state=np.zeros(1 + 4 * system.max_requests))
+        return policy_memory(self.params(system), state=np.zeros(queues_size(system.max_requests)))
 
 
 @register_policy
@@ -425,13 +395,15 @@ class AMin(CompiledPolicy):
         evicts=True,
     )
     kernel = a_min_kernel
+    parameters = Margin
 
     def __init__(self) -> None:
         """Create the policy; it has no hyperparameters."""
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
         """Return the look-ahead's parameters, limited by all memory, and the maximum number of requests in a run."""
-        return np.array([system.kv_capacity, False, False, system.max_requests], dtype=np.float64)
+        limits = {"limit": system.kv_capacity, "requests": system.max_requests}
+        return {**dict.fromkeys(Margin._fields, 0), **limits}
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the profile, and a state of scalars, two heaps and the predictions."""

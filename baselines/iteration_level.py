@@ -33,11 +33,11 @@ iteration earlier than in the engines.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvgym.kernels import (
     UNKNOWN,
@@ -58,6 +58,7 @@ from kvgym.kernels import (
     jit_inline,
     kept_by_others,
     kv_growth,
+    named_numbers,
     need_of,
     need_of_active,
     need_of_decodes,
@@ -71,26 +72,31 @@ from kvgym.kernels import (
     room_to_admit,
     taken_by,
 )
-from kvgym.policies.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    SystemInfo,
+from kvgym.policies.hyperparameters import (
+    choice,
+    flag,
+    fraction,
     fraction_of,
-    register_policy,
-    require,
-    require_count,
-    require_flag,
-    require_fraction,
+    whole,
 )
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy
 
 VLLM_RULES = (("first_token", "counted"), ("progress_on_evict", "recompute"), ("requeue", "front"))
 """Rules of vLLM: an evicted request returns to the front of the queue and prefills its output tokens again."""
 
-# Layout of the parameters: memory that admission may fill, tokens per iteration, active requests, whether memory is
-# that of the engines, and a switch.
-_LIMIT, _MAX_TOKENS, _MAX_REQUESTS, _ENGINE = range(4)
-_PADDED = 4  # of vLLM: every prompt counts as long as the longest
-_SHORTEST_FIRST = 4  # of Sarathi: the shortest prefill goes first
+
+class Limits(NamedTuple):
+    """Parameters of both policies."""
+
+    limit: int  # memory that admission may fill, tokens
+    max_tokens: int  # prompt tokens (vLLM) or all tokens (Sarathi) of an iteration
+    max_batch_requests: int  # active requests
+    engine_memory: bool  # whether memory is counted as the engines do
+    padded: bool  # of vLLM: whether every prompt counts as long as the longest
+    shortest_first: bool  # of Sarathi: whether the shortest prefill goes first
+
+
+limits = named_numbers(Limits)
 
 
 @jit_inline
@@ -100,30 +106,25 @@ def missing_block(view: PolicyView, slot: Any) -> int:
 
 
 @jit_inline
-def admit_prompts(view: PolicyView, decision: PolicyDecision, params: Any) -> int:
+def admit_prompts(view: PolicyView, decision: PolicyDecision, p: Limits) -> int:
     """Admit whole prompts in queue order; return how many admitted requests have a prompt to process.
 
     Decodes pause while a prompt is processed, so memory must hold the KV at rest and the new requests. If only
     swapped-out requests have been admitted, it must hold all decodes as well.
     """
     w, d = view.worker, decision.record
-    limit, max_tokens, max_requests = (
-        int(params[_LIMIT]),
-        int(params[_MAX_TOKENS]),
-        int(params[_MAX_REQUESTS]),
-    )
     used, decodes = w.kv_allocated, view.problem.block_size * w.num_full
     tokens, prefills, longest = 0, 0, 0
     i = first_waiting(view)
-    while i != UNKNOWN and w.num_active + d.num_admit < max_requests and has_place(view, decision):
+    while i != UNKNOWN and w.num_active + d.num_admit < p.max_batch_requests and has_place(view, decision):
         use, left = taken_by(view, i), view.requests[i].num_prefill_left
-        room = room_to_admit(view, decision, limit) - used
+        room = room_to_admit(view, decision, p.limit) - used
         if left == 0 and prefills == 0:
             room -= decodes
         batched = tokens + left
-        if params[_PADDED] == 1.0:
+        if p.padded:
             batched = (prefills + 1) * max(longest, left)
-        if use > room or (left > 0 and prefills > 0 and batched > max_tokens):
+        if use > room or (left > 0 and prefills > 0 and batched > p.max_tokens):
             break
         if left > 0:
             prefills += 1
@@ -150,11 +151,11 @@ def evict_newest(view: PolicyView, decision: PolicyDecision, engine: bool) -> No
 @policy_kernel
 def vllm_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Process only prompts if one can be admitted; else decode all requests."""
-    w, d = view.worker, decision.record
-    prefills = admit_prompts(view, decision, memory.params)
+    w, d, p = view.worker, decision.record, limits(memory.params)
+    prefills = admit_prompts(view, decision, p)
     if prefills == 0:
         if d.num_admit == 0:
-            evict_newest(view, decision, memory.params[_ENGINE] == 1.0)
+            evict_newest(view, decision, p.engine_memory)
         return
     if w.num_active == 0 and prefills == d.num_admit:
         return  # no request is paused
@@ -241,29 +242,28 @@ def continue_prefills(
 @policy_kernel
 def sarathi_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 4: all decodes, then ongoing prefills, then new ones, within the token budget."""
-    w, d, params = view.worker, decision.record, memory.params
-    shortest_first = params[_SHORTEST_FIRST] == 1.0
+    w, d, p = view.worker, decision.record, limits(memory.params)
     forget_left(view, memory.state, 0)
-    for j in range(w.num_queued if shortest_first else 0):
+    for j in range(w.num_queued if p.shortest_first else 0):
         i = view.queued[j]
         heap_push(memory.state, 0, request_key(prefill_without_cache(view, i), i))
-    need = make_room(view, decision, params[_ENGINE] == 1.0)
+    need = make_room(view, decision, p.engine_memory)
     staying = w.num_active - d.num_evict
-    budget, reserved = int(params[_MAX_TOKENS]) - staying, 0
+    budget, reserved = p.max_tokens - staying, 0
     if w.num_prefilling > 0:
         for k in range(staying):
             budget += 1 if view.active[k].num_prefill_left > 0 else 0
         budget, reserved = continue_prefills(view, decision, staying, budget, view.problem.kv_capacity - need)
     if d.num_evict > 0:
         return
-    used, limit, max_requests = need + reserved, int(params[_LIMIT]), int(params[_MAX_REQUESTS])
-    while budget > 0 and staying + d.num_admit < max_requests and has_place(view, decision):
-        i = next_to_admit(view, decision, memory.state, shortest_first)
+    used = need + reserved
+    while budget > 0 and staying + d.num_admit < p.max_batch_requests and has_place(view, decision):
+        i = next_to_admit(view, decision, memory.state, p.shortest_first)
         if i == UNKNOWN:
             break
         left = view.requests[i].num_prefill_left
         use = claim_of(view, view.requests[i])
-        if use > room_to_admit(view, decision, limit) - used:
+        if use > room_to_admit(view, decision, p.limit) - used:
             break
         used += use
         if left > budget:
@@ -271,7 +271,7 @@ def sarathi_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMem
         else:
             admit(decision, i)
         budget -= max(1, min(budget, left))
-        if shortest_first:
+        if p.shortest_first:
             heap_pop(memory.state, 0)
 
 
@@ -304,43 +304,26 @@ class VLLM(CompiledPolicy):
     )
     kernel = vllm_kernel
 
-    def __init__(
-        self,
-        *,
-        max_batch_tokens: int = 4096,
-        max_batch_requests: int = 128,
-        watermark: float = 0.01,
-        engine_memory: bool = False,
-        padded: bool = False,
-    ) -> None:
-        """Set the limits.
+    parameters = Limits
 
-        Args:
-            max_batch_tokens: maximum number of prompt tokens in an iteration; a longer prompt is processed
-                alone.
-            max_batch_requests: maximum number of active requests.
-            watermark: fraction of the capacity that admission leaves free, in [0, 1).
-            engine_memory: whether the last decode needs a free block even if its own has room, and the watermark is
-                in whole blocks, as in the engine until autumn 2024; otherwise requests are evicted if their next
-                tokens do not fit.
-            padded: whether every prompt of an iteration counts as long as the longest, as in the engine at
-                the time of the papers, which padded prompts to one length; otherwise lengths are summed.
-        """
-        require_flag("padded", padded)
-        require_count("max_batch_tokens", max_batch_tokens)
-        require_count("max_batch_requests", max_batch_requests)
-        require_fraction("watermark", watermark)
-        require_flag("engine_memory", engine_memory)
-        self.max_batch_tokens, self.max_batch_requests = max_batch_tokens, max_batch_requests
-        self.watermark, self.engine_memory, self.padded = watermark, engine_memory, padded
+    max_batch_tokens: int = whole(4096, search=(1024, 2048, 4096, 8192, 16384))
+    """maximum number of prompt tokens in an iteration; a longer prompt is processed alone."""
+    max_batch_requests: int = whole(128, search=(32, 64, 128, 256, 512))
+    """maximum number of active requests."""
+    watermark: float = fraction(0.01, search=(0.0, 0.01, 0.05, 0.1))
+    """fraction of the capacity that admission leaves free, in [0, 1)."""
+    engine_memory: bool = flag(False)
+    """whether the last decode needs a free block even if its own has room, and the watermark is in whole blocks, as in
+    the engine until autumn 2024; otherwise requests are evicted if their next tokens do not fit."""
+    padded: bool = flag(False)
+    """whether every prompt of an iteration counts as long as the longest, as in the engine at the time of the papers,
+    which padded prompts to one length; otherwise lengths are summed."""
+    shortest_first = False
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the admission limit in tokens, the limits of prompt tokens and active requests, and the switches."""
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
+        """Return the limits of memory and of prompt tokens."""
         limit = admission_limit(system, self.watermark, self.engine_memory)
-        return np.array(
-            [limit, self.max_batch_tokens, self.max_batch_requests, self.engine_memory, self.padded],
-            dtype=np.float64,
-        )
+        return {"limit": limit, "max_tokens": self.max_batch_tokens}
 
 
 @register_policy
@@ -364,40 +347,29 @@ class Sarathi(CompiledPolicy):
     )
     kernel = sarathi_kernel
 
-    def __init__(
-        self,
-        *,
-        token_budget: int = 512,
-        max_batch_requests: int = 128,
-        order: str = "fcfs",
-        watermark: float = 0.0,
-        engine_memory: bool = False,
-    ) -> None:
-        """Set the budget, the limits and the order.
+    parameters = Limits
 
-        Args:
-            token_budget: tokens per iteration; a decode is one. Decodes run even if they exceed it.
-            max_batch_requests: maximum number of active requests.
-            order: order of admission: ``"fcfs"``, or ``"spf"``, shortest remaining prefill first (ties by arrival).
-            watermark: fraction of the capacity that admission leaves free, in [0, 1).
-            engine_memory: whether a request holds the blocks of its whole prompt from its admission, the last decode
-                needs a free block even if its own has room, and the watermark is in whole blocks, as in the engine.
-        """
-        require_count("token_budget", token_budget)
-        require_count("max_batch_requests", max_batch_requests)
-        require("order", order, order in ("fcfs", "spf"), "fcfs or spf")
-        require_fraction("watermark", watermark)
-        require_flag("engine_memory", engine_memory)
-        self.token_budget, self.max_batch_requests = token_budget, max_batch_requests
-        self.order, self.watermark, self.engine_memory = order, watermark, engine_memory
+    token_budget: int = whole(512, search=(128, 256, 384, 512, 1024, 2048, 4096))
+    """tokens per iteration; a decode is one. Decodes run even if they exceed it."""
+    max_batch_requests: int = whole(128, search=(64, 128, 256, 512))
+    """maximum number of active requests."""
+    order: str = choice("fcfs", ("fcfs", "spf"), search=("fcfs", "spf"))
+    """order of admission: ``"fcfs"``, or ``"spf"``, shortest remaining prefill first (ties by arrival)."""
+    watermark: float = fraction(0.0, search=(0.0, 0.05))
+    """fraction of the capacity that admission leaves free, in [0, 1)."""
+    engine_memory: bool = flag(False)
+    """whether a request holds the blocks of its whole prompt from its admission, the last decode needs a free block
+    even if its own has room, and the watermark is in whole blocks, as in the engine."""
+    padded = False
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the admission limit in tokens, the budget, the limit of active requests, and the switches."""
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
+        """Return the limits of memory and of tokens, and the order."""
         limit = admission_limit(system, self.watermark, self.engine_memory)
-        return np.array(
-            [limit, self.token_budget, self.max_batch_requests, self.engine_memory, self.order == "spf"],
-            dtype=np.float64,
-        )
+        return {
+            "limit": limit,
+            "max_tokens": self.token_budget,
+            "shortest_first": self.order == "spf",
+        }
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the heap of waiting requests."""

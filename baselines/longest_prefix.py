@@ -22,11 +22,12 @@ Readings and deviations:
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kvgym.baselines.margins import Protected
 from kvgym.kernels import (
     UNKNOWN,
     PolicyDecision,
@@ -42,6 +43,7 @@ from kvgym.kernels import (
     heap_pop,
     heap_push,
     jit_inline,
+    named_numbers,
     need_of_active,
     next_waiting,
     policy_kernel,
@@ -50,18 +52,22 @@ from kvgym.kernels import (
     room_to_admit,
     taken_by,
 )
-from kvgym.policies.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    SystemInfo,
-    fraction_of,
-    register_policy,
-    require_count,
-    require_fraction,
+from kvgym.policies.hyperparameters import (
+    whole,
 )
+from kvgym.policies.policy import PolicyInfo, SystemInfo, register_policy
 
-# Layout of the parameters.
-_LIMIT, _MOST, _SMALL, _COMMON = range(4)
+
+class Order(NamedTuple):
+    """Parameters."""
+
+    limit: int  # memory that admission may fill, tokens
+    most_waiting: int  # largest number of waiting requests that are sorted
+    small_hit: int  # largest hit, tokens, with which a request can go last
+    common: int  # tokens that it then has in common with a request ahead of it
+
+
+order = named_numbers(Order)
 
 _LAST = 2**31 - 1  # key of the requests that go last
 
@@ -95,26 +101,26 @@ def rank_waiting(view: PolicyView, state: Any, base: int, most: int, small: int,
 @policy_kernel
 def lpm_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Evict the newest requests until the next iteration fits; if none was evicted, start those with long hits."""
-    need, params, state = need_of_active(view), memory.params, memory.state
-    limit, most = int(params[_LIMIT]), int(params[_MOST])
+    need, p, state = need_of_active(view), order(memory.params), memory.state
+    most = p.most_waiting
     if need > view.problem.kv_capacity:
         evict_latest(view, decision, need)
         return
     if view.problem.prefix_unit == 0 or view.worker.num_waiting > most:
-        admit_while_fits(view, decision, need, limit)
+        admit_while_fits(view, decision, need, p.limit)
         return
-    rank_waiting(view, state, 0, most, int(params[_SMALL]), int(params[_COMMON]))
+    rank_waiting(view, state, 0, most, p.small_hit, p.common)
     while state[0] > 0 and has_place(view, decision):
         i = state[1 + most + heap_first(state, 0)]
         need += taken_by(view, i)
-        if need > room_to_admit(view, decision, limit):
+        if need > room_to_admit(view, decision, p.limit):
             break
         admit(decision, i)
         heap_pop(state, 0)
 
 
 @register_policy
-class LPM(CompiledPolicy):
+class LPM(Protected):
     """Longest hit in the prefix cache first; on overflow the latest activated requests return to the queue."""
 
     info = PolicyInfo(
@@ -126,29 +132,19 @@ class LPM(CompiledPolicy):
     )
     kernel = lpm_kernel
 
-    def __init__(
-        self, *, most_waiting: int = 128, small_hit: int = 32, common: int = 32, protection: float = 0.0
-    ) -> None:
-        """Set the limits of the order; defaults are SGLang's.
+    parameters = Order
 
-        Args:
-            most_waiting: largest number of waiting requests that are sorted; beyond it, the order is the queue's.
-            small_hit: largest hit, tokens, with which a request can go last.
-            common: tokens that it then has in common with a request ahead of it.
-            protection: fraction of the capacity that admission leaves free, in [0, 1); an empty worker admits
-                its first request regardless.
-        """
-        require_count("most_waiting", most_waiting)
-        require_count("small_hit", small_hit, least=0)
-        require_count("common", common)
-        require_fraction("protection", protection)
-        self.most_waiting, self.small_hit, self.common = most_waiting, small_hit, common
-        self.protection = protection
+    most_waiting: int = whole(128, search=(16, 128, 1024))
+    """largest number of waiting requests that are sorted; beyond it, the order is the queue's."""
+    small_hit: int = whole(32, least=0)
+    """largest hit, tokens, with which a request can go last."""
+    common: int = whole(32)
+    """tokens that it then has in common with a request ahead of it."""
+    protection: float = Protected.protection
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the admission threshold, tokens, and the limits of the order."""
-        limit = fraction_of(system.kv_capacity, self.protection)
-        return np.array([limit, self._sorted(system), self.small_hit, self.common], dtype=np.float64)
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
+        """Return the memory that admission may fill, and how many requests are sorted in this run."""
+        return {**super().computed(system), "most_waiting": self._sorted(system)}
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return a heap of places in the queue, and the request of each place."""

@@ -16,11 +16,12 @@ end. With ``strict`` the margin applies there too, as printed.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kvgym.baselines.margins import MARGINS
 from kvgym.kernels import (
     ROLE_PREFILL,
     UNKNOWN,
@@ -40,6 +41,7 @@ from kvgym.kernels import (
     heap_pop,
     heap_push,
     jit_inline,
+    named_numbers,
     need_of_active,
     next_waiting,
     policy_kernel,
@@ -55,16 +57,14 @@ from kvgym.kernels import (
     rounds_for,
     taken_by,
 )
-from kvgym.policies.policy import (
+from kvgym.policies.hyperparameters import (
     AUTO,
-    CompiledPolicy,
-    PolicyInfo,
-    SystemInfo,
+    choice,
+    flag,
     fraction_of,
-    register_policy,
-    require,
-    require_flag,
+    hyperparameter,
 )
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy
 from kvgym.simulator.view import SystemView
 
 PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Constraints"
@@ -72,9 +72,18 @@ PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Const
 USUAL = (("protection", 0.0), ("overrun", "ignore"))
 """The paper's rule, which holds by default if no prediction is too low."""
 
-# Layout of the parameters: memory limit of the look-ahead, whether it also applies to a request that would be alone,
-# whether overruns extend predictions; then the policy's own.
-LIMIT, STRICT, EXTEND, OWN = range(4)
+
+class Margin(NamedTuple):
+    """Parameters of policies with a look-ahead."""
+
+    limit: int  # its memory limit, tokens
+    strict: bool  # whether this also holds for a request that would be alone
+    extend: bool  # whether overruns extend predictions
+    rate: float  # of ``ageing``: credit for waiting, tokens per second
+    requests: int  # of ``a_min``: most requests of a run
+
+
+margin_of = named_numbers(Margin)
 
 # Layout of the state array: origin of the profile, iteration until which the head is known to be blocked, the head
 # that this was computed for, then the heap, unless the order is that of the queue.
@@ -105,7 +114,7 @@ def update_profile(view: PolicyView, memory: PolicyMemory, longest: bool) -> int
             tokens = r.prompt_len + r.num_output_tokens + 1
             profile_forget(profile, offset, predicted_len, r.num_output_tokens, tokens, block_size)
             memory.state[BLOCKED_ID] = UNKNOWN
-    if memory.params[EXTEND] == 1.0:
+    if margin_of(memory.params).extend:
         for k in range(w.num_active):
             slot = view.active[k]
             predicted_len = view.requests[slot.request_id].predicted_high if longest else slot.predicted_len
@@ -123,9 +132,9 @@ def try_admit(
     If it does not hold, store the iteration until which it cannot hold.
     """
     state, profile, iteration = memory.state, memory.profile, view.worker.iteration
-    limit = int(memory.params[LIMIT])
-    room = room_to_admit(view, decision, limit, memory.params[STRICT] == 1.0)
-    known = state[BLOCKED_ID] == i and iteration < state[BLOCKED_UNTIL] and room == limit
+    p = margin_of(memory.params)
+    room = room_to_admit(view, decision, p.limit, p.strict)
+    known = state[BLOCKED_ID] == i and iteration < state[BLOCKED_UNTIL] and room == p.limit
     if known or not has_place(view, decision):
         return False
     first, block_size = first_tokens(view.problem, view.requests[i]), view.problem.block_size
@@ -217,53 +226,59 @@ def blocked_request(policy: CompiledPolicy) -> int | None:
     return None if i == UNKNOWN else i
 
 
+def kept_free(search: tuple[float, ...]) -> Any:
+    """Declare the fraction of the capacity that a look-ahead keeps free."""
+
+    def valid(value: Any) -> bool:
+        return value == AUTO or (isinstance(value, int | float) and 0 <= value < 1)
+
+    return hyperparameter(AUTO, valid, "a fraction in [0, 1), or auto", search=search)
+
+
+def counted_overrun() -> Any:
+    """Declare the memory that a look-ahead counts for a running request that has outlived its prediction."""
+    names = ("ignore", "extend", AUTO)
+    return choice(AUTO, names, expected="ignore, extend or auto", search=("ignore", "extend"))
+
+
 class LookAhead(CompiledPolicy):
     """Base class of policies with a look-ahead: margin, overruns, and their memory."""
 
-    margin: ClassVar[float] = 0.15
+    auto_margin: ClassVar[float] = 0.15
     """``protection`` by default if predictions can be too low; docs/policies.md has measurements."""
 
     lengths: ClassVar[str] = "predicted_length"
     """The predictions that the look-ahead counts with, as in ``info.needs``."""
 
-    def __init__(self, *, protection: float | str = AUTO, overrun: str = AUTO, strict: bool = False) -> None:
-        """Set the margin and what happens when a prediction is overrun.
+    parameters = Margin
+    rate, requests = 0.0, 0
 
-        Args:
-            protection: fraction α of the capacity that the look-ahead keeps free, in [0, 1). The paper uses 0 with
-                exact predictions and 0.1 with noisy ones. ``"auto"``: 0 if no prediction is below the truth, else
-                0.15.
-            overrun: memory counted for a running request that has outlived its prediction: ``"ignore"``, 0, as (5) is
-                printed; ``"extend"``, the memory that it needs in the next iteration. With predictions below the
-                truth, the printed rule can admit, overflow and evict the same set for ever. ``"auto"``: ``"ignore"``
-                if no prediction is below the truth, else ``"extend"``.
-            strict: True: a request that needs some of the margin is never admitted, as printed. False: an empty
-                worker admits it.
-
-        Raises:
-            ConfigError: a value is out of range.
-        """
-        share = isinstance(protection, int | float) and 0 <= protection < 1
-        require("protection", protection, share or protection == AUTO, "a fraction in [0, 1), or auto")
-        require_flag("strict", strict)
-        require("overrun", overrun, overrun in ("ignore", "extend", AUTO), "ignore, extend or auto")
-        self.protection, self.overrun, self.strict = protection, overrun, strict
+    protection: float | str = kept_free(search=MARGINS)
+    """fraction α of the capacity that the look-ahead keeps free, in [0, 1). The paper uses 0 with exact predictions and
+    0.1 with noisy ones. ``"auto"``: 0 if no prediction is below the truth, else 0.15."""
+    overrun: str = counted_overrun()
+    """memory counted for a running request that has outlived its prediction: ``"ignore"``, 0, as (5) is printed;
+    ``"extend"``, the memory that it needs in the next iteration. With predictions below the truth, the printed rule can
+    admit, overflow and evict the same set for ever. ``"auto"``: ``"ignore"`` if no prediction is below the truth, else
+    ``"extend"``."""
+    strict: bool = flag(False)
+    """True: a request that needs some of the margin is never admitted, as printed. False: an empty worker admits it."""
 
     def resolve(self, system: SystemInfo) -> dict[str, Any]:
         """Return the paper's rule, or one that does not collapse if predictions can be too low."""
         found: dict[str, Any] = {}
         too_low = self.lengths in system.underestimates
         if self.protection == AUTO:
-            found["protection"] = self.margin if too_low else 0.0
+            found["protection"] = self.auto_margin if too_low else 0.0
         if self.overrun == AUTO:
             found["overrun"] = "extend" if too_low else "ignore"
         return found
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the memory limit of the look-ahead in tokens, whether it is strict, and whether overruns extend."""
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
+        """Return the memory limit of the look-ahead in tokens, and whether overruns extend predictions."""
         chosen = {"protection": self.protection, "overrun": self.overrun} | self.resolve(system)
         limit = fraction_of(system.kv_capacity, chosen["protection"])
-        return np.array([limit, self.strict, chosen["overrun"] == "extend"], dtype=np.float64)
+        return {"limit": limit, "extend": chosen["overrun"] == "extend"}
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the profile, and a state of scalars and heap."""

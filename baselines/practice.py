@@ -6,14 +6,17 @@ import math
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kvgym.baselines.first_come import Limit, limit_of
+from kvgym.baselines.margins import Protected
 from kvgym.baselines.memory_constrained import (
     BLOCKED_ID,
     HEAP,
-    OWN,
     USUAL,
     LookAhead,
+    counted_overrun,
+    kept_free,
+    margin_of,
     need_of_next_iteration,
     try_admit,
     update_profile,
@@ -47,20 +50,10 @@ from kvgym.kernels import (
     stays,
     taken_by,
 )
-from kvgym.policies.policy import (
-    AUTO,
-    CompiledPolicy,
-    PolicyInfo,
-    SystemInfo,
-    fraction_of,
-    head_of_queue,
-    register_policy,
-    require,
-    require_fraction,
+from kvgym.policies.hyperparameters import (
+    hyperparameter,
 )
-
-# Layout of the parameters, after those of MC-SF; the real numbers are the heap keys of the requests.
-_RATE = OWN
+from kvgym.policies.policy import PolicyInfo, SystemInfo, head_of_queue, register_policy
 
 
 @jit_inline
@@ -99,7 +92,7 @@ def ageing_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemo
     for j in range(view.worker.num_queued):
         i = view.queued[j]
         r = view.requests[i]
-        keys[i] = r.predicted_len + memory.params[_RATE] * r.arrival_time
+        keys[i] = r.predicted_len + margin_of(memory.params).rate * r.arrival_time
         ranked_push(state, HEAP, keys, 0, i)
     offset = update_profile(view, memory, False)
     while state[HEAP] > 0:
@@ -151,7 +144,7 @@ def cost_aware_kernel(view: PolicyView, decision: PolicyDecision, memory: Policy
     if need > view.problem.kv_capacity:
         evict_cheapest(view, decision, memory, need)
     else:
-        admit_while_fits(view, decision, need, int(memory.params[0]))
+        admit_while_fits(view, decision, need, limit_of(memory.params).limit)
 
 
 @register_policy
@@ -172,31 +165,26 @@ class Ageing(LookAhead):
         auto=USUAL,
     )
     kernel = ageing_kernel
-    margin: ClassVar[float] = 0.05  # it evicts one by one, so that less suffices
+    auto_margin: ClassVar[float] = 0.05  # it evicts one by one, so that less suffices
 
-    def __init__(self, *, rate: float = 1.0, protection: float | str = AUTO, overrun: str = AUTO) -> None:
-        """Set the credit, and the hyperparameters of MC-SF.
+    strict = False
 
-        Args:
-            rate: credit for waiting, predicted output tokens per second, ≥ 0. 0 is the order of MC-SF; the
-                larger, the closer to first come, first served.
-            protection: fraction of the capacity that the look-ahead keeps free, in [0, 1); a request that would be
-                alone may use it. ``"auto"``: 0 if no prediction is below the truth, else 0.05.
-            overrun: memory counted for a running request that has outlived its prediction: ``"ignore"``, 0;
-                ``"extend"``, the memory that it needs in the next iteration. ``"auto"``: ``"ignore"`` if no
-                prediction is below the truth, else ``"extend"``.
-
-        Raises:
-            ConfigError: a value is out of range.
-        """
-        super().__init__(protection=protection, overrun=overrun)
-        number = isinstance(rate, int | float | np.integer | np.floating)
-        require("rate", rate, number and 0 <= rate < math.inf, "tokens per second ≥ 0")
-        self.rate = float(rate)
-
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the parameters of MC-SF, and the rate."""
-        return np.append(super().params(system), self.rate)
+    rate: float = hyperparameter(
+        1.0,
+        lambda value: isinstance(value, int | float | np.number) and bool(0 <= value < math.inf),
+        "tokens per second ≥ 0",
+        kept=float,
+        search=(0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),  # from MC-SF's order to first come, first served
+    )
+    """credit for waiting, predicted output tokens per second, ≥ 0. 0 is the order of MC-SF; the larger, the closer to
+    first come, first served."""
+    protection: float | str = kept_free(search=(0.0, 0.05, 0.1, 0.2))
+    """fraction of the capacity that the look-ahead keeps free, in [0, 1); a request that would be alone may use it.
+    ``"auto"``: 0 if no prediction is below the truth, else 0.05."""
+    overrun: str = counted_overrun()
+    """memory counted for a running request that has outlived its prediction: ``"ignore"``, 0; ``"extend"``, the memory
+    that it needs in the next iteration. ``"auto"``: ``"ignore"`` if no prediction is below the truth, else
+    ``"extend"``."""
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the memory of MC-SF, with a heap key per request."""
@@ -204,7 +192,7 @@ class Ageing(LookAhead):
 
 
 @register_policy
-class CostAware(CompiledPolicy):
+class CostAware(Protected):
     """First come, first served; on overflow, evicts the requests that lose the least KV.
 
     The cost of an eviction is the KV at rest, which must be recomputed. If evicted requests keep their progress,
@@ -219,22 +207,7 @@ class CostAware(CompiledPolicy):
     kernel = cost_aware_kernel
     blocking = head_of_queue
 
-    def __init__(self, *, protection: float = 0.0) -> None:
-        """Set the watermark.
-
-        Args:
-            protection: fraction of the capacity that admission leaves free, in [0, 1); an empty worker admits
-                its first request regardless.
-
-        Raises:
-            ConfigError: not a fraction in [0, 1).
-        """
-        require_fraction("protection", protection)
-        self.protection = protection
-
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the admission threshold, tokens."""
-        return np.array([fraction_of(system.kv_capacity, self.protection)], dtype=np.float64)
+    parameters = Limit
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return space for a heap of the active requests."""

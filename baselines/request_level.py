@@ -15,8 +15,7 @@ Readings and deviations:
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from kvgym.kernels import (
     PolicyDecision,
@@ -24,10 +23,23 @@ from kvgym.kernels import (
     PolicyView,
     admit_while_fits,
     evict_latest,
+    named_numbers,
     need_of_active,
     policy_kernel,
 )
-from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require_count
+from kvgym.policies.hyperparameters import (
+    whole,
+)
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, register_policy
+
+
+class Batch(NamedTuple):
+    """Parameters: the maximum number of requests per batch."""
+
+    batch: int
+
+
+batch_of = named_numbers(Batch)
 
 
 @policy_kernel
@@ -36,7 +48,7 @@ def request_level_kernel(view: PolicyView, decision: PolicyDecision, memory: Pol
     if view.worker.num_active > 0:
         evict_latest(view, decision, need_of_active(view))
     else:
-        admit_while_fits(view, decision, 0, view.problem.kv_capacity, int(memory.params[0]))
+        admit_while_fits(view, decision, 0, view.problem.kv_capacity, batch_of(memory.params).batch)
 
 
 @register_policy
@@ -52,15 +64,7 @@ class RequestLevel(CompiledPolicy):
     )
     kernel = request_level_kernel
 
-    def __init__(self, *, batch: int = 16) -> None:
-        """Set the size of a batch.
+    parameters = Batch
 
-        Args:
-            batch: maximum number of requests per batch, b ≥ 1. The paper gives no value.
-        """
-        require_count("batch", batch)
-        self.batch = batch
-
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return b."""
-        return np.array([self.batch], dtype=np.float64)
+    batch: int = whole(16, search=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512))
+    """maximum number of requests per batch, b ≥ 1. The paper gives no value."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from kvgym.kernels import (
     jit_inline,
     kept_by_others,
     kv_growth,
+    named_numbers,
     need_of_active,
     next_to_admit,
     pause_all,
@@ -37,20 +38,37 @@ from kvgym.kernels import (
     written_tokens,
 )
 
-# Layout of the parameters.
-_MAX_TOKENS, _MAX_SEQS, _THRESHOLD, _BY_PRIORITY, _CHUNKED, _WHOLE_INPUT, _WATERMARK = range(7)
-_RELEASE, _ADAPTIVE, _INTERVAL, _ASYNC = range(7, 11)
 
-NUM_COUNTERS = 3
+class Settings(NamedTuple):
+    """Parameters of ``vllm_v1``."""
+
+    max_tokens: int  # tokens per iteration
+    max_seqs: int  # running requests
+    threshold: int  # maximum tokens of one prompt in an iteration; 0 = no limit
+    by_priority: bool  # whether the order is by priority
+    chunked: bool  # whether a prompt may start with a part
+    whole_input: bool  # whether all tokens of a request must fit into memory when it starts
+    watermark: int  # memory that stays free when a request starts next to others, tokens
+    newer: bool  # whether the release is the newer one
+    adaptive: bool  # whether the threshold grows when few requests are there
+    interval: int  # iterations from one that processes prompts to the next
+    ahead: bool  # whether a batch is decided when the one before it starts
+
+
+settings = named_numbers(Settings)
+
+ITERATIONS, LAST_PREFILL, LEFT_OVER, NUM_COUNTERS = range(4)
 """Entries of the state behind the heap of waiting requests, for the interval between prefills.
 
 They are iterations so far, that of the last prefill, and 1 if a request was left over when prompts were last allowed.
 """
 
+_LATE_ARRIVALS, _ADMISSIONS = 1, 2  # regions of the state, if decisions are made one batch ahead
+_SEEN = 0  # the one real number: until when arrivals have been seen
+
 _PREEMPTED = -2  # marks a slot, instead of its planned tokens, while the decision is made
-_LATE = (
-    -2
-)  # victims up to here are requests that finished with the last batch: -2 the first, -3 the second ...
+# Victims up to here are requests that finished with the last batch: -2 the first, -3 the second …
+_LATE = -2
 
 
 @jit_inline
@@ -73,16 +91,16 @@ def state_size(requests: int, ahead: bool) -> int:
 
 @jit
 def region(state: Any, number: int) -> int:
-    """Return the place of the list of late arrivals (1) or of the admissions (2) in the state."""
+    """Return the place of the list of late arrivals or of the admissions in the state."""
     return number * ((state.shape[0] - NUM_COUNTERS) // 3)
 
 
 @jit_inline
 def queue_new(view: PolicyView, memory: PolicyMemory, ahead: bool) -> None:
     """Put new requests into the heap of waiting ones, or into the list of those that came after the decision."""
-    state, by_priority = memory.state, memory.params[_BY_PRIORITY] == 1.0
-    late, seen = region(state, 1), memory.reals[0]
-    if memory.params[_ASYNC] == 1.0:
+    state, by_priority = memory.state, settings(memory.params).by_priority
+    late, seen = region(state, _LATE_ARRIVALS), memory.reals[_SEEN]
+    if settings(memory.params).ahead:
         queue_late(view, memory)
     for j in range(view.worker.num_queued if by_priority or ahead else 0):
         i = view.queued[j]
@@ -96,8 +114,8 @@ def queue_new(view: PolicyView, memory: PolicyMemory, ahead: bool) -> None:
 @jit_inline
 def queue_late(view: PolicyView, memory: PolicyMemory) -> None:
     """Put the requests that arrived too late for a decision into the heap."""
-    state, late = memory.state, region(memory.state, 1)
-    for j in range(state[late] if memory.params[_BY_PRIORITY] == 1.0 else 0):
+    state, late = memory.state, region(memory.state, _LATE_ARRIVALS)
+    for j in range(state[late] if settings(memory.params).by_priority else 0):
         i = state[late + 1 + j]
         if view.requests[i].status == WAITING and view.requests[i].worker == view.worker.index:
             heap_push(state, 0, urgency(view.requests[i], i))
@@ -107,8 +125,8 @@ def queue_late(view: PolicyView, memory: PolicyMemory) -> None:
 @jit_inline
 def number_admission(memory: PolicyMemory, i: int) -> None:
     """Give an admitted request the next number, by which running and just finished requests are in order."""
-    if memory.params[_ASYNC] == 1.0:
-        first = region(memory.state, 2)
+    if settings(memory.params).ahead:
+        first = region(memory.state, _ADMISSIONS)
         memory.state[first] += 1
         memory.state[first + 1 + i] = memory.state[first]
 
@@ -124,14 +142,14 @@ def memory_of_late(view: PolicyView, i: int) -> int:
 
 
 @jit_inline
-def threshold_of(view: PolicyView, params: Any, more: int) -> int:
+def threshold_of(view: PolicyView, p: Settings, more: int) -> int:
     """Return the most tokens of a prompt in this iteration, 0 = no limit; ``more`` corrects the number of requests."""
-    threshold, count = int(params[_THRESHOLD]), view.worker.num_active + view.worker.num_waiting + more
-    if params[_RELEASE] == 0.0 or threshold == 0:
+    threshold, count = p.threshold, view.worker.num_active + view.worker.num_waiting + more
+    if not p.newer or threshold == 0:
         return threshold
     if count < 2:
         return 0
-    return max(threshold, int(params[_MAX_TOKENS]) // count) if params[_ADAPTIVE] == 1.0 else threshold
+    return max(threshold, p.max_tokens // count) if p.adaptive else threshold
 
 
 @jit_inline
@@ -145,8 +163,8 @@ def tokens_lacking(threshold: int, prefill_left: int) -> int:
 def holds_prefills(view: PolicyView, memory: PolicyMemory, late: int) -> bool:
     """Return whether this iteration must not process prompts, because the last that did is too recent."""
     state, w, first = memory.state, view.worker, memory.state.shape[0] - NUM_COUNTERS
-    recent = state[first] + 1.0 - state[first + 1] < memory.params[_INTERVAL]
-    return bool(recent and state[first + 2] == 0.0 and w.num_active + late > w.num_prefilling)
+    recent = state[first + ITERATIONS] + 1.0 - state[first + LAST_PREFILL] < settings(memory.params).interval
+    return bool(recent and state[first + LEFT_OVER] == 0.0 and w.num_active + late > w.num_prefilling)
 
 
 @jit_inline
@@ -154,7 +172,7 @@ def note_prefill(memory: PolicyMemory, tokens: int) -> None:
     """Record that this iteration processes a prompt, if more than one token of it was left."""
     first = memory.state.shape[0] - NUM_COUNTERS
     if tokens > 1:
-        memory.state[first + 1] = memory.state[first] + 1.0
+        memory.state[first + LAST_PREFILL] = memory.state[first + ITERATIONS] + 1.0
 
 
 @jit_inline
@@ -169,10 +187,10 @@ def victim(view: PolicyView, memory: PolicyMemory, late: int) -> int:
     Returns:
         The slot; up to ``_LATE`` one of the late requests.
     """
-    v = victim_of_active(view, memory.params)
+    v = victim_of_active(view, settings(memory.params))
     if late == 0:
         return v
-    numbers, by_priority = region(memory.state, 2) + 1, memory.params[_BY_PRIORITY] == 1.0
+    numbers, by_priority = region(memory.state, _ADMISSIONS) + 1, settings(memory.params).by_priority
     chosen = UNKNOWN if v == UNKNOWN else view.active[v].request_id
     for j in range(view.worker.num_finished):
         i = view.finished[j]
@@ -193,14 +211,14 @@ def victim(view: PolicyView, memory: PolicyMemory, late: int) -> int:
 
 
 @jit_inline
-def victim_of_active(view: PolicyView, params: Any) -> int:
+def victim_of_active(view: PolicyView, p: Settings) -> int:
     """Return the slot that :func:`victim` chooses among the running requests, UNKNOWN if there is none."""
     chosen, least, latest = UNKNOWN, 0, 0.0
     for k in range(view.worker.num_active - 1, -1, -1):
         slot = view.active[k]
         if slot.planned == _PREEMPTED:
             continue
-        if params[_BY_PRIORITY] == 0.0:
+        if not p.by_priority:
             return k
         row = view.requests[slot.request_id]
         less_urgent = row.priority < least or (row.priority == least and row.arrival_time >= latest)
@@ -227,8 +245,8 @@ def schedule_running(
         The remaining budget, the memory in use with all planned tokens, the last slot preempted in an empty step
         of the engine, UNKNOWN if there was none or others were preempted later, and the late requests that are left.
     """
-    w, active, capacity, params = view.worker, view.active, view.problem.kv_capacity, memory.params
-    budget, used, threshold = int(params[_MAX_TOKENS]), w.kv_allocated, threshold_of(view, params, more)
+    w, active, capacity, p = view.worker, view.active, view.problem.kv_capacity, settings(memory.params)
+    budget, used, threshold = p.max_tokens, w.kv_allocated, threshold_of(view, p, more)
     for j in range(w.num_finished if late > 0 else 0):
         used += memory_of_late(view, view.finished[j])
     held = used - w.kv_allocated
@@ -252,7 +270,7 @@ def schedule_running(
                 if v <= _LATE:
                     i = view.finished[_LATE - v]
                     used -= memory_of_late(view, i)
-                    memory.state[region(memory.state, 2) + 1 + i] = 0
+                    memory.state[region(memory.state, _ADMISSIONS) + 1 + i] = 0
                     late -= 1
                     continue
                 other = active[v]
@@ -270,9 +288,9 @@ def schedule_running(
                 scheduled += 1
                 budget -= tokens
                 used += growth
-            elif params[_RELEASE] == 0.0 and scheduled > 0:
+            elif not p.newer and scheduled > 0:
                 break
-            elif params[_RELEASE] == 0.0:
+            elif not p.newer:
                 empty = k
         k += 1
         if k == w.num_active and holds and scheduled == 0 and decision.record.num_evict > 0:
@@ -307,12 +325,12 @@ def start_waiting(
         holds: whether this iteration must not process prompts.
         late: number of requests that finished with the last batch but still count as running.
         more: by how much the requests that count exceed those that run and wait.
-        ahead: whether requests that arrived after ``memory.reals[0]`` stay out.
+        ahead: whether requests that arrived after the last decision stay out.
     """
-    w, d, params = view.worker, decision.record, memory.params
-    max_seqs, by_priority = int(params[_MAX_SEQS]), params[_BY_PRIORITY] == 1.0
+    w, d, p = view.worker, decision.record, settings(memory.params)
+    max_seqs, by_priority = p.max_seqs, p.by_priority
     running, before = w.num_active - d.num_evict + late, np.inf
-    threshold = threshold_of(view, params, more)
+    threshold = threshold_of(view, p, more)
     if empty != UNKNOWN:
         before = urgency(view.requests[view.active[empty].request_id], view.active[empty].request_id)
     in_order = view.worker.num_waiting > 0 and plan_in_order(view, decision, used)
@@ -320,21 +338,21 @@ def start_waiting(
         i = next_to_admit(view, decision, memory.state, by_priority)
         if i == UNKNOWN or urgency(view.requests[i], i) > before:
             break
-        if ahead and view.requests[i].arrival_time > memory.reals[0]:
+        if ahead and view.requests[i].arrival_time > memory.reals[_SEEN]:
             break
         found, kv, left, shared = size_of_start(view, i, in_order)
         if holds and left > 1:
             break
         lacking, whole = tokens_lacking(threshold, left), full_tokens(left)
-        if lacking > budget and params[_CHUNKED] == 0.0:
+        if lacking > budget and not p.chunked:
             break
         tokens = min(lacking, budget)
         taken = allocated(view.problem, kv + written_tokens(view.problem, left, tokens)) - shared
         taken_whole = allocated(view.problem, kv + written_tokens(view.problem, left, whole)) - shared
         room = view.problem.kv_capacity - used
         if running + d.num_admit > 0:
-            room -= int(params[_WATERMARK])
-        if taken > room or (params[_WHOLE_INPUT] == 1.0 and taken_whole > room):
+            room -= p.watermark
+        if taken > room or (p.whole_input and taken_whole > room):
             break
         if tokens == whole:
             admit(decision, i)
@@ -357,30 +375,30 @@ def vllm_v1_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMem
     With asynchronous scheduling the decision was made when the last batch started: requests that finished with it still
     count, and arrivals since then do not. If nothing can run so, the engine decides again when that batch has ended.
     """
-    w, d, params, state = view.worker, decision.record, memory.params, memory.state
+    w, d, p, state = view.worker, decision.record, settings(memory.params), memory.state
     counters, budget = state.shape[0] - NUM_COUNTERS, 0
-    ahead = params[_ASYNC] == 1.0 and w.iteration > 0 and w.clock == w.last_batch_end
+    ahead = p.ahead and w.iteration > 0 and w.clock == w.last_batch_end
     forget_left(view, state, 0)
     queue_new(view, memory, ahead)
     while True:
         late, more = w.num_finished if ahead else 0, 0
         if ahead:
-            more = late - state[region(state, 1)]
-        holds = params[_INTERVAL] > 1.0 and holds_prefills(view, memory, late)
+            more = late - state[region(state, _LATE_ARRIVALS)]
+        holds = p.interval > 1 and holds_prefills(view, memory, late)
         budget, used, empty, left = schedule_running(view, decision, memory, holds, late, more)
         preempts = d.num_evict > 0 or left < late
-        if not preempts or (empty != UNKNOWN and params[_RELEASE] == 0.0):
+        if not preempts or (empty != UNKNOWN and not p.newer):
             start_waiting(view, decision, memory, budget, used, empty, holds, left, more, ahead)
-        if params[_INTERVAL] > 1.0 and (empty != UNKNOWN if preempts else not holds):
+        if p.interval > 1 and (empty != UNKNOWN if preempts else not holds):
             waiting = w.num_waiting + d.num_evict + more - left
-            state[counters + 2] = 1.0 if waiting > d.num_admit else 0.0
-        if not ahead or d.num_evict > 0 or d.num_admit > 0 or budget < int(params[_MAX_TOKENS]):
+            state[counters + LEFT_OVER] = 1.0 if waiting > d.num_admit else 0.0
+        if not ahead or d.num_evict > 0 or d.num_admit > 0 or budget < p.max_tokens:
             break
         ahead = False
         queue_late(view, memory)
         for k in range(w.num_active if d.explicit == 1 else 0):
             view.active[k].planned = UNKNOWN
         d.explicit = 0
-    if params[_INTERVAL] > 1.0:
-        state[counters] += 1.0
-    memory.reals[0] = w.clock
+    if p.interval > 1:
+        state[counters + ITERATIONS] += 1.0
+    memory.reals[_SEEN] = w.clock

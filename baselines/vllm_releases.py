@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from kvgym.errors import ConfigError
-from kvgym.policies.policy import AUTO, require
+from kvgym.policies.hyperparameters import (
+    AUTO,
+    require,
+)
 from kvgym.simulator.batch_time import Device
 
 RELEASES = ("0.24", "0.33")
@@ -51,8 +54,8 @@ def check_active(active: int | None, seqs: int | str) -> None:
         )
 
 
-def release_of(value: Any) -> str:
-    """Return a release as text; a command line passes it as a number."""
+def release_of(name: str, value: Any) -> str:
+    """Return the release that a hyperparameter names as text; a command line passes it as a number."""
     text = str(value)
-    require("engine_version", value, text in (AUTO, *RELEASES), f"{', '.join(RELEASES)}, or {AUTO}")
+    require(name, value, text in (AUTO, *RELEASES), f"{', '.join(RELEASES)}, or {AUTO}")
     return text

@@ -63,13 +63,13 @@ Deviations and readings:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvgym.baselines.iteration_level import VLLM_RULES
-from kvgym.baselines.vllm_decisions import NUM_COUNTERS, state_size, vllm_v1_kernel
+from kvgym.baselines.vllm_decisions import LAST_PREFILL, NUM_COUNTERS, Settings, state_size, vllm_v1_kernel
 from kvgym.baselines.vllm_releases import (
     RELEASES,
     USUAL,
@@ -80,17 +80,15 @@ from kvgym.baselines.vllm_releases import (
 )
 from kvgym.errors import ConfigError, shown
 from kvgym.kernels import PolicyMemory, policy_memory
-from kvgym.policies.policy import (
+from kvgym.policies.hyperparameters import (
     AUTO,
-    CompiledPolicy,
-    PolicyInfo,
-    SystemInfo,
-    register_policy,
-    require,
-    require_count,
-    require_flag,
-    require_fraction,
+    choice,
+    flag,
+    fraction,
+    parsed,
+    whole,
 )
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy
 from kvgym.simulator.view import SystemView
 
 
@@ -115,82 +113,48 @@ class VLLMV1(CompiledPolicy):
     )
     kernel = vllm_v1_kernel
 
-    def __init__(
-        self,
-        *,
-        max_num_batched_tokens: int | str = AUTO,
-        max_num_seqs: int | str = AUTO,
-        long_prefill_token_threshold: int = 0,
-        policy: str = "fcfs",
-        enable_chunked_prefill: bool = True,
-        scheduler_reserve_full_isl: bool = True,
-        watermark: float = 0.0,
-        engine_version: str = AUTO,
-        max_num_active_seqs: int | None = None,
-        prefill_schedule_interval: int = 1,
-        long_prefill_token_threshold_adaptive: bool = False,
-        async_scheduling: bool = False,
-    ) -> None:
-        """Set the budget, the limits and the order; names and defaults are the engine's.
+    parameters = Settings
 
-        Args:
-            max_num_batched_tokens: tokens per iteration; a decode is one. ``"auto"``: the engine's default for the
-                GPU as an API server: 16,384 from 160 GiB of memory on, 8,192 from 70 GiB on except on an A100, and
-                2,048 otherwise, also on unknown hardware.
-            max_num_seqs: maximum number of running requests. ``"auto"``: the engine's default by the same table
-                (1,024, 1,024 and 256), at most ``max_num_batched_tokens``.
-            long_prefill_token_threshold: maximum tokens of one prompt in an iteration; 0 = no limit.
-            policy: ``"fcfs"``, or ``"priority"``: by priority, then by arrival, waiting requests start and running
-                ones are preempted.
-            enable_chunked_prefill: whether a prompt may start with a part that fits into the remaining budget. If
-                not, it waits until the budget holds all of it (or all up to ``long_prefill_token_threshold``). A
-                prompt longer than the whole budget never starts: the engine refuses models with a longer context;
-                here the run ends with an error that names the request.
-            scheduler_reserve_full_isl: whether a request starts only if all its tokens to compute fit into memory,
-                not just its first chunk.
-            watermark: fraction of the memory that stays free when a request starts beside others, in [0, 1).
-            engine_version: release of the engine, ``"0.24"`` or ``"0.33"``. ``"auto"``: 0.33 if the GPU is known or
-                one of the next three options is used; otherwise 0.24, as for the batch times of papers. Results name
-                the release where it matters.
-            max_num_active_seqs: maximum number of running requests, at most ``max_num_seqs``; None = ``max_num_seqs``.
-            prefill_schedule_interval: iterations from one that processes prompts to the next, if requests decode.
-            long_prefill_token_threshold_adaptive: whether ``long_prefill_token_threshold`` is at least
-                ``max_num_batched_tokens`` divided by the number of requests that run or wait.
-            async_scheduling: whether a batch is decided when the one before it starts, as servers do by default to hide
-                the scheduler's time.
+    max_num_batched_tokens: int | str = whole(
+        AUTO, expected=f"a whole number ≥ 1, or {AUTO}", search=(512, 1024, 2048, 4096, 8192)
+    )
+    """tokens per iteration; a decode is one. ``"auto"``: the engine's default for the GPU as an API server: 16,384 from
+    160 GiB of memory on, 8,192 from 70 GiB on except on an A100, and 2,048 otherwise, also on unknown hardware."""
+    max_num_seqs: int | str = whole(AUTO, expected=f"a whole number ≥ 1, or {AUTO}", search=(128, 256, 512))
+    """maximum number of running requests. ``"auto"``: the engine's default by the same table (1,024, 1,024 and 256), at
+    most ``max_num_batched_tokens``."""
+    long_prefill_token_threshold: int = whole(0, least=0, search=(0, 512))
+    """maximum tokens of one prompt in an iteration; 0 = no limit."""
+    policy: str = choice("fcfs", ("fcfs", "priority"))
+    """``"fcfs"``, or ``"priority"``: by priority, then by arrival, waiting requests start and running ones are
+    preempted."""
+    enable_chunked_prefill: bool = flag(True)
+    """whether a prompt may start with a part that fits into the remaining budget. If not, it waits until the budget
+    holds all of it (or all up to ``long_prefill_token_threshold``). A prompt longer than the whole budget never starts:
+    the engine refuses models with a longer context; here the run ends with an error that names the request."""
+    scheduler_reserve_full_isl: bool = flag(True)
+    """whether a request starts only if all its tokens to compute fit into memory, not just its first chunk."""
+    watermark: float = fraction(0.0, search=(0.0, 0.02, 0.05, 0.1))
+    """fraction of the memory that stays free when a request starts beside others, in [0, 1)."""
+    engine_version: str = parsed(AUTO, release_of)
+    """release of the engine, ``"0.24"`` or ``"0.33"``. ``"auto"``: 0.33 if the GPU is known or one of the next three
+    options is used; otherwise 0.24, as for the batch times of papers. Results name the release where it matters."""
+    max_num_active_seqs: int | None = whole(None)
+    """maximum number of running requests, at most ``max_num_seqs``; None = ``max_num_seqs``."""
+    prefill_schedule_interval: int = whole(1)
+    """iterations from one that processes prompts to the next, if requests decode."""
+    long_prefill_token_threshold_adaptive: bool = flag(False)
+    """whether ``long_prefill_token_threshold`` is at least ``max_num_batched_tokens`` divided by the number of requests
+    that run or wait."""
+    async_scheduling: bool = flag(False)
+    """whether a batch is decided when the one before it starts, as servers do by default to hide the scheduler's time.
+    """
 
-        Raises:
-            ConfigError: a value is out of range, the release lacks an option, or the budget is below ``max_num_seqs``,
-                which the engine also refuses.
-        """
-        for name, value in (
-            ("max_num_batched_tokens", max_num_batched_tokens),
-            ("max_num_seqs", max_num_seqs),
-        ):
-            if value != AUTO:
-                require(name, value, isinstance(value, int) and value >= 1, f"a whole number ≥ 1, or {AUTO}")
-        require_count("long_prefill_token_threshold", long_prefill_token_threshold, least=0)
-        require("policy", policy, policy in ("fcfs", "priority"), "fcfs or priority")
-        require_flag("enable_chunked_prefill", enable_chunked_prefill)
-        require_flag("scheduler_reserve_full_isl", scheduler_reserve_full_isl)
-        require_fraction("watermark", watermark)
-        engine_version = release_of(engine_version)
-        if max_num_active_seqs is not None:
-            require_count("max_num_active_seqs", max_num_active_seqs)
-        require_count("prefill_schedule_interval", prefill_schedule_interval)
-        require_flag("long_prefill_token_threshold_adaptive", long_prefill_token_threshold_adaptive)
-        require_flag("async_scheduling", async_scheduling)
-        check_budget(max_num_batched_tokens, max_num_seqs)
-        check_active(max_num_active_seqs, max_num_seqs)
-        self.max_num_batched_tokens, self.max_num_seqs = max_num_batched_tokens, max_num_seqs
-        self.long_prefill_token_threshold, self.policy = long_prefill_token_threshold, policy
-        self.enable_chunked_prefill = enable_chunked_prefill
-        self.scheduler_reserve_full_isl, self.watermark = scheduler_reserve_full_isl, watermark
-        self.engine_version, self.max_num_active_seqs = engine_version, max_num_active_seqs
-        self.prefill_schedule_interval = prefill_schedule_interval
-        self.long_prefill_token_threshold_adaptive = long_prefill_token_threshold_adaptive
-        self.async_scheduling = async_scheduling
-        if engine_version == "0.24" and (newer := self._newer_options()):
+    def __post_init__(self) -> None:
+        """Raise a ConfigError if the release lacks an option, or the limits contradict each other as in the engine."""
+        check_budget(self.max_num_batched_tokens, self.max_num_seqs)
+        check_active(self.max_num_active_seqs, self.max_num_seqs)
+        if self.engine_version == "0.24" and (newer := self._newer_options()):
             raise ConfigError(
                 f"engine_version = 0.24 has no {newer[0]} = {shown(getattr(self, newer[0]))}; use engine_version = 0.33"
             )
@@ -232,23 +196,34 @@ class VLLMV1(CompiledPolicy):
             found["engine_version"] = self._release_on(system)
         return found
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
         """Return the hyperparameters, with the watermark in tokens of whole blocks, rounded down like the engine's."""
         blocks = int(self.watermark * (system.kv_capacity // system.block_size + 1))  # with the null block
-        watermark = blocks * system.block_size
-        limits = {"max_num_batched_tokens": self.max_num_batched_tokens, "max_num_seqs": self.max_num_seqs}
+        limits: dict[str, Any] = {
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "max_num_seqs": self.max_num_seqs,
+        }
         limits |= self.resolve(system)
-        return np.array([
-            limits["max_num_batched_tokens"], self.max_num_active_seqs or limits["max_num_seqs"],
-            self.long_prefill_token_threshold, self.policy == "priority", self.enable_chunked_prefill,
-            self.scheduler_reserve_full_isl, watermark, RELEASES.index(self._release_on(system)),
-            self.long_prefill_token_threshold_adaptive, self.prefill_schedule_interval, self.async_scheduling,
-        ], dtype=np.float64)  # fmt: skip
+        return {
+            "max_tokens": limits["max_num_batched_tokens"],
+            "max_seqs": self.max_num_active_seqs or limits["max_num_seqs"],
+            "threshold": self.long_prefill_token_threshold,
+            "by_priority": self.policy == "priority",
+            "chunked": self.enable_chunked_prefill,
+            "whole_input": self.scheduler_reserve_full_isl,
+            "watermark": blocks * system.block_size,
+            "newer": self._release_on(system) != RELEASES[0],
+            "adaptive": self.long_prefill_token_threshold_adaptive,
+            "interval": self.prefill_schedule_interval,
+            "ahead": self.async_scheduling,
+        }
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the heap of waiting requests and the counters, and what asynchronous scheduling remembers."""
         state = np.zeros(state_size(system.max_requests, self.async_scheduling))
-        state[1 - NUM_COUNTERS] = -self.prefill_schedule_interval  # the first iteration may process prompts
+        state[
+            LAST_PREFILL - NUM_COUNTERS
+        ] = -self.prefill_schedule_interval  # the first iteration may process prompts
         return policy_memory(self.params(system), state=state)
 
     def blocking(self, view: SystemView) -> int | None:

@@ -25,10 +25,10 @@ Readings where the paper leaves a choice:
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvgym.kernels import (
     UNKNOWN,
@@ -51,6 +51,7 @@ from kvgym.kernels import (
     jit_inline,
     kept_by_others,
     kv_growth,
+    named_numbers,
     need_of_active,
     next_waiting,
     policy_kernel,
@@ -61,7 +62,11 @@ from kvgym.kernels import (
     request_key,
     shared_hit,
 )
-from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
+from kvgym.policies.hyperparameters import (
+    choice,
+    whole,
+)
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy
 
 PAPER = (
     "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory Constraints"
@@ -70,9 +75,16 @@ PAPER = (
 RESUME = ("first", "by_work")
 """When SJF resumes swapped-out requests: before any new request, or among them by work."""
 
-# Layout of the parameters: tokens per chunk, whether the order is SJF, whether swapped-out requests go first
-# there.
-_CHUNK, _BY_WORK, _RESUME = 0, 1, 2
+
+class Chunks(NamedTuple):
+    """Parameters."""
+
+    chunk: int  # maximum number of prompt tokens of a request in an iteration
+    by_work: bool  # whether the order is that of SJF
+    first: bool  # whether swapped-out requests go first there
+
+
+chunks = named_numbers(Chunks)
 
 _BEFORE_ALL = np.int64(1) << 31  # exceeds the tokens of any work; keys of requests hold 32 bits and a sign
 
@@ -136,13 +148,13 @@ def plan_chunks(view: PolicyView, decision: PolicyDecision, chunk: int) -> None:
 @jit_inline
 def note_queued(view: PolicyView, memory: PolicyMemory) -> None:
     """Add the requests that joined the queue to the heap, by prompt plus predicted output (SJF only)."""
-    if memory.params[_BY_WORK] == 1.0:
+    if chunks(memory.params).by_work:
         forget_left(view, memory.state, _HEAP)
         for j in range(view.worker.num_queued):
             i = view.queued[j]
             r = view.requests[i]
             work = min(np.int64(r.prompt_len) + r.predicted_len, _BEFORE_ALL - 1)
-            if memory.params[_RESUME] == 1.0 and r.num_evictions > 0:
+            if chunks(memory.params).first and r.num_evictions > 0:
                 work -= _BEFORE_ALL
             heap_push(memory.state, _HEAP, request_key(work, i))
 
@@ -150,13 +162,13 @@ def note_queued(view: PolicyView, memory: PolicyMemory) -> None:
 @jit_inline
 def first_in_order(view: PolicyView, memory: PolicyMemory) -> int:
     """Return the waiting request to consider first, UNKNOWN if none waits."""
-    return heap_first(memory.state, _HEAP) if memory.params[_BY_WORK] == 1.0 else first_waiting(view)
+    return heap_first(memory.state, _HEAP) if chunks(memory.params).by_work else first_waiting(view)
 
 
 @jit_inline
 def next_in_order(view: PolicyView, memory: PolicyMemory, i: int) -> int:
     """Return the request to consider after ``i``, which has been admitted, UNKNOWN if there is none."""
-    if memory.params[_BY_WORK] == 1.0:
+    if chunks(memory.params).by_work:
         heap_pop(memory.state, _HEAP)
         return heap_first(memory.state, _HEAP)
     return next_waiting(view, i)
@@ -282,7 +294,7 @@ def admit_if_safe(
 @policy_kernel
 def work_conserving_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Run ongoing requests, and swap out the latest on overflow; otherwise admit while the next iteration fits."""
-    capacity, chunk = view.problem.kv_capacity, int(memory.params[_CHUNK])
+    capacity, chunk = view.problem.kv_capacity, chunks(memory.params).chunk
     note_queued(view, memory)
     need = need_of_chunks(view, chunk)
     if need > capacity:
@@ -305,7 +317,7 @@ def lookahead_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyM
 
     Ongoing requests overflow only after too short a prediction.
     """
-    state, chunk = memory.state, int(memory.params[_CHUNK])
+    state, chunk = memory.state, chunks(memory.params).chunk
     note_queued(view, memory)
     offset = update_use(view, memory, chunk)
     need = need_of_chunks(view, chunk)
@@ -329,21 +341,17 @@ class _WorkConserving(CompiledPolicy):
     by_work = False
     resume = "by_work"
 
-    def __init__(self, *, chunk: int = 512) -> None:
-        """Set the chunk.
+    parameters = Chunks
 
-        Args:
-            chunk: maximum number of prompt tokens that a request processes per iteration (ŝ), at least 1. The
-                paper gives no value; its processing rates follow from its formula with any value from 128 on.
-        """
-        require("chunk", chunk, isinstance(chunk, int) and chunk >= 1, "a whole number of tokens, at least 1")
-        self.chunk = chunk
+    chunk: int = whole(
+        512, expected="a whole number of tokens, at least 1", search=(64, 128, 256, 512, 1024, 2048, 4096)
+    )
+    """maximum number of prompt tokens that a request processes per iteration (ŝ), at least 1. The paper gives no value;
+    its processing rates follow from its formula with any value from 128 on."""
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the scalar parameters; the chunk is capped at the capacity, which no prompt exceeds."""
-        return np.array(
-            [min(self.chunk, system.kv_capacity), float(self.by_work), float(self.resume == "first")]
-        )
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
+        """Return the chunk, capped at the capacity, which no prompt exceeds, and the place of swapped-out requests."""
+        return {"chunk": min(self.chunk, system.kv_capacity), "first": self.resume == "first"}
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return a state of the scalars, followed by the heap."""
@@ -398,17 +406,9 @@ class WorkConservingSJF(_WorkConserving):
     kernel = work_conserving_kernel
     by_work = True
 
-    def __init__(self, *, chunk: int = 512, resume: str = "first") -> None:
-        """Set the chunk and the place of swapped-out requests.
-
-        Args:
-            chunk: maximum number of prompt tokens that a request processes per iteration, at least 1.
-            resume: ``"first"``: swapped-out requests return before any new one starts, as in Section 3;
-                ``"by_work"``: they queue among the new requests by work.
-        """
-        super().__init__(chunk=chunk)
-        require("resume", resume, resume in RESUME, f"one of {', '.join(RESUME)}")
-        self.resume = resume
+    resume: str = choice("first", RESUME, expected=f"one of {', '.join(RESUME)}", search=RESUME)
+    """``"first"``: swapped-out requests return before any new one starts, as in Section 3; ``"by_work"``: they queue
+    among the new requests by work."""
 
 
 @register_policy

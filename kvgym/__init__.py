@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from kvgym.envs import AgentPolicy, register_action
     from kvgym.experiments import Comparison, Scenario, compare, load_scenario
     from kvgym.metrics.compute import compute_metrics, register_metric
+    from kvgym.policies.hyperparameters import Weight
     from kvgym.policies.policy import (
         CompiledPolicy,
         Decision,
         Policy,
         PolicyInfo,
         SystemInfo,
-        Weight,
         make_policy,
         register_policy,
     )
@@ -62,8 +62,8 @@ else:
             "envs": "AgentPolicy register_action",
             "experiments": "Comparison Scenario compare load_scenario",
             "metrics.compute": "compute_metrics register_metric",
-            "policies.policy": "CompiledPolicy Decision Policy PolicyInfo SystemInfo Weight make_policy "
-            "register_policy",
+            "policies.hyperparameters": "Weight",
+            "policies.policy": "CompiledPolicy Decision Policy PolicyInfo SystemInfo make_policy register_policy",
             "report": "write_report",
             "policies.routing": "CompiledRouter Router RouterInfo make_router register_router",
             "policies.runner": "SimulationResult simulate",

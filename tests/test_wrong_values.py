@@ -17,7 +17,8 @@ from kvgym import make_batch_time, make_policy, make_router, make_workload, simu
 from kvgym.batch_time.deployments.load import parse_hardware
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, WorkloadError
-from kvgym.policies.policy import Decision, Policy, PolicyInfo, Weight, register_policy
+from kvgym.policies.hyperparameters import Weight
+from kvgym.policies.policy import Decision, Policy, PolicyInfo, register_policy
 from kvgym.policies.routing import Router, RouterInfo, register_router
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System

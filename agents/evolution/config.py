@@ -19,7 +19,8 @@ from kvgym.agents.runs.limits import MAX_COUNT, MAX_REAL, MAX_STEPS
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, shown
 from kvgym.metrics.attainment import WITHIN_SLO, check_targets
-from kvgym.policies.policy import Weight, make_policy
+from kvgym.policies.hyperparameters import Weight
+from kvgym.policies.policy import make_policy
 from kvgym.utils.checks import MAX_SEEDS
 
 

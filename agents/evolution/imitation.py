@@ -25,7 +25,8 @@ from kvgym.agents.evolution.space import Value
 from kvgym.agents.runs.config import Part
 from kvgym.agents.runs.limits import MAX_COUNT
 from kvgym.errors import ConfigError, shown
-from kvgym.policies.policy import POLICIES, Weight, make_policy
+from kvgym.policies.hyperparameters import Weight
+from kvgym.policies.policy import POLICIES, make_policy
 from kvgym.policies.runner import check_needs, prepare_run
 from kvgym.simulator.policy_interface import PolicyView
 from kvgym.simulator.tables import WAITING

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from kvgym.agents.evolution.role import KINDS
 from kvgym.errors import ConfigError, shown
-from kvgym.policies.policy import AUTO, Weight, policy_defaults
+from kvgym.policies.hyperparameters import AUTO, Weight
+from kvgym.policies.policy import policy_defaults
 
 Value = float | tuple[float, ...]
 """Value of a weight: a number, or a tuple if its size is above 1."""

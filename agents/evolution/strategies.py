@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kvgym.agents.runs.limits import MAX_STEPS
 from kvgym.errors import ConfigError, shown
-from kvgym.policies.policy import require, require_flag
+from kvgym.policies.hyperparameters import require, require_flag
 from kvgym.utils.hyperparameters import describe_arguments, policy_defaults
 from kvgym.utils.registry import Registry
 from kvgym.utils.resources import check_free

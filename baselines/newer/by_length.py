@@ -39,8 +39,8 @@ All share :mod:`kvgym.baselines.newer.ordered`, which has the readings that conc
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from kvgym.baselines.margins import PROTECTION
 from kvgym.baselines.newer.ordered import (
     BY_BOOST,
     BY_GITTINS,
@@ -49,15 +49,18 @@ from kvgym.baselines.newer.ordered import (
     BY_RENEWED_REST,
     BY_REST,
     BY_TAIL,
-    Guarded,
     Ordered,
-    positive,
 )
-from kvgym.policies.policy import PolicyInfo, SystemInfo, register_policy, require, require_count
+from kvgym.policies.hyperparameters import (
+    hyperparameter,
+    positive,
+    whole,
+)
+from kvgym.policies.policy import PolicyInfo, register_policy
 
 
 @register_policy
-class LearnedRank(Guarded):
+class LearnedRank(Ordered):
     """Shortest predicted rank first with preemption and a guard against starvation."""
 
     info = PolicyInfo(
@@ -70,6 +73,13 @@ class LearnedRank(Guarded):
     )
     score = BY_LENGTH
     preempts = True
+
+    guard: int = whole(200, least=0, search=(0, 50, 200, 1000))
+    """iterations that a request waits before it goes first; 0 = no guard."""
+    period: int = whole(10, least=0)
+    """iterations that it then runs without being preempted; if it is shorter than requests run, those that the guard
+    helps can evict each other for ever."""
+    protection: float = PROTECTION
 
 
 @register_policy
@@ -86,18 +96,11 @@ class Tie(Ordered):
     )
     score = BY_TAIL
 
-    def __init__(self, *, batch: int = 32, protection: float = 0.0) -> None:
-        """Set the batch of the pressure, and the margin.
+    batch: int = whole(32, search=(8, 32, 128))
+    """requests of a full batch, B in β."""
+    protection: float = PROTECTION
 
-        Args:
-            batch: requests of a full batch, B in β.
-            protection: fraction of the capacity that admission leaves free, in [0, 1).
-        """
-        super().__init__(protection=protection)
-        require_count("batch", batch)
-        self.batch = batch
-
-    def numbers(self, system: SystemInfo) -> tuple[float, float]:
+    def numbers(self) -> tuple[float, float]:
         """Return B."""
         return float(self.batch), 0.0
 
@@ -117,20 +120,18 @@ class Trail(Ordered):
     score = BY_RENEWED_REST
     preempts = True
 
-    def __init__(self, *, share: float = 0.8, protection: float = 0.0) -> None:
-        """Set until when a request may be preempted, and the margin.
+    share: float = hyperparameter(
+        0.8,
+        lambda value: isinstance(value, int | float) and 0 <= value <= 1,
+        "a number in [0, 1]",
+        search=(0.0, 0.2, 0.5, 0.8, 1.0),
+    )
+    """share C of the first prediction, 0 (never) to 1; the paper's experiments have 0.8."""
+    protection: float = PROTECTION
 
-        Args:
-            share: share C of the first prediction, 0 (never) to 1; the paper's experiments have 0.8.
-            protection: fraction of the capacity that admission leaves free, in [0, 1).
-        """
-        super().__init__(protection=protection)
-        require("share", share, isinstance(share, int | float) and 0 <= share <= 1, "a number in [0, 1]")
-        self.share = share
-
-    def numbers(self, system: SystemInfo) -> tuple[float, float]:
+    def numbers(self) -> tuple[float, float]:
         """Return C."""
-        return float(self.share), 0.0
+        return self.share, 0.0
 
 
 @register_policy
@@ -146,18 +147,11 @@ class BoundedSRPT(Ordered):
     score = BY_REST
     preempts = True
 
-    def __init__(self, *, most: int = 1, protection: float = 0.0) -> None:
-        """Set the bound and the margin.
+    most: int = whole(1, least=0, search=(0, 1, 2, 4))
+    """evictions of a request after which it is not preempted any more, at least 0."""
+    protection: float = PROTECTION
 
-        Args:
-            most: evictions of a request after which it is not preempted any more, at least 0.
-            protection: fraction of the capacity that admission leaves free, in [0, 1).
-        """
-        super().__init__(protection=protection)
-        require_count("most", most, 0)
-        self.most = most
-
-    def numbers(self, system: SystemInfo) -> tuple[float, float]:
+    def numbers(self) -> tuple[float, float]:
         """Return the bound."""
         return float(self.most), 0.0
 
@@ -176,18 +170,13 @@ class GammaBoost(Ordered):
     )
     score = BY_BOOST
 
-    def __init__(self, *, gamma: float = 0.1, token_time: float = 0.01, protection: float = 0.0) -> None:
-        """Set the decay rate, the time of a token, and the margin.
+    gamma: float = positive(0.1, search=(0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
+    """γ, per second, > 0: the smaller, the closer to shortest first; the larger, the closer to FCFS."""
+    token_time: float = positive(0.01)
+    """seconds of service of an output token, > 0."""
+    protection: float = PROTECTION
 
-        Args:
-            gamma: γ, per second, > 0: the smaller, the closer to shortest first; the larger, the closer to FCFS.
-            token_time: seconds of service of an output token, > 0.
-            protection: fraction of the capacity that admission leaves free, in [0, 1).
-        """
-        super().__init__(protection=protection)
-        self.gamma, self.token_time = positive("gamma", gamma), positive("token_time", token_time)
-
-    def numbers(self, system: SystemInfo) -> tuple[float, float]:
+    def numbers(self) -> tuple[float, float]:
         """Return γ and the time of a token."""
         return self.gamma, self.token_time
 
@@ -208,7 +197,7 @@ class AfterSageSched(Ordered):
 
 
 @register_policy
-class FastServe(Guarded):
+class FastServe(Ordered):
     """Skip-join multi-level feedback queue."""
 
     info = PolicyInfo(
@@ -221,30 +210,21 @@ class FastServe(Guarded):
     score = BY_LEVEL
     preempts = True
 
-    def __init__(
-        self,
-        *,
-        token_time: float = 0.01,
-        prompt_time: float = 0.0001,
-        guard: int = 200,
-        period: int = 10,
-        protection: float = 0.0,
-    ) -> None:
-        """Set the times, the guard against starvation, and the margin.
+    token_time: float = positive(0.01, search=(0.003, 0.01, 0.03, 0.1))
+    """seconds of an output token, the first quantum, > 0."""
+    prompt_time: float = hyperparameter(
+        0.0001,
+        lambda value: isinstance(value, int | float) and 0 <= value < math.inf,
+        "a number ≥ 0",
+        kept=float,
+    )
+    """seconds of a prompt token, ≥ 0."""
+    guard: int = whole(200, least=0, search=(0, 200, 1000))
+    """iterations that a request waits before it returns to the top; 0 = no guard."""
+    period: int = whole(10, least=0)
+    """iterations that it then runs without being preempted."""
+    protection: float = PROTECTION
 
-        Args:
-            token_time: seconds of an output token, the first quantum, > 0.
-            prompt_time: seconds of a prompt token, ≥ 0.
-            guard: iterations that a request waits before it returns to the top; 0 = no guard.
-            period: iterations that it then runs without being preempted.
-            protection: fraction of the capacity that admission leaves free, in [0, 1).
-        """
-        super().__init__(guard=guard, period=period, protection=protection)
-        self.token_time = positive("token_time", token_time)
-        number: Any = isinstance(prompt_time, int | float) and 0 <= prompt_time < math.inf
-        require("prompt_time", prompt_time, number, "a number ≥ 0")
-        self.prompt_time = float(prompt_time)
-
-    def numbers(self, system: SystemInfo) -> tuple[float, float]:
+    def numbers(self) -> tuple[float, float]:
         """Return the times."""
         return self.token_time, self.prompt_time

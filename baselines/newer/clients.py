@@ -15,12 +15,22 @@ are 1.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kvgym.baselines.flow import class_row, leave_class
-from kvgym.baselines.newer.ordered import positive
+from kvgym.baselines.class_queues import (
+    NUM_CLASSES,
+    class_row,
+    forget_of_row,
+    head_at,
+    leave_class,
+    next_at,
+    queues_size,
+    tail_at,
+)
+from kvgym.baselines.margins import MARGINS, Protected
 from kvgym.kernels import (
     UNKNOWN,
     PolicyDecision,
@@ -32,36 +42,63 @@ from kvgym.kernels import (
     jit,
     jit_inline,
     left_request,
+    named_numbers,
     need_of_active,
     policy_kernel,
     policy_memory,
     room_to_admit,
     taken_by,
-    unlink,
 )
-from kvgym.policies.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    SystemInfo,
-    fraction_of,
-    register_policy,
-    require_fraction,
+from kvgym.policies.hyperparameters import (
+    fraction,
+    positive,
 )
+from kvgym.policies.policy import PolicyInfo, SystemInfo, register_policy
 
-# Layout of the parameters: the weights of prompt and output tokens, memory that admission may use, number of requests.
-_INPUT, _OUTPUT, _LIMIT, _REQUESTS = range(4)
 
-# The state for n requests is that of flow_control_classes, with clients in place of classes, followed by the output
+class Service(NamedTuple):
+    """Parameters of ``vtc`` and ``dlpm``."""
+
+    requests: int  # most requests of a run
+    limit: int  # memory that admission may use, tokens
+    output_weight: float  # service of an output token
+    input_weight: float  # service of a prompt token
+    quantum: float  # of dlpm: service that a client gets at a refill
+    most_waiting: int  # of dlpm: largest number of waiting requests that are sorted
+    small_hit: int  # of dlpm: largest hit, tokens, with which a request can go last
+    common: int  # of dlpm: tokens that it then has in common with a request ahead of it
+
+
+service = named_numbers(Service)
+
+# The state for n requests are the queues of class_queues, with clients in place of classes, followed by the output
 # tokens that each request has paid for, and the client that was the last to have waiting requests. The real numbers are
 # the counters, by the row of the client.
+
+
+@jit_inline
+def paid_at(n: int, i: int) -> int:
+    """Return the index of the output tokens that request ``i`` has paid for."""
+    return next_at(n, n) + i
+
+
+@jit_inline
+def last_at(n: int) -> int:
+    """Return the index of the client that was the last to have waiting requests."""
+    return paid_at(n, n)
+
+
+def service_size(n: int) -> int:
+    """Return the length of the state of ``vtc`` for n requests."""
+    return queues_size(n) + n + 1
 
 
 @jit
 def row_of_client(memory: PolicyMemory, n: int, client: int) -> int:
     """Return the row of a client; a new client gets a counter of 0."""
-    state, counters, known = memory.state, memory.reals, memory.state[0]
+    state, counters, known = memory.state, memory.reals, memory.state[NUM_CLASSES]
     row = class_row(state, n, client)
-    if state[0] > known:
+    if state[NUM_CLASSES] > known:
         for k in range(known, row, -1):
             counters[k] = counters[k - 1]
         counters[row] = 0.0
@@ -73,13 +110,13 @@ def join_client(memory: PolicyMemory, n: int, i: int, client: int, returns: bool
     """Add a request to the queue of its client, at the head if it returns; lift the counter of an idle client."""
     state, counters = memory.state, memory.reals
     row = row_of_client(memory, n, client)
-    head, tail, following = 1 + n + row, 1 + 2 * n + row, 1 + 3 * n
+    head, tail, following = head_at(n, row), tail_at(n, row), next_at(n, 0)
     if state[head] == UNKNOWN:
         least = math.inf
-        for k in range(state[0]):
-            if state[1 + n + k] != UNKNOWN:
+        for k in range(state[NUM_CLASSES]):
+            if state[head_at(n, k)] != UNKNOWN:
                 least = min(least, counters[k])
-        last = state[1 + 5 * n]
+        last = state[last_at(n)]
         if least == math.inf and last != UNKNOWN:
             least = counters[class_row(state, n, last)]
         if not returns and least < math.inf:
@@ -98,10 +135,10 @@ def join_client(memory: PolicyMemory, n: int, i: int, client: int, returns: bool
 @jit_inline
 def charge(view: PolicyView, memory: PolicyMemory, n: int, i: int, made: int) -> None:
     """Charge a request's client for output tokens that it has not paid for."""
-    paid = 1 + 4 * n + i
+    paid = paid_at(n, i)
     if made > memory.state[paid]:
         row = row_of_client(memory, n, view.extras[i].client_id)
-        memory.reals[row] += memory.params[_OUTPUT] * (made - memory.state[paid])
+        memory.reals[row] += service(memory.params).output_weight * (made - memory.state[paid])
         memory.state[paid] = made
 
 
@@ -121,8 +158,8 @@ def charge_all(view: PolicyView, memory: PolicyMemory, n: int) -> None:
 def least_client(memory: PolicyMemory, n: int) -> int:
     """Return the row of the client with the least counter among those with waiting requests, UNKNOWN without any."""
     row, least = UNKNOWN, math.inf
-    for k in range(memory.state[0]):
-        if memory.state[1 + n + k] != UNKNOWN and memory.reals[k] < least:
+    for k in range(memory.state[NUM_CLASSES]):
+        if memory.state[head_at(n, k)] != UNKNOWN and memory.reals[k] < least:
             row, least = k, memory.reals[k]
     return row
 
@@ -130,37 +167,37 @@ def least_client(memory: PolicyMemory, n: int) -> int:
 @policy_kernel
 def vtc_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Charge for the last iteration, then start requests of the clients with the least counters."""
-    w, params, state = view.worker, memory.params, memory.state
-    n = int(params[_REQUESTS])
+    w, p, state = view.worker, service(memory.params), memory.state
+    n = p.requests
     charge_all(view, memory, n)
     for j in range(w.num_left):
         i = left_request(view, j)
         row = row_of_client(memory, n, view.extras[i].client_id)
-        unlink(state, 1 + n + row, 1 + 2 * n + row, 1 + 3 * n, i)
+        forget_of_row(state, n, row, i)
     for j in range(w.num_queued):
         i = view.queued[j]
         join_client(memory, n, i, view.extras[i].client_id, view.requests[i].num_evictions > 0)
-    need, limit = need_of_active(view), int(params[_LIMIT])
+    need = need_of_active(view)
     if need > view.problem.kv_capacity:
         evict_latest(view, decision, need)
         return
     row = least_client(memory, n)
     while row != UNKNOWN and has_place(view, decision):
-        i = state[1 + n + row]
+        i = state[head_at(n, row)]
         use = taken_by(view, i)
-        if need + use > room_to_admit(view, decision, limit):
+        if need + use > room_to_admit(view, decision, p.limit):
             break
         need += use
         leave_class(state, n, row)
-        state[1 + 5 * n] = view.extras[i].client_id
+        state[last_at(n)] = view.extras[i].client_id
         if view.requests[i].num_admissions == 0:
-            memory.reals[row] += params[_INPUT] * view.requests[i].prompt_len
+            memory.reals[row] += p.input_weight * view.requests[i].prompt_len
         admit(decision, i)
         row = least_client(memory, n)
 
 
 @register_policy
-class VirtualTokenCounter(CompiledPolicy):
+class VirtualTokenCounter(Protected):
     """The client with the least counter of service first."""
 
     info = PolicyInfo(
@@ -173,31 +210,23 @@ class VirtualTokenCounter(CompiledPolicy):
     )
     kernel = vtc_kernel
 
-    def __init__(
-        self, *, input_weight: float = 1.0, output_weight: float = 2.0, protection: float = 0.0
-    ) -> None:
-        """Set the weights and the margin.
+    parameters = Service
 
-        Args:
-            input_weight: service of a prompt token, > 0; the paper's is 1.
-            output_weight: service of an output token, > 0; the paper's is 2.
-            protection: fraction of the capacity that admission leaves free, in [0, 1).
-        """
-        self.input_weight = positive("input_weight", input_weight)
-        self.output_weight = positive("output_weight", output_weight)
-        require_fraction("protection", protection)
-        self.protection = protection
+    input_weight: float = positive(1.0)
+    """service of a prompt token, > 0; the paper's is 1."""
+    output_weight: float = positive(2.0)
+    """service of an output token, > 0; the paper's is 2."""
+    protection: float = fraction(0.0, search=(*MARGINS, 0.4, 0.5))
+    """fraction of the capacity that admission leaves free, in [0, 1)."""
+    quantum = most_waiting = small_hit = common = 0
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the parameters, in the order of the kernel."""
-        limit = fraction_of(system.kv_capacity, self.protection)
-        return np.array(
-            [self.input_weight, self.output_weight, limit, max(1, system.max_requests)], np.float64
-        )
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
+        """Return the memory that admission may use, and the number of requests."""
+        return {**super().computed(system), "requests": max(1, system.max_requests)}
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return a state without clients."""
         n = max(1, system.max_requests)
-        state = np.zeros(2 + 5 * n, np.int64)
-        state[1 + 5 * n] = UNKNOWN
+        state = np.zeros(service_size(n), np.int64)
+        state[last_at(n)] = UNKNOWN
         return policy_memory(self.params(system), state=state, reals=np.zeros(n))

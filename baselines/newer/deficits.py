@@ -18,13 +18,14 @@ those of ``vtc``, so that both count the same service.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kvgym.baselines.class_queues import NUM_CLASSES
 from kvgym.baselines.longest_prefix import rank_waiting
-from kvgym.baselines.newer.clients import charge_all, row_of_client
-from kvgym.baselines.newer.ordered import positive
+from kvgym.baselines.margins import PROTECTION, Protected
+from kvgym.baselines.newer.clients import Service, charge_all, last_at, row_of_client, service, service_size
 from kvgym.kernels import (
     UNKNOWN,
     PolicyDecision,
@@ -44,29 +45,34 @@ from kvgym.kernels import (
     room_to_admit,
     taken_by,
 )
-from kvgym.policies.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    SystemInfo,
-    fraction_of,
-    register_policy,
-    require_count,
-    require_fraction,
+from kvgym.policies.hyperparameters import (
+    positive,
+    whole,
 )
-
-# Layout of the parameters; the first four are those of vtc, which charges for output tokens.
-_EXTEND, _OUTPUT, _LIMIT, _REQUESTS, _QUANTUM, _MOST, _SMALL, _COMMON = range(8)
+from kvgym.policies.policy import PolicyInfo, SystemInfo, register_policy
 
 # The state for n requests begins like that of vtc, followed by the number of decisions, the last decision that started
 # each request, and the heap of lpm. The real numbers are the clients' debts, by row: deficits with the sign changed.
 
 
 @jit_inline
+def decisions_at(n: int) -> int:
+    """Return the index of the number of decisions."""
+    return last_at(n) + 1
+
+
+@jit_inline
+def stamps_at(n: int) -> int:
+    """Return the index of the last decision that started each request, by request; the heap of lpm follows."""
+    return decisions_at(n) + 1
+
+
+@jit_inline
 def sort_waiting(view: PolicyView, memory: PolicyMemory, base: int) -> None:
     """Write the waiting requests at ``base`` in the order of lpm, followed by UNKNOWN."""
-    params, state = memory.params, memory.state
-    most = int(params[_MOST])
-    rank_waiting(view, state, base, most, int(params[_SMALL]), int(params[_COMMON]))
+    p, state = service(memory.params), memory.state
+    most = p.most_waiting
+    rank_waiting(view, state, base, most, p.small_hit, p.common)
     order, count = base + 1 + 2 * most, 0
     while state[base] > 0:
         state[order + count] = state[base + 1 + most + heap_first(state, base)]
@@ -91,9 +97,9 @@ def start_in_turn(
     Returns:
         The memory that is needed then; UNKNOWN if nothing can start any more, 0 if quotas have to be refilled.
     """
-    params, state, debts = memory.params, memory.state, memory.reals
-    n, limit = int(params[_REQUESTS]), int(params[_LIMIT])
-    now, stamps = state[2 + 5 * n], 3 + 5 * n
+    p, state, debts = service(memory.params), memory.state, memory.reals
+    n = p.requests
+    now, stamps = state[decisions_at(n)], stamps_at(n)
     started, rest, k = 0, 0, place
     i = first_waiting(view) if place == UNKNOWN else state[place]
     while i != UNKNOWN:
@@ -101,10 +107,10 @@ def start_in_turn(
             row = row_of_client(memory, n, view.extras[i].client_id)
             if debts[row] < 0.0:
                 use = taken_by(view, i)
-                if not has_place(view, decision) or need + use > room_to_admit(view, decision, limit):
+                if not has_place(view, decision) or need + use > room_to_admit(view, decision, p.limit):
                     return UNKNOWN
                 need += use
-                debts[row] += params[_EXTEND] * view.requests[i].num_prefill_left
+                debts[row] += p.input_weight * view.requests[i].num_prefill_left
                 admit(decision, i)
                 state[stamps + i] = now
                 started += 1
@@ -120,9 +126,9 @@ def start_in_turn(
 @jit_inline
 def refill(view: PolicyView, memory: PolicyMemory, place: int) -> None:
     """Give quanta to all clients in debt, as often as it takes until one with a waiting request has none."""
-    params, state, debts = memory.params, memory.state, memory.reals
-    n, quantum = int(params[_REQUESTS]), params[_QUANTUM]
-    now, stamps = state[2 + 5 * n], 3 + 5 * n
+    p, state, debts = service(memory.params), memory.state, memory.reals
+    n, quantum = p.requests, p.quantum
+    now, stamps = state[decisions_at(n)], stamps_at(n)
     times, k = math.inf, place
     i = first_waiting(view) if place == UNKNOWN else state[place]
     while i != UNKNOWN:
@@ -131,7 +137,7 @@ def refill(view: PolicyView, memory: PolicyMemory, place: int) -> None:
             times = min(times, math.floor(debts[row] / quantum) + 1.0)
         k += 1
         i = next_waiting(view, i) if place == UNKNOWN else state[k]
-    for row in range(state[0]):
+    for row in range(state[NUM_CLASSES]):
         if debts[row] >= 0.0:
             debts[row] -= quantum * min(times, math.floor(debts[row] / quantum) + 1.0)
 
@@ -139,18 +145,18 @@ def refill(view: PolicyView, memory: PolicyMemory, place: int) -> None:
 @policy_kernel
 def dlpm_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Charge for the last iteration, then start requests of clients within their quotas, those with long hits first."""
-    w, params, state = view.worker, memory.params, memory.state
-    n, most = int(params[_REQUESTS]), int(params[_MOST])
+    w, p, state = view.worker, service(memory.params), memory.state
+    n, most = p.requests, p.most_waiting
     charge_all(view, memory, n)
     need = need_of_active(view)
     if need > view.problem.kv_capacity:
         evict_latest(view, decision, need)
         return
-    base, place = 3 + 6 * n, UNKNOWN
+    base, place = stamps_at(n) + n, UNKNOWN
     if view.problem.prefix_unit > 0 and w.num_waiting <= most:
         sort_waiting(view, memory, base)
         place = base + 1 + 2 * most
-    state[2 + 5 * n] += 1
+    state[decisions_at(n)] += 1
     while True:
         after = start_in_turn(view, decision, memory, need, place)
         if after == UNKNOWN:
@@ -162,7 +168,7 @@ def dlpm_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory
 
 
 @register_policy
-class DeficitLongestPrefixMatch(CompiledPolicy):
+class DeficitLongestPrefixMatch(Protected):
     """Longest hit in the prefix cache first, among clients that have not used up their quota of service."""
 
     info = PolicyInfo(
@@ -175,47 +181,38 @@ class DeficitLongestPrefixMatch(CompiledPolicy):
     )
     kernel = dlpm_kernel
 
-    def __init__(
-        self,
-        *,
-        quantum: float = 2000.0,
-        extend_weight: float = 1.0,
-        output_weight: float = 2.0,
-        most_waiting: int = 128,
-        small_hit: int = 32,
-        common: int = 32,
-        protection: float = 0.0,
-    ) -> None:
-        """Set the quantum, the weights, the limits of the order and the margin.
+    parameters = Service
 
-        Args:
-            quantum: service that a client gets at a refill, > 0.
-            extend_weight: service of a prompt token that is computed, > 0.
-            output_weight: service of an output token, > 0.
-            most_waiting: largest number of waiting requests that are sorted, as in ``lpm``.
-            small_hit: largest hit, tokens, with which a request can go last, as in ``lpm``.
-            common: tokens that it then has in common with a request ahead of it.
-            protection: fraction of the capacity that admission leaves free, in [0, 1).
-        """
-        self.quantum = positive("quantum", quantum)
-        self.extend_weight = positive("extend_weight", extend_weight)
-        self.output_weight = positive("output_weight", output_weight)
-        require_count("most_waiting", most_waiting)
-        require_count("small_hit", small_hit, least=0)
-        require_count("common", common)
-        require_fraction("protection", protection)
-        self.most_waiting, self.small_hit, self.common = most_waiting, small_hit, common
-        self.protection = protection
+    quantum: float = positive(2000.0, search=(200.0, 1000.0, 2000.0, 5000.0, 20000.0))
+    """service that a client gets at a refill, > 0."""
+    extend_weight: float = positive(1.0)
+    """service of a prompt token that is computed, > 0."""
+    output_weight: float = positive(2.0)
+    """service of an output token, > 0."""
+    most_waiting: int = whole(128)
+    """largest number of waiting requests that are sorted, as in ``lpm``."""
+    small_hit: int = whole(32, least=0)
+    """largest hit, tokens, with which a request can go last, as in ``lpm``."""
+    common: int = whole(32)
+    """tokens that it then has in common with a request ahead of it."""
+    protection: float = PROTECTION
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the parameters, in the order of the kernel."""
-        limit, requests = fraction_of(system.kv_capacity, self.protection), max(1, system.max_requests)
-        most = min(self.most_waiting, requests)
-        values = (self.extend_weight, self.output_weight, limit, requests, self.quantum, most)
-        return np.array([*values, self.small_hit, self.common], np.float64)
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
+        """Return the memory that admission may use, the numbers of requests, and the weight of prompt tokens."""
+        requests = max(1, system.max_requests)
+        return {
+            **super().computed(system),
+            "requests": requests,
+            "most_waiting": min(self.most_waiting, requests),
+            "input_weight": self.extend_weight,
+        }
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return a state without clients."""
-        params = self.params(system)
-        n, most = int(params[_REQUESTS]), int(params[_MOST])
-        return policy_memory(params, state=np.zeros(5 + 6 * n + 3 * most, np.int64), reals=np.zeros(n))
+        n = max(1, system.max_requests)
+        most = min(self.most_waiting, n)
+        return policy_memory(
+            self.params(system),
+            state=np.zeros(service_size(n) + 1 + n + 2 + 3 * most, np.int64),
+            reals=np.zeros(n),
+        )

@@ -15,11 +15,12 @@ margin.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kvgym.baselines.margins import PROTECTION, Protected
 from kvgym.kernels import (
     UNKNOWN,
     WAITING,
@@ -34,6 +35,7 @@ from kvgym.kernels import (
     jit,
     jit_inline,
     kept_by_others,
+    named_numbers,
     need_of,
     need_of_active,
     next_waiting,
@@ -45,26 +47,49 @@ from kvgym.kernels import (
     room_to_admit,
     taken_by,
 )
-from kvgym.policies.policy import (
-    CompiledPolicy,
-    SystemInfo,
-    fraction_of,
-    require,
-    require_count,
-    require_fraction,
-)
+from kvgym.policies.policy import SystemInfo
 
 BY_LENGTH, BY_REST, BY_RENEWED_REST, BY_BOOST, BY_TAIL, BY_GITTINS, BY_LEVEL = range(7)
 """Scores, see :func:`score_of`."""
 
-# Layout of the parameters: the score, whether running requests are preempted, iterations until the guard helps (0 =
-# never) and for which it does, memory that admission may use, number of requests, and two numbers of the score.
-_SCORE, _PREEMPTS, _GUARD, _PERIOD, _LIMIT, _REQUESTS, ONE, TWO = range(8)
+
+class Order(NamedTuple):
+    """Parameters."""
+
+    score: int  # which score, :data:`BY_LENGTH` and the following
+    preempts: bool  # whether running requests are preempted
+    guard: int  # iterations until the guard helps; 0 = never
+    period: int  # iterations for which it does
+    limit: int  # memory that admission may use, tokens
+    requests: int  # most requests of a run
+    one: float  # a number of the score
+    two: float  # another one
+
+
+order = named_numbers(Order)
 
 # Layout of the state for n requests: the last request that the guard has helped, then the heap of waiting requests and
 # the heap of those that the guard helps, n + 1 each, the iteration at which each request joined the queue, and whether
 # the guard helps it. The real numbers are the scores of waiting requests, then those of running ones by slot.
 _HELPED, _HEAP = 0, 1
+
+
+@jit_inline
+def guarded_at(n: int) -> int:
+    """Return the index of the heap of those that the guard helps."""
+    return _HEAP + 1 + n
+
+
+@jit_inline
+def joined_at(n: int, i: int) -> int:
+    """Return the index of the iteration at which request ``i`` joined the queue."""
+    return guarded_at(n) + 1 + n + i
+
+
+@jit_inline
+def helped_at(n: int, i: int) -> int:
+    """Return the index of whether the guard helps request ``i``."""
+    return joined_at(n, n) + i
 
 
 @jit
@@ -111,14 +136,15 @@ def level_of(prompt_time: float, token_time: float, made: int) -> int:
 @jit_inline
 def score_of(view: PolicyView, memory: PolicyMemory, i: int, made: int) -> float:
     """Return the score of a request that has generated ``made`` tokens; the least goes first."""
-    kind, one, r = int(memory.params[_SCORE]), memory.params[ONE], view.requests[i]
+    p, r = order(memory.params), view.requests[i]
+    kind, one = p.score, p.one
     score = float(r.predicted_len)
     if kind == BY_REST:
         score = max(float(r.predicted_len - made), 1.0)
     elif kind == BY_RENEWED_REST:
         score = max(float(view.extras[i].renewed_len - made), 1.0)
     elif kind == BY_BOOST:
-        size = r.predicted_len * memory.params[TWO]
+        size = r.predicted_len * p.two
         score = r.arrival_time + math.log(-math.expm1(-one * size)) / one
     elif kind == BY_TAIL:
         weight, mean = min(0.5, max(0.1, 0.1 * view.worker.num_waiting / one)), 0.0
@@ -129,22 +155,22 @@ def score_of(view: PolicyView, memory: PolicyMemory, i: int, made: int) -> float
         score = gittins_cost(view.extras[i].tenths, r.prompt_len, max(made, np.int64(r.num_delivered_tokens)))
     elif kind == BY_LEVEL:
         most = max(made, np.int64(r.num_delivered_tokens))
-        score = float(level_of(r.prompt_len * memory.params[TWO], one, most))
+        score = float(level_of(r.prompt_len * p.two, one, most))
     return score
 
 
 @jit_inline
 def running_score(view: PolicyView, memory: PolicyMemory, k: int) -> float:
     """Return the score of the request in slot ``k``; -inf if it must not be preempted."""
-    params, slot = memory.params, view.active[k]
+    p, slot = order(memory.params), view.active[k]
     i, made = slot.request_id, np.int64(slot.num_output_tokens)
-    helped = memory.state[3 + 3 * int(params[_REQUESTS]) + i] == 1
-    if helped and view.worker.iteration - slot.admit_iteration < params[_PERIOD]:
+    helped = memory.state[helped_at(p.requests, i)] == 1
+    if helped and view.worker.iteration - slot.admit_iteration < p.period:
         return -math.inf
-    kind = int(params[_SCORE])
-    if kind == BY_RENEWED_REST and made >= math.floor(params[ONE] * slot.predicted_len):
+    kind = p.score
+    if kind == BY_RENEWED_REST and made >= math.floor(p.one * slot.predicted_len):
         return -math.inf
-    if kind == BY_REST and view.requests[i].num_evictions >= params[ONE]:
+    if kind == BY_REST and view.requests[i].num_evictions >= p.one:
         return -math.inf
     if kind in (BY_LENGTH, BY_BOOST, BY_TAIL):
         return float(memory.reals[i])  # it does not change
@@ -154,33 +180,33 @@ def running_score(view: PolicyView, memory: PolicyMemory, k: int) -> float:
 @jit_inline
 def join_heaps(view: PolicyView, memory: PolicyMemory) -> None:
     """Forget the requests that a router has moved away, and add those that joined the queue."""
-    state, ranks, n, w = memory.state, memory.reals, int(memory.params[_REQUESTS]), view.worker
+    state, ranks, n, w = memory.state, memory.reals, order(memory.params).requests, view.worker
     forget_ranked(view, state, _HEAP, ranks, 0)
-    forget_ranked(view, state, _HEAP + 1 + n, ranks, 0)
+    forget_ranked(view, state, guarded_at(n), ranks, 0)
     for j in range(w.num_queued):
         i = view.queued[j]
         ranks[i] = score_of(view, memory, i, np.int64(view.requests[i].num_output_tokens))
-        state[3 + 2 * n + i], state[3 + 3 * n + i] = w.iteration, 0
+        state[joined_at(n, i)], state[helped_at(n, i)] = w.iteration, 0
         ranked_push(state, _HEAP, ranks, 0, i)
 
 
 @jit_inline
 def help_starving(view: PolicyView, memory: PolicyMemory) -> None:
     """Put the requests before all others that have waited long enough."""
-    state, n, guard = memory.state, int(memory.params[_REQUESTS]), memory.params[_GUARD]
+    state, n, guard = memory.state, order(memory.params).requests, order(memory.params).guard
     if guard == 0:
         return
     last = state[_HELPED]
     i = first_waiting(view)
-    if last != UNKNOWN and view.requests[last].status == WAITING and state[3 + 3 * n + last] == 1:
+    if last != UNKNOWN and view.requests[last].status == WAITING and state[helped_at(n, last)] == 1:
         i = next_waiting(view, last)
     while i != UNKNOWN and (
-        state[3 + 3 * n + i] == 1 or view.worker.iteration - state[3 + 2 * n + i] >= guard
+        state[helped_at(n, i)] == 1 or view.worker.iteration - state[joined_at(n, i)] >= guard
     ):
-        if state[3 + 3 * n + i] == 0:
-            state[3 + 3 * n + i] = 1
+        if state[helped_at(n, i)] == 0:
+            state[helped_at(n, i)] = 1
             ranked_forget(state, _HEAP, memory.reals, 0, i)
-            ranked_push(state, _HEAP + 1 + n, memory.reals, 0, i)
+            ranked_push(state, guarded_at(n), memory.reals, 0, i)
         state[_HELPED] = i
         i = next_waiting(view, i)
 
@@ -188,14 +214,14 @@ def help_starving(view: PolicyView, memory: PolicyMemory) -> None:
 @jit_inline
 def first_place(view: PolicyView, memory: PolicyMemory) -> int:
     """Return the place of the heap with the request to start next; empty heaps mean that none waits."""
-    state, n = memory.state, int(memory.params[_REQUESTS])
-    return _HEAP + 1 + n if state[_HEAP + 1 + n] > 0 else _HEAP
+    state, n = memory.state, order(memory.params).requests
+    return guarded_at(n) if state[guarded_at(n)] > 0 else _HEAP
 
 
 @jit_inline
 def worst_slot(view: PolicyView, memory: PolicyMemory, above: float) -> int:
     """Return the slot with the largest score above a bound, the latest of equal ones, UNKNOWN if there is none."""
-    scores, base, worst, found = memory.reals, int(memory.params[_REQUESTS]), above, UNKNOWN
+    scores, base, worst, found = memory.reals, order(memory.params).requests, above, UNKNOWN
     for k in range(view.worker.num_active):
         if scores[base + k] >= worst and scores[base + k] > above:
             worst, found = scores[base + k], k
@@ -205,7 +231,7 @@ def worst_slot(view: PolicyView, memory: PolicyMemory, above: float) -> int:
 @jit_inline
 def score_running(view: PolicyView, memory: PolicyMemory, least: float) -> None:
     """Compute the scores of the running requests, at least ``least``."""
-    base = int(memory.params[_REQUESTS])
+    base = order(memory.params).requests
     for k in range(view.worker.num_active):
         memory.reals[base + k] = max(running_score(view, memory, k), least)
 
@@ -213,7 +239,7 @@ def score_running(view: PolicyView, memory: PolicyMemory, least: float) -> None:
 @jit_inline
 def leave(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, k: int) -> int:
     """Evict the request in slot ``k``; return the memory that this frees in the next iteration."""
-    memory.reals[int(memory.params[_REQUESTS]) + k] = -math.inf
+    memory.reals[order(memory.params).requests + k] = -math.inf
     evict(decision, k)
     return need_of(view, view.active[k]) - kept_by_others(view, view.active[k])
 
@@ -223,7 +249,7 @@ def preempt(
     view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, score: float, need: int, limit: int
 ) -> int:
     """Evict requests with a larger score until ``need`` is within the limit, if that is possible; return the need."""
-    base, most = int(memory.params[_REQUESTS]), 0
+    base, most = order(memory.params).requests, 0
     for k in range(view.worker.num_active):
         if memory.reals[base + k] > score:
             most += need_of(view, view.active[k])
@@ -239,10 +265,10 @@ def preempt(
 @policy_kernel
 def ordered_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """On overflow evict the largest scores; else admit in ascending order, preempting for it where that is allowed."""
-    state, params = memory.state, memory.params
+    state, p = memory.state, order(memory.params)
     join_heaps(view, memory)
     help_starving(view, memory)
-    need, limit = need_of_active(view), int(params[_LIMIT])
+    need = need_of_active(view)
     if need > view.problem.kv_capacity:
         score_running(view, memory, -1e300)
         while need > view.problem.kv_capacity:
@@ -252,8 +278,8 @@ def ordered_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMem
     place = first_place(view, memory)
     while state[place] > 0 and has_place(view, decision):
         i = state[place + 1]
-        use, room = taken_by(view, i), room_to_admit(view, decision, limit)
-        if need + use > room and params[_PREEMPTS] == 1.0:
+        use, room = taken_by(view, i), room_to_admit(view, decision, p.limit)
+        if need + use > room and p.preempts:
             if not scored:
                 score_running(view, memory, -math.inf)
                 scored = True
@@ -267,7 +293,7 @@ def ordered_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMem
         place = first_place(view, memory)
 
 
-class Ordered(CompiledPolicy):
+class Ordered(Protected):
     """Base class of policies in the order of a score.
 
     Attributes:
@@ -276,61 +302,26 @@ class Ordered(CompiledPolicy):
     """
 
     kernel = ordered_kernel
+    parameters = Order
     score: ClassVar[int]
     preempts: ClassVar[bool] = False
     guard = 0
     period = 0
+    protection: float = PROTECTION
 
-    def __init__(self, *, protection: float = 0.0) -> None:
-        """Set the margin.
-
-        Args:
-            protection: fraction of the capacity that admission leaves free, in [0, 1).
-        """
-        require_fraction("protection", protection)
-        self.protection = protection
-
-    def numbers(self, system: SystemInfo) -> tuple[float, float]:
+    def numbers(self) -> tuple[float, float]:
         """Return the two numbers of the score."""
         return 0.0, 0.0
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the parameters, in the order of the kernel."""
-        limit = fraction_of(system.kv_capacity, self.protection)
-        shared = (self.score, self.preempts, self.guard, self.period, limit, max(1, system.max_requests))
-        return np.array([*shared, *self.numbers(system)], np.float64)
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
+        """Return the memory that admission may use, the number of requests, and the numbers of the score."""
+        one, two = self.numbers()
+        requests = max(1, system.max_requests)
+        return {**super().computed(system), "requests": requests, "one": one, "two": two}
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return a state without waiting requests."""
         n = max(1, system.max_requests)
-        state = np.zeros(3 + 4 * n, np.int64)
+        state = np.zeros(helped_at(n, n), np.int64)
         state[_HELPED] = UNKNOWN
         return policy_memory(self.params(system), state=state, reals=np.zeros(2 * n))
-
-
-class Guarded(Ordered):
-    """Base class of those with a guard against starvation."""
-
-    def __init__(self, *, guard: int = 200, period: int = 10, protection: float = 0.0) -> None:
-        """Set the guard and the margin.
-
-        Args:
-            guard: iterations that a request waits before it goes first; 0 = no guard.
-            period: iterations that it then runs without being preempted; if it is shorter than requests run, those that
-                the guard helps can evict each other for ever.
-            protection: fraction of the capacity that admission leaves free, in [0, 1).
-        """
-        super().__init__(protection=protection)
-        require_count("guard", guard, 0)
-        require_count("period", period, 0)
-        self.guard, self.period = guard, period
-
-
-def positive(name: str, value: Any) -> float:
-    """Return a hyperparameter that is a finite number > 0.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    require(name, value, isinstance(value, int | float) and 0 < value < math.inf, "a number > 0")
-    return float(value)

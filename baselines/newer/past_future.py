@@ -14,10 +14,10 @@ fit. On overflow the latest activated requests leave. An empty worker admits its
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvgym.kernels import (
     UNKNOWN,
@@ -30,6 +30,7 @@ from kvgym.kernels import (
     has_place,
     jit,
     jit_inline,
+    named_numbers,
     need_of_active,
     next_uniform,
     next_waiting,
@@ -38,20 +39,24 @@ from kvgym.kernels import (
     seed_words,
     taken_by,
 )
-from kvgym.policies.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    SystemInfo,
+from kvgym.policies.hyperparameters import (
+    fraction,
     fraction_of,
-    head_of_queue,
-    register_policy,
-    require_count,
-    require_fraction,
+    whole,
 )
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, head_of_queue, register_policy
 from kvgym.utils.resources import check_table
 
-# Layout of the parameters: memory that the peak must stay below, past lengths, the longest output.
-_LIMIT, _WINDOW, _LONGEST = range(3)
+
+class Past(NamedTuple):
+    """Parameters."""
+
+    limit: int  # memory that the peak must stay below, tokens
+    window: int  # number of past lengths
+    longest: int  # the longest output, tokens
+
+
+past = named_numbers(Past)
 
 # Layout of the state: six words of random numbers, how many past lengths there are, the place of the next one in their
 # ring; then the ring, the same lengths sorted, and for each list of samples its pairs of held and remaining tokens, in
@@ -129,8 +134,8 @@ def held_with(view: PolicyView, row: Any) -> int:
 @policy_kernel
 def past_future_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Admit in queue order while the sampled peaks of future memory stay below the limit."""
-    w, state, params = view.worker, memory.state, memory.params
-    window, longest, capacity = int(params[_WINDOW]), int(params[_LONGEST]), view.problem.kv_capacity
+    w, state, p = view.worker, memory.state, past(memory.params)
+    window, capacity = p.window, view.problem.kv_capacity
     for j in range(w.num_finished):
         note_length(state, window, view.requests[view.finished[j]].num_output_tokens)
     need = need_of_active(view)
@@ -147,7 +152,7 @@ def past_future_kernel(view: PolicyView, decision: PolicyDecision, memory: Polic
     for k in range(lists):
         for j in range(count):
             slot = view.active[j]
-            left = sample_rest(state, window, longest, slot.num_output_tokens)
+            left = sample_rest(state, window, p.longest, slot.num_output_tokens)
             insert(state, start + k * size, j, held_with(view, slot), left)
     while i != UNKNOWN and has_place(view, decision):
         r, peak = view.requests[i], 0
@@ -156,7 +161,7 @@ def past_future_kernel(view: PolicyView, decision: PolicyDecision, memory: Polic
             insert(state, start + k * size, count, held_with(view, r), left)
             peak = max(peak, peak_of(state, start + k * size, count + 1))
         use = taken_by(view, i)
-        if need + use > capacity or (peak >= params[_LIMIT] and count > 0):
+        if need + use > capacity or (peak >= p.limit and count > 0):
             break
         need += use
         count += 1
@@ -178,28 +183,20 @@ class PastFuture(CompiledPolicy):
     kernel = past_future_kernel
     blocking = head_of_queue
 
-    def __init__(
-        self, *, reserved: float = 0.03, window: int = 1000, initial: int = 512, longest: int = 4096
-    ) -> None:
-        """Set the margin and the past.
+    parameters = Past
 
-        Args:
-            reserved: fraction of the capacity that peaks leave free, in [0, 1).
-            window: past lengths that are remembered, at least 2.
-            initial: output length that half of the window has at the start, tokens.
-            longest: longest output of a request, tokens.
-        """
-        require_fraction("reserved", reserved)
-        require_count("window", window, 2)
-        require_count("initial", initial)
-        require_count("longest", longest)
-        self.reserved, self.window, self.initial, self.longest = reserved, window, initial, longest
+    reserved: float = fraction(0.03, search=(0.0, 0.01, 0.03, 0.05, 0.1, 0.2))
+    """fraction of the capacity that peaks leave free, in [0, 1)."""
+    window: int = whole(1000, least=2)
+    """past lengths that are remembered, at least 2."""
+    initial: int = whole(512, search=(64, 256, 512, 1024))
+    """output length that half of the window has at the start, tokens."""
+    longest: int = whole(4096)
+    """longest output of a request, tokens."""
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the parameters, in the order of the kernel."""
-        return np.array(
-            [fraction_of(system.kv_capacity, self.reserved), self.window, self.longest], np.float64
-        )
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
+        """Return the memory that the peak must stay below."""
+        return {"limit": fraction_of(system.kv_capacity, self.reserved)}
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return a state with the initial lengths and random numbers."""

@@ -15,8 +15,8 @@ Readings and deviations:
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from kvgym.baselines.phases.steps import decode_first, take_next
 from kvgym.kernels import (
@@ -26,15 +26,28 @@ from kvgym.kernels import (
     PolicyDecision,
     PolicyMemory,
     PolicyView,
+    named_numbers,
     policy_kernel,
 )
-from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
+from kvgym.policies.hyperparameters import (
+    whole,
+)
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy
+
+
+class Width(NamedTuple):
+    """Parameters: the most requests in a decode iteration."""
+
+    decodes: int
+
+
+width_of = named_numbers(Width)
 
 
 @policy_kernel
 def dist_serve_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 5: prefill the first request of the queue alone; if none fits, decode (on workers that decode)."""
-    width = int(memory.params[0])
+    width = width_of(memory.params).decodes
     take_next(view, decision, NO_LIMIT, NO_LIMIT, width)
     if decision.record.explicit == 0:
         if view.worker.role == ROLE_PREFILL:
@@ -57,19 +70,14 @@ class DistServe(CompiledPolicy):
     )
     kernel = dist_serve_kernel
 
-    def __init__(self, *, decodes: int | None = None) -> None:
-        """Set the width of decode batches.
+    parameters = Width
 
-        Args:
-            decodes: maximum number of requests in a decode iteration, t_col ≥ 1: the earliest activated run,
-                the others pause. None = no limit.
-        """
-        if decodes is not None:
-            require(
-                "decodes", decodes, isinstance(decodes, int) and decodes >= 1, "a whole number ≥ 1, or None"
-            )
-        self.decodes = decodes
+    decodes: int | None = whole(
+        None, expected="a whole number ≥ 1, or None", search=(None, 8, 16, 32, 64, 128, 256)
+    )
+    """maximum number of requests in a decode iteration, t_col ≥ 1: the earliest activated run, the others pause. None =
+    no limit."""
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
         """Return the width of decode batches."""
-        return np.array([self.decodes or NO_LIMIT], dtype=np.float64)
+        return {"decodes": self.decodes or NO_LIMIT}

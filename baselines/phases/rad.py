@@ -17,14 +17,34 @@ Readings and deviations:
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from kvgym.baselines.phases.steps import decode_first, go_on_with_prefill, take_next
-from kvgym.kernels import PolicyDecision, PolicyMemory, PolicyView, policy_kernel, policy_memory
-from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require_count
+from kvgym.kernels import (
+    PolicyDecision,
+    PolicyMemory,
+    PolicyView,
+    named_numbers,
+    policy_kernel,
+    policy_memory,
+)
+from kvgym.policies.hyperparameters import (
+    whole,
+)
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy
 
 PAPER = "Bari, Hegde, de Veciana, Optimal Scheduling Algorithms for LLM Inference: Theory and Practice"
+
+
+class Tiles(NamedTuple):
+    """Parameters of both policies, their hyperparameters."""
+
+    cycle: int
+    decodes: int
+    chunk: int
+
+
+tiles = named_numbers(Tiles)
 
 # Layout of the state array: requests_in_cycle; for Algorithm 2, whether it is in decode mode.
 _IN_CYCLE, _DECODE_MODE = 0, 1
@@ -33,17 +53,16 @@ _IN_CYCLE, _DECODE_MODE = 0, 1
 @policy_kernel
 def rad_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 1: prefill one by one while fewer than t_col requests decode; else decode."""
-    w, state = view.worker, memory.state
-    cycle, decodes, chunk = int(memory.params[0]), int(memory.params[1]), int(memory.params[2])
+    w, p, state = view.worker, tiles(memory.params), memory.state
     if w.num_active == w.num_prefilling:
         state[_IN_CYCLE] = 0
     if w.num_prefilling > 0:
-        state[_IN_CYCLE] += go_on_with_prefill(view, decision, chunk)
+        state[_IN_CYCLE] += go_on_with_prefill(view, decision, p.chunk)
         return
-    places = min(decodes - w.num_active, cycle - state[_IN_CYCLE])
-    state[_IN_CYCLE] += take_next(view, decision, chunk, places, decodes)
+    places = min(p.decodes - w.num_active, p.cycle - state[_IN_CYCLE])
+    state[_IN_CYCLE] += take_next(view, decision, p.chunk, places, p.decodes)
     if decision.record.explicit == 0:
-        decode_first(view, decision, decodes)
+        decode_first(view, decision, p.decodes)
 
 
 @policy_kernel
@@ -53,42 +72,33 @@ def rad_batched_kernel(view: PolicyView, decision: PolicyDecision, memory: Polic
     D_active is the first t_col requests in order of activation. Decode mode activates none, so the next request in
     that order replaces one that has finished.
     """
-    w, state = view.worker, memory.state
-    cycle, decodes, chunk = int(memory.params[0]), int(memory.params[1]), int(memory.params[2])
+    w, p, state = view.worker, tiles(memory.params), memory.state
     if w.num_active == w.num_prefilling:
         state[_IN_CYCLE] = state[_DECODE_MODE] = 0
     if w.num_prefilling > 0:
-        state[_IN_CYCLE] += go_on_with_prefill(view, decision, chunk)
+        state[_IN_CYCLE] += go_on_with_prefill(view, decision, p.chunk)
         return
     if state[_DECODE_MODE] == 0:
-        state[_IN_CYCLE] += take_next(view, decision, chunk, cycle - state[_IN_CYCLE], decodes)
+        state[_IN_CYCLE] += take_next(view, decision, p.chunk, p.cycle - state[_IN_CYCLE], p.decodes)
         if decision.record.explicit == 1:
             return
         state[_DECODE_MODE] = 1
-    decode_first(view, decision, decodes)
+    decode_first(view, decision, p.decodes)
 
 
 class _Cycles(CompiledPolicy):
     """Base class of both policies: hyperparameters and the state of a cycle."""
 
-    def __init__(self, *, cycle: int = 1000, decodes: int = 128, chunk: int = 256) -> None:
-        """Set the length of a cycle and the tile dimensions that are optimal for the GPU.
+    parameters = Tiles
 
-        Args:
-            cycle: maximum number of prefills in a cycle, n ≥ 1. The paper requires a large number but gives
-                none.
-            decodes: maximum number of requests in a decode iteration, t_col ≥ 1. "Typically as small as 64 or
-                128".
-            chunk: maximum number of tokens in a prefill iteration, t_lcm ≥ 1: the least common multiple of
-                t_row, t_col and t_red. The paper gives no value; the default is typical for such tiles.
-        """
-        for name, value in (("cycle", cycle), ("decodes", decodes), ("chunk", chunk)):
-            require_count(name, value)
-        self.cycle, self.decodes, self.chunk = cycle, decodes, chunk
-
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return n, t_col and t_lcm."""
-        return np.array([self.cycle, self.decodes, self.chunk], dtype=np.float64)
+    # Running prefills and decodes differ by hardware; the paper uses 64 or 128 decodes, and "large" cycles.
+    cycle: int = whole(1000, search=(50, 200, 1000))
+    """maximum number of prefills in a cycle, n ≥ 1. The paper requires a large number but gives none."""
+    decodes: int = whole(128, search=(16, 32, 64, 128, 256))
+    """maximum number of requests in a decode iteration, t_col ≥ 1. "Typically as small as 64 or 128"."""
+    chunk: int = whole(256, search=(256, 512, 1024, 2048))
+    """maximum number of tokens in a prefill iteration, t_lcm ≥ 1: the least common multiple of t_row, t_col and t_red.
+    The paper gives no value; the default is typical for such tiles."""
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the state at the start of a cycle."""

@@ -12,7 +12,6 @@ from typing import Any
 from kvgym.baselines.ranked.layout import (
     DUE,
     DUES_LISTED,
-    EVICT_KV,
     GAP,
     LAST_LISTED,
     NUM_GAPS,
@@ -26,6 +25,7 @@ from kvgym.baselines.ranked.layout import (
     prompts_at,
     slots_at,
 )
+from kvgym.baselines.ranked.weights import weights_in
 from kvgym.kernels import (
     UNKNOWN,
     PolicyDecision,
@@ -111,7 +111,7 @@ def evict_worst(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory
         worst, at = -math.inf, 0
         for k in range(w.num_active):
             if active[k].planned != LEAVES:
-                weight = memory.params[EVICT_KV] * math.log(1.0 + active[k].num_kv_tokens)
+                weight = weights_in(memory.params).evict_kv * math.log(1.0 + active[k].num_kv_tokens)
                 score = memory.reals[SCORES + active[k].request_id] + weight
                 if score > worst:
                     worst, at = score, k

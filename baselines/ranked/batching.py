@@ -17,8 +17,6 @@ from kvgym.baselines.ranked.layout import (
     BETWEEN,
     DEADLINES,
     DECODE_WORTH,
-    FREE,
-    GROWTH,
     LAST_SHARE,
     NUM_ENTERING,
     NUM_ITEMS,
@@ -27,7 +25,6 @@ from kvgym.baselines.ranked.layout import (
     OUTPUT,
     SCORES,
     SHORTEST,
-    VALUE,
     items_at,
     list_at,
     listed_scores_at,
@@ -39,6 +36,7 @@ from kvgym.baselines.ranked.layout import (
 from kvgym.baselines.ranked.lengths import uncount_waiting
 from kvgym.baselines.ranked.scoring import entry_bias, too_long
 from kvgym.baselines.ranked.waiting import end_walk, first_waiting, pass_first
+from kvgym.baselines.ranked.weights import weights_in
 from kvgym.baselines.ranked.worth import (
     Worth,
     cost_power,
@@ -95,10 +93,10 @@ def spare_room(view: PolicyView, memory: PolicyMemory) -> int:
 
     Only decisions without evictions use it, because the others admit no request.
     """
-    p, w, output = memory.params, view.worker, 0.0
+    p, w, output = weights_in(memory.params), view.worker, 0.0
     for k in range(w.num_active):
         output += memory.reals[notes_of(view, view.active[k].request_id) + OUTPUT]
-    return int(p[FREE] * view.problem.kv_capacity + p[GROWTH] * output / max(w.num_active, 1))
+    return int(p.free * view.problem.kv_capacity + p.growth * output / max(w.num_active, 1))
 
 
 @jit_inline
@@ -237,7 +235,7 @@ def rank(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> No
     if between:
         listed, scores = prompts_at(view), prompt_scores_at(view)
     staying = state[listed]
-    power, bias, discount = cost_power(view, memory), entry_bias(memory), memory.params[VALUE]
+    power, bias, discount = cost_power(view, memory), entry_bias(memory), weights_in(memory.params).value
     best = Worth(-math.inf, reals[SHORTEST])
     tokens = judged = load.num_decodes
     size, value = size_above(tokens), tokens * reals[DECODE_WORTH]

@@ -14,13 +14,14 @@ of batch time:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.baselines.ranked.layout import CERTAIN
 from kvgym.baselines.ranked.scheduler import Ranked, rank_all
+from kvgym.compiling.named import row_of
 from kvgym.errors import ConfigError, shown
 from kvgym.kernels import (
     WAITING,
@@ -34,6 +35,7 @@ from kvgym.kernels import (
     forget_ranked,
     has_place,
     jit_inline,
+    named_numbers,
     policy_kernel,
     policy_memory,
     profile_add,
@@ -44,31 +46,38 @@ from kvgym.kernels import (
     ranked_push,
     rounds_for,
 )
-from kvgym.policies.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    SystemInfo,
-    make_policy,
-    register_policy,
-    require,
+from kvgym.policies.hyperparameters import (
+    choice,
+    hyperparameter,
+    whole,
 )
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, make_policy, register_policy
 
 RULES = ("auto", "ranked", "look_ahead")
 
 # Values of state[CERTAIN]: the ranking knows lengths, or the look-ahead is in force.
 RANKING, LOOKING_AHEAD = 1, 2
 
-# Parameters of the look-ahead: how many requests may be passed, and its memory limit. Its state: the origin of the
-# profile, then, after CERTAIN, the heap of waiting requests and those set aside.
-PASSED, LIMIT = 0, 1
+# State of the look-ahead: the origin of the profile, then, after CERTAIN, the heap of waiting requests and those set
+# aside.
 HEAP = CERTAIN + 1
+
+
+class Passing(NamedTuple):
+    """Parameters of the look-ahead."""
+
+    passed: int  # how many requests may be passed
+    limit: int  # its memory limit, tokens
+
+
+passing = named_numbers(Passing)
 
 
 @jit_inline
 def least_volume_first(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Admit in ascending order of memory × time while memory suffices at every future moment."""
     state, profile, ranks, w = memory.state, memory.profile, memory.reals, view.worker
-    block_size, limit = view.problem.block_size, int(memory.params[LIMIT])
+    block_size, p = view.problem.block_size, passing(memory.params)
     forget_ranked(view, state, HEAP, ranks, 0)
     for j in range(w.num_queued):
         i = view.queued[j]
@@ -84,13 +93,13 @@ def least_volume_first(view: PolicyView, decision: PolicyDecision, memory: Polic
             profile_of(view.problem, profile, offset, slot, view.requests[slot.request_id].output_len)
     aside = HEAP + 1 + view.requests.shape[0]
     passed = 0
-    while state[HEAP] > 0 and passed <= int(memory.params[PASSED]) and has_place(view, decision):
+    while state[HEAP] > 0 and passed <= p.passed and has_place(view, decision):
         i = ranked_pop(state, HEAP, ranks, 0)
         r = view.requests[i]
         if r.status != WAITING:
             continue
         first, rounds = first_tokens(view.problem, r), rounds_for(view.problem, r, r.output_len)
-        if blocked_for(profile, offset, first, rounds, limit, block_size) > 0:
+        if blocked_for(profile, offset, first, rounds, p.limit, block_size) > 0:
             state[aside + passed] = i
             passed += 1
         else:
@@ -131,26 +140,23 @@ class Clairvoyant(CompiledPolicy):
     )
     kernel = clairvoyant_kernel
 
-    def __init__(self, *, rule: str = "auto", passed: int = 0, ranking: str = "ranked") -> None:
-        """Choose the rule.
+    rule: str = choice("auto", RULES, expected=f"one of {', '.join(RULES)}", search=("ranked", "look_ahead"))
+    """``"ranked"``, ``"look_ahead"``, or ``"auto"``: look-ahead if all batches take equally long, else ranked."""
+    passed: int = whole(0, least=0, expected="a whole number >= 0", search=(0, 1, 8))
+    """number of requests that do not fit and may be passed per decision, under ``"look_ahead"``."""
+    ranking: str = hyperparameter(
+        "ranked", search=("ranked", "ranked_latency", "ranked_chat", "ranked_documents", "ranked_slo")
+    )
+    """policy with the weights of the ranking: ``"ranked"``, or an agent with other weights of it, such as
+    ``"ranked_chat"``. No weights are best everywhere: the value of knowing lengths is that of the best of several."""
 
-        Args:
-            rule: ``"ranked"``, ``"look_ahead"``, or ``"auto"``: look-ahead if all batches take equally long, else
-                ranked.
-            passed: number of requests that do not fit and may be passed per decision, under ``"look_ahead"``.
-            ranking: policy with the weights of the ranking: ``"ranked"``, or an agent with other weights of it, such as
-                ``"ranked_chat"``. No weights are best everywhere: the value of knowing lengths is that of the best of
-                several.
-
-        Raises:
-            ConfigError: an unknown rule, ``passed`` is not a whole number >= 0, or ``ranking`` is no such policy.
-        """
-        require("rule", rule, rule in RULES, f"one of {', '.join(RULES)}")
-        require("passed", passed, isinstance(passed, int) and passed >= 0, "a whole number >= 0")
-        self.rule, self.passed, self.ranking = rule, passed, ranking
-        made = make_policy(ranking)
+    def __post_init__(self) -> None:
+        """Find the weights: ConfigError if ``ranking`` is no such policy."""
+        made = make_policy(self.ranking)
         if not isinstance(made, Ranked):
-            raise ConfigError(f"ranking = {shown(ranking)}; expected ranked, or an agent with weights of it")
+            raise ConfigError(
+                f"ranking = {shown(self.ranking)}; expected ranked, or an agent with weights of it"
+            )
         self._ranking = made
 
     def _looks_ahead(self, system: SystemInfo) -> bool:
@@ -159,7 +165,7 @@ class Clairvoyant(CompiledPolicy):
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
         """Return the weights of the ranking, or the look-ahead's number of passed requests and memory limit."""
         if self._looks_ahead(system):
-            return np.array([self.passed, system.kv_capacity], np.float64)
+            return row_of(Passing, self, {"limit": system.kv_capacity})
         return self._ranking.params(system)
 
     def memory(self, system: SystemInfo) -> PolicyMemory:

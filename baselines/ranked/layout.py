@@ -18,39 +18,6 @@ FIRST_RATIO = 2.0**-4
 GROUPS = 9
 """Number of groups: all requests, and one for each of the classes 0 to 7 (higher ones count as class 7)."""
 
-# Parameters: the weights of the score and of the batch, in the order of `Ranked.weights`.
-(
-    PROMPT,
-    FOOTPRINT,
-    ATTAINED,
-    HELD,
-    WAITING_BIAS,
-    WAITING_PRESSURE,
-    SLACK,
-    URGENT,
-    LOST,
-    GATE,
-    GATE_BUSY,
-    VALUE,
-    PREFILL_VALUE,
-    PREFILL_PRESSURE,
-    PREFILL_ROOM,
-    COST,
-    COST_PRESSURE,
-    COST_ROOM,
-    COST_WAITING,
-    COST_ACTIVE,
-    COST_LEAST,
-    LATE,
-    FREE,
-    GROWTH,
-    EVICT_KV,
-    NUM_WEIGHTS,
-) = range(26)
-
-# Parameters after the weights: the number of units of the network (0: none), then its numbers.
-HIDDEN, NETWORK = NUM_WEIGHTS, NUM_WEIGHTS + 1
-
 # Real numbers: edges of the bins, the Gittins cost at each edge for each group, then hazards.
 TOKEN_EDGES = 0
 RATIO_EDGES = TOKEN_EDGES + TOKEN_BINS + 1

@@ -44,7 +44,6 @@ from kvgym.baselines.ranked.lengths import (
     uncount_waiting,
 )
 from kvgym.baselines.ranked.scoring import (
-    NETWORK_INPUTS,
     added_until,
     lesson_of,
     observe_moment,
@@ -64,7 +63,7 @@ from kvgym.baselines.ranked.waiting import (
     rate_queue,
     renew_slice,
 )
-from kvgym.baselines.ranked.weights import MOST_UNITS, WEIGHTS
+from kvgym.baselines.ranked.weights import RankedWeights
 from kvgym.compiling.kernel import uncompiled
 from kvgym.kernels import (
     WAITING,
@@ -76,17 +75,7 @@ from kvgym.kernels import (
     policy_kernel,
     policy_memory,
 )
-from kvgym.policies.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    SystemInfo,
-    Weight,
-    numbers_of,
-    register_policy,
-    require,
-    require_count,
-)
-from kvgym.utils.hyperparameters import with_hyperparameters
+from kvgym.policies.policy import PolicyInfo, SystemInfo, register_policy
 
 OFTEN, SELDOM = 4, 16
 """Batches between updates of the scores of active requests: of those early in their output, and of all."""
@@ -224,7 +213,7 @@ def ranked_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemo
 
 
 @register_policy
-class Ranked(CompiledPolicy):
+class Ranked(RankedWeights):
     """One ranking of all requests, active and waiting; the batch is the prefix with the best worth.
 
     A baseline of this project. It combines Gittins indices with ideas from the papers: order by remaining time and
@@ -251,51 +240,6 @@ class Ranked(CompiledPolicy):
     kernel = ranked_kernel
     additions = ADDITIONS
     NETWORK: ClassVar[str] = "network"
-
-    @with_hyperparameters({w.name: (w.default, w.meaning) for w in WEIGHTS})
-    def __init__(
-        self,
-        *,
-        hidden: int = 0,
-        network: str | Sequence[float] = "",
-        **weights: float,
-    ) -> None:
-        """Set the weights; weights without a stated scale add to logarithms.
-
-        Args:
-            hidden: number of units of a network that adds to the score; 0 = no network.
-            network: the network's numbers, as in 0.1/-2/…: for each unit 12 feature weights, a bias, and an
-                output weight. Empty = zeros.
-            **weights: the weights in :data:`~kvgym.baselines.ranked.weights.WEIGHTS`.
-
-        Raises:
-            ConfigError: a weight is out of its range, or the network has the wrong size.
-        """
-        given = {w.name: weights.get(w.name, w.default) for w in WEIGHTS}
-        for weight in WEIGHTS:
-            low, high, value = weight.low, weight.high, given[weight.name]
-            inside = isinstance(value, int | float) and low <= value <= high
-            require(weight.name, value, inside, f"a number from {low:g} to {high:g}")
-        require_count("hidden", hidden, least=0)
-        require("hidden", hidden, hidden <= MOST_UNITS, f"at most {MOST_UNITS} units")
-        size = hidden * (NETWORK_INPUTS + 2)
-        numbers = numbers_of("network", network, float) if len(network) else (0.0,) * size
-        expected = f"{size} finite numbers for hidden = {hidden}"
-        require("network", network, len(numbers) == size and bool(np.isfinite(numbers).all()), expected)
-        self.values = tuple(float(given[w.name]) for w in WEIGHTS)
-        self.hidden, self.network = hidden, numbers
-
-    @classmethod
-    def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
-        """Return the weights and, if ``hidden`` > 0, the numbers of the network."""
-        hidden = int(fixed.get("hidden", 0))
-        if hidden == 0:
-            return WEIGHTS
-        return (*WEIGHTS, Weight("network", 0.0, 0.3, -50.0, 50.0, hidden * (NETWORK_INPUTS + 2)))
-
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the weights, the number of units of the network, and its numbers."""
-        return np.array([*self.values, self.hidden, *self.network], np.float64)
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the weights and an empty memory: edges of the bins, and space for counts, scores and heaps."""

@@ -8,33 +8,21 @@ from typing import Any
 import numpy as np
 
 from kvgym.baselines.ranked.layout import (
-    ATTAINED,
     BASE,
     BUSY,
     DUE,
-    FOOTPRINT,
     GAP,
-    GATE,
-    GATE_BUSY,
-    HELD,
-    HIDDEN,
     LAST,
-    LOST,
-    NETWORK,
     OUTPUT,
     PRESSURE,
-    PROMPT,
     PROMPT_TIME,
     SCORES,
     SHORTEST,
-    SLACK,
-    URGENT,
-    WAITING_BIAS,
-    WAITING_PRESSURE,
     notes_of,
     outside_at,
 )
 from kvgym.baselines.ranked.lengths import mean_log_output, output_to_come
+from kvgym.baselines.ranked.weights import NETWORK, NETWORK_INPUTS, weights_in
 from kvgym.kernels import PolicyMemory, PolicyView, jit, jit_inline
 
 MOST_SLACK = 8.0
@@ -42,10 +30,6 @@ MOST_SLACK = 8.0
 
 SAMPLE_PROMPT, SAMPLE_DECODES = 512, 64
 """Sizes of the two batches that compare the time added by a prompt token and by a decode."""
-
-NETWORK_INPUTS = 12
-"""Number of input features of the network, see :func:`network_score`."""
-
 
 _LOGS = np.array([math.log(1.0 + k) for k in range(4096)])
 """log(1 + k) of the most frequent whole numbers."""
@@ -161,13 +145,13 @@ def urgency(view: PolicyView, memory: PolicyMemory, row: Any, request: Any) -> t
 @jit_inline
 def added_until(view: PolicyView, memory: PolicyMemory, row: Any, due: float) -> tuple[float, float]:
     """Return what a deadline adds to the score of a request, and the deadline, s: inf if it cannot be met."""
-    reals, p = memory.reals, memory.params
+    reals, p = memory.reals, weights_in(memory.params)
     spare = spare_until(view, memory, row, due)
     if spare < 0.0:
-        return p[LOST], math.inf
+        return p.lost, math.inf
     # A decode that cannot wait for another batch:
-    urgent = p[URGENT] if row.num_prefill_left == 0 and spare < 2.0 * reals[LAST] else 0.0
-    return p[SLACK] * (slack_of(memory, spare) - MOST_SLACK) - urgent, due
+    urgent = p.urgent if row.num_prefill_left == 0 and spare < 2.0 * reals[LAST] else 0.0
+    return p.slack * (slack_of(memory, spare) - MOST_SLACK) - urgent, due
 
 
 @jit_inline
@@ -198,13 +182,13 @@ def network_score(memory: PolicyMemory, features: Any) -> Any:
         memory: its parameters hold, for each unit, the feature weights, a bias, and the output weight.
         features: the NETWORK_INPUTS features.
     """
-    p = memory.params
+    numbers = memory.params
     total, at = 0.0, NETWORK
-    for _ in range(int(p[HIDDEN])):
-        x = p[at + NETWORK_INPUTS]
+    for _ in range(weights_in(numbers).hidden):
+        x = numbers[at + NETWORK_INPUTS]
         for f in range(NETWORK_INPUTS):
-            x += p[at + f] * features[f]
-        total += p[at + NETWORK_INPUTS + 1] * math.tanh(x)
+            x += numbers[at + f] * features[f]
+        total += numbers[at + NETWORK_INPUTS + 1] * math.tanh(x)
         at += NETWORK_INPUTS + 2
     return total
 
@@ -223,7 +207,7 @@ def terms_of(memory: PolicyMemory, row: Any, output: float, waiting: bool) -> An
         Logarithms of its remaining work, memory, output so far, and KV held.
     """
     left, kv = float(row.num_prefill_left), float(row.num_kv_tokens)
-    log_work = math.log(output + memory.params[PROMPT] * left)
+    log_work = math.log(output + weights_in(memory.params).prompt * left)
     log_memory = math.log(kv + left + 0.5 * output)
     log_held = 0.0 if waiting else log_beyond(row.num_kv_tokens)
     return log_work, log_memory, log_beyond(row.num_output_tokens), log_held
@@ -232,9 +216,9 @@ def terms_of(memory: PolicyMemory, row: Any, output: float, waiting: bool) -> An
 @jit_inline
 def weighted(memory: PolicyMemory, terms: Any) -> Any:
     """Return the weighted sum of the terms of a request, see :func:`terms_of`."""
-    p = memory.params
+    p = weights_in(memory.params)
     log_work, log_memory, log_attained, log_held = terms
-    return log_work + (p[FOOTPRINT] * log_memory - p[ATTAINED] * log_attained - p[HELD] * log_held)
+    return log_work + (p.footprint * log_memory - p.attained * log_attained - p.held * log_held)
 
 
 @jit_inline
@@ -278,7 +262,7 @@ def base_of(
     """Return the base of a score: external addition, weighted terms, and the network's output."""
     terms = terms_of(memory, row, output, waiting)
     base = memory.reals[outside_at(view) + request_id] + weighted(memory, terms)
-    if memory.params[HIDDEN] > 0.0:
+    if weights_in(memory.params).hidden > 0:
         request = view.requests[request_id]
         base += network_score(memory, features_of(view, memory, row, request, output, waiting, terms))
     return base
@@ -309,14 +293,15 @@ def lesson_of(
 @jit_inline
 def entry_bias(memory: PolicyMemory) -> Any:
     """Return how far a waiting request ranks behind an active one with the same score."""
-    return memory.params[WAITING_BIAS] + memory.params[WAITING_PRESSURE] * memory.reals[PRESSURE]
+    p = weights_in(memory.params)
+    return p.waiting + p.waiting_pressure * memory.reals[PRESSURE]
 
 
 @jit_inline
 def too_long(memory: PolicyMemory, output: float) -> bool:
     """Return whether a request with this remaining output, tokens, is too long to begin while the worker is busy."""
-    p = memory.params
-    return bool(memory.reals[BUSY] > p[GATE_BUSY] and math.log(output) > mean_log_output(memory) + p[GATE])
+    p = weights_in(memory.params)
+    return bool(memory.reals[BUSY] > p.gate_busy and math.log(output) > mean_log_output(memory) + p.gate)
 
 
 @jit_inline

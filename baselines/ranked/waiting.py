@@ -19,8 +19,6 @@ from kvgym.baselines.ranked.layout import (
     ALLOWANCE,
     CERTAIN,
     DUE,
-    FOOTPRINT,
-    HIDDEN,
     LEAST_CHANGE,
     MOST_CHANGE,
     OUT_OF_ORDER,
@@ -48,6 +46,7 @@ from kvgym.baselines.ranked.queue import (
     queue_take_outdated,
 )
 from kvgym.baselines.ranked.scoring import press, rate_request, time_to_spare
+from kvgym.baselines.ranked.weights import weights_in
 from kvgym.kernels import (
     UNKNOWN,
     WAITING,
@@ -97,12 +96,12 @@ def forget_waiting(view: PolicyView, memory: PolicyMemory) -> None:
 @jit_inline
 def least_change(memory: PolicyMemory) -> Any:
     """Return a lower bound of the change of a standing score, without a network, since it was current."""
-    p, reals = memory.params, memory.reals
+    p, reals = weights_in(memory.params), memory.reals
     if memory.state[CERTAIN] > 0:
         return 0.0
     # The remaining output, in a logarithm of a sum, changes at most by the ratio of the costs.
     less, more = math.log(reals[LEAST_CHANGE]) - 1e-9, math.log(reals[MOST_CHANGE]) + 1e-9
-    return less + p[FOOTPRINT] * (less if p[FOOTPRINT] >= 0.0 else more)
+    return less + p.footprint * (less if p.footprint >= 0.0 else more)
 
 
 @jit
@@ -250,7 +249,7 @@ def renew_slice(view: PolicyView, memory: PolicyMemory, fresh: bool) -> None:
     state, pressing = memory.state, pressing_at(view)
     standing = SLICE
     if fresh:
-        standing = state[outdated_of(view, memory, STANDING)] if memory.params[HIDDEN] > 0.0 else 0
+        standing = state[outdated_of(view, memory, STANDING)] if weights_in(memory.params).hidden > 0 else 0
     for at, most in ((STANDING, standing), (pressing, AT_ONCE)):
         for _ in range(min(state[outdated_of(view, memory, at)], most)):
             score_again(view, memory, at, queue_take_outdated(view, memory, at))

@@ -8,25 +8,16 @@ from typing import Any, NamedTuple
 from kvgym.baselines.ranked.active import list_dues
 from kvgym.baselines.ranked.layout import (
     BETWEEN,
-    COST,
-    COST_ACTIVE,
-    COST_LEAST,
-    COST_PRESSURE,
-    COST_ROOM,
-    COST_WAITING,
     DEADLINES,
     FIRST_DUE,
-    LATE,
     NUM_GAPS,
-    PREFILL_PRESSURE,
-    PREFILL_ROOM,
-    PREFILL_VALUE,
     PRESSURE,
     SHORTEST,
     list_at,
     listed_dues_at,
 )
 from kvgym.baselines.ranked.scoring import prompt_ratio
+from kvgym.baselines.ranked.weights import weights_in
 from kvgym.kernels import PolicyMemory, PolicyView, jit, jit_inline
 
 HOPELESS = 0.7
@@ -49,10 +40,10 @@ def prompt_worth(view: PolicyView, memory: PolicyMemory) -> Any:
 
     Overwrites ``view.load``.
     """
-    p, reals = memory.params, memory.reals
+    p, reals = weights_in(memory.params), memory.reals
     free = 1.0 - view.worker.kv_allocated / view.problem.kv_capacity
-    power = (p[PREFILL_PRESSURE] + p[PREFILL_ROOM] * free) * reals[PRESSURE]
-    return p[PREFILL_VALUE] * prompt_ratio(view, memory) * math.exp(power)
+    power = (p.prefill_pressure + p.prefill_room * free) * reals[PRESSURE]
+    return p.prefill_value * prompt_ratio(view, memory) * math.exp(power)
 
 
 @jit
@@ -87,14 +78,14 @@ def number_late(view: PolicyView, memory: PolicyMemory, seconds: float, taken: i
 @jit_inline
 def cost_power(view: PolicyView, memory: PolicyMemory) -> Any:
     """Return the power of the duration that divides a batch's value, from queue, active requests and memory."""
-    p, w = memory.params, view.worker
+    p, w = weights_in(memory.params), view.worker
     free = view.problem.kv_capacity - w.kv_allocated
     waiting = w.num_waiting / (1 + w.num_active + w.num_waiting)
-    power = p[COST] + p[COST_PRESSURE] * memory.reals[PRESSURE]
-    power += (p[COST_ROOM] + p[COST_WAITING] * waiting) * (free / (free + HALF_ROOM))
-    if p[COST_ACTIVE] != 0.0:
-        power += p[COST_ACTIVE] * math.log(1.0 + w.num_active)
-    return max(power, p[COST_LEAST])
+    power = p.cost + p.cost_pressure * memory.reals[PRESSURE]
+    power += (p.cost_room + p.cost_waiting * waiting) * (free / (free + HALF_ROOM))
+    if p.cost_active != 0.0:
+        power += p.cost_active * math.log(1.0 + w.num_active)
+    return max(power, p.cost_least)
 
 
 @jit_inline
@@ -154,7 +145,7 @@ def judge(view: PolicyView, memory: PolicyMemory, value: float, taken: int) -> W
     seconds = max(view.batch_time(view.load, view.batch_params), 1e-9)
     late = number_late(view, memory, seconds, taken) if memory.state[DEADLINES] == 1 else 0
     if late > 0:
-        value *= math.exp(-memory.params[LATE] * late)
+        value *= math.exp(-weights_in(memory.params).late * late)
     return Worth(value, seconds)
 
 

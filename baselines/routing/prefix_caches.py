@@ -7,13 +7,18 @@ the requests that they have routed. Ties go to the worker with the lowest index,
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.kernels import RouterView, hit_of, jit, missing_of, prefill_backlog
-from kvgym.policies.policy import Weight, require, require_count, require_flag
+from kvgym.kernels import RouterView, hit_of, jit, missing_of, named_numbers, prefill_backlog
+from kvgym.policies.hyperparameters import (
+    flag,
+    hyperparameter,
+    weight,
+    whole,
+)
 from kvgym.policies.routing import CompiledRouter, RouterInfo, register_router, router_kernel
 
 
@@ -23,10 +28,43 @@ def relative(value: float, low: float, high: float) -> float:
     return 1.0 if high == low else (value - low) / (high - low)
 
 
+class Scores(NamedTuple):
+    """Parameters of ``prefix_aware``: the weights of its scores, and whether the prefix counts relative to others."""
+
+    prefix: float
+    queue: float
+    free: float
+    relative: bool
+
+
+class Match(NamedTuple):
+    """Parameters of ``cache_aware``: when a match decides, and when loads do."""
+
+    threshold: float
+    absolute: int
+    ratio: float
+
+
+class Queued(NamedTuple):
+    """Parameters of ``lmetric``: whether tokens of other requests count."""
+
+    queued: bool
+
+
+class Expected(NamedTuple):
+    """Parameters of ``preble``: the output that a request is expected to have, tokens."""
+
+    output: float
+
+
+scores_in, match_in = named_numbers(Scores), named_numbers(Match)
+queued_in, expected_in = named_numbers(Queued), named_numbers(Expected)
+
+
 @router_kernel
 def prefix_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the worker with the largest weighted sum of scores: prefix, queue, free memory."""
-    workers, problems, first = view.workers, view.problems, view.first
+    workers, problems, first, p = view.workers, view.problems, view.first, scores_in(params)
     known = view.requests[view.request].num_kv_tokens + view.requests[view.request].num_prefill_left
     least_hit = most_hit = hit_of(view, first)
     shortest = longest = workers[first].num_waiting
@@ -37,10 +75,10 @@ def prefix_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
     best, most = first, -np.inf
     for k in range(first, view.last):
         hit = float(hit_of(view, k))
-        prefix = relative(hit, float(least_hit), float(most_hit)) if params[3] == 1.0 else hit / known
+        prefix = relative(hit, float(least_hit), float(most_hit)) if p.relative else hit / known
         queue = relative(-float(workers[k].num_waiting), -float(longest), -float(shortest))
         free = 1.0 - workers[k].kv_allocated / problems[k].kv_capacity
-        score = params[0] * prefix + params[1] * queue + params[2] * free
+        score = p.prefix * prefix + p.queue * queue + p.free * free
         if score > most:
             best, most = k, score
     return int(best)
@@ -48,7 +86,7 @@ def prefix_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
 
 @register_router
 class PrefixAware(CompiledRouter):
-    """The largest weighted sum of three scores from 0 to 1, as llm-d's scheduler.
+    """The largest weighted sum of three scores from 0 to 1, as llm-d's scheduler; only ratios of the weights matter.
 
     - prefix: the tokens that the worker has in its cache, from the fewest (0) to the most (1) of the workers, as the
       precise-prefix-cache-scorer; or with ``relative=False`` as a share of the prompt, as the prefix-scorer;
@@ -66,43 +104,19 @@ class PrefixAware(CompiledRouter):
         summary="the largest weighted sum of cached prefix, short queue and free memory, as llm-d",
     )
     kernel = prefix_aware_kernel
+    parameters = Scores
 
-    def __init__(
-        self, *, prefix: float = 2.0, queue: float = 1.0, free: float = 1.0, relative: bool = True
-    ) -> None:
-        """Set the weights, of which only the ratios matter.
-
-        Args:
-            prefix: of the cached prefix, 0 to 1,000.
-            queue: of a short queue, 0 to 1,000.
-            free: of memory that is not in use, 0 to 1,000.
-            relative: whether the prefix counts relative to the other workers, not to the prompt.
-
-        Raises:
-            ConfigError: a weight is out of range.
-        """
-        for name, value in (("prefix", prefix), ("queue", queue), ("free", free)):
-            require(name, value, 0 <= value <= 1000, "a number from 0 to 1000")
-        require_flag("relative", relative)
-        self.prefix, self.queue, self.free, self.relative = prefix, queue, free, relative
-
-    @classmethod
-    def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
-        """Return the three weights."""
-        return tuple(Weight(name, default, 0.5, 0.0, 1000.0) for name, default in _PREFIX_WEIGHTS.items())
-
-    def params(self) -> NDArray[np.float64]:
-        """Return the weights, and whether the prefix counts relative to the other workers."""
-        return np.array([self.prefix, self.queue, self.free, self.relative], np.float64)
-
-
-_PREFIX_WEIGHTS = {"prefix": 2.0, "queue": 1.0, "free": 1.0}
+    prefix: float = weight(2.0, 0.5, 0.0, 1000.0, "of the cached prefix, 0 to 1,000")
+    queue: float = weight(1.0, 0.5, 0.0, 1000.0, "of a short queue, 0 to 1,000")
+    free: float = weight(1.0, 0.5, 0.0, 1000.0, "of memory that is not in use, 0 to 1,000")
+    relative: bool = flag(True)
+    """whether the prefix counts relative to the other workers, not to the prompt."""
 
 
 @router_kernel
 def cache_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the least loaded worker if loads differ much, else the longest match, else the shortest record."""
-    workers, first = view.workers, view.first
+    workers, first, p = view.workers, view.first, match_in(params)
     r = view.requests[view.request]
     busiest = idlest = longest = smallest = first
     match = hit_of(view, first)
@@ -118,9 +132,9 @@ def cache_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
         if hit > match:
             longest, match = k, hit
     most, least = workers[busiest].outstanding_requests, workers[idlest].outstanding_requests
-    if most - least > params[1] and most > params[2] * least:
+    if most - least > p.absolute and most > p.ratio * least:
         chosen = idlest
-    elif match > params[0] * (r.num_kv_tokens + r.num_prefill_left):
+    elif match > p.threshold * (r.num_kv_tokens + r.num_prefill_left):
         chosen = longest
     else:
         chosen = smallest
@@ -146,26 +160,14 @@ class CacheAware(CompiledRouter):
         summary="the longest cached prefix, else the shortest record; if loads differ much, the lowest load, as SGLang",
     )
     kernel = cache_aware_kernel
+    parameters = Match
 
-    def __init__(self, *, threshold: float = 0.3, absolute: int = 64, ratio: float = 1.5) -> None:
-        """Set when a match decides.
-
-        Args:
-            threshold: share of the prompt that a match must exceed, 0 to 1.
-            absolute: requests by which loads must differ before the lowest load decides.
-            ratio: factor by which they must differ as well, at least 1.
-
-        Raises:
-            ConfigError: a value is out of range.
-        """
-        require("threshold", threshold, 0 <= threshold <= 1, "a number from 0 to 1")
-        require("absolute", absolute, isinstance(absolute, int) and absolute >= 0, "a whole number ≥ 0")
-        require("ratio", ratio, 1 <= ratio <= 1e6, "a number from 1 to 1e6")
-        self.threshold, self.absolute, self.ratio = threshold, absolute, ratio
-
-    def params(self) -> NDArray[np.float64]:
-        """Return the thresholds."""
-        return np.array([self.threshold, self.absolute, self.ratio], np.float64)
+    threshold: float = hyperparameter(0.3, lambda x: 0 <= x <= 1, "a number from 0 to 1")
+    """share of the prompt that a match must exceed, 0 to 1."""
+    absolute: int = whole(64, least=0)
+    """requests by which loads must differ before the lowest load decides."""
+    ratio: float = hyperparameter(1.5, lambda x: 1 <= x <= 1000000.0, "a number from 1 to 1e6")
+    """factor by which they must differ as well, at least 1."""
 
     def memory(self, num_workers: int, seed: np.random.SeedSequence) -> NDArray[np.int64]:
         """Return the record of each worker, tokens."""
@@ -178,7 +180,7 @@ def lmetric_kernel(view: RouterView, params: Any, state: Any) -> int:
     best, least, fewest = view.first, np.inf, np.inf
     for k in range(view.first, view.last):
         tokens = float(missing_of(view, k))
-        if params[0] == 1.0:
+        if queued_in(params).queued:
             tokens += prefill_backlog(view, k)
         product = tokens * view.workers[k].outstanding_requests
         if product < least or (product == least and tokens < fewest):
@@ -204,22 +206,10 @@ class LMetric(CompiledRouter):
         paper="Zhang and others, LMetric: Simple is Better - Multiplication May Be All You Need",
     )
     kernel = lmetric_kernel
+    parameters = Queued
 
-    def __init__(self, *, queued: bool = False) -> None:
-        """Set which tokens count.
-
-        Args:
-            queued: whether the tokens that other requests have yet to prefill there count as well.
-
-        Raises:
-            ConfigError: it is not true or false.
-        """
-        require_flag("queued", queued)
-        self.queued = queued
-
-    def params(self) -> NDArray[np.float64]:
-        """Return whether the tokens of other requests count."""
-        return np.array([self.queued], np.float64)
+    queued: bool = flag(False)
+    """whether the tokens that other requests have yet to prefill there count as well."""
 
 
 @jit
@@ -245,7 +235,7 @@ def preble_kernel(view: RouterView, params: Any, state: Any) -> int:
     for k in range(view.first, view.last):
         if reuse and hit_of(view, k) < longest:
             continue
-        load = cost(view, k, params[0])
+        load = cost(view, k, expected_in(params).output)
         if load < least:
             best, least = k, load
     return int(best)
@@ -269,19 +259,7 @@ class Preble(CompiledRouter):
         paper="Srivatsa and others, Preble: Efficient Distributed Prompt Scheduling for LLM Serving",
     )
     kernel = preble_kernel
+    parameters = Expected
 
-    def __init__(self, *, output: int = 45) -> None:
-        """Set what a request is expected to generate.
-
-        Args:
-            output: tokens; Preble's own default.
-
-        Raises:
-            ConfigError: it is not a whole number ≥ 1.
-        """
-        require_count("output", output)
-        self.output = output
-
-    def params(self) -> NDArray[np.float64]:
-        """Return the expected output tokens."""
-        return np.array([self.output], np.float64)
+    output: int = whole(45)
+    """tokens; Preble's own default."""

@@ -10,18 +10,25 @@ also uses priorities and the load of every instance in tokens.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, NamedTuple
 
 from kvgym.baselines.routing.routers import join_shortest_queue_kernel
-from kvgym.kernels import UNKNOWN, RouterView, allocated, jit, move_to
-from kvgym.policies.policy import require, require_flag
+from kvgym.kernels import UNKNOWN, RouterView, allocated, jit, move_to, named_numbers
+from kvgym.policies.hyperparameters import (
+    flag,
+    hyperparameter,
+)
 from kvgym.policies.routing import CompiledRouter, RouterInfo, register_router, router_kernel
 
-# Layout of the parameters.
-_DIFFERENCE, _MIGRATE = 0, 1
+
+class Moves(NamedTuple):
+    """Parameters: the difference between queues at which requests move, and whether active ones do."""
+
+    difference: int
+    migrate: bool
+
+
+moves_in = named_numbers(Moves)
 
 
 @jit
@@ -63,16 +70,16 @@ def extreme(workers: Any, k: int, sign: int) -> int:
 def rebalancing_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Move the latest activated request away from full memory, then the last of the longest queue to the shortest."""
     problems, workers, k = view.problems, view.workers, view.boundary
-    w = workers[k]
+    w, p = workers[k], moves_in(params)
     full = w.kv_allocated + problems[k].block_size * w.num_full > problems[k].kv_capacity
-    if params[_MIGRATE] == 1.0 and full and w.num_active > 1:
+    if p.migrate and full and w.num_active > 1:
         slot = view.active[k, w.num_active - 1]
         to = place_for(problems, workers, k, slot)
         if to != UNKNOWN:
             return int(move_to(workers, slot.request_id, to))
     longest, shortest = extreme(workers, k, 1), extreme(workers, k, -1)
     difference = not_active(workers[longest]) - not_active(workers[shortest])
-    if params[_DIFFERENCE] > 0 and (longest == k or shortest == k) and difference >= params[_DIFFERENCE]:
+    if p.difference > 0 and (longest == k or shortest == k) and difference >= p.difference:
         last = workers[longest].queue_tail
         if last != UNKNOWN:
             return int(move_to(workers, last, shortest))
@@ -96,28 +103,17 @@ class Rebalancing(CompiledRouter):
     )
     kernel = join_shortest_queue_kernel
     second_kernel = rebalancing_kernel
+    parameters = Moves
 
-    def __init__(self, *, difference: int = 2, migrate: bool = True) -> None:
-        """Set what is moved.
-
-        Args:
-            difference: minimum difference between two queues, requests, for a reassignment; 0 = no reassignment.
-            migrate: whether active requests may be moved.
-
-        Raises:
-            ConfigError: ``difference`` is 1, which would move a request for ever, or is not a whole number >=
-            0.
-        """
-        fine = isinstance(difference, int) and difference >= 0 and difference != 1
-        require("difference", difference, fine, "a whole number >= 2, or 0")
-        require_flag("migrate", migrate)
-        self.difference, self.migrate = difference, migrate
+    # A difference of 1 would move a request for ever.
+    difference: int = hyperparameter(
+        2, lambda value: isinstance(value, int) and value >= 0 and (value != 1), "a whole number >= 2, or 0"
+    )
+    """minimum difference between two queues, requests, for a reassignment; 0 = no reassignment."""
+    migrate: bool = flag(True)
+    """whether active requests may be moved."""
 
     @property
     def reassigns(self) -> bool:  # type: ignore[override]
         """Whether the router moves requests at all."""
         return bool(self.difference or self.migrate)
-
-    def params(self) -> NDArray[np.float64]:
-        """Return the difference, and whether active requests are moved."""
-        return np.array([self.difference, self.migrate], dtype=np.float64)

@@ -16,58 +16,78 @@ including the new request. Then a batch of k takes
 The request has s prompt tokens, and z tokens of prompt and predicted output. ``size = z / (z + w)`` compares its
 length with the others: 0 very short, 1/2 average, 1 very long. With a prefix cache, k has h of the s tokens.
 
-:data:`WEIGHTS` lists the terms. All are in seconds, so weights have no unit and suit any hardware and any
+:class:`TermWeights` lists the terms. All are in seconds, so weights have no unit and suit any hardware and any
 lengths.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit_inline
+from kvgym.compiling.named import numbers_named
 from kvgym.kernels import RouterView, hit_of
-from kvgym.policies.policy import Weight, require
+from kvgym.policies.hyperparameters import (
+    weight,
+    weights_of,
+)
 from kvgym.policies.routing import CompiledRouter, RouterInfo, register_router, router_kernel
 from kvgym.simulator.boundary import expected_tokens
 from kvgym.simulator.tables import BUSY
-from kvgym.utils.hyperparameters import with_hyperparameters
 
-WEIGHTS: tuple[Weight, ...] = (
-    Weight("work", 0.3, 0.3, -5.0, 10.0, meaning=
-        "full · W / M: one full batch for every M tokens of work"),
-    Weight("long_work", 0.0, 0.5, -10.0, 10.0, meaning=
-        "size times the term work"),
-    Weight("requests", 0.7, 0.3, -5.0, 10.0, meaning=
-        "full · n w / M: the same if all requests were equally long"),
-    Weight("waiting", 0.0, 0.3, -5.0, 10.0, meaning=
-        "full · q w / M: the same for waiting requests"),
-    Weight("held", 0.0, 0.3, -5.0, 10.0, meaning=
-        "full · m / M"),
-    Weight("lacking", 0.0, 0.5, -5.0, 20.0, meaning=
-        "full · max(0, m + z - M) / M: free memory that the request lacks"),
-    Weight("pace", 1.0, 0.3, -5.0, 10.0, meaning=
-        "now: the time per token of the request"),
-    Weight("long_pace", 0.0, 0.5, -10.0, 10.0, meaning=
-        "size times the term pace"),
-    Weight("prompt", 0.0, 0.1, -2.0, 5.0, meaning=
-        "prefill · s"),
-    Weight("prompt_delay", 0.0, 0.01, -0.2, 0.5, meaning=
-        "prefill · s · (n - q): the delay of active requests by its prompt"),
-    Weight("token_delay", 0.0, 0.3, -5.0, 10.0, meaning=
-        "(decode + context · z) · (n - q): the delay of active requests by each of its tokens"),
-    Weight("batch", 0.0, 0.3, -5.0, 5.0, meaning=
-        "the remaining time of the batch that runs"),
-    Weight("cached", 0.0, 0.3, -5.0, 10.0, meaning=
-        "- prefill · h: the prefill time that the prefix cache saves"),
-    Weight("uncached", 0.0, 0.3, -5.0, 10.0, meaning=
-        "prefill · (s - h): the prefill time of the request"),
-    Weight("uncached_delay", 0.0, 0.05, -1.0, 5.0, meaning=
-        "prefill · (s - h) · n: its delay of the worker's requests, which LMetric takes alone"),
-)  # fmt: skip
+
+class TermWeights(CompiledRouter):
+    """Base class of ``weighted``: the weights of the terms, which have no unit."""
+
+    # fmt: off
+    work: float = weight(0.3, 0.3, -5.0, 10.0,
+        "full · W / M: one full batch for every M tokens of work")
+    long_work: float = weight(0.0, 0.5, -10.0, 10.0,
+        "size times the term work")
+    requests: float = weight(0.7, 0.3, -5.0, 10.0,
+        "full · n w / M: the same if all requests were equally long")
+    waiting: float = weight(0.0, 0.3, -5.0, 10.0,
+        "full · q w / M: the same for waiting requests")
+    held: float = weight(0.0, 0.3, -5.0, 10.0,
+        "full · m / M")
+    lacking: float = weight(0.0, 0.5, -5.0, 20.0,
+        "full · max(0, m + z - M) / M: free memory that the request lacks")
+    pace: float = weight(1.0, 0.3, -5.0, 10.0,
+        "now: the time per token of the request")
+    long_pace: float = weight(0.0, 0.5, -10.0, 10.0,
+        "size times the term pace")
+    prompt: float = weight(0.0, 0.1, -2.0, 5.0,
+        "prefill · s")
+    prompt_delay: float = weight(0.0, 0.01, -0.2, 0.5,
+        "prefill · s · (n - q): the delay of active requests by its prompt")
+    token_delay: float = weight(0.0, 0.3, -5.0, 10.0,
+        "(decode + context · z) · (n - q): the delay of active requests by each of its tokens")
+    batch: float = weight(0.0, 0.3, -5.0, 5.0,
+        "the remaining time of the batch that runs")
+    cached: float = weight(0.0, 0.3, -5.0, 10.0,
+        "- prefill · h: the prefill time that the prefix cache saves")
+    uncached: float = weight(0.0, 0.3, -5.0, 10.0,
+        "prefill · (s - h): the prefill time of the request")
+    uncached_delay: float = weight(0.0, 0.05, -1.0, 5.0,
+        "prefill · (s - h) · n: its delay of the worker's requests, which LMetric takes alone")
+    # fmt: on
+
+    def params(self) -> NDArray[np.float64]:
+        """Return the weights, float64 (15,)."""
+        return np.array([getattr(self, w.name) for w in WEIGHTS], np.float64)
+
+
+WEIGHTS = weights_of(TermWeights)
 """The weights of the terms, in the order in which the kernel reads them."""
+
+weights_in: Callable[[Any], TermWeights] = numbers_named(
+    "weights of weighted", {w.name: float for w in WEIGHTS}
+)
+"""Return the weights in the parameters of the router, for its kernel."""
 
 
 @jit_inline
@@ -93,48 +113,48 @@ def present(workers: Any, first: int, last: int, r: Any) -> float:
 def weighted_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the worker with the least sum of weighted terms."""
     problems, workers, r = view.problems, view.workers, view.requests[view.request]
-    first, last = view.first, view.last
+    first, last, p = view.first, view.last, weights_in(params)
     tokens = expected_tokens(r)
     mean = mean_tokens(workers, first, last, tokens)
     clock = present(workers, first, last, r)
     size = tokens / (tokens + mean)
     best, least = first, np.inf
     for k in range(first, last):
-        w, p = workers[k], problems[k]
-        memory = float(p.kv_capacity)
+        w, problem = workers[k], problems[k]
+        memory = float(problem.kv_capacity)
         count = float(w.outstanding_requests)
         active = float(w.outstanding_requests - w.num_waiting)
-        full = p.batch_base + p.batch_decode * (memory / mean) + p.batch_context * memory
+        full = problem.batch_base + problem.batch_decode * (memory / mean) + problem.batch_context * memory
         pace = (
-            p.batch_base
-            + p.batch_decode * min(count, memory / mean)
-            + p.batch_context * min(float(w.outstanding_tokens), memory)
+            problem.batch_base
+            + problem.batch_decode * min(count, memory / mean)
+            + problem.batch_context * min(float(w.outstanding_tokens), memory)
         )
         work = full * (w.outstanding_tokens / memory)
-        prompt = p.batch_prefill * r.prompt_len
+        prompt = problem.batch_prefill * r.prompt_len
         batch = w.until - clock if w.phase == BUSY else 0.0
         score = (
-            (params[0] + params[1] * size) * work
-            + params[2] * full * (count * mean / memory)
-            + params[3] * full * (w.num_waiting * mean / memory)
-            + params[4] * full * (w.kv_allocated / memory)
-            + params[5] * full * (max(0.0, w.kv_allocated + tokens - memory) / memory)
-            + (params[6] + params[7] * size) * pace
-            + (params[8] + params[9] * active) * prompt
-            + params[10] * active * (p.batch_decode + p.batch_context * tokens)
-            + params[11] * batch
+            (p.work + p.long_work * size) * work
+            + p.requests * full * (count * mean / memory)
+            + p.waiting * full * (w.num_waiting * mean / memory)
+            + p.held * full * (w.kv_allocated / memory)
+            + p.lacking * full * (max(0.0, w.kv_allocated + tokens - memory) / memory)
+            + (p.pace + p.long_pace * size) * pace
+            + (p.prompt + p.prompt_delay * active) * prompt
+            + p.token_delay * active * (problem.batch_decode + problem.batch_context * tokens)
+            + p.batch * batch
         )
-        if params[12] != 0.0 or params[13] != 0.0 or params[14] != 0.0:
+        if p.cached != 0.0 or p.uncached != 0.0 or p.uncached_delay != 0.0:
             hit = hit_of(view, k)
-            uncached = (params[13] + params[14] * count) * (r.prompt_len - hit)
-            score += p.batch_prefill * (uncached - params[12] * hit)
+            uncached = (p.uncached + p.uncached_delay * count) * (r.prompt_len - hit)
+            score += problem.batch_prefill * (uncached - p.cached * hit)
         if score < least:
             best, least = k, score
     return int(best)
 
 
 @register_router
-class Weighted(CompiledRouter):
+class Weighted(TermWeights):
     """The worker with the least weighted sum of times, see the module's docstring.
 
     Ties go to the lowest index. Requests in transfer from a prefill worker count as active.
@@ -145,28 +165,3 @@ class Weighted(CompiledRouter):
         summary="the worker with the least weighted sum of waiting times and costs; weights can be learned",
     )
     kernel = weighted_kernel
-
-    @with_hyperparameters({w.name: (w.default, w.meaning) for w in WEIGHTS})
-    def __init__(self, **weights: float) -> None:
-        """Set the weights of the terms, which have no unit.
-
-        Args:
-            **weights: the weights in :data:`WEIGHTS`.
-
-        Raises:
-            ConfigError: a weight is out of its range.
-        """
-        given = [weights.get(w.name, w.default) for w in WEIGHTS]
-        for weight, value in zip(WEIGHTS, given, strict=True):
-            expected = f"a number from {weight.low:g} to {weight.high:g}"
-            require(weight.name, value, weight.low <= value <= weight.high, expected)
-        self._given = np.array(given, np.float64)
-
-    @classmethod
-    def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
-        """Return all hyperparameters; each is a weight."""
-        return WEIGHTS
-
-    def params(self) -> NDArray[np.float64]:
-        """Return the weights, float64 (15,)."""
-        return self._given

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,12 +15,27 @@ from kvgym.kernels import (
     follow_slots,
     jit,
     jit_inline,
+    named_numbers,
     needs_block,
     ranked_keep,
 )
 
-# Layout of the parameters.
-SHORTEST, PAYING, OFFSET, LOW_OFFSET, HIGH_MEMORY, BUDGET, MAX_ACTIVE, MAX_DECODES, LIMIT = range(9)
+
+class Rules(NamedTuple):
+    """Parameters of ``slai``."""
+
+    shortest_first: bool  # whether the shortest prefill goes first
+    paying_first: bool  # whether requests of higher priority go first
+    offset: float  # safety margin, average batch times
+    low_offset: float  # the same while less than ``high_memory`` is in use
+    high_memory: int  # tokens
+    token_budget: int  # maximum tokens per batch
+    max_active: int  # maximum number of active requests
+    max_decodes: int  # maximum number of decodes per batch
+    limit: int  # memory that admission may fill, tokens
+
+
+rules = named_numbers(Rules)
 
 # Layout of the state array: start of the heap and of the four lists; how many requests have joined the queue at its
 # front and at its back; ranks by request id; the heap of waiting requests; slots of critical decodes, slots of the
@@ -43,8 +58,8 @@ def find_deadlines(view: PolicyView, decision: PolicyDecision, memory: PolicyMem
     Returns:
         The number of critical decodes.
     """
-    w, params, state, deadlines = view.worker, memory.params, memory.state, memory.reals
-    offset = params[LOW_OFFSET] if w.kv_allocated < params[HIGH_MEMORY] else params[OFFSET]
+    w, p, state, deadlines = view.worker, rules(memory.params), memory.state, memory.reals
+    offset = p.low_offset if w.kv_allocated < p.high_memory else p.offset
     margin = offset * (w.busy_time / w.iteration) if w.iteration > 0 else 0.0
     objectives, critical, others = deadlines.shape[0] // 2, state[CRITICAL_AT], state[OTHERS_AT]
     for k in range(follow_slots(view, state, state[FOLLOWED_AT], deadlines, objectives), w.num_active):

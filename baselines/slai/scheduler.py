@@ -31,28 +31,24 @@ Memory (the paper relies on the cap on active requests):
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvgym.baselines.slai.deadlines import (
     BACK,
-    BUDGET,
     CRITICAL_AT,
     FOLLOWED_AT,
     FRONT,
-    LIMIT,
-    MAX_ACTIVE,
-    MAX_DECODES,
     OTHERS_AT,
-    PAYING,
     RANKS,
     ROOM_AT,
-    SHORTEST,
     WAITING_AT,
+    Rules,
     count_full,
     find_deadlines,
+    rules,
     run_decodes,
 )
 from kvgym.kernels import (
@@ -87,23 +83,21 @@ from kvgym.kernels import (
     ranked_push,
     room_to_admit,
 )
-from kvgym.policies.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    SystemInfo,
+from kvgym.policies.hyperparameters import (
+    choice,
+    flag,
+    fraction,
     fraction_of,
-    register_policy,
-    require,
-    require_count,
-    require_flag,
-    require_fraction,
+    hyperparameter,
+    whole,
 )
+from kvgym.policies.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy
 
 
 @jit
-def ranked(params: Any) -> bool:
+def ranked(p: Rules) -> bool:
     """Return whether the order of admission differs from the order of the queue."""
-    return params[SHORTEST] == 1.0 or params[PAYING] == 1.0
+    return p.shortest_first or p.paying_first
 
 
 @jit_inline
@@ -113,13 +107,13 @@ def rank_waiting(view: PolicyView, memory: PolicyMemory) -> None:
     If paying requests go first, the high bits of a rank are the priority. The low 32 bits are the tokens to prefill,
     or the place in the queue.
     """
-    state, requeue = memory.state, view.problem.requeue
+    p, state, requeue = rules(memory.params), memory.state, view.problem.requeue
     forget_ranked(view, state, state[WAITING_AT], state, RANKS)
     for j in range(view.worker.num_queued):
         i = view.queued[j]
         r = view.requests[i]
         rank: Any = np.int64(i)
-        if memory.params[SHORTEST] == 1.0:
+        if p.shortest_first:
             rank = np.int64(prefill_without_cache(view, i))
         elif requeue in (REQUEUE_BACK, REQUEUE_FRONT):
             if requeue == REQUEUE_FRONT and r.num_evictions > 0:
@@ -128,7 +122,7 @@ def rank_waiting(view: PolicyView, memory: PolicyMemory) -> None:
             else:
                 rank = (1 << 31) + state[BACK]
                 state[BACK] += 1
-        if memory.params[PAYING] == 1.0:
+        if p.paying_first:
             rank += ~np.int64(r.priority) << 32
         state[RANKS + i] = rank
         ranked_push(state, state[WAITING_AT], state, RANKS, i)
@@ -144,13 +138,13 @@ def first_ranked(state: Any) -> int:
 @jit_inline
 def first_in_order(view: PolicyView, memory: PolicyMemory) -> int:
     """Return the request to admit first, UNKNOWN if none waits."""
-    return first_ranked(memory.state) if ranked(memory.params) else first_waiting(view)
+    return first_ranked(memory.state) if ranked(rules(memory.params)) else first_waiting(view)
 
 
 @jit_inline
 def next_in_order(view: PolicyView, memory: PolicyMemory, i: int) -> int:
     """Return the request to admit after ``i``, which was first and has just been admitted."""
-    if ranked(memory.params):
+    if ranked(rules(memory.params)):
         ranked_pop(memory.state, memory.state[WAITING_AT], memory.state, RANKS)
         return first_ranked(memory.state)
     return next_waiting(view, i)
@@ -159,7 +153,7 @@ def next_in_order(view: PolicyView, memory: PolicyMemory, i: int) -> int:
 @jit_inline
 def has_batch(
     view: PolicyView,
-    params: Any,
+    p: Rules,
     keep: int,
     free: int,
     prefilling: int,
@@ -173,14 +167,13 @@ def has_batch(
     critical decodes and ``full`` those of them that need a new block. ``decoding`` counts the decodes that can run
     with the ``free`` memory.
     """
-    budget = int(params[BUDGET])
     if critical > 0:
-        return min(full, budget, int(params[MAX_DECODES])) * view.problem.block_size <= free
+        return min(full, p.token_budget, p.max_decodes) * view.problem.block_size <= free
     if decoding > 0:
         return True
     if prefilling >= keep:
         return False
-    return chunk_that_fits(view, view.active[prefilling], budget, free) > 0
+    return chunk_that_fits(view, view.active[prefilling], p.token_budget, free) > 0
 
 
 @jit_inline
@@ -201,7 +194,7 @@ def evict_until_batch(
     filled, full = count_full(view, memory, decoding, critical)
     while keep > 0 and not has_batch(
         view,
-        memory.params,
+        rules(memory.params),
         keep,
         free,
         prefilling,
@@ -262,14 +255,14 @@ def admit_prefills(
     Returns:
         The remaining budget, decode limit and memory.
     """
-    d, places = decision.record, int(memory.params[MAX_ACTIVE]) - view.worker.num_active
-    limit, used = int(memory.params[LIMIT]), view.problem.kv_capacity - room
+    d, p, used = decision.record, rules(memory.params), view.problem.kv_capacity - room
+    places = p.max_active - view.worker.num_active
     i = first_in_order(view, memory)
     while i != UNKNOWN and tokens > 0 and d.num_admit < places and has_place(view, decision):
         r = view.requests[i]
         left = r.num_prefill_left
         used += claim_of(view, r)
-        if used > room_to_admit(view, decision, limit) or (left == 0 and decodes == 0):
+        if used > room_to_admit(view, decision, p.limit) or (left == 0 and decodes == 0):
             break
         chunk = min(tokens, full_tokens(left))
         tokens -= chunk
@@ -287,12 +280,12 @@ def admit_prefills(
 @policy_kernel
 def slai_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Section 6: critical decodes, then prefills (ongoing ones first), then the other decodes."""
-    params = memory.params
-    if ranked(params):
+    p = rules(memory.params)
+    if ranked(p):
         rank_waiting(view, memory)
     critical = find_deadlines(view, decision, memory)
     keep, free = evict_until_batch(view, decision, memory, critical)
-    tokens, decodes = int(params[BUDGET]), int(params[MAX_DECODES])
+    tokens, decodes = p.token_budget, p.max_decodes
     ran, gained = run_decodes(view, memory, memory.state[CRITICAL_AT], keep, min(tokens, decodes), free)
     tokens, decodes, free = tokens - ran, decodes - ran, free - gained
     tokens, free, room = run_prefills(view, keep, tokens, free)
@@ -319,61 +312,41 @@ class SLAI(CompiledPolicy):
     )
     kernel = slai_kernel
 
-    def __init__(
-        self,
-        *,
-        order: str = "spf",
-        offset: float = 10.0,
-        low_offset: float | None = None,
-        memory_threshold: float = 0.96,
-        paying_first: bool = False,
-        token_budget: int = 512,
-        max_active: int = 128,
-        max_decodes: int = 128,
-        watermark: float = 0.0,
-    ) -> None:
-        """Set the order of prefills, the safety margin of deadlines, the caps, and the watermark.
+    parameters = Rules
 
-        Args:
-            order: order of new prefills: ``"spf"``, shortest prefill first, or ``"fcfs"``.
-            offset: safety margin δ ≥ 0 of the last schedulable time, in average batch times. The paper uses 5
-                and 10.
-            low_offset: margin while memory use is below the threshold (the paper's dynamic offset: 5); None =
-                always ``offset`` (its fixed offset).
-            memory_threshold: fraction of memory in use, in [0, 1], from which ``offset`` applies.
-            paying_first: whether new requests of higher priority are prefilled first, regardless of length
-                (Appendix F.2).
-            token_budget: maximum tokens per batch, τ_budget ≥ 1.
-            max_active: maximum number of active requests, α ≥ 1.
-            max_decodes: maximum number of decodes per batch, β ≥ 1.
-            watermark: fraction of the capacity that admission leaves free, in [0, 1).
-        """
-        require("order", order, order in ("spf", "fcfs"), "spf or fcfs")
-        margins = (
-            [("offset", offset)] if low_offset is None else [("offset", offset), ("low_offset", low_offset)]
-        )
-        for name, margin in margins:
-            require(name, margin, 0 <= margin < math.inf, "a number ≥ 0")
-        require("memory_threshold", memory_threshold, 0 <= memory_threshold <= 1, "a fraction in [0, 1]")
-        require_flag("paying_first", paying_first)
-        caps = (("token_budget", token_budget), ("max_active", max_active), ("max_decodes", max_decodes))
-        for name, value in caps:
-            require_count(name, value)
-        require_fraction("watermark", watermark)
-        self.order, self.paying_first = order, paying_first
-        self.offset, self.low_offset, self.memory_threshold = offset, low_offset, memory_threshold
-        self.token_budget, self.max_active, self.max_decodes = token_budget, max_active, max_decodes
-        self.watermark = watermark
+    order: str = choice("spf", ("spf", "fcfs"), search=("spf", "fcfs"))
+    """order of new prefills: ``"spf"``, shortest prefill first, or ``"fcfs"``."""
+    # The paper uses offsets of 5 and 10; the caps on requests matter less than these.
+    offset: float = hyperparameter(
+        10.0, lambda margin: 0 <= margin < math.inf, "a number ≥ 0", search=(5.0, 10.0)
+    )
+    """safety margin δ ≥ 0 of the last schedulable time, in average batch times. The paper uses 5 and 10."""
+    low_offset: float | None = hyperparameter(
+        None, lambda margin: margin is None or 0 <= margin < math.inf, "a number ≥ 0", search=(None, 5.0)
+    )
+    """margin while memory use is below the threshold (the paper's dynamic offset: 5); None = always ``offset`` (its
+    fixed offset)."""
+    memory_threshold: float = hyperparameter(0.96, lambda share: 0 <= share <= 1, "a fraction in [0, 1]")
+    """fraction of memory in use, in [0, 1], from which ``offset`` applies."""
+    paying_first: bool = flag(False, search=(False, True))
+    """whether new requests of higher priority are prefilled first, regardless of length (Appendix F.2)."""
+    token_budget: int = whole(512, search=(256, 512, 2048))
+    """maximum tokens per batch, τ_budget ≥ 1."""
+    max_active: int = whole(128)
+    """maximum number of active requests, α ≥ 1."""
+    max_decodes: int = whole(128)
+    """maximum number of decodes per batch, β ≥ 1."""
+    watermark: float = fraction(0.0, search=(0.0, 0.01))
+    """fraction of the capacity that admission leaves free, in [0, 1)."""
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the hyperparameters, with fractions of the memory converted to tokens."""
-        low_offset = self.offset if self.low_offset is None else self.low_offset
-        high_memory = system.kv_capacity - fraction_of(system.kv_capacity, self.memory_threshold)
-        values = (
-            self.order == "spf", self.paying_first, self.offset, low_offset, high_memory, self.token_budget,
-            self.max_active, self.max_decodes, fraction_of(system.kv_capacity, self.watermark),
-        )  # fmt: skip
-        return np.array(values, dtype=np.float64)
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
+        """Return the order, the lower margin, and fractions of the memory in tokens."""
+        return {
+            "shortest_first": self.order == "spf",
+            "low_offset": self.offset if self.low_offset is None else self.low_offset,
+            "high_memory": system.kv_capacity - fraction_of(system.kv_capacity, self.memory_threshold),
+            "limit": fraction_of(system.kv_capacity, self.watermark),
+        }
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return an empty heap and empty lists, and space for a deadline and an objective per slot."""

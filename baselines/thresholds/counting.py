@@ -7,7 +7,7 @@ threshold, or one for each of its segments. Its length must reach the first of t
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvgym.kernels import (
     REQUEUE_ARRIVAL,
@@ -25,16 +25,31 @@ from kvgym.kernels import (
     jit,
     jit_inline,
     kept_by_others,
+    named_numbers,
     need_of,
     taken_by,
     unlink,
 )
 
-# Layout of the parameters: these numbers, then m initial thresholds; for each, the load that a request per stage adds
-# to a full batch (five sums, kvgym.theory.groups.segment_loads); for each, the share of the previous threshold's
-# requests that reaches it; for each queue the index of its first threshold, then m. The policy's own parameters
-# follow (from `rest`).
-NUM_THRESHOLDS, DRAIN, PATIENCE, NUM_QUEUES, ADJUST, SLACK, STRICT, THRESHOLDS = range(8)
+
+class Shared(NamedTuple):
+    """Parameters of both policies; the other ones follow, see below."""
+
+    num_thresholds: int  # m
+    drain: bool  # whether requests that reach no threshold are served in the end
+    patience: float  # seconds before they are
+    num_queues: int  # number of queues
+    adjust: float  # seconds over which rates are estimated; 0 = fixed thresholds
+    slack: float  # fraction by which computed thresholds exceed the arrivals
+    strict: bool  # whether they must exceed them, not only reach them
+
+
+shared = named_numbers(Shared)
+
+# Layout of the other parameters: m initial thresholds; for each, the load that a request per stage adds to a full batch
+# (five sums, kvgym.theory.groups.segment_loads); for each, the share of the previous threshold's requests that reaches
+# it; for each queue the index of its first threshold, then m. The policy's own parameters follow (from `rest`).
+THRESHOLDS = len(Shared._fields)
 _SUMS = 5
 
 # Layout of the state: whether the last decision was to wait; whether the drain rule is active; the base of the next
@@ -58,13 +73,13 @@ _HIGHEST = 2**31 - 1
 @jit_inline
 def queues_at(memory: PolicyMemory) -> int:
     """Return the index in the state of the heads of the queues."""
-    return IN_FORCE + int(memory.params[NUM_THRESHOLDS])
+    return IN_FORCE + shared(memory.params).num_thresholds
 
 
 @jit_inline
 def length_of(memory: PolicyMemory, q: int) -> int:
     """Return the number of requests in queue ``q``."""
-    return int(memory.state[queues_at(memory) + 2 * int(memory.params[NUM_QUEUES]) + q])
+    return int(memory.state[queues_at(memory) + 2 * shared(memory.params).num_queues + q])
 
 
 @jit_inline
@@ -74,20 +89,20 @@ def run_to(memory: PolicyMemory, q: int) -> int:
     For WAIT this is the number of requests of the class that run at each stage; for Nested WAIT, the threshold up to
     which the group's segments run.
     """
-    return queues_at(memory) + 3 * int(memory.params[NUM_QUEUES]) + q
+    return queues_at(memory) + 3 * shared(memory.params).num_queues + q
 
 
 @jit_inline
 def first_of(memory: PolicyMemory, q: int) -> int:
     """Return the index of the first threshold of queue ``q``; m if ``q`` is the number of queues."""
-    return int(memory.params[THRESHOLDS + (2 + _SUMS) * int(memory.params[NUM_THRESHOLDS]) + q])
+    return int(memory.params[THRESHOLDS + (2 + _SUMS) * shared(memory.params).num_thresholds + q])
 
 
 @jit_inline
 def rest(memory: PolicyMemory) -> int:
     """Return the index of the policy's own parameters."""
-    m, queues = int(memory.params[NUM_THRESHOLDS]), int(memory.params[NUM_QUEUES])
-    return THRESHOLDS + (2 + _SUMS) * m + queues + 1
+    p = shared(memory.params)
+    return THRESHOLDS + (2 + _SUMS) * p.num_thresholds + p.num_queues + 1
 
 
 @jit_inline
@@ -171,11 +186,11 @@ def stop_draining(memory: PolicyMemory) -> None:
 def drain_or_wait(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> bool:
     """Return True if the drain rule applies now; else decide to wait for the next arrival."""
     w, state, reals = view.worker, memory.state, memory.reals
-    if memory.params[DRAIN] == 1.0:
+    if shared(memory.params).drain:
         if w.num_active == 0:
             state[DRAINING] = 0
         if state[HOLDING] == 0 or w.num_queued > 0:
-            reals[UNTIL] = w.clock + memory.params[PATIENCE]
+            reals[UNTIL] = w.clock + shared(memory.params).patience
         if reals[UNTIL] <= w.clock:
             state[DRAINING] = 1
         if state[DRAINING] == 1:
@@ -189,7 +204,7 @@ def drain_or_wait(view: PolicyView, decision: PolicyDecision, memory: PolicyMemo
 @jit_inline
 def join_queue(view: PolicyView, memory: PolicyMemory, q: int, i: int) -> None:
     """Add request ``i`` to queue ``q`` in the order of the waiting queue; a new request counts as an arrival."""
-    state, queues = memory.state, int(memory.params[NUM_QUEUES])
+    state, queues = memory.state, shared(memory.params).num_queues
     r, requeue = view.requests[i], view.problem.requeue
     heads = queues_at(memory)
     head, tail, following = heads + q, heads + queues + q, heads + 4 * queues
@@ -210,15 +225,15 @@ def join_queue(view: PolicyView, memory: PolicyMemory, q: int, i: int) -> None:
         state[following + before] = i
     if at == UNKNOWN:
         state[tail] = i
-    if memory.params[ADJUST] > 0 and r.num_evictions == 0:
+    if shared(memory.params).adjust > 0 and r.num_evictions == 0:
         age = view.worker.clock - r.arrival_time
-        memory.reals[COUNTS + q] += math.exp(-age / memory.params[ADJUST])
+        memory.reals[COUNTS + q] += math.exp(-age / shared(memory.params).adjust)
 
 
 @jit_inline
 def leave_queue(memory: PolicyMemory, q: int) -> None:
     """Remove the first request from queue ``q``."""
-    state, queues = memory.state, int(memory.params[NUM_QUEUES])
+    state, queues = memory.state, shared(memory.params).num_queues
     heads = queues_at(memory)
     state[heads + q] = state[heads + 4 * queues + state[heads + q]]
     if state[heads + q] == UNKNOWN:
@@ -229,7 +244,7 @@ def leave_queue(memory: PolicyMemory, q: int) -> None:
 @jit_inline
 def forget_of_queue(memory: PolicyMemory, q: int, i: int) -> None:
     """Remove request ``i``, which a router has moved away, from queue ``q`` if it is there."""
-    state, queues = memory.state, int(memory.params[NUM_QUEUES])
+    state, queues = memory.state, shared(memory.params).num_queues
     heads = queues_at(memory)
     if unlink(state, heads + q, heads + queues + q, heads + 4 * queues, i):
         state[heads + 2 * queues + q] -= 1
@@ -243,7 +258,7 @@ def admit_by_queue(
 
     With ``below``, this includes queues that have not reached their threshold.
     """
-    state, queues, heads = memory.state, int(memory.params[NUM_QUEUES]), queues_at(memory)
+    state, queues, heads = memory.state, shared(memory.params).num_queues, queues_at(memory)
     for q in range(queues):
         if not below and not reached(memory, q):
             continue
@@ -261,10 +276,10 @@ def admit_by_queue(
 @jit
 def fade_counts(view: PolicyView, memory: PolicyMemory) -> None:
     """Decay the counts of arrivals to the present time, before new arrivals are added."""
-    params, reals = memory.params, memory.reals
-    faded = math.exp(-(view.worker.clock - reals[COUNTED]) / params[ADJUST])
+    p, reals = shared(memory.params), memory.reals
+    faded = math.exp(-(view.worker.clock - reals[COUNTED]) / p.adjust)
     reals[COUNTED] = view.worker.clock
-    for q in range(int(params[NUM_QUEUES])):
+    for q in range(p.num_queues):
         reals[COUNTS + q] *= faded
 
 
@@ -275,11 +290,11 @@ def adjust_thresholds(view: PolicyView, memory: PolicyMemory) -> None:
     The search rises from the smallest possible thresholds. If there is no solution, or if its full batch exceeds the
     memory, it keeps the last thresholds on the way with a full batch that fits.
     """
-    params, state, reals = memory.params, memory.state, memory.reals
+    p, state, reals = shared(memory.params), memory.state, memory.reals
     if view.worker.clock < reals[SOLVED]:
         return
-    m, queues = int(params[NUM_THRESHOLDS]), int(params[NUM_QUEUES])
-    reals[SOLVED] = view.worker.clock + params[ADJUST] / 16
+    m, queues = p.num_thresholds, p.num_queues
+    reals[SOLVED] = view.worker.clock + p.adjust / 16
     for k in range(m):
         state[IN_FORCE + k] = 1
     for _ in range(_ROUNDS):
@@ -291,15 +306,15 @@ def adjust_thresholds(view: PolicyView, memory: PolicyMemory) -> None:
             return
         changed = False
         for q in range(queues):
-            share = (1 + params[SLACK]) * reals[COUNTS + q] / params[ADJUST] * seconds
+            share = (1 + p.slack) * reals[COUNTS + q] / p.adjust * seconds
             wanted = 0.0
             for k in range(first_of(memory, q), first_of(memory, q + 1)):
-                before, p = wanted, params[THRESHOLDS + (1 + _SUMS) * m + k]
+                before, part = wanted, memory.params[THRESHOLDS + (1 + _SUMS) * m + k]
                 if k > first_of(memory, q):
-                    least = math.floor(p * before * (1 + _ROUNDING)) + 1
-                    with_slack = math.floor((1 + params[SLACK]) * p * before * (1 + _ROUNDING)) + 1
+                    least = math.floor(part * before * (1 + _ROUNDING)) + 1
+                    with_slack = math.floor((1 + p.slack) * part * before * (1 + _ROUNDING)) + 1
                     wanted = max(least, min(with_slack, before))
-                elif params[STRICT] == 1.0:
+                elif p.strict:
                     wanted = math.floor(share * (1 + _ROUNDING)) + 1
                 else:
                     wanted = max(1.0, math.ceil(share * (1 - _ROUNDING)))

@@ -29,9 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.baselines.thresholds.counting import (
-    ADJUST,
     IN_FORCE,
-    NUM_QUEUES,
     adjust_thresholds,
     admit_by_queue,
     begin_count,
@@ -48,10 +46,11 @@ from kvgym.baselines.thresholds.counting import (
     reached,
     rest,
     run_to,
+    shared,
     start_batch,
     stop_draining,
 )
-from kvgym.baselines.thresholds.policy import PAPER, SHARED, ThresholdPolicy
+from kvgym.baselines.thresholds.policy import PAPER, ThresholdPolicy
 from kvgym.errors import ConfigError, shown
 from kvgym.kernels import (
     PolicyDecision,
@@ -66,8 +65,13 @@ from kvgym.kernels import (
     pause,
     policy_kernel,
 )
-from kvgym.policies.policy import PolicyInfo, SystemInfo, numbers_of, register_policy, require
-from kvgym.utils.hyperparameters import with_hyperparameters
+from kvgym.policies.hyperparameters import (
+    hyperparameter,
+    numbers_of,
+    parsed,
+    require,
+)
+from kvgym.policies.policy import PolicyInfo, SystemInfo, register_policy
 from kvgym.workloads.classes import ClassStatistics
 
 if TYPE_CHECKING:
@@ -84,7 +88,7 @@ BATCHES = 1_000_000
 def group_of(memory: PolicyMemory, prompt_len: int) -> int:
     """Return the group of a prompt: the first one with a limit of at least this length."""
     q, own = 0, rest(memory)
-    while q < int(memory.params[NUM_QUEUES]) - 1 and prompt_len > memory.params[own + q]:
+    while q < shared(memory.params).num_queues - 1 and prompt_len > memory.params[own + q]:
         q += 1
     return q
 
@@ -107,7 +111,7 @@ def plan_segments(view: PolicyView, decision: PolicyDecision, memory: PolicyMemo
         The number of active requests that run, and the memory needed.
     """
     state, profile, num_active = memory.state, memory.profile, view.worker.num_active
-    queues, stages = int(memory.params[NUM_QUEUES]), num_stages(view)
+    queues, stages = shared(memory.params).num_queues, num_stages(view)
     ends, segment_of = rest(memory) + queues, queues * stages
     base = begin_count(view, memory, segment_of)
     for k in range(num_active):
@@ -143,7 +147,7 @@ def plan_segments(view: PolicyView, decision: PolicyDecision, memory: PolicyMemo
 def nested_wait_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 2, with the drain rule."""
     capacity = view.problem.kv_capacity
-    if memory.params[ADJUST] > 0:
+    if shared(memory.params).adjust > 0:
         fade_counts(view, memory)
     for j in range(view.worker.num_left):
         i = left_request(view, j)
@@ -151,10 +155,10 @@ def nested_wait_kernel(view: PolicyView, decision: PolicyDecision, memory: Polic
     for j in range(view.worker.num_queued):
         i = view.queued[j]
         join_queue(view, memory, group_of(memory, view.requests[i].prompt_len), i)
-    if memory.params[ADJUST] > 0:
+    if shared(memory.params).adjust > 0:
         adjust_thresholds(view, memory)
     some = False
-    for q in range(int(memory.params[NUM_QUEUES])):
+    for q in range(shared(memory.params).num_queues):
         some |= reached(memory, q)
     if some:
         running, need = plan_segments(view, decision, memory)
@@ -178,6 +182,16 @@ def nested_wait_kernel(view: PolicyView, decision: PolicyDecision, memory: Polic
         start_batch(memory)
 
 
+def ascending(name: str, value: Any) -> tuple[int, ...] | None:
+    """Return given lengths, None if there are none: ConfigError if they are not ascending whole numbers ≥ 1."""
+    given = None if value is None else numbers_of(name, value)
+    ends = np.array(given or (1,))
+    require(
+        name, value, bool(ends[0] >= 1 and (np.diff(ends) > 0).all()), "ascending whole numbers >= 1, or None"
+    )
+    return given
+
+
 @register_policy
 class NestedWait(ThresholdPolicy):
     """Nested WAIT: thresholds for segments of output length, without knowing lengths in advance."""
@@ -194,47 +208,28 @@ class NestedWait(ThresholdPolicy):
     kernel = nested_wait_kernel
     strict = True
 
-    @with_hyperparameters(SHARED)
-    def __init__(
-        self,
-        *,
-        segments: str | int | Sequence[int] | None = None,
-        groups: str | int | Sequence[int] | None = None,
-        overflow: float | None = None,
-        **shared: Any,
-    ) -> None:
-        """Set segments, thresholds and drain rule.
+    segments: Any = parsed(None, ascending)
+    """ascending output lengths l'_1 < l'_2 < … at which segments end, as in ``"20/40/80/160"``, the same in all groups;
+    None = the rounded mean output lengths of the classes."""
+    groups: Any = parsed(None, ascending)
+    """ascending maximum prompt lengths of all groups of segments but the last, as in ``"64"`` for two groups; None =
+    one group for all prompts."""
+    overflow: float | None = hyperparameter(
+        None, lambda value: value is None or 0 < value < 1, "a probability between 0 and 1, or None"
+    )
+    """delta, the allowed probability that memory overflows within a million batches. ``slack`` is then chosen between 0
+    and 2 so that bound (14) is least; the bound must fit the memory. None = use ``slack``."""
 
-        Args:
-            segments: ascending output lengths l'_1 < l'_2 < … at which segments end, as in
-                ``"20/40/80/160"``, the same in all groups; None = the rounded mean output lengths of the
-                classes.
-            groups: ascending maximum prompt lengths of all groups of segments but the last, as in ``"64"``
-                for two groups; None = one group for all prompts.
-            overflow: delta, the allowed probability that memory overflows within a million batches. ``slack``
-                is then chosen between 0 and 2 so that bound (14) is least; the bound must fit the memory.
-                None = use ``slack``.
-            **shared: hyperparameters of ``wait``.
-        """
-        super().__init__(**shared)
-        self.segments = None if segments is None else numbers_of("segments", segments)
-        self.groups = () if groups is None else numbers_of("groups", groups)
-        for name, given in (("segments", segments), ("groups", groups)):
-            ends = np.array(numbers_of(name, given) if given is not None else (1,))
-            ascending = bool(ends[0] >= 1 and (np.diff(ends) > 0).all())
-            require(name, given, ascending, "ascending whole numbers >= 1, or None")
-        require(
-            "overflow",
-            overflow,
-            overflow is None or 0 < overflow < 1,
-            "a probability between 0 and 1, or None",
-        )
-        if overflow is not None and (self.thresholds is not None or self.rule == "practical" or self.slack):
+    def __post_init__(self) -> None:
+        """Raise a ConfigError if ``overflow`` is given for thresholds that nothing computes, or with ``slack``."""
+        super().__post_init__()
+        self.groups = self.groups or ()
+        chosen = self.thresholds is not None or self.rule == "practical" or self.slack
+        if self.overflow is not None and chosen:
             raise ConfigError(
-                f"overflow = {overflow} chooses the slack of thresholds that rule=fluid or rule=peak computes; leave "
-                "out thresholds and slack"
+                f"overflow = {self.overflow} chooses the slack of thresholds that rule=fluid or rule=peak computes; "
+                "leave out thresholds and slack"
             )
-        self.overflow = overflow
 
     def classes_of(self, system: SystemInfo) -> list[list[ClassStatistics]]:
         """Return the classes of each group, by their mean prompt length."""

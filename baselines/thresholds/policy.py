@@ -3,40 +3,46 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.baselines.thresholds.counting import (
-    ADJUST,
     COUNTED,
     COUNTS,
     DRAINING,
     HOLDING,
     IN_FORCE,
     NEXT_COUNT,
-    NUM_QUEUES,
-    NUM_THRESHOLDS,
     THRESHOLDS,
+    Shared,
 )
 from kvgym.errors import ConfigError, shown
 from kvgym.kernels import UNKNOWN, PolicyMemory, policy_memory
-from kvgym.policies.policy import (
-    CompiledPolicy,
-    SystemInfo,
+from kvgym.policies.hyperparameters import (
+    choice,
+    flag,
+    hyperparameter,
     numbers_of,
-    policy_defaults,
+    parsed,
     require,
-    require_count,
-    require_flag,
+    whole,
 )
-from kvgym.utils.docstrings import meanings
+from kvgym.policies.policy import CompiledPolicy, SystemInfo
 from kvgym.utils.resources import check_table
 
 PAPER = "Ao et al., Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory Constraints"
 
 RULES = ("fluid", "peak", "practical")
+
+
+def whole_thresholds(name: str, value: Any) -> tuple[int, ...] | None:
+    """Return given thresholds, None if there are none: ConfigError if one is not a whole number ≥ 1."""
+    given = None if value is None else numbers_of(name, value)
+    require(name, value, min(given or (1,)) >= 1, "whole numbers >= 1, or None")
+    return given
 
 
 class ThresholdPolicy(CompiledPolicy):
@@ -45,59 +51,44 @@ class ThresholdPolicy(CompiledPolicy):
     strict = False
     """Whether thresholds must exceed the arrivals of a full batch, as in (12), or only reach them, as in (11)."""
 
-    def __init__(
-        self,
-        *,
-        thresholds: str | int | Sequence[int] | None = None,
-        rule: str = "fluid",
-        batch_limit: int = 128,
-        drain: bool = True,
-        patience: float | None = None,
-        slack: float = 0.0,
-        adjust: float | None = None,
-    ) -> None:
-        """Set thresholds and drain rule.
+    # Manual thresholds and segments depend on the classes of a workload: users give them as a space.
+    thresholds: Any = parsed(None, whole_thresholds)
+    """requests per stage, whole numbers ≥ 1: one for each class, as in ``"20/10/5"`` (``nested_wait``: for each
+    segment, group by group), or one for all. None = computed by ``rule``."""
+    rule: str = choice("fluid", RULES, search=("fluid", "practical"))
+    """``"fluid"``: the smallest thresholds that satisfy the paper's condition ((11), or (12) for Nested WAIT) under the
+    run's batch-time model at mean rates. ``"peak"``: those that satisfy (15) at all times, for known changing rates.
+    ``"practical"``: those of the paper's experiments, which divide ``batch_limit`` (Nested WAIT: in proportion to the
+    arrivals that reach each segment, Section 6.2)."""
+    batch_limit: int = whole(128, search=(16, 32, 64, 128, 256, 512, 1024, 2048))
+    """B of the practical rule, requests, over all stages; groups share it by their rates."""
+    drain: bool = flag(True)
+    """whether requests that reach no threshold are served after ``patience`` seconds. Without it, the end of a finite
+    trace is a deadlock."""
+    patience: float | None = hyperparameter(
+        None,
+        lambda value: value is None or 0 < value < np.inf,
+        "a number of seconds > 0, or None",
+        search=(None, 0.1, 1.0),  # matters if few requests arrive
+    )
+    """seconds without arrival or batch before the drain rule starts. None = ten times the mean time in which arrivals
+    (Nested WAIT: those that reach the segment) fill the slowest threshold, at least 1 s."""
+    slack: float = hyperparameter(0.0, lambda value: 0 <= value < np.inf, "a number >= 0")
+    """fraction by which thresholds of the rules ``fluid`` and ``peak`` must exceed the arrivals; > 0 gives the drift
+    with which Theorem 1 bounds latency."""
+    adjust: float | None = hyperparameter(
+        None, lambda value: value is None or 0 < value < np.inf, "a number of seconds > 0, or None"
+    )
+    """time in seconds over which rates are estimated from arrivals, so that thresholds of the rule ``fluid`` follow
+    them during the run; None = fixed thresholds."""
 
-        Args:
-            thresholds: requests per stage, whole numbers ≥ 1: one for each class, as in ``"20/10/5"``
-                (``nested_wait``: for each segment, group by group), or one for all. None = computed by
-                ``rule``.
-            rule: ``"fluid"``: the smallest thresholds that satisfy the paper's condition ((11), or (12) for
-                Nested WAIT) under the run's batch-time model at mean rates. ``"peak"``: those that satisfy
-                (15) at all times, for known changing rates. ``"practical"``: those of the paper's
-                experiments, which divide ``batch_limit`` (Nested WAIT: in proportion to the arrivals that
-                reach each segment, Section 6.2).
-            batch_limit: B of the practical rule, requests, over all stages; groups share it by their rates.
-            drain: whether requests that reach no threshold are served after ``patience`` seconds. Without it,
-                the end of a finite trace is a deadlock.
-            patience: seconds without arrival or batch before the drain rule starts. None = ten times the mean
-                time in which arrivals (Nested WAIT: those that reach the segment) fill the slowest threshold,
-                at least 1 s.
-            slack: fraction by which thresholds of the rules ``fluid`` and ``peak`` must exceed the arrivals;
-                > 0 gives the drift with which Theorem 1 bounds latency.
-            adjust: time in seconds over which rates are estimated from arrivals, so that thresholds of the
-                rule ``fluid`` follow them during the run; None = fixed thresholds.
-        """
-        self.thresholds = None if thresholds is None else numbers_of("thresholds", thresholds)
-        require("thresholds", thresholds, min(self.thresholds or (1,)) >= 1, "whole numbers >= 1, or None")
-        require("rule", rule, rule in RULES, " or ".join(RULES))
-        require_count("batch_limit", batch_limit)
-        require_flag("drain", drain)
-        require(
-            "patience",
-            patience,
-            patience is None or 0 < patience < np.inf,
-            "a number of seconds > 0, or None",
-        )
-        require("slack", slack, 0 <= slack < np.inf, "a number >= 0")
-        require("adjust", adjust, adjust is None or 0 < adjust < np.inf, "a number of seconds > 0, or None")
-        computed = self.thresholds is None and rule != "practical"
-        if slack and not computed:
-            raise ConfigError(f"slack = {slack} needs thresholds that rule=fluid or rule=peak computes")
-        if adjust is not None and not (computed and rule == "fluid"):
-            raise ConfigError(f"adjust = {adjust} needs thresholds that rule=fluid computes")
-        self.rule, self.batch_limit, self.drain, self.patience = rule, batch_limit, drain, patience
-        self.slack, self.adjust = slack, adjust
+    def __post_init__(self) -> None:
+        """Raise a ConfigError if ``slack`` or ``adjust`` are given for thresholds that nothing computes."""
+        computed = self.thresholds is None and self.rule != "practical"
+        if self.slack and not computed:
+            raise ConfigError(f"slack = {self.slack} needs thresholds that rule=fluid or rule=peak computes")
+        if self.adjust is not None and not (computed and self.rule == "fluid"):
+            raise ConfigError(f"adjust = {self.adjust} needs thresholds that rule=fluid computes")
 
     def given_thresholds(self, count: int, what: str) -> NDArray[np.int64] | None:
         """Return the thresholds given to the constructor, int64 (count,), or None if they must be computed.
@@ -149,22 +140,30 @@ class ThresholdPolicy(CompiledPolicy):
         some = rates > 0
         slowest = float((thresholds[some] / rates[some]).max()) if some.any() else 0.0
         patience = max(1.0, 10.0 * slowest) if self.patience is None else self.patience
-        counts = (len(thresholds), self.drain, patience, len(firsts) - 1)
-        adjusting = (self.adjust or 0.0, self.slack, self.strict)
-        p = np.zeros(len(thresholds)) if survival is None else survival
-        return np.array([*counts, *adjusting, *thresholds, *loads.ravel(), *p, *firsts], dtype=np.float64)
+        head = Shared(
+            num_thresholds=len(thresholds),
+            drain=self.drain,
+            patience=patience,
+            num_queues=len(firsts) - 1,
+            adjust=self.adjust or 0.0,
+            slack=self.slack,
+            strict=self.strict,
+        )
+        parts = np.zeros(len(thresholds)) if survival is None else survival
+        return np.array([*head, *thresholds, *loads.ravel(), *parts, *firsts], dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return thresholds, empty queues, initial rates, and the policy's counters."""
         params = self.params(system)
-        m, queues = int(params[NUM_THRESHOLDS]), int(params[NUM_QUEUES])
+        head = Shared(*params[:THRESHOLDS])
+        m, queues = int(head.num_thresholds), int(head.num_queues)
         state = np.full(IN_FORCE + m + 4 * queues + system.max_requests, UNKNOWN, dtype=np.int64)
         state[[HOLDING, DRAINING, NEXT_COUNT]] = 0
         state[IN_FORCE : IN_FORCE + m] = params[THRESHOLDS : THRESHOLDS + m]
         state[IN_FORCE + m + 2 * queues : IN_FORCE + m + 4 * queues] = 0
         reals = np.zeros(COUNTS + queues + m)
         reals[COUNTED : COUNTED + 2] = 0.0
-        reals[COUNTS : COUNTS + queues] = params[ADJUST] * self.queue_rates(system)
+        reals[COUNTS : COUNTS + queues] = head.adjust * self.queue_rates(system)
         return policy_memory(params, state=state, reals=reals, profile=self.profile(system))
 
     def queue_rates(self, system: SystemInfo) -> NDArray[np.float64]:
@@ -188,10 +187,3 @@ class ThresholdPolicy(CompiledPolicy):
     @abstractmethod
     def profile(self, system: SystemInfo) -> NDArray[np.int32]:
         """Return the counters of the policy, and the threshold of each stage if it needs them."""
-
-
-SHARED = {
-    name: (default, meanings(ThresholdPolicy.__init__).get(name, ""))
-    for name, default in policy_defaults(ThresholdPolicy).items()
-}
-"""Defaults and meanings of the hyperparameters of both policies."""

@@ -34,9 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.baselines.thresholds.counting import (
-    ADJUST,
     IN_FORCE,
-    NUM_QUEUES,
     adjust_thresholds,
     admit_by_queue,
     begin_count,
@@ -51,6 +49,7 @@ from kvgym.baselines.thresholds.counting import (
     plan_all,
     reached,
     run_to,
+    shared,
     start_batch,
     stop_draining,
 )
@@ -89,7 +88,7 @@ def plan_thresholds(view: PolicyView, decision: PolicyDecision, memory: PolicyMe
     """
     profile, state, stages = memory.profile, memory.state, num_stages(view)
     running, need, quotas = 0, view.worker.kv_allocated, run_to(memory, 0)
-    classes = int(memory.params[NUM_QUEUES])
+    classes = shared(memory.params).num_queues
     base = begin_count(view, memory, classes * stages)
     for c in range(classes):
         state[quotas + c] = state[IN_FORCE + c] if reached(memory, c) else 0
@@ -108,7 +107,7 @@ def plan_thresholds(view: PolicyView, decision: PolicyDecision, memory: PolicyMe
 def wait_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Algorithm 1, with the drain rule."""
     capacity = view.problem.kv_capacity
-    if memory.params[ADJUST] > 0:
+    if shared(memory.params).adjust > 0:
         fade_counts(view, memory)
     for j in range(view.worker.num_left):
         i = left_request(view, j)
@@ -116,10 +115,10 @@ def wait_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory
     for j in range(view.worker.num_queued):
         i = view.queued[j]
         join_queue(view, memory, view.requests[i].class_id, i)
-    if memory.params[ADJUST] > 0:
+    if shared(memory.params).adjust > 0:
         adjust_thresholds(view, memory)
     some = False
-    for c in range(int(memory.params[NUM_QUEUES])):
+    for c in range(shared(memory.params).num_queues):
         some |= reached(memory, c)
     if some:
         running, need = plan_thresholds(view, decision, memory)

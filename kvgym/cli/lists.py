@@ -74,11 +74,11 @@ def details(what: str, name: str) -> list[Listing]:
 
 
 def option_rows(cls: type[Any]) -> dict[str, tuple[str, str]]:
-    """Return the default and the meaning, from the constructor's docstring, of each hyperparameter by name."""
+    """Return the default and the meaning of each hyperparameter by name."""
     from kvgym.policies.policy import policy_defaults
-    from kvgym.utils.docstrings import meanings
+    from kvgym.utils.hyperparameters import meanings_of
 
-    meaning = meanings(cls.__init__)
+    meaning = meanings_of(cls)
     return {
         name: (str(value), meaning.get(name, "").replace("``", ""))
         for name, value in policy_defaults(cls).items()

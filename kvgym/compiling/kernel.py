@@ -109,6 +109,7 @@ def fingerprint(function: Callable[..., Any]) -> str:
             plain = [c for c in code.co_consts if not isinstance(c, pytypes.CodeType)]
             digest.update(code.co_code + repr((code.co_names, plain)).encode())
         for name, item in _reached(source):
+            item = getattr(item, "cache_key", item)  # of functions with generated code
             if _source_of(item) is None and isinstance(item, bool | int | float | str | tuple | np.ndarray):
                 digest.update(
                     repr((name, item if not isinstance(item, np.ndarray) else item.tolist())).encode()

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.experiments.runs import Played
-from kvgym.policies.policy import AUTO, Policy
+from kvgym.policies.hyperparameters import AUTO
+from kvgym.policies.policy import Policy
 from kvgym.policies.runner import SimulationResult, observes_exact_lengths, observes_predictions
 from kvgym.utils.hyperparameters import all_hyperparameters, given_hyperparameters
 from kvgym.utils.specs import spec_text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvgym.policies.policy import AUTO, Policy
+from kvgym.policies.hyperparameters import AUTO
+from kvgym.policies.policy import Policy
 from kvgym.policies.routing import Router
 from kvgym.policies.runner import PREDICTIONS, known_to, observes_predictions, system_info
 from kvgym.simulator.system import System
@@ -33,7 +34,7 @@ def requests_for(policy: Policy, table: RequestTable, workload: Workload) -> Req
 
 
 def resolve_policy(policy: Policy, system: System, table: RequestTable) -> Policy:
-    """Return a policy with the values of a system in place of :data:`~kvgym.policies.policy.AUTO`.
+    """Return a policy with the values of a system in place of :data:`~kvgym.policies.hyperparameters.AUTO`.
 
     It makes the same decisions, and its label has the values that are not the usual ones. On a cluster of workers that
     differ in them, the policy is returned unchanged: every worker then takes its own.

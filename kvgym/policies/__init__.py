@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from kvgym.utils.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from kvgym.policies import contract, policy, routing
+    from kvgym.policies import contract, hyperparameters, policy, routing
 else:
-    __getattr__, __dir__ = lazy_names(__name__, {}, "contract policy routing")
+    __getattr__, __dir__ = lazy_names(__name__, {}, "contract hyperparameters policy routing")
 
-__all__ = ["contract", "policy", "routing"]
+__all__ = ["contract", "hyperparameters", "policy", "routing"]

@@ -7,18 +7,18 @@ as plain Python and gives the same schedule.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal as Exact
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import Kernel
+from kvgym.compiling.named import row_of
 from kvgym.errors import ConfigError, shown
+from kvgym.policies.hyperparameters import Weight, dataclass_transform, weights_of
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.decision import Decision as Decision
 from kvgym.simulator.policy_interface import MemoryRoom, PolicyMemory, policy_memory
@@ -31,7 +31,6 @@ from kvgym.utils.registry import import_package, load_plugins
 from kvgym.workloads.classes import ClassStatistics
 
 __all__ = [
-    "AUTO",
     "NEEDS",
     "POLICIES",
     "CompiledPolicy",
@@ -39,17 +38,10 @@ __all__ = [
     "Policy",
     "PolicyInfo",
     "SystemInfo",
-    "Weight",
-    "fraction_of",
     "make_policy",
-    "numbers_of",
     "policy_defaults",
     "register_policy",
     "register_policy_source",
-    "require",
-    "require_count",
-    "require_flag",
-    "require_fraction",
 ]
 
 NEEDS = (
@@ -69,9 +61,6 @@ NEEDS = (
 
 CLAIRVOYANT = frozenset({"true_length"})
 """Information no real scheduler has; a policy that needs it is clairvoyant."""
-
-AUTO = "auto"
-"""Value of a hyperparameter that is set before a run by what the system is, see :meth:`Policy.resolve`."""
 
 REFERENCE_ONLY = "clairvoyant: knows the true lengths; a reference, not a deployable scheduler"
 """The note on clairvoyant policies wherever results are compared."""
@@ -93,7 +82,7 @@ class PolicyInfo:
         evicts: whether active requests may be evicted.
         rules: pairs of a setting of :class:`~kvgym.simulator.system.System` and its value in the engine that
             the policy comes from; runs with other values are marked.
-        auto: pairs of a hyperparameter that may be :data:`AUTO`, and the value that it then usually has. Labels of
+        auto: pairs of a hyperparameter that may be ``AUTO``, and the value that it then usually has. Labels of
             results name it only where it has another value.
         budget: the hyperparameter that limits the tokens of an iteration, "" for none.
         livelock_advice: what to do if a run makes no progress, a sentence; "" = the general advice.
@@ -184,40 +173,11 @@ class SystemInfo:
     underestimates: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Weight:
-    """A real hyperparameter that evolution may learn.
-
-    Attributes:
-        name: keyword of the policy's constructor.
-        default: its default; if size > 1, the default of every entry.
-        step: size of a typical change, the initial standard deviation of a search.
-        low: least value.
-        high: greatest value.
-        size: number of entries; with more than 1 the hyperparameter is a tuple of floats.
-        meaning: what it does, for the docstring of the constructor.
-    """
-
-    name: str
-    default: float
-    step: float
-    low: float = -math.inf
-    high: float = math.inf
-    size: int = 1
-    meaning: str = ""
-
-    def __post_init__(self) -> None:
-        """Check the fields: ConfigError if one has another type, or if numbers contradict each other."""
-        check_fields(self)
-        if not (self.low <= self.default <= self.high and 0 < self.step < math.inf and self.size >= 1):
-            raise ConfigError(
-                f"Weight {shown(self.name)}: default {self.default:g}, step {self.step:g}, from {self.low:g} to "
-                f"{self.high:g}, size {self.size}; expected low ≤ default ≤ high, a step > 0 and a size ≥ 1"
-            )
-
-
+@dataclass_transform(kw_only_default=True)
 class Policy(Configurable, ABC):
     """A scheduler. Hyperparameters are keyword-only constructor arguments that default to the paper's.
+
+    They are declared as in :mod:`kvgym.policies.hyperparameters`, or a class has a constructor of its own.
 
     Attributes:
         info: its description and needs.
@@ -230,15 +190,15 @@ class Policy(Configurable, ABC):
 
     @classmethod
     def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
-        """Return the real hyperparameters that can be learned; none by default.
+        """Return the real hyperparameters that can be learned, those declared as such.
 
         Args:
             **fixed: the other hyperparameters, which may decide sizes.
         """
-        return ()
+        return weights_of(cls)
 
     def resolve(self, system: SystemInfo) -> dict[str, Any]:
-        """Return the values that hyperparameters with the value :data:`AUTO` have on a system, by name.
+        """Return the values that hyperparameters with the value ``AUTO`` have on a system, by name.
 
         Raises:
             ConfigError: a value does not fit to the other hyperparameters.
@@ -266,16 +226,25 @@ class CompiledPolicy(Policy):
 
     Attributes:
         kernel: its kernel.
+        parameters: named tuple of the numbers that its kernel reads, see :func:`kvgym.kernels.named_numbers`; None: it
+            reads none, or :meth:`params` makes them.
         additions: a and b, if it ranks requests by scores to which an agent may add numbers: ``reals[a + b n + i]`` of
             its memory is added to the score of request i, with room for n requests. None: it has no such scores.
     """
 
     kernel: ClassVar[Kernel]
+    parameters: ClassVar[type[Any] | None] = None
     additions: ClassVar[tuple[int, int] | None] = None
 
+    def computed(self, system: SystemInfo) -> Mapping[str, float]:
+        """Return the parameters that are not hyperparameters of the same name, such as a fraction of a memory."""
+        return {}
+
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the hyperparameters the kernel reads, float64 (k,)."""
-        return np.zeros(1)
+        """Return the numbers that the kernel reads, float64 (k,)."""
+        if self.parameters is None:
+            return np.zeros(1)
+        return row_of(self.parameters, self, self.computed(system))
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the parameters and fresh memory for a run."""
@@ -305,12 +274,6 @@ class CompiledPolicy(Policy):
 def head_of_queue(self: Policy, view: SystemView) -> int | None:
     """Return the request at the head of the queue: :meth:`Policy.blocking` of policies that admit in queue order."""
     return int(view.waiting.request_id[0]) if view.num_waiting else None
-
-
-@explained
-def fraction_of(capacity: int, fraction: float) -> int:
-    """Return floor((1 - fraction) * capacity), computed exactly from the decimal as written."""
-    return int((1 - Exact(str(fraction))) * capacity)
 
 
 def _load_policies() -> None:
@@ -379,70 +342,3 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
         ConfigError: an unknown hyperparameter or a value out of range.
     """
     return _FACTORY.make(spec, hyperparameters)
-
-
-@explained
-def require(name: str, value: Any, condition: bool, expected: str) -> None:
-    """Check a hyperparameter.
-
-    Raises:
-        ConfigError: ``condition`` does not hold; the message states the expected values.
-    """
-    if isinstance(value, bool) or not condition:
-        raise ConfigError(f"{name} = {shown(value)}; expected {expected}")
-
-
-@explained
-def require_count(name: str, value: Any, least: int = 1) -> None:
-    """Check a hyperparameter that is a whole number.
-
-    Raises:
-        ConfigError: it is not a whole number ≥ ``least``.
-    """
-    require(name, value, isinstance(value, int) and value >= least, f"a whole number ≥ {least}")
-
-
-def require_fraction(name: str, value: Any) -> None:
-    """Check a hyperparameter that is a fraction below 1.
-
-    Raises:
-        ConfigError: it is not a number in [0, 1).
-    """
-    require(name, value, isinstance(value, int | float) and 0 <= value < 1, "a fraction in [0, 1)")
-
-
-def require_flag(name: str, value: Any) -> None:
-    """Check a hyperparameter that is on or off.
-
-    Raises:
-        ConfigError: it is neither True nor False.
-    """
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} = {shown(value)}; expected True or False")
-
-
-@explained
-def numbers_of(name: str, value: Any, kind: type[int] | type[float] = int) -> tuple[Any, ...]:
-    """Return a hyperparameter that is a list of numbers.
-
-    Args:
-        name: name of the hyperparameter.
-        value: one number, a sequence of numbers, or text such as ``"4/4/4"`` (as on the command line, where
-            commas separate hyperparameters).
-        kind: ``int`` or ``float``.
-
-    Raises:
-        ConfigError: it is not a list of such numbers.
-    """
-    parts = value.split("/") if isinstance(value, str) else value
-    parts = parts.tolist() if isinstance(parts, np.ndarray) else parts
-    parts = [parts] if not isinstance(parts, Iterable) else list(parts)
-    try:
-        numbers = tuple(kind(part) for part in parts)
-        whole = kind is float or all(float(part) == n for part, n in zip(parts, numbers, strict=True))
-    except (TypeError, ValueError, OverflowError):
-        numbers, whole = (), False
-    what = "whole numbers" if kind is int else "numbers"
-    if not numbers or not whole or any(isinstance(part, bool) for part in parts):
-        raise ConfigError(f"{name} = {shown(value)}; expected {what}, one or several as in 4/4/4")
-    return numbers

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.checked_build import guarded
 from kvgym.compiling.kernel import Kernel, kernel, uncompiled
+from kvgym.compiling.named import row_of
 from kvgym.errors import ConfigError, shown
-from kvgym.policies.policy import Weight
+from kvgym.policies.hyperparameters import Weight, dataclass_transform, weights_of
 from kvgym.simulator.cluster.router_view import ROUTER_SIGNATURE, RouterView
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.simulator.view import ClusterView, simulation_of
@@ -72,8 +73,9 @@ class RouterInfo:
         check_fields(self)
 
 
+@dataclass_transform(kw_only_default=True)
 class Router(Configurable, ABC):
-    """Chooses workers for requests. Hyperparameters are keyword-only constructor arguments.
+    """Chooses workers for requests. Hyperparameters are declared as those of policies.
 
     Attributes:
         info: its description.
@@ -88,12 +90,12 @@ class Router(Configurable, ABC):
 
     @classmethod
     def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
-        """Return the real hyperparameters that can be learned; none by default.
+        """Return the real hyperparameters that can be learned, those declared as such.
 
         Args:
             **fixed: the other hyperparameters, which may decide sizes.
         """
-        return ()
+        return weights_of(cls)
 
     def reset(self, num_workers: int, seed: np.random.SeedSequence) -> None:
         """Reset all state and prepare for a run. Randomness may come from ``seed`` only."""
@@ -124,15 +126,17 @@ class Router(Configurable, ABC):
 class CompiledRouter(Router):
     """A router with a compiled kernel; one that reassigns has a second.
 
-    See :data:`~kvgym.simulator.cluster.router_view.ROUTER_SIGNATURE` for what they return.
+    See :data:`~kvgym.simulator.cluster.router_view.ROUTER_SIGNATURE` for what they return. ``parameters`` is the named
+    tuple of the hyperparameters that the kernel reads, see :func:`kvgym.kernels.named_numbers`; None: it reads none.
     """
 
     kernel: ClassVar[Kernel]
     second_kernel: ClassVar[Kernel | None] = None
+    parameters: ClassVar[type[Any] | None] = None
 
     def params(self) -> NDArray[np.float64]:
-        """Return the hyperparameters the kernel reads, float64 (k,)."""
-        return np.zeros(1)
+        """Return the hyperparameters that the kernel reads, float64 (k,)."""
+        return np.zeros(1) if self.parameters is None else row_of(self.parameters, self, {})
 
     def memory(self, num_workers: int, seed: np.random.SeedSequence) -> NDArray[np.int64]:
         """Return fresh memory for a run, int64 (k,)."""

@@ -51,8 +51,8 @@ class PolicyView(NamedTuple):
             moved away are listed backwards from its end, see :func:`kvgym.kernels.left_request`.
         finished: int32 (A,), ids of the requests that finished since the last decision; the first
             ``worker.num_finished`` entries count.
-        cache: the :class:`~kvgym.simulator.prefix.cache.PrefixCache`, for :func:`kvgym.simulator.apply_decision.shared_by`; its tables
-            are empty if ``problem.prefix_unit`` is 0.
+        cache: the :class:`~kvgym.simulator.prefix.cache.PrefixCache`, for
+            :func:`kvgym.simulator.apply_decision.shared_by`; its tables are empty if ``problem.prefix_unit`` is 0.
         sessions: SESSION (n,), by request id: the session of each request that has arrived; empty without the need
             ``session``.
         extras: EXTRA (n,), by request id: ``client_id``, ``e2e_slo``, ``renewed_len`` and ``tenths``, see

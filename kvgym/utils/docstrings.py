@@ -5,8 +5,11 @@ May import nothing; may be imported from any package.
 
 from __future__ import annotations
 
+import ast
 import inspect
+import itertools
 import re
+import textwrap
 from typing import Any
 
 _SECTION = re.compile(r"^([A-Z][A-Za-z ]*):\n((?:    .*\n|\n)*(?:    .*)?)", re.MULTILINE)
@@ -25,3 +28,17 @@ def meanings(thing: Any) -> dict[str, str]:
     parts = sections(thing)
     listed = parts.get("Attributes") or parts.get("Args") or ""
     return {match[1]: " ".join(match[2].split()) for match in _ENTRY.finditer(listed)}
+
+
+def attribute_texts(cls: type[Any]) -> dict[str, str]:
+    """Return the texts below the annotated attributes of a class, each on one line; none without its source."""
+    try:
+        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    found = {}
+    for attribute, below in itertools.pairwise(getattr(body, "body", [])):
+        text = getattr(getattr(below, "value", None), "value", None)
+        if isinstance(attribute, ast.AnnAssign) and isinstance(text, str):
+            found[getattr(attribute.target, "id", "")] = " ".join(text.split())
+    return found

@@ -7,7 +7,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from kvgym.errors import ConfigError, shown
 from kvgym.utils.checks import check_text
-from kvgym.utils.hyperparameters import construct, info_of, policy_defaults, recording
+from kvgym.utils.hyperparameters import (
+    Hyperparameter,
+    construct,
+    constructor_of,
+    info_of,
+    policy_defaults,
+    recording,
+)
 from kvgym.utils.registry import Registry, Sources
 from kvgym.utils.specs import parse_spec
 
@@ -25,10 +32,16 @@ class Configurable:
     _hyperparameters: dict[str, Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make the constructor record its arguments."""
+        """Define the constructor if the class declares hyperparameters, and make it record its arguments."""
         super().__init_subclass__(**kwargs)
-        if "__init__" in cls.__dict__:
-            cls.__init__ = recording(cls.__dict__["__init__"], cls._kind)  # type: ignore
+        own = cls.__dict__.get("__init__")
+        if own is None and any(isinstance(value, Hyperparameter) for value in vars(cls).values()):
+            own = constructor_of(cls)
+        if own is not None:
+            cls.__init__ = recording(own, cls._kind)  # type: ignore
+
+    def __post_init__(self) -> None:
+        """Check the declared hyperparameters against each other, after each has been checked and set."""
 
     def hyperparameters(self) -> dict[str, Any]:
         """Return the constructor arguments of this instance as plain values."""

@@ -1,4 +1,4 @@
-"""Hyperparameters of policies and routers: recorded by constructors, described for messages, applied by name."""
+"""Hyperparameters of policies and routers: declared, recorded by constructors, described for messages, applied."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kvgym.errors import ConfigError, shown
+from kvgym.utils.docstrings import attribute_texts, meanings
 from kvgym.utils.specs import parse_spec
 from kvgym.utils.user_code import calling
 
 T = TypeVar("T")
-C = TypeVar("C", bound=Callable[..., None])
 
 
 def recording(original: Callable[..., None], kind: str = "policy") -> Callable[..., None]:
@@ -48,25 +49,83 @@ def recording(original: Callable[..., None], kind: str = "policy") -> Callable[.
     return __init__
 
 
-def with_hyperparameters(hyperparameters: Mapping[str, tuple[Any, str]]) -> Callable[[C], C]:
-    """Return a decorator of constructors: their ``**keywords`` are these hyperparameters.
+@dataclass(frozen=True)
+class Hyperparameter:
+    """The declaration of a hyperparameter: an attribute of the class of a policy or router.
 
-    Signature and docstring list them before the constructor's own, as if they were written there.
-
-    Args:
-        hyperparameters: default of each and what the docstring says of it, by name.
+    Attributes:
+        default: its default.
+        kept: returns the value that instances have, from name and given value; raises ConfigError for a wrong one.
+        search: the values that ``kvgym tune`` tries.
+        learned: for a real number that can be learned: the size of a typical change, the least and the greatest value.
+        meaning: what it is, with unit and range; "" = the text below the attribute, see :func:`meanings_of`.
     """
 
-    def decorated(constructor: C) -> C:
-        signature = inspect.signature(constructor)
-        first, *own = (p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD)
-        added = [inspect.Parameter(k, first.KEYWORD_ONLY, default=v) for k, (v, _) in hyperparameters.items()]
-        lines = "".join(f"    {k}: {said.rstrip('.')}.\n" for k, (_, said) in hyperparameters.items())
-        constructor.__doc__ = (inspect.getdoc(constructor) or "").replace("Args:\n", f"Args:\n{lines}", 1)
-        constructor.__signature__ = signature.replace(parameters=[first, *added, *own])  # type: ignore
-        return constructor
+    default: Any
+    kept: Callable[[str, Any], Any]
+    search: tuple[Any, ...] = ()
+    learned: tuple[float, float, float] | None = None
+    meaning: str = ""
 
-    return decorated
+
+def declared(cls: type[Any]) -> dict[str, Hyperparameter]:
+    """Return the hyperparameters that a class and its bases declare, by name.
+
+    Those of bases come first. One that a subclass declares again has its place there, and one for which it has a plain
+    value is fixed.
+    """
+    found: dict[str, Hyperparameter] = {}
+    for base in reversed(cls.__mro__):
+        for name, value in vars(base).items():
+            found.pop(name, None)
+            if isinstance(value, Hyperparameter):
+                found[name] = value
+    return found
+
+
+def constructor_of(cls: type[Any]) -> Callable[..., None]:
+    """Return the constructor that the declared hyperparameters of a class define.
+
+    It checks and sets each of them, then calls ``__post_init__``.
+    """
+    hyperparameters = declared(cls)
+    annotations = {
+        k: v for base in reversed(cls.__mro__) for k, v in vars(base).get("__annotations__", {}).items()
+    }
+
+    def __init__(self: Any, /, **given: Any) -> None:  # noqa: N807
+        for name, declaration in hyperparameters.items():
+            setattr(self, name, declaration.kept(name, given.get(name, declaration.default)))
+        self.__post_init__()
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(name, keyword, default=x.default, annotation=annotations.get(name, "Any"))
+        for name, x in hyperparameters.items()
+    ]
+    first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    __init__.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
+    __init__.__doc__ = "Set the hyperparameters that the class and its bases declare."
+    __init__.__module__, __init__.__qualname__ = cls.__module__, f"{cls.__qualname__}.__init__"
+    return __init__
+
+
+def meanings_of(cls: type[Any]) -> dict[str, str]:
+    """Return what each hyperparameter of a policy or router is, by name, on one line.
+
+    It is the text below the declaration, or that of an ordinary constructor's docstring. Without the source of a class
+    nothing is known of the declarations in it.
+    """
+    found = meanings(cls.__init__)
+    for base in reversed(cls.__mro__):
+        own = {name: x for name, x in vars(base).items() if isinstance(x, Hyperparameter)}
+        if own:
+            texts = attribute_texts(base)
+            found |= {
+                name: f"{x.meaning}." if x.meaning else texts.get(name) or found.get(name, "")
+                for name, x in own.items()
+            }
+    return found
 
 
 def policy_defaults(cls: type[Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Tuning: small searches by hand, disqualified trials, and the registry."""
 
+import dataclasses
 import json
 import math
 import sys
@@ -7,13 +8,15 @@ import sys
 import polars as pl
 import pytest
 
+from kvgym.baselines.request_level import RequestLevel
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.scenario import Scenario
 from kvgym.policies.policy import POLICIES, make_policy, policy_defaults
 from kvgym.studies.sweeping.plan import grid_points
-from kvgym.studies.tuning.search_space import SEARCH_SPACES, parse_space, plan_search
+from kvgym.studies.tuning.search_space import parse_space, plan_search, search_space_of
 from kvgym.studies.tuning.tune import tune
+from kvgym.utils.hyperparameters import declared
 
 
 def scenario(output_len=2, kv_capacity=100, **changes):
@@ -180,14 +183,11 @@ def test_processes_change_nothing():
 
 @pytest.mark.parametrize("name", list(POLICIES))
 def test_every_policy_has_a_search_space(name):
+    space = search_space_of(POLICIES[name])
     if not policy_defaults(POLICIES[name]):
-        assert name not in SEARCH_SPACES
-        assert plan_search(name).space == {}
+        assert space == plan_search(name).space == {}
         return
-    assert name in SEARCH_SPACES, (
-        f"kvgym/studies/tuning/search_space.py: say which values of {name} are tried"
-    )
-    space = SEARCH_SPACES[name]
+    assert space, f"{name} declares no values that kvgym tune tries"
     assert set(space) <= set(policy_defaults(POLICIES[name]))
     plan = plan_search(name)
     assert 1 < plan.size <= 120
@@ -238,7 +238,8 @@ def test_mistakes(arguments, message):
 
 
 def test_a_policy_without_a_search_space_needs_one(monkeypatch):
-    monkeypatch.delitem(SEARCH_SPACES, "request_level")
+    untried = dataclasses.replace(declared(RequestLevel)["batch"], search=())
+    monkeypatch.setattr(RequestLevel, "batch", untried)
     with pytest.raises(ConfigError, match=r"no default search space.*batch=16"):
         tune("request_level", scenario(), seeds=1)
     assert tune("request_level", scenario(), seeds=1, space={"batch": [1]}).best.value == 5

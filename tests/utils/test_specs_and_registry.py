@@ -6,12 +6,12 @@ import sys
 import pytest
 
 from kvgym.errors import LIMIT, ConfigError, UnknownNameError
+from kvgym.policies.hyperparameters import fraction_of
 from kvgym.policies.policy import (
     POLICIES,
     CompiledPolicy,
     Policy,
     PolicyInfo,
-    fraction_of,
     make_policy,
     register_policy,
 )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kvgym.batch_time.models._checks import non_negative
 from kvgym.batch_time.models.plain import PlainBatchTime
-from kvgym.compiling.named import named
+from kvgym.compiling.named import named_numbers
 from kvgym.simulator.batch_time import batch_time_kernel
 from kvgym.utils.arguments import explained
 
@@ -24,9 +24,12 @@ class AffineParameters(NamedTuple):
     new: float
 
 
+_affine_parameters = named_numbers(AffineParameters)
+
+
 @batch_time_kernel
 def _affine(load: Any, params: Any) -> Any:
-    p = named(AffineParameters, params)
+    p = _affine_parameters(params)
     context = load.prefill_context + load.decode_context
     return (
         p.constant

@@ -21,7 +21,7 @@ from kvgym.batch_time.hardware.interpolation import (
 from kvgym.batch_time.hardware.operator_tables import AllReduceTable, ProfileTables, SurfaceTable
 from kvgym.batch_time.hardware.overhead import NONE, EngineOverhead
 from kvgym.compiling.kernel import Kernel, jit
-from kvgym.compiling.named import named
+from kvgym.compiling.named import named_numbers
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.simulator.batch_time import BatchTimeModel, Device, batch_time_kernel
 from kvgym.utils.arguments import explained
@@ -55,6 +55,9 @@ class ProfileParameters(NamedTuple):
     cached: float
 
 
+_profile_parameters = named_numbers(ProfileParameters)
+
+
 class VidurParameters(NamedTuple):
     """Parameters of composition "vidur"; names as in :class:`ProfileParameters`.
 
@@ -71,9 +74,12 @@ class VidurParameters(NamedTuple):
     prefill: float
 
 
+_vidur_parameters = named_numbers(VidurParameters)
+
+
 @batch_time_kernel
 def _kvgym(load: Any, params: Any) -> Any:
-    p = named(ProfileParameters, params)
+    p = _profile_parameters(params)
     seconds = p.base
     tokens = float(load.prefill_tokens + load.num_decodes)
     if tokens > 0.0:
@@ -102,7 +108,7 @@ def _round_up(value: float, step: float) -> Any:
 
 @batch_time_kernel
 def _vidur(load: Any, params: Any) -> Any:
-    p = named(VidurParameters, params)
+    p = _vidur_parameters(params)
     seconds = p.base + p.per_request * float(load.num_prefills + load.num_decodes)
     tokens = float(load.prefill_tokens + load.num_decodes)
     if tokens > 0.0:

@@ -18,7 +18,7 @@ from kvgym.batch_time.hardware.interpolation import (
     surface,
 )
 from kvgym.batch_time.hardware.overhead import NONE, EngineOverhead
-from kvgym.compiling.named import named
+from kvgym.compiling.named import named_numbers
 from kvgym.simulator.batch_time import BatchTimeModel, Device, batch_time_kernel
 from kvgym.utils.arguments import explained
 
@@ -47,9 +47,12 @@ class KernelParameters(NamedTuple):
     prefill: float
 
 
+_kernel_parameters = named_numbers(KernelParameters)
+
+
 @batch_time_kernel
 def _kernels(load: Any, params: Any) -> Any:
-    p = named(KernelParameters, params)
+    p = _kernel_parameters(params)
     seconds = p.base
     tokens = float(load.prefill_tokens + load.num_decodes)
     if tokens > 0.0:

@@ -10,7 +10,7 @@ import numpy as np
 from kvgym.batch_time.hardware.interpolation import Floats, curve, lay_out, pack_curve
 from kvgym.batch_time.models._checks import non_negative
 from kvgym.batch_time.models.plain import PlainBatchTime
-from kvgym.compiling.named import named
+from kvgym.compiling.named import named_numbers
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.simulator.batch_time import batch_time_kernel
 from kvgym.utils.arguments import explained
@@ -47,9 +47,12 @@ class _Parameters(NamedTuple):
     seconds: float
 
 
+_parameters = named_numbers(_Parameters)
+
+
 @batch_time_kernel
 def _piecewise(load: Any, params: Any) -> Any:
-    p = named(_Parameters, params)
+    p = _parameters(params)
     x = (
         p.num_prefills * load.num_prefills
         + p.prefill_tokens * load.prefill_tokens

@@ -13,7 +13,7 @@ from kvgym.batch_time.hardware.presets import GPUS, MODELS
 from kvgym.batch_time.hardware.shapes import GPU, ModelShape
 from kvgym.batch_time.models._checks import non_negative, preset, share
 from kvgym.batch_time.models.plain import PlainBatchTime
-from kvgym.compiling.named import named, named_numbers
+from kvgym.compiling.named import named_numbers, numbers_of
 from kvgym.simulator.batch_time import batch_time_kernel
 from kvgym.utils.arguments import explained
 
@@ -56,9 +56,12 @@ class RooflineParameters(NamedTuple):
     request: float
 
 
+_roofline_parameters = named_numbers(RooflineParameters)
+
+
 @batch_time_kernel
 def _roofline(load: Any, params: Any) -> Any:
-    p = named(RooflineParameters, params)
+    p = _roofline_parameters(params)
     tokens = float(load.prefill_tokens + load.num_decodes)
     if tokens <= 0.0 and load.num_prefills <= 0:
         return p.overhead
@@ -197,7 +200,7 @@ class RooflineBatchTime(PlainBatchTime):
     @property
     def figures(self) -> RooflineParameters:
         """The parameters by name."""
-        return named_numbers(RooflineParameters, self.params())
+        return numbers_of(RooflineParameters, self.params())
 
     def lm_head(self) -> tuple[float, float]:
         """Return seconds of the LM head for one row, and per row once compute binds: (weights, FLOPs)."""

@@ -19,7 +19,7 @@ from kvgym.batch_time.hardware.shapes import GPU, ModelShape, require_plain
 from kvgym.batch_time.models._checks import non_negative, number, preset, share
 from kvgym.batch_time.models.plain import PlainBatchTime
 from kvgym.compiling.kernel import jit
-from kvgym.compiling.named import named, named_numbers
+from kvgym.compiling.named import named_numbers, numbers_of
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import batch_time_kernel
 from kvgym.utils.arguments import explained
@@ -173,9 +173,12 @@ class TileParameters(NamedTuple):
     decode_values: float
 
 
+_tile_parameters = named_numbers(TileParameters)
+
+
 @batch_time_kernel
 def _tile(load: Any, params: Any) -> Any:
-    p = named(TileParameters, params)
+    p = _tile_parameters(params)
     columns = int(p.t_col)
     tokens = load.prefill_tokens + load.num_decodes
     total = p.overhead + p.column * float(_blocks(tokens, columns)) + p.token * float(tokens)
@@ -356,7 +359,7 @@ class TileBatchTime(PlainBatchTime):
     @property
     def figures(self) -> TileParameters:
         """The parameters by name."""
-        return named_numbers(TileParameters, self.params())
+        return numbers_of(TileParameters, self.params())
 
 
 def _whole(name: str, value: object) -> int:

@@ -22,6 +22,9 @@ from kvgym.compiling.kernel import jit
 from kvgym.simulator.blocks import allocated, whole_blocks
 from kvgym.utils.resources import check_table
 
+ORIGIN = 0
+"""Where a policy with a profile keeps its origin in its state."""
+
 
 def empty_profile(longest: int, kv_capacity: int, extra: int = 0) -> NDArray[np.int32]:
     """Return a profile without any use of memory, int32 (two horizons,).
@@ -48,15 +51,15 @@ def empty_profile(longest: int, kv_capacity: int, extra: int = 0) -> NDArray[np.
 def profile_offset(profile: Any, state: Any, iteration: int) -> int:
     """Return the index of ``iteration`` in the profile; shift the buffer when a horizon has passed.
 
-    ``state[0]`` is the origin.
+    ``state[ORIGIN]`` is the origin.
     """
     horizon = profile.shape[0] // 2
-    while iteration - state[0] >= horizon:
+    while iteration - state[ORIGIN] >= horizon:
         for x in range(horizon):
             profile[x] = profile[x + horizon]
             profile[x + horizon] = 0
-        state[0] += horizon
-    return iteration - state[0]
+        state[ORIGIN] += horizon
+    return iteration - state[ORIGIN]
 
 
 @jit

@@ -13,127 +13,18 @@ import numpy as np
 from kvgym.errors import ConfigError, shown
 from kvgym.policies.policy import Policy, make_policy
 from kvgym.studies.sweeping.fields import number_range
-from kvgym.utils.hyperparameters import construct, describe_arguments, given_hyperparameters, policy_defaults
+from kvgym.utils.hyperparameters import (
+    construct,
+    declared,
+    describe_arguments,
+    given_hyperparameters,
+    policy_defaults,
+)
 from kvgym.utils.specs import parse_spec, parse_value
 
 Space = Mapping[str, Sequence[Any]]
 
 _FORM = "write name=1/2/3, name=low:high:step, or name=4/4/4|8/8/8 where a value is a list"
-
-_MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
-_LOOK_AHEAD = {"protection": _MARGINS, "overrun": ("ignore", "extend")}
-_CHUNKS = {"chunk": (64, 128, 256, 512, 1024, 2048, 4096)}
-# Manual thresholds and segments depend on the classes of a workload: users give them as a space.
-_THRESHOLDS = {
-    "rule": ("fluid", "practical"),
-    "batch_limit": (16, 32, 64, 128, 256, 512, 1024, 2048),  # of the practical rule
-    "patience": (None, 0.1, 1.0),  # s; matters if few requests arrive
-}
-# Running prefills and decodes differ by hardware; the paper uses 64 or 128 decodes, and "large" cycles.
-_TILES = {"cycle": (50, 200, 1000), "decodes": (16, 32, 64, 128, 256), "chunk": (256, 512, 1024, 2048)}
-
-SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
-    "clairvoyant": {
-        "rule": ("ranked", "look_ahead"),
-        "passed": (0, 1, 8),
-        "ranking": ("ranked", "ranked_latency", "ranked_chat", "ranked_documents", "ranked_slo"),
-    },
-    "dist_serve": {"decodes": (None, 8, 16, 32, 64, 128, 256)},
-    "fcfs": {"protection": (*_MARGINS, 0.4, 0.5)},
-    "cost_aware": {"protection": (*_MARGINS, 0.4, 0.5)},
-    "lpm": {"protection": (*_MARGINS, 0.4, 0.5), "most_waiting": (16, 128, 1024)},
-    # Below about 0.2 it livelocks on many workloads (the paper: 0.21 and 0.24), so steps are small there.
-    "alpha_greedy": {
-        "alpha": (0.05, 0.1, 0.15, 0.18, 0.2, 0.21, 0.22, 0.24, 0.25, 0.28, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7)
-    },
-    "alpha_beta": {
-        "alpha": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6),
-        "beta": (
-            0.01,
-            0.02,
-            0.05,
-            0.1,
-            0.15,
-            0.2,
-        ),  # with larger values, runs with a small alpha take minutes
-    },
-    "mc_sf": _LOOK_AHEAD,
-    "mc_benchmark": _LOOK_AHEAD,
-    "mc_longest": _LOOK_AHEAD,
-    "flow_control": {
-        "budget": (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128),
-        "random": (False, True),
-    },
-    # One budget for all classes, then unequal budgets: the last one also applies to all further classes.
-    "flow_control_classes": {
-        "budgets": (
-            *(f"{b}/{b}/{b}" for b in (1, 2, 3, 4, 5, 6, 8, 12, 16, 32)),
-            *("2/4/8", "8/4/2", "2/4/4", "4/4/2", "4/2/2", "8/4/4", "4/8/8"),
-        )
-    },
-    "learned_rank": {"guard": (0, 50, 200, 1000), "protection": (*_MARGINS,)},
-    "tie": {"batch": (8, 32, 128), "protection": (*_MARGINS,)},
-    "trail": {"share": (0.0, 0.2, 0.5, 0.8, 1.0), "protection": (*_MARGINS,)},
-    "bounded_srpt": {"most": (0, 1, 2, 4), "protection": (*_MARGINS,)},
-    "gamma_boost": {"gamma": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "protection": (*_MARGINS,)},
-    "after_sagesched": {"protection": (*_MARGINS,)},
-    "fast_serve": {
-        "token_time": (0.003, 0.01, 0.03, 0.1),
-        "guard": (0, 200, 1000),
-        "protection": (*_MARGINS,),
-    },
-    "vtc": {"protection": (*_MARGINS, 0.4, 0.5)},
-    "dlpm": {"quantum": (200.0, 1000.0, 2000.0, 5000.0, 20000.0), "protection": (*_MARGINS,)},
-    "past_future": {"reserved": (0.0, 0.01, 0.03, 0.05, 0.1, 0.2), "initial": (64, 256, 512, 1024)},
-    "vllm": {
-        "max_batch_tokens": (1024, 2048, 4096, 8192, 16384),
-        "max_batch_requests": (32, 64, 128, 256, 512),
-        "watermark": (0.0, 0.01, 0.05, 0.1),
-    },
-    "sarathi": {
-        "token_budget": (128, 256, 384, 512, 1024, 2048, 4096),
-        "order": ("fcfs", "spf"),
-        "max_batch_requests": (64, 128, 256, 512),
-        "watermark": (0.0, 0.05),
-    },
-    "vllm_v1": {
-        "max_num_batched_tokens": (512, 1024, 2048, 4096, 8192),
-        "max_num_seqs": (128, 256, 512),
-        "long_prefill_token_threshold": (0, 512),
-        "watermark": (0.0, 0.02, 0.05, 0.1),
-    },
-    "wait": _THRESHOLDS,
-    "nested_wait": _THRESHOLDS,
-    "ageing": {
-        "rate": (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),  # tokens/s: from MC-SF's order to first come
-        "protection": (0.0, 0.05, 0.1, 0.2),
-        "overrun": ("ignore", "extend"),
-    },
-    "rad": _TILES,
-    "rad_batched": _TILES,
-    "ranked": {
-        "footprint": (1.0, 1.5, 2.0),
-        "waiting": (0.5, 5.0),
-        "gate": (1.8, 2.1, 100.0),
-        "prefill_value": (0.4, 0.7, 1.0),
-        "free": (0.0, 0.02),
-    },
-    "request_level": {"batch": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)},
-    # The paper uses offsets of 5 and 10; the caps on requests matter less than these.
-    "slai": {
-        "order": ("spf", "fcfs"),
-        "offset": (5.0, 10.0),
-        "low_offset": (None, 5.0),
-        "paying_first": (False, True),
-        "token_budget": (256, 512, 2048),
-        "watermark": (0.0, 0.01),
-    },
-    "work_conserving_fcfs": _CHUNKS,
-    "work_conserving_sjf": _CHUNKS | {"resume": ("first", "by_work")},
-    "work_conserving_fcfs_lookahead": _CHUNKS,
-    "work_conserving_sjf_lookahead": _CHUNKS,
-}
-"""Default search space of each policy: finite grids around the papers' values."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +44,7 @@ class SearchPlan:
     space: dict[str, tuple[Any, ...]]
 
     def settle(self, resolved: Policy) -> SearchPlan:
-        """Return the plan with a resolved policy's defaults in place of :data:`~kvgym.policies.policy.AUTO`."""
+        """Return the plan with a resolved policy's defaults in place of ``AUTO``."""
         values, automatic = given_hyperparameters(resolved), {name for name, _ in resolved.info.auto}
         found = {name: _plain(value) for name, value in values.items() if name in automatic - set(self.fixed)}
         return replace(self, defaults={**self.defaults, **found})
@@ -194,6 +85,11 @@ class SearchPlan:
         return construct(self.policy, {**self.fixed, **point}, f"policy {self.policy.info.name!r}")
 
 
+def search_space_of(policy: type[Policy]) -> dict[str, tuple[Any, ...]]:
+    """Return the default search space of a policy: the values to try of each hyperparameter that declares some."""
+    return {name: x.search for name, x in declared(policy).items() if x.search}
+
+
 def plan_search(policy: str | Policy, space: Space | None = None) -> SearchPlan:
     """Return the search plan of a policy; arguments as in :func:`~kvgym.studies.tuning.tune.tune`.
 
@@ -205,12 +101,12 @@ def plan_search(policy: str | Policy, space: Space | None = None) -> SearchPlan:
     defaults = policy_defaults(cls)
     fixed = {k: _plain(v) for k, v in given_hyperparameters(made).items()}
     if space is None:
-        if name not in SEARCH_SPACES and set(defaults) - set(fixed):
+        if not search_space_of(cls) and set(defaults) - set(fixed):
             raise ConfigError(
                 f"policy {shown(name)} has no default search space; give one, e.g. --grid name=1/2/3, for its "
                 f"hyperparameters: {describe_arguments(cls)}"
             )
-        space = {k: v for k, v in SEARCH_SPACES.get(name, {}).items() if k not in fixed}
+        space = {k: v for k, v in search_space_of(cls).items() if k not in fixed}
     values: dict[str, tuple[Any, ...]] = {}
     for key, given in space.items():
         if key not in defaults:

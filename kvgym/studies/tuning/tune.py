@@ -66,7 +66,7 @@ def tune(
     Args:
         policy: policy or spec; the hyperparameters that it gives stay fixed.
         scenario: a scenario, its name or file; None = the default scenario.
-        space: values to search by hyperparameter; None = :data:`~kvgym.studies.tuning.search_space.SEARCH_SPACES`.
+        space: values to search by hyperparameter; None = those that its hyperparameters declare.
         metric: the metric to optimise, see :mod:`kvgym.metrics`, which also defines the direction.
         also: further metrics to report, which decide nothing.
         subject_to: bounds on other metrics, as in ``"e2e_latency_mean<10,ttft_p99<1"``: a trial that misses one

@@ -4,7 +4,8 @@ import pytest
 
 from helpers.evolution_runs import TINY
 from kvgym.agents.runs.config import make_training
-from kvgym.policies.policy import POLICIES, CompiledPolicy, PolicyInfo, Weight, require
+from kvgym.policies.hyperparameters import Weight, require
+from kvgym.policies.policy import POLICIES, CompiledPolicy, PolicyInfo
 
 
 @pytest.fixture

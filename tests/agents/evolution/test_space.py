@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kvgym.agents.evolution.space import SearchSpace, chosen_weights, reflected
 from kvgym.errors import ConfigError
-from kvgym.policies.policy import Weight
+from kvgym.policies.hyperparameters import Weight
 
 FINITE = st.floats(-1e6, 1e6)
 

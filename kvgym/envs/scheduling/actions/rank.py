@@ -22,9 +22,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from kvgym.baselines.ranked.layout import NUM_WEIGHTS, SCORES
+from kvgym.baselines.ranked.layout import SCORES
 from kvgym.baselines.ranked.scheduler import Ranked, empty_memory, renew
-from kvgym.baselines.ranked.weights import WEIGHTS
+from kvgym.baselines.ranked.weights import NUM_WEIGHTS, WEIGHTS
 from kvgym.compiling.kernel import jit_inline
 from kvgym.envs.scheduling.actions.kind import (
     COMPLETE,

@@ -16,7 +16,6 @@ import numpy as np
 from kvgym.baselines.ranked.batching import carry_out, rank
 from kvgym.baselines.ranked.layout import (
     BUSY,
-    FOOTPRINT,
     OUTPUT,
     PRESSURE,
     SCORES,
@@ -28,6 +27,7 @@ from kvgym.baselines.ranked.lengths import generated, mean_log_output
 from kvgym.baselines.ranked.scheduler import rate_all
 from kvgym.baselines.ranked.scoring import MOST_SLACK, urgency
 from kvgym.baselines.ranked.waiting import best_waiting, end_walk, pass_first
+from kvgym.baselines.ranked.weights import weights_in
 from kvgym.compiling.kernel import jit_inline
 from kvgym.envs.scheduling.actions.kind import boundary_kernel, features_kernel
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
@@ -82,7 +82,7 @@ def write_row(view: PolicyView, memory: PolicyMemory, row: Any, i: int, out: Any
     mean, output = mean_log_output(memory), reals[notes_of(view, i) + OUTPUT]
     score = reals[SCORES + i] - reals[outside_at(view) + i]
     slack, lost = urgency(view, memory, row, view.requests[i])
-    out[at] = saturate_signed(score - (1.0 + memory.params[FOOTPRINT]) * mean, 4.0)
+    out[at] = saturate_signed(score - (1.0 + weights_in(memory.params).footprint) * mean, 4.0)
     out[at + 1] = saturate_signed(math.log(output) - mean, 1.0)
     out[at + 2] = saturate(output, float(generated(row)))
     out[at + 3] = np.float32(1.0 - slack / MOST_SLACK)
