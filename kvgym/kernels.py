@@ -64,7 +64,6 @@ from kvgym.compiling.heaps import ranked_pop as ranked_pop
 from kvgym.compiling.heaps import ranked_push as ranked_push
 from kvgym.compiling.kernel import jit as jit
 from kvgym.compiling.kernel import jit_inline as jit_inline
-from kvgym.compiling.named import fields_of as fields_of
 from kvgym.compiling.named import named_numbers as named_numbers
 from kvgym.simulator.apply_decision import full_tokens as full_tokens
 from kvgym.simulator.blocks import allocated as allocated

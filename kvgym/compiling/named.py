@@ -103,8 +103,7 @@ def named_numbers(cls: type[T]) -> Callable[[Any], T]:
     Args:
         cls: the named tuple; each of its fields has the type ``float``, ``int`` or ``bool`` (0 or not).
     """
-    hints = get_type_hints(cls)
-    return numbers_named(cls.__name__, {name: hints[name] for name in fields_of(cls)})
+    return numbers_named(cls.__name__, get_type_hints(cls))
 
 
 def numbers_named(title: str, kinds: Mapping[str, Any]) -> Callable[[Any], Any]:
@@ -126,12 +125,6 @@ def numbers_named(title: str, kinds: Mapping[str, Any]) -> Callable[[Any], Any]:
     return made
 
 
-def fields_of(cls: type[Any]) -> tuple[str, ...]:
-    """Return the names of the numbers that a named tuple declares, in order."""
-    found: tuple[str, ...] = cls._fields
-    return found
-
-
 def row_of(cls: type[Any], owner: object, computed: Mapping[str, Any]) -> NDArray[np.float64]:
     """Return the numbers that a named tuple declares, float64 (k,).
 
@@ -140,7 +133,7 @@ def row_of(cls: type[Any], owner: object, computed: Mapping[str, Any]) -> NDArra
         owner: object with those that are not computed, as attributes of the same names.
         computed: the others by name.
     """
-    values = [computed[name] if name in computed else getattr(owner, name) for name in fields_of(cls)]
+    values = [computed[name] if name in computed else getattr(owner, name) for name in cls._fields]
     return np.array(values, np.float64)
 
 

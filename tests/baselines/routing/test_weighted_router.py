@@ -148,7 +148,7 @@ def test_invalid_weights() -> None:
         ("weighted:pace=11", "pace = 11; expected a number from -5 to 10"),
         ("weighted:pace=nan", "pace = nan; expected a number"),
         ("weighted:pace=true", "pace = True; expected a number"),
-        ("weighted:pace=fast", "router 'weighted': a value of the wrong type"),
+        ("weighted:pace=fast", "pace = 'fast'; expected a number from -5 to 10"),
         ("weighted:pase=1", "pase"),
     ):
         with pytest.raises(ConfigError, match=message):
