@@ -25,6 +25,26 @@ from kvgym.errors import ConfigError, shown
 from kvgym.utils.arguments import check_fields, explained
 from kvgym.utils.hyperparameters import Hyperparameter, declared
 
+__all__ = [
+    "AUTO",
+    "Weight",
+    "choice",
+    "flag",
+    "fraction",
+    "fraction_of",
+    "hyperparameter",
+    "numbers_of",
+    "parsed",
+    "positive",
+    "require",
+    "require_count",
+    "require_flag",
+    "require_fraction",
+    "weight",
+    "weights_of",
+    "whole",
+]
+
 if TYPE_CHECKING:
     from typing import dataclass_transform as dataclass_transform
 else:  # Python 3.11 has it
@@ -70,6 +90,7 @@ class Weight:
             )
 
 
+@explained
 def hyperparameter(
     default: Any,
     valid: Callable[[Any], bool] | None = None,
@@ -96,6 +117,7 @@ def hyperparameter(
     return Hyperparameter(default, checked, tuple(search))
 
 
+@explained
 def whole(
     default: int | str | None, *, least: int = 1, expected: str = "", search: Iterable[Any] = ()
 ) -> Any:
@@ -108,11 +130,13 @@ def whole(
     return hyperparameter(default, valid, expected or f"a whole number ≥ {least}", search=search)
 
 
+@explained
 def fraction(default: float, *, search: Iterable[Any] = (), meaning: str = "") -> Any:
     """Declare a fraction in [0, 1); ``meaning`` is for one that several classes share."""
     return Hyperparameter(default, _after(require_fraction), tuple(search), meaning=meaning)
 
 
+@explained
 def positive(default: float, *, search: Iterable[Any] = ()) -> Any:
     """Declare a finite number > 0; instances have a float."""
 
@@ -122,22 +146,26 @@ def positive(default: float, *, search: Iterable[Any] = ()) -> Any:
     return hyperparameter(default, valid, "a number > 0", kept=float, search=search)
 
 
+@explained
 def flag(default: bool, *, search: Iterable[Any] = ()) -> Any:
     """Declare a hyperparameter that is on or off."""
     return Hyperparameter(default, _after(require_flag), tuple(search))
 
 
+@explained
 def choice(default: str, names: Sequence[str], *, expected: str = "", search: Iterable[Any] = ()) -> Any:
     """Declare one of several names."""
     expected = expected or " or ".join(names)
     return hyperparameter(default, lambda value: value in names, expected, search=search)
 
 
+@explained
 def parsed(default: Any, parse: Callable[[str, Any], Any], *, search: Iterable[Any] = ()) -> Any:
     """Declare a hyperparameter that ``parse`` checks and converts, a function of its name and the given value."""
     return Hyperparameter(default, parse, tuple(search))
 
 
+@explained
 def weight(
     default: float, step: float, low: float, high: float, meaning: str, *, search: Iterable[Any] = ()
 ) -> Any:
@@ -198,6 +226,7 @@ def require_count(name: str, value: Any, least: int = 1) -> None:
     require(name, value, isinstance(value, int) and value >= least, f"a whole number ≥ {least}")
 
 
+@explained
 def require_fraction(name: str, value: Any) -> None:
     """Check a hyperparameter that is a fraction below 1.
 
@@ -207,6 +236,7 @@ def require_fraction(name: str, value: Any) -> None:
     require(name, value, isinstance(value, int | float) and 0 <= value < 1, "a fraction in [0, 1)")
 
 
+@explained
 def require_flag(name: str, value: Any) -> None:
     """Check a hyperparameter that is on or off.
 
