@@ -76,44 +76,6 @@ def test_refuses_requests_without_what_it_needs(policy: str, column: str) -> Non
         simulate(System(kv_capacity=9, batch_time=UnitBatchTime()), table, policy)
 
 
-@pytest.mark.parametrize(
-    ("policy", "wrong", "others"),
-    [
-        ("flow_control", {"budget": 0}, {}),
-        ("flow_control", {"budget": -1}, {}),
-        ("flow_control", {"budget": 1.5}, {}),  # whole unless random
-        ("flow_control", {"budget": float("nan")}, {}),
-        ("flow_control", {"budget": float("inf")}, {}),
-        ("flow_control", {"budget": "many"}, {}),
-        ("flow_control", {"budget": True}, {}),
-        ("flow_control", {"budget": "0/0"}, {}),
-        ("flow_control", {"budget": "1/-1"}, {}),
-        ("flow_control", {"budget": [1, 1.5]}, {}),
-        ("flow_control", {"budget": []}, {}),
-        ("flow_control", {"budget": "1/2"}, {"random": True}),
-        ("flow_control", {"budget": 0}, {"random": True}),
-        ("flow_control", {"budget": -0.5}, {"random": True}),
-        ("flow_control", {"budget": float("nan")}, {"random": True}),
-        ("flow_control", {"budget": float("inf")}, {"random": True}),
-        ("flow_control", {"budget": "many"}, {"random": True}),
-        ("flow_control", {"random": "perhaps"}, {}),
-        ("flow_control", {"greedy": 1.5}, {}),
-        ("flow_control", {"greedy": "much"}, {}),
-        ("flow_control_classes", {"budgets": 0}, {}),
-        ("flow_control_classes", {"budgets": "4/-1/4"}, {}),
-        ("flow_control_classes", {"budgets": "4/1.5"}, {}),
-        ("flow_control_classes", {"budgets": ""}, {}),
-        ("flow_control_classes", {"budgets": "4/x"}, {}),
-        ("flow_control_classes", {"budgets": True}, {}),
-        ("mc_longest", {"protection": 1}, {}),
-        ("mc_longest", {"overrun": "never"}, {}),
-    ],
-)
-def test_hyperparameters_out_of_range(policy: str, wrong: dict[str, Any], others: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        make_policy(policy, **wrong, **others)
-
-
 def test_hyperparameters_of_the_paper_are_the_defaults() -> None:
     table = requests([0] * 40, [1] * 40, [1] * 40, class_id=[0, 1, 2, 2] * 10)
     system = System(kv_capacity=999, batch_time=UnitBatchTime())

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 import kvgym
 from kvgym.batch_time import UnitBatchTime
-from kvgym.errors import ConfigError
 from kvgym.policies.policy import make_policy
 from kvgym.simulator.system import System
 from kvgym.workloads.hashes import BlockHashes
@@ -56,11 +53,3 @@ def test_a_request_with_a_long_hit_does_not_go_last():
     rows = [(0, 4, "A"), (5, 13, "ABC"), (5, 13, "ABC"), (5, 9, "CD")]
     assert starts(8, rows, small_hit=3, common=4) == [0, 5, 5, 6]
     assert starts(8, rows, small_hit=4, common=4) == [0, 5, 6, 5]
-
-
-@pytest.mark.parametrize(
-    "settings", [{"most_waiting": 0}, {"small_hit": -1}, {"common": 0}, {"protection": 1.0}]
-)
-def test_limits_are_checked(settings):
-    with pytest.raises(ConfigError, match=next(iter(settings))):
-        make_policy("lpm", **settings)

@@ -210,13 +210,6 @@ def test_iterations_of_other_durations(policy: str) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("value", [1, 1.5, -0.1, "much"])
-def test_margin_out_of_range(policy: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match="protection"):
-        make_policy(policy, protection=value)
-
-
-@BOTH
 def test_needs_predictions(policy: str) -> None:
     table = RequestTable.from_columns(arrival_time=[0], prompt_len=[1], output_len=[1])
     with pytest.raises(ConfigError, match="predicted_output_len"):

@@ -16,7 +16,6 @@ from helpers.schedules import Step, check, play
 from kvgym.baselines.vllm_releases import engine_defaults
 from kvgym.batch_time import UnitBatchTime, load_hardware
 from kvgym.errors import ConfigError, LivelockError
-from kvgym.policies.policy import make_policy
 from kvgym.policies.runner import simulate
 from kvgym.simulator.batch_time import Device
 from kvgym.simulator.system import System
@@ -319,37 +318,6 @@ def test_prefills_are_not_held_back_if_some_were_left_over() -> None:
 
 
 # ---------------------------------------------------------------- settings
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens = 0; expected a whole number ≥ 1"),
-        ({"max_num_seqs": 2.5}, "max_num_seqs = 2.5; expected a whole number ≥ 1, or auto"),
-        ({"max_num_batched_tokens": True}, "max_num_batched_tokens = True; expected a whole number ≥ 1, or auto"),
-        (
-            {"max_num_batched_tokens": 255, "max_num_seqs": 256},
-            "max_num_batched_tokens = 255 is below max_num_seqs = 256",
-        ),
-        ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold = -1; expected a whole number ≥ 0"),
-        ({"policy": "sjf"}, "policy = 'sjf'; expected fcfs or priority"),
-        ({"enable_chunked_prefill": 0}, "enable_chunked_prefill = 0; expected True or False"),
-        ({"scheduler_reserve_full_isl": "no"}, "scheduler_reserve_full_isl = 'no'; expected True or False"),
-        ({"watermark": 1.0}, r"watermark = 1.0; expected a fraction in \[0, 1\)"),
-        ({"engine_version": "0.28"}, "engine_version = '0.28'; expected 0.24, 0.33, or auto"),
-        ({"max_num_active_seqs": 0}, "max_num_active_seqs = 0; expected a whole number ≥ 1"),
-        ({"max_num_active_seqs": 9, "max_num_seqs": 8}, "max_num_active_seqs = 9 is above max_num_seqs = 8"),
-        ({"prefill_schedule_interval": 0}, "prefill_schedule_interval = 0; expected a whole number ≥ 1"),
-        ({"long_prefill_token_threshold_adaptive": 1}, "long_prefill_token_threshold_adaptive = 1; expected True"),
-        (
-            {"engine_version": "0.24", "prefill_schedule_interval": 2},
-            "engine_version = 0.24 has no prefill_schedule_interval = 2; use engine_version = 0.33",
-        ),
-    ],
-)  # fmt: skip
-def test_wrong_settings_are_explained(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        make_policy("vllm_v1", **given)
 
 
 @pytest.mark.parametrize(

@@ -129,12 +129,6 @@ def test_descriptions(name: str) -> None:
     assert make_policy(name, chunk=7).hyperparameters() == {"chunk": 7}
 
 
-@pytest.mark.parametrize("resume", ["last", "", None, True, 1])
-def test_resume_out_of_range(resume: Any) -> None:
-    with pytest.raises(ConfigError, match=r"resume = .* expected one of first, by_work"):
-        make_policy(SJF, resume=resume)
-
-
 @ALL
 def test_the_default_chunk_is_512(name: str) -> None:
     table = RequestTable.from_columns(
@@ -160,19 +154,6 @@ def test_a_request_longer_than_the_memory_is_refused(name: str) -> None:
     check(run(name, 3, 8, [0], [5], [3]), start=[0], finish=[5])
     with pytest.raises(WorkloadError, match="can never be served"):
         run(name, 3, 7, [0], [5], [3])
-
-
-@ALL
-@pytest.mark.parametrize("chunk", [0, -1, 1.5, 2.0, True, "many", float("nan"), float("inf"), None])
-def test_chunks_out_of_range(name: str, chunk: Any) -> None:
-    with pytest.raises(ConfigError, match="chunk"):
-        make_policy(name, chunk=chunk)
-
-
-@ALL
-def test_unknown_hyperparameters(name: str) -> None:
-    with pytest.raises(ConfigError, match="budget"):
-        make_policy(f"{name}:budget=3")
 
 
 # ---------------------------------------------------------------- order, overflow and returning requests

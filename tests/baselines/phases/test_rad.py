@@ -16,8 +16,7 @@ import pytest
 from helpers import schedules
 from helpers.schedules import check
 from kvgym.batch_time import AffineBatchTime
-from kvgym.errors import ConfigError
-from kvgym.policies.policy import POLICIES, make_policy, policy_defaults
+from kvgym.policies.policy import POLICIES, policy_defaults
 from kvgym.policies.runner import SimulationResult
 
 BOTH = pytest.mark.parametrize("policy", ["rad", "rad_batched"])
@@ -301,17 +300,6 @@ def test_defaults() -> None:
     assert policy_defaults(POLICIES["rad"]) == {"cycle": 1000, "decodes": 128, "chunk": 256}
     assert policy_defaults(POLICIES["rad_batched"]) == {"cycle": 1000, "decodes": 128, "chunk": 256}
     assert policy_defaults(POLICIES["request_level"]) == {"batch": 16}
-
-
-@pytest.mark.parametrize("value", [0, -3, 1.5, True, "many", float("nan"), float("inf")])
-@pytest.mark.parametrize(
-    ("policy", "name"),
-    [(p, n) for p in ("rad", "rad_batched") for n in ("cycle", "decodes", "chunk")]
-    + [("request_level", "batch")],
-)
-def test_values_out_of_range(policy: str, name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=name):
-        make_policy(policy, **{name: value})
 
 
 @pytest.mark.parametrize("policy", ["rad", "rad_batched", "request_level"])

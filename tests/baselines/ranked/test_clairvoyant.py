@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
-from kvgym.errors import ConfigError
 from kvgym.experiments.changes import build_scenario
 from kvgym.metrics.compute import compute_metrics
-from kvgym.policies.policy import POLICIES, PolicyInfo, make_policy
+from kvgym.policies.policy import POLICIES, PolicyInfo
 from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.studies.capacity.entries import find_policies
@@ -76,15 +75,6 @@ def test_workers_of_both_kinds():
 
     mixed = System.cluster([Worker(300, AFFINE.batch_time), Worker(60, UnitBatchTime())])
     assert simulate(mixed, requests(), "clairvoyant").completed
-
-
-def test_wrong_hyperparameters_are_refused():
-    with pytest.raises(ConfigError, match="rule = 'best'; expected one of auto, ranked, look_ahead"):
-        make_policy("clairvoyant", rule="best")
-    with pytest.raises(ConfigError, match="ranking = 'fcfs'; expected ranked, or an agent"):
-        make_policy("clairvoyant", ranking="fcfs")
-    with pytest.raises(ConfigError, match="passed = -1; expected a whole number"):
-        make_policy("clairvoyant", passed=-1)
 
 
 def test_all_schedulers_are_without_it():

@@ -304,28 +304,6 @@ def test_a_drain_batch_admits_up_to_the_first_threshold() -> None:
 # ---------------------------------------------------------------- checks of hyperparameters
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"thresholds": "0/1"},
-        {"thresholds": "two"},
-        {"segments": "2/1"},
-        {"segments": "2/2"},
-        {"segments": "0/2"},
-        {"segments": "1/2.5"},
-        {"rule": "exact"},
-        {"batch_limit": -5},
-        {"patience": 0.0},
-        {"patience": float("inf")},
-        {"drain": 2},
-        {"needs": "class"},
-    ],
-)
-def test_hyperparameters_out_of_range(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(arguments))):
-        make_policy("nested_wait", **arguments)
-
-
 def test_incompatible_options() -> None:
     with pytest.raises(ConfigError, match="thresholds"):
         run("nested_wait:thresholds=3/2/1,segments=1/2", 99, [0], [1], [1])

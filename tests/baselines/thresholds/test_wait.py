@@ -355,30 +355,6 @@ def test_one_number_applies_to_all_types() -> None:
 # ---------------------------------------------------------------- checks of hyperparameters
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"thresholds": "0"},
-        {"thresholds": "4/-1"},
-        {"thresholds": "4/1.5"},
-        {"thresholds": "four"},
-        {"thresholds": []},
-        {"rule": "best"},
-        {"batch_limit": 0},
-        {"patience": 0},
-        {"patience": -1.0},
-        {"patience": float("inf")},
-        {"patience": float("nan")},
-        {"patience": "long"},
-        {"drain": "maybe"},
-        {"segments": "1/2"},
-    ],
-)
-def test_hyperparameters_out_of_range(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(arguments))):
-        make_policy("wait", **arguments)
-
-
 def test_the_wrong_number_of_thresholds() -> None:
     with pytest.raises(ConfigError, match="thresholds"):
         run("wait:thresholds=1/2/3", 99, [0, 0], [1, 1], [1, 1], types=[0, 1], classes=TWO)
