@@ -4,7 +4,7 @@
     python scripts/calibrate.py             print the report only
 
 Paths in configs/recipe/*.yaml are relative to the folder PROFILES. For a single file, or your own hardware, use
-``kvgym calibrate``.
+``kvgym server calibrate``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Time the operators of one transformer layer on this machine and write profiles for ``kvgym calibrate``.
+"""Time the operators of one transformer layer on this machine and write profiles for ``kvgym server calibrate``.
 
     python scripts/profile_gpu.py --model llama3-8b --out my-gpu
     torchrun --nproc-per-node 2 scripts/profile_gpu.py --model llama3-8b --tensor-parallel 2 --out my-gpu-tp2
-    kvgym calibrate --recipe my-gpu/recipe.yaml
+    kvgym server calibrate --recipe my-gpu/recipe.yaml
 
 Writes linear.csv, attention.csv, with several GPUs all_reduce.csv, and recipe.yaml. Weights are random. Kernels are
 PyTorch's; attention uses FlashAttention if the package flash_attn is installed. On a GPU, times come from CUDA events,
@@ -330,7 +330,7 @@ def write_recipe(
     }
     if parts > 1:
         content["profiles"]["all_reduce"] = "all_reduce.csv"
-    text = "# kvgym calibrate --recipe recipe.yaml; see docs/calibration.md.\n"
+    text = "# kvgym server calibrate --recipe recipe.yaml; see docs/calibration.md.\n"
     (folder / "recipe.yaml").write_text(text + yaml.safe_dump(content, sort_keys=False, width=110), "utf-8")
 
 
@@ -415,7 +415,7 @@ def profile(options: argparse.Namespace) -> None:
         f"{len(linear)} rows of token operators, {len(attention)} of attention, {len(reduced)} of all-reduce"
     )
     print(f"{options.out}: {rows}")
-    print(f"next: kvgym calibrate --recipe {options.out / 'recipe.yaml'}")
+    print(f"next: kvgym server calibrate --recipe {options.out / 'recipe.yaml'}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import gc
 import inspect
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from typer.main import get_command
 from kvgym.cli import console, failures, result_folder
 from kvgym.cli.options.scenario import with_parameters
 from kvgym.cli.usage import Command
+from kvgym.errors import ConfigError, shown
 from kvgym.utils.version import __version__
 
 COMMANDS = {
@@ -26,33 +28,38 @@ COMMANDS = {
     "sweep": "Run schedulers at every point of a grid over fields of the scenario and hyperparameters of policies.",
     "workload": "Describe a workload: its rate, lengths and sessions, and its reuse by a prefix cache.",
     "watch": "Show a run or a training live in a browser on this machine.",
+    "watch curve": "Show the learning curves of training runs as a table and a picture.",
     "list": "List policies, agents, scenarios, hardware, workloads, environments and more.",
     "render": "Play an episode of an environment; write a GIF or MP4 of it and a PNG summary.",
+    "render dataset": "Write episodes of a scheduler or an agent as a Minari dataset, for offline learning.",
     "train": "Train an agent; follow it with kvgym watch --training FOLDER or tensorboard --logdir FOLDER.",
-    "curve": "Show the learning curves of training runs as a table and a picture.",
     "benchmark": "Score schedulers, routers and agents on the tasks of the benchmark.",
-    "export-dataset": "Write episodes of a scheduler or an agent as a Minari dataset, for offline learning.",
-    "judge": "Score a policy, router or agent on validation seeds; print a verdict as JSON.",
+    "benchmark judge": "Score a policy, router or agent on validation seeds; print a verdict as JSON.",
     "evaluate": "Compare a learned agent with baselines on held-out seeds, paired by seed.",
     "tune": "Search hyperparameters of schedulers on training seeds.",
     "capacity": "Find the highest arrival rate at which schedulers meet targets.",
-    "provision": "Find how many workers a load needs, by theory and by simulation, and their cost.",
+    "capacity provision": "Find how many workers a load needs, by theory and by simulation, and their cost.",
     "bound": "Bound the best value any scheduler, even a clairvoyant one, could reach.",
-    "calibrate": "Fit operator tables to measured kernels; write a file and show its errors.",
-    "validate": "Replay a log of a real server and show the simulator's errors.",
-    "observe": "Send a workload to an OpenAI-compatible server and log every request, for kvgym validate.",
-    "serve-mock": "Answer OpenAI-compatible requests on this machine with the simulator's times.",
+    "server observe": "Send a workload to an OpenAI-compatible server and log every request, for validation.",
+    "server validate": "Replay a log of a real server and show the simulator's errors.",
+    "server mock": "Answer OpenAI-compatible requests on this machine with the simulator's times.",
+    "server calibrate": "Fit operator tables to measured kernels; write a file and show its errors.",
     "check-policy": "Run the conformance checks on a policy, with bounds checking.",
     "warm-up": "Compile everything that would otherwise be compiled on first use: for images and CI.",
 }
-"""Summary of each command, by name. A command is the function of its name in the module of its name (with a "_" where
-Python uses the name already), in ``kvgym/cli/commands`` or the package of its family. The module is loaded only when
-the command is called."""
+"""Summary of each command, by name. The second word of a name is a mode of a command, ``capacity provision``, or a
+command of a group. A command is the function of its last word in the module of that name (with a "_" where Python uses
+the name already), in ``kvgym/cli/commands`` or the package of its first word. The module is loaded only when the
+command is called."""
 
-FAMILIES = dict.fromkeys(
-    ("train", "curve", "benchmark", "judge", "evaluate", "export-dataset", "tune"), "learning."
-)
-"""Packages of commands, by command."""
+GROUPS = {"server": "Measure a real server, replay its log, imitate one, and calibrate hardware."}
+"""Summary of each group of commands, by name."""
+
+PACKAGES = {
+    "server": "server.",
+    **dict.fromkeys(("train", "benchmark", "evaluate", "tune"), "learning."),
+}
+"""Packages of commands, by the first word of the name."""
 
 _STYLE: dict[str, Any] = {
     "pretty_exceptions_enable": False,
@@ -73,15 +80,36 @@ WidthOption = Annotated[
 ]
 
 
+def command_name(words: Sequence[str]) -> str:
+    """Return the name of the command that a command line begins with; "" if there is none."""
+    names = (" ".join(words[:count]) for count in (2, 1))
+    return next((name for name in names if name in COMMANDS), "")
+
+
 def load_command(name: str) -> Any:
     """Return a command with its options from its module."""
-    plain = name.replace("-", "_")
-    module = import_module(f"kvgym.cli.commands.{FAMILIES.get(name, '')}{plain}")
-    alone = typer.Typer(**_STYLE)
-    alone.command(name, cls=Command)(
-        _with_output(getattr(module, plain, None) or getattr(module, f"{plain}_"))
+    words = name.replace("-", "_").split()
+    module = import_module(f"kvgym.cli.commands.{PACKAGES.get(words[0], '')}{words[-1]}")
+    alone = typer.Typer(add_completion=False, **_STYLE)
+    modes = [f"{mode}: {COMMANDS[mode]}" for mode in COMMANDS if mode.startswith(f"{name} ")]
+    alone.command(name, cls=Command, epilog="\n\n".join(f"Mode kvgym {line}" for line in modes) or None)(
+        _with_output(getattr(module, words[-1], None) or getattr(module, f"{words[-1]}_"))
     )
     return get_command(alone)
+
+
+def load_group(name: str) -> TyperGroup:
+    """Return a group that lists the commands of a group, or the modes of a command with its options."""
+    own = {full.split()[1]: summary for full, summary in COMMANDS.items() if full.startswith(f"{name} ")}
+    return TyperGroup(
+        name=name,
+        help=GROUPS.get(name),
+        no_args_is_help=True,
+        commands={mode: TyperCommand(mode, help=summary) for mode, summary in own.items()},
+        params=[each for each in load_command(name).params if each.param_type_name == "option"]
+        if name in COMMANDS
+        else [],
+    )
 
 
 def _with_output(command: Callable[..., None]) -> Callable[..., None]:
@@ -103,7 +131,9 @@ class Commands(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for name, summary in COMMANDS.items():
+        for name in dict.fromkeys(full.split()[0] for full in COMMANDS):
+            modes = ", ".join(f"kvgym {mode}" for mode in COMMANDS if mode.startswith(f"{name} "))
+            summary = GROUPS.get(name) or COMMANDS[name] + (f" Also: {modes}." if modes else "")
             self.add_command(TyperCommand(name, help=summary))
 
     def owners(self, flag: str) -> list[str]:
@@ -115,10 +145,29 @@ class Commands(TyperGroup):
         ]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Load and return the command that the first argument names."""
-        if args and args[0] in COMMANDS:
-            self.add_command(load_command(args[0]))
-        return super().resolve_command(ctx, args)
+        """Load and return the command, or the group, that the arguments begin with.
+
+        Raises:
+            ConfigError: there is no such command.
+        """
+        name, first, rest = command_name(args), args[0], args[1:]
+        if first in GROUPS and (not rest or rest[0].startswith("-")):
+            return first, load_group(first), rest
+        if name and not rest and ctx.resilient_parsing:
+            return name, load_group(name), rest  # completion also offers the modes of a command
+        if name:
+            return name, load_command(name), args[len(name.split()) :]
+        if ctx.resilient_parsing:
+            return None, None, []
+        raise ConfigError(_no_command(" ".join(args[:2]) if first in GROUPS else first))
+
+
+def _no_command(name: str) -> str:
+    """Return the message on a command that does not exist, with the closest one: a mode by its own name too."""
+    known = {text: full for full in (*COMMANDS, *GROUPS) for text in (full.split()[-1], full)}
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean kvgym {known[close[0]]}?" if close else "kvgym --help lists the commands"
+    return f"kvgym has no command {shown(name)}; {hint}"
 
 
 app = typer.Typer(

@@ -1,4 +1,4 @@
-"""Style of pictures that Matplotlib draws, for example for ``kvgym validate``."""
+"""Style of pictures that Matplotlib draws, for example for ``kvgym server validate``."""
 
 from __future__ import annotations
 

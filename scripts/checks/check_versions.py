@@ -70,14 +70,15 @@ from kvgym.experiments.changes import build_scenario
 from kvgym.policies.policy import make_policy
 server = MockServer(OnlineRun(build_scenario("vllm-v1").make_system(), make_policy("fcfs")), speed=20.0)
 server.start()
-command = ["kvgym", "observe", server.url, "--workload", "lmsys", "--rate", "2", "-n", "3", "--out", "observed"]
+command = ["kvgym", "server", "observe", server.url, "--workload", "lmsys", "--rate", "2", "-n", "3"]
+command += ["--out", "observed"]
 code = subprocess.run([*command, "--no-progress"]).returncode
 server.close()
 raise SystemExit(code)
 """
 DATASET = """
 import os, subprocess
-command = ["kvgym", "export-dataset", "fcfs", "--scenario", "mc-sf-model-2", "--episodes", "1"]
+command = ["kvgym", "render", "dataset", "fcfs", "--scenario", "mc-sf-model-2", "--episodes", "1"]
 raise SystemExit(subprocess.run(command, env={**os.environ, "MINARI_DATASETS_PATH": "datasets"}).returncode)
 """
 PYTHON, KVGYM = "python", "kvgym"

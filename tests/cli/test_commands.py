@@ -239,7 +239,7 @@ def test_too_long_requests(kvgym, tmp_path):
     code, _, err = kvgym(*options)
     assert code == 2
     assert "1 of 2 requests can never be served" in err
-    assert "Drop or clip them (too_long: drop, --too-long drop; kvgym validate --drop-long)" in err
+    assert "Drop or clip them (too_long: drop, --too-long drop; kvgym server validate --drop-long)" in err
     code, out, _ = kvgym(*options, "--too-long", "drop")
     assert code == 0
     assert "dropped" in out

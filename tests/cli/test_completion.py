@@ -23,10 +23,21 @@ def test_names_are_completed_also_behind_a_comma(what, typed, first):
     assert names(what)(typed)[0][0] == first
 
 
-def test_the_shell_receives_names():
-    asked = {"_KVGYM_COMPLETE": "complete_bash", "COMP_WORDS": "kvgym compare --gpu h2", "COMP_CWORD": "3"}
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("kvgym compare --gpu h2", "h200"),
+        ("kvgym capacity p", "provision"),
+        ("kvgym capacity provision --pri", "--price"),
+        ("kvgym benchmark j", "judge"),
+        ("kvgym server v", "validate"),
+    ],
+)
+def test_the_shell_receives_names_and_modes(typed, found):
+    place = str(len(typed.split()) - 1)
+    asked = {"_KVGYM_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": place}
     code = "import sys; from kvgym.cli.app import main; sys.argv = ['kvgym']; main()"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True
     )
-    assert done.stdout.split() == ["h200"]
+    assert done.stdout.split() == [found]

@@ -26,7 +26,7 @@ LARGE = ("-n", 10, "--kv-capacity", 30, "--no-progress")
         ("tune", "-p", "alpha_greedy", "--grid", "alpha=0.1/0.2", "--seeds", 1, *LARGE),
         ("tune", "-p", "fcfs,alpha_greedy", "--seeds", 1, *LARGE),
         ("capacity", "-n", 5, "-p", "fcfs", "--no-progress"),
-        ("provision", "-n", 5, "-p", "fcfs", "--no-progress"),
+        ("capacity", "provision", "-n", 5, "-p", "fcfs", "--no-progress"),
         ("train", "range", "--ray", "auto"),
     ],
     ids=lambda command: command[0],
@@ -95,7 +95,7 @@ def test_files_not_written_by_kvgym_stay(kvgym, tmp_path, monkeypatch):
         f"note: same/{name} was not written by kvgym; it is now same/{name}.old" for name in sorted(moved)
     ]
     assert (
-        kvgym("validate", "same/requests.csv", "-p", "fcfs", "-o", "same")[0] == 0
+        kvgym("server", "validate", "same/requests.csv", "-p", "fcfs", "-o", "same")[0] == 0
     )  # an input file with the name of a result
     (folder / "unfinished.jsonl").rename(folder / "kept")
     assert kvgym("compare", "-p", "fcfs", "--seeds", 1, *SMALL)[0] == 0
@@ -256,7 +256,7 @@ def stop_after(monkeypatch, count):
 
 SEARCHES = {
     "capacity": ("capacity", "-n", 60, "--seeds", 2, "-p", "fcfs", "--tolerance", 0.5, "--no-report"),
-    "provision": ("provision", "-n", 60, "-p", "fcfs", "--slo", "ttft_p99<200ms", "--no-report"),
+    "provision": ("capacity", "provision", "-n", 60, "-p", "fcfs", "--slo", "ttft_p99<200ms", "--no-report"),
 }
 
 

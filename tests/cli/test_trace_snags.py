@@ -32,7 +32,9 @@ def test_a_trace_with_fewer_requests_than_requested(kvgym, tmp_path):
     assert "40 requests" in config["scenario"]["summary"]
     out = kvgym("compare", "--trace", "mine.csv", "-n", 40, *SMALL, "-o", "all")[1]
     assert "asked for" not in out
-    out = kvgym("provision", "--trace", "mine.csv", "-n", 50, "-p", "fcfs", "--no-progress", "-o", "many")[1]
+    out = kvgym(
+        "capacity", "provision", "--trace", "mine.csv", "-n", 50, "-p", "fcfs", "--no-progress", "-o", "many"
+    )[1]
     assert "The trace has only 40 requests; 50 were requested." in " ".join(out.split())
 
 

@@ -11,6 +11,7 @@ from kvgym.errors import LIMIT
     [
         (("run", "--seeds", 3), "run has no option --seeds; options of kvgym compare, sweep,"),
         (("run", "--seeds", 3), "; did you mean --seed?"),
+        (("capacity", "--price", 2), "capacity has no option --price; it is an option of kvgym capacity provision"),
         (("compare", "--tolerance=0.1"), "compare has no option --tolerance; it is an option of kvgym capacity"),
         (("run", "--policy", "fcfs"), "kvgym run has no option --policy; did you mean --policies?"),
         (("tune", "--metric", "ttft_p99"), "kvgym tune has no option --metric; did you mean --metrics?"),
@@ -23,7 +24,7 @@ from kvgym.errors import LIMIT
         (("run", "--tp", "1,2"), "for several: kvgym sweep hardware.tp=1,2"),
         (("run",), "kvgym run needs a policy: --policies NAME"),
         (("run", "-p", "fcfs,mc_sf"), "--policies fcfs, mc_sf: kvgym run runs one policy; kvgym compare runs several"),
-        (("validate", "x.csv", "-p", "fcfs", "-p", "mc_sf"), "kvgym validate runs one policy"),
+        (("server", "validate", "x.csv", "-p", "fcfs", "-p", "mc_sf"), "kvgym server validate runs one policy"),
     ],
 )  # fmt: skip
 def test_mistakes_name_what_to_do(kvgym, arguments, message):
@@ -35,7 +36,7 @@ def test_mistakes_name_what_to_do(kvgym, arguments, message):
 
 
 def test_lists_are_valid_where_an_option_takes_several_values(kvgym):
-    for given in (("capacity", "--workers", "1,2"), ("provision", "--hardware", "a,b")):
+    for given in (("capacity", "--workers", "1,2"), ("capacity", "provision", "--hardware", "a,b")):
         assert "unknown scenario" in kvgym(*given, "--scenario", "nowhere")[2]
 
 

@@ -1,4 +1,4 @@
-"""Kinds of input: files and answers of candidates for `kvgym judge`, and files of results for the leaderboard."""
+"""Kinds of input: candidates for `kvgym benchmark judge` and their answers, and results for the leaderboard."""
 
 from __future__ import annotations
 

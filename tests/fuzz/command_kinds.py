@@ -23,7 +23,7 @@ LINES = (
     "run fcfs --scenario mc-sf-noisy -n 20",
     "run mc_sf:protection=0.1 --scenario mc-sf-noisy -n 20 --seed 3 --json",
     "compare -p fcfs -p mc_sf --scenario mc-sf-noisy -n 20 --seeds 2",
-    "curve nothing",
+    "watch curve nothing",
     "bound mc-sf-noisy -n 5",
     "capacity --policies fcfs --scenario mc-sf-noisy -n 20",
     "train default --steps 100",
@@ -31,7 +31,7 @@ LINES = (
     "sweep rates --jobs 2",
     "render fcfs --out film.gif",
     "tune mc_sf -n 20 --trials 2",
-    "validate x.csv --hardware llama2-70b-a100-tp2",
+    "server validate x.csv --hardware llama2-70b-a100-tp2",
 )
 
 
@@ -64,18 +64,16 @@ def play_line(content: Any, folder: Path) -> None:
     """Parse a command line without running it; the other kinds cover the rest."""
     from typer.main import get_command
 
-    from kvgym.cli.app import app, load_command
+    from kvgym.cli.app import app, command_name, load_command
 
     words = _arguments(content)
     quiet = io.StringIO()
     with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), working_in(folder):
         try:
             command: Any = get_command(app)
-            name = words[0] if words else ""
-            from kvgym.cli.app import COMMANDS
-
-            if name in COMMANDS:
-                command, words = load_command(name), words[1:]
+            name = command_name(words)
+            if name:
+                command, words = load_command(name), words[len(name.split()) :]
             context = command.make_context("kvgym", words)
             if name == "list":
                 command.invoke(context)

@@ -48,6 +48,7 @@ def test_from_the_machine_to_a_batch_time(tmp_path, processes):
 
     # How far off so few and so short measurements are, and from the CPU's peak, is not the point.
     arguments = [
+        "server",
         "calibrate",
         "--recipe",
         made / "recipe.yaml",

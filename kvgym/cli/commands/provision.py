@@ -1,4 +1,4 @@
-"""``kvgym provision``: find how many workers a load needs, and their cost."""
+"""``kvgym capacity provision``: find how many workers a load needs, and their cost."""
 
 from __future__ import annotations
 

@@ -443,5 +443,5 @@ def write_hardware(content: dict[str, Any], path: Path) -> None:
         path: file to write.
     """
     text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
-    head = "# Written by kvgym calibrate, see docs/calibration.md. Tables: milliseconds per layer.\n"
+    head = "# Written by kvgym server calibrate, see docs/calibration.md. Tables: milliseconds per layer.\n"
     write_text(path, head + text)

@@ -88,8 +88,8 @@ class Server:
         prompts: prompts of wanted lengths.
         ignore_eos: whether it takes the option by which answers have the wanted length.
         reports_usage: whether its answers end with their lengths.
-        speed: simulated seconds per second, of ``kvgym serve-mock``; other servers 1.
-        simulated: whether it is ``kvgym serve-mock``.
+        speed: simulated seconds per second, of ``kvgym server mock``; other servers 1.
+        simulated: whether it is ``kvgym server mock``.
     """
 
     target: Target

@@ -24,7 +24,7 @@ def notes(server: Server, found: Sequence[Measured], after: Counters) -> list[st
     said = []
     if server.simulated:
         said.append(
-            f"The server was kvgym serve-mock at {server.speed:g} times real time: agreement with it proves nothing."
+            f"The server was kvgym server mock at {server.speed:g} times real time: agreement with it proves nothing."
         )
     if not server.ignore_eos:
         said.append("The server does not take ignore_eos: answers end where the model ends them.")

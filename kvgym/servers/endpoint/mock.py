@@ -24,7 +24,7 @@ from kvgym.workloads.traces.conversations import count_words
 
 HOST = "127.0.0.1"
 
-OWNER = "kvgym serve-mock"
+OWNER = "kvgym server mock"
 """Owner of the model in ``/v1/models``, by which a client recognises this server."""
 
 DEFAULT_OUTPUT = 16

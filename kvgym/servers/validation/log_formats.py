@@ -1,6 +1,6 @@
 """Logs that benchmarks of servers write, recognised by their keys and read as one row per request.
 
-- ``kvgym observe``: ``requests.jsonl`` of a results folder, or the folder.
+- ``kvgym server observe``: ``requests.jsonl`` of a results folder, or the folder.
 - vLLM: the JSON file of ``vllm bench serve --save-result --save-detailed`` (repository vllm-project/vllm,
   ``vllm/benchmarks/serve.py``, commit 009e6d4), which has a list per column, and the one of ``kvgym run --format
   vllm-bench``.
@@ -30,7 +30,7 @@ from kvgym.errors import TraceFormatError, cut
 from kvgym.workloads.traces.source import SourceFile
 
 REQUESTS = "requests.jsonl"
-"""The log in a results folder of ``kvgym observe``."""
+"""The log in a results folder of ``kvgym server observe``."""
 
 OBSERVED = "observed.json"
 """The file beside such a log with what was observed of the server as a whole."""
@@ -166,7 +166,7 @@ def _beside(path: Path) -> dict[str, Any]:
     return _object(path) or {}
 
 
-# ------------------------------------------------------------ kvgym observe
+# ------------------------------------------------------------ kvgym server observe
 
 
 def _read_observed(
@@ -297,7 +297,7 @@ def _tokens(record: Mapping[str, Any], side: str) -> float:
 
 
 def _server_settings(path: Path) -> Iterator[str]:
-    """Yield a note on the settings of the server in the ``*.meta.json`` beside a log, as options of kvgym validate."""
+    """Yield a note on the server's settings in the ``*.meta.json`` of a log, as options of kvgym server validate."""
     stem = path.name.removesuffix(".jsonl").removesuffix(".requests")
     about = _beside(path.with_name(f"{stem}.meta.json"))
     given, memory = about.get("engine_kwargs") or {}, about.get("kv_cache") or {}
@@ -313,7 +313,7 @@ def _server_settings(path: Path) -> Iterator[str]:
 
 FORMATS = (
     LogFormat(
-        "kvgym observe",
+        "kvgym server observe",
         frozenset({"scheduled_time", "arrival_time", "ttft", "gaps", "reason"}),
         _read_observed,
     ),

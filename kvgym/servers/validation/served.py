@@ -137,11 +137,12 @@ def read_served(
 ) -> ServedLog:
     """Read a log of served requests.
 
-    Logs of :data:`~kvgym.servers.validation.log_formats.FORMATS` are recognised: ``kvgym observe`` (its folder is
-    enough), ``vllm bench serve --save-detailed``, inference-perf, and times of vLLM's engine. Any other file, and any
-    file with ``columns`` or ``time_unit``, is a table with columns ``arrival_time``, ``prompt_len``, ``output_len``,
-    ``first_token_time`` or ``ttft``, ``finish_time`` or ``e2e_latency``, optionally ``num_evictions``, or other names,
-    recognised or given, as in traces (docs/traces.md). Moments are of any one clock; other columns are ignored.
+    Logs of :data:`~kvgym.servers.validation.log_formats.FORMATS` are recognised: ``kvgym server observe`` (its folder
+    is enough), ``vllm bench serve --save-detailed``, inference-perf, and times of vLLM's engine. Any other file, and
+    any file with ``columns`` or ``time_unit``, is a table with columns ``arrival_time``, ``prompt_len``,
+    ``output_len``, ``first_token_time`` or ``ttft``, ``finish_time`` or ``e2e_latency``, optionally ``num_evictions``,
+    or other names, recognised or given, as in traces (docs/traces.md). Moments are of any one clock; other columns are
+    ignored.
 
     Args:
         path: CSV, JSON, JSONL or Parquet.

@@ -44,7 +44,7 @@ class Process:
     def __init__(self, entry: str, seconds: float, memory_mib: int) -> None:
         if sys.platform == "win32":
             raise ConfigError(
-                "kvgym judge needs process groups, which Windows lacks; use Linux, macOS or WSL"
+                "kvgym benchmark judge needs process groups, which Windows lacks; use Linux, macOS or WSL"
             )
         self._seconds, self._end = seconds, time.monotonic() + seconds
         request = json.dumps({"entry": entry, "memory_mib": memory_mib})

@@ -1,4 +1,4 @@
-"""kvgym calibrate and kvgym list hardware."""
+"""kvgym server calibrate and kvgym list hardware."""
 
 import yaml
 
@@ -24,7 +24,9 @@ def _recipe(folder):
 
 def test_it_writes_a_file_that_scenarios_can_use(kvgym, tmp_path):
     recipe = _recipe(tmp_path / "here")
-    code, out, err = kvgym("calibrate", "--recipe", recipe, "--date", "2026-01-02", "--plot", "plot.png")
+    code, out, err = kvgym(
+        "server", "calibrate", "--recipe", recipe, "--date", "2026-01-02", "--plot", "plot.png"
+    )
     assert code == 0, err
     hardware = load_hardware("small.yaml")
     assert hardware.date == "2026-01-02"
@@ -43,14 +45,25 @@ def test_it_writes_a_file_that_scenarios_can_use(kvgym, tmp_path):
 
 def test_profiles_elsewhere_give_the_same_file(kvgym, tmp_path):
     recipe = _recipe(tmp_path / "here")
-    kvgym("calibrate", "--recipe", recipe, "--date", "2026-01-02", "--out", "deep/a.yaml")
+    kvgym("server", "calibrate", "--recipe", recipe, "--date", "2026-01-02", "--out", "deep/a.yaml")
     (tmp_path / "there").mkdir()
     for name in ("linear.csv", "attention.csv"):
         (recipe.parent / name).rename(tmp_path / "there" / name)
-    code, _, err = kvgym("calibrate", "--recipe", recipe)
+    code, _, err = kvgym("server", "calibrate", "--recipe", recipe)
     assert code == 2
     assert "linear.csv: no such file" in err
-    kvgym("calibrate", "--recipe", recipe, "--profiles", "there", "--date", "2026-01-02", "--out", "b.yaml")
+    kvgym(
+        "server",
+        "calibrate",
+        "--recipe",
+        recipe,
+        "--profiles",
+        "there",
+        "--date",
+        "2026-01-02",
+        "--out",
+        "b.yaml",
+    )
     assert (tmp_path / "deep" / "a.yaml").read_bytes() == (tmp_path / "b.yaml").read_bytes()
 
 
@@ -62,11 +75,11 @@ def test_large_errors_are_shown_and_refused(kvgym, tmp_path):
             if row[name]:
                 row[name] = float(row[name]) * (1.3 if i % 2 else 0.8)
     write(tmp_path / "here" / "attention.csv", rows)
-    code, _, err = kvgym("calibrate", "--recipe", recipe, "--max-error", 0.05)
+    code, _, err = kvgym("server", "calibrate", "--recipe", recipe, "--max-error", 0.05)
     assert code == 2
     assert "miss held-out rows of attention" in err
     assert not (tmp_path / "small.yaml").exists()
-    code, out, _ = kvgym("calibrate", "--recipe", recipe, "--max-error", 1)
+    code, out, _ = kvgym("server", "calibrate", "--recipe", recipe, "--max-error", 1)
     assert code == 0
     assert "warning: attention" in out
 
@@ -77,11 +90,11 @@ def test_implausible_times_are_refused_unless_allowed(kvgym, tmp_path):
     for row in rows:
         row["time_stats.attn_post_proj.median"] = 3 * float(row["time_stats.attn_post_proj.median"])
     write(tmp_path / "here" / "linear.csv", rows)
-    code, _, err = kvgym("calibrate", "--recipe", recipe)
+    code, _, err = kvgym("server", "calibrate", "--recipe", recipe)
     assert code == 2
     assert "column attn_post_proj: its 9 largest rows take" in err
     assert not (tmp_path / "small.yaml").exists()
-    code, out, _ = kvgym("calibrate", "--recipe", recipe, "--implausible")
+    code, out, _ = kvgym("server", "calibrate", "--recipe", recipe, "--implausible")
     assert code == 0
     assert "warning: profile linear.csv: column attn_post_proj" in out
 
@@ -97,7 +110,7 @@ def test_wrong_arguments(kvgym, tmp_path):
         (("--recipe", recipe, "--out", recipe.parent), "cannot be written"),
         (("--recipe", elsewhere), "field name"),
     ):
-        code, _, err = kvgym("calibrate", *arguments)
+        code, _, err = kvgym("server", "calibrate", *arguments)
         assert code == 2
         assert message in err
         assert "Traceback" not in err

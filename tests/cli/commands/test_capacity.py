@@ -1,4 +1,4 @@
-"""kvgym capacity and kvgym provision: tables, files, exit codes, and errors."""
+"""kvgym capacity and kvgym capacity provision: tables, files, exit codes, and errors."""
 
 import json
 import re
@@ -136,7 +136,7 @@ def test_wrong_options_of_capacity(kvgym, options, says):
 
 def test_provision(kvgym, azure_trace, tmp_path):
     code, out, _ = kvgym(
-        "provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--slo", "ttft_p99<1",
+        "capacity", "provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--slo", "ttft_p99<1",
         "--price", "llama3-8b-a100-tp1=2.5", "--window", 5, "--router", "round_robin,join_shortest_queue",
         "--details", "--no-progress", "-o", "res",
     )  # fmt: skip
@@ -160,7 +160,7 @@ def test_provision(kvgym, azure_trace, tmp_path):
 
 def test_prices_of_rooflines(kvgym, azure_trace, tmp_path):
     """One price for all, or one per roofline."""
-    common = ("provision", "--trace", azure_trace, "-p", "fcfs", "--slo", "ttft_p99<1", "--no-progress",
+    common = ("capacity", "provision", "--trace", azure_trace, "-p", "fcfs", "--slo", "ttft_p99<1", "--no-progress",
               "--no-report")  # fmt: skip
     roofline, own = "roofline:model=llama3-8b,gpu=l4,tp=4", ("--model", "llama3-8b", "--gpu", "l4", "--tp", 4)
     both = ("--hardware", f"llama3-8b-a100-tp1,{roofline}")
@@ -181,7 +181,7 @@ def test_prices_of_rooflines(kvgym, azure_trace, tmp_path):
 
 def test_provision_in_markdown_for_several_kinds_of_hardware(kvgym, azure_trace):
     code, out, _ = kvgym(
-        "provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--slo", "ttft_p99<1",
+        "capacity", "provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--slo", "ttft_p99<1",
         "--hardware", "llama3-8b-a100-tp1,llama2-7b-a100-tp1", "--markdown", "--details", "--no-progress",
         "--no-report",
     )  # fmt: skip
@@ -192,7 +192,18 @@ def test_provision_in_markdown_for_several_kinds_of_hardware(kvgym, azure_trace)
 
 
 def test_estimates_are_details(kvgym):
-    common = ("provision", "-n", 60, "-p", "fcfs", "--slo", "ttft_p99<200ms", "--no-progress", "--no-report")
+    common = (
+        "capacity",
+        "provision",
+        "-n",
+        60,
+        "-p",
+        "fcfs",
+        "--slo",
+        "ttft_p99<200ms",
+        "--no-progress",
+        "--no-report",
+    )
     out = kvgym(*common)[1]
     assert "batch time" not in out
     assert "hardware" not in out  # there is only one
@@ -200,8 +211,8 @@ def test_estimates_are_details(kvgym):
 
 
 def test_no_number_of_workers_is_an_exit_code(kvgym, azure_trace):
-    command = ("provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--no-progress",
-               "--no-report")  # fmt: skip
+    command = ("capacity", "provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1",
+               "--no-progress", "--no-report")  # fmt: skip
     code, out, _ = kvgym(*command, "--slo", "ttft_p99<500ms", "--rate-scale", 100, "--most-workers", 2)
     assert code == 1
     assert "no number up to 2 meets the targets" in out
@@ -226,6 +237,6 @@ def test_no_number_of_workers_is_an_exit_code(kvgym, azure_trace):
     ],
 )
 def test_wrong_options_of_provision(kvgym, options, says):
-    code, _, error = kvgym("provision", "-n", 40, "-p", "fcfs", "--no-progress", *options)
+    code, _, error = kvgym("capacity", "provision", "-n", 40, "-p", "fcfs", "--no-progress", *options)
     assert code == 2
     assert says in error

@@ -1,4 +1,4 @@
-"""``kvgym observe`` and ``kvgym serve-mock``, from URL to error table on this machine."""
+"""``kvgym server observe`` and ``kvgym server mock``, from URL to error table on this machine."""
 
 import json
 import os
@@ -48,14 +48,23 @@ def trace(tmp_path):
 def test_from_url_to_error_table(kvgym, served, trace, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     code, out, err = kvgym(
-        "observe", served, "--trace", trace, "--validate", "--no-picture", "--no-progress", "-o", "r"
+        "server",
+        "observe",
+        served,
+        "--trace",
+        trace,
+        "--validate",
+        "--no-picture",
+        "--no-progress",
+        "-o",
+        "r",
     )
     assert code == 0, err
     flat = " ".join(out.split())
     assert "24 requests over 1 s; Ctrl-C keeps what was measured" in flat
     assert "error of the mean by quarter" in flat
     assert (
-        "note: The server was kvgym serve-mock at 2 times real time: agreement with it proves nothing."
+        "note: The server was kvgym server mock at 2 times real time: agreement with it proves nothing."
         in flat
     )
     assert "note: The server reports 130,992 KV tokens (--kv-capacity 130992)." in flat
@@ -79,7 +88,7 @@ def test_from_url_to_error_table(kvgym, served, trace, tmp_path, monkeypatch):
     assert (about["sent"], about["complete"], about["num_evictions"], about["key_sent"]) == (24, 24, 0, True)
     assert "sk-secret" not in out + err + "".join(p.read_text() for p in (tmp_path / "r").iterdir())
     assert read_served(tmp_path / "r").makespan == summary["totals"]["makespan"]["observed"]
-    assert "choose another folder" in kvgym("validate", "r", "-o", "r")[2]
+    assert "choose another folder" in kvgym("server", "validate", "r", "-o", "r")[2]
 
 
 def test_rates_have_folders_of_their_own(kvgym, served, tmp_path):
@@ -89,6 +98,7 @@ def test_rates_have_folders_of_their_own(kvgym, served, tmp_path):
         "  num_requests: 3\n"
     )
     code, out, err = kvgym(
+        "server",
         "observe",
         f"{served}/chat/completions",
         "-s",
@@ -121,7 +131,9 @@ def test_ctrl_c_keeps_what_was_measured(kvgym, served, run, tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=stop, daemon=True).start()
-    code, _, err = kvgym("observe", served, "--trace", "trace.csv", "--validate", "--no-progress", "-o", "r")
+    code, _, err = kvgym(
+        "server", "observe", served, "--trace", "trace.csv", "--validate", "--no-progress", "-o", "r"
+    )
     assert code == 130
     assert "stopped: 3 of 4 requests were sent and are in r" in err
     assert "Traceback" not in err
@@ -144,7 +156,9 @@ def test_a_mock_server_until_a_signal(kvgym, monkeypatch, sent):
 
     monkeypatch.setattr(MockServer, "wait", wait)
     try:
-        code, out, _ = kvgym("serve-mock", "--port", 0, "--speed", 3, "--kv-capacity", 20000, "-p", "fcfs")
+        code, out, _ = kvgym(
+            "server", "mock", "--port", 0, "--speed", 3, "--kv-capacity", 20000, "-p", "fcfs"
+        )
     finally:
         assert signal.signal(signal.SIGINT, before) == signal.SIG_IGN
     assert code == 0
@@ -155,16 +169,22 @@ def test_a_mock_server_until_a_signal(kvgym, monkeypatch, sent):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("observe", "localhost:8000"), ("URL", "http://localhost:8000")),
-        (("observe", "http://me:pw@localhost"), ("user name", "OPENAI_API_KEY")),
-        (("observe", "http://127.0.0.1:9", "-n", 1), ("no connection", "check that the server runs")),
-        (("observe", "http://127.0.0.1:9", "--rates", "1,x"), ("--rates 1,x",)),
-        (("observe", "http://127.0.0.1:9", "--api", "chats"), ("completions, chat",)),
-        (("observe", "http://127.0.0.1:9", "-n", 0), ("num_requests",)),
-        (("observe", "http://127.0.0.1:9", "--api-key-env", "NO_SUCH_KEY"), ("NO_SUCH_KEY", "empty")),
-        (("observe", "http://127.0.0.1:9", "--timeout", 0), ("--timeout",)),
-        (("serve-mock", "--speed", 0), ("speed = 0",)),
-        (("serve-mock", "-p", "nothing"), ("unknown policy",)),
+        (("server", "observe", "localhost:8000"), ("URL", "http://localhost:8000")),
+        (("server", "observe", "http://me:pw@localhost"), ("user name", "OPENAI_API_KEY")),
+        (
+            ("server", "observe", "http://127.0.0.1:9", "-n", 1),
+            ("no connection", "check that the server runs"),
+        ),
+        (("server", "observe", "http://127.0.0.1:9", "--rates", "1,x"), ("--rates 1,x",)),
+        (("server", "observe", "http://127.0.0.1:9", "--api", "chats"), ("completions, chat",)),
+        (("server", "observe", "http://127.0.0.1:9", "-n", 0), ("num_requests",)),
+        (
+            ("server", "observe", "http://127.0.0.1:9", "--api-key-env", "NO_SUCH_KEY"),
+            ("NO_SUCH_KEY", "empty"),
+        ),
+        (("server", "observe", "http://127.0.0.1:9", "--timeout", 0), ("--timeout",)),
+        (("server", "mock", "--speed", 0), ("speed = 0",)),
+        (("server", "mock", "-p", "nothing"), ("unknown policy",)),
     ],
 )
 def test_mistakes_are_named(kvgym, tmp_path, arguments, words):
@@ -177,7 +197,7 @@ def test_mistakes_are_named(kvgym, tmp_path, arguments, words):
 
 
 def test_a_missing_library_is_named(kvgym, monkeypatch):
-    monkeypatch.setattr("kvgym.cli.commands.observe.find_spec", lambda name: None)
-    code, _, err = kvgym("observe", "http://localhost:8000")
+    monkeypatch.setattr("kvgym.cli.commands.server.observe.find_spec", lambda name: None)
+    code, _, err = kvgym("server", "observe", "http://localhost:8000")
     assert code == 2
     assert 'pip install "kvgym[observe]"' in err

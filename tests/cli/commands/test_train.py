@@ -49,7 +49,7 @@ def test_train_resume_evaluate_compare(kvgym, config, tmp_path):
     assert code == 0, err
     assert "48" in out or "steps" in out
     assert "of 48 steps" not in err
-    code, out, err = kvgym("curve", "run", "--out", "pictures/curve.png")
+    code, out, err = kvgym("watch", "curve", "run", "--out", "pictures/curve.png")
     assert code == 0, err
     assert "48 steps" in out
     assert "run: fcfs" in out

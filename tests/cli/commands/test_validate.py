@@ -1,4 +1,4 @@
-"""``kvgym validate``, run in process."""
+"""``kvgym server validate``, run in process."""
 
 import json
 import shlex
@@ -19,7 +19,9 @@ def served(kvgym):
 
 
 def test_the_same_settings_give_no_error(kvgym, served, tmp_path):
-    code, out, _ = kvgym("validate", served, "--engine", "base_ms=6,per_request_ms=0.2", "-o", "check")
+    code, out, _ = kvgym(
+        "server", "validate", served, "--engine", "base_ms=6,per_request_ms=0.2", "-o", "check"
+    )
     assert code == 0
     flat = " ".join(out.split())
     assert "(M = 131,000 in blocks of 16), requests.csv" in flat
@@ -43,12 +45,12 @@ def test_the_same_settings_give_no_error(kvgym, served, tmp_path):
     assert (rows["ttft_observed"] - rows["ttft_simulated"]).abs().max() < 1e-9
     config = json.loads((tmp_path / "check" / "config.json").read_text())
     assert config["scenario"]["hardware"] == "llama3-8b-a100-tp1"
-    assert config["command"].startswith("kvgym validate")
+    assert config["command"].startswith("kvgym server validate")
 
 
 def test_another_engine_has_an_error_and_the_fit_removes_it(kvgym, served, tmp_path):
     code, out, _ = kvgym(
-        "validate", served, "--engine", "early-2024", "--fit-overhead", "--no-progress", "--no-picture",
+        "server", "validate", served, "--engine", "early-2024", "--fit-overhead", "--no-progress", "--no-picture",
         "-o", "fit",
     )  # fmt: skip
     assert code == 0
@@ -93,6 +95,7 @@ def test_a_server_that_is_faster_than_the_kernels_gets_no_overhead(kvgym, tmp_pa
         "fast",
     )
     code, out, _ = kvgym(
+        "server",
         "validate",
         "fast/requests.csv",
         "--fit-overhead",
@@ -128,7 +131,7 @@ def test_the_printed_command_compares_on_the_same_setup(kvgym, served, tmp_path,
         times = [(pl.col(name) * 1e3).round(6) for name in ("at", "first", "finish_time")]
         rows.with_columns(times).write_csv(tmp_path / "log.csv")
         served = "log.csv"
-    code, out, _ = kvgym("validate", served, *options, "--no-picture", "-o", "check")
+    code, out, _ = kvgym("server", "validate", served, *options, "--no-picture", "-o", "check")
     assert code == 0
     (line,) = [line for line in out.splitlines() if line.startswith("replayed on")]
     assert line.startswith("replayed on scenario vllm-v1: ")
@@ -146,7 +149,7 @@ def test_a_log_under_the_names_of_a_known_format_is_compared_as_it_was_replayed(
     names = {"arrival_time": "timestamp", "prompt_len": "input_length", "output_len": "output_length"}
     rows = pl.read_csv(served).drop("start_time")
     rows.rename(names).write_csv(tmp_path / "log.csv")  # Mooncake's, in milliseconds
-    out = kvgym("validate", "log.csv", "--no-picture", "-o", "check")[1]
+    out = kvgym("server", "validate", "log.csv", "--no-picture", "-o", "check")[1]
     assert "--trace check/requests.csv -p vllm_v1" in out
     shown = pl.read_csv(tmp_path / "check" / "requests.csv")
     assert shown["arrival_time"].to_list() == pytest.approx(
@@ -155,10 +158,12 @@ def test_a_log_under_the_names_of_a_known_format_is_compared_as_it_was_replayed(
 
 
 def test_long_requests(kvgym, served):
-    code, _, err = kvgym("validate", served, "--kv-capacity", 300, "-o", "a", "--no-picture")
+    code, _, err = kvgym("server", "validate", served, "--kv-capacity", 300, "-o", "a", "--no-picture")
     assert code == 2
     assert "can never be served" in err
-    code, out, _ = kvgym("validate", served, "--kv-capacity", 300, "--drop-long", "-o", "a", "--no-picture")
+    code, out, _ = kvgym(
+        "server", "validate", served, "--kv-capacity", 300, "--drop-long", "-o", "a", "--no-picture"
+    )
     assert code == 0
     assert "longer than 288 tokens and were dropped" in out  # whole blocks of 16
 
@@ -166,7 +171,7 @@ def test_long_requests(kvgym, served):
 def test_single_tokens_have_latencies_too(kvgym, tmp_path):
     rows = "".join(f"{i},50,1,0.{i + 1},0.{i + 1}\n" for i in range(5))
     (tmp_path / "one.csv").write_text(f"arrival_time,prompt_len,output_len,ttft,e2e_latency\n{rows}")
-    code, out, _ = kvgym("validate", "one.csv", "-o", "one", "--no-picture")
+    code, out, _ = kvgym("server", "validate", "one.csv", "-o", "one", "--no-picture")
     assert code == 0
     assert "ttft" in out
     assert json.loads((tmp_path / "one" / "summary.json").read_text())["loss"] is None
@@ -174,7 +179,7 @@ def test_single_tokens_have_latencies_too(kvgym, tmp_path):
 
 def test_a_missing_library_only_skips_the_picture(kvgym, served, tmp_path, monkeypatch):
     monkeypatch.setattr("kvgym.report.find_spec", lambda name: None)
-    code, _, err = kvgym("validate", served, "-o", "plain")
+    code, _, err = kvgym("server", "validate", served, "-o", "plain")
     assert code == 0
     assert "no picture" in err
     assert "kvgym[pictures]" in err
@@ -204,7 +209,7 @@ def test_a_missing_library_only_skips_the_picture(kvgym, served, tmp_path, monke
 )
 def test_mistakes_are_named(kvgym, served, tmp_path, arguments, words):
     (tmp_path / "short.csv").write_text("arrival_time,prompt_len,output_len\n0,1,1\n")
-    code, _, err = kvgym("validate", *arguments, "-o", "wrong", "--no-progress")
+    code, _, err = kvgym("server", "validate", *arguments, "-o", "wrong", "--no-progress")
     assert code == 2
     assert "Traceback" not in err
     for word in words:

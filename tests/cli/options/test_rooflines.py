@@ -31,11 +31,22 @@ def test_results_say_that_rooflines_are_not_validated(kvgym, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "compare", "evaluate", "sweep", "tune", "capacity", "provision", "bound", "validate"]
+    "command",
+    [
+        "run",
+        "compare",
+        "evaluate",
+        "sweep",
+        "tune",
+        "capacity",
+        "capacity provision",
+        "bound",
+        "server validate",
+    ],
 )
 def test_commands_have_the_same_options(kvgym, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    code, shown, _ = kvgym(command, "--help")
+    code, shown, _ = kvgym(*command.split(), "--help")
     assert code == 0
     for name in DESCRIBED_OPTIONS:
         assert f"--{name.replace('_', '-')}" in shown

@@ -28,14 +28,14 @@ GIVEN = {
 
 ARGUMENTS = {
     "run": ["-p", "fcfs"], "tune": ["-p", "fcfs"], "evaluate": ["ppo_noisy"], "sweep": ["system.stall_limit=9"],
-    "observe": ["http://127.0.0.1:9"], "workload": ["lmsys"],
+    "server observe": ["http://127.0.0.1:9"], "workload": ["lmsys"],
 }  # fmt: skip
 """Required arguments of commands."""
 
 OWN = {
     ("capacity", "workers"),
-    ("validate", "columns"),
-    ("validate", "time_unit"),
+    ("server validate", "columns"),
+    ("server validate", "time_unit"),
     *(("render", name) for name in ALL),
 }
 """Options with the name of a scenario option that take several values, describe a log, or are of an environment."""
@@ -72,9 +72,9 @@ def test_options_reach_the_scenario(kvgym, monkeypatch, tmp_path, command, name,
     log.write_text(
         "arrival_time,when,prompt_len,output_len,first_token_time,finish_time\n0,0,9,3,1,2\n1,1,9,3,2,3\n"
     )
-    arguments = ARGUMENTS.get(command, [log] if command == "validate" else [])
+    arguments = ARGUMENTS.get(command, [log] if command == "server validate" else [])
     given = GIVEN[name]
-    code, _, error = kvgym(command, *arguments, flag, given)
+    code, _, error = kvgym(*command.split(), *arguments, flag, given)
     assert (code, error) == (2, "error: built\n")
     [(options, fields)] = found
     assert str(getattr(options, name)) == str(given)

@@ -1,4 +1,4 @@
-"""``kvgym judge``: a verdict on validation seeds, as JSON."""
+"""``kvgym benchmark judge``: a verdict on validation seeds, as JSON."""
 
 from __future__ import annotations
 

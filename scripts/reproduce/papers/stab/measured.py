@@ -315,7 +315,8 @@ def run_longbench(scale: Scale) -> Outcome:
         "–",
         Verdict.NOT_RUN,
         "The lengths of its 503 questions and answers are not part of this project. With a trace of them "
-        "`kvgym provision --trace` gives both sides, as docs/capacity.md shows for another trace of dependent lengths.",
+        "`kvgym capacity provision --trace` gives both sides, as docs/capacity.md shows for another trace of dependent "
+        "lengths.",
     )
     return Outcome([finding])
 

@@ -100,7 +100,7 @@ def _tool_finding(label: str, result: Provisioning) -> Finding:
         )
         ours += f"{plan.simulated} hold {TARGET} s"
     return Finding(
-        f"(1) from requests alone, as `kvgym provision` uses it ({label})",
+        f"(1) from requests alone, as `kvgym capacity provision` uses it ({label})",
         "gaps within 10 %; ⌈λ/μ⌉ workers",
         ours,
         Verdict.REPRODUCED if error <= 0.1 and plan.by_theory == plan.simulated else Verdict.CONDITIONS,
@@ -121,7 +121,9 @@ def _tool_table(tools: Mapping[str, Provisioning]) -> Table:
         "system", "μ, mean b̄, saturated", "μ, median b̄ of the unmodified load", "saturated worker", "⌈λ/μ⌉",
         "with the median", f"simulated, {TARGET} s",
     )  # fmt: skip
-    return Table(head, rows, "Results of `kvgym provision` for the load, requests per second and workers:")
+    return Table(
+        head, rows, "Results of `kvgym capacity provision` for the load, requests per second and workers:"
+    )
 
 
 def draw(data: Mapping[str, Any]) -> Figure:

@@ -1,4 +1,4 @@
-"""``kvgym observe``: send a workload to an OpenAI-compatible server and log what every request experiences."""
+"""``kvgym server observe``: send a workload to an OpenAI-compatible server and log what every request experiences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.commands.validate import (
+from kvgym.cli.commands.server.validate import (
     SYSTEM,
     Check,
     DropLongOption,
@@ -78,7 +78,7 @@ def observe(
         float, time_option("--timeout", "Longest time for a complete answer", least=0.001)
     ] = 600.0,
     validate: Annotated[
-        bool, typer.Option("--validate", help="Then replay the log, as kvgym validate does.")
+        bool, typer.Option("--validate", help="Then replay the log, as kvgym server validate does.")
     ] = False,
     policies: SchedulerOption = None,
     drop_long: DropLongOption = False,
@@ -88,7 +88,7 @@ def observe(
     picture: PictureOption = True,
     progress: ProgressOption = True,
 ) -> None:
-    """Send a workload to an OpenAI-compatible server and log every request, for kvgym validate.
+    """Send a workload to an OpenAI-compatible server and log every request, for validation.
 
     Requests are sent at their times, whether or not earlier ones are answered, and answers are streamed. Writes
     requests.jsonl (times sent, TTFT, gaps between tokens, lengths as the server counts them, or why an answer cannot be
@@ -98,12 +98,12 @@ def observe(
     from kvgym.experiments.changes import build_scenario
 
     if find_spec("httpx") is None:
-        raise ConfigError('kvgym observe needs httpx; install it with: pip install "kvgym[observe]"')
+        raise ConfigError('kvgym server observe needs httpx; install it with: pip install "kvgym[observe]"')
     from kvgym.servers.endpoint.client import meet
     from kvgym.servers.endpoint.target import KEY_VARIABLE, Target
     from kvgym.servers.validation.log_formats import REQUESTS
 
-    policy = one_policy(policies or ["vllm_v1"], "observe")
+    policy = one_policy(policies or ["vllm_v1"], "server observe")
     if api_key_env is not None and not os.environ.get(api_key_env):
         raise ConfigError(
             f"--api-key-env {api_key_env}: there is no such environment variable, or it is empty"

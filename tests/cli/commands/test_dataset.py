@@ -1,4 +1,4 @@
-"""``kvgym export-dataset``: the commands of the page run, and errors come before the play and name a remedy."""
+"""``kvgym render dataset``: the commands of the page run, and errors come before the play and name a remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).parents[3] / "docs" / "frameworks.md"
-COMMANDS = re.findall(r"^kvgym (export-dataset .*)$", PAGE.read_text("utf-8"), re.MULTILINE)
+COMMANDS = re.findall(r"^kvgym (render dataset .*)$", PAGE.read_text("utf-8"), re.MULTILINE)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_the_commands_of_the_page_run(kvgym, minari, command):
 
 def test_a_decision_outside_of_the_window_has_a_remedy(kvgym, minari):
     code, _, err = kvgym(
-        "export-dataset", "fcfs", "queue_window=4", "--env", "AdmitCount-v1", "--episodes", "1"
+        "render", "dataset", "fcfs", "queue_window=4", "--env", "AdmitCount-v1", "--episodes", "1"
     )
     assert code == 2
     assert re.search(r"admits request \d+, which is not in the queue window \(queue_window=4", err)
@@ -46,6 +46,6 @@ def test_a_decision_outside_of_the_window_has_a_remedy(kvgym, minari):
 
 def test_missing_minari_is_reported_before_the_play(kvgym, monkeypatch):
     monkeypatch.setitem(sys.modules, "minari", None)
-    code, _, err = kvgym("export-dataset", "no_such_policy")
+    code, _, err = kvgym("render", "dataset", "no_such_policy")
     assert code == 2
     assert "kvgym[minari]" in err

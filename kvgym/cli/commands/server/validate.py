@@ -1,4 +1,4 @@
-"""``kvgym validate``: compare a log of a real server with the simulator on the same requests."""
+"""``kvgym server validate``: compare a log of a real server with the simulator on the same requests."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def validate(
         Path,
         typer.Argument(
             metavar="LOG",
-            help="A log of kvgym observe (or its folder), vllm bench serve --save-detailed or inference-perf, or any "
-            "CSV, JSONL or Parquet with a row per request: arrival_time, prompt_len, output_len, first_token_time (or "
-            "ttft), finish_time (or e2e_latency).",
+            help="A log of kvgym server observe (or its folder), vllm bench serve --save-detailed or inference-perf, "
+            "or any CSV, JSONL or Parquet with a row per request: arrival_time, prompt_len, output_len, "
+            "first_token_time (or ttft), finish_time (or e2e_latency).",
         ),
     ],
     scenario: ScenarioOption = SERVER_SCENARIO,
@@ -77,7 +77,7 @@ def validate(
     from kvgym.experiments.changes import parse_columns
     from kvgym.servers.validation.served import read_served
 
-    policy = one_policy(policies or ["vllm_v1"], "validate")
+    policy = one_policy(policies or ["vllm_v1"], "server validate")
     names = {} if options.columns is None else parse_columns(options.columns)
     served = read_served(log, columns=names, time_unit=options.time_unit)
     settings = replace(options, columns=None, time_unit=None)

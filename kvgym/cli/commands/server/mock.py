@@ -1,4 +1,4 @@
-"""``kvgym serve-mock``: a local OpenAI-compatible server that answers with the simulator's times."""
+"""``kvgym server mock``: a local OpenAI-compatible server that answers with the simulator's times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvgym.experiments.scenario_options import SERVER_SCENARIO, ScenarioOptions
 
 
 @scenario_options(after={"policies": group("hardware")})
-def serve_mock(
+def mock(
     options: ScenarioOptions,
     scenario: ScenarioOption = SERVER_SCENARIO,
     policies: Annotated[
@@ -22,14 +22,17 @@ def serve_mock(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the policy.")] = 0,
     speed: Annotated[
-        float, typer.Option(help="Simulated seconds per second; kvgym observe measures in simulated seconds.")
+        float,
+        typer.Option(
+            help="Simulated seconds per second; kvgym server observe measures in simulated seconds."
+        ),
     ] = 1.0,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 = a free one.")] = 8000,
 ) -> None:
     """Answer OpenAI-compatible requests on this machine with the simulator's times.
 
     Serves completions and chat completions, streamed or not: as many tokens as requested (max_tokens), each when the
-    simulator delivers it. To try clients, dashboards and kvgym observe without a GPU. Ctrl-C or SIGTERM ends it.
+    simulator delivers it. To try clients, dashboards and kvgym server observe without a GPU. Ctrl-C or SIGTERM ends it.
     """
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.describing import describe_hardware, served_name
@@ -37,7 +40,7 @@ def serve_mock(
     from kvgym.servers.endpoint.mock import MockServer
     from kvgym.servers.endpoint.online import OnlineRun
 
-    policy = make_policy(one_policy(policies or ["vllm_v1"], "serve-mock"))
+    policy = make_policy(one_policy(policies or ["vllm_v1"], "server mock"))
     chosen = build_scenario(scenario, options)
     system = chosen.override(system={**chosen.system.model_dump(), "horizon": None}).make_system()
     server = MockServer(

@@ -1,4 +1,4 @@
-"""``kvgym curve``: show the learning curves of training runs as a table and a picture."""
+"""``kvgym watch curve``: show the learning curves of training runs as a table and a picture."""
 
 from __future__ import annotations
 

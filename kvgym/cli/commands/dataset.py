@@ -1,4 +1,4 @@
-"""``kvgym export-dataset``: episodes of a scheduler or an agent as a Minari dataset, for offline learning."""
+"""``kvgym render dataset``: episodes of a scheduler or an agent as a Minari dataset, for offline learning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvgym.cli import console
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO
 
 
-def export_dataset(
+def dataset(
     policy: Annotated[
         str,
         typer.Argument(

@@ -1,4 +1,4 @@
-"""``kvgym calibrate``: fit operator tables to measured kernels, for one model or for a GPU and any model."""
+"""``kvgym server calibrate``: fit operator tables to measured kernels, for one model or for a GPU and any model."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Commands for real servers: measure one, replay its log, imitate one, and calibrate hardware."""
