@@ -54,6 +54,7 @@ ELSEWHERE = {
         ("models", "hardware"),
         ("gpus", "hardware"),
         ("engines", "hardware"),
+        ("fields", "sweeps"),
     ],
 )
 def test_pages_with_lists_are_up_to_date(what: str, name: str) -> None:

@@ -18,6 +18,7 @@ from typer.main import get_command
 
 from kvgym.cli import console, failures, result_folder
 from kvgym.cli.options.scenario import with_parameters
+from kvgym.cli.options.shared import OUTPUT
 from kvgym.cli.usage import Command
 from kvgym.errors import ConfigError, shown
 from kvgym.utils.version import __version__
@@ -68,14 +69,22 @@ _STYLE: dict[str, Any] = {
 
 
 VerboseOption = Annotated[
-    bool, typer.Option("--verbose", callback=failures.be_verbose, help="Show full error details.")
+    bool,
+    typer.Option(
+        "--verbose", callback=failures.be_verbose, help="Show full error details.", rich_help_panel=OUTPUT
+    ),
 ]
 
 
 WidthOption = Annotated[
     int | None,
     typer.Option(
-        "--width", min=20, callback=console.set_width, help="Columns of the output (default: the terminal's)."
+        "--width",
+        min=20,
+        metavar="N",
+        callback=console.set_width,
+        help="Columns of the output.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 LISTS = (
     "policies", "agents", "scenarios", "hardware", "workloads", "environments", "routers", "training", "sweeps",
-    "traces", "metrics", "models", "gpus", "engines", "cache-rules", "tasks",
+    "traces", "metrics", "models", "gpus", "engines", "cache-rules", "tasks", "fields",
 )  # fmt: skip
 SHOWN_ERRORS = ("linear", "attention_decode", "attention_decode_homogeneous", "attention_prefill")
 """Operator groups with median held-out errors in the list of hardware."""
@@ -35,6 +35,8 @@ GPU_HEADINGS = (
     "name", "16-bit TFLOP/s", "smaller types", "memory", "bandwidth", "link, one way", "attained",
     "measured kernels",
 )  # fmt: skip
+
+FIELD_HEADINGS = ("name", "what it sets", "option")
 
 ENGINE_HEADINGS = ("name", "year", "ms per batch", "ms per request", "fitted to", "tried on")
 
@@ -82,6 +84,16 @@ def option_rows(cls: type[Any]) -> dict[str, tuple[str, str]]:
     return {
         name: (str(value), meaning.get(name, "").replace("``", ""))
         for name, value in policy_defaults(cls).items()
+    }
+
+
+def field_rows() -> dict[str, tuple[str, str]]:
+    """Return the rows of the fields of scenarios; columns as in ``FIELD_HEADINGS``."""
+    from kvgym.cli.options.scenario import FIELDS
+
+    return {
+        name: (declared.text.removesuffix("."), ", ".join(declared.flags) or f"--set {name}=…")
+        for name, declared in FIELDS.items()
     }
 
 
@@ -229,6 +241,8 @@ def listing(
         return (*GPU_HEADINGS, *(("source",) if full else ())), gpu_rows(full)
     if what == "engines":
         return ENGINE_HEADINGS, engine_rows(full)
+    if what == "fields":
+        return FIELD_HEADINGS, field_rows()
     if what == "tasks":
         from kvgym.studies.benchmark.tasks import TASK_HEADINGS, task_rows
 

@@ -16,6 +16,7 @@ import typer
 
 from kvgym.cli import console
 from kvgym.cli.manifest import Manifest
+from kvgym.cli.options.shared import OUTPUT
 from kvgym.errors import ConfigError, cut, some
 from kvgym.utils.files import UNFINISHED, alone_in, owned_by, plain_name, remove_left
 
@@ -25,7 +26,14 @@ INTERRUPTED = 130
 LONGEST_COMMAND = 120
 
 OutOption = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Folder for results (default: results/…).")
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FOLDER",
+        help="Folder for results (default: results/…).",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 
 

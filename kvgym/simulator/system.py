@@ -403,7 +403,7 @@ class System:
                 raise WorkloadError(
                     f"{int(too_long.sum())} of {len(table)} requests can never be served: prompt + output exceeds "
                     f"kv_capacity = {usable} tokens{blocks} (longest: request {i}, {table.prompt_len[i]} + "
-                    f"{output_len[i]} = {peak[i]}). Drop or clip them (too_long: drop, --too-long drop; "
+                    f"{output_len[i]} = {peak[i]}). Drop or clip them (too_long: drop, --set too_long=drop; "
                     "kvgym server validate --drop-long), or choose hardware with more memory."
                 )
 

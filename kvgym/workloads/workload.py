@@ -374,7 +374,7 @@ def make_workload(source: str | Path | Mapping[str, Any] | WorkloadSpec, **overr
         assert trace is not None
         if trace.has_times:
             raise ConfigError(
-                f"{spec.name} has arrival times: speed it up or slow it down with rate_scale (--rate-scale), not rate"
+                f"{spec.name} has arrival times: change its speed with rate_scale (--set rate_scale=2), not with rate"
             )
         return Workload(spec.model_copy(update={"arrivals": PoissonArrivals(rate=rate)}), trace)
     return Workload(spec.at_rate(rate))

@@ -40,14 +40,23 @@ def test_compare_replays_a_trace(kvgym, azure_trace):
 
 def test_your_own_trace(kvgym, tmp_path):
     (tmp_path / "log.csv").write_text("at,in,out\n" + "".join(f"{250 * k},3,2\n" for k in range(8)))
-    options = ("--batch-time", "affine:constant=0.1", "--kv-capacity", 100, "--time-unit", "ms", "-o", "out")
+    options = (
+        "--set",
+        "batch_time=affine:constant=0.1",
+        "--kv-capacity",
+        100,
+        "--time-unit",
+        "ms",
+        "-o",
+        "out",
+    )
     columns = ("--columns", "arrival=at,prompt=in,output=out")
     code, out, _ = kvgym("run", "-p", "fcfs", "--trace", "log.csv", *columns, *options, "--json")
     assert code == 0
     whole = json.loads(out)["metrics"]
     assert whole["goodput"] is None
     assert whole["request_throughput"] == pytest.approx(8 / (7 * 0.25 + 0.2))
-    measured = ("--ttft-slo", 0.15, "--tbt-slo", 0.05, "--warm-up", "1r", "--cool-down", 0.5)
+    measured = ("--ttft-slo", 0.15, "--tbt-slo", 0.05, "--set", "warm_up=1r", "--set", "cool_down=0.5")
     code, out, _ = kvgym("run", "-p", "fcfs", "--trace", "log.csv", *columns, *options, *measured, "--json")
     assert code == 0
     summary = json.loads(out)
@@ -82,7 +91,7 @@ def test_your_own_trace(kvgym, tmp_path):
         "columns, time_unit: only for traces, and this workload is not a trace; give one with trace (--trace)"
         in err
     )
-    code, _, err = kvgym("run", "-p", "fcfs", "-n", 30, "--warm-up", 0.1, "--format", "vllm-bench")
+    code, _, err = kvgym("run", "-p", "fcfs", "-n", 30, "--set", "warm_up=0.1", "--format", "vllm-bench")
     assert code == 2
     assert "leave out warm_up and cool_down" in err
 
@@ -174,8 +183,8 @@ def test_run_a_request_file_in_slotted_time(kvgym, tmp_path):
         "mc_benchmark",
         "--trace",
         "mine.csv",
-        "--batch-time",
-        "unit",
+        "--set",
+        "batch_time=unit",
         "--rules=paper",
         "--kv-capacity",
         20,
@@ -196,26 +205,26 @@ def test_memory_in_blocks(kvgym, tmp_path):
         "fcfs",
         "--trace",
         "mine.csv",
-        "--batch-time",
-        "unit",
+        "--set",
+        "batch_time=unit",
         "--kv-capacity",
         20,
         "-o",
         "out",
     )
     for block_size, finish, shown in ((10, [2, 2], "in blocks of 10"), (16, [2, 4], "in blocks of 16")):
-        code, out, _ = kvgym(*options, "--block-size", block_size)
+        code, out, _ = kvgym(*options, "--set", f"block_size={block_size}")
         assert code == 0
         assert f"(M = 20 {shown})" in out
         assert pl.read_csv(tmp_path / "out" / "requests.csv")["finish_time"].to_list() == finish
-    code, _, err = kvgym(*options, "--block-size", 21)
+    code, _, err = kvgym(*options, "--set", "block_size=21")
     assert code == 2
     assert "block_size = 21, but a worker has kv_capacity = 20" in err
-    code, _, err = kvgym(*options, "--block-size", 0)
+    code, _, err = kvgym(*options, "--set", "block_size=0")
     assert code == 2
     assert "block_size = 0: expected a whole number of tokens" in err
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,17,2\n0,3,2\n")
-    code, _, _ = kvgym(*options, "--block-size", 16, "--too-long", "clip")
+    code, _, _ = kvgym(*options, "--set", "block_size=16", "--set", "too_long=clip")
     assert code == 0
     assert pl.read_csv(tmp_path / "out" / "requests.csv")["prompt_len"].to_list() == [14, 3]
 
@@ -228,8 +237,8 @@ def test_too_long_requests(kvgym, tmp_path):
         "fcfs",
         "--trace",
         "mine.csv",
-        "--batch-time",
-        "unit",
+        "--set",
+        "batch_time=unit",
         "--rules=paper",
         "--kv-capacity",
         20,
@@ -239,12 +248,12 @@ def test_too_long_requests(kvgym, tmp_path):
     code, _, err = kvgym(*options)
     assert code == 2
     assert "1 of 2 requests can never be served" in err
-    assert "Drop or clip them (too_long: drop, --too-long drop; kvgym server validate --drop-long)" in err
-    code, out, _ = kvgym(*options, "--too-long", "drop")
+    assert "Drop or clip them (too_long: drop, --set too_long=drop; kvgym server validate --drop-long)" in err
+    code, out, _ = kvgym(*options, "--set", "too_long=drop")
     assert code == 0
     assert "dropped" in out
     assert pl.read_csv(tmp_path / "out" / "requests.csv").height == 1
-    code, out, _ = kvgym(*options, "--too-long", "clip")
+    code, out, _ = kvgym(*options, "--set", "too_long=clip")
     assert code == 0
     assert pl.read_csv(tmp_path / "out" / "requests.csv")["prompt_len"].to_list() == [3, 17]
 
@@ -263,10 +272,10 @@ def test_too_long_requests(kvgym, tmp_path):
         (("compare", "--predictions", "noisy:epsilon=7"), ("epsilon", "7")),
         (("compare", "--trace", "no.csv"), ("no.csv", "no such file")),
         (("compare", "--rate", "-1"), ("rate", "> 0")),
-        (("compare", "--rate-scale", "2"), ("use rate (--rate) for other workloads",)),
-        (("compare", "--too-long", "cut"), ("error, drop, clip",)),
-        (("compare", "--batch-time", "afine"), ("afine", "affine")),
-        (("compare", "--batch-time", "affine:constant=-1"), ("constant",)),
+        (("compare", "--set", "rate_scale=2"), ("use rate (--rate) for other workloads",)),
+        (("compare", "--set", "too_long=cut"), ("error, drop, clip",)),
+        (("compare", "--set", "batch_time=afine"), ("afine", "affine")),
+        (("compare", "--set", "batch_time=affine:constant=-1"), ("constant",)),
         (("list", "polices"), ("Did you mean 'policies'",)),
         (("list", "policies", "mc_sff"), ("unknown entry of policies 'mc_sff'", "Did you mean 'mc_sf'")),
         (
@@ -312,11 +321,11 @@ def test_a_cluster(kvgym, tmp_path):
 
 def test_a_horizon(kvgym):
     code, out, _ = kvgym(
-        "compare", "-n", 60, "--seeds", 1, "-p", "fcfs", "--horizon", 1.0, "-o", "cut", "--no-report"
+        "compare", "-n", 60, "--seeds", 1, "-p", "fcfs", "--set", "horizon=1.0", "-o", "cut", "--no-report"
     )
     assert code == 0
     assert "fcfs stopped at the horizon, 1 s, with" in out
-    code, _, err = kvgym("compare", "-n", 60, "-p", "fcfs", "--horizon", 0, "-o", "cut")
+    code, _, err = kvgym("compare", "-n", 60, "-p", "fcfs", "--set", "horizon=0", "-o", "cut")
     assert code == 2
     assert "expected seconds > 0" in err
 
@@ -364,7 +373,7 @@ def test_a_trace_is_read_once(kvgym, tmp_path, monkeypatch, command, times):
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_failed_run_writes_its_results_so_far(kvgym, tmp_path, as_json):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,18,1\n5,3,2\n")
-    unit = ("--batch-time", "unit", "--kv-capacity", 20, "--rules", "paper")
+    unit = ("--set", "batch_time=unit", "--kv-capacity", 20, "--rules", "paper")
     files = ("--trace", "mine.csv", *unit, "-o", "out", "--log")
     options = ("--json",) if as_json else ()
     code, out, err = kvgym("run", "-p", "alpha_greedy:alpha=0.2,strict=True", *files, *options)

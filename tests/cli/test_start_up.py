@@ -58,6 +58,13 @@ def test_the_help_of_commands_loads_nothing_slow():
     assert all(f"Usage: kvgym {name} " in shown for name in COMMANDS)
 
 
+@pytest.mark.parametrize(("columns", "lines"), [(80, 100), (100, 80)])
+def test_the_longest_help_is_two_screens(kvgym, monkeypatch, columns, lines):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = kvgym("compare", "--help")[1]
+    assert len(shown.splitlines()) <= lines
+
+
 def test_the_module_is_the_command(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["kvgym", "--version"])
     with pytest.raises(SystemExit) as stop:

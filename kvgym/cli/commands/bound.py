@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kvgym.theory.hindsight.interval import Interval
 
 
-@scenario_options(after={"scenario": group("requests", "lengths", "hardware", "cluster")})
+@scenario_options(*group("requests", "lengths", "hardware", "cluster"))
 def bound(
     options: ScenarioOptions,
     scenario: ScenarioOption = DEFAULT_SCENARIO,

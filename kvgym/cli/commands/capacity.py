@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ROUTERS, ScenarioOption, group, scenario_options
-from kvgym.cli.options.shared import JobsOption, RayOption, ReportOption, TuneBudgetsOption, split_names
+from kvgym.cli.options.scenario import PANELS, ROUTERS, ScenarioOption, group, scenario_options
+from kvgym.cli.options.shared import (
+    JobsOption,
+    ProgressOption,
+    RayOption,
+    ReportOption,
+    TuneBudgetsOption,
+    split_names,
+)
 from kvgym.cli.options.targets import (
     PoliciesOption,
     SloOption,
@@ -26,10 +33,7 @@ if TYPE_CHECKING:
 
 
 @scenario_options(
-    after={
-        "workers": [name for name in group("cluster") if name != "workers"],
-        "tolerance": group("slos", "requests", "lengths", "hardware"),
-    },
+    *(name for name in group("requests", "slos", "lengths", "hardware", "cluster") if name != "workers"),
     instead={"router": ROUTERS},
 )
 def capacity(
@@ -38,7 +42,12 @@ def capacity(
     slo: SloOption = "ttft_p99<1,tbt_p99<0.2",
     policies: PoliciesOption = None,
     workers: Annotated[
-        str | None, typer.Option(help="Numbers of equal workers, e.g. 1,2,4,8, with a capacity for each.")
+        str | None,
+        typer.Option(
+            metavar="N,…",
+            help="Numbers of workers, with a capacity for each: 1,2,4,8.",
+            rich_help_panel=PANELS["cluster"],
+        ),
     ] = None,
     seeds: Annotated[
         int | None,
@@ -57,7 +66,7 @@ def capacity(
     out: OutOption = None,
     report: ReportOption = True,
     markdown: Annotated[bool, typer.Option(help="Print a Markdown table.")] = False,
-    progress: Annotated[bool, typer.Option(help="Show progress.")] = True,
+    progress: ProgressOption = True,
 ) -> None:
     """Find the highest arrival rate at which schedulers meet targets.
 

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ALL, ROUTERS, ScenarioOption, scenario_options
+from kvgym.cli.options.scenario import ALL, PANELS, ROUTERS, ScenarioOption, scenario_options
 from kvgym.cli.options.shared import (
+    OUTPUT,
     JobsOption,
     ProgressOption,
     RayOption,
@@ -32,33 +33,29 @@ from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
 
 
-@scenario_options(after={"first_seed": ALL}, instead={"router": ROUTERS})
+@scenario_options(*ALL, instead={"router": ROUTERS})
 def compare(
     options: ScenarioOptions,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     policies: Annotated[
         list[str] | None,
-        policies_option("Comma-separated, e.g. mc_sf,alpha_beta:alpha=0.2,beta=0.1, or agents."),
+        policies_option("Schedulers or agents: fcfs,alpha_beta:alpha=0.2."),
     ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Number of seeds; all policies run the same workloads.")
-    ] = None,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
-    metrics: Annotated[
-        list[str] | None, metrics_option("Columns, comma-separated (kvgym list metrics).")
-    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of seeds.")] = None,
+    first_seed: Annotated[int, typer.Option(min=0, metavar="N", help="The first seed.")] = 0,
+    metrics: Annotated[list[str] | None, metrics_option("Columns of the table (kvgym list metrics).")] = None,
     bound: Annotated[
         bool,
         typer.Option(
             "--bound",
-            help="Also show a bound on what any scheduler could reach, and a clairvoyant reference.",
+            help="Also show a bound for any scheduler, and a reference.",
         ),
     ] = False,
     together: Annotated[
         bool | None,
         typer.Option(
-            help="Of separate prefill and decode workers, also run on the same GPUs together (default: if "
-            "--prefill-workers or --decode-workers is given)."
+            help="Also run separate workers as equal ones.",
+            rich_help_panel=PANELS["cluster"],
         ),
     ] = None,
     tune_budgets: TuneBudgetsOption = False,
@@ -68,7 +65,10 @@ def compare(
     output: Annotated[
         str,
         typer.Option(
-            "--format", help="table, or vllm-bench: also write a file per policy and seed in that format."
+            "--format",
+            metavar="FORMAT",
+            help="table, or vllm-bench: also writes such files.",
+            rich_help_panel=OUTPUT,
         ),
     ] = "table",
     report: ReportOption = True,

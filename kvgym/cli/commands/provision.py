@@ -8,8 +8,15 @@ from typing import Annotated
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ROUTERS, Declared, ScenarioOption, group, scenario_options
-from kvgym.cli.options.shared import JobsOption, RayOption, ReportOption, split_names, time_option
+from kvgym.cli.options.scenario import ROUTERS, ScenarioOption, group, option, scenario_options
+from kvgym.cli.options.shared import (
+    JobsOption,
+    ProgressOption,
+    RayOption,
+    ReportOption,
+    split_names,
+    time_option,
+)
 from kvgym.cli.options.targets import (
     PoliciesOption,
     SloOption,
@@ -22,15 +29,14 @@ from kvgym.errors import printable
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
 
-SEVERAL = Declared(typer.Option(help="Hardware to compare, comma-separated (default: the scenario's)."))
+SEVERAL = option(
+    "hardware", "Hardware to compare, comma-separated.", "--hardware", metavar="NAMES", complete="hardware"
+)
 
 
 @scenario_options(
-    after={
-        "slo": group("requests", "lengths"),
-        "policies": (*group("hardware"), "router"),
-        "window": group("slos"),
-    },
+    *group("requests", "slos", "lengths", "hardware"),
+    "router",
     instead={"hardware": SEVERAL, "router": ROUTERS},
 )
 def provision(
@@ -65,7 +71,7 @@ def provision(
     ] = False,
     report: ReportOption = True,
     markdown: Annotated[bool, typer.Option(help="Print Markdown tables.")] = False,
-    progress: Annotated[bool, typer.Option(help="Show progress.")] = True,
+    progress: ProgressOption = True,
 ) -> None:
     """Find how many workers a load needs, by theory and by simulation, and their cost.
 

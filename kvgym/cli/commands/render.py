@@ -9,7 +9,7 @@ import gymnasium as gym
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import Declared, ScenarioOption, group, scenario_options
+from kvgym.cli.options.scenario import ScenarioOption, group, option, scenario_options
 from kvgym.cli.options.shared import policies_option, split_names
 from kvgym.envs import IDS, ROUTING_IDS, environment_names
 from kvgym.errors import ConfigError, UnknownNameError
@@ -19,7 +19,9 @@ DEFAULT_ID = "kvgym/AdmitCount-v1"
 
 
 REPLACED = {
-    "workers": Declared(typer.Option(min=2, help=f"Number of equal workers, in {', '.join(ROUTING_IDS)}.")),
+    "workers": option(
+        "cluster", f"Number of equal workers, in {', '.join(ROUTING_IDS)}.", "--workers", metavar="N", least=2
+    ),
 }
 _WORKERS = ("workers", "prefill_workers", "decode_workers", "link")
 TAKEN = (*group("requests", "slos", "hardware"), *_WORKERS, "horizon")
@@ -29,7 +31,7 @@ _SETTINGS = ("hardware", "engine", "batch_time", "workload")
 """Fields of a scenario that environments have as arguments."""
 
 
-@scenario_options(after={"scenario": TAKEN}, instead=REPLACED)
+@scenario_options(*TAKEN, instead=REPLACED)
 def render(
     options: ScenarioOptions,
     env: Annotated[
@@ -74,9 +76,9 @@ def render(
     from kvgym.envs.rendering.episode import record_episodes
 
     name = id_of(env)
-    for option, value in (*((each, getattr(options, each)) for each in _WORKERS), ("scheduler", scheduler)):
+    for field, value in (*((each, getattr(options, each)) for each in _WORKERS), ("scheduler", scheduler)):
         if value is not None and name not in ROUTING_IDS:
-            option = f"--{option.replace('_', '-')}"
+            option = f"--{field.replace('_', '-')}"
             raise ConfigError(
                 f"{option} {value}: {name} schedules one worker; {option} is for {', '.join(ROUTING_IDS)}"
             )

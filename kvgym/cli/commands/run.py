@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 OUTPUTS = ("table", "json", "vllm-bench")
 
 
-@scenario_options(after={"scenario": ALL})
+@scenario_options(*ALL)
 def run(
     options: ScenarioOptions,
     policies: Annotated[

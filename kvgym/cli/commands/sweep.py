@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ALL, scenario_options
+from kvgym.cli.options.scenario import ALL, FIELDS, scenario_options
 from kvgym.cli.options.shared import (
     JobsOption,
     ProgressOption,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _SHOWN = 40
 
 
-@scenario_options(after={"first_seed": ALL})
+@scenario_options(*ALL)
 def sweep(
     options: ScenarioOptions,
     fields: Annotated[
@@ -190,7 +190,7 @@ def _fixed(options: ScenarioOptions, swept: Collection[str]) -> dict[str, tuple[
     for name, value in options.given().items():
         if name in swept:
             raise ConfigError(
-                f"{name} is swept, and set by --{name.replace('_', '-')}; remove one of the two"
+                f"{name} is swept, and set by {(*FIELDS[name].flags, '--set')[0]}; remove one of the two"
             )
         found[name] = (str(value) if isinstance(value, Path) else value,)
     return found

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_POLICY = "vllm_v1"
 
 
-@scenario_options(after={"scenario": ALL})
+@scenario_options(*ALL)
 def watch(
     options: ScenarioOptions,
     policies: Annotated[

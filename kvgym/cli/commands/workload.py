@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _REQUESTS = tuple(name for name in group("requests") if name not in ("trace", "workload", "predictions"))
 
 
-@scenario_options(after={"source": _REQUESTS})
+@scenario_options(*_REQUESTS)
 def workload(
     options: ScenarioOptions,
     source: Annotated[

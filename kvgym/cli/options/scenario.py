@@ -1,8 +1,9 @@
 """Options that select and change a scenario, declared once for all commands.
 
-A new option is a line of :data:`SCENARIO_OPTIONS` and a field of
-:class:`~kvgym.experiments.scenario_options.ScenarioOptions`; every command that takes its group then has it. An option
-with the name of a setting of the engine needs no more; :mod:`kvgym.experiments.changes` applies the others.
+A field of a scenario is a line of :data:`SCENARIO_OPTIONS` and a field of
+:class:`~kvgym.experiments.scenario_options.ScenarioOptions`; every command that takes its group then sets it: by an
+option of its own if it is often used, and always by ``--set FIELD=VALUE``. A field with the name of a setting of the
+engine needs no more; :mod:`kvgym.experiments.changes` applies the others.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from kvgym.cli.options.shared import names, time_option
-from kvgym.errors import ConfigError
+from kvgym.cli.options.shared import names, seconds_of, time_option
+from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.experiments.scenario_options import UNCHANGED, ScenarioOptions
 
 ScenarioOption = Annotated[
@@ -24,177 +26,231 @@ ScenarioOption = Annotated[
     typer.Option(
         "--scenario",
         "-s",
-        help="Name (see kvgym list scenarios) or YAML file of a scenario.",
+        metavar="NAME",
+        help="Name (kvgym list scenarios) or YAML file.",
         autocompletion=names("scenarios"),
     ),
 ]
 
+PANELS = {
+    "requests": "Requests", "slos": "Requests", "lengths": "Requests", "hardware": "Hardware", "described": "Hardware",
+    "cluster": "Cluster",
+}  # fmt: skip
+"""Panels of help texts, by the group of their options."""
+
 
 @dataclass(frozen=True)
 class Declared:
-    """Declaration of a command-line option.
+    """A field of a scenario on the command line.
 
     Attributes:
-        info: Typer's declaration: names, help, completion.
+        text: what it sets.
         group: name of a group, see :func:`group`.
-        kind: type of the value; None = the type of the field that the option sets.
+        flags: names of its option; () = it has none.
+        info: Typer's declaration of the option.
+        kind: type of the value; None = the type of the field of :class:`ScenarioOptions`.
+        is_time: whether the value is a time, in seconds or with a unit.
     """
 
-    info: Any
-    group: str = ""
+    text: str
+    group: str
+    flags: tuple[str, ...] = ()
+    info: Any = None
     kind: Any = None
+    is_time: bool = False
 
 
-def _option(group: str, text: str, *flags: str, complete: str | None = None, kind: Any = None) -> Declared:
+def option(
+    group: str,
+    text: str,
+    *flags: str,
+    metavar: str,
+    complete: str | None = None,
+    kind: Any = None,
+    least: int | None = None,
+) -> Declared:
+    """Declare a field with an option of its own.
+
+    Args:
+        group: name of its group.
+        text: help text, one line.
+        *flags: names of the option.
+        metavar: what the help shows for the value.
+        complete: a list of ``kvgym list`` with values.
+        kind: type of the value, as in :class:`Declared`.
+        least: the smallest valid value.
+    """
     completion = None if complete is None else names(complete)
-    return Declared(typer.Option(*flags, help=text, autocompletion=completion), group, kind)
+    info = typer.Option(
+        *flags,
+        metavar=metavar,
+        help=text,
+        rich_help_panel=PANELS[group],
+        autocompletion=completion,
+        min=least,
+    )
+    return Declared(text, group, flags, info, kind)
+
+
+def _target(flag: str, text: str) -> Declared:
+    return Declared(text, "slos", (flag,), time_option(flag, text, panel=PANELS["slos"]), is_time=True)
 
 
 SCENARIO_OPTIONS: dict[str, Declared] = {
-    "trace": _option("requests", "Replay a request trace: CSV, JSON, JSONL or Parquet, format detected."),
-    "trace_format": _option("requests", "Format of the trace (kvgym list traces).", complete="traces"),
-    "columns": _option(
-        "requests", "Column names of your own trace: arrival=timestamp,prompt=input_tokens,output=…"
+    "trace": option("requests", "Replay a trace: CSV, JSON, JSONL or Parquet.", "--trace", metavar="FILE"),
+    "trace_format": Declared(
+        "Format of the trace (kvgym list traces); by default it is detected.", "requests"
     ),
-    "time_unit": _option("requests", "Time unit of your own trace: s, ms, us or ns."),
-    "rate_scale": _option("requests", "Multiply the trace's arrival rate."),
-    "shared_prefix": _option(
-        "requests",
-        "For prefix caches, of a trace without block hashes: assume that turns of a session_id begin with all before, "
-        "and sessions (of a client_id) with a system prompt of this many tokens (0: none).",
+    "columns": option(
+        "requests", "Columns of the trace: arrival=ts,prompt=in,output=out.", "--columns", metavar="NAMES"
     ),
-    "workload": _option(
+    "time_unit": option(
+        "requests", "Time unit of the trace: s, ms, us or ns.", "--time-unit", metavar="UNIT"
+    ),
+    "rate_scale": Declared("Factor on the trace's arrival rate.", "requests"),
+    "shared_prefix": option(
+        "requests", "Assume shared prefixes, with N tokens of system prompt.", "--shared-prefix", metavar="N"
+    ),
+    "workload": option(
         "requests",
-        "Replace the scenario's workload by a preset (kvgym list workloads).",
+        "Workload: a preset (kvgym list workloads).",
+        "--workload",
+        metavar="NAME",
         complete="workloads",
     ),
-    "rate": _option("requests", "Requests per second, instead of the workload's."),
-    "num_requests": _option(
-        "requests", "Number of requests (of a trace: the first n).", "--num-requests", "-n"
-    ),
-    "predictions": _option(
+    "rate": option("requests", "Requests per second.", "--rate", metavar="RATE"),
+    "num_requests": option(
         "requests",
-        "Output-length predictions that schedulers receive: exact, none, noisy:epsilon=0.5, …",
+        "Number of requests; of a trace the first N.",
+        "--num-requests",
+        "-n",
+        metavar="N",
     ),
-    "ttft_slo": Declared(
-        time_option(
-            "--ttft-slo",
-            "Target for every request's time to first token; goodput counts requests that meet it",
-        ),
-        "slos",
+    "predictions": option(
+        "requests", "Predicted lengths: exact, none, noisy:epsilon=0.5, …", "--predictions", metavar="SPEC"
     ),
-    "tbt_slo": Declared(
-        time_option("--tbt-slo", "The same for the time between two tokens of a request"), "slos"
-    ),
+    "ttft_slo": _target("--ttft-slo", "Target for the time to first token"),
+    "tbt_slo": _target("--tbt-slo", "Target for the time between tokens"),
     "e2e_slo": Declared(
-        time_option("--e2e-slo", "The same for the time from arrival to completion of a request"), "slos"
+        "Target for the time from arrival to completion of every request.", "slos", is_time=True
     ),
-    "too_long": _option(
-        "lengths", "Requests longer than the KV capacity: error, drop or clip (both reported)."
+    "too_long": Declared(
+        "Requests longer than the KV capacity: error, drop or clip (both reported).", "lengths"
     ),
-    "hardware": _option(
+    "hardware": option(
         "hardware",
-        "Replace the scenario's hardware: name (kvgym list hardware), YAML file, or model=…,gpu=…,tp=…",
+        "Name (kvgym list hardware), YAML file, or model=…,gpu=…,tp=…",
+        "--hardware",
+        metavar="NAME",
         complete="hardware",
     ),
-    "engine": _option(
+    "engine": option(
         "hardware",
-        "Replace the engine: its name in the hardware file, none, or e.g. base_ms=5,per_request_ms=0.1.",
+        "Engine of the hardware: name, none, or figures as in base_ms=5.",
+        "--engine",
+        metavar="SPEC",
     ),
-    "batch_time": _option(
-        "hardware",
-        "Replace the batch-time model: e.g. unit, or affine:constant=0.02,per_context_token=1e-6.",
+    "batch_time": Declared(
+        "Another batch-time model, as in unit or affine:constant=0.02,per_context_token=1e-6.", "hardware"
     ),
-    "kv_capacity": _option("hardware", "Replace the KV capacity, tokens."),
-    "block_size": _option("hardware", "Replace the block size, the number of tokens per block of KV memory."),
-    "prefix_cache": _option(
-        "hardware",
-        "Prefix cache: computed keeps KV for later requests that begin alike (block hashes in the trace); scheduled "
-        "shares it as soon as it is scheduled, as vLLM does; or off.",
+    "kv_capacity": option("hardware", "KV memory, tokens.", "--kv-capacity", metavar="N"),
+    "block_size": Declared("Tokens per block of KV memory.", "hardware"),
+    "prefix_cache": option(
+        "hardware", "Prefix cache: computed, scheduled (as vLLM) or off.", "--prefix-cache", metavar="KIND"
     ),
-    "prefix_block": _option(
-        "hardware", "Tokens per unit of the prefix cache (default: a block); a multiple of the block size."
+    "prefix_block": Declared(
+        "Tokens per unit of the prefix cache, a multiple of the block size (default: a block).", "hardware"
     ),
-    "cache_rule": _option(
-        "hardware",
+    "cache_rule": Declared(
         "How long the prefix cache keeps the KV of finished requests: lru, or e.g. fixed:tool=5 "
         "(kvgym list cache-rules).",
-    ),
-    "rules": _option(
         "hardware",
-        "Rules of the engine: engine, as in servers today (an evicted request keeps its output, recomputes its KV and "
-        "goes to the front; blocks of 16), or paper. Default: the scenario's; with --model and --gpu engine.",
     ),
-    "workers": _option("cluster", "Run a cluster with this number of equal workers."),
-    "prefill_workers": _option(
-        "cluster", "Run a cluster with this number of workers that process prompts only."
+    "rules": option(
+        "hardware", "Engine's rules: engine, as in servers today, or paper.", "--rules", metavar="NAME"
     ),
-    "decode_workers": _option(
-        "cluster", "With --prefill-workers: number of workers that generate tokens only."
+    "workers": option("cluster", "Number of equal workers.", "--workers", metavar="N"),
+    "prefill_workers": option(
+        "cluster", "Workers that process prompts only.", "--prefill-workers", metavar="N"
     ),
-    "link": _option(
-        "cluster", "Link between them: 25GB/s, 200Gbit/s, with a latency 25GB/s+1ms (default: the GPU's)."
+    "decode_workers": option(
+        "cluster", "Workers that generate tokens only.", "--decode-workers", metavar="N"
     ),
-    "router": _option(
+    "link": Declared(
+        "Link from prefill to decode workers: 25GB/s, 200Gbit/s, with a latency 25GB/s+1ms (default: the GPU's).",
         "cluster",
-        "Router of a cluster, which assigns requests to workers (kvgym list routers).",
-        complete="routers",
     ),
-    "sessions": _option(
-        "requests",
+    "router": option(
+        "cluster", "Router (kvgym list routers), or an agent.", "--router", metavar="NAME", complete="routers"
+    ),
+    "sessions": Declared(
         "When later turns of sessions arrive: at their recorded times (open), or when the turn before has finished and "
         "its think time has passed (closed).",
+        "requests",
     ),
     "horizon": Declared(
-        time_option("--horizon", "Stop at this time instead of when all requests have finished"), "window"
+        "Time at which a run stops, instead of when all requests have finished.", "window", is_time=True
     ),
-    "warm_up": _option(
+    "warm_up": Declared(
+        "Begin of measuring: this long (30, 30s, 500ms), or this many requests (200r), after the first arrival.",
         "window",
-        "Start measuring this long (30, 30s, 500ms), or this many requests (200r), after the first arrival.",
-        kind=str | None,
     ),
-    "cool_down": _option(
+    "cool_down": Declared(
+        "End of measuring: this long (30, 30s, 500ms), or this many requests (200r), before the last arrival.",
         "window",
-        "Stop measuring this long (30, 30s, 500ms), or this many requests (200r), before the last arrival.",
-        kind=str | None,
     ),
 }
-"""All options, by the field of :class:`~kvgym.experiments.scenario_options.ScenarioOptions` that they set, in the order
-of help texts."""
+"""All fields, by their name in :class:`~kvgym.experiments.scenario_options.ScenarioOptions`, in its order."""
 
-ROUTERS = _option(
+ROUTERS = option(
     "cluster",
-    "Router of a cluster, which assigns requests to workers (kvgym list routers), or an evolved router; several, "
-    "comma-separated, are compared.",
+    "Routers, comma-separated (kvgym list routers).",
+    "--router",
+    metavar="NAMES",
     complete="routers",
 )
 """``--router`` of commands that compare routers; the command splits the list."""
 
 DESCRIBED_OPTIONS: dict[str, Declared] = {
-    "model": _option(
+    "model": option(
         "described",
-        "Model to serve: preset (kvgym list models) or YAML file.",
+        "Model: preset (kvgym list models) or YAML file.",
+        "--model",
+        metavar="NAME",
         complete="models",
         kind=str | None,
     ),
-    "gpu": _option(
-        "described", "GPU preset (kvgym list gpus) or YAML file.", complete="gpus", kind=str | None
-    ),
-    "tp": _option("described", "Number of GPUs (tensor parallel; default: 1).", kind=int | None),
-    "weights": _option(
+    "gpu": option(
         "described",
-        "Type of the weights: bf16, fp16, fp8, int8, fp4, int4 (default: the model's).",
+        "GPU preset (kvgym list gpus) or YAML file.",
+        "--gpu",
+        metavar="NAME",
+        complete="gpus",
         kind=str | None,
     ),
-    "kv_dtype": _option("described", "Type of the KV cache (default: 16-bit).", kind=str | None),
-    "memory_fraction": _option(
+    "tp": option(
+        "described", "Number of GPUs (tensor parallel; default: 1).", "--tp", metavar="N", kind=int | None
+    ),
+    "weights": Declared(
+        "Type of the weights: bf16, fp16, fp8, int8, fp4, int4 (default: the model's).",
         "described",
-        "Share of GPU memory that the engine may use (default: 0.9).",
-        kind=float | None,
+        kind=str | None,
+    ),
+    "kv_dtype": Declared("Type of the KV cache (default: 16-bit).", "described", kind=str | None),
+    "memory_fraction": Declared(
+        "Share of GPU memory that the engine may use (default: 0.9).", "described", kind=float | None
     ),
 }
-"""Options of a :class:`~kvgym.batch_time.deployments.described.Described`, by field. They come with ``--hardware``:
-``--gpu h200`` is short for ``--hardware gpu=h200``."""
+"""Fields of a :class:`~kvgym.batch_time.deployments.described.Described`, ``hardware.NAME``. They come with
+``--hardware``: ``--gpu h200`` is short for ``--hardware gpu=h200``."""
+
+_INSIDE = "hardware."
+
+FIELDS: dict[str, Declared] = {
+    **SCENARIO_OPTIONS,
+    **{f"{_INSIDE}{name}": declared for name, declared in DESCRIBED_OPTIONS.items()},
+}
+"""All fields that ``--set`` knows, by name; the names are those of ``kvgym sweep``."""
 
 
 ALL = tuple(SCENARIO_OPTIONS)
@@ -211,39 +267,46 @@ def group(*groups: str) -> tuple[str, ...]:
 
 
 def scenario_options(
-    after: Mapping[str, Sequence[str]], instead: Mapping[str, Declared] | None = None
+    *taken: str, instead: Mapping[str, Declared] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command options of a scenario.
+    """Return a decorator that gives a command options of a scenario, and ``--set``.
 
     The command receives their values as ``options``, a :class:`~kvgym.experiments.scenario_options.ScenarioOptions`.
     Its attribute ``numbers`` has the names of those that set one number.
 
     Args:
-        after: names of :data:`SCENARIO_OPTIONS`, by the parameter of the command that they follow in the help.
+        *taken: names of :data:`SCENARIO_OPTIONS`.
         instead: declarations that replace those of the table for this command.
     """
-    declared = {**SCENARIO_OPTIONS, **(instead or {})}
-    taken = [name for some in after.values() for name in some]
+    declared = {name: each for name, each in SCENARIO_OPTIONS.items() if name in taken} | dict(instead or {})
+    described = DESCRIBED_OPTIONS if "hardware" in declared else {}
+    fields = [*declared, *(f"{_INSIDE}{name}" for name in described)]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def wrapped(**given: Any) -> None:
-            fields = {name: given.pop(name) for name in taken}
-            if "hardware" in fields:
-                described = {name: given.pop(name) for name in DESCRIBED_OPTIONS}
-                fields["hardware"] = _hardware(fields["hardware"], described)
-            command(options=ScenarioOptions(**fields), **given)
+        def wrapped(settings: list[str] | None = None, **given: Any) -> None:
+            found = {name: given.pop(name, getattr(UNCHANGED, name)) for name in declared}
+            inside = {name: given.pop(name, None) for name in described}
+            for name, value in read_settings(settings or (), fields).items():
+                last = name.removeprefix(_INSIDE)
+                place = found if last == name else inside
+                if place[last] != getattr(UNCHANGED, last, None):
+                    raise ConfigError(f"{name} is given by {FIELDS[name].flags[0]} and by --set")
+                place[last] = value
+            if "hardware" in found:
+                found["hardware"] = _hardware(found["hardware"], inside)
+            command(options=ScenarioOptions(**found), **given)
 
-        parameters = []
-        for parameter in inspect.signature(command, eval_str=True).parameters.values():
-            if parameter.name == "options":
-                continue
-            parameters.append(parameter)
-            for name in after.get(parameter.name, ()):
-                parameters.append(_parameter(name, declared[name]))
-                if name == "hardware":
-                    parameters += [_parameter(*each) for each in DESCRIBED_OPTIONS.items()]
-        wrapped.numbers = NUMBERS & {*taken, *DESCRIBED_OPTIONS}  # type: ignore[attr-defined]
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        parameters = [
+            _parameter(name, each)
+            for table in (declared, described)
+            for name, each in table.items()
+            if each.flags
+        ]
+        parameters += [parameter for parameter in own if parameter.name != "options"]
+        parameters.append(_settings(fields))
+        wrapped.numbers = NUMBERS & {*declared, *described}  # type: ignore[attr-defined]
         return with_parameters(wrapped, parameters)
 
     return decorate
@@ -257,15 +320,79 @@ def _parameter(name: str, option: Declared) -> inspect.Parameter:
     )
 
 
+def _settings(fields: Sequence[str]) -> inspect.Parameter:
+    """Return the parameter of ``--set``."""
+
+    def complete(incomplete: str) -> list[tuple[str, str]]:
+        return [(f"{name}=", FIELDS[name].text) for name in fields if name.startswith(incomplete)]
+
+    info = typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Set any field of the scenario: kvgym list fields.",
+        autocompletion=complete,
+    )
+    kind = Annotated[list[str] | None, info]
+    return inspect.Parameter("settings", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
 _TYPES = get_type_hints(ScenarioOptions)
 
-NUMBERS = frozenset(
-    name
-    for name, option in {**SCENARIO_OPTIONS, **DESCRIBED_OPTIONS}.items()
-    for kind in [option.kind or _TYPES[name]]
-    if (set(get_args(kind)) or {kind}) <= {int, float, type(None)}
-)
-"""Options that set one number."""
+
+def _kinds(name: str) -> set[Any]:
+    """Return the types of a field, without None."""
+    kind = FIELDS[name].kind or _TYPES[name]
+    return (set(get_args(kind)) or {kind}) - {type(None)}
+
+
+NUMBERS = frozenset(name.removeprefix(_INSIDE) for name in FIELDS if _kinds(name) <= {int, float})
+"""Fields that are one number."""
+
+
+def read_settings(texts: Sequence[str], fields: Sequence[str]) -> dict[str, Any]:
+    """Read values of fields, by name, from texts such as ``"block_size=16"``.
+
+    Args:
+        texts: the texts.
+        fields: names of :data:`FIELDS` that are valid here.
+
+    Raises:
+        ConfigError: a text has another form, a field is given twice, or a value has another type.
+        UnknownNameError: there is no such field here.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        where = f"--set {shown(text)}"
+        if not equals or not value:
+            raise ConfigError(f"{where}: expected FIELD=VALUE, as in block_size=16 (kvgym list fields)")
+        if name not in fields:
+            raise UnknownNameError("field of --set", name, fields)
+        if name in found:
+            raise ConfigError(f"{where}: {name} is given twice")
+        found[name] = _value(name, value, where)
+    return found
+
+
+def _value(name: str, text: str, where: str) -> Any:
+    """Return the value of a field that a text gives.
+
+    Raises:
+        ConfigError: the value has another type.
+    """
+    kinds = _kinds(name)
+    if FIELDS[name].is_time:
+        return seconds_of(text, f"--set {name}")
+    if kinds == {Path}:
+        return Path(text)
+    if not kinds <= {int, float}:
+        return text
+    if "," in text or ":" in text:
+        raise ConfigError(f"{where}: expected one value; for several: kvgym sweep {name}={text}")
+    try:
+        return float(text) if float in kinds else int(text)
+    except ValueError:
+        raise ConfigError(f"{where}: expected a {'' if float in kinds else 'whole '}number") from None
 
 
 def _hardware(hardware: str | None, described: Mapping[str, Any]) -> str | None:
@@ -278,7 +405,7 @@ def _hardware(hardware: str | None, described: Mapping[str, Any]) -> str | None:
     if not given:
         return hardware
     if hardware is not None:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        flags = ", ".join((*DESCRIBED_OPTIONS[name].flags, f"--set {_INSIDE}{name}")[0] for name in given)
         raise ConfigError(f"--hardware and {flags} exclude each other: these describe hardware")
     from kvgym.batch_time.deployments.described import HardwareName
 

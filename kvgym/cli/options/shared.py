@@ -35,25 +35,41 @@ def names(what: str) -> Callable[[str], list[tuple[str, str]]]:
     return complete
 
 
-def time_option(name: str, what: str, *, least: float = -math.inf) -> Any:
+def time_option(name: str, what: str, *, least: float = -math.inf, panel: str | None = None) -> Any:
     """Return an option that takes a time, as ``0.5``, ``0.5s`` or ``500ms``, in seconds.
 
     Args:
         name: of the option, ``--window``.
         what: help text.
         least: the shortest valid time, seconds.
+        panel: panel of the help text.
     """
 
     def parse(given: float | str) -> float:
         try:
-            seconds = parse_seconds(given, name)
+            return seconds_of(given, name, least=least)
         except ConfigError as error:  # Click would show only the value of a ValueError
             raise KVGymError(str(error)) from None
-        if not seconds >= least:
-            raise KVGymError(f"{name} {given}: expected at least {least:g} seconds")
-        return seconds
 
-    return typer.Option(name, parser=parse, metavar="TIME", help=f"{what} ({TIME_EXAMPLES})")
+    text = f"{what} ({TIME_EXAMPLES})"
+    return typer.Option(name, parser=parse, metavar="TIME", help=text, rich_help_panel=panel)
+
+
+def seconds_of(given: float | str, name: str, *, least: float = -math.inf) -> float:
+    """Return a time in seconds.
+
+    Args:
+        given: the time, seconds or a text with a unit.
+        name: what it is, for messages.
+        least: the shortest valid time, seconds.
+
+    Raises:
+        ConfigError: it is no time, or too short.
+    """
+    seconds = parse_seconds(given, name)
+    if not seconds >= least:
+        raise ConfigError(f"{name} {given}: expected at least {least:g} seconds")
+    return seconds
 
 
 def policies_option(text: str) -> Any:
@@ -62,7 +78,7 @@ def policies_option(text: str) -> Any:
     Args:
         text: help text.
     """
-    return typer.Option("--policies", "-p", help=text, autocompletion=names("policies"))
+    return typer.Option("--policies", "-p", metavar="NAMES", help=text, autocompletion=names("policies"))
 
 
 def metrics_option(text: str) -> Any:
@@ -71,7 +87,7 @@ def metrics_option(text: str) -> Any:
     Args:
         text: help text.
     """
-    return typer.Option("--metrics", "-m", help=text, autocompletion=names("metrics"))
+    return typer.Option("--metrics", "-m", metavar="NAMES", help=text, autocompletion=names("metrics"))
 
 
 def split_names(given: Sequence[str] | None) -> list[str]:
@@ -101,27 +117,33 @@ def one_policy(given: Sequence[str] | None, command: str) -> str:
     )
 
 
+OUTPUT = "Execution and output"
+"""The panel of options that do not change results."""
+
 JobsOption = Annotated[
     int | None,
     typer.Option(
         "--jobs",
         "-j",
         min=0,
-        help="Number of processes; 1 = this process, 0 = one per core. Default: one per core if runs take long enough. "
-        "Results do not depend on it.",
+        metavar="N",
+        help="Processes; 0 = one per core (default: as needed).",
+        rich_help_panel=OUTPUT,
     ),
 ]
 RayOption = Annotated[
     str | None,
-    typer.Option(help="Run on Ray (kvgym\\[ray]): local, auto, or the address of a cluster."),
+    typer.Option(metavar="ADDRESS", help="Run on Ray: local, auto or an address.", rich_help_panel=OUTPUT),
 ]
-ProgressOption = Annotated[bool, typer.Option(help="Show a progress bar.")]
-ReportOption = Annotated[bool, typer.Option(help="Write report.html (needs kvgym\\[report]).")]
-TuneBudgetsOption = Annotated[
+ProgressOption = Annotated[
+    bool, typer.Option(show_default=False, help="Show a progress bar.", rich_help_panel=OUTPUT)
+]
+ReportOption = Annotated[
     bool,
     typer.Option(
-        "--tune-budgets",
-        help="Also run every policy that has a token budget with its best of 512 to 8,192, chosen on other seeds, and "
-        "say whether the ranking depends on it.",
+        show_default=False, help="Write report.html (needs kvgym\\[report]).", rich_help_panel=OUTPUT
     ),
+]
+TuneBudgetsOption = Annotated[
+    bool, typer.Option("--tune-budgets", help="Also run policies with their best token budget.")
 ]

@@ -188,7 +188,7 @@ def fit_overhead(
     if scenario.hardware is None or "kind" in scenario.batch_time or not isinstance(scenario.workers, int):
         raise ConfigError(
             "an overhead can be fitted to a scenario with hardware and equal workers; choose one with --hardware, "
-            "without --batch-time"
+            "without batch_time"
         )
     if not np.isfinite(log.tbt).any():
         raise ConfigError(

@@ -201,7 +201,7 @@ def register_trace_format(
 ) -> None:
     """Register a trace format with one row per request, in CSV, JSONL or Parquet.
 
-    Commands detect it in files that have all its columns, and read it by name with ``--trace-format``. Another
+    Commands detect it in files that have all its columns, and read it by name with ``--set trace_format=NAME``. Another
     distribution names the module that registers it as an entry point of the group ``kvgym.trace_formats``.
 
     Args:

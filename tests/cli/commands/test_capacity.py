@@ -213,7 +213,7 @@ def test_estimates_are_details(kvgym):
 def test_no_number_of_workers_is_an_exit_code(kvgym, azure_trace):
     command = ("capacity", "provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1",
                "--no-progress", "--no-report")  # fmt: skip
-    code, out, _ = kvgym(*command, "--slo", "ttft_p99<500ms", "--rate-scale", 100, "--most-workers", 2)
+    code, out, _ = kvgym(*command, "--slo", "ttft_p99<500ms", "--set", "rate_scale=100", "--most-workers", 2)
     assert code == 1
     assert "no number up to 2 meets the targets" in out
     code, out, err = kvgym(*command, "--slo", "tbt_mean<0.1ms", "-o", "none")

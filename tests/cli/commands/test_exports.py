@@ -10,8 +10,8 @@ from oracles.chrome_trace_format import load
 SLOTTED = (
     "--trace",
     "mine.csv",
-    "--batch-time",
-    "unit",
+    "--set",
+    "batch_time=unit",
     "--kv-capacity",
     20,
     "--rules",

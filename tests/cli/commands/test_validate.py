@@ -89,8 +89,8 @@ def test_a_server_that_is_faster_than_the_kernels_gets_no_overhead(kvgym, tmp_pa
         "vllm-v1",
         "-n",
         20,
-        "--batch-time",
-        "affine:constant=0.0001",
+        "--set",
+        "batch_time=affine:constant=0.0001",
         "-o",
         "fast",
     )
@@ -197,8 +197,8 @@ def test_a_missing_library_only_skips_the_picture(kvgym, served, tmp_path, monke
         (
             (
                 "server/requests.csv",
-                "--batch-time",
-                "unit",
+                "--set",
+                "batch_time=unit",
                 "--kv-capacity",
                 "9999",
                 "--fit-overhead",

@@ -1,11 +1,11 @@
-"""Scenario options: each reaches its field, in every command that has it."""
+"""Scenario options: each field is set by its option or by ``--set``, in every command that has it."""
 
 import dataclasses
 
 import pytest
 
 from kvgym.cli.app import COMMANDS, load_command
-from kvgym.cli.options.scenario import ALL, DESCRIBED_OPTIONS, SCENARIO_OPTIONS
+from kvgym.cli.options.scenario import ALL, DESCRIBED_OPTIONS, FIELDS, SCENARIO_OPTIONS
 from kvgym.errors import KVGymError
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario_options import UNCHANGED, ScenarioOptions
@@ -24,7 +24,7 @@ GIVEN = {
     "prefill_workers": 2, "decode_workers": 3, "link": "10GB/s",
     "router": "round_robin", "sessions": "closed", "horizon": 12.5, "warm_up": "5", "cool_down": "20r",
 }  # fmt: skip
-"""A value for every option."""
+"""A value for every field."""
 
 ARGUMENTS = {
     "run": ["-p", "fcfs"], "tune": ["-p", "fcfs"], "evaluate": ["ppo_noisy"], "sweep": ["system.stall_limit=9"],
@@ -40,54 +40,74 @@ OWN = {
 }
 """Options with the name of a scenario option that take several values, describe a log, or are of an environment."""
 
+
+def fields_of(command):
+    """Return the fields that a command sets by ``--set``, without those of hardware."""
+    (known,) = (each for each in load_command(command).params if each.name == "settings")
+    found = [item.value.removesuffix("=") for item in known.shell_complete(None, "")]
+    return [name for name in found if name in ALL]
+
+
 TAKEN = [
-    (command, parameter.name, max(parameter.opts, key=len))
+    (command, name)
     for command in COMMANDS
-    for parameter in load_command(command).params
-    if parameter.name in SCENARIO_OPTIONS and (command, parameter.name) not in OWN
+    if any(each.name == "settings" for each in load_command(command).params)
+    for name in fields_of(command)
+    if (command, name) not in OWN
 ]
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """Return the options of scenarios that commands build, each with the fields that replace some; none is built."""
+    found = []
+
+    def build(scenario, options=UNCHANGED, /, **fields):
+        found.append((dataclasses.replace(options, **fields) if fields.get("too_long") else options, fields))
+        raise KVGymError("built")
+
+    monkeypatch.setattr(fields_of_sweeps, "build_scenario", build)
+    monkeypatch.setattr("kvgym.experiments.changes.build_scenario", build)
+    return found
 
 
 def test_every_option_sets_a_field_of_its_name():
     assert ALL == tuple(field.name for field in dataclasses.fields(ScenarioOptions)) == tuple(GIVEN)
-    assert {name for _, name, _ in TAKEN} == set(ALL)
+    assert {name for _, name in TAKEN} == set(ALL)
 
 
 @pytest.mark.parametrize("command", ["compare", "run", "watch", "sweep", "tune", "evaluate"])
-def test_commands_that_compare_on_scenarios_have_all_options(command):
-    assert [name for taking, name, _ in TAKEN if taking == command] == list(ALL)
+def test_commands_that_compare_on_scenarios_have_all_fields(command):
+    assert fields_of(command) == list(ALL)
+    flags = {flag for each in load_command(command).params for flag in each.opts}
+    assert flags >= {flag for each in FIELDS.values() for flag in each.flags}
 
 
-@pytest.mark.parametrize(("command", "name", "flag"), TAKEN)
-def test_options_reach_the_scenario(kvgym, monkeypatch, tmp_path, command, name, flag):
-    found = []
-
-    def built(scenario, options=UNCHANGED, /, **fields):
-        found.append((dataclasses.replace(options, **fields) if command == "sweep" else options, fields))
-        raise KVGymError("built")
-
-    monkeypatch.setattr(fields_of_sweeps, "build_scenario", built)
-    monkeypatch.setattr("kvgym.experiments.changes.build_scenario", built)
+@pytest.mark.parametrize(("command", "name"), TAKEN)
+def test_fields_reach_the_scenario(kvgym, built, tmp_path, command, name):
     log = tmp_path / "log.csv"
     log.write_text(
         "arrival_time,when,prompt_len,output_len,first_token_time,finish_time\n0,0,9,3,1,2\n1,1,9,3,2,3\n"
     )
     arguments = ARGUMENTS.get(command, [log] if command == "server validate" else [])
-    given = GIVEN[name]
-    code, _, error = kvgym(*command.split(), *arguments, flag, given)
-    assert (code, error) == (2, "error: built\n")
-    [(options, fields)] = found
-    assert str(getattr(options, name)) == str(given)
-    assert str({**vars(options), **fields}[name]) in (
-        str(given),
-        "None",
-    )  # None: the command uses the option itself
-    untouched = set(ALL) - {name, "horizon"}  # an agent is evaluated with the horizon of its training
-    assert all(getattr(options, other) == getattr(UNCHANGED, other) for other in untouched)
+    given, flags = GIVEN[name], SCENARIO_OPTIONS[name].flags
+    for words in ((flags[0], given) if flags else (), ("--set", f"{name}={given}")):
+        if not words:
+            continue
+        code, _, error = kvgym(*command.split(), *arguments, *words)
+        assert (code, error) == (2, "error: built\n")
+        options, fields = built.pop()
+        assert str(getattr(options, name)) == str(given)
+        assert str({**vars(options), **fields}[name]) in (
+            str(given),
+            "None",
+        )  # None: the command uses the option itself
+        untouched = set(ALL) - {name, "horizon"}  # an agent is evaluated with the horizon of its training
+        assert all(getattr(options, other) == getattr(UNCHANGED, other) for other in untouched)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_option_changes_the_scenario(name, tmp_path, azure_trace):
+def test_every_field_changes_the_scenario(name, tmp_path, azure_trace):
     times = tmp_path / "times.csv"
     times.write_text("arrival_time,when,prompt_len,output_len\n0,0,9,3\n1,1,9,3\n")
     given = {
@@ -108,17 +128,39 @@ def test_every_option_changes_the_scenario(name, tmp_path, azure_trace):
 
 
 @pytest.mark.parametrize("name", DESCRIBED_OPTIONS)
-def test_options_of_model_and_gpu_become_hardware(kvgym, monkeypatch, name):
-    found = []
-
-    def built(scenario, options, /, **fields):
-        found.append(options.hardware)
-        raise KVGymError("built")
-
-    monkeypatch.setattr("kvgym.experiments.changes.build_scenario", built)
+def test_a_model_and_a_gpu_become_hardware(kvgym, built, name):
     value = {"model": "qwen3-8b", "gpu": "l4", "tp": 2, "memory_fraction": 0.8}.get(name, "fp8")
-    assert kvgym("run", "-p", "fcfs", f"--{name.replace('_', '-')}", value)[2] == "error: built\n"
-    assert found == [f"roofline:{name}={value}" if name == "gpu" else f"{name}={value}"]
+    flags = DESCRIBED_OPTIONS[name].flags
+    for words in ((flags[0], value) if flags else (), ("--set", f"hardware.{name}={value}")):
+        if words:
+            assert kvgym("run", "-p", "fcfs", *words)[2] == "error: built\n"
+            expected = f"roofline:{name}={value}" if name == "gpu" else f"{name}={value}"
+            assert built.pop()[0].hardware == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["block_size"], "--set 'block_size': expected FIELD=VALUE, as in block_size=16 (kvgym list fields)"),
+        (["blok_size=16"], "unknown field of --set 'blok_size'. Did you mean 'block_size'?"),
+        (["block_size=x"], "--set 'block_size=x': expected a whole number"),
+        (["rate_scale=x"], "--set 'rate_scale=x': expected a number"),
+        (["block_size=16,32"], "expected one value; for several: kvgym sweep block_size=16,32"),
+        (["horizon=5min"], "--set horizon '5min': expected seconds, as in 0.5 or 0.5s, or milliseconds, as in 500ms"),
+        (["sessions=open", "--set", "sessions=closed"], "--set 'sessions=closed': sessions is given twice"),
+        (["rate=5", "--rate", "6"], "rate is given by --rate and by --set"),
+        (["hardware.tp=2", "--tp", "4"], "hardware.tp is given by --tp and by --set"),
+        (["hardware.weights=fp8", "--hardware", "x.yaml"], "--hardware and --set hardware.weights exclude each other"),
+    ],
+)  # fmt: skip
+def test_wrong_settings_have_a_remedy(kvgym, arguments, message):
+    code, out, err = kvgym("compare", "--set", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_only_fields_that_a_command_uses_are_valid(kvgym):
+    assert "unknown field of --set 'rate'" in kvgym("server", "validate", "x.csv", "--set", "rate=2")[2]
 
 
 def test_fields_replace_options():

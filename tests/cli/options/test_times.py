@@ -47,12 +47,12 @@ def test_any_text_is_a_time_or_an_error(text):
 def test_options_take_units(kvgym, tmp_path):
     small = ("run", "-p", "fcfs", "-n", 20, "--no-progress", "--json")
     found = [
-        json.loads(kvgym(*small, "-o", f"o{k}", "--ttft-slo", slo, "--warm-up", warm)[1])
+        json.loads(kvgym(*small, "-o", f"o{k}", "--ttft-slo", slo, "--set", f"warm_up={warm}")[1])
         for k, (slo, warm) in enumerate([("0.5", "0.1"), ("500ms", "100ms"), ("0.5s", "0.1s")])
     ]
     assert all(one["metrics"] == found[0]["metrics"] for one in found)
     assert all(one["config"]["scenario"]["workload"]["ttft_slo"] == 0.5 for one in found)
-    for option in ("--ttft-slo", "--tbt-slo", "--horizon"):
+    for option in ("--ttft-slo", "--tbt-slo"):
         code, _, err = kvgym(*small, option, "5min")
         assert code == 2
         assert (

@@ -231,7 +231,18 @@ def test_command(command, tmp_path):
 
 def test_command_takes_the_options_of_scenarios(command, tmp_path):
     (tmp_path / "log.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n1,5,3\n1,9,4\n")
-    unit = ("--batch-time", "unit", "--rules", "paper", "--kv-capacity", 20, "--max-frames", 4, "-o", "b.gif")
+    unit = (
+        "--set",
+        "batch_time=unit",
+        "--rules",
+        "paper",
+        "--kv-capacity",
+        20,
+        "--max-frames",
+        4,
+        "-o",
+        "b.gif",
+    )
     result = command("--trace", "log.csv", "-n", 2, *unit)
     assert result.exit_code == 0, result.output
     assert "2 requests finished, mean latency 2.5" in result.output  # 2 and 3 batches of one second

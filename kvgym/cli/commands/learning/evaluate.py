@@ -34,7 +34,7 @@ FIRST_HELD_OUT = 2_000_000
 """The first seed, far from the seeds of training (drawn from the run's seed), tuning and periodic evaluations."""
 
 
-@scenario_options(after={"first_seed": ALL}, instead={"router": ROUTERS})
+@scenario_options(*ALL, instead={"router": ROUTERS})
 def evaluate(
     options: ScenarioOptions,
     agent: Annotated[

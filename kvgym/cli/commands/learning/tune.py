@@ -38,7 +38,7 @@ DEFAULT_METRIC = "e2e_latency_mean"
 _SHOWN = 10
 
 
-@scenario_options(after={"ray": ALL})
+@scenario_options(*ALL)
 def tune(
     options: ScenarioOptions,
     policies: Annotated[

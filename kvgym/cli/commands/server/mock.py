@@ -13,7 +13,7 @@ from kvgym.cli.stopping import until_stopped
 from kvgym.experiments.scenario_options import SERVER_SCENARIO, ScenarioOptions
 
 
-@scenario_options(after={"policies": group("hardware")})
+@scenario_options(*group("hardware"))
 def mock(
     options: ScenarioOptions,
     scenario: ScenarioOption = SERVER_SCENARIO,

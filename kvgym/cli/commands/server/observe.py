@@ -48,7 +48,10 @@ class _Stage:
 
 
 @scenario_options(
-    after={"scenario": _REQUESTS, "validate": ["hardware", "engine"], "policies": SYSTEM},
+    *_REQUESTS,
+    "hardware",
+    "engine",
+    *SYSTEM,
 )
 def observe(
     options: ScenarioOptions,

@@ -45,9 +45,7 @@ FitOption = Annotated[
 PictureOption = Annotated[bool, typer.Option(help="Write validation.png (needs kvgym\\[pictures]).")]
 
 
-@scenario_options(
-    after={"log": ["columns", "time_unit"], "scenario": ["hardware", "engine"], "policies": SYSTEM}
-)
+@scenario_options("columns", "time_unit", "hardware", "engine", *SYSTEM)
 def validate(
     options: ScenarioOptions,
     log: Annotated[
