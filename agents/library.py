@@ -154,7 +154,7 @@ def load_agent(
             folder of a training run, or a Stable-Baselines3 ``.zip`` (needs ``kvgym[train]``, and ``arguments``).
             With ``:deterministic=false`` after it, as below.
         name: label in results; None = the name, or the path without its suffix.
-        trusted: read a ``.zip`` without plain weights beside it. Reading such a file can run any code: trust only
+        trusted: read a ``.zip`` without plain weights next to it. Reading such a file can run any code: trust only
             your own files.
         deterministic: take the most probable actions of a network; False draws them, from the seed of the run.
         **arguments: changes of the environment arguments; for a ``.zip`` all of them, with ``action``. An evolved
@@ -289,10 +289,10 @@ def background(spec: str | Path, agent: Policy | Router) -> Background:
 
 
 def _load_zip(path: Path, label: str, trusted: bool, arguments: dict[str, Any]) -> Policy:
-    """Return a Stable-Baselines3 model as a policy, from the plain weights beside it if there are any."""
-    beside = path.with_name("final.npz")
-    if path.name == "model.zip" and beside.is_file():
-        return load_agent(beside, name=label, **arguments)
+    """Return a Stable-Baselines3 model as a policy, from the plain weights next to it if there are any."""
+    plain = path.with_name("final.npz")
+    if path.name == "model.zip" and plain.is_file():
+        return load_agent(plain, name=label, **arguments)
     if "action" not in arguments:
         raise ConfigError(
             f"{path}: a Stable-Baselines3 file has no environment arguments; load it in Python: "

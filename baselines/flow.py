@@ -241,7 +241,7 @@ def evict_shortest(
 def a_min_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """A_min: admit like MC-SF, assuming the least output still possible; on overflow, evict the shortest.
 
-    The state is that of MC-SF, then n current predictions by request, then a heap for the order of eviction. The
+    The state is MC-SF's, then n current predictions by request, then a heap for the order of eviction. The
     profile of the next iteration is exact, so only ongoing requests can overflow it.
     """
     w, state, profile = view.worker, memory.state, memory.profile

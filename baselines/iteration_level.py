@@ -109,7 +109,7 @@ def missing_block(view: PolicyView, slot: Any) -> int:
 def admit_prompts(view: PolicyView, decision: PolicyDecision, p: Limits) -> int:
     """Admit whole prompts in queue order; return how many admitted requests have a prompt to process.
 
-    Decodes pause while a prompt is processed, so memory must hold the KV at rest and the new requests. If only
+    Decodes pause while a prompt is processed, so memory must hold the KV that is kept and the new requests. If only
     swapped-out requests have been admitted, it must hold all decodes as well.
     """
     w, d = view.worker, decision.record
@@ -217,7 +217,7 @@ def continue_prefills(
         decision: the decision to fill in.
         staying: number of slots that are not evicted; they come first.
         budget: tokens that the batch may still take.
-        room: free memory beside the decodes.
+        room: free memory without the memory of the decodes.
 
     Returns:
         The remaining budget, and the reserved memory: the rest of these requests' prompts and one token each for
@@ -330,7 +330,7 @@ class VLLM(CompiledPolicy):
 class Sarathi(CompiledPolicy):
     """Sarathi-Serve: every batch has all decodes, and chunks of prompts fill the rest of a token budget.
 
-    A request is admitted only if its whole remaining prompt and one output token fit beside this iteration's decodes
+    A request is admitted only if its whole remaining prompt and one output token fit next to this iteration's decodes
     and the same need of every ongoing prefill. Algorithm 4 has no memory limit; without this condition, prompts that
     cannot be finished would fill the memory.
     """

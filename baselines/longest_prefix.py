@@ -1,21 +1,21 @@
 """SGLang's scheduler LPM: waiting requests start by their hits in the prefix cache, the longest first.
 
 Source: sgl-project/sglang, ``python/sglang/srt/managers/schedule_policy.py``, ``SchedulePolicy`` (commit 00550cd). The
-idea is that of L. Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", Section 3: with
+idea is by L. Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", Section 3: with
 one cache and a fixed batch, the order by longest shared prefix visits the tree of prefixes depth first.
 
 - Waiting requests start in descending order of their hits.
 - If more than ``most_waiting`` requests wait, they start in order of the queue: sorting would cost too much time.
 - A request with a hit of at most ``small_hit`` tokens goes last if it begins with the same ``common`` tokens as a
   request ahead of it in the queue that does not go last for that reason. One computes the prefix, the others find it.
-- Without a prefix cache the order is that of the queue.
+- Without a prefix cache the order is the queue's.
 
 Readings and deviations:
 
 - Equal hits start in order of the queue. SGLang sorts its queue in place, so ties keep the order of the last decision.
 - Requests share whole units of the prefix cache. ``common`` tokens are rounded up to units.
-- Only the order is SGLang's. Requests run with whole prompts beside decodes, as under ``fcfs``: they start while the
-  next iteration fits into memory, and on overflow the newest return to the queue. SGLang forms batches of prompts
+- Only the order is SGLang's. Requests run with whole prompts and decodes together, as under ``fcfs``: they start while
+  the next iteration fits into memory, and on overflow the newest return to the queue. SGLang forms batches of prompts
   alone, reserves memory for expected outputs, and retracts the requests with the fewest output tokens.
 - The hits of SGLang's cache are those of a tree of pages; here they are the system's.
 """

@@ -10,7 +10,7 @@ outlives its prediction counts 0 in (5), as printed. If the next iteration needs
 active requests are evicted ("cleared"), including those just admitted, and the iteration is lost. A round of the paper
 is one iteration of the worker. With blocks of several tokens, (5) counts the blocks of each request at every moment;
 between completions, memory still only grows. Deviation: for a request that would be alone, (5) uses the whole
-capacity, since the margin would block a long one for ever. Others are admitted beside it while (5) holds until they
+capacity, since the margin would block a long one for ever. Others are admitted next to it while (5) holds until they
 end. With ``strict`` the margin applies there too, as printed.
 """
 
@@ -86,7 +86,7 @@ class Margin(NamedTuple):
 margin_of = named_numbers(Margin)
 
 # Layout of the state array: origin of the profile, iteration until which the head is known to be blocked, the head
-# that this was computed for, then the heap, unless the order is that of the queue.
+# that this was computed for, then the heap, unless the order is the queue's.
 BLOCKED_UNTIL, BLOCKED_ID, HEAP = 1, 2, 3
 
 

@@ -84,7 +84,7 @@ def leave_on_overflow(view: PolicyView, decision: PolicyDecision, memory: Policy
 def ageing_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory) -> None:
     """Admit in ascending order of predicted length minus waiting credit, while (5) of MC-SF holds.
 
-    All waiting requests gain credit at the same rate, so their order never changes: it is that of the predicted
+    All waiting requests gain credit at the same rate, so their order never changes: it is the order of the predicted
     length plus the rate times the arrival time.
     """
     state, keys = memory.state, memory.reals
@@ -152,7 +152,7 @@ class Ageing(LookAhead):
     """MC-SF with credit for waiting, so that long requests do not starve.
 
     The order is ascending predicted_len - rate · (now - arrival_time); ties go by arrival, then id. A request can be
-    passed only by requests that arrive within predicted_len / rate seconds after it. Admission is that of MC-SF: the
+    passed only by requests that arrive within predicted_len / rate seconds after it. Admission is MC-SF's: the
     longest prefix for which (5) holds. On overflow, requests leave last in, first out until the next iteration fits,
     starting with those chosen at this boundary; MC-SF would evict all.
     """
@@ -195,7 +195,7 @@ class Ageing(LookAhead):
 class CostAware(Protected):
     """First come, first served; on overflow, evicts the requests that lose the least KV.
 
-    The cost of an eviction is the KV at rest, which must be recomputed. If evicted requests keep their progress,
+    The cost of an eviction is the KV held, which must be recomputed. If evicted requests keep their progress,
     nothing is lost, and the same order swaps the least KV.
     """
 

@@ -60,7 +60,8 @@ settings = named_numbers(Settings)
 ITERATIONS, LAST_PREFILL, LEFT_OVER, NUM_COUNTERS = range(4)
 """Entries of the state behind the heap of waiting requests, for the interval between prefills.
 
-They are iterations so far, that of the last prefill, and 1 if a request was left over when prompts were last allowed.
+They are iterations so far, the iteration of the last prefill, and 1 if a request was left over when prompts were last
+allowed.
 """
 
 _LATE_ARRIVALS, _ADMISSIONS = 1, 2  # regions of the state, if decisions are made one batch ahead

@@ -18,7 +18,7 @@ iteration follows these rules:
   in release 0.33 with priorities, they go on.
 - Only if no request was preempted, waiting requests start, in order of the queue or of priority, while the budget,
   ``max_num_seqs`` places and memory last. The first that does not fit ends admission. A request then takes only the
-  memory of its first chunk, but all its tokens to compute must fit (``scheduler_reserve_full_isl``). Beside other
+  memory of its first chunk, but all its tokens to compute must fit (``scheduler_reserve_full_isl``). Next to other
   running requests, the ``watermark`` must stay free.
 
 Release 0.33 differs from 0.24 in four points. A request that is alone, running or waiting, ignores

@@ -1,7 +1,7 @@
 """Sphinx configuration of the documentation site: ``sphinx-build -W docs build/site``, with the extra ``docs``.
 
 With ``-t pages`` it has no entries of the reference, which take most of the time: a quick check of all pages and links.
-The build writes the reference of public modules, and copies of the pages beside the README, into ``docs/generated``.
+The build writes the reference of public modules, and copies of the pages next to the README, into ``docs/generated``.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class UnknownNameError(ConfigError):
             kind: what was looked up, e.g. ``"policy"``.
             name: the name that was not found.
             known: all valid names.
-            others: what is accepted beside names, e.g. ``"a YAML file"``.
+            others: what is accepted other than names, e.g. ``"a YAML file"``.
         """
         name, names = name if isinstance(name, str) else shown(name), sorted(known)
         hint = suggestion(name, names)

@@ -41,7 +41,7 @@ The building blocks:
   functions count each request alone, which is an upper bound. :func:`prefill_without_cache` does not change with hits,
   and :func:`begins_like_another` compares waiting requests.
   Where a decision takes effect in order, :func:`plan_in_order`, :func:`size_of_start` and :func:`plan_next` say what
-  each start finds; without them, hits at rest bound what all starts take together.
+  each start finds; without them, hits before the decision bound what all starts take together.
 - Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`room_to_admit`,
   :func:`evict`, :func:`evict_latest`, :func:`clear_all`, :func:`put_back`, :func:`pause`, :func:`pause_all`,
   :func:`drop_full_plan`; to wait, set ``decision.record.act = WAIT`` and, if not for the next arrival, ``wait_until``.

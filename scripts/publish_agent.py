@@ -3,8 +3,8 @@
     python scripts/publish_agent.py results/noisy ppo_noisy --figures noisy.json --limits "Not tried above 40/s."
     python scripts/publish_agent.py --renew ppo_noisy
 
-`--figures` is a file of results of `kvgym benchmark`, by default that of docs/benchmark. The card has the training, the
-figures, and the limits. `--renew` replaces only the figures of a card.
+`--figures` is a file of results of `kvgym benchmark`, by default the one of docs/benchmark. The card has the training,
+the figures, and the limits. `--renew` replaces only the figures of a card.
 """
 
 from __future__ import annotations

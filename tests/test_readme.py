@@ -56,7 +56,7 @@ def shell(command, folder, path=None):
         "HOME": str(Path.home()),
         "PIP_COMPILE": "0",  # of what pip installs, only what is imported is compiled to byte code
     }
-    # Compiled code is that of the other tests.
+    # Compiled code is shared with the other tests.
     environment |= {
         name: os.environ[name] for name in ("KVGYM_CACHE_DIR", "XDG_CACHE_HOME") if name in os.environ
     }

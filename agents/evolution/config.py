@@ -45,7 +45,7 @@ class HeldOut(Part):
 
     Attributes:
         services: their number.
-        first_seed: seed of the first; the distribution is that of the training services.
+        first_seed: seed of the first; drawn like the training services.
         interval: generations between evaluations; a checkpoint follows each.
         patience: evaluations without a better agent before the run stops early; None = never.
     """

@@ -5,7 +5,7 @@ A mapping with one of these as its only key is replaced by a random value:
 - ``{uniform: [low, high]}``: a real number, uniform.
 - ``{log_uniform: [low, high]}``: a real number with uniform logarithm; 0 < low.
 - ``{integer: [low, high]}``: a whole number, uniform, both ends included.
-- ``{choice: [a, b, ...]}``: one of these, with equal probability or in proportion to ``weights: [...]`` beside it.
+- ``{choice: [a, b, ...]}``: one of these, with equal probability or in proportion to ``weights: [...]`` next to it.
   The chosen value may have random places, too.
 
 Each place has its own random stream, named by its path, so that changing one leaves the others unchanged.

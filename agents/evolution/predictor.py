@@ -1,9 +1,9 @@
 """A predictor of output lengths from what requests show on arrival, and one agent of predictor and weights.
 
-It is fitted before the search: a network learns the logarithm of the output length from that of the prompt and from
-the feature columns of requests, by least squares, on services that nothing else uses. The candidates of the search
-then run on requests with its predictions, the references without. The agent is one of ``kvgym/Priority-v0``: the
-network answers for each request when it arrives, and the evolved policy schedules with the answers.
+It is fitted before the search: a network learns the logarithm of the output length from the logarithm of the prompt
+length and from the feature columns of requests, by least squares, on services that nothing else uses. The candidates of
+the search then run on requests with its predictions, the references without. The agent is one of ``kvgym/Priority-v0``:
+the network answers for each request when it arrives, and the evolved policy schedules with the answers.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class ReinforceConfig(EvaluatedConfig):
         inputs: what the network observes: features such as ``"asked.prompt"``, or whole parts such as ``"asked"``.
             Parts are ``system`` and those after the windows, see the page of the environment.
         hidden: units of the hidden layers, tanh.
-        group_size: environments on equal requests, an even number: the noise of every second one is that of the one
+        group_size: environments on equal requests, an even number: every second one has the noise of the one
             before it with the opposite sign. The baseline of a return is the mean of the others of its group.
         groups: groups of an update; each has other requests.
         fit: passes over the requests of one update, before the first, in which the network is fitted to their output

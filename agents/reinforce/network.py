@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 BETAS, TINY = (0.9, 0.99), 1e-8
-"""Decay of Adam's averages of gradients and of their squares, and the number beside its divisor."""
+"""Decay of Adam's averages of gradients and of their squares, and the number added to its divisor."""
 
 BATCH, FIT_RATE = 256, 0.01
 """Examples in a batch of a fit, and the learning rate of Adam at its beginning."""

@@ -122,7 +122,7 @@ def train_population(
     ray: str | None = None,
     progress: Callable[[Trained, int, int], None] | None = None,
 ) -> list[Trained]:
-    """Train members in parallel; each result equals, bit for bit, that of the same run alone.
+    """Train members in parallel; each result equals, bit for bit, the result of the run alone.
 
     If its process or node dies, a member continues from its last checkpoint; on a cluster all nodes need access to
     ``folder``.

@@ -90,7 +90,7 @@ class MaximumOverRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        """Return the gradient of the rows from that of the maximum."""
+        """Return the gradient of the rows from the gradient of the maximum."""
         e, maximum = ctx.saved_tensors
         hits = torch.eq(e, maximum[:, None, :], out=torch.empty_like(e))
         return hits.mul_(gradients[0][:, None, :])

@@ -9,7 +9,7 @@ All share :mod:`kvgym.baselines.newer.ordered`, which has the readings that conc
 - ``tie``: H. Zheng et al., "Scheduling LLM Inference with Uncertainty-Aware Output Length Predictions", arXiv
   2604.00499, and its repository (Hyzheng-code/TIE, ``ua_predictor.py``): E[X] + β CVaR_0.9[X] with β = min(0.5,
   max(0.1, 0.1 Lq / B)), Lq waiting requests and B requests of a batch, ascending, without preemption. Deviation: the
-  mean and the tail are those of ten lengths, not of 10,000 samples; after an eviction β is that of the new arrival in
+  mean and the tail are those of ten lengths, not of 10,000 samples; after an eviction β is the new arrival's in
   the queue.
 - ``trail``: R. Shahout et al., "Don't Stop Me Now: Embedding Based Scheduling for LLMs", arXiv 2410.01035: least
   predicted remaining length first, with predictions renewed while decoding; a request may be preempted only while it

@@ -4,9 +4,9 @@ Source: Y. Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024,
 implementation (S-LoRA, ``vtc_req_queue.py``). The client with the least counter starts its earliest request, until one
 does not fit. Starting adds the input weight for each prompt token, every output token adds the output weight. When a
 client without waiting requests sends one, its counter rises to the least counter of the clients that have some; if none
-has, to that of the last client that had some.
+has, to the service of the last client that had some.
 
-Readings: the memory check is that of the next iteration, as in ``fcfs``; on overflow the latest activated requests
+Readings: memory is checked for the next iteration, as in ``fcfs``; on overflow the latest activated requests
 leave, and go back to the head of their client's queue. A request that starts again pays nothing for its prompt, and
 tokens that it repeats are free. Of equal counters the client with the smaller number goes first. All weights of clients
 are 1.

@@ -11,8 +11,8 @@ free to follow the cache.
 Readings: a refill is for all clients that have sent a request, whether they have some waiting or not; deficits of idle
 clients stay as they are. A request that starts again pays for what it computes again; tokens that it repeats are free.
 Memory check, evictions and the order beyond ``most_waiting`` requests are those of ``lpm``. The quantum has no
-published default: that of the class is the weight of a few requests. Weights of prompt and output tokens are 1 and 2 as
-those of ``vtc``, so that both count the same service.
+published default: the class's default is the weight of a few requests. Weights of prompt and output tokens are 1 and 2
+as those of ``vtc``, so that both count the same service.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ from kvgym.policies.hyperparameters import (
 )
 from kvgym.policies.policy import PolicyInfo, SystemInfo, register_policy
 
-# The state for n requests begins like that of vtc, followed by the number of decisions, the last decision that started
-# each request, and the heap of lpm. The real numbers are the clients' debts, by row: deficits with the sign changed.
+# The state for n requests begins like the state of vtc, followed by the number of decisions, the last decision that
+# started each request, and the heap of lpm. The real numbers are the clients' debts, by row: deficits with the sign
+# changed.
 
 
 @jit_inline
@@ -92,7 +93,7 @@ def start_in_turn(
         decision: the decision.
         memory: the policy's memory.
         need: memory that the next iteration needs without them.
-        place: where the order begins, UNKNOWN for that of the queue.
+        place: where the order begins, UNKNOWN for the order of the queue.
 
     Returns:
         The memory that is needed then; UNKNOWN if nothing can start any more, 0 if quotas have to be refilled.

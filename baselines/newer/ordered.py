@@ -3,7 +3,7 @@
 The waiting request with the least score starts first, while the next iteration fits. A policy with preemption evicts
 running requests with a larger score for it, the largest first, if that makes room; on overflow the largest scores
 leave. A guard against starvation puts a request before all others once it has waited for a number of iterations,
-until it has run for another number; it is that of Fu et al., Efficient LLM Scheduling by Learning to Rank (their
+until it has run for another number; it is by Fu et al., Efficient LLM Scheduling by Learning to Rank (their
 repository, hao-ai-lab/vllm-ltr).
 
 Readings: scores of waiting requests are those of the moment at which they joined the queue; none of the policies here
@@ -120,8 +120,8 @@ def gittins_cost(tenths: Any, prompt: int, made: int) -> float:
 def level_of(prompt_time: float, token_time: float, made: int) -> int:
     """Return the level of a request in a queue of feedback, from 0.
 
-    The quantum of level k is 2^k times that of level 0, the time of one token. A request joins the first level with a
-    quantum of at least its prefill, and falls by a level when it has used the quantum there.
+    The quantum of level k is 2^k times the quantum of level 0, the time of one token. A request joins the first level
+    with a quantum of at least its prefill, and falls by a level when it has used the quantum there.
     """
     level, quantum = 0, token_time
     while quantum < prompt_time:

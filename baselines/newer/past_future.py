@@ -3,9 +3,9 @@
 Source: R. Gong et al., "Past-Future Scheduler for LLM Serving under SLA Guarantees", ASPLOS 2025, arXiv 2507.10150,
 and the authors' artifact (WuSiYu/lightllm-ae, ``scheduler_pastfuture_dist1-3.py``), which has the constants. The
 remaining output of each running request is sampled from the last 1,000 output lengths that exceed what it has
-generated, that of the next waiting one from all of them. If requests finish in the order of their remaining lengths,
-the memory peaks when one of them finishes; the next request starts if the largest peak over up to five samples stays
-below 97 % of the memory.
+generated, the length of the next waiting one from all of them. If requests finish in the order of their remaining
+lengths, the memory peaks when one of them finishes; the next request starts if the largest peak over up to five samples
+stays below 97 % of the memory.
 
 Readings: samples are drawn at every decision with waiting requests (the artifact: every ten). Between two of the past
 lengths the sample is interpolated, above the largest one up to ``longest``. The need of the next iteration must also

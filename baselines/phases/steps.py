@@ -5,7 +5,7 @@ Practice", Algorithms 1, 2 and 5. They call the requests that wait for a prefill
 
 The algorithms assume enough memory (Assumption 4). If it is short:
 
-- A prefill begins only if all that remains of it and one more token fit beside the KV at rest of all active requests,
+- A prefill begins only if all that remains of it and one more token fit next to the KV held by all active requests,
   which pause meanwhile. So a prefill that has begun is never stuck. A request alone on the worker always fits.
 - A decode iteration that does not fit evicts the latest activated requests, paused or not, until it does.
 - An evicted request that kept its progress has nothing left to prefill. At its turn in the queue it returns to D at

@@ -131,7 +131,7 @@ class Clairvoyant(CompiledPolicy):
     info = PolicyInfo(
         name="clairvoyant",
         summary="reference that knows true lengths: least work and memory × time left first, chunks, pauses",
-        paper="kvgym, a reference beside bounds",
+        paper="kvgym, a reference for bounds",
         algorithm="docs/bounds.md",
         needs=frozenset({"true_length"}),
         chunks_prefill=True,

@@ -2,7 +2,7 @@
 
 The estimate assumes nothing about the workload. As requests finish, it counts their output lengths on a logarithmic
 grid and, if a length was predicted, the ratio of output to prediction. Unfinished requests count as censored: their
-output is longer than what they have. The hazard of a bin is that of Kaplan and Meier (1958): the requests that
+output is longer than what they have. The hazard of a bin is Kaplan and Meier's (1958): the requests that
 finished in it over those that reached it. A few pseudo-observations stand in for missing data. Without a prediction
 they form a Pareto tail of index 1, under which half of the requests that reach any length reach twice that length.
 With a prediction they spread ratios evenly over the logarithm from 1/2 to 2 (one part in 25 beyond), with the same

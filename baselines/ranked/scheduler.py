@@ -218,7 +218,7 @@ class Ranked(RankedWeights):
 
     A baseline of this project. It combines Gittins indices with ideas from the papers: order by remaining time and
     memory (MC-SF and its relatives order by length), a share of memory kept free (MC-Benchmark), learning from
-    completions if lengths are unknown (A_min), pauses that keep the KV (WAIT), prompt chunks beside decodes
+    completions if lengths are unknown (A_min), pauses that keep the KV (WAIT), prompt chunks along with decodes
     (Sarathi-Serve), and token deadlines (SLAI). Derivation and ablation: docs/ranked.md.
 
     It uses predicted lengths, intervals, classes and objectives if requests carry them, and nothing else. It learns

@@ -5,8 +5,9 @@ request that loses its deadline moves from the first queue to the second, at the
 
 Learning outdates all scores, and time those of requests that press. They are renewed in slices, so that the time of
 a decision does not grow with the queue. Until then the outdated score of a request that presses stands for the current
-one. That of another request bounds it, because learning notes by how much costs have changed. The request is scored out
-of turn if it may be the best. So the best one is that of all current scores, as long as a decision needs no more than
+one. The outdated score of another request bounds it, because learning notes by how much costs have changed. The request
+is scored out of turn if it may be the best. So the best one is the best by all current scores, as long as a decision
+needs no more than
 ``OUT_OF_TURN`` of these.
 """
 

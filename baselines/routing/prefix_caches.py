@@ -247,7 +247,7 @@ class Preble(CompiledRouter):
 
     After E2 of V. Srivatsa and others, "Preble: Efficient Distributed Prompt Scheduling for LLM Serving" (2024), and no
     reproduction of it. If the cached part of a request is longer than the rest, it goes where that is cached; others go
-    to the worker with the lowest cost. Deviations: Preble's cost is that of three minutes of requests, their share of
+    to the worker with the lowest cost. Deviations: Preble's cost covers three minutes of requests, their share of
     misses included, plus the prefills that an eviction makes necessary again; here it is the present load, in seconds:
     all prefills that are left, and for every request ``output`` tokens at the pace of the present batch. Its
     replication of hot prefixes and its rebalancing are left out, and so is its scheduler on each worker.

@@ -41,8 +41,8 @@ def not_active(w: Any) -> int:
 def place_for(problems: Any, workers: Any, k: int, slot: Any) -> int:
     """Return a worker to which a request of worker ``k`` can move, UNKNOWN if there is none.
 
-    It has no waiting request, and space for the request's KV, the rest of its prompt and one token, beside one token
-    of each of its active requests. Of several, the one with the most free memory is returned.
+    It has no waiting request, and space for the request's KV, the rest of its prompt and one token, in addition to one
+    token of each of its active requests. Of several, the one with the most free memory is returned.
     """
     best, most = UNKNOWN, -1
     for j in range(workers.shape[0]):

@@ -18,8 +18,8 @@ Readings, where the paper is silent:
 
 Memory (the paper relies on the cap on active requests):
 
-- A new request is admitted only if all its remaining prefill and one more token fit. They must fit beside the KV at
-  rest, this iteration's critical decodes, and the same need of every ongoing prefill, and must leave the watermark
+- A new request is admitted only if all its remaining prefill and one more token fit. They must fit next to the KV
+  held, this iteration's critical decodes, and the same need of every ongoing prefill, and must leave the watermark
   free. Admission stops at the first request that does not fit. An empty worker admits its first request regardless.
 - A chunk is cut to the free memory. An ongoing prefill that gets no chunk ends the prefills of the batch.
 - With blocks of several tokens, decodes that need a new block are skipped when none is left. Critical decodes never

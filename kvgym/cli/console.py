@@ -45,7 +45,7 @@ PIPED = 80
 
 
 def _width() -> int | None:
-    """Return the width of standard output, None for that of the terminal."""
+    """Return the width of standard output, None for the terminal's."""
     if sys.stdout.isatty():
         return None
     given = os.environ.get("COLUMNS", "")

@@ -112,7 +112,7 @@ class ResultTable:
         return [str(cells[place]) for cells, _ in self.rows]
 
     def _least(self, place: int) -> int:
-        """Return the least width of a column: that of its numbers, or enough for words that wrap."""
+        """Return the least width of a column: the width of its numbers, or enough for words that wrap."""
         own, texts = self.columns[place], self._texts(place)
         heading = max(map(cell_len, own.heading.split()), default=0)
         heading = max(heading, min(cell_len(own.heading), LONG_HEADING))

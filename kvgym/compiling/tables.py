@@ -98,7 +98,7 @@ def in_rows(cls: Any, places: Mapping[str, tuple[Table, int, int] | Any]) -> Any
 
     Args:
         cls: class of the named tuple.
-        places: for each field its table, the index of its address and that of its length; or a function that this one
+        places: for each field its table, the indices of its address and its length; or a function that this one
             has returned, for a named tuple of tables in the same rows.
     """
     kinds, values, nested = {}, [], {}

@@ -124,7 +124,7 @@ def play(
         workload_seed: seed of the requests and of the policy, as in ``kvgym compare``.
         within_actions: carry out the decisions by actions of the environment. False runs the policy on the same
             requests with the engine, without the limits of actions, windows and information: the result to beat. The
-            environment's episode then stays as it is, and the return is that of the same rewards.
+            environment's episode then stays as it is, and the return sums the same rewards.
 
     Returns:
         The records of the episode, and the undiscounted return.
@@ -238,7 +238,7 @@ class AgentPolicy(Policy):
 
     Args:
         model: object with ``predict(observation, deterministic=True)``, which returns an action and a state; gets
-            ``action_masks=`` and ``state=`` if it accepts them. The state is that of the last call on the same worker,
+            ``action_masks=`` and ``state=`` if it accepts them. The state is from the last call on the same worker,
             None at the start of a run.
         name: label in results.
         deterministic: take the agent's most probable actions; False draws them, from the seed of the run.
@@ -246,7 +246,7 @@ class AgentPolicy(Policy):
 
     Raises:
         ConfigError: an argument is invalid, the model has no ``predict``, or its ``observation_space`` or
-            ``action_space`` differs from that of an environment with these arguments.
+            ``action_space`` differs from the one of an environment with these arguments.
     """
 
     info = PolicyInfo(name="agent", summary="a learned policy", evicts=True)

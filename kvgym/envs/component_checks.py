@@ -132,7 +132,7 @@ class _Trial:
             raise ContractError(f"{self.what} {otherwise} ({self.when})")
 
     def _compare(self, found: Any, plain: Any) -> None:
-        """Compare a step with that of the environment without the component."""
+        """Compare a step with the same step without the component."""
         same = found[2:4] == plain[2:4] and np.array_equal(found[0][self.others], plain[0])
         terms = found[4]["reward_terms"][self.shared_terms]
         self._demand(

@@ -13,7 +13,7 @@ from kvgym.simulator.system import System
 from kvgym.utils.hyperparameters import all_hyperparameters, construct, given_hyperparameters
 
 BUDGETS = (512, 1024, 2048, 4096, 8192)
-"""Token budgets to choose from, beside a policy's own."""
+"""Token budgets to choose from, in addition to a policy's own."""
 
 FIRST_SEED, TRAINING_SEEDS = 1000, 3
 """The first seed on which budgets are chosen, as in tuning, and the most such seeds."""

@@ -110,7 +110,7 @@ class Comparison:
         return mean_interval(self.values(policy, metric))
 
     def ratio(self, policy: str, reference: str, metric: str) -> Estimate:
-        """Return the ratio of means of a metric to that of a reference policy, paired by seed."""
+        """Return the ratio of means of a metric to a reference policy's, paired by seed."""
         return ratio_interval(self.values(policy, metric), self.values(reference, metric))
 
     def bound(self) -> Estimate:

@@ -88,7 +88,7 @@ def link_settings(scenario: Scenario, link: str | None) -> dict[str, float]:
 
     Args:
         scenario: a scenario with prefill and decode workers.
-        link: see :func:`parse_link`; None = that of the GPU's data sheet, where each GPU of the prefill worker sends
+        link: see :func:`parse_link`; None = the GPU's, of its data sheet, where each GPU of the prefill worker sends
             its part of the cache over its own link to peers in the same server.
 
     Returns:

@@ -1,7 +1,7 @@
 """Service that clients receive, and how far apart it is.
 
-Service is that of Sheng et al., Fairness in Serving Large Language Models, with the weights of their experiments: 1 for
-a prompt token and 2 for an output token.
+Service is defined by Sheng et al., Fairness in Serving Large Language Models, with the weights of their experiments: 1
+for a prompt token and 2 for an output token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def service_difference(table: RequestTable, records: NDArray[Any], end: float) -
     """Return the largest difference between the services that two clients receive while both wait.
 
     A client waits while one of its requests has arrived and was not admitted yet. Over any interval in which two
-    clients wait, the difference is that of the services that they receive within it; the largest over all intervals and
+    clients wait, it is the difference of the services that they receive within it; the largest over all intervals and
     pairs counts, NaN if no two clients ever wait at once. A finished request's prompt counts when its first token
     appears, its output evenly from then until it finishes. Requests that have not finished do not count.
 

@@ -318,11 +318,11 @@ PolicySource = Callable[[str], Policy | None]
 def register_policy_source(
     source: PolicySource, names: Callable[[], Iterable[str]] | None = None
 ) -> PolicySource:
-    """Register a source of policies for :func:`make_policy` beside registered names; usable as a decorator.
+    """Register a source of policies for :func:`make_policy` in addition to registered names; usable as a decorator.
 
     Args:
         source: returns the policy that a spec names, or None for a spec of another form.
-        names: returns the names it supports, which messages list beside the registered ones; None = none.
+        names: returns the names it supports, which messages list with the registered ones; None = none.
     """
     return _FACTORY.sources.add(source, names)
 

@@ -115,7 +115,7 @@ class Router(Configurable, ABC):
     def compiled_rule(self, num_workers: int) -> tuple[Kernel, Kernel | None, tuple[Any, Any]] | None:
         """Return both kernels, parameters and state of a router that runs in the compiled core; else None.
 
-        The second kernel is that of a router that reassigns, else None.
+        The second kernel belongs to a router that reassigns, else None.
 
         Args:
             num_workers: number of workers of the cluster.
@@ -215,7 +215,7 @@ RouterSource = Callable[[str], Router | None]
 def register_router_source(
     source: RouterSource, names: Callable[[], Iterable[str]] | None = None
 ) -> RouterSource:
-    """Register a source of routers for :func:`make_router` beside registered names; usable as a decorator.
+    """Register a source of routers for :func:`make_router` in addition to registered names; usable as a decorator.
 
     Args:
         source: makes the router that a text names, or returns None.

@@ -65,7 +65,7 @@ def joint_policies(charts: Iterable[Chart]) -> list[tuple[str, ...]]:
 
 
 def hidden_curves(panel: Panel) -> list[tuple[str, str]]:
-    """Return pairs of policies: the first one's curve lies below that of the second, which is drawn later."""
+    """Return pairs of policies: the first one's curve lies below the curve of the second, which is drawn later."""
     curves = [s for s in panel.series if s.policy is not None and s.look.get("line")]
     heights = [_heights(s, panel) for s in curves]
     found = []

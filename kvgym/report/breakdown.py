@@ -63,7 +63,7 @@ def worker_points(comparison: Comparison) -> Chart:
         shown: list[float] = []
         for i, (policy, workers) in enumerate(means.items()):
             y = [own[name] for own in workers]
-            x = np.arange(len(y)) + 0.6 * ((i + 0.5) / len(means) - 0.5)  # beside each other
+            x = np.arange(len(y)) + 0.6 * ((i + 0.5) / len(means) - 0.5)  # next to each other
             points.append(Series(policy, policy, "points", {"x": x, "y": y}))
             shown += y
         quantity = Quantity(label, "" if unit == "1" else unit)

@@ -150,7 +150,7 @@ class Panel:
         height: height of the axes; the figure is 400 wide, and its text 9.5 high.
         title: heading.
         z: colour scale.
-        rules: dashed lines: ``"x"`` or ``"y"``, the value there, and a text beside it.
+        rules: dashed lines: ``"x"`` or ``"y"``, the value there, and a text next to it.
         image: address of a picture that fills the axes.
     """
 

@@ -30,7 +30,7 @@ class Column:
     """A column of the main table.
 
     Attributes:
-        title: heading, short enough that a screen 390 pixels wide holds three columns beside the policies.
+        title: heading, short enough that a screen 390 pixels wide holds three columns next to the policies.
         metric: the metric.
         with_interval: whether the interval is shown below.
     """

@@ -128,8 +128,8 @@ def spans_of(
 def memory_picture(result: SimulationResult, end: float, top: float) -> NDArray[np.uint8]:
     """Return the KV memory by request as a picture, coloured by order of arrival, uint8 (height, width, 4).
 
-    The memory in use is exact at every moment; its division among requests is that of the next sample, and at
-    the end that of the last one.
+    The memory in use is exact at every moment; its division among requests is taken from the next sample, and at
+    the end from the last one.
 
     Args:
         result: the run, with samples.

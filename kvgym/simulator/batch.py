@@ -44,7 +44,7 @@ CLOCK_ERROR = 0.01
 
 @jit_inline
 def clear_load(load: Any) -> None:
-    """Set a load to that of an empty batch."""
+    """Set a load to the load of an empty batch."""
     load.num_prefills = load.prefill_tokens = load.prefill_context = 0
     load.prefill_squares = load.prefill_products = load.num_decodes = load.decode_context = 0
 

@@ -39,7 +39,8 @@ class PolicyView(NamedTuple):
     Attributes:
         problem: PROBLEM record, the settings of the run (``kv_capacity`` in tokens, ``block_size``,
             ``prefill_emits`` …).
-        worker: WORKER record (``clock`` in seconds, ``kv_allocated`` at rest, ``num_active``, ``queue_head`` …).
+        worker: WORKER record (``clock`` in seconds, ``kv_allocated`` between iterations, ``num_active``, ``queue_head``
+        …).
         requests: REQUEST (n,), by request id; rows of requests that have not arrived are blank, and so are the
             columns that the policy did not declare to need.
         active: SLOT (A,), the active set in order of activation; the first ``worker.num_active`` rows count.

@@ -133,8 +133,8 @@ class System:
     """A worker, or a cluster of workers, with its settings.
 
     Attributes:
-        kv_capacity: KV memory, tokens; for a cluster, that of its smallest worker, prefill workers excluded.
-        batch_time: duration of an iteration; for a cluster, that of its first worker.
+        kv_capacity: KV memory, tokens; for a cluster, of its smallest worker, prefill workers excluded.
+        batch_time: duration of an iteration; for a cluster, on its first worker.
         first_token: ``"counted"`` (Jaillet et al.; flow control): the last prefill iteration emits output
             token 1, so a request takes o iterations with a whole prefill. ``"uncounted"`` (SLAI; stability
             framework): that iteration shows a first token, and o decode iterations follow. ``"decode"``
@@ -161,7 +161,7 @@ class System:
             Create a cluster with :meth:`cluster` or :meth:`replicate`.
         output_kv: when the KV of an output token is written. ``"at_once"``: by the iteration that generates the token,
             as the papers count, so a request ends with prompt + output tokens of KV. ``"next_iteration"``: by the
-            next one, as engines do, so each request takes one token less, and that of its last output token is never
+            next one, as engines do, so each request takes one token less, and the KV of its last output token is never
             written. It needs ``first_token="counted"``.
         block_size: tokens of a block, of every worker. Memory is handed out in whole blocks: a request with k KV
             tokens takes ⌈k / block_size⌉ of them, and what remains of the capacity beyond whole blocks cannot be

@@ -92,7 +92,7 @@ SLOT = np.dtype(
         ("prompt_len", "i4"),
         ("predicted_len", "i4"),
         ("class_id", "i4"),
-        ("num_kv_tokens", "i4"),  # at rest
+        ("num_kv_tokens", "i4"),  # between iterations
         ("num_output_tokens", "i4"),
         ("num_delivered_tokens", "i4"),  # as of admission
         ("num_prefill_left", "i4"),  # 0 = decoding
@@ -113,7 +113,7 @@ WORKER = np.dtype(
         ("clock", "f8"),
         ("last_batch_end", "f8"),
         ("iteration", "i8"),  # batches executed, stalled ones included
-        ("kv_tokens", "i8"),  # at rest
+        ("kv_tokens", "i8"),  # between iterations
         ("kv_allocated", "i8"),  # memory in use: tokens of the blocks that hold them
         ("kv_shared", "i8"),  # by how much the memory of the requests, each counted alone, exceeds that
         ("kv_cached", "i8"),  # memory in the prefix cache that is not in use, tokens; free for all purposes
@@ -364,7 +364,7 @@ TRACKER = np.dtype(
         ("next_arrival", "i8"),
         ("num_log", "i8"),
         ("used", "i8"),  # decisions used of a budget
-        # A cluster's clock, and the decision it waits for: that of this worker, or a worker for this request.
+        # A cluster's clock, and the decision it waits for: of this worker, or a worker for this request.
         ("clock", "f8"),
         ("worker", "i8"),
         ("request", "i8"),

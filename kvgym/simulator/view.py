@@ -166,7 +166,7 @@ class SystemView:
         clock: seconds.
         iteration: batches executed so far.
         kv_capacity: tokens of whole blocks.
-        kv_tokens: KV tokens of the active set at rest.
+        kv_tokens: KV tokens of the active set between iterations.
         kv_allocated: memory they take, tokens of whole blocks.
         block_size: tokens of a block; see :meth:`allocated`.
         prefill_emits: whether completing a prefill also generates output token 1.
@@ -224,12 +224,12 @@ class SystemView:
 
     @property
     def kv_tokens(self) -> int:
-        """KV tokens of the active set at rest."""
+        """KV tokens of the active set between iterations."""
         return int(self._simulation.worker["kv_tokens"])
 
     @property
     def kv_allocated(self) -> int:
-        """KV memory in use at rest, tokens of whole blocks."""
+        """KV memory in use between iterations, tokens of whole blocks."""
         return int(self._simulation.worker["kv_allocated"])
 
     @property

@@ -151,7 +151,7 @@ def drift_bound(queue: float, rate: float, budget: float, *, variance: float | N
         queue: Q, waiting requests of a class at the end of a slot.
         rate: λ, arrivals per slot.
         budget: b, activations per slot.
-        variance: of the arrivals in a slot; ``None`` = that of a Poisson number, λ.
+        variance: of the arrivals in a slot; ``None`` = a Poisson number's, λ.
     """
     check_number("queue", queue, least=0)
     slack, spread = _drift(rate, budget, variance)
@@ -167,7 +167,7 @@ def mean_queue_bound(rate: float, budget: float, *, variance: float | None = Non
     Args:
         rate: λ, arrivals per slot.
         budget: b, activations per slot.
-        variance: of the arrivals in a slot; ``None`` = that of a Poisson number, λ.
+        variance: of the arrivals in a slot; ``None`` = a Poisson number's, λ.
 
     Raises:
         ConfigError: the budget is not above the rate, so that nothing bounds the queue.

@@ -16,7 +16,7 @@ from kvgym.workloads.layout import TENTHS
 
 @dataclass(frozen=True, eq=False)
 class Forecasts:
-    """What a predictor says of each request beside one length; at least one of the two parts.
+    """What a predictor says of each request in addition to one length; at least one of the two parts.
 
     A distribution is ten lengths: the mean length in each tenth of its probability, ascending. The mean of all ten is
     the expected length, the last one the expected length in the longest tenth. Histograms and other distributions

@@ -53,7 +53,7 @@ class RequestKind(Spec):
 
 
 class MixedLengths(PairDistribution):
-    """Kinds of requests that no request shows: each has its own distributions.
+    """Hidden kinds of requests: each has its own distributions.
 
     Lengths hint at the kind, and feature columns, if kinds have some. A policy that needs ``class`` observes classes;
     it does not observe kinds.
@@ -111,7 +111,7 @@ class MixedLengths(PairDistribution):
 
         Args:
             n: number of requests.
-            prompt_rng: a generator like that of :meth:`sample`, which draws the kinds.
+            prompt_rng: a generator like the one of :meth:`sample`, which draws the kinds.
             rng: draws the features.
         """
         count = len(self.kinds[0].features)

@@ -75,7 +75,7 @@ class RequestClass(Spec):
         ttft_slo: target of the time to first token, seconds; None = no target.
         tbt_slo: target of the time between tokens, seconds; None = no target.
         e2e_slo: deadline, seconds from arrival to completion; None = no deadline.
-        client: the client that sends the class; None = that of the workload's ``clients``.
+        client: the client that sends the class; None = by the workload's ``clients``.
     """
 
     name: str = ""

@@ -46,7 +46,7 @@ POLICIES_COMPARED = (
 CLASSES = (ClassStatistics("chat", 8.0, 12.0, 12.0), ClassStatistics("code", 4.0, 20.0, 8.0))
 
 PREDICTED = ("predicted", "low", "high", "class_id")
-"""Columns of a workload beside those of its case."""
+"""Columns of a workload other than those of its case."""
 
 PATIENCE = 3600.0
 """Seconds of simulated time for which a policy may start nothing: as long as the integration allows."""

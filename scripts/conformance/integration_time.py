@@ -1,4 +1,4 @@
-"""Time of a decision in vLLM: kvgym's policies beside vLLM's own rule.
+"""Time of a decision in vLLM: kvgym's policies and vLLM's own rule.
 
 python scripts/conformance time --version 0.33.0
 """

@@ -27,7 +27,7 @@ WATERMARK = 0.01
 
 
 def draw_case(seed: int) -> Case:
-    """Return a random workload; requests also fit beside the watermark, as the engine never starts others."""
+    """Return a random workload; requests also fit above the watermark, as the engine never starts others."""
     draw = random.Random(seed)
     requests = draw_requests(draw)
     memory = draw_memory(draw, requests)

@@ -25,7 +25,7 @@ REAL = (
 
 
 def draw_case(seed: int) -> Case:
-    """Return a random workload, of even seeds for the scheduler of Sarathi-Serve, of odd ones for that of vLLM."""
+    """Return a random workload, of even seeds for the scheduler of Sarathi-Serve, of odd ones for vLLM's."""
     case, draw = sarathi_engine.draw_case(seed), random.Random(seed)
     if seed % 2 == 0:
         return case

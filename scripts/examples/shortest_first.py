@@ -2,7 +2,7 @@
 
     python scripts/examples/shortest_first.py
 
-Prints mean end-to-end latencies beside first come, first served; see docs/own-policy.md.
+Prints mean end-to-end latencies next to first come, first served; see docs/own-policy.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import kvgym
 
 @kvgym.register_policy
 class ShortestFirst(kvgym.Policy):
-    """Admit the shortest predicted outputs first, as long as their prompts fit beside the next tokens."""
+    """Admit the shortest predicted outputs first, as long as their prompts fit with the next tokens."""
 
     info = kvgym.PolicyInfo(
         name="shortest_first",

@@ -60,7 +60,7 @@ def shortest_prompt(view: Any, decision: Any, memory: Any) -> None:
 
 @register_policy
 class ShortestPrompt(CompiledPolicy):
-    """Shortest prompt first, with ``spare`` tokens of memory left free beside running requests."""
+    """Shortest prompt first, with ``spare`` tokens of memory left free while requests run."""
 
     info = PolicyInfo(name="shortest_prompt", summary="shortest prompt first, evicts the newest", evicts=True)
     kernel = shortest_prompt

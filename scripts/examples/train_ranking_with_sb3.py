@@ -2,7 +2,7 @@
 
     python scripts/examples/train_ranking_with_sb3.py     # two minutes on one core
 
-Saves the agent as ``scores.npz`` and prints its goodput beside that of schedulers; see docs/train_with_sb3.md.
+Saves the agent as ``scores.npz`` and prints its goodput next to the goodput of schedulers; see docs/train_with_sb3.md.
 """
 
 from __future__ import annotations

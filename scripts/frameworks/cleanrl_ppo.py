@@ -3,7 +3,7 @@
     python scripts/frameworks/cleanrl_ppo.py
     python scripts/frameworks/cleanrl_ppo.py --num-requests 200 --rate 50 --kv-capacity 6144
 
-Needs torch and kvgym. Prints the mean end-to-end latency of the policy before and after training, beside
+Needs torch and kvgym. Prints the mean end-to-end latency of the policy before and after training, next to
 ``fcfs`` and ``mc_sf`` on the same held-out requests.
 """
 

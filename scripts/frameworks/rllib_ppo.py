@@ -5,7 +5,7 @@
     python scripts/frameworks/rllib_ppo.py --address auto --env-runners 4    # on a cluster
 
 Needs ``ray[rllib]``, torch and kvgym in a separate environment, see docs/frameworks.md. Prints the mean
-end-to-end latency of the policy before and after training, beside ``fcfs`` and ``mc_sf`` on the same held-out
+end-to-end latency of the policy before and after training, next to ``fcfs`` and ``mc_sf`` on the same held-out
 requests.
 """
 

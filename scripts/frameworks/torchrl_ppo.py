@@ -4,7 +4,7 @@
     python scripts/frameworks/torchrl_ppo.py --num-requests 200 --rate 50 --kv-capacity 6144
 
 Needs torchrl, torch and kvgym, see docs/frameworks.md. Prints the mean end-to-end latency of the policy before
-and after training, beside ``fcfs`` and ``mc_sf`` on the same held-out requests.
+and after training, next to ``fcfs`` and ``mc_sf`` on the same held-out requests.
 """
 
 from __future__ import annotations

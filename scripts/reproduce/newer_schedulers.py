@@ -173,7 +173,7 @@ def row_of(scenario: Scenario, name: str, seeds: Sequence[int]) -> dict[str, Any
 
 
 def ratios(scenario: Scenario, one: str, other: str, seeds: Sequence[int], metric: str) -> Interval:
-    """Return a metric of the first policy divided by that of the second, for each seed, both tuned."""
+    """Return a metric of the first policy divided by the second's, for each seed, both tuned."""
     pairs = [values(play(scenario, tuned(scenario, name), seeds), metric) for name in (one, other)]
     return interval([a / b for a, b in zip(*pairs, strict=True)])
 
@@ -305,7 +305,7 @@ def claims(f: Mapping[str, Interval], seeds: int) -> list[Finding]:
         ]
         rows.append(
             Finding(
-                "`dlpm`: throughput over that of `vtc`, clients with long prefixes of their own",
+                "`dlpm`: throughput over the throughput of `vtc`, clients with long prefixes of their own",
                 "up to 2.87",
                 f"{shown(gains[0])} with a quantum of 20,000, {shown(gains[2])} with 1,000; over `lpm` "
                 f"{shown(gains[1])} and {shown(gains[3])}. Service difference {shown(services[0])} and "
@@ -320,14 +320,14 @@ def claims(f: Mapping[str, Interval], seeds: int) -> list[Finding]:
         Finding(
             "`gamma_boost`: P99 of the time to the last token 35 to 50 % below SRPT with perfect lengths",
             "0.5 to 0.65 times (arXiv 2606.18431)",
-            f"{shown(f['gamma_boost / bounded_srpt'])} times that of `bounded_srpt`, exact lengths",
+            f"{shown(f['gamma_boost / bounded_srpt'])} times `bounded_srpt`'s, exact lengths",
             Verdict.NOT_RUN,
             "That scheduler is not part of kvgym; the direction is the same.",
         ),
         Finding(
             "`after_sagesched`: 28.7 % better efficiency than other schedulers",
             "28.7 %",
-            f"mean latency {shown(f['after_sagesched / ranked'])} times that of `ranked`",
+            f"mean latency {shown(f['after_sagesched / ranked'])} times `ranked`'s",
             Verdict.NOT_RUN,
             "Built after its abstract.",
         ),

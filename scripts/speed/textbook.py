@@ -79,7 +79,7 @@ def share(capacity: int, alpha: float) -> Fraction:
 def satisfies_5(jobs: Jobs, limit: Fraction, overrun: str) -> bool:
     """Return whether (5) holds at every predicted completion time of ``jobs``, up to the last.
 
-    Earlier admissions were checked against their own limit; a job admitted alone may exceed that of others.
+    Earlier admissions were checked against their own limit; a job admitted alone may exceed the limit of others.
     """
     least = 1 if overrun == "extend" else 0  # rounds that a job past its prediction is taken to need
     ends = [max(least, job.predicted - job.generated) for job in jobs]

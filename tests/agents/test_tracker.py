@@ -1,4 +1,4 @@
-"""Curves in Trackio or Weights & Biases beside TensorBoard."""
+"""Curves in Trackio or Weights & Biases in addition to TensorBoard."""
 
 from __future__ import annotations
 

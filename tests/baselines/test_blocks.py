@@ -59,8 +59,8 @@ def test_mc_sf_checks_the_ends_of_blocks(block_size: int, start: list[float]) ->
 def test_the_look_ahead_of_mc_sf_waits_no_longer_than_it_must() -> None:
     """Four blocks of 4; blocks per iteration from 0 on, in the order of predictions: request 2 at 0, then 1, then 0.
 
-    Request 2 (3 + 2): 1 2 until 2. Request 1 (2 + 6): 1 1 2 2 2 2; beside it 2 3 2 2 2 2. Request 0 (1 + 9):
-    1 1 1 2 2 2 2 3 3, which beside these is 3 4 3 4 4 4 2 3 3: all start at 0. One more block would not fit.
+    Request 2 (3 + 2): 1 2 until 2. Request 1 (2 + 6): 1 1 2 2 2 2; next to it 2 3 2 2 2 2. Request 0 (1 + 9):
+    1 1 1 2 2 2 2 3 3, which next to these is 3 4 3 4 4 4 2 3 3: all start at 0. One more block would not fit.
     """
     rows = [(0.0, 1, 9), (0.0, 2, 6), (0.0, 3, 2)]
     result = run("mc_sf", rows, 16, 4)
@@ -68,7 +68,7 @@ def test_the_look_ahead_of_mc_sf_waits_no_longer_than_it_must() -> None:
     assert result.log is not None
     assert result.log["kv_tokens"].tolist() == [12, 16, 12, 16, 16, 16, 8, 12, 12]
     # With a prompt of 2, request 0 takes its second block in round 3: 3 4 4 4 4 4. With 4 it takes two at once
-    # and three from round 5 on: 4 5 beside the others, so that it waits for 2, where 4 4 4 4 are taken until 6.
+    # and three from round 5 on: 4 5 next to the others, so that it waits for 2, where 4 4 4 4 are taken until 6.
     check(run("mc_sf", [(0.0, 2, 9), *rows[1:]], 16, 4), [0, 0, 0], [9, 6, 2])
     check(run("mc_sf", [(0.0, 4, 9), *rows[1:]], 16, 4), [2, 0, 0], [11, 6, 2])
 

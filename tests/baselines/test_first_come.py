@@ -205,7 +205,7 @@ def test_beta_clearing_outcomes() -> None:
 
 def test_beta_survivors_that_do_not_fit_stall() -> None:
     """Of three active requests, evicting one is not enough: the others keep their KV and toss again."""
-    # M = 24, limit 18, six of s 2: 18. t=1: 24. t=2: 30 > 24: one cleared leaves 25 > 24: stalled with 20 at rest.
+    # M = 24, limit 18, six of s 2: 18. t=1: 24. t=2: 30 > 24: one cleared leaves 25 > 24: stalled with 20 held.
     found = False
     for seed in range(60):
         toss = coins(seed, 0.2)

@@ -1,7 +1,7 @@
 """Flow control, A_min, MC-Benchmark with the longest length, ageing and cost-aware eviction against plain Python.
 
 Each rule is implemented again from its description, over lists of requests, recomputes everything at every boundary,
-and runs through ``schedule``. Its whole record must equal that of the compiled policy, under every rule of the engine.
+and runs through ``schedule``. Its whole record must equal the compiled policy's, under every rule of the engine.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Oracle(Policy):
         raise NotImplementedError
 
     def limit(self, M: int, others: int) -> Fraction | int:  # noqa: N803
-        """Return the usable memory beside ``others``: a margin does not apply to a request that would be alone."""
+        """Return the usable memory next to ``others``: a margin does not apply to a request that would be alone."""
         return (1 - Fraction(str(self.arguments.get("protection", 0)))) * M if others else M
 
     def last_in_first_out(self, active: list[Job], picked: list[Job], M: int) -> Plan:  # noqa: N803

@@ -118,7 +118,7 @@ def test_vllm_keeps_the_watermark_free() -> None:
 
 
 def test_vllm_preempts_the_newest() -> None:
-    # M = 9. t=0: 3+3. t=1: 4+4. t=2: 5+5 > 9: 1 is evicted, 0 alone. t=3: 1 fits beside the 5 at rest: 5+3, 0 pauses.
+    # M = 9. t=0: 3+3. t=1: 4+4. t=2: 5+5 > 9: 1 is evicted, 0 alone. t=3: 1 fits next to the 5 held: 5+3, 0 pauses.
     # t=4: 6+4 > 9: 1 is evicted. t=5: 6+3 = 9. t=6: 7+4 > 9: 1 is evicted, 0 is done. t=7: 1 from the beginning, alone.
     result = run("vllm:watermark=0", 9, [0, 0], [2, 2], [5, 5])
     check(result, start=[0, 0], finish=[7, 12], first=[1, 1], evictions=[0, 3])
@@ -135,14 +135,14 @@ def test_vllm_preempts_the_newest() -> None:
     # two it lost, and so on until 0 is done at 5. Then 4+1: prefill 5 with token 3, done at 8.
     result = run("vllm:watermark=0", 9, [0, 0], [2, 2], [5, 5], progress_on_evict="recompute")
     check(result, start=[0, 0], finish=[5, 8], evictions=[0, 1])
-    # Kept: 4 tokens of KV; it needs 5 at t=3 beside 6, no room; at 5 it continues: 5, 6, 7.
+    # Kept: 4 tokens of KV; it needs 5 at t=3 next to 6, no room; at 5 it continues: 5, 6, 7.
     result = run("vllm:watermark=0", 9, [0, 0], [2, 2], [5, 5], progress_on_evict="kept")
     check(result, start=[0, 0], finish=[5, 8], evictions=[0, 1])
 
 
 def test_vllm_does_not_admit_where_it_preempts() -> None:
     # M = 12, 0: s 4, o 4; 1: s 4, o 8; 2: s 1, o 1, arrives at 2. t=0: 5+5. t=1: 6+6. t=2: 2 does not fit
-    # beside 12; 7+7: 1 is evicted, and 2 is not considered although 7+2 fits. t=3: by arrival 1 is first: 7+5 = 12, 2
+    # next to 12; 7+7: 1 is evicted, and 2 is not considered although 7+2 fits. t=3: by arrival 1 is first: 7+5 = 12, 2
     # does not fit. t=4: 8+6 > 12: 1 is evicted, 0 is done. t=5: 5+2.
     result = run("vllm:watermark=0", 12, [0, 0, 2], [4, 4, 1], [4, 8, 1])
     check(result, start=[0, 0, 5], finish=[5, 13, 6], evictions=[0, 2, 0])
@@ -218,7 +218,7 @@ def test_sarathi_begins_only_what_it_can_complete() -> None:
     spec = "sarathi:token_budget=4"
     check(run(spec, 12, [0, 0], [8, 3], [2, 1]), start=[0, 3], finish=[3, 4])
     check(run(spec, 12, [0, 0], [8, 1], [2, 1]), start=[0, 2], finish=[3, 3])
-    # The rest of an ongoing prompt is reserved. Budget 6: t=0: 6 of 0. t=1: 6 at rest, 2 + 1 reserved: 3 left for
+    # The rest of an ongoing prompt is reserved. Budget 6: t=0: 6 of 0. t=1: 6 held, 2 + 1 reserved: 3 left for
     # 1, which needs 4; with M = 13 it starts.
     spec = "sarathi:token_budget=6"
     check(run(spec, 12, [0, 0], [8, 3], [2, 1]), start=[0, 3], finish=[3, 4])
@@ -269,7 +269,7 @@ def test_sarathi_holds_the_blocks_of_whole_prompts() -> None:
 
 
 def test_sarathi_keeps_a_free_block_for_the_newest_decode() -> None:
-    # As for vLLM above; t=2: 6 | 2 are 2 + 1 blocks: 1 is admitted beside the decode. t=3: evicted again. t=4: alone.
+    # As for vLLM above; t=2: 6 | 2 are 2 + 1 blocks: 1 is admitted next to the decode. t=3: evicted again. t=4: alone.
     requests = (12, [0, 0], [3, 1], [4, 2])
     check(run("sarathi", *requests, block_size=4), start=[0, 0], finish=[4, 2])
     result = run("sarathi:engine_memory=true", *requests, block_size=4)

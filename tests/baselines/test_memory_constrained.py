@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("policy", ["mc_sf", "mc_benchmark"])
 
 def test_mc_sf_admits_the_shortest_and_charges_s_plus_1_in_the_first_round() -> None:
     # M = 8, all at 0. t=0: request 1 (o 1): 3. Request 2 (o 2): k=1 3+3 = 6, k=2 4. Request 0 (o 4):
-    # k=1 3+3+3 = 9 > 8, stop. t=1: 1 is gone; 0 beside 2 (g 1): k=1 3+4 = 7, k=4 6, in.
+    # k=1 3+3+3 = 9 > 8, stop. t=1: 1 is gone; 0 next to 2 (g 1): k=1 3+4 = 7, k=4 6, in.
     result = run("mc_sf", 8, [0, 0, 0], [2, 2, 2], [4, 1, 2])
     check(result, start=[1, 0, 0], finish=[5, 1, 2], first=[2, 1, 1])
     assert result.log is not None
@@ -32,14 +32,14 @@ def test_mc_sf_admits_the_shortest_and_charges_s_plus_1_in_the_first_round() -> 
 
 
 def test_mc_benchmark_goes_by_arrival_and_looks_ahead() -> None:
-    # The same requests. t=0: 0: k=4 6. 1: k=1 3+3 = 6. 2: k=1 9 > 8, stop. t=1: 2 beside 0 (g 1): the
+    # The same requests. t=0: 0: k=4 6. 1: k=1 3+3 = 6. 2: k=1 9 > 8, stop. t=1: 2 next to 0 (g 1): the
     # next round would fit (4+3 = 7), but k=2 is 5+4 = 9. t=2: k=2 6+4 = 10. t=3: k=1 6+3 = 9. t=4: alone.
     check(run("mc_benchmark", 8, [0, 0, 0], [2, 2, 2], [4, 1, 2]), start=[0, 0, 4], finish=[4, 1, 6])
 
 
 def test_the_look_ahead_admits_a_request_that_peaks_after_the_other_has_finished() -> None:
     # M = 8. t=0: request 0 (s 2, o 4). t=3: 1 (s 2, o 5): k=1 6+3 = 9 > 8 for MC-SF and MC-Benchmark alike. With o =
-    # 3 for request 0 it is done at 3 and 1 starts: peaks at 7. Request 1 arriving at 2 beside request 0 (o 3, g 2):
+    # 3 for request 0 it is done at 3 and 1 starts: peaks at 7. Request 1 arriving at 2 next to request 0 (o 3, g 2):
     # k=1 5+3 = 8 fits exactly, k=5 7 alone: in.
     for policy in ("mc_sf", "mc_benchmark"):
         check(run(policy, 8, [0, 2], [2, 2], [3, 5]), start=[0, 2], finish=[3, 7])
@@ -118,7 +118,7 @@ def test_overflow_clears_all_and_the_round_is_lost() -> None:
 
 @BOTH
 def test_an_admission_that_overflows_clears_the_ongoing(policy: str) -> None:
-    # M = 14. 0: s 3, o 4, p 2 at 0; 1: s 3, o 5, p 5 at 1; 2: s 4, o 1, p 1 at 3. t=0: 0. t=1: 1 beside 0 (g 1): k=1
+    # M = 14. 0: s 3, o 4, p 2 at 0; 1: s 3, o 5, p 5 at 1; 2: s 4, o 1, p 1 at 3. t=0: 0. t=1: 1 next to 0 (g 1): k=1
     # 5+4 = 9, k=5 8. t=2: needs 6+5 = 11. t=3: 0 (g 3) outlived, needs 7+6 = 13. 2: k=1 1: 6, + 5 = 11 <= 14 in (5);
     # really 18: cleared. (3,4] lost. t=4: MC-SF: 2 (p 1): 5; 0 (p 2): k=1 5+4 = 9, k=2 5; 1 (p 5): k=1 5+4+4 = 13,
     # k=2 5+5 = 10, k=5 8, all in. MC-Benchmark: the same three. t=5: 2 is done. 5+5 = 10. t=6: 6+6 = 12. t=7: 7+7 =
@@ -141,7 +141,7 @@ def test_repeated_clearing_is_a_livelock(policy: str) -> None:
 
 @BOTH
 def test_protection_bounds_the_look_ahead(policy: str) -> None:
-    # M = 10, limit 9: 3 beside 6 (s + o) fits exactly, beside 7 not.
+    # M = 10, limit 9: 3 next to 6 (s + o) fits exactly, next to 7 not.
     check(run(f"{policy}:protection=0.1", 10, [0, 0], [2, 5], [1, 1]), start=[0, 0], finish=[1, 1])
     check(run(f"{policy}:protection=0.1", 10, [0, 0], [2, 6], [1, 1]), start=[0, 1], finish=[1, 2])
     # Under-predictions grow into the margin: M = 12, limit 9.6, twice s 3, o 3, p 1: 8, 10, 12, none is cleared.
@@ -247,7 +247,7 @@ def test_iterations_without_counted_prefill(policy: str) -> None:
         first=[2, 5],
     )
     # M = 9 holds 4+5 in iterations 2 and 3 when the second starts an iteration later; together 5+5 = 10 is too much.
-    # At t=0: 1 beside 0: k=3 5+5. t=1: k=2 5+4 = 9, k=3 1 alone: in.
+    # At t=0: 1 next to 0: k=3 5+5. t=1: k=2 5+4 = 9, k=3 1 alone: in.
     check(run(policy, 9, [0, 0], [3, 3], [2, 2], first_token="uncounted"), start=[0, 1], finish=[3, 4])
 
 

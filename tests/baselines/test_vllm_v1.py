@@ -68,7 +68,7 @@ def test_a_new_request_does_not_hold_up_those_that_run() -> None:
 
 
 def test_a_long_prompt_leaves_room_for_others_under_the_threshold() -> None:
-    # At most 4 tokens of a prompt: 1 starts beside the long prompt of 0. Without it, it waits for a batch.
+    # At most 4 tokens of a prompt: 1 starts next to the long prompt of 0. Without it, it waits for a batch.
     requests = instance(100, [0, 0], [10, 2], [1, 3])
     steps = play(spec_of(long_prefill_token_threshold=4), *requests)
     assert batches(steps) == [{0: 4, 1: 2}, {0: 4, 1: 1}, {0: 2, 1: 1}]
@@ -154,7 +154,7 @@ def test_a_request_starts_only_if_all_it_has_to_compute_fits() -> None:
     ("M", "s", "starts"), [(20, 8, 0), (20, 9, 1), (22, 10, 0), (22, 11, 1), (23, 10, 0), (23, 11, 1)]
 )
 def test_the_watermark_stays_free_beside_others(M: int, s: int, starts: int) -> None:  # noqa: N803
-    # A quarter of M + 1, with the engine's null block, is 5 tokens, at 23 it is 6: 6 + (s + 1) must fit beside them.
+    # A quarter of M + 1, with the engine's null block, is 5 tokens, at 23 it is 6: 6 + (s + 1) must fit next to them.
     requests = instance(M, [0, 0], [5, s], [1, 1])
     result = simulate(*requests, spec_of(watermark=0.25, max_num_batched_tokens=99))
     check(result, start=[0, starts], finish=[1, starts + 1])

@@ -373,7 +373,7 @@ def test_short_predictions(name: str) -> None:
 
 
 def test_a_head_that_does_not_fit_ahead_blocks_the_rest() -> None:
-    # M = 8, c 2. 0 (s 2, o 4): 2, …, 6; 1 (s 4, o 2): 2, 4, 5, 6; 2 (s 1, o 1): 1, 2 would fit beside 0.
+    # M = 8, c 2. 0 (s 2, o 4): 2, …, 6; 1 (s 4, o 2): 2, 4, 5, 6; 2 (s 1, o 1): 1, 2 would fit next to 0.
     # t=0: 4, 7, 9>. t=1: 3+2, 4+4, 5+5>. t=2: 4+2, 5+4 = 9>. t=3: 5+2, 6+4>. t=4: 6+2 with 4, 5, 6; then 2: 9>.
     # t=5: 4 with 1, 5 with 2, 6. Shortest first 2 (total 2) comes before both (6 each): 1+2, 2+3, 4, 5, 6.
     args = (2, 8, [0, 0, 0], [2, 4, 1], [4, 2, 1])

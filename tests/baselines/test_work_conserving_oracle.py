@@ -2,7 +2,7 @@
 
 The rule of Section 3 of "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory
 Constraints" is implemented again from its description, over lists of requests. It plays their future forward round by
-round and runs through ``schedule``. Its whole record must equal that of the compiled policy, under every rule of the
+round and runs through ``schedule``. Its whole record must equal the compiled policy's, under every rule of the
 engine, for chunks from one token to more than the memory.
 """
 

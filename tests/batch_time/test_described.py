@@ -115,7 +115,7 @@ def test_a_roofline_is_hardware():
     assert hardware.description == "Mixtral-8x7B-v0.1 on 2 x H100 80GB, fp8 weights, 16-bit KV cache"
     assert "config.json of mistralai" in hardware.source
     assert "NVIDIA H100 data sheet" in hardware.source
-    assert "not validated" not in hardware.source  # its kind says so, and stands beside it
+    assert "not validated" not in hardware.source  # its kind says so, and stands next to it
     assert "not validated" in hardware.batch_time().source
     assert hardware.batch_time()() == hardware.batch_time(engine="none")() == 0.0
     figures = hardware.batch_time(engine={"base_ms": 5, "per_request_ms": 1}).figures

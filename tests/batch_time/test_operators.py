@@ -47,7 +47,7 @@ def test_matrix_products_are_interpolated_between_measured_shapes_and_grow_beyon
     assert ms.tolist() == [1, 2, 3]
     assert tables().matmul_ms(None, 256, 512)[1].tolist() == [2.5, 3.5, 4.5]  # halfway from 256 to 768
     assert tables().matmul_ms("fp16", 384, 512)[1].tolist() == [5.5, 6.5, 7.5]
-    assert tables().matmul_ms("bf16", 1024, 768)[1].tolist() == [20, 22, 24]  # twice that of n = 512
+    assert tables().matmul_ms("bf16", 1024, 768)[1].tolist() == [20, 22, 24]  # twice as for n = 512
     assert tables().matmul_ms("bf16", 8, 8)[1].tolist() == [1, 2, 3]  # narrower than measured
     with pytest.raises(MissingOperatorError, match="matrix products with fp8 weights"):
         tables().matmul_ms("fp8", 256, 256)

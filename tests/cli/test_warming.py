@@ -96,7 +96,7 @@ def test_compiled_code_comes_from_sources_in_the_cache_key(known):
 
 
 def source_of(function):
-    """Return the file of a function; of one that kvgym.compiling.tables generates, that of its declaration."""
+    """Return the file of a function; of one that kvgym.compiling.tables generates, the file of its declaration."""
     file = function.__code__.co_filename
     return Path(sys.modules[function.__module__].__file__ if file == "<string>" else file)
 

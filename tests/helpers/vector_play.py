@@ -1,4 +1,4 @@
-"""What tests of vector environments share: one driven beside Gymnasium's SyncVectorEnv, with every output compared."""
+"""What tests of vector environments share: one driven next to Gymnasium's SyncVectorEnv, with every output compared."""
 
 from __future__ import annotations
 

@@ -346,7 +346,7 @@ def run_reference(
             pool.release(victims.pop(0))
         if share == "scheduled":
             found += [pool.admit(*start) for start in starts]
-        assert pool.free >= left  # needs at rest bound what the decision takes
+        assert pool.free >= left  # needs before the decision bound what the decision takes
         pool.check()
         for i, sizes in zip(admitted, found, strict=True):
             assert sizes is not None

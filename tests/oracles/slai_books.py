@@ -265,9 +265,9 @@ class Slai(Book):
             budget, room = budget - tokens, room - tokens - self.emits * (tokens == job.left)
         for job in self.sorted(waiting) if not evict else []:
             demand = job.kv + job.left + 1
-            beside = len(stay) + len(plan.admit)
-            kept = math.ceil(self.reserved * self.M) if beside else 0
-            if budget == 0 or beside >= self.alpha or demand > spare - kept:
+            running = len(stay) + len(plan.admit)
+            kept = math.ceil(self.reserved * self.M) if running else 0
+            if budget == 0 or running >= self.alpha or demand > spare - kept:
                 break
             if job.decoding and decodes == 0:
                 break

@@ -140,7 +140,7 @@ def test_needs_at_rest_bound_what_starts_take_one_after_the_other():
             if rng.random() < 0.6 and i in pool.tables:
                 pool.release(i)
         starts, left = [], pool.free
-        for i in range(4, count):  # needs with the hits at rest; starts share what they find
+        for i in range(4, count):  # needs with the hits before the decision; starts share what they find
             known, chunk = int(rng.integers(1, 6 * size + 1)), int(rng.integers(1, 6 * size))
             hit = pool.match(i, known)
             need = pool.need(min(known, size * len(hit) + chunk), hit)

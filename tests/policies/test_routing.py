@@ -307,7 +307,7 @@ def test_what_the_view_shows() -> None:
             return 0
 
     # Unit time. At 0: 0 joins, then 1 sees it wait. At 1.5 both have been running since 0 and hold what they held
-    # at 1: 3 + 1 and 4 + 1 tokens, s + o_done at rest.
+    # at 1: 3 + 1 and 4 + 1 tokens, s + o_done held.
     table = RequestTable.from_columns(
         arrival_time=[0, 0, 1.5], prompt_len=[3, 4, 1], output_len=[4, 4, 1], predicted_output_len=[9, 9, 9]
     )

@@ -86,5 +86,5 @@ def test_short_runs_are_shown_whole_and_can_be_zoomed(single):
 def test_a_capacity_report_says_which_curves_are_hidden():
     x, y = Axis(Quantity("rate"), 1, 10, log=True), Axis(Quantity("TTFT, p99"), 0, 10)
     hidden = Chart([Panel(x, y, [curve("a", 2.0), curve("b", 2.0), curve("c", 2.01), curve("d", 5.0)])])
-    assert _hidden([hidden]) == " TTFT, p99: the curves of a, b lie under that of c."
+    assert _hidden([hidden]) == " TTFT, p99: the curves of a, b lie under the one of c."
     assert _hidden([Chart([Panel(x, y, [curve("a", 2.0), curve("d", 5.0)])])]) == ""

@@ -48,7 +48,7 @@ class Hardware(Description, ABC):
         kv_capacity: tokens of KV cache.
         kv_capacity_origin: source of that number.
         engine: default engine, a name in ``all_engines``.
-        engines: overhead of engines of its own, by name, beside or instead of
+        engines: overhead of engines of its own, by name, in addition to or instead of
             :data:`~kvgym.batch_time.hardware.overhead.ENGINES`.
     """
 

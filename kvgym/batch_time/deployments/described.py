@@ -104,8 +104,8 @@ class Roofline(Described):
     """Hardware from data sheets: attainable shares of FLOP/s and bandwidth; see :class:`Described`.
 
     Attributes:
-        compute_efficiency: attainable share of the peak FLOP/s; None = that of the GPU, or 0.6 if not measured.
-        memory_efficiency: attainable share of the memory bandwidth; None = that of the GPU, or 0.8 if not measured.
+        compute_efficiency: attainable share of the peak FLOP/s; None = the GPU's, or 0.6 if not measured.
+        memory_efficiency: attainable share of the memory bandwidth; None = the GPU's, or 0.8 if not measured.
         small_kernels_ms: milliseconds per layer of small kernels.
     """
 

@@ -73,7 +73,7 @@ ENGINES: Mapping[str, EngineOverhead] = {
         source=f"4 CPU times of batches of 8 to 64 decodes, Llama-2-7B on one A100, {_CPU_TIMES}",
         validated=(
             "engine of early 2024: only the 4 CPU times that it was fitted to, largest error 3.4 %; latency a third "
-            "above that of vLLM 0.6, half a year later"
+            "above vLLM 0.6's, half a year later"
         ),
     ),
     "vllm-2024": EngineOverhead(

@@ -99,7 +99,7 @@ class KernelBatchTime(BatchTimeModel):
       steps of tiles stay. The LM head is a curve over requests.
     - Decode attention is a table over (decodes, KV tokens of all), since a load does not have the single contexts; it
       is non-decreasing in both. In a batch with prefills it is added to theirs.
-    - Prefill attention of several chunks is that of one chunk with as many pairs of query and key: sqrt(sum c²) tokens.
+    - Prefill attention of several chunks equals one chunk with as many pairs of query and key: sqrt(sum c²) tokens.
     - A cached token costs a time per token of the chunk, but no less than with the fewest that fill the GPU.
 
     It is non-decreasing in every field of the load.
@@ -166,7 +166,7 @@ class KernelBatchTime(BatchTimeModel):
 
 
 def _packed(table: tuple[Floats, Floats]) -> Floats:
-    """Return a curve that continues with the slope of its outer half, or with that of its last segment if larger.
+    """Return a curve that continues with the slope of its outer half, or of its last segment if larger.
 
     The second is for attention, which grows with the square of the chunk.
     """

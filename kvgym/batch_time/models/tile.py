@@ -213,7 +213,7 @@ class TileBatchTime(PlainBatchTime):
       token each, and a decode counts at least one tile.
     - The paper's transformer has one head, no output projection and an MLP of two matrices. Here the matrices
       are those of the model's shape (Q, K, V, O, the gated MLP, LM head). Heads are stacked: attention of
-      chunks has the width of all query heads, that of decodes the width of the KV heads, which is what must
+      chunks has the width of all query heads, attention of decodes the width of the KV heads, which is what must
       be read from memory.
     - A node of several GPUs counts as one with all their SMs, as in the paper; transfers between them are
       not modelled. With fewer KV heads than GPUs heads are copied.

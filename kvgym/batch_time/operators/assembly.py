@@ -225,7 +225,7 @@ class Assembly:
         """Return the least milliseconds of decode attention: a launch, and reading the cache from memory.
 
         Repeated measurements of a small cache read it from the GPU's L2 cache. In a model the other layers are read in
-        between. The bandwidth is that of the measurements of the largest caches.
+        between. The bandwidth is measured with the largest caches.
         """
         decodes, contexts = grid.axes
         size = decodes[:, None] * contexts[None, :]

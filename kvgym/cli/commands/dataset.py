@@ -27,7 +27,7 @@ def dataset(
     ] = "kvgym/AdmitEvict-v1",
     scenario: Annotated[
         str | None,
-        typer.Option("--scenario", "-s", help="Scenario (default: the agent's, or that of kvgym compare)."),
+        typer.Option("--scenario", "-s", help="Scenario (default: the agent's, or as in kvgym compare)."),
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes.")] = 10,
     first_seed: Annotated[int, typer.Option(min=0, help="Workload seed of the first episode.")] = 0,

@@ -76,7 +76,7 @@ def provision(
     """Find how many workers a load needs, by theory and by simulation, and their cost.
 
     Shows the smallest number of workers that meets the targets and its cost, with --window also over time, and with
-    --details estimates of the rate that one worker serves beside the measured rate. If no number of workers can meet
+    --details estimates of the rate that one worker serves next to the measured rate. If no number of workers can meet
     a target, because a single request takes longer, this is reported at once. Writes report.html, provision.json,
     estimates.csv, windows.csv, probes.csv (with the extra parquet also probes.parquet) and config.json.
     docs/capacity.md has the definitions.
@@ -97,7 +97,7 @@ def provision(
     # The rules do not depend on the order.
     first = next((name for name in kinds if name.described), kinds[0]) if kinds else None
     chosen = build_scenario(scenario, options, hardware=first, router=None, ttft_slo=None, tbt_slo=None)
-    if kinds and len(kinds) > 1:  # the name is that of the first
+    if kinds and len(kinds) > 1:  # the name is the first one's
         chosen = chosen.model_copy(update={"name": chosen.make_workload().spec.name})
     folder = make_folder(out or default_folder("provision", chosen.name))
     started = time.perf_counter()

@@ -57,7 +57,7 @@ def sweep(
         typer.Option(
             "--scenario",
             "-s",
-            help="Name (see kvgym list scenarios) or YAML file of a scenario; default: that of the plan, else "
+            help="Name (see kvgym list scenarios) or YAML file of a scenario; default: the plan's, else "
             f"{DEFAULT_SCENARIO}.",
             autocompletion=names("scenarios"),
         ),
@@ -168,9 +168,7 @@ def _note_known_runs(folder: Path, had_runs: bool, changed: str, known: int, tot
     if not had_runs:
         text = f"nothing to resume in {folder}: all {total:,} runs start now"
     elif changed:
-        text = (
-            f"the plan differs from that of {folder} ({changed}): {known:,} of its {total:,} runs are known"
-        )
+        text = f"the plan differs from the one in {folder} ({changed}): {known:,} of its {total:,} runs are known"
     elif not known:
         text = (
             f"no run in {folder} matches this version of kvgym and these files: all {total:,} are run again"

@@ -53,8 +53,8 @@ def workload(
 ) -> None:
     """Describe a workload: its rate, lengths and sessions, and its reuse by a prefix cache.
 
-    Reuse is that of requests that run one after another through a cache that evicts the least recently used blocks.
-    In a run, requests overlap and outputs take memory, so that less is reused.
+    Reuse is measured with requests that run one after another through a cache that evicts the least recently used
+    blocks. In a run, requests overlap and outputs take memory, so that less is reused.
     """
     from kvgym.workloads.describing import describe_requests
     from kvgym.workloads.summary import summarise

@@ -104,7 +104,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     Version History:
         - v1: where actions evict (AdmitEvict, Flags, Tokens), the default observation has ``saved_duration``, how much
           shorter the next batch gets without an active request; ``features=()`` omits it. Where actions choose
-          requests to admit (AdmitCount, AdmitEvict, Flags), the mask excludes admitting nothing beside an empty worker;
+          requests to admit (AdmitCount, AdmitEvict, Flags), the mask makes an empty worker admit a request;
           ``must_admit=False`` allows it. Where they are real numbers (Rank, RankScores, Tokens), they are float32
           in [-1, 1]; ``unit_actions=False`` gives float64 in the kind's own units. All of these observe tokens of
           requests as logarithms, and classes one-hot; ``token_scale="capacity"`` gives the features of v0. AdmitCount,

@@ -44,7 +44,7 @@ SETTINGS = np.dtype(
         ("action_bounds", "i8"),  # address of the bounds of actions
         ("whole_actions", "i8"),  # 1: actions are whole numbers
         ("action_range", "i8"),  # address of the kind's own bounds if actions are in [-1, 1], else 0
-        ("must_admit", "i8"),  # 1: the mask excludes admitting nothing beside an empty worker
+        ("must_admit", "i8"),  # 1: the mask makes an empty worker admit a request
         ("queue_window", "i8"),
         ("active_window", "i8"),
         ("order", "i8"),
@@ -138,7 +138,7 @@ class Env(NamedTuple):
 
     ``window`` and ``heap`` hold the waiting requests, see :mod:`kvgym.envs.scheduling.window`; ``seen_waiting`` (Q,)
     and ``seen_active`` (W,) cache fields of the observed requests; ``terms`` is the memory of registered reward terms,
-    ``notes`` that of the kind of action, ``columns`` the feature columns of the requests by row of the workload.
+    ``notes`` the record of the kind of action, ``columns`` the feature columns of the requests by row of the workload.
     :class:`~kvgym.envs.scheduling.memory.Sizes` has the lengths.
     """
 

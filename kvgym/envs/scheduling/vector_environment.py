@@ -313,7 +313,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         )
 
     def set_state(self, states: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-        """Restore one state per environment, e.g. that of a single environment in all: ``[env.get_state()] * N``.
+        """Restore one state per environment, e.g. a single environment's in all: ``[env.get_state()] * N``.
 
         Args:
             states: one per environment, from any environments with the same arguments.

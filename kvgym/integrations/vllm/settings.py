@@ -66,7 +66,7 @@ class Settings(BaseModel):
 
     Attributes:
         policy: a policy as on the command line, e.g. ``"mc_sf:protection=0.1"``, or the path of a trained agent.
-        hyperparameters: of the policy, beside those in its name.
+        hyperparameters: of the policy, in addition to those in its name.
         hardware: hardware with the batch times that the policy sees: a name, a file, or a roofline as in
             ``"kernels:model=llama3-8b,gpu=h100-80gb"``.
         engine: engine of the hardware's batch times; None = its default.

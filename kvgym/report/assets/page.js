@@ -173,7 +173,7 @@
     current = null;
   }
 
-  // Show the selected item beside its position; announced if it was reached by keys.
+  // Show the selected item next to its position; announced if it was reached by keys.
   function show(svg, picked, byKeys) {
     hide();
     if (!picked) return;
@@ -198,7 +198,7 @@
     if (tx + width > page.clientWidth - 8) tx = x0 - 16 - width;
     const inside = (value, room) => Math.max(8, Math.min(value, room - 8));
     let ty = y0 - height / 2;
-    if (tx < 8) ty = y0 - height - 20 < 8 ? y0 + 24 : y0 - height - 20; // no space beside it
+    if (tx < 8) ty = y0 - height - 20 < 8 ? y0 + 24 : y0 - height - 20; // no space next to it
     tip.style.left = `${inside(tx, page.clientWidth - width) + window.scrollX}px`;
     tip.style.top = `${inside(ty, page.clientHeight - height) + window.scrollY}px`;
   }

@@ -161,7 +161,7 @@ def pool_decodes(grid: Surface, totals: Floats) -> Surface:
         totals: KV tokens of all decodes, ascending from 0, shape (t,).
 
     Returns:
-        Surface of shape (n, t); its ``change`` is that of the projection inside the measured range.
+        Surface of shape (n, t); its ``change`` is the projection's inside the measured range.
     """
     rows, columns = grid.rows, grid.columns
     mean = totals[None, :] / rows[:, None]

@@ -146,7 +146,7 @@ def effect_table(files: Sequence[CalibratedHardware]) -> str:
 
 
 def roofline_ratios(hardware: CalibratedHardware) -> dict[str, float]:
-    """Return the batch time of the tables over that of a roofline: 60 % of the FLOP/s, 80 % of the bandwidth.
+    """Return the batch time of the tables over a roofline's: 60 % of the FLOP/s, 80 % of the bandwidth.
 
     Args:
         hardware: the hardware file.

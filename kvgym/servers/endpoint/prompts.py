@@ -31,7 +31,7 @@ class Prompts:
 
     Attributes:
         tokens_per_word: tokens.
-        fixed_tokens: tokens that every prompt has beside its words, such as those of a chat template.
+        fixed_tokens: tokens that every prompt has in addition to its words, such as those of a chat template.
         seed: seed of the words.
     """
 

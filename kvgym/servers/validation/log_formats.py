@@ -8,7 +8,7 @@
   ``inference_perf/reportgen/base.py`` and ``inference_perf/apis/base.py``), also of its first versions, which have the
   token times directly in ``info``.
 - engine times: JSONL with vLLM's ``RequestStateStats`` and the lengths, as the benchmark of LLMServingSim 2 writes it,
-  with its ``*.meta.json`` beside.
+  with its ``*.meta.json``.
 
 Requests that failed are left out, with their number and the reasons in a note.
 :func:`~kvgym.servers.validation.served.read_served` uses this module and reads all other files as tables.
@@ -33,7 +33,7 @@ REQUESTS = "requests.jsonl"
 """The log in a results folder of ``kvgym server observe``."""
 
 OBSERVED = "observed.json"
-"""The file beside such a log with what was observed of the server as a whole."""
+"""The file next to such a log with what was observed of the server as a whole."""
 
 OWN_OUTPUT = (
     "This log was written by kvgym run: agreement with it proves nothing. Give the log of a real server; "
@@ -161,7 +161,7 @@ def _object(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _beside(path: Path) -> dict[str, Any]:
+def _read_about(path: Path) -> dict[str, Any]:
     """Return the JSON object of a file that accompanies a log; empty if there is none."""
     return _object(path) or {}
 
@@ -172,7 +172,7 @@ def _beside(path: Path) -> dict[str, Any]:
 def _read_observed(
     path: Path, records: Iterable[Mapping[str, Any]]
 ) -> tuple[Sequence[Row], int | None, list[str]]:
-    about = _beside(path.with_name(OBSERVED))
+    about = _read_about(path.with_name(OBSERVED))
     rows = [
         Row(**{name: _number(record.get(name)) for name in NUMBERS}, reason=record.get("reason") or "")
         for record in records
@@ -299,7 +299,7 @@ def _tokens(record: Mapping[str, Any], side: str) -> float:
 def _server_settings(path: Path) -> Iterator[str]:
     """Yield a note on the server's settings in the ``*.meta.json`` of a log, as options of kvgym server validate."""
     stem = path.name.removesuffix(".jsonl").removesuffix(".requests")
-    about = _beside(path.with_name(f"{stem}.meta.json"))
+    about = _read_about(path.with_name(f"{stem}.meta.json"))
     given, memory = about.get("engine_kwargs") or {}, about.get("kv_cache") or {}
     tokens = memory.get("num_kv_tokens")
     limits = [

@@ -101,7 +101,7 @@ def save_picture(replay: Replay, path: str | Path, *, fit: OverheadFit | None = 
     Args:
         replay: the replay with the requested engine.
         path: ends in .png, .svg or .pdf.
-        fit: an overhead fitted to the log, drawn beside.
+        fit: an overhead fitted to the log, drawn next to it.
 
     Returns:
         The path.

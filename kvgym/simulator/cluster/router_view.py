@@ -20,7 +20,7 @@ class RouterView(NamedTuple):
 
     Attributes:
         problems: PROBLEM (r,), the settings of each worker (``kv_capacity`` in tokens, ``batch_base`` …).
-        workers: WORKER (r,), their state: that of a running batch when it began.
+        workers: WORKER (r,), their state: of a running batch when it began.
         requests: REQUEST (n,), by request id; rows of requests that have not arrived are blank, and so are the
             columns that the scheduler of the workers did not declare to need.
         active: SLOT (r, A), the active sets; the first ``workers[k].num_active`` rows of worker k count.

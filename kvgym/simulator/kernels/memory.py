@@ -136,7 +136,7 @@ def begins_like_another(view: PolicyView, i: int, tokens: int) -> bool:
 def plan_in_order(view: PolicyView, decision: PolicyDecision, in_use: int) -> bool:
     """Begin to follow what starts find one after the other, where a decision takes effect in order.
 
-    That is with ``prefix_cache="scheduled"``. After evictions, starts count by their hits at rest.
+    That is with ``prefix_cache="scheduled"``. After evictions, starts count by their hits before the decision.
 
     Args:
         view: the kernel's view.
@@ -160,7 +160,7 @@ def size_of_start(view: PolicyView, i: int, in_order: bool) -> tuple[int, int, i
     Args:
         view: the kernel's view.
         i: the request.
-        in_order: result of :func:`plan_in_order`; if not, by the hit at rest.
+        in_order: result of :func:`plan_in_order`; if not, by the hit before the decision.
 
     Returns:
         The units that it finds (0 if not in order), its KV tokens and the tokens that it has left to prefill, and

@@ -22,8 +22,8 @@ Equal units that two requests compute side by side stay *copies*: each takes mem
 A unit enters the map at the end of the batch that computes it (``"computed"``), or when its tokens are scheduled
 (``"scheduled"``). Then a decision takes effect in order: the running requests take their memory and enter their units
 one by one, and then one start after the other. A start finds what those before it are about to compute, and may lack a
-unit that they have dropped. Memory is the same or less than by the hits at rest. What a start finds in this order is
-part of a *plan*, see :mod:`kvgym.simulator.prefix.plan`.
+unit that they have dropped. Memory is the same or less than by the hits before the decision. What a start finds in this
+order is part of a *plan*, see :mod:`kvgym.simulator.prefix.plan`.
 
 Source: the block pool of vLLM's V1 engine (``vllm/v1/core/block_pool.py``, ``kv_cache_manager.py``, releases 0.24 and
 0.33), with the same hits, order of eviction and copies; its units enter the map when they are scheduled.
@@ -375,7 +375,7 @@ def share_up_to(c: PrefixCache, requests: Any, unit: int, i: int, tokens: int, c
 def share_computed(c: PrefixCache, requests: Any, problem: Any, w: Any, active: Any, front: int) -> None:
     """Enter the units into the map that the batch has filled, in order of activation.
 
-    KV counts as engines have it: if the prefill writes that of the first output token (``output_kv`` ``"at_once"``),
+    KV counts as engines have it: if the prefill writes the KV of the first output token (``output_kv`` ``"at_once"``),
     every request has one token less there. As long as no decoding request can fill a unit, only the others are
     examined.
 

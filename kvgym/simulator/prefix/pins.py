@@ -1,10 +1,10 @@
 """Pins: units of the prefix cache that are dropped after all others, for a time to live.
 
-When a request has finished, its units stay in the cache, and new requests take their memory: that of the unit without
+When a request has finished, its units stay in the cache, and new requests take their memory: first the unit without
 a holder for longest comes first. A pin keeps the units of a request out of that order until its deadline, or until a
-request starts that finds them. Pinned memory is free like that of all cached units: no policy needs to know of pins,
-and none is ever refused memory for them. If only pinned units are left to drop, the pin with the earliest deadline
-ends. The units of a pin that has ended are the last in order, like those of a request that has just finished.
+request starts that finds them. Pinned memory is free like the memory of all cached units: no policy needs to know of
+pins, and none is ever refused memory for them. If only pinned units are left to drop, the pin with the earliest
+deadline ends. The units of a pin that has ended are the last in order, like those of a request that has just finished.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def end_pin_found_by(c: PrefixCache, i: int) -> None:
 
 @jit
 def make_room(c: PrefixCache, requests: Any, problem: Any, w: Any, in_use: int) -> None:
-    """End the pins that are due, and drop cached units until they fit beside the memory that is in use, tokens."""
+    """End the pins that are due, and drop cached units until they fit with the memory that is in use, tokens."""
     unit, pool = problem.prefix_unit, c.pool
     while pool.first_pin != UNKNOWN and c.prefix[pool.first_pin].deadline <= w.clock:
         end_pin(c, pool.first_pin)

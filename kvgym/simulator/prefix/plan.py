@@ -51,7 +51,7 @@ def plan_shared(c: PrefixCache, unit: int, i: int, known: int, tokens: int) -> N
 
 @jit
 def plan_room(c: PrefixCache, unit: int, in_use: int, capacity: int) -> None:
-    """Plan to drop cached units until they fit beside the memory that is in use, tokens."""
+    """Plan to drop cached units until they fit with the memory that is in use, tokens."""
     pool = c.pool
     while in_use + pool.plan_cached * unit > capacity and pool.plan_next != UNKNOWN:
         u = c.units[pool.plan_next]

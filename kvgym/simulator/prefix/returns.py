@@ -1,4 +1,4 @@
-"""What a worker has seen of how sessions come back, and the compiled rules that decide by it.
+"""The gaps between turns of sessions that a worker has seen, and the compiled rules that decide by them.
 
 A gap begins when a turn of a session finishes, and is known when the next turn arrives. What a finished turn waits for
 is visible in its output: a call of a tool, or an answer to a person, after which a next turn may never come.

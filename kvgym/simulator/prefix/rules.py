@@ -1,7 +1,7 @@
 """Cache rules: how long the KV of a request that has finished is kept for the next turn of its conversation.
 
 A rule gives every finished request a time to live, for which its units of the prefix cache stay pinned
-(:mod:`kvgym.simulator.prefix.pins`). It is a setting of the system, ``cache_rule``, and works beside every policy.
+(:mod:`kvgym.simulator.prefix.pins`). It is a setting of the system, ``cache_rule``, and works with every policy.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ _RULES = (
     ),
     CacheRule(
         "reload_cost",
-        "keep KV as long as its expected use, by the gaps of the same kind (a person, a tool) so far, exceeds that of "
-        "the KV that it displaces",
+        "keep KV as long as its expected use, by the gaps of the same kind (a person, a tool) so far, exceeds the use "
+        "of the KV that it displaces",
         RELOAD_COST,
         (
             RuleOption(
@@ -88,7 +88,7 @@ _RULES = (
     ),
     CacheRule(
         "clairvoyant",
-        "drop KV first that no turn will use, then that of the turn that comes last: knows the true gaps, which no "
+        "drop KV first that no turn will use, then the KV of the turn that comes last: knows the true gaps, which no "
         "server does",
         CLAIRVOYANT,
         sessions=True,

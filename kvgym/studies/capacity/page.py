@@ -143,7 +143,7 @@ def _hidden(charts: Iterable[Chart]) -> str:
             over.setdefault(other, []).append(own)
         for other, below in over.items():
             curves = f"curve{'s' * (len(below) > 1)} of {', '.join(below)} lie{'s' * (len(below) == 1)}"
-            found.append(f" {panel.y.quantity.label}: the {curves} under that of {other}.")
+            found.append(f" {panel.y.quantity.label}: the {curves} under the one of {other}.")
     return "".join(found)
 
 

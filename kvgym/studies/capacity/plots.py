@@ -67,7 +67,7 @@ def shown_metrics(result: CapacityResult) -> tuple[str, ...]:
 
 
 def _range(result: CapacityResult) -> tuple[float, float]:
-    """Return the range of rates to show, with that of a trace: around the capacities, or all without capacities."""
+    """Return the range of rates to show, with the rate of a trace: around the capacities, or all without capacities."""
     found = [c.estimate.value for c in result.capacities if c.estimate.value > 0]
     rates = [probe.rate for probe in result.probes]
     low, high = (min(found) * 0.45, max(found) * 2.2) if found else (min(rates), max(rates))

@@ -1,8 +1,8 @@
 """Reuse of a prefix cache by requests that run one after another, in plain Python: an upper bound for overlapping ones.
 
 A hit is the longest run of a request's first units that are cached, less what leaves at least one token of the prompt
-to compute. New units take blank memory first, then that of the least recently released units. A request releases its
-units from the last to the first. Copies stay: a unit that is computed again is cached beside the first.
+to compute. New units take blank memory first, then the memory of the least recently released units. A request releases
+its units from the last to the first. Copies stay: a unit that is computed again is cached next to the first.
 """
 
 from __future__ import annotations

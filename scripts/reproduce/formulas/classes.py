@@ -187,7 +187,7 @@ def place(kinds: Kinds, kv_capacity: int, wish: NDArray[np.float64]) -> NDArray[
 def volume_bound(table: RequestTable, kv_capacity: int, metric: str = "e2e_latency_mean") -> float:
     """Return a bound that no schedule beats, from memory × time alone; needs no program.
 
-    A request takes w = s·o + o(o + 1)/2 of the M that each slot offers. So no schedule is better than that of one
+    A request takes w = s·o + o(o + 1)/2 of the M that each slot offers. So no schedule is better than the one of one
     machine of speed M, on which preemptive shortest remaining work first has the least sum of completions; nor than
     every request alone, arrival + o. For the 95th percentile: all but the largest 5 % must be done by the last arrival
     plus the percentile. For the makespan: requests that arrive from a slot on are done after it.

@@ -37,7 +37,8 @@ def request_time(
     """Return the optimal effective completion time of requests, seconds, equation (13).
 
     Time that a request adds to its batches if all are perfectly tiled: its share of the weight tiles, its
-    non-linear operators, the attention of its decodes at L^P + 1, …, L^P + L^D tokens, and that of its prefill.
+    non-linear operators, the attention of its decodes at L^P + 1, …, L^P + L^D tokens, and the attention of its
+    prefill.
 
     Args:
         prompt_len: L^P, tokens, any shape.

@@ -36,7 +36,7 @@ class Finding:
         verdict: the verdict.
         reason: the reason; one or two sentences.
         condition: where the claim holds, to follow "Holds": ``"for few batches"``. A claim that holds with conditions
-            needs one; that of any other verdict is dropped.
+            needs one; any other verdict drops it.
         seeds: the number of seeds behind the verdict; empty: as many as the experiment requested, ``–`` without chance.
 
     Raises:

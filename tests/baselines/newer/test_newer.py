@@ -93,7 +93,7 @@ def test_deficits_by_hand():
 
 
 def test_hits_decide_within_the_quota():
-    """Four blocks of 4 tokens. At 10, AB is cached for client 0 and X for client 1; neither fits beside the other."""
+    """Four blocks of 4 tokens. At 10, AB is cached for client 0 and X for client 1; neither fits next to the other."""
     texts = ["AB", "X", "AB", "XYZ"]
     table = RequestTable.from_columns(
         arrival_time=[0, 0, 10, 10], prompt_len=[8, 4, 9, 12], output_len=[1] * 4, client_id=[0, 1, 0, 1],
@@ -138,7 +138,7 @@ def test_the_guard_serves_everything_once(guard):
 
 
 def test_only_young_requests_are_preempted():
-    # Request 1 is shorter, and does not fit beside request 0, which would run until 5.
+    # Request 1 is shorter, and does not fit next to request 0, which would run until 5.
     columns = {"prompt_len": [2, 4], "output_len": [5, 1], "predicted_output_len": [5, 1]}
     assert starts("bounded_srpt:most=1", 7, arrival_time=[0, 1], **columns) == [0, 1]
     assert starts("bounded_srpt:most=0", 7, arrival_time=[0, 1], **columns) == [0, 5]

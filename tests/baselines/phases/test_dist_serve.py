@@ -4,7 +4,7 @@ Source: Bari et al., "Optimal Scheduling Algorithms for LLM Inference: Theory an
 al., "DistServe"). A cluster moves prefilled requests to a decode worker; here this is done by hand in the tables of a
 simulation.
 
-Notation in comments: s prompt, o output, M memory, kv = tokens at rest; "P 0" is the whole prompt of request 0,
+Notation in comments: s prompt, o output, M memory, kv = tokens held; "P 0" is the whole prompt of request 0,
 "D 0 1" a decode of requests 0 and 1. An iteration takes a second; first tokens are "uncounted".
 """
 
@@ -64,7 +64,7 @@ def test_mixed_decodes_up_to_t_col() -> None:
 
 
 def test_mixed_decodes_while_the_next_prompt_does_not_fit() -> None:
-    # M = 10: 4 beside 7 is too much: D 0 twice, P 1 at 3. 2 (s 1) would fit but is not at the head.
+    # M = 10: 4 next to 7 is too much: D 0 twice, P 1 at 3. 2 (s 1) would fit but is not at the head.
     table = requests([0, 0, 0], [4, 7, 1], [2, 1, 1])
     check(simulate(settings(10), table, "dist_serve"), start=[0, 3, 4], finish=[3, 6, 6])
 
@@ -184,7 +184,7 @@ def test_a_decode_worker_prefills_what_it_evicted() -> None:
     log = simulation.log[: int(simulation.tracker[0]["num_log"])]
     assert log["prefill_tokens"].tolist() == [0, 0, 4, 0, 4, 0, 0]
     assert log["num_decodes"].tolist() == [2, 1, 0, 1, 0, 2, 1]
-    # With progress kept 1 returns with 5 tokens: beside kv 5 and 2 decodes too much. At 3: D 1 2.
+    # With progress kept 1 returns with 5 tokens: next to kv 5 and 2 decodes too much. At 3: D 1 2.
     simulation = run_decode_worker(*args, progress_on_evict="kept")
     check(simulation, start=[0, 0, 3], finish=[3, 4, 4], evictions=[0, 1, 0])
 

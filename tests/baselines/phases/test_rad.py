@@ -1,7 +1,7 @@
 """RAD, its Appendix D variant and request-level batching on schedules worked out by hand.
 
 Source: Bari et al., "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice", Algorithms 1-3.
-Notation in comments: s prompt, o output, M memory, D requests in their decode phase, kv = tokens at rest;
+Notation in comments: s prompt, o output, M memory, D requests in their decode phase, kv = tokens held;
 "P 0 (4)" is a chunk of 4 tokens of request 0, "D 0 1" a decode of requests 0 and 1. Iterations take a second.
 The paper's rule is "uncounted": the last chunk shows a first token and o decodes follow.
 """
@@ -252,7 +252,7 @@ def test_request_level_runs_a_batch_until_all_are_done() -> None:
 
 
 def test_request_level_stops_at_the_first_that_does_not_fit() -> None:
-    # M = 10, counted: 5 + 6 = 11: only 0; 2 (2) would fit beside it. At 2: 6 + 2.
+    # M = 10, counted: 5 + 6 = 11: only 0; 2 (2) would fit next to it. At 2: 6 + 2.
     args = ([0] * 3, [4, 5, 1], [2, 2, 1])
     check(run("request_level:batch=3", *args, M=10, first_token="counted"), start=[0, 2, 2], finish=[2, 4, 3])
     # b counts those admitted: with b = 1 one by one. M = 11 holds 5 + 6, the third has to wait.

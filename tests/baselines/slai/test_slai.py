@@ -1,7 +1,7 @@
 """SLAI on schedules worked out by hand.
 
 Source: Bari et al., "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice", Section 6, equation (8).
-Notation in comments: s prompt, o output, M memory, kv = tokens at rest; "P 0 (4)" is a chunk of 4 tokens of
+Notation in comments: s prompt, o output, M memory, kv = tokens held; "P 0 (4)" is a chunk of 4 tokens of
 request 0, "D 0 1" a decode of requests 0 and 1; C0 is the last schedulable time (8) of request 0, the end of its last
 batch + TBT - offset * mean batch time. Unless stated otherwise iterations take a second, so that this mean is 1.
 The paper's rule is "uncounted": the last chunk shows a first token and o decodes follow.
@@ -117,7 +117,7 @@ def test_critical_decodes_are_ordered_by_last_schedulable_time() -> None:
 
 def test_other_decodes_are_ordered_by_last_schedulable_time_too() -> None:
     # beta = 1, offset 0.25: none is critical. C up to the offset: 91, 31, 34 at 1. D 1 until 4, when it is 34 as
-    # that of 2: a tie, D 1 again: done at 5. D 2, D 0.
+    # the one of 2: a tie, D 1 again: done at 5. D 2, D 0.
     result = run("slai:offset=0.25,max_decodes=1", [0] * 3, [1] * 3, [1, 4, 1], [90, 30, 33])
     check(result, first=[1, 1, 1], finish=[7, 5, 6])
 
@@ -197,7 +197,7 @@ def test_cap_on_active_requests() -> None:
 
 
 def test_decode_limit() -> None:
-    # beta = 2 of three decodes, ties of C = inf go by activation: D 0 1, done. P 3, which arrived at 2, beside D 2.
+    # beta = 2 of three decodes, ties of C = inf go by activation: D 0 1, done. P 3, which arrived at 2, next to D 2.
     result = run("slai:max_decodes=2", [0, 0, 0, 2], [1] * 4, [1] * 4)
     check(result, first=[1, 1, 1, 3], finish=[2, 2, 3, 4])
     assert batches(result) == [(3, 0), (0, 2), (1, 1), (0, 1)]
@@ -238,7 +238,7 @@ def test_the_memory_threshold_is_an_exact_decimal(threshold: str, M: int) -> Non
 
 def test_overflow_evicts_the_newest() -> None:
     # M = 10, all critical. P 0 (4), P 1 (4). D 0 1: 10. t=2: 12 > 10: 1 is evicted, D 0: 6, then 7 and 8, done at 5;
-    # meanwhile 1 (4 + 1) does not fit beside 6, 7. t=5: P 1 (4), D 1 twice.
+    # meanwhile 1 (4 + 1) does not fit next to 6, 7. t=5: P 1 (4), D 1 twice.
     result = run("slai", [0, 0], [4, 4], [4, 2], [1, 1], M=10)
     check(result, first=[1, 1], finish=[5, 8], start=[0, 0], evictions=[0, 1])
     assert result.log is not None
@@ -246,7 +246,7 @@ def test_overflow_evicts_the_newest() -> None:
 
 
 def test_the_watermark_stays_free_beside_others() -> None:
-    # The same with a fifth of M = 10 kept free: 1 (4 + 1) does not fit beside 0 until that is done at 5. No eviction.
+    # The same with a fifth of M = 10 kept free: 1 (4 + 1) does not fit next to 0 until that is done at 5. No eviction.
     result = run("slai:watermark=0.2", [0, 0], [4, 4], [4, 2], [1, 1], M=10)
     check(result, first=[1, 6], finish=[5, 8], start=[0, 5], evictions=[0, 0])
     assert result.log is not None

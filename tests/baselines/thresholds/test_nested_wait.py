@@ -70,7 +70,7 @@ def test_later_segments_wait_at_their_entry() -> None:
 
 
 def test_the_last_pick_is_undone_if_memory_is_short() -> None:
-    # C = 16: 11 stays behind at t=16, alone. Timeout at 37: it is admitted beside 5, 9, 10. t=38: still draining.
+    # C = 16: 11 stays behind at t=16, alone. Timeout at 37: it is admitted next to 5, 9, 10. t=38: still draining.
     result = run("nested_wait:thresholds=3/2,segments=1/2,patience=20", 16, ARRIVALS, [1] * 12, OUTPUTS)
     check(
         result,

@@ -185,7 +185,7 @@ def test_compiled_equals_uncompiled(policy: str) -> None:
 def test_groups_take_part_independently() -> None:
     # Prompts of 1 (ids even) and 3 (odd), l' = 1, e = 1 in both groups; n = 2 and 1. t=0: 0 alone: below 2. t=1: 1
     # (l = 3): its group has reached 1 and runs without 0. t=2: 2 (l = 1): 0 and 2 make two; none is in the queue of
-    # the other group, and 1, prefilled, pauses. t=3: 3 (l = 3): 1 decodes beside it. t=4: 4 and 5, one of each group:
+    # the other group, and 1, prefilled, pauses. t=3: 3 (l = 3): 1 decodes next to it. t=4: 4 and 5, one of each group:
     # only 5 starts, 3 decodes. t=5: none. Patience 5 after t=5: everything.
     classes = (ClassStatistics("short", 1.0, 1.0, 1.0), ClassStatistics("long", 1.0, 3.0, 1.0))
     result = run(

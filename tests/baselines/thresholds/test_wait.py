@@ -118,7 +118,7 @@ def test_example_2_wait_from_an_imbalance() -> None:
 
 
 def test_example_2_with_random_arrivals() -> None:
-    # Poisson, four per iteration on average, C = C*: the backlog of FCFS grows linearly, that of WAIT like a
+    # Poisson, four per iteration on average, C = C*: the backlog of FCFS grows linearly, WAIT's like a
     # square root.
     a = np.cumsum(np.random.default_rng(3).exponential(0.25, 40_000))
     a = a[a < 4000]
@@ -182,7 +182,7 @@ def test_an_output_of_one_token_under_every_first_token_rule() -> None:
     # n = 2. Counted, the prefill emits it and no patience is needed.
     args = ("wait:thresholds=2,drain=False", 4, [0, 1, 1, 2], [1] * 4, [1] * 4)
     check(run(*args, first_token="counted"), [1, 1, 2, 2], [2, 2, 3, 3], first=[2, 2, 3, 3])
-    # Otherwise a decode follows, beside the next two; the last two are left behind.
+    # Otherwise a decode follows, next to the next two; the last two are left behind.
     for first_token, first in (("uncounted", [2, 2, 3, 3]), ("decode", [3, 3, 5, 5])):
         result = run("wait:thresholds=2,patience=1", 6, *args[2:], first_token=first_token)
         check(result, [1, 1, 2, 2], [3, 3, 5, 5], first=first)

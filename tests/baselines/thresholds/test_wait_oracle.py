@@ -91,7 +91,7 @@ class Book(Policy):
     def plan(self, waiting: list[Job], active: list[Job]) -> Plan: ...
 
     def fit(self, active: list[Job], run: list[Job], picks: list[Job]) -> Plan:
-        """Run ``run`` beside paused others, with as many picks as fit; if it does not fit without any, evict LIFO."""
+        """Run ``run`` next to paused others, with as many picks as fit; if it does not fit without any, evict LIFO."""
         stay, plan = list(active), Plan()
 
         def need() -> int:

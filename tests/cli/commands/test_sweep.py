@@ -96,7 +96,7 @@ def test_resuming_with_another_plan_is_noted(kvgym, tmp_path):
     assert err.startswith("note: nothing to resume in s: all 2 runs start now")
     err = kvgym("sweep", "rate=5,20", *small, "--resume")[2]
     assert err.startswith(
-        "note: the plan differs from that of s (rate = 5, 20, was 5, 10): 1 of its 2 runs are known"
+        "note: the plan differs from the one in s (rate = 5, 20, was 5, 10): 1 of its 2 runs are known"
     )
     assert "note: replaced in s: runs.csv" in err
     assert "the plan differs" not in kvgym("sweep", "--resume", "-o", "s", "--no-report", "--no-progress")[2]

@@ -65,7 +65,7 @@ def features(env):
 def test_by_hand(by_hand):
     """Request 0 computes two units in the first batch. Request 1 needs 7 of 12 tokens, but 4 are there already.
 
-    It starts beside request 0, which needs 6. At the end of the third batch both finish and leave the units 1, 2, 3
+    It starts next to request 0, which needs 6. At the end of the third batch both finish and leave the units 1, 2, 3
     in the cache; request 2 finds two of them.
     """
     env = by_hand("admit_count")

@@ -1,4 +1,4 @@
-"""The growth benchmark measures the cells it names, beside another checkout only where both decide alike."""
+"""The growth benchmark measures the cells it names, next to another checkout only where both decide alike."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_kept_kv_needs_room_again(make: Make) -> None:
     run(simulation, Decision(evict=[0], admit=[1]))  # memory is free at this boundary already
     assert rows(simulation.view.waiting) == {0: (8, 0, 2)}
     with pytest.raises(InvalidDecisionError, match=r"needs 19 KV tokens, kv_capacity is 14"):
-        simulation.step(Decision(admit=[0]))  # 8 + 1 beside 9 + 1
+        simulation.step(Decision(admit=[0]))  # 8 + 1 next to 9 + 1
     assert simulation.step(Decision())
     run(simulation, Decision(admit=[0]))
     assert rows(simulation.view.active) == {0: (9, 0, 3)}
@@ -179,7 +179,7 @@ def test_waiting_holds_active_requests_and_memory(make: Make) -> None:
     assert simulation.step(Decision(admit=[1])) is False
     worker = simulation.workers[0]
     assert simulation.requests["finish_time"].tolist() == [6, 6]
-    # KV: (0,1] 5, (1,2.5] 5 at rest, (2.5,3.5] 6, (3.5,5] 6 at rest, (5,6] 7 + 2.
+    # KV: (0,1] 5, (1,2.5] 5 held, (2.5,3.5] 6, (3.5,5] 6 held, (5,6] 7 + 2.
     assert worker["kv_time"] == pytest.approx(5 + 1.5 * 5 + 6 + 1.5 * 6 + 9)
     assert worker["active_time"] == pytest.approx(1 + 1.5 + 1 + 2 * 1 + 0.5 + 2)
     assert (worker["peak_kv_tokens"], worker["iteration"], worker["total_finished"]) == (9, 3, 2)

@@ -251,7 +251,7 @@ def test_a_conversation_by_hand():
 
     Turn 1 (prompt 4, output 3) runs from 0 to 3. Its KV is prompt and three tokens, one of them not yet in an engine's
     KV: 6 tokens in 3 units stay. Turn 2 (prompt 8: those 7 tokens and one more) finds 3 units. It needs 9 tokens of
-    memory at its start, so beside it 2 remain for the stranger of 3, which waits until turn 2 has finished at 12.
+    memory at its start, so next to it 2 remain for the stranger of 3, which waits until turn 2 has finished at 12.
     """
     text = [("chat", j) for j in range(5)]
     table = table_of([0.0, 10.0, 10.0], [4, 8, 3], [3, 2, 1], [text[:3], text, [("other", 0)]], 2)
@@ -296,7 +296,7 @@ def test_a_start_may_lack_what_one_before_it_has_dropped(share, prefill):
 def test_chunks_of_one_text_side_by_side():
     """ABCD twice in chunks of 8: the second finds A B and computes C D, so the first computes copies of C D.
 
-    Seven of nine blocks are in use then. The last request takes one of two that were never used beside six cached.
+    Seven of nine blocks are in use then. The last request takes one of two that were never used next to six cached.
     """
     rows = [(0, 16, 1, "ABCD"), (0, 17, 1, "ABCD"), (9, 1, 1, "Z")]
     limits = {"max_num_batched_tokens": 16, "max_num_seqs": 4, "long_prefill_token_threshold": 8}

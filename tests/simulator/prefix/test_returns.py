@@ -86,7 +86,7 @@ def sessions() -> RequestTable:
         (
             "fixed:user=100,tool=100",
             {"B": 4, "A": 0},
-        ),  # in the order of the deadlines, which is that of the ends
+        ),  # in the order of the deadlines, which is the order of the ends
         ("fixed:tool=100,user=0", {"B": 4, "A": 0}),
         # Only B is not kept. When it comes back it needs a unit more than is free, and A has the earliest deadline.
         ("fixed:tool=0,user=100", {"B": 0, "A": 2}),

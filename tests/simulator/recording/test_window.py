@@ -57,12 +57,12 @@ def test_nothing_to_do_in_the_window_counts_as_time():
 
 def test_short_runs_are_not_read_as_capacity():
     # A worker of 4 tokens serves one request (2 + 2) at a time, in two rounds: 0.5 requests per second. One arrives
-    # every 0.2 s, for 20 s. The whole run takes 200 s; in the window the rate served is that of the worker.
+    # every 0.2 s, for 20 s. The whole run takes 200 s; in the window the rate served is the worker's.
     table = table_of(np.arange(100) * 0.2, output_len=[2] * 99 + [2])
     system = System(kv_capacity=4, batch_time=UNIT)
     result = simulate(system, table, "fcfs", window=Window(4))
     assert compute_metrics(result)["request_throughput"] == pytest.approx(0.5, abs=0.05)
-    # Few requests, far apart: the window has their rate, the whole run that of the last one's service too.
+    # Few requests, far apart: the window has their rate, the whole run has the last one's service too.
     few = table_of(np.arange(5) * 10.0)
     whole, part = (compute_metrics(simulate(system, few, "fcfs", window=w)) for w in (None, Window()))
     assert part["request_throughput"] == 4 / 40

@@ -41,7 +41,7 @@ def why(
 @pytest.mark.parametrize(
     ("policy", "figures", "text"),
     [
-        # 10 decodes take 20 ms; beside them 128 - 10 tokens fit into 33 ms < 40 ms, 256 - 10 do not.
+        # 10 decodes take 20 ms; next to them 128 - 10 tokens fit into 33 ms < 40 ms, 256 - 10 do not.
         ("sarathi:token_budget=2048", {}, "a batch with 2,000 prompt tokens takes 0.22 s, without them 0.02 s; try "
          "sarathi:token_budget=128"),
         ("sarathi:token_budget=200", {"prefill_tokens": 190.0, "seconds": 0.041}, "try sarathi:token_budget=128"),

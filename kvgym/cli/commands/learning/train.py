@@ -56,7 +56,9 @@ def train(
     ] = 1,
     tracker: Annotated[
         str | None,
-        typer.Option(help="Send the curves to trackio or wandb (installed by pip), beside TensorBoard."),
+        typer.Option(
+            help="Send the curves to trackio or wandb (installed by pip), in addition to TensorBoard."
+        ),
     ] = None,
     jobs: JobsOption = None,
     ray: RayOption = None,

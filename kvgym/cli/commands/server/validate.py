@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 SYSTEM = tuple(name for name in group("hardware", "cluster") if name not in ("hardware", "engine"))
-"""Options of the simulated server beside hardware and engine."""
+"""Fields of the simulated server other than hardware and engine."""
 
 SchedulerOption = Annotated[
     list[str] | None,

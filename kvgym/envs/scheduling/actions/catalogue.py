@@ -106,7 +106,7 @@ In that rush of 2,000 requests, at most 157 run and 211 wait under ``fcfs`` (see
 _CHANGES: dict[str, Any] = {
     "windows": ("the scenario rush, and all that runs and waits in view", _WINDOWS),
     "features": ("observes how much time evicting each active request saves", ("saved_duration",)),
-    "must_admit": ("masks admitting nothing beside an empty worker", True),
+    "must_admit": ("an empty worker must admit a request", True),
     "unit_actions": ("float32 actions in [-1, 1]", True),
     "token_scale": ("observes tokens of requests as logarithms, and classes one-hot", "log"),
 }

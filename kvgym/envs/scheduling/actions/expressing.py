@@ -179,7 +179,7 @@ def explain(reason: int, config: Any, report: Any) -> str:
     if reason == IDLE:
         return "runs an empty batch on an empty worker; the environment waits there instead"
     if reason == IDLING:
-        return "leaves the first of the queue window waiting beside an empty worker; use must_admit=False"
+        return "leaves the first of the queue window waiting at an empty worker; use must_admit=False"
     if reason == UNASKED:
         return "evicts or admits in an iteration that the environment skips; use epochs='iteration'"
     return f"admits {int(report[NUM_ADMIT])} requests that do not fit into the next iteration"

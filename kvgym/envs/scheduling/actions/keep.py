@@ -1,10 +1,10 @@
 """``keep``: how long the KV of a finished request stays in the prefix cache; Discrete(2 + number of ``lifetimes``).
 
 The agent is asked at every finished request, one after the other, and at no other time. Action 0 keeps nothing: its KV
-stays until others need the memory, like that of every request without a pin. Action k keeps it for the k-th of the
+stays until others need the memory, like the KV of every request without a pin. Action k keeps it for the k-th of the
 ``lifetimes``: until then other KV is dropped before it. The last action sets no such time. Kept KV takes no memory from
 requests, see :mod:`kvgym.simulator.prefix.pins`. The scheduler below decides everything else; if nothing is kept,
-its schedule equals that of :func:`kvgym.simulate`, bit for bit.
+its schedule equals the one of :func:`kvgym.simulate`, bit for bit.
 """
 
 from __future__ import annotations

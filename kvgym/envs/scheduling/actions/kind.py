@@ -261,7 +261,7 @@ class ActionKind(ABC):
         """Check that the agent can act on a system.
 
         Raises:
-            ConfigError: a cache rule of the system would decide beside the agent.
+            ConfigError: a cache rule of the system would decide too, not only the agent.
         """
         if self.keeps and system.rule.name != "lru":
             raise ConfigError(

@@ -13,7 +13,7 @@ Requests that arrive in one iteration are asked for one by one, in order of arri
 ``ask_every`` k, a request is asked for again when it has its first output token and every k-th; its class stays.
 
 The scheduler decides at every iteration, with its memory in the environment's tables. With a workload's predictions
-that may be too short, or its classes, or additions of 0 as answers, the schedule equals that of
+that may be too short, or its classes, or additions of 0 as answers, the schedule equals the one of
 :func:`kvgym.simulate`, bit for bit.
 """
 
@@ -282,7 +282,7 @@ LENGTHS_PART = ObservationPart(
         ("mean", f"mean log2 of the outputs that have ended / {HIGHEST}"),
         ("deviation", "their standard deviation (scale: 1)"),
         ("count", "their number (scale: 64)"),
-        ("alike_mean", "the same mean for prompts of the same power of two as that of the asked request"),
+        ("alike_mean", "the same mean for prompts of the same power of two as the asked request's"),
         ("alike_count", "their number (scale: 16)"),
     ),
 )

@@ -10,7 +10,7 @@ addition are scored again, and any change ranks all active requests at that iter
 with the environment's ``weights``.
 
 The rule decides at every iteration, even if an action spans several. With equal weights and the scheduler's
-``information``, the schedule equals that of :func:`kvgym.simulate`, bit for bit.
+``information``, the schedule equals the one of :func:`kvgym.simulate`, bit for bit.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ bound for every price. A good price balances demand for time and its supply; it 
 demand exceeds supply. A prefill in several chunks costs no less than one in a single batch: √ is concave, and every
 chunk comes before the last (its memory is left out). The same applies to tokens that a prefill makes again.
 
-For a stream of equal requests the bound is that of a fluid: each stays for o F / (1 - ρ) s, where ρ is the share of
+For a stream of equal requests the bound is a fluid's: each stays for o F / (1 - ρ) s, where ρ is the share of
 time spent on m_i. Price and demand are as in Walras' auction; the relaxation is Lagrange's.
 """
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from kvgym.compiling.kernel import jit, kernel
 
-FAR = 0  # level of a large request with more room beside it than any large prompt; others have a room of their own
+FAR = 0  # level of a large request with more room next to it than any large prompt; others have a room of their own
 
 
 @jit
@@ -155,7 +155,7 @@ def ascend(
         output: int64 (n,).
         memory: M.
         levels: int64 (n,), -1 for requests that no chain holds, :data:`FAR`, or an index into ``rooms``.
-        rooms: int64 (levels,), the room beside a large request of each level, tokens, rounded up; entry 0 unused.
+        rooms: int64 (levels,), the room next to a large request of each level, tokens, rounded up; entry 0 unused.
         end: the last slot considered.
         target: a value that the bound cannot exceed, for the length of the steps.
         steps: number of steps.

@@ -9,7 +9,7 @@ relaxation to 0 ≤ x ≤ 1, as each request's own problem is solved by one plac
 **Chains.** That relaxation runs halves of requests side by side and so fills the memory, which ramps of s + 1 to
 s + o cannot. Two requests with peaks w = s + o that sum to more than M keep a distance: at the completion of i, in the
 slot in which it holds w_i, a request j that completes later and has begun holds w_j - (C_j - C_i) ≤ M - w_i; a request
-that has not begun completes after at least o_j. Hence, with the room r_i = M - w_i beside i,
+that has not begun completes after at least o_j. Hence, with the room r_i = M - w_i next to i,
 
     C_j - C_i ≥ min(o_j, w_i + w_j - M) = w_j - max(s_j, r_i) > 0.
 

@@ -54,7 +54,7 @@ def local_search(
 ) -> Ints:
     """Return the best schedule found by simulated annealing over orders of insertion and delays, int64 (n,).
 
-    It begins with the best of these orders: that of ``best``, ascending outputs, peaks and volumes, arrivals. The
+    It begins with the best of these orders: of ``best``, ascending outputs, peaks and volumes, arrivals. The
     temperature falls from a tenth of the mean latency (one slot, for the other goals) to a fiftieth of that. Inserting
     at the first fit does not reach every schedule: a request may have to wait although there is room, so that its
     memory is small where another needs more. Hence the delays.

@@ -43,7 +43,7 @@ def lp_9(prompt_len: ArrayLike, output_len: ArrayLike, memory: float) -> float:
 def lp_16(prompt_len: ArrayLike, predicted_len: ArrayLike, memory: float, alpha: float) -> float:
     """Return the value of LP (16): as (9), from predictions that are at most α times too long (o ≤ õ ≤ αo).
 
-    The volume of a prediction is at most α² times that of the request, so (9) with memory Mα² holds.
+    The volume of a prediction is at most α² times the volume of the request, so (9) with memory Mα² holds.
 
     Args:
         prompt_len: s, tokens, (n,) or one number.

@@ -56,7 +56,7 @@ def run(scale: Scale) -> Outcome:
         "proposed as future work (Section 5)",
         "mean latency "
         + ", ".join(f"{ratios[switch][i]:.3f} at λ = {rates[i]:g}" for i in differ)
-        + " times that of the better of both",
+        + " times the latency of the better of both",
         verdict_of(flow[differ], greedy[differ], ratios[switch][differ]),
         "Only the λ at which the rules differ by more than 1 % count. Flow control is at no λ more than "
         f"{max(flow / better) - 1:.1%} behind greedy admission, so a switch has little to gain. The share "
@@ -107,8 +107,8 @@ def verdict_of(
 
     Args:
         flow: mean latency of flow control at the λ where the rules differ.
-        greedy: that of greedy admission.
-        ratios: that of the switch, as a multiple of the better rule's.
+        greedy: the one of greedy admission.
+        ratios: the one of the switch, as a multiple of the better rule's.
     """
     close = ratios <= CLOSE
     if not close.any() or (flow < greedy).all() or (greedy < flow).all():

@@ -177,7 +177,7 @@ def _closeness(
     """Return how far flow control is from the bounds, drained; the best of its policies in each metric.
 
     Reproduced is a throughput within 5 % of the bound and a mean latency within 10 %, lengths known and unknown. The
-    mean latency is that of the shortest horizon, where the bound is nearly reached.
+    mean latency is the one of the shortest horizon, where the bound is nearly reached.
     """
     first, last = slots[0], slots[-1]
     ratios = {}

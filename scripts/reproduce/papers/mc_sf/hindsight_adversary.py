@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 def play(memory: int) -> Row:
-    """Return each policy's cost on its adversarial instance, and that of the offline schedule."""
+    """Return each policy's cost on its adversarial instance, and the offline schedule's."""
     table = Workload(theorem_4_1_workload(memory)).sample(0)
     run = replay(table, memory, theorem_4_1_schedule(memory)).requests
     offline = round(float((run["finish_time"] - table.arrival_time).sum()))
@@ -61,7 +61,7 @@ def run(scale: Scale) -> Outcome:
     rows = scale.do_all(play, scale.pick(MEMORIES, MEMORIES[:3]))
     ratios = np.array([[online / row.offline for online in row.online] for row in rows])
     sizes = np.log([row.requests for row in rows])
-    # Between neighbouring sizes, shape (sizes - 1, policies): small instances have constants beside the root.
+    # Between neighbouring sizes, shape (sizes - 1, policies): small instances have constants added to the root.
     slopes = np.diff(np.log(ratios), axis=0) / np.diff(sizes)[:, None]
     within = all(row.offline <= MOST * row.memory for row in rows)
     above = all(ratios[k].min() >= math.sqrt(row.memory) / LEAST for k, row in enumerate(rows))

@@ -66,11 +66,11 @@ def play(task: tuple[int, int, float]) -> Trial:
 def run(model: int, scale: Scale) -> Outcome:
     """Run one arrival model.
 
-    Each instance's ratio lies between MC-SF's total latency over that of the best schedule found, and over the bound.
-    Refuted is a mean or a maximum below the one that our instances have at least, with the interval over instances of
-    the mean; and a number of optimal instances above the number that is not certified to be suboptimal. Where the paper
-    only has the best ratio, 1.000, instances of which none is optimal do not reproduce it, but refute nothing: its own
-    are others.
+    Each instance's ratio lies between MC-SF's total latency over the best schedule's that was found, and over the
+    bound. Refuted is a mean or a maximum below the one that our instances have at least, with the interval over
+    instances of the mean; and a number of optimal instances above the number that is not certified to be suboptimal.
+    Where the paper only has the best ratio, 1.000, instances of which none is optimal do not reproduce it, but refute
+    nothing: its own are others.
     """
     tasks = [(model, seed, scale.pick(1.0, 0.02)) for seed in range(scale.number_of_seeds(SEEDS, 3))]
     trials = scale.do_all(play, tasks)

@@ -47,8 +47,8 @@ def run(scale: Scale) -> Outcome:
     """Compare memory and evictions, each policy under the same watermarks.
 
     Figure 8: reproduced is "δ = 10 uses less memory than δ = 5" if its mean use is lower; "δ = 5 cannot sustain the
-    load" if its mean TTFT is at least five times that of δ = 10; "the dynamic offset avoids 100 %" if its peak is below
-    99.5 %. The watermark is the cause of most evictions if 1 % removes nine tenths of them.
+    load" if its mean TTFT is at least five times the one of δ = 10; "the dynamic offset avoids 100 %" if its peak is
+    below 99.5 %. The watermark is the cause of most evictions if 1 % removes nine tenths of them.
     """
     scenario = load_scenario("slai-5")
     rates = scale.pick(HIGH, (PEAK,))

@@ -96,11 +96,11 @@ def run(scale: Scale) -> Outcome:
         )
     ]
     against = ratio_interval(values(BOTH, BUSY, "ttft"), values(RANDOM, BUSY, "ttft"))
-    beside = ratio_interval(values(BOTH, BUSY, "ttft"), values(SHORTEST, BUSY, "ttft"))
+    ratio = ratio_interval(values(BOTH, BUSY, "ttft"), values(SHORTEST, BUSY, "ttft"))
     if against.value >= 1:
         verdict = Verdict.NOT_REPRODUCED
     else:
-        verdict = Verdict.REPRODUCED if beside.value < 0.95 else Verdict.CONDITIONS
+        verdict = Verdict.REPRODUCED if ratio.value < 0.95 else Verdict.CONDITIONS
     throughput = scale.do_all(cluster.measure_throughput, list(range(seeds)))
     random, both = (np.array([x[r] for x in throughput]) for r in (RANDOM, BOTH))
     equal = ratio_interval(random, both).value > 0.97

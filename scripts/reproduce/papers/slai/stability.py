@@ -239,7 +239,7 @@ THEOREMS = Experiment(
 
 
 def run_lemmas(scale: Scale) -> Outcome:
-    """Run Algorithm 2 with Theorem 2's n, RAD beside it, and check Lemmas 1 and 4.
+    """Run Algorithm 2 with Theorem 2's n, RAD on the same load, and check Lemmas 1 and 4.
 
     Reproduced is a growth below the rate of at most 1 % of the arriving requests, as in the other experiment. Lemmas
     are reproduced where no run contradicts them.

@@ -215,7 +215,7 @@ PUBLISHED_MEDIANS = {"stab-2-1": 43.0}  # ms, Section 5.1
 
 
 def run_figure_5(scale: Scale) -> Outcome:
-    """Take the batches of 2:1 and 4:1 at 5 and at 20 per second, with those of 1:1 beside them.
+    """Take the batches of 2:1 and 4:1 at 5 and at 20 per second, next to those of 1:1.
 
     The rate does not matter (reproduced) if no two CDFs of a ratio and an engine are more than 0.05 apart. The
     disparity grows with the ratio if the 99th percentile over the median does, from 1:1 to 4:1, under every engine.

@@ -36,7 +36,7 @@ def run_figure(workers: int, scale: Scale) -> Outcome:
     Below the rate the figure is reproduced if the queue does not grow by a thousandth of λ and is no longer than
     printed for 90 % of the time (“usually”, one worker) or always (eight workers); with conditions, if for half of the
     time. Above it, if the slope is λ − μ … λ − μ(1 − δ) give or take 5 % of λ − μ, and a line explains 99 % of the
-    variance. Beside the printed rates stands the one that loads ours as the second one loads the paper's GPU.
+    variance. Next to the printed rates stands the one that loads ours as the second one loads the paper's GPU.
     """
     seeds = scale.number_of_seeds(10 if workers == 1 else 5, 1)
     requests = scale.pick(10_000 if workers == 1 else 56_000, 250 * workers)

@@ -51,7 +51,7 @@ def least_equilibrium(classes: Sequence[ClassStatistics], rate: float, model: Ba
     """Return the KV tokens of the smallest fluid equilibrium at a total rate, by iteration from an empty worker.
 
     With the affine model there is one equilibrium, M* of eq. (8). Measured batch times rise in steps, so that
-    there can be several. That of no requests, where an empty batch takes no time, is not counted.
+    there can be several. The one of no requests, where an empty batch takes no time, is not counted.
     """
     total = sum(c.rate for c in classes)
     unit = np.array([c.rate / total for c in classes])

@@ -132,8 +132,8 @@ def ten_segments(scale: Scale) -> Outcome:
     finding = Finding(
         "L = 10 segments match the full m-type algorithm, m = 500",
         "end of Section 7",
-        f"throughput {ten[0] / full[0]:.3f} times that of {counts[-1]} segments, latency {ten[1] / full[1]:.2f} times, "
-        f"full batch {ten[2] / full[2]:.2f} times",
+        f"throughput {ten[0] / full[0]:.3f} times the throughput of {counts[-1]} segments, "
+        f"latency {ten[1] / full[1]:.2f} times, full batch {ten[2] / full[2]:.2f} times",
         Verdict.CONDITIONS if near else Verdict.NOT_REPRODUCED,
         "500 whole thresholds can hardly fall from stage to stage, as each must exceed p times the one "
         "before: their full batch is larger and waits longer. In a run of 300 s on a GPU with ten times "

@@ -74,8 +74,8 @@ def affine(d0: float, d1: float) -> dict[str, Any]:
     return {"kind": "affine", "constant": d0, "per_context_token": d1}
 
 
-# Without drift a batch takes 1 s. The first instance is the paper's Example 2, the second that of Propositions 3 and 5
-# with a cost of memory. The third has c + a max(0, b - b0) for b KV tokens, as in Section 2.3.
+# Without drift a batch takes 1 s. The first instance is the paper's Example 2, the second the one of Propositions 3 and
+# 5 with a cost of memory. The third has c + a max(0, b - b0) for b KV tokens, as in Section 2.3.
 BENT = {"kind": "piecewise", "quantity": "kv_tokens", "breakpoints": [5.0], "times": [0.6], "slope": 0.1}
 INSTANCES = {
     "one type": Instance((4.0,), (1,), (4,), (5,), affine(1.0, 0.0)),

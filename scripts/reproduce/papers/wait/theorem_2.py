@@ -117,7 +117,7 @@ def run(scale: Scale) -> Outcome:
             f"M^π and queues: evictions in {runs['queues']} of {seeds} runs; M^π alone: in {runs['batch']} of {seeds}, "
             f"{number(1000 * mean['batch'][0, -1] / mean['batch'][1, -1])} per 1,000 requests; gaps ~ "
             f"T^{slopes['queues']:.2f} and T^{slopes['batch']:.2f}, at most {max(excess.values()):.1%} above "
-            "that of (14)",
+            "the one of (14)",
             Verdict.NOT_REPRODUCED
             if runs["batch"] <= DELTA * seeds
             else Verdict.CONDITIONS

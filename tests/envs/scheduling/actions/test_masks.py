@@ -51,7 +51,7 @@ def must_admit(env):
 
 
 def check_forms(env):
-    """Check that both forms agree, sb3-contrib's and that of ``space.sample``, and that an action is valid."""
+    """Check that both forms agree, sb3-contrib's and the one of ``space.sample``, and that an action is valid."""
     bools, sample = env.action_masks(), env.sample_mask()
     space = env.action_space
     assert bools.dtype == bool

@@ -1,4 +1,4 @@
-"""Second versions that exclude admitting nothing beside an empty worker: masks, choices, schedulers, agents."""
+"""Second versions that make an empty worker admit a request: masks, choices, schedulers, agents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = ("admit_evict", "admit_count", "flags")
 SLOTTED = {"scenario": "mc-sf-model-2", "queue_window": 2, "active_window": 2}
 NOTHING = {"admit_evict": 4, "admit_count": 0, "flags": np.zeros(4, np.int8)}
 EMPTY = {"admit_evict": [1, 1, 0, 0, 0], "admit_count": [0, 1, 1], "flags": [0, 1, 1, 1, 1, 0, 1, 0]}
-"""Masks in sb3-contrib's layout beside an empty worker with two waiting requests that fit together."""
+"""Masks in sb3-contrib's layout at an empty worker with two waiting requests that fit together."""
 RUNNING = {"admit_evict": [1, 0, 1, 0, 1], "admit_count": [1, 1, 0], "flags": [1, 1, 1, 0, 1, 1, 1, 0]}
 """And once the first of them runs."""
 ADMIT_ONE = {"admit_evict": [0, 4], "admit_count": [1], "flags": [np.array([1, 0, 0, 0])]}
@@ -68,7 +68,7 @@ def test_a_forced_flag_in_the_form_of_gymnasium(two):
 def test_schedulers_that_idle_are_refused(kind, two):
     env = ServingEnv(action=kind, must_admit=True, **two)
     env.reset(seed=0)
-    with pytest.raises(NotExpressibleError, match="beside an empty worker; use must_admit=False"):
+    with pytest.raises(NotExpressibleError, match="waiting at an empty worker; use must_admit=False"):
         next(action_of(env, Decision()))
     _, total = play(env, "fcfs")
     assert total == play(ServingEnv(action=kind, **two), "fcfs")[1]

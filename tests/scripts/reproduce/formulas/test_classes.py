@@ -109,7 +109,7 @@ def test_many_requests_leave_a_narrow_interval(crowd):
 
 def test_preferred_starts_are_kept_where_they_fit():
     kinds = Kinds.of(table_of([0, 0, 0], [1, 1, 0]))
-    # M = 9: the second long one fits beside the first (3 … 6) at no slot but after it; the short one (2, 3) at 1.
+    # M = 9: the second long one fits next to the first (3 … 6) at no slot but after it; the short one (2, 3) at 1.
     assert place(kinds, 9, np.array([0.0, 0.0, 1.0])).tolist() == [0, 3, 1]
 
 

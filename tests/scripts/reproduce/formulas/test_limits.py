@@ -93,7 +93,7 @@ def test_unknown_types_cost_throughput() -> None:
 def test_best_throughput_by_hand() -> None:
     # C = 3, nothing remembered: one prompt at a time. Prefill, first token, and for half of them a second: 2.5
     # iterations for 1.5 tokens, 0.6 a second. While one decodes (2 tokens) there is room to prefill the next, which
-    # must go if the first turns out to be long (2 + 1 at rest, 3 to go on): the next is then lost, for nothing. So
+    # must go if the first turns out to be long (2 + 1 held, 3 to go on): the next is then lost, for nothing. So
     # after a short one (half of all) a prefill is saved: 2 iterations on average for 1.5 tokens: 0.75.
     assert best_throughput(3, known=False, evictions=0) == pytest.approx(0.75, abs=1e-5)
     with pytest.raises(ConfigError, match="capacity"):

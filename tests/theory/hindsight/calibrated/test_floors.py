@@ -56,7 +56,7 @@ def test_no_batch_is_faster(name):
     nearest = np.inf
     for _ in range(60):
         decodes = rng.integers(0, int(rng.choice([3, 300])), int(rng.integers(0, int(rng.choice([3, 90])))))
-        # Whole prompts, so that the floor of a prefill is that of its one chunk.
+        # Whole prompts, so that the floor of a prefill is the floor of its one chunk.
         chunks = rng.integers(1, int(rng.choice([3, 50, 2_000])), int(rng.integers(0, 4)))
         if rng.random() < 0.3:  # a long one among short ones
             chunks = np.concatenate([chunks, rng.integers(1, 40, int(rng.integers(1, 60)))])
