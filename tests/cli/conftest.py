@@ -1,5 +1,7 @@
 """Command lines run in process."""
 
+import dataclasses
+import shlex
 import sys
 
 import pytest
@@ -7,22 +9,43 @@ import pytest
 from kvgym.cli.app import main
 
 
-@pytest.fixture
-def kvgym(monkeypatch, capsys, tmp_path):
-    """Run a command line; returns (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
+@dataclasses.dataclass
+class CommandLine:
+    """Calls of the command line in this process."""
 
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["kvgym", *map(str, arguments)])
+    monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture
+
+    def __call__(self, line="", *arguments):
+        """Run the words of a line and further arguments; returns (exit code, standard output, standard error)."""
+        self.monkeypatch.setattr(sys, "argv", ["kvgym", *shlex.split(str(line)), *map(str, arguments)])
         code = 0
         try:
             main()
         except SystemExit as stop:
             code = stop.code or 0
-        captured = capsys.readouterr()
+        captured = self.capsys.readouterr()
         return code, captured.out, captured.err
 
-    return run
+    def output(self, *words):
+        """Run a command that succeeds; returns its output."""
+        code, out, err = self(*words)
+        assert code == 0, err
+        return out
+
+    def error(self, *words):
+        """Run a command with a mistake; returns the message."""
+        code, _, err = self(*words)
+        assert code == 2
+        assert "Traceback" not in err
+        return err
+
+
+@pytest.fixture
+def kvgym(monkeypatch, capsys, tmp_path):
+    """The command line, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return CommandLine(monkeypatch, capsys)
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,7 @@ import pytest
 
 
 def test_compare(kvgym, tmp_path):
-    code, out, _ = kvgym(
-        "compare", "-n", 40, "--seeds", 2, "-p", "mc_sf,alpha_beta:alpha=0.2,beta=0.1", "-o", "res"
-    )
-    assert code == 0
+    out = kvgym.output("compare -n 40 --seeds 2 -p mc_sf,alpha_beta:alpha=0.2,beta=0.1 -o res")
     assert "alpha_beta:alpha=0.2,beta=0.1" in out
     assert "95 % interval" in out
     assert "160 of 160 requests completed, each exactly once." in out
@@ -23,76 +20,42 @@ def test_compare(kvgym, tmp_path):
 
 
 def test_compare_replays_a_trace(kvgym, azure_trace):
-    code, out, _ = kvgym(
-        "compare",
-        "--trace",
-        azure_trace,
-        "--hardware",
-        "llama3-8b-a100-tp1",
-        "-p",
-        "mc_sf,fcfs",
-        "--no-report",
+    out = kvgym.output(
+        f"compare --trace {azure_trace} --hardware llama3-8b-a100-tp1 -p mc_sf,fcfs --no-report"
     )
-    assert code == 0
     assert "400 of 400 requests completed, each exactly once." in out
     assert "format azure" in out
 
 
 def test_your_own_trace(kvgym, tmp_path):
     (tmp_path / "log.csv").write_text("at,in,out\n" + "".join(f"{250 * k},3,2\n" for k in range(8)))
-    options = (
-        "--set",
-        "batch_time=affine:constant=0.1",
-        "--kv-capacity",
-        100,
-        "--time-unit",
-        "ms",
-        "-o",
-        "out",
-    )
-    columns = ("--columns", "arrival=at,prompt=in,output=out")
-    code, out, _ = kvgym("run", "-p", "fcfs", "--trace", "log.csv", *columns, *options, "--json")
-    assert code == 0
+    options = "--set batch_time=affine:constant=0.1 --kv-capacity 100 --time-unit ms -o out"
+    options += " --trace log.csv --columns arrival=at,prompt=in,output=out"
+    out = kvgym.output(f"run -p fcfs {options} --json")
     whole = json.loads(out)["metrics"]
     assert whole["goodput"] is None
     assert whole["request_throughput"] == pytest.approx(8 / (7 * 0.25 + 0.2))
-    measured = ("--ttft-slo", 0.15, "--tbt-slo", 0.05, "--set", "warm_up=1r", "--set", "cool_down=0.5")
-    code, out, _ = kvgym("run", "-p", "fcfs", "--trace", "log.csv", *columns, *options, *measured, "--json")
-    assert code == 0
+    measured = "--ttft-slo 0.15 --tbt-slo 0.05 --set warm_up=1r --set cool_down=0.5"
+    out = kvgym.output(f"run -p fcfs {options} {measured} --json")
     summary = json.loads(out)
     assert (summary["metrics"]["slo_attainment"], summary["metrics"]["goodput"]) == (0, 0)
     assert summary["metrics"]["request_throughput"] == pytest.approx(4)
     assert "Measured from 0.25 s to 1.25 s: latencies of the 4 of 8" in summary["notes"][-1]
-    code, out, _ = kvgym(
-        "compare",
-        "--trace",
-        "log.csv",
-        *columns,
-        *options,
-        "-p",
-        "fcfs",
-        "--metrics",
-        "goodput",
-        "--no-report",
-    )
-    assert code == 0
+    out = kvgym.output(f"compare {options} -p fcfs --metrics goodput --no-report")
     assert re.search(r"fcfs +–", out)
     for wrong, words in (
         (("--columns", "arrival"), "'arrival' is not column=name; write arrival=timestamp"),
         (("--columns", "arrival=at,arrival=in"), "'arrival=in' is given twice"),
         ((), "Name them: --columns"),
     ):
-        code, _, err = kvgym("run", "-p", "fcfs", "--trace", "log.csv", *wrong)
-        assert code == 2
+        err = kvgym.error("run", "-p", "fcfs", "--trace", "log.csv", *wrong)
         assert words in err
-    code, _, err = kvgym("run", "-p", "fcfs", "--columns", "arrival=at", "--time-unit", "ms")
-    assert code == 2
+    err = kvgym.error("run", "-p", "fcfs", "--columns", "arrival=at", "--time-unit", "ms")
     assert (
         "columns, time_unit: only for traces, and this workload is not a trace; give one with trace (--trace)"
         in err
     )
-    code, _, err = kvgym("run", "-p", "fcfs", "-n", 30, "--set", "warm_up=0.1", "--format", "vllm-bench")
-    assert code == 2
+    err = kvgym.error("run", "-p", "fcfs", "-n", 30, "--set", "warm_up=0.1", "--format", "vllm-bench")
     assert "leave out warm_up and cool_down" in err
 
 
@@ -155,8 +118,7 @@ def test_a_note_names_rules_that_differ_from_an_engines(kvgym):
 
 
 def test_run_writes_a_record_of_every_request(kvgym, tmp_path):
-    code, out, _ = kvgym("run", "-p", "fcfs", "-n", 30, "--log", "-o", "one", "--json")
-    assert code == 0
+    out = kvgym.output("run", "-p", "fcfs", "-n", 30, "--log", "-o", "one", "--json")
     summary = json.loads(out)
     assert summary == json.loads((tmp_path / "one" / "summary.json").read_text())
     assert summary["metrics"]["finished"] == 30
@@ -177,21 +139,9 @@ def test_run_writes_a_record_of_every_request(kvgym, tmp_path):
 
 def test_run_a_request_file_in_slotted_time(kvgym, tmp_path):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n1,5,3\n")
-    code, out, _ = kvgym(
-        "run",
-        "-p",
-        "mc_benchmark",
-        "--trace",
-        "mine.csv",
-        "--set",
-        "batch_time=unit",
-        "--rules=paper",
-        "--kv-capacity",
-        20,
-        "-o",
-        "out",
+    out = kvgym.output(
+        "run -p mc_benchmark --trace mine.csv --set batch_time=unit --rules=paper --kv-capacity 20 -o out"
     )
-    assert code == 0
     assert pl.read_csv(tmp_path / "out" / "requests.csv")["finish_time"].to_list() == [2, 4]
     assert "unit (M = 20)" in out
 
@@ -199,62 +149,30 @@ def test_run_a_request_file_in_slotted_time(kvgym, tmp_path):
 def test_memory_in_blocks(kvgym, tmp_path):
     """Two requests of 4 and 5 tokens: 20 tokens hold both, two blocks of 10 as well, but not one of 16."""
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,3,2\n")
-    options = (
-        "run",
-        "-p",
-        "fcfs",
-        "--trace",
-        "mine.csv",
-        "--set",
-        "batch_time=unit",
-        "--kv-capacity",
-        20,
-        "-o",
-        "out",
-    )
+    options = "run -p fcfs --trace mine.csv --set batch_time=unit --kv-capacity 20 -o out"
     for block_size, finish, shown in ((10, [2, 2], "in blocks of 10"), (16, [2, 4], "in blocks of 16")):
-        code, out, _ = kvgym(*options, "--set", f"block_size={block_size}")
-        assert code == 0
+        out = kvgym.output(options, "--set", f"block_size={block_size}")
         assert f"(M = 20 {shown})" in out
         assert pl.read_csv(tmp_path / "out" / "requests.csv")["finish_time"].to_list() == finish
-    code, _, err = kvgym(*options, "--set", "block_size=21")
-    assert code == 2
+    err = kvgym.error(options, "--set", "block_size=21")
     assert "block_size = 21, but a worker has kv_capacity = 20" in err
-    code, _, err = kvgym(*options, "--set", "block_size=0")
-    assert code == 2
+    err = kvgym.error(options, "--set", "block_size=0")
     assert "block_size = 0: expected a whole number of tokens" in err
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,17,2\n0,3,2\n")
-    code, _, _ = kvgym(*options, "--set", "block_size=16", "--set", "too_long=clip")
-    assert code == 0
+    kvgym.output(options, "--set", "block_size=16", "--set", "too_long=clip")
     assert pl.read_csv(tmp_path / "out" / "requests.csv")["prompt_len"].to_list() == [14, 3]
 
 
 def test_too_long_requests(kvgym, tmp_path):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n1,50,3\n")
-    options = (
-        "run",
-        "-p",
-        "fcfs",
-        "--trace",
-        "mine.csv",
-        "--set",
-        "batch_time=unit",
-        "--rules=paper",
-        "--kv-capacity",
-        20,
-        "-o",
-        "out",
-    )
-    code, _, err = kvgym(*options)
-    assert code == 2
+    options = "run -p fcfs --trace mine.csv --set batch_time=unit --rules=paper --kv-capacity 20 -o out"
+    err = kvgym.error(options)
     assert "1 of 2 requests can never be served" in err
     assert "Drop or clip them (too_long: drop, --set too_long=drop; kvgym server validate --drop-long)" in err
-    code, out, _ = kvgym(*options, "--set", "too_long=drop")
-    assert code == 0
+    out = kvgym.output(options, "--set", "too_long=drop")
     assert "dropped" in out
     assert pl.read_csv(tmp_path / "out" / "requests.csv").height == 1
-    code, out, _ = kvgym(*options, "--set", "too_long=clip")
-    assert code == 0
+    out = kvgym.output(options, "--set", "too_long=clip")
     assert pl.read_csv(tmp_path / "out" / "requests.csv")["prompt_len"].to_list() == [3, 17]
 
 
@@ -286,33 +204,27 @@ def test_too_long_requests(kvgym, tmp_path):
     ],
 )
 def test_wrong_values_name_the_valid_ones(kvgym, arguments, words):
-    code, _, err = kvgym(*arguments)
-    assert code == 2
-    assert "Traceback" not in err
+    err = kvgym.error(*arguments)
     for word in words:
         assert word in err
 
 
 def test_unknown_options_are_refused(kvgym):
-    code, _, err = kvgym("compare", "--polices", "fcfs")
-    assert code == 2
+    err = kvgym.error("compare", "--polices", "fcfs")
     assert "--policies" in err
 
 
 def test_a_cluster(kvgym, tmp_path):
-    code, out, _ = kvgym(
-        "compare", "-n", 60, "--seeds", 2, "-p", "fcfs", "--workers", 3, "--router", "join_shortest_queue",
-        "-o", "many", "--no-report", "--no-progress",
-    )  # fmt: skip
-    assert code == 0
+    out = kvgym.output(
+        "compare -n 60 --seeds 2 -p fcfs --workers 3 --router join_shortest_queue -o many --no-report --no-progress"
+    )
     assert "120 of 120 requests completed, each exactly once." in out
     assert "3 workers, join_shortest_queue" in out
     workers = pl.read_csv(tmp_path / "many" / "workers.csv")
     assert workers.height == 2 * 3
     assert workers["finished"].sum() == workers["routed"].sum() == 120
     assert json.loads((tmp_path / "many" / "config.json").read_text())["scenario"]["workers"] == 3
-    code, out, _ = kvgym("run", "-p", "mc_sf", "-n", 30, "--workers", 2, "-o", "two")
-    assert code == 0
+    out = kvgym.output("run", "-p", "mc_sf", "-n", 30, "--workers", 2, "-o", "two")
     assert "by worker" in out
     rows = pl.read_csv(tmp_path / "two" / "requests.csv")
     assert rows["worker"].to_list() == [0, 1] * 15  # round robin
@@ -320,13 +232,9 @@ def test_a_cluster(kvgym, tmp_path):
 
 
 def test_a_horizon(kvgym):
-    code, out, _ = kvgym(
-        "compare", "-n", 60, "--seeds", 1, "-p", "fcfs", "--set", "horizon=1.0", "-o", "cut", "--no-report"
-    )
-    assert code == 0
+    out = kvgym.output("compare -n 60 --seeds 1 -p fcfs --set horizon=1.0 -o cut --no-report")
     assert "fcfs stopped at the horizon, 1 s, with" in out
-    code, _, err = kvgym("compare", "-n", 60, "-p", "fcfs", "--set", "horizon=0", "-o", "cut")
-    assert code == 2
+    err = kvgym.error("compare", "-n", 60, "-p", "fcfs", "--set", "horizon=0", "-o", "cut")
     assert "expected seconds > 0" in err
 
 
@@ -336,8 +244,7 @@ def test_cluster_options_that_make_no_sense(kvgym):
         (("--workers", 0), "expected a whole number ≥ 1"),
         (("--workers", 2, "--router", "nearest"), "unknown router 'nearest'"),
     ):
-        code, _, err = kvgym("run", "-p", "fcfs", "-n", 5, *options, "-o", "x")
-        assert code == 2, options
+        err = kvgym.error("run", "-p", "fcfs", "-n", 5, *options, "-o", "x")
         assert words in err.lower() or words in err
 
 
@@ -365,8 +272,7 @@ def test_a_trace_is_read_once(kvgym, tmp_path, monkeypatch, command, times):
     monkeypatch.setattr(
         SourceFile, "open", classmethod(lambda cls, path: reads.append(path) or original(cls, path))
     )
-    code, _, err = kvgym(*command, "mine.csv", *(() if times else ("--rate", 2)), "-n", 4, "-o", "out")
-    assert code == 0, err
+    kvgym.output(*command, "mine.csv", *(() if times else ("--rate", 2)), "-n", 4, "-o", "out")
     assert len(reads) == 1
 
 
@@ -389,13 +295,7 @@ def test_a_failed_run_writes_its_results_so_far(kvgym, tmp_path, as_json):
     assert summary["metrics"]["finished"] == 1
     assert pl.read_csv(tmp_path / "out" / "iterations.csv").height > 2
     code, out, _ = kvgym(
-        "compare",
-        "--trace",
-        "mine.csv",
-        *files[2:-1],
-        "-p",
-        "alpha_greedy:alpha=0.2,strict=True",
-        "--no-report",
+        "compare --trace mine.csv", *files[2:-1], "-p", "alpha_greedy:alpha=0.2,strict=True", "--no-report"
     )
     assert code == 1
     assert "admitted no request" in out
@@ -403,13 +303,10 @@ def test_a_failed_run_writes_its_results_so_far(kvgym, tmp_path, as_json):
 
 
 def test_no_finished_run_is_an_exit_code(kvgym):
-    code, out, _ = kvgym(
-        "compare", "-n", 300, "--seeds", 1, "-p", "alpha_greedy", "-s", "mc-sf-model-1", "--no-report"
-    )
+    code, out, _ = kvgym("compare -n 300 --seeds 1 -p alpha_greedy -s mc-sf-model-1 --no-report")
     assert code == 1
     assert "livelock" in out or "no progress" in out
-    code, _, err = kvgym("compare", "-n", 5, "-p", "fcfs:protection=none")
-    assert code == 2
+    err = kvgym.error("compare", "-n", 5, "-p", "fcfs:protection=none")
     assert "protection = None; expected a fraction in [0, 1)" in err
 
 
@@ -426,8 +323,7 @@ def test_a_title_names_no_router_if_several_are_compared(kvgym, tmp_path):
 def test_the_first_command_for_engineers_shows_differences(kvgym, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "start-engineer.md").read_text("utf-8")
     command = next(line for line in page.splitlines() if line.startswith("kvgym compare "))
-    code, _, _ = kvgym(*shlex.split(command)[1:], "--no-progress")
-    assert code == 0
+    kvgym.output(*shlex.split(command)[1:], "--no-progress")
     rows = (
         pl.read_csv(tmp_path / "results" / "first" / "runs.csv")
         .group_by("policy")
@@ -443,8 +339,7 @@ def test_the_first_command_for_engineers_shows_differences(kvgym, tmp_path):
 def test_separate_workers_are_compared_with_the_same_together(kvgym, tmp_path):
     given = ("compare", "-s", "a100-llama3-8b", "--prefill-workers", 1, "--decode-workers", 1, "-n", 10)
     given += ("-p", "fcfs", "--seeds", 1, "--no-report", "-o", "x")
-    code, out, err = kvgym(*given)
-    assert code == 0, err
+    out = kvgym.output(*given)
     assert "1 prefill and 1 decode workers, link 300 GB/s, round_robin: llama3-8b-a100-tp1" in " ".join(
         out.split()
     )
@@ -452,7 +347,6 @@ def test_separate_workers_are_compared_with_the_same_together(kvgym, tmp_path):
     assert " fcfs, 2 together " in out
     summary = json.loads((tmp_path / "x" / "summary.json").read_text())
     assert list(summary["policies"]) == ["fcfs, 1 prefill 1 decode", "fcfs, 2 together"]
-    code, out, err = kvgym(*given, "--no-together")
-    assert code == 0, err
+    out = kvgym.output(*given, "--no-together")
     assert "together" not in out
     assert "1 prefill and 1 decode workers" in " ".join(out.split())

@@ -47,9 +47,7 @@ def test_a_sweep_stopped_before_its_first_run_leaves_nothing(kvgym, tmp_path, mo
         raise KeyboardInterrupt
 
     monkeypatch.setattr(journal.Journal, "add", stop)
-    code, _, err = kvgym(
-        "sweep", "rate=5,10", "num_requests=5", "-p", "fcfs", "--seeds", 1, "--no-progress", "-o", "s"
-    )
+    code, _, err = kvgym("sweep rate=5,10 num_requests=5 -p fcfs --seeds 1 --no-progress -o s")
     assert code == 130
     assert "kept" not in err
     assert not list(tmp_path.iterdir())
@@ -234,8 +232,7 @@ def test_a_foreign_plan_file_is_not_replaced(kvgym, tmp_path):
     (tmp_path / "s" / "plan.json").write_text("mine")
     sweep = ("sweep", "rate=5", "num_requests=5", "-p", "fcfs", "--seeds", 1, "--no-progress", "-o", "s")
     for more in ((), ("--resume",)):
-        code, _, err = kvgym(*sweep, *more)
-        assert code == 2, err
+        err = kvgym.error(*sweep, *more)
         assert "plan.json" in err
         assert (tmp_path / "s" / "plan.json").read_text() == "mine"
 
@@ -325,16 +322,13 @@ def test_a_stopped_report_shows_how_to_get_it(kvgym, tmp_path, monkeypatch):
         assert "report.html was written; the other results are in one; to get it: run the same command" in err
     assert (tmp_path / "my sweep" / "summary.json").exists()
     assert (tmp_path / "one" / "summary.json").exists()
-    code, out, _ = kvgym(*shlex.split(again))
-    assert code == 0
+    out = kvgym.output(*shlex.split(again))
     assert "2 runs, 2 of them known already" in out
     assert (tmp_path / "my sweep" / "report.html").exists()
 
 
 def test_a_sweep_stopped_at_its_tables_keeps_the_runs(kvgym, monkeypatch):
     monkeypatch.setattr("kvgym.studies.sweeping.sweep.SweepResult.save", stop)
-    code, _, err = kvgym(
-        "sweep", "rate=5", "num_requests=5", "-p", "fcfs", "--seeds", 1, "--no-progress", "-o", "s"
-    )
+    code, _, err = kvgym("sweep rate=5 num_requests=5 -p fcfs --seeds 1 --no-progress -o s")
     assert code == 130
     assert "interrupted; completed runs are kept; resume with: kvgym sweep --resume --out s" in err

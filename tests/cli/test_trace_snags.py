@@ -21,8 +21,7 @@ def write(folder, name="mine.csv", sign=",", header=HEADER, rows=ROWS):
 
 def test_a_trace_with_fewer_requests_than_requested(kvgym, tmp_path):
     write(tmp_path)
-    code, out, _ = kvgym("compare", "--trace", "mine.csv", "-n", 10000, *SMALL, "-o", "out")
-    assert code == 0
+    out = kvgym.output("compare", "--trace", "mine.csv", "-n", 10000, *SMALL, "-o", "out")
     assert "4 requests/s, 40 requests" in " ".join(out.split())
     note = "The trace has only 40 requests; 10,000 were requested."
     assert note in " ".join(out.split())
@@ -32,9 +31,7 @@ def test_a_trace_with_fewer_requests_than_requested(kvgym, tmp_path):
     assert "40 requests" in config["scenario"]["summary"]
     out = kvgym("compare", "--trace", "mine.csv", "-n", 40, *SMALL, "-o", "all")[1]
     assert "asked for" not in out
-    out = kvgym(
-        "capacity", "provision", "--trace", "mine.csv", "-n", 50, "-p", "fcfs", "--no-progress", "-o", "many"
-    )[1]
+    out = kvgym("capacity provision --trace mine.csv -n 50 -p fcfs --no-progress -o many")[1]
     assert "The trace has only 40 requests; 50 were requested." in " ".join(out.split())
 
 

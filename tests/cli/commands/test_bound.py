@@ -18,19 +18,16 @@ from kvgym.theory.hindsight.bounds import unbeatable
 
 
 def test_bound_shows_both_ends(kvgym):
-    code, out, _ = kvgym("bound", "-n", 30, "-p", "mc_sf")
-    assert code == 0
+    out = kvgym.output("bound", "-n", 30, "-p", "mc_sf")
     assert "no less than" in out
     assert "no more than" in out
     assert "30 requests" in out
 
 
 def test_bound_as_json(kvgym, azure_trace):
-    code, out, _ = kvgym(
-        "bound", "--trace", azure_trace, "--hardware", "llama3-8b-a100-tp1", "-n", 50, "--json",
-        "--metrics", "e2e_latency_mean,makespan",
-    )  # fmt: skip
-    assert code == 0
+    out = kvgym.output(
+        f"bound --trace {azure_trace} --hardware llama3-8b-a100-tp1 -n 50 --json --metrics e2e_latency_mean,makespan"
+    )
     found = json.loads(out)
     assert found["requests"] == 50
     assert list(found["bounds"]) == ["e2e_latency_mean", "makespan"]
@@ -67,16 +64,14 @@ def test_bounds_that_are_found_within_a_limit_are_shown(kvgym, monkeypatch):
 
 
 def test_metrics_without_bounds_are_an_error(kvgym):
-    code, _, err = kvgym("bound", "-n", 5, "--metrics", "tbt_p99")
-    assert code == 2
+    err = kvgym.error("bound", "-n", 5, "--metrics", "tbt_p99")
     assert "no bound on metric 'tbt_p99'; there is one on: e2e_latency_mean" in err
 
 
 @pytest.mark.parametrize("command", ["bound", "compare"])
 @pytest.mark.parametrize("metrics", ["", ","])
 def test_metrics_must_be_named(kvgym, command, metrics):
-    code, _, err = kvgym(command, "-n", 5, "--metrics", metrics)
-    assert code == 2
+    err = kvgym.error(command, "-n", 5, "--metrics", metrics)
     assert f"--metrics {metrics!r} names no metric" in err
 
 
@@ -87,16 +82,12 @@ def test_clairvoyant_policies_are_marked_outside_comparisons(kvgym):
         ("tune", "-p", "clairvoyant", "-n", 5, "--seeds", 1, "--trials", 1),
         ("capacity", "-n", 20, "-p", "clairvoyant", "--seeds", 1, "--no-report"),
     ):
-        code, out, err = kvgym(*command, "-o", command[0])
-        assert code == 0, err
+        out = kvgym.output(*command, "-o", command[0])
         assert "knows the true lengths" in " ".join(out.split()), command
 
 
 def test_compare_with_a_bound(kvgym, tmp_path):
-    code, out, _ = kvgym(
-        "compare", "-n", 40, "--seeds", 2, "-p", "fcfs,mc_sf", "--bound", "-o", "res", "--no-report"
-    )
-    assert code == 0
+    out = kvgym.output("compare -n 40 --seeds 2 -p fcfs,mc_sf --bound -o res --no-report")
     assert "clairvoyant*" in out
     assert "× optimum" in out
     assert "no scheduler below" in out
@@ -131,10 +122,7 @@ def test_bounds_use_the_drawn_memory(kvgym):
     for seed, own in enumerate(found.bounds):
         system, table = Player().requests(model, seed)
         assert own == unbeatable(table, system, "e2e_latency_mean", effort=BOUND_EFFORT)
-        code, out, _ = kvgym(
-            "bound", "-s", "mc-sf-model-1", "--seed", seed, "--metrics", "makespan", "--json"
-        )
-        assert code == 0
+        out = kvgym.output("bound -s mc-sf-model-1 --seed", seed, "--metrics", "makespan", "--json")
         lower = json.loads(out)["bounds"]["makespan"]["lower"]
         assert lower == unbeatable(table, system, "makespan").value
 

@@ -24,10 +24,7 @@ def _recipe(folder):
 
 def test_it_writes_a_file_that_scenarios_can_use(kvgym, tmp_path):
     recipe = _recipe(tmp_path / "here")
-    code, out, err = kvgym(
-        "server", "calibrate", "--recipe", recipe, "--date", "2026-01-02", "--plot", "plot.png"
-    )
-    assert code == 0, err
+    out = kvgym.output(f"server calibrate --recipe {recipe} --date 2026-01-02 --plot plot.png")
     hardware = load_hardware("small.yaml")
     assert hardware.date == "2026-01-02"
     for group, error in hardware.fit_error.items():
@@ -36,10 +33,7 @@ def test_it_writes_a_file_that_scenarios_can_use(kvgym, tmp_path):
     assert f"{hardware.kv_capacity:,} KV tokens" in out
     assert "warning" not in out
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-    code, out, _ = kvgym(
-        "compare", "-n", 5, "--seeds", 1, "-p", "fcfs", "--hardware", "small.yaml", "--no-report"
-    )
-    assert code == 0
+    out = kvgym.output("compare -n 5 --seeds 1 -p fcfs --hardware small.yaml --no-report")
     assert "5 of 5 requests completed" in out
 
 
@@ -49,21 +43,9 @@ def test_profiles_elsewhere_give_the_same_file(kvgym, tmp_path):
     (tmp_path / "there").mkdir()
     for name in ("linear.csv", "attention.csv"):
         (recipe.parent / name).rename(tmp_path / "there" / name)
-    code, _, err = kvgym("server", "calibrate", "--recipe", recipe)
-    assert code == 2
+    err = kvgym.error("server", "calibrate", "--recipe", recipe)
     assert "linear.csv: no such file" in err
-    kvgym(
-        "server",
-        "calibrate",
-        "--recipe",
-        recipe,
-        "--profiles",
-        "there",
-        "--date",
-        "2026-01-02",
-        "--out",
-        "b.yaml",
-    )
+    kvgym(f"server calibrate --recipe {recipe} --profiles there --date 2026-01-02 --out b.yaml")
     assert (tmp_path / "deep" / "a.yaml").read_bytes() == (tmp_path / "b.yaml").read_bytes()
 
 
@@ -75,12 +57,10 @@ def test_large_errors_are_shown_and_refused(kvgym, tmp_path):
             if row[name]:
                 row[name] = float(row[name]) * (1.3 if i % 2 else 0.8)
     write(tmp_path / "here" / "attention.csv", rows)
-    code, _, err = kvgym("server", "calibrate", "--recipe", recipe, "--max-error", 0.05)
-    assert code == 2
+    err = kvgym.error("server", "calibrate", "--recipe", recipe, "--max-error", 0.05)
     assert "miss held-out rows of attention" in err
     assert not (tmp_path / "small.yaml").exists()
-    code, out, _ = kvgym("server", "calibrate", "--recipe", recipe, "--max-error", 1)
-    assert code == 0
+    out = kvgym.output("server", "calibrate", "--recipe", recipe, "--max-error", 1)
     assert "warning: attention" in out
 
 
@@ -90,12 +70,10 @@ def test_implausible_times_are_refused_unless_allowed(kvgym, tmp_path):
     for row in rows:
         row["time_stats.attn_post_proj.median"] = 3 * float(row["time_stats.attn_post_proj.median"])
     write(tmp_path / "here" / "linear.csv", rows)
-    code, _, err = kvgym("server", "calibrate", "--recipe", recipe)
-    assert code == 2
+    err = kvgym.error("server", "calibrate", "--recipe", recipe)
     assert "column attn_post_proj: its 9 largest rows take" in err
     assert not (tmp_path / "small.yaml").exists()
-    code, out, _ = kvgym("server", "calibrate", "--recipe", recipe, "--implausible")
-    assert code == 0
+    out = kvgym.output("server", "calibrate", "--recipe", recipe, "--implausible")
     assert "warning: profile linear.csv: column attn_post_proj" in out
 
 
@@ -110,8 +88,7 @@ def test_wrong_arguments(kvgym, tmp_path):
         (("--recipe", recipe, "--out", recipe.parent), "cannot be written"),
         (("--recipe", elsewhere), "field name"),
     ):
-        code, _, err = kvgym("server", "calibrate", *arguments)
-        assert code == 2
+        err = kvgym.error("server", "calibrate", *arguments)
         assert message in err
         assert "Traceback" not in err
     assert not list(
@@ -120,8 +97,7 @@ def test_wrong_arguments(kvgym, tmp_path):
 
 
 def test_the_list_shows_the_errors_of_hardware(kvgym):
-    code, out, _ = kvgym("list", "hardware")
-    assert code == 0
+    out = kvgym.output("list", "hardware")
     headings, rows = listing("hardware")
     assert set(rows) == set(hardware_names())
     hardware = load_hardware("llama2-70b-a100-tp2")

@@ -15,10 +15,7 @@ TARGETS = "ttft_p99<1,tbt_p99<200ms"
 
 
 def test_capacity(kvgym, tmp_path):
-    code, out, _ = kvgym(
-        "capacity", "--slo", TARGETS, "-n", 60, "--seeds", 2, "-p", "fcfs,mc_sf", "-o", "res"
-    )
-    assert code == 0
+    out = kvgym.output("capacity", "--slo", TARGETS, "-n", 60, "--seeds", 2, "-p", "fcfs,mc_sf", "-o", "res")
     assert "ttft_p99<1, tbt_p99<0.2" in out
     title = " ".join(out.split())
     assert title.startswith(
@@ -129,18 +126,15 @@ def test_the_first_seed(kvgym, tmp_path):
     ],
 )
 def test_wrong_options_of_capacity(kvgym, options, says):
-    code, _, error = kvgym("capacity", "--no-progress", *options)
-    assert code == 2
+    error = kvgym.error("capacity", "--no-progress", *options)
     assert says in error
 
 
 def test_provision(kvgym, azure_trace, tmp_path):
-    code, out, _ = kvgym(
-        "capacity", "provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--slo", "ttft_p99<1",
-        "--price", "llama3-8b-a100-tp1=2.5", "--window", 5, "--router", "round_robin,join_shortest_queue",
-        "--details", "--no-progress", "-o", "res",
-    )  # fmt: skip
-    assert code == 0
+    out = kvgym.output(
+        f"capacity provision -s a100-llama3-8b --trace {azure_trace} -p vllm_v1 --slo 'ttft_p99<1' --window 5 "
+        "--price llama3-8b-a100-tp1=2.5 --router round_robin,join_shortest_queue --details --no-progress -o res"
+    )
     answer = re.search(
         r"vllm_v1 via round_robin: (\d+) workers?, ([\d.]+) per hour, [\d.]+ per million output tokens", out
     )
@@ -172,39 +166,25 @@ def test_prices_of_rooflines(kvgym, azure_trace, tmp_path):
             {roofline: 3.0, "llama3-8b-a100-tp1": 2.5},
         ),
     ):
-        code, out, error = kvgym(*common, *arguments, "-o", "res")
-        assert code == 0, error
+        out = kvgym.output(*common, *arguments, "-o", "res")
         assert "cost/hour" in out
         plans = json.loads((tmp_path / "res" / "provision.json").read_text())["plans"]
         assert {plan["hardware"]: plan["price"] for plan in plans} == expected
 
 
 def test_provision_in_markdown_for_several_kinds_of_hardware(kvgym, azure_trace):
-    code, out, _ = kvgym(
-        "capacity", "provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--slo", "ttft_p99<1",
-        "--hardware", "llama3-8b-a100-tp1,llama2-7b-a100-tp1", "--markdown", "--details", "--no-progress",
-        "--no-report",
-    )  # fmt: skip
-    assert code == 0
+    out = kvgym.output(
+        f"capacity provision -s a100-llama3-8b --trace {azure_trace} -p vllm_v1 --slo 'ttft_p99<1' --no-report "
+        "--hardware llama3-8b-a100-tp1,llama2-7b-a100-tp1 --markdown --details --no-progress"
+    )
     assert "| hardware | policy | workers |" in out
     assert "| hardware | policy | estimate |" in out
     assert out.count("| llama2-7b-a100-tp1 | vllm_v1 |") == 12
 
 
 def test_estimates_are_details(kvgym):
-    common = (
-        "capacity",
-        "provision",
-        "-n",
-        60,
-        "-p",
-        "fcfs",
-        "--slo",
-        "ttft_p99<200ms",
-        "--no-progress",
-        "--no-report",
-    )
-    out = kvgym(*common)[1]
+    common = "capacity provision -n 60 -p fcfs --slo ttft_p99<200ms --no-progress --no-report"
+    out = kvgym(common)[1]
     assert "batch time" not in out
     assert "hardware" not in out  # there is only one
     assert re.search(r"^fcfs: \d+ workers?$", out, re.MULTILINE)
@@ -237,6 +217,5 @@ def test_no_number_of_workers_is_an_exit_code(kvgym, azure_trace):
     ],
 )
 def test_wrong_options_of_provision(kvgym, options, says):
-    code, _, error = kvgym("capacity", "provision", "-n", 40, "-p", "fcfs", "--no-progress", *options)
-    assert code == 2
+    error = kvgym.error("capacity", "provision", "-n", 40, "-p", "fcfs", "--no-progress", *options)
     assert says in error

@@ -18,8 +18,7 @@ def config(tmp_path):
 
 
 def test_train_resume_evaluate_compare(kvgym, config, tmp_path):
-    code, out, err = kvgym("train", config, "--out", "run", "seed=3", "weights.protection.start=0.7")
-    assert code == 0, err
+    out = kvgym.output("train", config, "--out", "run", "seed=3", "weights.protection.start=0.7")
     for text in (
         "tiny: the margin",
         "  start: -",
@@ -29,17 +28,14 @@ def test_train_resume_evaluate_compare(kvgym, config, tmp_path):
     ):
         assert text in out
     assert json.loads((tmp_path / "run/run.json").read_text())["seed"] == 3
-    code, out, err = kvgym("train", "--resume", "run", "--generations", 4, "--no-progress")
-    assert code == 0, err
+    kvgym.output("train", "--resume", "run", "--generations", 4, "--no-progress")
     assert len((tmp_path / "run/curve.csv").read_text().splitlines()) == 4
-    code, out, err = kvgym("evaluate", "run", "--seeds", 3, "--out", "found")
-    assert code == 0, err
+    out = kvgym.output("evaluate", "run", "--seeds", 3, "--out", "found")
     assert "agent better by" in out
     assert "mc_benchmark:overrun=extend" in out
     scenario = json.loads((tmp_path / "found/config.json").read_text())["scenario"]
     assert scenario["kv_capacity"] == 1500
-    code, out, err = kvgym("compare", "-p", "fcfs,run/best.json,run", "-n", 10, "--seeds", 1)
-    assert code == 0, err
+    out = kvgym.output("compare", "-p", "fcfs,run/best.json,run", "-n", 10, "--seeds", 1)
     assert "run/best" in out
 
 
@@ -62,8 +58,7 @@ def test_mistakes(kvgym, config, tmp_path):
         (("compare", "-p", "agent.json"), "not an evolved agent"),
         (("evaluate", "none.json"), "cannot be read: No such file"),
     ):
-        code, _, err = kvgym(*arguments)
-        assert code == 2, arguments
+        err = kvgym.error(*arguments)
         assert message in err
 
 
@@ -71,11 +66,8 @@ def test_an_agent_that_comes_with_kvgym(kvgym, tmp_path, monkeypatch):
     path = tmp_path / "margin.json"
     EvolvedModel("mc_sf", {}, {"protection": 0.1}, {"summary": "a margin"}).save(path)
     monkeypatch.setattr(library, "_files", lambda: {"margin": path})
-    code, out, err = kvgym("list", "agents")
-    assert code == 0, err
+    out = kvgym.output("list", "agents")
     assert "a margin" in out
-    code, out, err = kvgym("compare", "-p", "fcfs,margin", "-n", 10, "--seeds", 1, "--no-report")
-    assert code == 0, err
+    out = kvgym.output("compare", "-p", "fcfs,margin", "-n", 10, "--seeds", 1, "--no-report")
     assert " margin" in out
-    code, out, err = kvgym("evaluate", "margin", "-n", 10, "--seeds", 1, "-p", "fcfs")
-    assert code == 0, err
+    kvgym.output("evaluate", "margin", "-n", 10, "--seeds", 1, "-p", "fcfs")

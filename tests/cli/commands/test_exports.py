@@ -7,18 +7,7 @@ import pytest
 
 from oracles.chrome_trace_format import load
 
-SLOTTED = (
-    "--trace",
-    "mine.csv",
-    "--set",
-    "batch_time=unit",
-    "--kv-capacity",
-    20,
-    "--rules",
-    "paper",
-    "-o",
-    "out",
-)
+SLOTTED = "--trace mine.csv --set batch_time=unit --kv-capacity 20 --rules paper -o out"
 
 
 @pytest.fixture
@@ -27,8 +16,7 @@ def mine(tmp_path):
 
 
 def test_a_run_with_vllm_names(kvgym, tmp_path, mine):
-    code, out, _ = kvgym("run", "-p", "fcfs", *SLOTTED, "--format", "vllm-bench")
-    assert code == 0
+    out = kvgym.output(f"run -p fcfs {SLOTTED} --format vllm-bench")
     printed = json.loads(out)
     assert (printed["completed"], printed["mean_ttft_ms"], printed["label"]) == (2, 1000, "fcfs")
     assert printed["request_rate"] == 1  # one gap of a second between the two
@@ -46,31 +34,16 @@ def test_a_run_with_vllm_names(kvgym, tmp_path, mine):
 
 def test_formats_of_a_run(kvgym, mine):
     short, long = (
-        json.loads(kvgym("run", "-p", "fcfs", *SLOTTED, *how)[1])
-        for how in (("--json",), ("--format", "json"))
+        json.loads(kvgym(f"run -p fcfs {SLOTTED}", *how)[1]) for how in (("--json",), ("--format", "json"))
     )
     assert short["metrics"] == long["metrics"]
-    assert "e2e_latency" in kvgym("run", "-p", "fcfs", *SLOTTED, "--format", "table")[1]
+    assert "e2e_latency" in kvgym(f"run -p fcfs {SLOTTED} --format table")[1]
 
 
 def test_a_comparison_with_vllm_names(kvgym, tmp_path):
-    code, out, _ = kvgym(
-        "compare",
-        "-s",
-        "a100-llama2-70b",
-        "-n",
-        20,
-        "--seeds",
-        2,
-        "-p",
-        "fcfs,mc_sf",
-        "--format",
-        "vllm-bench",
-        "-o",
-        "res",
-        "--no-report",
+    out = kvgym.output(
+        "compare -s a100-llama2-70b -n 20 --seeds 2 -p fcfs,mc_sf --format vllm-bench -o res --no-report"
     )
-    assert code == 0
     assert "E2E mean" in out
     names = sorted(f.name for f in (tmp_path / "res" / "vllm-bench").iterdir())
     assert names == [f"{p}-seed{s}.json" for p in ("fcfs", "mc_sf") for s in (0, 1)]
@@ -89,23 +62,18 @@ def test_parquet_tables_can_be_read_again(kvgym, tmp_path):
     assert not list((tmp_path / "one").glob("*.csv"))
     kvgym("run", "-p", "mc_sf", "-n", 30, "-o", "csv")
     for name in ("one/requests.parquet", "csv/requests.csv"):
-        code, out, err = kvgym("run", "-p", "mc_sf", "--trace", name, "-o", "two")
-        assert code == 0, err
+        out = kvgym.output("run", "-p", "mc_sf", "--trace", name, "-o", "two")
         assert "Ignored columns" in out
         assert pl.read_csv(tmp_path / "two" / "requests.csv").equals(
             pl.read_csv(tmp_path / "csv" / "requests.csv")
         )
-    code, out, _ = kvgym(
-        "compare", "--trace", "one/requests.parquet", "-p", "fcfs,mc_sf", "-o", "three", "--no-report"
-    )
-    assert code == 0
+    out = kvgym.output("compare --trace one/requests.parquet -p fcfs,mc_sf -o three --no-report")
     assert "60 of 60 requests completed" in out
 
 
 @pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
 def test_a_trace(kvgym, tmp_path, name):
-    code, out, _ = kvgym("run", "-p", "sarathi", "-n", 30, "--trace-out", name, "-o", "traced")
-    assert code == 0
+    out = kvgym.output("run", "-p", "sarathi", "-n", 30, "--trace-out", name, "-o", "traced")
     assert f"trace:   {name}" in out
     assert not (tmp_path / "traced" / "iterations.csv").exists()
     content = load(tmp_path / name)
@@ -135,8 +103,7 @@ def test_a_failed_run_keeps_its_trace(kvgym, tmp_path):
         "summary: notices soon that a policy admits nothing\nsystem: {stall_limit: 50}\nworkload: {preset: lmsys}\n"
     )
     policy = ("-p", "alpha_greedy:alpha=0.2,strict=True")
-    code, _, err = kvgym("run", *policy, "--scenario", "soon.yaml", *SLOTTED, "--trace-out", "run.json")
-    assert code == 2
+    err = kvgym.error(f"run --scenario soon.yaml {SLOTTED} --trace-out run.json", *policy)
     assert "admitted no request" in err
     finished = [
         e["args"]["finished"] for e in load(tmp_path / "run.json")["traceEvents"]
@@ -157,9 +124,7 @@ def test_a_failed_run_keeps_its_trace(kvgym, tmp_path):
     ],
 )
 def test_unknown_formats(kvgym, tmp_path, arguments, words):
-    code, _, err = kvgym(*arguments)
-    assert code == 2
-    assert "Traceback" not in err
+    err = kvgym.error(*arguments)
     for word in words:
         assert word in err
     assert not list(tmp_path.rglob("requests.csv"))

@@ -14,8 +14,7 @@ from kvgym.policies.routing import ROUTERS
 
 
 def test_list(kvgym):
-    code, out, _ = kvgym("list")
-    assert code == 0
+    out = kvgym.output("list")
     for word in ("mc_sf", "a100-llama2-70b", "llama3-8b-a100-tp1", "lmsys"):
         assert word in out
     assert "azure" in kvgym("list", "traces")[1]
@@ -58,8 +57,7 @@ def test_all_entries_have_details(what):
 
 
 def test_lists_in_markdown(kvgym):
-    code, out, _ = kvgym("list", "policies", "--markdown")
-    assert code == 0
+    out = kvgym.output("list", "policies", "--markdown")
     for name in POLICIES:
         (line,) = (line for line in out.splitlines() if line.startswith(f"| `{name}` "))
         cells = [cell.strip() for cell in line.split("|")][2:-1]

@@ -48,16 +48,7 @@ def trace(tmp_path):
 def test_from_url_to_error_table(kvgym, served, trace, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     code, out, err = kvgym(
-        "server",
-        "observe",
-        served,
-        "--trace",
-        trace,
-        "--validate",
-        "--no-picture",
-        "--no-progress",
-        "-o",
-        "r",
+        f"server observe {served} --trace", trace, "--validate", "--no-picture", "--no-progress", "-o", "r"
     )
     assert code == 0, err
     flat = " ".join(out.split())
@@ -97,19 +88,9 @@ def test_rates_have_folders_of_their_own(kvgym, served, tmp_path):
         "  lengths: {kind: independent, prompt: {kind: constant, value: 30}, output: {kind: constant, value: 4}}\n"
         "  num_requests: 3\n"
     )
-    code, out, err = kvgym(
-        "server",
-        "observe",
-        f"{served}/chat/completions",
-        "-s",
-        "mine.yaml",
-        "--rates",
-        "20,40",
-        "--no-progress",
-        "-o",
-        "r",
+    out = kvgym.output(
+        f"server observe {served}/chat/completions -s mine.yaml --rates 20,40 --no-progress -o r"
     )
-    assert code == 0, err
     assert "rate-40" in out
     for name in ("rate-20", "rate-40"):
         about = json.loads((tmp_path / "r" / name / "observed.json").read_text())
@@ -131,9 +112,7 @@ def test_ctrl_c_keeps_what_was_measured(kvgym, served, run, tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=stop, daemon=True).start()
-    code, _, err = kvgym(
-        "server", "observe", served, "--trace", "trace.csv", "--validate", "--no-progress", "-o", "r"
-    )
+    code, _, err = kvgym(f"server observe {served} --trace trace.csv --validate --no-progress -o r")
     assert code == 130
     assert "stopped: 3 of 4 requests were sent and are in r" in err
     assert "Traceback" not in err
@@ -156,9 +135,7 @@ def test_a_mock_server_until_a_signal(kvgym, monkeypatch, sent):
 
     monkeypatch.setattr(MockServer, "wait", wait)
     try:
-        code, out, _ = kvgym(
-            "server", "mock", "--port", 0, "--speed", 3, "--kv-capacity", 20000, "-p", "fcfs"
-        )
+        code, out, _ = kvgym("server mock --port 0 --speed 3 --kv-capacity 20000 -p fcfs")
     finally:
         assert signal.signal(signal.SIGINT, before) == signal.SIG_IGN
     assert code == 0
@@ -188,8 +165,7 @@ def test_a_mock_server_until_a_signal(kvgym, monkeypatch, sent):
     ],
 )
 def test_mistakes_are_named(kvgym, tmp_path, arguments, words):
-    code, _, err = kvgym(*arguments)
-    assert code == 2
+    err = kvgym.error(*arguments)
     for word in words:
         assert word in err
     assert "pw@" not in err
@@ -198,6 +174,5 @@ def test_mistakes_are_named(kvgym, tmp_path, arguments, words):
 
 def test_a_missing_library_is_named(kvgym, monkeypatch):
     monkeypatch.setattr("kvgym.cli.commands.server.observe.find_spec", lambda name: None)
-    code, _, err = kvgym("server", "observe", "http://localhost:8000")
-    assert code == 2
+    err = kvgym.error("server", "observe", "http://localhost:8000")
     assert 'pip install "kvgym[observe]"' in err

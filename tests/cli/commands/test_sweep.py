@@ -110,8 +110,7 @@ def test_resuming_with_another_plan_is_noted(kvgym, tmp_path):
 def test_options_of_the_scenario_hold_at_every_point(kvgym, tmp_path):
     (tmp_path / "log.csv").write_text("arrival_time,prompt_len,output_len\n0,30,4\n1,50,6\n2,20,5\n")
     given = ("--trace", "log.csv", "-n", 2, "--model", "qwen3-8b", "--gpu", "l40s")
-    code, _, err = kvgym("sweep", "block_size=1,16", *given, "-p", "fcfs", "--no-report", "-o", "x")
-    assert code == 0, err
+    kvgym.output("sweep", "block_size=1,16", *given, "-p", "fcfs", "--no-report", "-o", "x")
     config = json.loads((tmp_path / "x" / "config.json").read_text())
     assert [scenario["system"]["block_size"] for scenario in config["scenarios"]] == [1, 16]
     for scenario in config["scenarios"]:

@@ -49,34 +49,17 @@ def test_train_resume_evaluate_compare(kvgym, config, tmp_path):
     assert code == 0, err
     assert "48" in out or "steps" in out
     assert "of 48 steps" not in err
-    code, out, err = kvgym("watch", "curve", "run", "--out", "pictures/curve.png")
-    assert code == 0, err
+    out = kvgym.output("watch", "curve", "run", "--out", "pictures/curve.png")
     assert "48 steps" in out
     assert "run: fcfs" in out
     assert (tmp_path / "pictures/curve.png").stat().st_size > 5000
-    code, out, err = kvgym("evaluate", "run", "--seeds", 3, "--num-requests", 10, "--out", "found")
-    assert code == 0, err
+    out = kvgym.output("evaluate", "run", "--seeds", 3, "--num-requests", 10, "--out", "found")
     assert "agent better by" in out
     assert "fcfs" in out
     assert (tmp_path / "found/runs.csv").exists()
-    code, out, err = kvgym(
-        "evaluate",
-        "run/best.npz",
-        "-s",
-        "mc-sf-low",
-        "-n",
-        10,
-        "--seeds",
-        2,
-        "-p",
-        "mc_sf,fcfs",
-        "--metrics",
-        "ttft_p50",
-    )
-    assert code == 0, err
+    out = kvgym.output("evaluate run/best.npz -s mc-sf-low -n 10 --seeds 2 -p mc_sf,fcfs --metrics ttft_p50")
     assert "TTFT p50" in out
-    code, out, err = kvgym("compare", "-p", "mc_sf,run,run/final.npz", "-n", 10, "--seeds", 2, "--no-report")
-    assert code == 0, err
+    out = kvgym.output("compare", "-p", "mc_sf,run,run/final.npz", "-n", 10, "--seeds", 2, "--no-report")
     assert "run/final" in out
 
 
@@ -90,8 +73,7 @@ def test_mistakes(kvgym, config):
         (("evaluate", "unknown.npz"), "unknown.npz"),
         (("list", "agent"), "agents"),
     ):
-        code, _, err = kvgym(*arguments)
-        assert code == 2, arguments
+        err = kvgym.error(*arguments)
         assert message in err
 
 
@@ -110,30 +92,21 @@ def test_interrupted_and_unwritable(kvgym, config, tmp_path, monkeypatch):
         assert message in err
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    code, _, err = kvgym("train", "--resume", "run", "--no-progress")
-    assert code == 0, err
+    kvgym.output("train", "--resume", "run", "--no-progress")
 
 
 def test_an_agent_with_unfinished_requests(kvgym, config, tmp_path):
-    code, out, err = kvgym("train", config, "env.horizon=0.1", "--out", "run", "--no-progress")
-    assert code == 0, err
+    out = kvgym.output("train", config, "env.horizon=0.1", "--out", "run", "--no-progress")
     assert "left requests unserved" in out
     assert "agent: run/final.npz" in out
-    code, out, err = kvgym("evaluate", "run", "--seeds", 1, "--out", "found", "--metrics", "goodput")
-    assert code == 0, err
+    kvgym.output("evaluate", "run", "--seeds", 1, "--out", "found", "--metrics", "goodput")
     assert json.loads((tmp_path / "found/config.json").read_text())["scenario"]["system"]["horizon"] == 0.1
-    code, _, err = kvgym("evaluate", "run", "--metrics", "batch_size")
-    assert code == 2
+    err = kvgym.error("evaluate", "run", "--metrics", "batch_size")
     assert "neither more nor less of batch_size is better" in err
-    code, _, err = kvgym(
-        "evaluate", "run", "-s", "stab-8-gpus", "-n", 10, "--seeds", 1, "-p", "fcfs"
-    )  # a cluster
-    assert code == 0, err
+    kvgym.output("evaluate run -s stab-8-gpus -n 10 --seeds 1 -p fcfs")  # a cluster
 
 
 def test_lists(kvgym):
-    code, out, _ = kvgym("list", "training")
-    assert code == 0
+    out = kvgym.output("list", "training")
     assert "default" in out
-    code, out, _ = kvgym("list", "agents")
-    assert code == 0
+    kvgym.output("list", "agents")

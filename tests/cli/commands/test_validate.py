@@ -10,19 +10,12 @@ import pytest
 @pytest.fixture
 def served(kvgym):
     """A log written by the simulator."""
-    code, _, _ = kvgym(
-        "run", "-p", "vllm_v1", "-s", "vllm-v1", "-n", 60, "--rate", 3, "--engine", "base_ms=6,per_request_ms=0.2",
-        "-o", "server",
-    )  # fmt: skip
-    assert code == 0
+    kvgym.output("run -p vllm_v1 -s vllm-v1 -n 60 --rate 3 --engine base_ms=6,per_request_ms=0.2 -o server")
     return "server/requests.csv"
 
 
 def test_the_same_settings_give_no_error(kvgym, served, tmp_path):
-    code, out, _ = kvgym(
-        "server", "validate", served, "--engine", "base_ms=6,per_request_ms=0.2", "-o", "check"
-    )
-    assert code == 0
+    out = kvgym.output(f"server validate {served} --engine base_ms=6,per_request_ms=0.2 -o check")
     flat = " ".join(out.split())
     assert "(M = 131,000 in blocks of 16), requests.csv" in flat
     assert "engine 6 ms per batch + 0.2 ms per request; kernels calibrated on A100 80GB" in flat
@@ -49,11 +42,9 @@ def test_the_same_settings_give_no_error(kvgym, served, tmp_path):
 
 
 def test_another_engine_has_an_error_and_the_fit_removes_it(kvgym, served, tmp_path):
-    code, out, _ = kvgym(
-        "server", "validate", served, "--engine", "early-2024", "--fit-overhead", "--no-progress", "--no-picture",
-        "-o", "fit",
-    )  # fmt: skip
-    assert code == 0
+    out = kvgym.output(
+        f"server validate {served} --engine early-2024 --fit-overhead --no-progress --no-picture -o fit"
+    )
     for words in (
         "engine early-2024",
         "fitted overhead",
@@ -81,30 +72,8 @@ def test_another_engine_has_an_error_and_the_fit_removes_it(kvgym, served, tmp_p
 
 @pytest.mark.long  # one fit is enough by default
 def test_a_server_that_is_faster_than_the_kernels_gets_no_overhead(kvgym, tmp_path):
-    kvgym(
-        "run",
-        "-p",
-        "vllm_v1",
-        "-s",
-        "vllm-v1",
-        "-n",
-        20,
-        "--set",
-        "batch_time=affine:constant=0.0001",
-        "-o",
-        "fast",
-    )
-    code, out, _ = kvgym(
-        "server",
-        "validate",
-        "fast/requests.csv",
-        "--fit-overhead",
-        "--no-progress",
-        "--no-picture",
-        "-o",
-        "fit",
-    )
-    assert code == 0
+    kvgym("run -p vllm_v1 -s vllm-v1 -n 20 --set batch_time=affine:constant=0.0001 -o fast")
+    out = kvgym.output("server validate fast/requests.csv --fit-overhead --no-progress --no-picture -o fit")
     assert "warning: no overhead brings the simulation within 50%" in out
     assert "use it" not in out
 
@@ -131,14 +100,12 @@ def test_the_printed_command_compares_on_the_same_setup(kvgym, served, tmp_path,
         times = [(pl.col(name) * 1e3).round(6) for name in ("at", "first", "finish_time")]
         rows.with_columns(times).write_csv(tmp_path / "log.csv")
         served = "log.csv"
-    code, out, _ = kvgym("server", "validate", served, *options, "--no-picture", "-o", "check")
-    assert code == 0
+    out = kvgym.output("server", "validate", served, *options, "--no-picture", "-o", "check")
     (line,) = [line for line in out.splitlines() if line.startswith("replayed on")]
     assert line.startswith("replayed on scenario vllm-v1: ")
     program, *arguments = shlex.split(line.partition("to compare schedulers: ")[2])
     assert program == "kvgym"
-    code, out, err = kvgym(*arguments, "--no-report", "--no-progress", "-o", "compared")
-    assert code == 0, err
+    kvgym.output(*arguments, "--no-report", "--no-progress", "-o", "compared")
     (run,) = pl.read_csv(tmp_path / "compared" / "runs.csv").to_dicts()
     metrics = json.loads((tmp_path / "check" / "summary.json").read_text())["metrics"]
     assert run["e2e_latency_mean"] == pytest.approx(metrics["e2e_latency"]["mean"]["simulated"], rel=1e-5)
@@ -158,21 +125,16 @@ def test_a_log_under_the_names_of_a_known_format_is_compared_as_it_was_replayed(
 
 
 def test_long_requests(kvgym, served):
-    code, _, err = kvgym("server", "validate", served, "--kv-capacity", 300, "-o", "a", "--no-picture")
-    assert code == 2
+    err = kvgym.error("server", "validate", served, "--kv-capacity", 300, "-o", "a", "--no-picture")
     assert "can never be served" in err
-    code, out, _ = kvgym(
-        "server", "validate", served, "--kv-capacity", 300, "--drop-long", "-o", "a", "--no-picture"
-    )
-    assert code == 0
+    out = kvgym.output(f"server validate {served} --kv-capacity 300 --drop-long -o a --no-picture")
     assert "longer than 288 tokens and were dropped" in out  # whole blocks of 16
 
 
 def test_single_tokens_have_latencies_too(kvgym, tmp_path):
     rows = "".join(f"{i},50,1,0.{i + 1},0.{i + 1}\n" for i in range(5))
     (tmp_path / "one.csv").write_text(f"arrival_time,prompt_len,output_len,ttft,e2e_latency\n{rows}")
-    code, out, _ = kvgym("server", "validate", "one.csv", "-o", "one", "--no-picture")
-    assert code == 0
+    out = kvgym.output("server", "validate", "one.csv", "-o", "one", "--no-picture")
     assert "ttft" in out
     assert json.loads((tmp_path / "one" / "summary.json").read_text())["loss"] is None
 
@@ -209,8 +171,6 @@ def test_a_missing_library_only_skips_the_picture(kvgym, served, tmp_path, monke
 )
 def test_mistakes_are_named(kvgym, served, tmp_path, arguments, words):
     (tmp_path / "short.csv").write_text("arrival_time,prompt_len,output_len\n0,1,1\n")
-    code, _, err = kvgym("server", "validate", *arguments, "-o", "wrong", "--no-progress")
-    assert code == 2
-    assert "Traceback" not in err
+    err = kvgym.error("server", "validate", *arguments, "-o", "wrong", "--no-progress")
     for word in words:
         assert word in err

@@ -41,8 +41,7 @@ def test_a_trace_as_json(kvgym, trace):
 
 
 def test_a_trace_as_tables_with_a_picture(kvgym, trace):
-    code, out, _ = kvgym("workload", trace, "-n", "3", "--unit", "2", "--plot", "pictures/a.svg")
-    assert code == 0
+    out = kvgym.output("workload", trace, "-n", "3", "--unit", "2", "--plot", "pictures/a.svg")
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert any(line.startswith("shared.jsonl") for line in lines)
     assert "hashes 2 of 10 repeat an earlier one (20.00%)" in lines
@@ -53,8 +52,7 @@ def test_a_trace_as_tables_with_a_picture(kvgym, trace):
 
 
 def test_a_preset_and_a_scenario(kvgym, trace, tmp_path):
-    code, out, _ = kvgym("workload", "mcsf-model-1")
-    assert code == 0
+    out = kvgym.output("workload", "mcsf-model-1")
     assert "reuse unknown: no block hashes, so every prompt counts as new" in " ".join(out.split())
     (tmp_path / "mine.yaml").write_text(
         """
@@ -93,6 +91,5 @@ workload:
     ],
 )
 def test_mistakes(kvgym, trace, arguments, message):
-    code, _, err = kvgym("workload", *arguments)
-    assert code == 2
+    err = kvgym.error("workload", *arguments)
     assert message in " ".join(err.split())

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from kvgym.cli.options.scenario import DESCRIBED_OPTIONS
 
 NOTE = "Qwen3-30B-A3B on 1 x MI300X, 16-bit weights and KV cache: roofline, not validated."
 
@@ -21,8 +20,7 @@ def test_results_say_that_rooflines_are_not_validated(kvgym, tmp_path):
         "-n",
         20,
     )
-    code, shown, error = kvgym("run", "-p", "fcfs", *arguments, "--out", out)
-    assert code == 0, error
+    shown = kvgym.output("run", "-p", "fcfs", *arguments, "--out", out)
     assert f"note: {NOTE}" in shown
     assert "(roofline, not validated)" in shown
     summary = json.loads((out / "summary.json").read_text())
@@ -30,8 +28,7 @@ def test_results_say_that_rooflines_are_not_validated(kvgym, tmp_path):
     expected = "roofline:model=qwen3-30b-a3b,gpu=mi300x,memory_fraction=0.85"
     assert summary["config"]["scenario"]["hardware"] == expected
     out = tmp_path / "y"
-    code, shown, error = kvgym("compare", *arguments, "-p", "fcfs", "--seeds", 1, "--out", out)
-    assert code == 0, error
+    shown = kvgym.output("compare", *arguments, "-p", "fcfs", "--seeds", 1, "--out", out)
     assert f"note: {NOTE}" in shown
     page = (out / "report.html").read_text("utf-8")
     assert NOTE in page
@@ -39,36 +36,12 @@ def test_results_say_that_rooflines_are_not_validated(kvgym, tmp_path):
     assert "config.json of Qwen/Qwen3-30B-A3B" in page
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "run",
-        "compare",
-        "evaluate",
-        "sweep",
-        "tune",
-        "capacity",
-        "capacity provision",
-        "bound",
-        "server validate",
-    ],
-)
-def test_commands_have_the_same_options(kvgym, command, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    code, shown, _ = kvgym(*command.split(), "--help")
-    assert code == 0
-    for option in DESCRIBED_OPTIONS.values():
-        assert all(flag in shown for flag in option.flags)
-    assert "YAML file" in shown  # the help of other options is kept
-
-
 def test_options_change_a_roofline_of_the_scenario(kvgym, tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "summary: mine\nhardware: {model: qwen3-8b, gpu: l4, weights: fp8}\n"
         "workload: {preset: lmsys, num_requests: 10, rate: 1}\n"
     )
-    code, shown, error = kvgym("run", "-p", "fcfs", "-s", "mine.yaml", "--tp", 2, "--json", "--out", "x")
-    assert code == 0, error
+    shown = kvgym.output("run", "-p", "fcfs", "-s", "mine.yaml", "--tp", 2, "--json", "--out", "x")
     expected = json.loads(shown)["config"]["scenario"]["hardware"]
     assert expected == "roofline:model=qwen3-8b,gpu=l4,tp=2,weights=fp8"
 
@@ -89,14 +62,12 @@ def test_errors(kvgym, arguments, words):
 
 
 def test_lists(kvgym):
-    code, shown, _ = kvgym("list", "models")
-    assert code == 0
+    shown = kvgym.output("list", "models")
     [row] = [line for line in shown.splitlines() if line.startswith("deepseek-v3")]
     cells = " ".join(row.split())
     assert cells == "deepseek-v3 671.0 B 36.6 B 626.7 GiB 68.6 KiB 61 latent 8 of 256 experts"
     assert "any model on any GPU" in shown
-    code, shown, _ = kvgym("list", "gpus", "--markdown")
-    assert code == 0
+    shown = kvgym.output("list", "gpus", "--markdown")
     [row] = [line for line in shown.splitlines() if line.startswith("| `mi300x`")]
     assert row.startswith(
         "| `mi300x` | 1,307 | fp8 2,615 | 192.0 GiB | 5.30 TB/s | 448 GB/s | – | – | AMD Instinct MI300X data"

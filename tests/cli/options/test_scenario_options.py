@@ -48,12 +48,8 @@ def fields_of(command):
     return [name for name in found if name in ALL]
 
 
-TAKEN = [
-    (command, name)
-    for command in COMMANDS
-    if any(each.name == "settings" for each in load_command(command).params)
-    for name in fields_of(command)
-    if (command, name) not in OWN
+COMMANDS_WITH_FIELDS = [
+    command for command in COMMANDS if any("--set" in each.opts for each in load_command(command).params)
 ]
 
 
@@ -71,9 +67,8 @@ def built(monkeypatch):
     return found
 
 
-def test_every_option_sets_a_field_of_its_name():
+def test_every_field_is_declared():
     assert ALL == tuple(field.name for field in dataclasses.fields(ScenarioOptions)) == tuple(GIVEN)
-    assert {name for _, name in TAKEN} == set(ALL)
 
 
 @pytest.mark.parametrize("command", ["compare", "run", "watch", "sweep", "tune", "evaluate"])
@@ -83,27 +78,33 @@ def test_commands_that_compare_on_scenarios_have_all_fields(command):
     assert flags >= {flag for each in FIELDS.values() for flag in each.flags}
 
 
-@pytest.mark.parametrize(("command", "name"), TAKEN)
-def test_fields_reach_the_scenario(kvgym, built, tmp_path, command, name):
+@pytest.mark.parametrize("command", COMMANDS_WITH_FIELDS)
+def test_hardware_can_be_described(command):
+    flags = {flag for each in load_command(command).params for flag in each.opts}
+    described = {flag for each in DESCRIBED_OPTIONS.values() for flag in each.flags}
+    assert ("--hardware" in flags) == (described <= flags)
+
+
+@pytest.mark.parametrize("command", COMMANDS_WITH_FIELDS)
+def test_fields_reach_the_scenario(kvgym, built, tmp_path, command):
+    """By their options, by --set, and not at all."""
     log = tmp_path / "log.csv"
     log.write_text(
         "arrival_time,when,prompt_len,output_len,first_token_time,finish_time\n0,0,9,3,1,2\n1,1,9,3,2,3\n"
     )
     arguments = ARGUMENTS.get(command, [log] if command == "server validate" else [])
-    given, flags = GIVEN[name], SCENARIO_OPTIONS[name].flags
-    for words in ((flags[0], given) if flags else (), ("--set", f"{name}={given}")):
-        if not words:
-            continue
+    given = {name: GIVEN[name] for name in fields_of(command) if (command, name) not in OWN}
+    flagged = {name: value for name, value in given.items() if SCENARIO_OPTIONS[name].flags}
+    flags = [word for name, value in flagged.items() for word in (SCENARIO_OPTIONS[name].flags[0], value)]
+    settings = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
+    for words, expected in ((flags, flagged), (settings, given), ([], {})):
         code, _, error = kvgym(*command.split(), *arguments, *words)
         assert (code, error) == (2, "error: built\n")
         options, fields = built.pop()
-        assert str(getattr(options, name)) == str(given)
-        assert str({**vars(options), **fields}[name]) in (
-            str(given),
-            "None",
-        )  # None: the command uses the option itself
-        untouched = set(ALL) - {name, "horizon"}  # an agent is evaluated with the horizon of its training
-        assert all(getattr(options, other) == getattr(UNCHANGED, other) for other in untouched)
+        for name in set(ALL) - {"horizon"} | expected.keys():  # an agent has the horizon of its training
+            assert str(getattr(options, name)) == str(expected.get(name, getattr(UNCHANGED, name))), name
+        for name in fields.keys() & expected.keys():  # None: the command uses the option itself
+            assert str(fields[name]) in (str(expected[name]), "None"), name
 
 
 @pytest.mark.parametrize("name", ALL)
