@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-
 NOTE = "Qwen3-30B-A3B on 1 x MI300X, 16-bit weights and KV cache: roofline, not validated."
 
 
