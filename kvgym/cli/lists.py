@@ -92,8 +92,8 @@ def field_rows() -> dict[str, tuple[str, str]]:
     from kvgym.cli.options.scenario import FIELDS
 
     return {
-        name: (declared.text.removesuffix("."), ", ".join(declared.flags) or f"--set {name}=…")
-        for name, declared in FIELDS.items()
+        name: (field.text.removesuffix("."), ", ".join(field.flags(name)) or f"--set {name}=…")
+        for name, field in FIELDS.items()
     }
 
 

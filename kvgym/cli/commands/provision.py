@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ROUTERS, ScenarioOption, group, option, scenario_options
+from kvgym.cli.options.scenario import ROUTERS, Field, ScenarioOption, group, scenario_options
 from kvgym.cli.options.shared import (
     JobsOption,
     ProgressOption,
@@ -29,9 +29,7 @@ from kvgym.errors import printable
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
 
-SEVERAL = option(
-    "hardware", "Hardware to compare, comma-separated.", "--hardware", metavar="NAMES", complete="hardware"
-)
+SEVERAL = Field("hardware", "Hardware to compare, comma-separated.", "NAMES", complete="hardware")
 
 
 @scenario_options(

@@ -9,7 +9,7 @@ import gymnasium as gym
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ScenarioOption, group, option, scenario_options
+from kvgym.cli.options.scenario import Field, ScenarioOption, group, scenario_options
 from kvgym.cli.options.shared import policies_option, split_names
 from kvgym.envs import IDS, ROUTING_IDS, environment_names
 from kvgym.errors import ConfigError, UnknownNameError
@@ -19,9 +19,7 @@ DEFAULT_ID = "kvgym/AdmitCount-v1"
 
 
 REPLACED = {
-    "workers": option(
-        "cluster", f"Number of equal workers, in {', '.join(ROUTING_IDS)}.", "--workers", metavar="N", least=2
-    ),
+    "workers": Field("cluster", f"Number of equal workers, in {', '.join(ROUTING_IDS)}.", "N", least=2),
 }
 _WORKERS = ("workers", "prefill_workers", "decode_workers", "link")
 TAKEN = (*group("requests", "slos", "hardware"), *_WORKERS, "horizon")

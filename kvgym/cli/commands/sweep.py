@@ -188,7 +188,7 @@ def _fixed(options: ScenarioOptions, swept: Collection[str]) -> dict[str, tuple[
     for name, value in options.given().items():
         if name in swept:
             raise ConfigError(
-                f"{name} is swept, and set by {(*FIELDS[name].flags, '--set')[0]}; remove one of the two"
+                f"{name} is swept, and set by {(*FIELDS[name].flags(name), '--set')[0]}; remove one of the two"
             )
         found[name] = (str(value) if isinstance(value, Path) else value,)
     return found

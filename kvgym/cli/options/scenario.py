@@ -40,218 +40,124 @@ PANELS = {
 
 
 @dataclass(frozen=True)
-class Declared:
+class Field:
     """A field of a scenario on the command line.
 
     Attributes:
-        text: what it sets.
         group: name of a group, see :func:`group`.
-        flags: names of its option; () = it has none.
-        info: Typer's declaration of the option.
-        kind: type of the value; None = the type of the field of :class:`ScenarioOptions`.
-        is_time: whether the value is a time, in seconds or with a unit.
-    """
-
-    text: str
-    group: str
-    flags: tuple[str, ...] = ()
-    info: Any = None
-    kind: Any = None
-    is_time: bool = False
-
-
-def option(
-    group: str,
-    text: str,
-    *flags: str,
-    metavar: str,
-    complete: str | None = None,
-    kind: Any = None,
-    least: int | None = None,
-) -> Declared:
-    """Declare a field with an option of its own.
-
-    Args:
-        group: name of its group.
-        text: help text, one line.
-        *flags: names of the option.
-        metavar: what the help shows for the value.
+        text: what it sets, the help of its option.
+        metavar: what the help shows for the value; "" = it has no option of its own.
+        short: short form of the option.
         complete: a list of ``kvgym list`` with values.
-        kind: type of the value, as in :class:`Declared`.
+        kind: type of the value; None = the type of the field of :class:`ScenarioOptions`.
         least: the smallest valid value.
     """
-    completion = None if complete is None else names(complete)
-    info = typer.Option(
-        *flags,
-        metavar=metavar,
-        help=text,
-        rich_help_panel=PANELS[group],
-        autocompletion=completion,
-        min=least,
-    )
-    return Declared(text, group, flags, info, kind)
+
+    group: str
+    text: str
+    metavar: str = ""
+    short: str = ""
+    complete: str = ""
+    kind: Any = None
+    least: int | None = None
+
+    def flags(self, name: str) -> list[str]:
+        """Return the flags of its option, given its name; empty if it has none."""
+        long = f"--{name.removeprefix(_INSIDE).replace('_', '-')}"
+        return [flag for flag in (long, self.short) if flag] if self.metavar else []
 
 
-def _target(flag: str, text: str) -> Declared:
-    return Declared(text, "slos", (flag,), time_option(flag, text, panel=PANELS["slos"]), is_time=True)
+_INSIDE = "hardware."
+_TIMES = {"ttft_slo", "tbt_slo", "e2e_slo", "horizon"}
+"""Fields that are a time, in seconds or with a unit."""
 
-
-SCENARIO_OPTIONS: dict[str, Declared] = {
-    "trace": option("requests", "Replay a trace: CSV, JSON, JSONL or Parquet.", "--trace", metavar="FILE"),
-    "trace_format": Declared(
-        "Format of the trace (kvgym list traces); by default it is detected.", "requests"
+SCENARIO_OPTIONS: dict[str, Field] = {
+    "trace": Field("requests", "Replay a trace: CSV, JSON, JSONL or Parquet.", "FILE"),
+    "trace_format": Field("requests", "Format of the trace (kvgym list traces); by default it is detected."),
+    "columns": Field("requests", "Columns of the trace: arrival=ts,prompt=in,output=out.", "NAMES"),
+    "time_unit": Field("requests", "Time unit of the trace: s, ms, us or ns.", "UNIT"),
+    "rate_scale": Field("requests", "Factor on the trace's arrival rate."),
+    "shared_prefix": Field("requests", "Assume shared prefixes, with N tokens of system prompt.", "N"),
+    "workload": Field("requests", "Workload: a preset (kvgym list workloads).", "NAME", complete="workloads"),
+    "rate": Field("requests", "Requests per second.", "RATE"),
+    "num_requests": Field("requests", "Number of requests; of a trace the first N.", "N", "-n"),
+    "predictions": Field("requests", "Predicted lengths: exact, none, noisy:epsilon=0.5, …", "SPEC"),
+    "ttft_slo": Field("slos", "Target for the time to first token", "TIME"),
+    "tbt_slo": Field("slos", "Target for the time between tokens", "TIME"),
+    "e2e_slo": Field("slos", "Target for the time from arrival to completion of every request."),
+    "too_long": Field(
+        "lengths", "Requests longer than the KV capacity: error, drop or clip (both reported)."
     ),
-    "columns": option(
-        "requests", "Columns of the trace: arrival=ts,prompt=in,output=out.", "--columns", metavar="NAMES"
-    ),
-    "time_unit": option(
-        "requests", "Time unit of the trace: s, ms, us or ns.", "--time-unit", metavar="UNIT"
-    ),
-    "rate_scale": Declared("Factor on the trace's arrival rate.", "requests"),
-    "shared_prefix": option(
-        "requests", "Assume shared prefixes, with N tokens of system prompt.", "--shared-prefix", metavar="N"
-    ),
-    "workload": option(
-        "requests",
-        "Workload: a preset (kvgym list workloads).",
-        "--workload",
-        metavar="NAME",
-        complete="workloads",
-    ),
-    "rate": option("requests", "Requests per second.", "--rate", metavar="RATE"),
-    "num_requests": option(
-        "requests",
-        "Number of requests; of a trace the first N.",
-        "--num-requests",
-        "-n",
-        metavar="N",
-    ),
-    "predictions": option(
-        "requests", "Predicted lengths: exact, none, noisy:epsilon=0.5, …", "--predictions", metavar="SPEC"
-    ),
-    "ttft_slo": _target("--ttft-slo", "Target for the time to first token"),
-    "tbt_slo": _target("--tbt-slo", "Target for the time between tokens"),
-    "e2e_slo": Declared(
-        "Target for the time from arrival to completion of every request.", "slos", is_time=True
-    ),
-    "too_long": Declared(
-        "Requests longer than the KV capacity: error, drop or clip (both reported).", "lengths"
-    ),
-    "hardware": option(
+    "hardware": Field(
         "hardware",
         "Name (kvgym list hardware), YAML file, or model=…,gpu=…,tp=…",
-        "--hardware",
-        metavar="NAME",
+        "NAME",
         complete="hardware",
     ),
-    "engine": option(
+    "engine": Field("hardware", "Engine of the hardware: name, none, or figures as in base_ms=5.", "SPEC"),
+    "batch_time": Field(
+        "hardware", "Another batch-time model, as in unit or affine:constant=0.02,per_context_token=1e-6."
+    ),
+    "kv_capacity": Field("hardware", "KV memory, tokens.", "N"),
+    "block_size": Field("hardware", "Tokens per block of KV memory."),
+    "prefix_cache": Field("hardware", "Prefix cache: computed, scheduled (as vLLM) or off.", "KIND"),
+    "prefix_block": Field(
+        "hardware", "Tokens per unit of the prefix cache, a multiple of the block size (default: a block)."
+    ),
+    "cache_rule": Field(
         "hardware",
-        "Engine of the hardware: name, none, or figures as in base_ms=5.",
-        "--engine",
-        metavar="SPEC",
-    ),
-    "batch_time": Declared(
-        "Another batch-time model, as in unit or affine:constant=0.02,per_context_token=1e-6.", "hardware"
-    ),
-    "kv_capacity": option("hardware", "KV memory, tokens.", "--kv-capacity", metavar="N"),
-    "block_size": Declared("Tokens per block of KV memory.", "hardware"),
-    "prefix_cache": option(
-        "hardware", "Prefix cache: computed, scheduled (as vLLM) or off.", "--prefix-cache", metavar="KIND"
-    ),
-    "prefix_block": Declared(
-        "Tokens per unit of the prefix cache, a multiple of the block size (default: a block).", "hardware"
-    ),
-    "cache_rule": Declared(
         "How long the prefix cache keeps the KV of finished requests: lru, or e.g. fixed:tool=5 "
         "(kvgym list cache-rules).",
-        "hardware",
     ),
-    "rules": option(
-        "hardware", "Engine's rules: engine, as in servers today, or paper.", "--rules", metavar="NAME"
-    ),
-    "workers": option("cluster", "Number of equal workers.", "--workers", metavar="N"),
-    "prefill_workers": option(
-        "cluster", "Workers that process prompts only.", "--prefill-workers", metavar="N"
-    ),
-    "decode_workers": option(
-        "cluster", "Workers that generate tokens only.", "--decode-workers", metavar="N"
-    ),
-    "link": Declared(
-        "Link from prefill to decode workers: 25GB/s, 200Gbit/s, with a latency 25GB/s+1ms (default: the GPU's).",
+    "rules": Field("hardware", "Engine's rules: engine, as in servers today, or paper.", "NAME"),
+    "workers": Field("cluster", "Number of equal workers.", "N"),
+    "prefill_workers": Field("cluster", "Workers that process prompts only.", "N"),
+    "decode_workers": Field("cluster", "Workers that generate tokens only.", "N"),
+    "link": Field(
         "cluster",
+        "Link from prefill to decode workers: 25GB/s, 200Gbit/s, with a latency 25GB/s+1ms (default: the GPU's).",
     ),
-    "router": option(
-        "cluster", "Router (kvgym list routers), or an agent.", "--router", metavar="NAME", complete="routers"
-    ),
-    "sessions": Declared(
+    "router": Field("cluster", "Router (kvgym list routers), or an agent.", "NAME", complete="routers"),
+    "sessions": Field(
+        "requests",
         "When later turns of sessions arrive: at their recorded times (open), or when the turn before has finished and "
         "its think time has passed (closed).",
-        "requests",
     ),
-    "horizon": Declared(
-        "Time at which a run stops, instead of when all requests have finished.", "window", is_time=True
-    ),
-    "warm_up": Declared(
+    "horizon": Field("window", "Time at which a run stops, instead of when all requests have finished."),
+    "warm_up": Field(
+        "window",
         "Begin of measuring: this long (30, 30s, 500ms), or this many requests (200r), after the first arrival.",
-        "window",
     ),
-    "cool_down": Declared(
-        "End of measuring: this long (30, 30s, 500ms), or this many requests (200r), before the last arrival.",
+    "cool_down": Field(
         "window",
+        "End of measuring: this long (30, 30s, 500ms), or this many requests (200r), before the last arrival.",
     ),
 }
 """All fields, by their name in :class:`~kvgym.experiments.scenario_options.ScenarioOptions`, in its order."""
 
-ROUTERS = option(
-    "cluster",
-    "Routers, comma-separated (kvgym list routers).",
-    "--router",
-    metavar="NAMES",
-    complete="routers",
-)
+ROUTERS = Field("cluster", "Routers, comma-separated (kvgym list routers).", "NAMES", complete="routers")
 """``--router`` of commands that compare routers; the command splits the list."""
 
-DESCRIBED_OPTIONS: dict[str, Declared] = {
-    "model": option(
-        "described",
-        "Model: preset (kvgym list models) or YAML file.",
-        "--model",
-        metavar="NAME",
-        complete="models",
-        kind=str | None,
+DESCRIBED_OPTIONS: dict[str, Field] = {
+    "model": Field("described", "Model: preset (kvgym list models) or YAML file.", "NAME", "", "models", str),
+    "gpu": Field("described", "GPU preset (kvgym list gpus) or YAML file.", "NAME", "", "gpus", str),
+    "tp": Field("described", "Number of GPUs (tensor parallel; default: 1).", "N", kind=int),
+    "weights": Field(
+        "described", "Type of the weights: bf16, fp16, fp8, int8, fp4, int4 (default: the model's).", kind=str
     ),
-    "gpu": option(
-        "described",
-        "GPU preset (kvgym list gpus) or YAML file.",
-        "--gpu",
-        metavar="NAME",
-        complete="gpus",
-        kind=str | None,
-    ),
-    "tp": option(
-        "described", "Number of GPUs (tensor parallel; default: 1).", "--tp", metavar="N", kind=int | None
-    ),
-    "weights": Declared(
-        "Type of the weights: bf16, fp16, fp8, int8, fp4, int4 (default: the model's).",
-        "described",
-        kind=str | None,
-    ),
-    "kv_dtype": Declared("Type of the KV cache (default: 16-bit).", "described", kind=str | None),
-    "memory_fraction": Declared(
-        "Share of GPU memory that the engine may use (default: 0.9).", "described", kind=float | None
+    "kv_dtype": Field("described", "Type of the KV cache (default: 16-bit).", kind=str),
+    "memory_fraction": Field(
+        "described", "Share of GPU memory that the engine may use (default: 0.9).", kind=float
     ),
 }
 """Fields of a :class:`~kvgym.batch_time.deployments.described.Described`, ``hardware.NAME``. They come with
 ``--hardware``: ``--gpu h200`` is short for ``--hardware gpu=h200``."""
 
-_INSIDE = "hardware."
-
-FIELDS: dict[str, Declared] = {
+FIELDS: dict[str, Field] = {
     **SCENARIO_OPTIONS,
-    **{f"{_INSIDE}{name}": declared for name, declared in DESCRIBED_OPTIONS.items()},
+    **{f"{_INSIDE}{name}": field for name, field in DESCRIBED_OPTIONS.items()},
 }
 """All fields that ``--set`` knows, by name; the names are those of ``kvgym sweep``."""
-
 
 ALL = tuple(SCENARIO_OPTIONS)
 """The names of all options."""
@@ -267,7 +173,7 @@ def group(*groups: str) -> tuple[str, ...]:
 
 
 def scenario_options(
-    *taken: str, instead: Mapping[str, Declared] | None = None
+    *taken: str, instead: Mapping[str, Field] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command options of a scenario, and ``--set``.
 
@@ -291,7 +197,7 @@ def scenario_options(
                 last = name.removeprefix(_INSIDE)
                 place = found if last == name else inside
                 if place[last] != getattr(UNCHANGED, last, None):
-                    raise ConfigError(f"{name} is given by {FIELDS[name].flags[0]} and by --set")
+                    raise ConfigError(f"{name} is given by {FIELDS[name].flags(name)[0]} and by --set")
                 place[last] = value
             if "hardware" in found:
                 found["hardware"] = _hardware(found["hardware"], inside)
@@ -302,7 +208,7 @@ def scenario_options(
             _parameter(name, each)
             for table in (declared, described)
             for name, each in table.items()
-            if each.flags
+            if each.metavar
         ]
         parameters += [parameter for parameter in own if parameter.name != "options"]
         parameters.append(_settings(fields))
@@ -312,11 +218,22 @@ def scenario_options(
     return decorate
 
 
-def _parameter(name: str, option: Declared) -> inspect.Parameter:
-    kind = option.kind or _TYPES[name]
+def _parameter(name: str, field: Field) -> inspect.Parameter:
+    panel, flags = PANELS[field.group], field.flags(name)
+    info = typer.Option(
+        *flags,
+        metavar=field.metavar,
+        help=field.text,
+        rich_help_panel=panel,
+        autocompletion=names(field.complete) if field.complete else None,
+        min=field.least,
+    )
+    if name in _TIMES:
+        info = time_option(flags[0], field.text, panel=panel)
+    kind = _TYPES[name] if field.kind is None else field.kind | None
     default = getattr(UNCHANGED, name, None)
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option.info]
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
     )
 
 
@@ -381,7 +298,7 @@ def _value(name: str, text: str, where: str) -> Any:
         ConfigError: the value has another type.
     """
     kinds = _kinds(name)
-    if FIELDS[name].is_time:
+    if name in _TIMES:
         return seconds_of(text, f"--set {name}")
     if kinds == {Path}:
         return Path(text)
@@ -405,7 +322,9 @@ def _hardware(hardware: str | None, described: Mapping[str, Any]) -> str | None:
     if not given:
         return hardware
     if hardware is not None:
-        flags = ", ".join((*DESCRIBED_OPTIONS[name].flags, f"--set {_INSIDE}{name}")[0] for name in given)
+        flags = ", ".join(
+            (*DESCRIBED_OPTIONS[name].flags(name), f"--set {_INSIDE}{name}")[0] for name in given
+        )
         raise ConfigError(f"--hardware and {flags} exclude each other: these describe hardware")
     from kvgym.batch_time.deployments.described import HardwareName
 

@@ -75,13 +75,13 @@ def test_every_field_is_declared():
 def test_commands_that_compare_on_scenarios_have_all_fields(command):
     assert fields_of(command) == list(ALL)
     flags = {flag for each in load_command(command).params for flag in each.opts}
-    assert flags >= {flag for each in FIELDS.values() for flag in each.flags}
+    assert flags >= {flag for name, field in FIELDS.items() for flag in field.flags(name)}
 
 
 @pytest.mark.parametrize("command", COMMANDS_WITH_FIELDS)
 def test_hardware_can_be_described(command):
     flags = {flag for each in load_command(command).params for flag in each.opts}
-    described = {flag for each in DESCRIBED_OPTIONS.values() for flag in each.flags}
+    described = {flag for name, field in DESCRIBED_OPTIONS.items() for flag in field.flags(name)}
     assert ("--hardware" in flags) == (described <= flags)
 
 
@@ -94,8 +94,10 @@ def test_fields_reach_the_scenario(kvgym, built, tmp_path, command):
     )
     arguments = ARGUMENTS.get(command, [log] if command == "server validate" else [])
     given = {name: GIVEN[name] for name in fields_of(command) if (command, name) not in OWN}
-    flagged = {name: value for name, value in given.items() if SCENARIO_OPTIONS[name].flags}
-    flags = [word for name, value in flagged.items() for word in (SCENARIO_OPTIONS[name].flags[0], value)]
+    flagged = {name: value for name, value in given.items() if SCENARIO_OPTIONS[name].metavar}
+    flags = [
+        word for name, value in flagged.items() for word in (SCENARIO_OPTIONS[name].flags(name)[0], value)
+    ]
     settings = [word for name, value in given.items() for word in ("--set", f"{name}={value}")]
     for words, expected in ((flags, flagged), (settings, given), ([], {})):
         code, _, error = kvgym(*command.split(), *arguments, *words)
@@ -131,7 +133,7 @@ def test_every_field_changes_the_scenario(name, tmp_path, azure_trace):
 @pytest.mark.parametrize("name", DESCRIBED_OPTIONS)
 def test_a_model_and_a_gpu_become_hardware(kvgym, built, name):
     value = {"model": "qwen3-8b", "gpu": "l4", "tp": 2, "memory_fraction": 0.8}.get(name, "fp8")
-    flags = DESCRIBED_OPTIONS[name].flags
+    flags = DESCRIBED_OPTIONS[name].flags(name)
     for words in ((flags[0], value) if flags else (), ("--set", f"hardware.{name}={value}")):
         if words:
             assert kvgym("run", "-p", "fcfs", *words)[2] == "error: built\n"
