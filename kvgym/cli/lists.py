@@ -89,7 +89,7 @@ def option_rows(cls: type[Any]) -> dict[str, tuple[str, str]]:
 
 def field_rows() -> dict[str, tuple[str, str]]:
     """Return the rows of the fields of scenarios; columns as in ``FIELD_HEADINGS``."""
-    from kvgym.cli.options.scenario import FIELDS
+    from kvgym.cli.fields import FIELDS
 
     return {
         name: (field.text.removesuffix("."), ", ".join(field.flags(name)) or f"--set {name}=…")

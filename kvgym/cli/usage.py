@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from kvgym.cli.options.scenario import DESCRIBED_OPTIONS
+from kvgym.cli.fields import DESCRIBED_OPTIONS
 from kvgym.errors import ConfigError, shown, some
 
 

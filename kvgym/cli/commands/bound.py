@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ScenarioOption, group, scenario_options
+from kvgym.cli.fields import group
+from kvgym.cli.options.scenario import ScenarioOption, scenario_options
 from kvgym.cli.options.shared import (
     ProgressOption,
     metrics_option,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import PANELS, ROUTERS, ScenarioOption, group, scenario_options
+from kvgym.cli.fields import ROUTERS, group
+from kvgym.cli.options.scenario import PANELS, ScenarioOption, scenario_options
 from kvgym.cli.options.shared import (
     JobsOption,
     ProgressOption,

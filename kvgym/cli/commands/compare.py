@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ALL, PANELS, ROUTERS, ScenarioOption, scenario_options
+from kvgym.cli.fields import ALL, ROUTERS
+from kvgym.cli.options.scenario import PANELS, ScenarioOption, scenario_options
 from kvgym.cli.options.shared import (
     OUTPUT,
     JobsOption,

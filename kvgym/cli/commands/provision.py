@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ROUTERS, Field, ScenarioOption, group, scenario_options
+from kvgym.cli.fields import ROUTERS, Field, group
+from kvgym.cli.options.scenario import ScenarioOption, scenario_options
 from kvgym.cli.options.shared import (
     JobsOption,
     ProgressOption,

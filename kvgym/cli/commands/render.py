@@ -9,7 +9,8 @@ import gymnasium as gym
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import Field, ScenarioOption, group, scenario_options
+from kvgym.cli.fields import Field, group
+from kvgym.cli.options.scenario import ScenarioOption, scenario_options
 from kvgym.cli.options.shared import policies_option, split_names
 from kvgym.envs import IDS, ROUTING_IDS, environment_names
 from kvgym.errors import ConfigError, UnknownNameError

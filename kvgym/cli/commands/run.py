@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ALL, ScenarioOption, scenario_options
+from kvgym.cli.fields import ALL
+from kvgym.cli.options.scenario import ScenarioOption, scenario_options
 from kvgym.cli.options.shared import ProgressOption, one_policy, policies_option
 from kvgym.cli.progress import progress_bar
 from kvgym.cli.result_folder import (

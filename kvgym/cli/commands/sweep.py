@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ALL, FIELDS, scenario_options
+from kvgym.cli.fields import ALL, FIELDS
+from kvgym.cli.options.scenario import scenario_options
 from kvgym.cli.options.shared import (
     JobsOption,
     ProgressOption,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ALL, ScenarioOption, scenario_options
+from kvgym.cli.fields import ALL
+from kvgym.cli.options.scenario import ScenarioOption, scenario_options
 from kvgym.cli.options.shared import one_policy, policies_option
 from kvgym.cli.stopping import until_stopped
 from kvgym.errors import ConfigError

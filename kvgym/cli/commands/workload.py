@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import group, scenario_options
+from kvgym.cli.fields import group
+from kvgym.cli.options.scenario import scenario_options
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 
 if TYPE_CHECKING:

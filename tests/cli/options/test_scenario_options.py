@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from kvgym.cli.app import COMMANDS, load_command
-from kvgym.cli.options.scenario import ALL, DESCRIBED_OPTIONS, FIELDS, SCENARIO_OPTIONS
+from kvgym.cli.fields import ALL, DESCRIBED_OPTIONS, FIELDS, SCENARIO_OPTIONS
 from kvgym.errors import KVGymError
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario_options import UNCHANGED, ScenarioOptions

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ALL, ROUTERS, scenario_options
+from kvgym.cli.fields import ALL, ROUTERS
+from kvgym.cli.options.scenario import scenario_options
 from kvgym.cli.options.shared import (
     JobsOption,
     ProgressOption,

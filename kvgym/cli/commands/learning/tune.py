@@ -9,7 +9,8 @@ import typer
 from rich.text import Text
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ALL, ScenarioOption, scenario_options
+from kvgym.cli.fields import ALL
+from kvgym.cli.options.scenario import ScenarioOption, scenario_options
 from kvgym.cli.options.shared import (
     JobsOption,
     ProgressOption,

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ScenarioOption, group, scenario_options
+from kvgym.cli.fields import group
+from kvgym.cli.options.scenario import ScenarioOption, scenario_options
 from kvgym.cli.options.shared import one_policy, policies_option
 from kvgym.cli.stopping import until_stopped
 from kvgym.experiments.scenario_options import SERVER_SCENARIO, ScenarioOptions

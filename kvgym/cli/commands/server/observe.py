@@ -20,7 +20,8 @@ from kvgym.cli.commands.server.validate import (
     PictureOption,
     SchedulerOption,
 )
-from kvgym.cli.options.scenario import ScenarioOption, group, scenario_options
+from kvgym.cli.fields import group
+from kvgym.cli.options.scenario import ScenarioOption, scenario_options
 from kvgym.cli.options.shared import ProgressOption, one_policy, time_option
 from kvgym.cli.progress import run_progress
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing

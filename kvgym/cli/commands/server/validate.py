@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import ScenarioOption, group, scenario_options
+from kvgym.cli.fields import group
+from kvgym.cli.options.scenario import ScenarioOption, scenario_options
 from kvgym.cli.options.shared import one_policy, policies_option
 from kvgym.cli.progress import run_progress
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
