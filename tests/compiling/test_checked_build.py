@@ -44,7 +44,6 @@ def checked():
         cwd=TESTS,
         capture_output=True,
         text=True,
-        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

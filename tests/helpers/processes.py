@@ -20,10 +20,13 @@ from typing import Any
 import pytest
 
 LIMIT = 1800.0
-"""Longest time of a test, seconds: on a busy machine, the longest ones compile for a quarter of an hour.
+"""Most CPU time of a test, seconds, and the time after which a test that hardly computes stands still.
 
-What holds up the interpreter itself is ended later, see ``faulthandler_timeout`` in ``pyproject.toml``.
+The longest ones compile for a quarter of an hour; on a busy machine that takes longer, but not more CPU time. What
+holds up the interpreter itself is ended later, see ``faulthandler_timeout`` in ``pyproject.toml``.
 """
+HARDLY = 0.02
+"""Share of a processor below which a test stands still."""
 
 AGAIN = 10.0
 """Time until a test that goes on after its limit is stopped once more, seconds."""
@@ -93,6 +96,20 @@ def gone(pid: int, seconds: float = 30.0) -> bool:
     return False
 
 
+def cpu_time() -> float:
+    """Return the CPU time of this process and of those below it, seconds; 0 without ``/proc``."""
+    parents, ticks = dict[int, int](), dict[int, int]()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            pid = int(stat.parent.name)
+            parents[pid], ticks[pid] = int(fields[1]), sum(map(int, fields[11:15]))
+    below = [os.getpid()]
+    for pid in below:  # which grows by the children of each
+        below += [child for child, parent in parents.items() if parent == pid]
+    return sum(ticks.get(pid, 0) for pid in below) / os.sysconf("SC_CLK_TCK")
+
+
 def since_now() -> Callable[[], None]:
     """Return a function that kills the processes started in the meantime."""
     groups, children = len(_started), set(multiprocessing.active_children())
@@ -108,10 +125,16 @@ def since_now() -> Callable[[], None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Iterator[None]:
-    """Stop a test after ``LIMIT``: kill what it waits for, and raise in it."""
-    end = since_now()
+    """Stop a test after ``LIMIT`` of CPU time or of standing still: kill what it waits for, and raise in it."""
+    end, began = since_now(), sum(os.times()[:4])
+    used = 0.0
 
     def stop(*_: Any) -> None:
+        nonlocal used
+        earlier, used = used, cpu_time() - began
+        if used - earlier > HARDLY * LIMIT and used < LIMIT:
+            signal.setitimer(signal.ITIMER_REAL, LIMIT, AGAIN)
+            return
         faulthandler.dump_traceback(2)
         end()
         pytest.fail(f"the test took longer than {LIMIT:g} s")

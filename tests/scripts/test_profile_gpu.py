@@ -29,7 +29,7 @@ def _run(folder, *arguments, processes=1):
     command = [sys.executable, *launch, str(SCRIPT), "--model", str(folder / "tiny.yaml"), *OPTIONS]
     return subprocess.run(
         [*command, "--out", str(folder / "made"), *arguments],
-        capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
 
 

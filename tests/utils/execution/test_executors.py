@@ -185,8 +185,6 @@ def test_a_script_without_a_main_guard_gets_the_hint(tmp_path):
     script = tmp_path / "unguarded.py"
     text = PARENT.format(tests=str(TESTS)).replace('if __name__ == "__main__":', "if True:")
     script.write_text(text)
-    run = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=120
-    )
+    run = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True)
     assert run.returncode != 0
     assert 'under if __name__ == "__main__":' in run.stderr
