@@ -13,9 +13,7 @@ from kvgym.workloads.table import RequestTable
 def table_of(*rows: tuple[int, int, int]) -> RequestTable:
     """Return requests of (arrival, prompt, output), with exact predictions."""
     arrival, prompt, output = zip(*rows, strict=True)
-    return RequestTable.from_columns(
-        arrival_time=arrival, prompt_len=prompt, output_len=output, predicted_output_len=output
-    )
+    return RequestTable(arrival, prompt, output, predicted_output_len=output)
 
 
 @st.composite

@@ -1,6 +1,5 @@
 """No schedule beats a bound, on some random instances of scripts/checks/check_bounds.py."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -16,13 +15,8 @@ POLICIES = ["mc_sf", "vllm_v1", "ranked"]
 
 
 @pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("check_bounds", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+def script(checks):
+    return checks("check_bounds")
 
 
 def test_no_bound_is_broken(script):
@@ -63,28 +57,14 @@ def test_a_bound_that_is_too_high_is_found(script, monkeypatch, capsys, tmp_path
 
 def test_instances_are_shared_among_processes(script, monkeypatch, capsys, tmp_path):
     out, count = tmp_path / "found.json", number(45, 15)
-    arguments = [
-        "check_bounds.py",
-        "--first",
-        "3",
-        "--instances",
-        str(count),
-        "--policies",
-        "fcfs",
-        "--json",
-        str(out),
-    ]
-    monkeypatch.setattr(sys, "argv", arguments)
+    arguments = ["--first", "3", "--instances", str(count), "--policies", "fcfs", "--json", str(out)]
+    monkeypatch.setattr(sys, "argv", ["check_bounds.py", *arguments])
     assert script.main() == 0
     assert f"{count} instances x 1 policies" in capsys.readouterr().out
     found = json.loads(out.read_text())
     assert found["seeds"] == [[3, count + 2]]
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments[1:], "--jobs", "2"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, str(SCRIPT), *arguments, "--jobs", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     again = json.loads(out.read_text())
     assert {**again, "seconds": 0} == {**found, "seconds": 0}

@@ -1,10 +1,8 @@
 """Reports in a real browser, where there is one: what is right passes, what is wrong is found."""
 
-import importlib.util
 import re
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,15 +14,11 @@ from kvgym.studies import write_sweep_report
 from kvgym.utils.frame import Frame
 
 LOOKS = [("desktop", "light"), ("phone", "dark"), ("desktop", "dark"), ("phone", "light")][: number(4, 2)]
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "checks" / "check_report.py"
 
 
 @pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("check_report", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(checks):
+    return checks("check_report")
 
 
 @pytest.fixture(scope="module")

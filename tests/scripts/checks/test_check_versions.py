@@ -1,6 +1,5 @@
 """The check of declared versions reads a wheel's requirements as they are meant."""
 
-import importlib.util
 import sys
 import zipfile
 from pathlib import Path
@@ -19,13 +18,8 @@ Requires-Dist: kvgym[report,train]; extra == "dev"
 
 
 @pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location(
-        "check_versions", ROOT / "scripts" / "checks" / "check_versions.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(checks):
+    return checks("check_versions")
 
 
 def test_requirements_of_a_wheel(script, tmp_path):

@@ -1,8 +1,5 @@
 """The fingerprint covers every id, repeats, and differs where a value does."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -10,12 +7,8 @@ from kvgym.policies.policy import POLICIES
 
 
 @pytest.fixture(scope="module")
-def script():
-    path = Path(__file__).parents[3] / "scripts" / "checks" / "fingerprint.py"
-    spec = importlib.util.spec_from_file_location("fingerprint", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(checks):
+    return checks("fingerprint")
 
 
 def test_environments_repeat_and_differ(script):

@@ -1,8 +1,6 @@
 """The scripts for other frameworks run, and the files for rl-baselines3-zoo say what its trainer accepts."""
 
-import importlib.util
 import inspect
-import sys
 from pathlib import Path
 
 import gymnasium as gym
@@ -11,6 +9,7 @@ import pytest
 import yaml
 
 import kvgym
+from helpers.script_folders import importing_from
 from kvgym.envs import IDS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,12 +27,11 @@ ENTRIES = [
 IDENTIFIERS = [f"{algorithm}-{name}" for algorithm, name, _ in ENTRIES]
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(f"framework_{name}", SCRIPTS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module")
+def load():
+    """Return what imports a script by name."""
+    with importing_from("frameworks") as found:
+        yield found
 
 
 def check_figures(found):
@@ -63,14 +61,14 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def test_cleanrl(one_thread, capsys):
+def test_cleanrl(load, one_thread, capsys):
     found = load("cleanrl_ppo").main([*TINY, "--steps", "256", "--rollout", "32", "--minibatch", "32"])
     check_figures(found)
     assert found["steps"] == 256
     assert "after training" in capsys.readouterr().out
 
 
-def test_cleanrl_advantages_stop_at_ends(one_thread):
+def test_cleanrl_advantages_stop_at_ends(load, one_thread):
     """By hand: step 1 finishes an episode, step 2 resets, step 3 is truncated and worth its last value."""
     import torch
 
@@ -85,7 +83,7 @@ def test_cleanrl_advantages_stop_at_ends(one_thread):
     assert [first, second, last] == found[[0, 1, 3], 0].tolist()
 
 
-def test_cleanrl_never_chooses_what_is_masked(one_thread):
+def test_cleanrl_never_chooses_what_is_masked(load, one_thread):
     import torch
 
     agent = load("cleanrl_ppo").Agent(3, 4)
@@ -97,14 +95,14 @@ def test_cleanrl_never_chooses_what_is_masked(one_thread):
 
 
 @pytest.mark.filterwarnings("default")
-def test_torchrl(one_thread):
+def test_torchrl(load, one_thread):
     pytest.importorskip("torchrl")
     found = load("torchrl_ppo").main([*TINY, "--steps", "128", "--batch", "128", "--minibatch", "64"])
     check_figures(found)
 
 
 @pytest.mark.filterwarnings("default")
-def test_rllib(one_thread):
+def test_rllib(load, one_thread):
     pytest.importorskip("ray.rllib")
     check_figures(load("rllib_ppo").main([*TINY, "--steps", "128", "--batch", "128"]))
 
@@ -124,18 +122,9 @@ def test_entries_are_those_of_the_page():
 
 
 @pytest.mark.parametrize(("algorithm", "name", "entry"), ENTRIES, ids=IDENTIFIERS)
-def test_entry_makes_its_environment(algorithm, name, entry):
-    assert name in IDS
-    env = gym.make(name, **entry["env_kwargs"])
-    env.reset(seed=0)
-    env.step(env.action_space.sample())
-    if algorithm == "dqn":
-        assert isinstance(env.action_space, gym.spaces.Discrete)
-
-
-@pytest.mark.parametrize(("algorithm", "name", "entry"), ENTRIES, ids=IDENTIFIERS)
 def test_entry_suits_the_algorithm(algorithm, name, entry):
     sb3 = pytest.importorskip("stable_baselines3")
+    assert name in IDS
     cls = {"ppo": sb3.PPO, "dqn": sb3.DQN}[algorithm]
     given = {key: value for key, value in entry.items() if key not in ZOO_KEYS}
     assert set(given) <= set(inspect.signature(cls).parameters)
@@ -154,6 +143,8 @@ def test_entry_suits_the_algorithm(algorithm, name, entry):
         device="cpu",
         **given,
     )
+    model.env.reset()
+    model.env.step([model.action_space.sample()])
     assert entry["n_timesteps"] >= 100_000
     assert model.action_space == model.env.action_space
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -277,15 +276,6 @@ def test_scale_does_tasks_in_their_order(harness):
     assert scale.pick("full", "quick") == "quick"
     assert scale.number_of_seeds(50) == 2
     assert harness.Scale(seeds=4).number_of_seeds(50) == 4
-
-
-def test_equal_figures_are_equal_files(reproduce, tmp_path):
-    pytest.importorskip("matplotlib")
-    draw_to = reproduce("harness.figures").draw_to
-    for name in ("a.png", "b.png"):
-        draw_to(tmp_path / "made" / name, draw, {"y": [1, 2, 3]})
-    first, second = (Path(tmp_path / "made" / name).read_bytes() for name in ("a.png", "b.png"))
-    assert first == second
 
 
 def test_logarithmic_axes_with_one_power_of_ten_have_plain_numbers(reproduce, tmp_path):

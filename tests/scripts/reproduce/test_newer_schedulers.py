@@ -57,8 +57,6 @@ def test_verdicts_by_hand(newer):
 
 def test_clients_are_the_outermost_prefixes(newer):
     hashes = BlockHashes.from_rows([[7, 1], [3], [7, 2]], [8, 4, 8], 4)
-    table = RequestTable.from_columns(
-        arrival_time=[0, 0, 0], prompt_len=[8, 4, 8], output_len=[1] * 3, hashes=hashes
-    )
+    table = RequestTable([0, 0, 0], [8, 4, 8], [1] * 3, hashes=hashes)
     clients = newer.with_clients(table).client_id
     np.testing.assert_array_equal(clients[0] == clients, [True, False, True])

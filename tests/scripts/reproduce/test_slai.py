@@ -68,7 +68,7 @@ def test_no_distribution_has_the_printed_deviation(reproduce):
 def test_chunks_of_a_prompt_alone_take_what_the_engine_takes(reproduce, budget):
     parameters = reproduce("papers.slai.parameters")
     system = load_scenario("slai-5").make_system()
-    table = RequestTable.from_columns(arrival_time=[0.0], prompt_len=[2048], output_len=[1])
+    table = RequestTable([0.0], [2048], [1])
     result = simulate(system, table, f"sarathi:token_budget={budget}", log=True)
     times = parameters.chunk_times(system.batch_time, 2048, budget)
     assert result.requests["first_token_time"][0] == pytest.approx(sum(times), rel=1e-12)
@@ -80,9 +80,7 @@ def test_a_mixed_batch_takes_what_the_engine_takes(reproduce):
     parameters = reproduce("papers.slai.parameters")
     system = load_scenario("slai-5").make_system()
     # Three prompts of 100 tokens decode their first token while the fourth's first chunk fills the budget of 400.
-    table = RequestTable.from_columns(
-        arrival_time=[0, 0, 0, 0.001], prompt_len=[100, 100, 100, 2000], output_len=[5] * 4
-    )
+    table = RequestTable([0, 0, 0, 0.001], [100, 100, 100, 2000], [5] * 4)
     result = simulate(system, table, "sarathi:token_budget=400", log=True)
     second = result.log[1]
     assert (second["num_decodes"], second["prefill_tokens"]) == (3, 397)

@@ -1,7 +1,6 @@
 """docs/validation.md matches the code, and its figures are drawn."""
 
 import functools
-import importlib.util
 import shutil
 from pathlib import Path
 
@@ -55,12 +54,8 @@ def test_the_page_lists_every_engine_and_the_limits():
 
 
 @pytest.mark.long
-def test_the_script_updates_page_and_figures(tmp_path, monkeypatch, capsys):
-    spec = importlib.util.spec_from_file_location(
-        "validate_engines", ROOT / "scripts" / "validate_engines.py"
-    )
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+def test_the_script_updates_page_and_figures(scripts, tmp_path, monkeypatch, capsys):
+    script = scripts("validate_engines")
     for name in ("validation.md", "hardware.md"):
         shutil.copy(ROOT / "docs" / name, tmp_path / name)
     monkeypatch.setattr("sys.argv", ["validate_engines.py", "--write", "--docs", str(tmp_path)])

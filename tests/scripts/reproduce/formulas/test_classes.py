@@ -31,9 +31,7 @@ LARGE = ("request_throughput", "token_throughput")
 
 def table_of(arrival, kind, lengths=((1, 2), (2, 4))):
     prompt, output = np.array(lengths)[list(kind)].T
-    return RequestTable.from_columns(
-        arrival_time=arrival, prompt_len=prompt, output_len=output, predicted_output_len=output, class_id=kind
-    )
+    return RequestTable(arrival, prompt, output, predicted_output_len=output, class_id=kind)
 
 
 def best(table, capacity, metric, latest):

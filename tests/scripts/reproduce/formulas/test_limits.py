@@ -105,9 +105,7 @@ def test_no_scheduler_without_types_is_above_the_best(policy: str) -> None:
     # As many as ever can be served are there from the beginning.
     rng = np.random.default_rng(3)
     output = rng.integers(1, 3, 6000)
-    table = RequestTable.from_columns(
-        arrival_time=np.zeros(6000), prompt_len=np.ones(6000, int), output_len=output, classes=UNKNOWN_TYPES
-    )
+    table = RequestTable(np.zeros(6000), np.ones(6000, int), output, classes=UNKNOWN_TYPES)
     system = System(
         kv_capacity=9,
         batch_time=UnitBatchTime(),
