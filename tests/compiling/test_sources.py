@@ -20,13 +20,7 @@ KERNELS = {
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
     folder = tmp_path_factory.mktemp("copy") / "kvgym"
-    for part in ("*.py", "compiling", "simulator", "kernels", "batch_time", "baselines", "envs", "workloads"):
-        for source in PACKAGE.glob(part):
-            place = folder / source.relative_to(PACKAGE)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copytree(source, place) if source.is_dir() else shutil.copyfile(source, place)
-    for part in ("theory", "utils"):
-        shutil.copytree(PACKAGE / part, folder / part)
+    shutil.copytree(PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__", "configs", "assets"))
     return folder
 
 
@@ -43,8 +37,8 @@ def keys(package):
         ("baselines/first_come.py", {"fcfs"}),
         ("baselines/memory_constrained.py", {"mc_sf"}),
         ("baselines/__init__.py", set()),
-        ("metrics.py", set()),
-        ("kernels/memory.py", {"fcfs", "mc_sf", "vllm_v1", "environments"}),
+        ("metrics/compute.py", set()),
+        ("simulator/kernels/memory.py", {"fcfs", "mc_sf", "vllm_v1", "environments"}),
         ("simulator/loop.py", {"loop"}),
         ("simulator/batch.py", {"loop", "environments"}),
         ("envs/scheduling/window.py", {"environments"}),

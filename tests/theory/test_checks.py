@@ -1,4 +1,4 @@
-"""Every public function of the theory rejects nan and infinity."""
+"""Every public function of the theory, and of the formulas of reproductions, rejects nan and infinity."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reproduce import formulas
 
 import kvgym.theory
 from kvgym.batch_time import GPU, AffineBatchTime, ModelShape, TileBatchTime
@@ -27,7 +28,7 @@ NODE = TileBatchTime(
     ModelShape(name="toy", num_layers=2, hidden=16, num_heads=4, num_kv_heads=2, ffn=32, vocab=16),
     t_row=8, t_col=4, t_red=2, gemv_row=4, gemv_col=2, overhead=0.0,
 ).node  # fmt: skip
-TABLE = RequestTable.from_columns(arrival_time=[0.0, 1.0], prompt_len=[3, 5], output_len=[2, 4])
+TABLE = RequestTable([0.0, 1.0], [3, 5], [2, 4])
 LENGTHS = {"prompt_len": [3, 5], "output_len": [2, 4]}
 SEGMENTS = {"rates": [2.0, 1.0], "prompt_len": 5.0, "output_lens": [3, 6]}
 PIECES = {"times": [0.0, 10.0], "rates": [[1.0, 2.0], [1.0, 1.0]]}
@@ -188,15 +189,16 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 @functools.cache
 def public_functions() -> dict[str, Callable[..., Any]]:
-    """Return the functions of the package by module and name, its checks left out."""
+    """Return the functions by module and name, without checks and what takes requests alone."""
     found = {}
-    for module in pkgutil.iter_modules(kvgym.theory.__path__):
-        if module.name == "checks":
-            continue
-        home = importlib.import_module(f"kvgym.theory.{module.name}")
-        for name, function in inspect.getmembers(home, inspect.isfunction):
-            if function.__module__ == home.__name__ and not name.startswith("_"):
-                found[f"{module.name}.{name}"] = function
+    for package, left_out in ((kvgym.theory, "checks"), (formulas, "classes")):
+        for module in pkgutil.iter_modules(package.__path__):
+            if module.name == left_out:
+                continue
+            home = importlib.import_module(f"{package.__name__}.{module.name}")
+            for name, function in inspect.getmembers(home, inspect.isfunction):
+                if function.__module__ == home.__name__ and not name.startswith("_"):
+                    found[f"{module.name}.{name}"] = function
     return found
 
 
