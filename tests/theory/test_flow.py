@@ -96,7 +96,7 @@ def test_peak_is_what_full_budgets_reach():
 
 
 def test_unknown_lengths():
-    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[10, 20], output_len=[4, 10])
+    table = RequestTable([0, 0], [10, 20], [4, 10])
     workload = (10 * 4 + 10 + 20 * 10 + 55) / 2
     assert mean_workload(table) == workload
     assert load(2.0, workload) == 305

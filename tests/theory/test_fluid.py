@@ -256,13 +256,6 @@ def overflows(arrivals, per_stage, lens, capacity, prompt=1):
     return False
 
 
-@pytest.mark.parametrize("capacity", [9, 12, 15])
-def test_overflow_probability_by_simulation(capacity):
-    draws = np.random.default_rng(7).poisson(1.0, size=(20_000, 2))
-    share = np.mean([overflows(x, (1, 1), (1, 2), capacity) for x in draws])
-    assert fcfs_overflow_probability(PAIR, [1, 1], capacity) == pytest.approx(share, abs=0.012)
-
-
 def test_safe_arrivals_by_simulation_with_other_lengths():
     classes = [ClassStatistics("a", 1.0, 3, 2), ClassStatistics("b", 1.0, 3, 5)]
     capacity = batch_memory(classes, [2, 1]) + 4

@@ -200,24 +200,6 @@ def test_overload_and_memory_limits_are_reported():
         nested_thresholds([1.0, 1.0], 5, [3, 6], light, max_memory=memory - 1)
 
 
-def bisected_theta(n_prev, n_k, p):
-    """Eq. (20) by bisection on products of plain floats."""
-    low, high = 1e-6, 60.0
-
-    def left(x):
-        return math.exp(-x * n_k / n_prev) * (1 - p + p * math.exp(x))
-
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if left(middle) < 1 else (low, middle)
-    return low
-
-
-@pytest.mark.parametrize(("n_prev", "n_k", "p"), [(10, 6, 0.5), (15, 14, 0.9), (3, 2, 0.2), (40, 39, 0.3)])
-def test_theta_by_bisection(n_prev, n_k, p):
-    assert theta(n_prev, n_k, p) == pytest.approx(bisected_theta(n_prev, n_k, p), rel=1e-9)
-
-
 def test_theta_by_hand():
     # n_prev = 2, n_k = 1, y = e^theta: (1 - p + p y)^2 = y, and its other root is ((1 - p) / p)^2.
     assert theta(2, 1, 0.25) == pytest.approx(2 * math.log(3))

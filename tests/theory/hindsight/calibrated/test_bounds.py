@@ -23,7 +23,7 @@ UNIT = UnitBatchTime()
 def requests(*rows):
     """Requests from (arrival, prompt, output)."""
     arrival, prompt, output = zip(*rows, strict=True)
-    return RequestTable.from_columns(arrival_time=arrival, prompt_len=prompt, output_len=output)
+    return RequestTable(arrival, prompt, output)
 
 
 def test_one_request_takes_its_prefill_and_a_decode_for_each_further_token():

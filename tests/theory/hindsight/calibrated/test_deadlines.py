@@ -46,9 +46,7 @@ def test_no_choice_has_fewer_late(drawn):
 
 
 def requests(**targets):
-    return RequestTable.from_columns(
-        arrival_time=[0.0] * 3, prompt_len=[3] * 3, output_len=[1] * 3, **targets
-    )
+    return RequestTable([0.0] * 3, [3] * 3, [1] * 3, **targets)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +65,7 @@ def test_attainment_and_goodput_by_hand(targets, share):
 
 
 def test_a_gap_that_a_request_alone_exceeds_is_missed():
-    table = RequestTable.from_columns(
-        arrival_time=[0.0, 0.0], prompt_len=[4, 4], output_len=[2, 1], tbt_slo=[1.0, 1.0]
-    )
+    table = RequestTable([0.0, 0.0], [4, 4], [2, 1], tbt_slo=[1.0, 1.0])
     # the only gap: a decode that finds 5 tokens, 1 + 0.2 + 0.01 * 6
     found = bound_calibrated(table, System(20, AffineBatchTime(1.0, 0.1, 0.2, 0.01)), "slo_attainment")
     assert found.value == 0.5

@@ -20,13 +20,7 @@ LATENCIES = [
 def test_by_hand():
     """A batch takes 1 s and 0.1 s for each prompt token; a decode 1 s and 0.01 s for each cached token."""
     model = AffineBatchTime(constant=1.0, per_prefill_token=0.1, per_context_token=0.01, include_new=False)
-    table = RequestTable.from_columns(
-        arrival_time=[0.0, 5.0],
-        prompt_len=[10, 20],
-        output_len=[3, 1],
-        ttft_slo=[2.5, 2.5],
-        tbt_slo=[1.1, 1.1],
-    )
+    table = RequestTable([0.0, 5.0], [10, 20], [3, 1], ttft_slo=[2.5, 2.5], tbt_slo=[1.1, 1.1])
     least = least_latencies(table, System(kv_capacity=100, batch_time=model))
     assert least.ttft == pytest.approx([2.0, 3.0])
     assert least.e2e == pytest.approx([2.0 + 1.11 + 1.12, 3.0])
