@@ -1,4 +1,7 @@
-"""The oracle of the prefix cache on examples worked by hand, and on runs that share nothing."""
+"""The oracle of the prefix cache on runs worked by hand, and on runs that share nothing.
+
+Its operations by hand are in tests/simulator/prefix/test_histories.py, together with those of the engine.
+"""
 
 import numpy as np
 import pytest
@@ -6,108 +9,6 @@ from speed.textbook import run_textbook
 
 from kvgym.workloads.table import RequestTable
 from oracles.prefix_cache import ReferencePool, run_reference
-
-# Blocks, tokens of a block, when units are listed; then a line per operation with what holds after it: tokens of the
-# hits (! = does not fit), cached contents with the next victim first, blank blocks, references. Requests are named by
-# their chains and, if needed, a number; "end" lists what the batch has filled and releases.
-EXAMPLES = {
-    "the last token is computed, so that the last unit becomes a copy": (6, 4, "computed", """
-        admit AB 8         | 0   |        | 4 | 11
-        end AB             |     | BA     | 4 |
-        admit AB2 8        | 4   | B      | 3 | 11
-        end AB2            |     | BBA    | 3 |
-        admit AB3 9        | 8   | B      | 2 | 111
-        """),
-    "two requests hold a prefix": (8, 4, "scheduled", """
-        admit ABC 12       | 0   |        | 5 | 111
-        admit ABD 13       | 8   |        | 3 | 11122
-        end ABC            |     | C      | 3 | 1111
-        end ABD            |     | CDBA   | 4 |
-        """),
-    "victims are the units released first": (5, 4, "computed", """
-        admit AB 8         | 0   |        | 3 | 11
-        end AB             |     | BA     | 3 |
-        admit CD 8         | 0   | BA     | 1 | 11
-        end CD             |     | BADC   | 1 |
-        admit XY 8         | 0   | ADC    | 0 | 11
-        end XY             |     | ADCYX  | 0 |
-        admit ABZ 12       | 4   | YX     | 0 | 111
-        """),
-    "a hit of cached units takes free memory": (4, 4, "computed", """
-        admit AB 8         | 0   |        | 2 | 11
-        end AB             |     | BA     | 2 |
-        admit MN 8         | 0   | BA     | 0 | 11
-        admit AB 9         | !   | BA     | 0 | 11
-        end MN             |     | BANM   | 0 |
-        admit AB 9         | 8   | M      | 0 | 111
-        """),
-    "chunks of one text side by side": (9, 4, "scheduled", """
-        admit ABCD 16 8    | 0   |        | 7 | 11
-        admit ABCD2 17 8   | 8   |        | 5 | 1122
-        grow ABCD 8        |     |        | 3 | 111122
-        grow ABCD2 1       |     |        | 2 | 1111122
-        end ABCD           |     | DC     | 2 | 11111
-        end ABCD2          |     | DCDCBA | 3 |
-        """),
-    "an evicted request finds its units": (5, 4, "computed", """
-        admit AB 6         | 0   |        | 3 | 11
-        grow AB 1          |     |        | 3 | 11
-        grow AB 1          |     |        | 3 | 11
-        grow AB 1          |     |        | 2 | 111
-        admit XY 8         | 0   |        | 0 | 11111
-        end AB             |     | BA     | 1 | 11
-        grow XY 1          |     | BA     | 0 | 111
-        admit AB 9         | !   | BA     | 0 | 111
-        end XY             |     | BAYX   | 1 |
-        admit AB 9         | 8   | YX     | 0 | 111
-        """),
-    "starts of one decision do not hit each other": (8, 4, "computed", """
-        admit ABC 12 ABD 13 | 0 0 |       | 1 | 1111111
-        end ABC            |     | CBA    | 1 | 1111
-        end ABD            |     | CBADBA | 2 |
-        admit ABE 13       | 8   | CDBA   | 0 | 1111
-        """),
-    "blocks of one token": (5, 1, "computed", """
-        admit abc 3        | 0   |        | 2 | 111
-        end abc            |     | cba    | 2 |
-        admit abc2 3       | 2   | c      | 1 | 111
-        grow abc2 1        |     | c      | 0 | 1111
-        end abc2           |     | ccba   | 1 |
-        admit abx 3        | 2   | cc     | 0 | 111
-        """),
-    "hits of a decision are held before blocks are taken": (5, 4, "computed", """
-        admit AB 8         | 0   |        | 3 | 11
-        end AB             |     | BA     | 3 |
-        admit XY 12 AC 8   | 0 4 |        | 0 | 11111
-        """),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_example(name):
-    blocks, size, share, text = EXAMPLES[name]
-    rows = [[cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()]
-    names = {word for row in rows for word in row[0].split()[1:] if word.isalnum() and not word.isdigit()}
-    pool = ReferencePool(blocks, size, share, {name: name.rstrip("0123456789") for name in names})
-    for operation, hits, cached, blank, references in rows:
-        verb, first, *numbers = operation.split()
-        found = ""
-        if verb == "end":
-            pool.end_batch()
-            pool.release(first)
-        elif verb == "grow":
-            assert pool.grow(first, int(numbers[0]))
-        elif len(numbers) == 3:
-            known, second, more = numbers
-            sizes = pool.admit_many([(first, int(known), 99), (second, int(more), 99)])
-            found = " ".join(str(hit) for hit, _ in sizes)
-        else:
-            sizes = pool.admit(first, int(numbers[0]), int(numbers[-1]))
-            found = str(sizes[0]) if sizes else "!"
-        pool.check()
-        state = pool.state()
-        now = (found, "".join(state["lru"]), str(state["blank"]), "".join(map(str, state["refs"])))
-        assert now == (hits, cached, blank, references), operation
 
 
 def test_units_of_two_blocks():

@@ -151,9 +151,7 @@ def engine(blocks: int, size: int, share: str, chains: dict[str, str]) -> tuple[
     lengths = np.array([size * len(chain) for chain in chains.values()])
     hashes = BlockHashes.from_rows(chains.values(), lengths, size)
     ones = np.ones(len(chains), int)
-    table = RequestTable.from_columns(
-        arrival_time=0 * ones, prompt_len=lengths + 1, output_len=ones, hashes=hashes
-    )
+    table = RequestTable(0 * ones, lengths + 1, ones, hashes=hashes)
     numbers = table.hashes.chains(size)
     letters = {}
     for chain, start in zip(chains.values(), numbers.chain_start.tolist(), strict=True):
@@ -190,6 +188,7 @@ def test_history(title):
     for line in lines:
         operation, result, state = re.fullmatch(r" *(.*?)(?: -> (.*))?: (.*)", line).groups()
         assert result_of(oracle, operation, {name: name for name in chains}) == (result or ""), line
+        oracle.check()
         found = oracle.state()
         assert state == f"{found['used']} {''.join(found['lru']) or '-'} {found['blank']}", line
         assert result_of(ours, operation, {name: i for i, name in enumerate(chains)}) == (result or ""), line
