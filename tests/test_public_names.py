@@ -85,7 +85,7 @@ import kvgym
 kvgym.report, kvgym.agents, kvgym.metrics, kvgym.theory, kvgym.experiments, kvgym.servers, kvgym.report.export
 kvgym.batch_time, kvgym.errors, kvgym.kernels, kvgym.workloads, kvgym.policies.policy, kvgym.policies.routing
 kvgym.load_agent, kvgym.kv_capacity, kvgym.AgentPolicy, kvgym.studies
-heavy = ("torch", "stable_baselines3", "matplotlib", "ray", "polars", "scipy.optimize", "scipy.stats")
+heavy = ("torch", "stable_baselines3", "matplotlib", "ray", "polars", "scipy.optimize", "scipy.stats", "jinja2")
 print([name for name in heavy if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

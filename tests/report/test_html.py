@@ -16,7 +16,6 @@ from kvgym.metrics.compute import metric_names
 from kvgym.report import content, write_report
 from kvgym.report.html import render
 from kvgym.report.numbers import figures, interval
-from kvgym.workloads.traces.sample import write_sample_trace
 
 from .conftest import scenario
 
@@ -168,15 +167,6 @@ def test_equal_policies_are_called_equal():
     assert not any(c["best"] for row in content.main_table(result, "fcfs")["rows"] for c in row["cells"])
 
 
-def test_a_trace_is_named_with_its_hash(tmp_path):
-    write_sample_trace(tmp_path / "trace.csv", "kvgym", num_requests=20)
-    chosen = scenario(kv_capacity=20000, workload=str(tmp_path / "trace.csv"))
-    result = compare(chosen, ["fcfs"], seeds=1, keep_examples=True)
-    text = render(result)
-    assert result.provenance["trace"]["sha256"] in text
-    assert "trace.csv" in text
-
-
 def test_unfinished_requests_are_reported():
     result = compare(scenario(system={"horizon": 12.0}), keep_examples=True)
     text = render(result)
@@ -207,11 +197,6 @@ def test_missing_libraries_are_explained(comparison, tmp_path, monkeypatch):
     monkeypatch.setattr("kvgym.report.find_spec", lambda name: None if name == "jinja2" else found(name))
     with pytest.raises(ConfigError, match=re.escape('jinja2; install with: pip install "kvgym[report]"')):
         write_report(comparison, tmp_path / "report.html")
-
-
-def test_importing_the_package_imports_no_templates():
-    code = "import sys, kvgym.report; sys.exit('jinja2' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,14 @@ def test_texts(text, shown):
     assert strip_local_paths(text) == shown
 
 
-def test_reports(tmp_path):
+def test_reports_name_a_trace_and_its_hash_without_folders(tmp_path):
     folder = tmp_path / "some one"
     folder.mkdir()
     write_sample_trace(folder / "trace.csv", "kvgym", num_requests=20)
     chosen = scenario(kv_capacity=20000, workload=str(folder / "trace.csv"))
-    text = render(compare(chosen, ["fcfs"], seeds=1, keep_examples=True))
+    made = compare(chosen, ["fcfs"], seeds=1, keep_examples=True)
+    text = render(made)
     assert "trace.csv" in text
+    assert made.provenance["trace"]["sha256"] in text
     assert str(tmp_path) not in text
     assert "some one" not in text

@@ -5,7 +5,7 @@ import pytest
 
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import compare
-from kvgym.report import plots, series
+from kvgym.report import plots
 from kvgym.report.chart import policy_styles
 
 from .conftest import scenario
@@ -43,17 +43,6 @@ def test_failed_policies_are_named(with_failure):
     bars = panel_of(plots.latency_bars(with_failure)).series
     assert [bar.look["notes"] == ["failed"] for bar in bars] == [False, True, False]
     assert bars[1].text == ("failed",)
-
-
-@pytest.mark.parametrize("name", ["e2e_latency", "ttft"])
-def test_distribution_lines(comparison, name):
-    panel = panel_of(plots.latency_distribution(comparison, name))
-    assert [line.policy for line in panel.series] == list(comparison.policies)
-    for line in panel.series:
-        values = series.latencies(comparison.examples[line.policy], name)
-        assert np.array_equal(line.values["x"][1:], values)
-        assert (line.values["y"][0], line.values["y"][-1]) == (0, 1)
-        assert values[-1] < panel.x.high
 
 
 def test_queue_and_throughput_lines(comparison):

@@ -35,7 +35,7 @@ from kvgym.utils.user_code import calling, is_foreign
 from kvgym.workloads.table import RequestTable
 
 UNIT = make_batch_time({"kind": "unit"})
-TABLE = RequestTable.from_columns(arrival_time=[0, 0.5, 2], prompt_len=[3] * 3, output_len=[3, 2, 2])
+TABLE = RequestTable([0, 0.5, 2], [3] * 3, [3, 2, 2])
 ONE = System(kv_capacity=20, batch_time=UNIT, stall_limit=5)
 TWO = ONE.replicate(2)
 FAILING = {
@@ -145,7 +145,7 @@ def test_an_observer_gets_every_event_once(at, how):
     from helpers.random_runs import RandomPolicy
     from kvgym.policies.contract.cases import Shuffling
 
-    table = RequestTable.from_columns(arrival_time=[0.0] * 12, prompt_len=[3] * 12, output_len=[5] * 12)
+    table = RequestTable([0.0] * 12, [3] * 12, [5] * 12)
     heard = []
     for place in ("", at):
         observer = RaisingObserver(place, how)

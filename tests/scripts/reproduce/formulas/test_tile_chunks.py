@@ -1,6 +1,5 @@
 """The best chunks of a prompt against all other chunks, and the bound against batches of several requests."""
 
-import itertools
 import math
 
 import numpy as np
@@ -36,13 +35,6 @@ NODE = node_of(8, 4, 2)
 A100 = TileBatchTime("a100-80gb", "llama3-8b", overhead=0.0).node
 
 
-def compositions(length):
-    """Every way to cut a prompt into chunks."""
-    for cuts in itertools.product((False, True), repeat=length - 1):
-        borders = [0, *(k + 1 for k, cut in enumerate(cuts) if cut), length]
-        yield [b - a for a, b in itertools.pairwise(borders)]
-
-
 def least_by_tokens(length, node, overhead):
     """The least prefill time by a shortest path over all tokens where a chunk may end."""
     least = [0.0]
@@ -50,16 +42,6 @@ def least_by_tokens(length, node, overhead):
         chunks = ((start, tile_batch_time(node, prefills=[(start + 1, end - start)])) for start in range(end))
         least.append(min(least[start] + seconds + overhead for start, seconds in chunks))
     return least[length]
-
-
-@pytest.mark.parametrize("overhead", [0.0, 0.01, 1.0])
-@pytest.mark.parametrize("length", [1, 3, 4, 5, 9, 12, 13])
-def test_no_other_chunks_are_faster(length, overhead):
-    chunks = best_chunks(length, NODE, overhead=overhead)
-    assert chunks.sum() == length
-    assert chunks.min() > 0
-    fastest = min(prefill_time(way, NODE, overhead=overhead) for way in compositions(length))
-    assert prefill_time(chunks, NODE, overhead=overhead) == pytest.approx(fastest, rel=1e-12)
 
 
 @settings(max_examples=number(60, 25), deadline=None)
