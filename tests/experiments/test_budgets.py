@@ -24,7 +24,7 @@ from kvgym.simulator.system import System
 from kvgym.utils.hyperparameters import all_hyperparameters, policy_defaults
 from kvgym.workloads.table import RequestTable
 
-TABLE = RequestTable.from_columns(arrival_time=[0], prompt_len=[5], output_len=[5])
+TABLE = RequestTable([0], [5], [5])
 H100 = System(kv_capacity=1000, batch_time=load_hardware("roofline:model=llama3-8b,gpu=h100").batch_time())
 PLAIN = System(kv_capacity=1000, batch_time=UnitBatchTime())
 

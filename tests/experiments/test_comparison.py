@@ -8,11 +8,10 @@ import pytest
 
 from kvgym import compare
 from kvgym.errors import ConfigError
-from kvgym.experiments.comparison import Comparison, label_of
+from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.runs import RunRecord
 from kvgym.experiments.scenario import load_scenario
 from kvgym.metrics.compute import metric_names
-from kvgym.policies.policy import make_policy
 from kvgym.policies.routing import make_router
 
 SMALL = load_scenario("a100-llama2-70b").override(workload={"preset": "lmsys", "num_requests": 80}, seeds=3)
@@ -129,11 +128,6 @@ def test_mistakes():
             SMALL.override(workload={"preset": "lmsys", "num_requests": 3, "predictions": {"kind": "none"}}),
             ["mc_sf"],
         )
-
-
-def test_labels():
-    assert label_of(make_policy("fcfs")) == "fcfs"
-    assert label_of(make_policy("alpha_beta:alpha=0.2,beta=0.5")) == "alpha_beta:alpha=0.2,beta=0.5"
 
 
 CLUSTER = SMALL.override(workers=3, seeds=2)

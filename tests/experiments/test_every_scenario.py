@@ -7,10 +7,7 @@ import csv
 import pytest
 
 from golden import generate
-from kvgym import load_scenario
 from kvgym.experiments.scenario import scenario_names
-from kvgym.policies.policy import make_policy
-from kvgym.policies.runner import check_needs
 
 
 def expected(name: str) -> list[dict[str, str]]:
@@ -28,12 +25,3 @@ def test_every_policy_has_its_results(name: str) -> None:
         )
         assert row == golden
     assert {"finished", "horizon"} & {row["outcome"] for row in rows}
-
-
-@pytest.mark.parametrize("name", scenario_names())
-def test_the_policies_of_a_scenario_can_run_on_it(name: str) -> None:
-    scenario = load_scenario(name)
-    table = scenario.sample(scenario.make_workload(), 0, 10**9).select(slice(0, 10))
-    for policy in scenario.policies:
-        check_needs(make_policy(policy), table)
-    scenario.make_system().check_fits(table)

@@ -36,7 +36,7 @@ def measured(start: Any, finish: Any, policy: str = "fcfs", prefill_workers: int
     records = np.zeros(40, [("start_time", "f8"), ("finish_time", "f8")])
     records["start_time"], records["finish_time"] = start, finish
     ones = np.ones(40, int)
-    table = RequestTable.from_columns(arrival_time=np.arange(40.0), prompt_len=ones, output_len=ones)
+    table = RequestTable(np.arange(40.0), ones, ones)
     system = SimpleNamespace(num_prefill_workers=prefill_workers)
     result: Any = SimpleNamespace(table=table, requests=records, policy=make_policy(policy), system=system)
     return measure_marks(result)
@@ -91,8 +91,7 @@ def test_the_load_decides_where_a_run_is_too_short():
 
 def test_requests_that_arrive_at_once_or_are_few_are_not_judged():
     result: Any = SimpleNamespace(
-        table=RequestTable.from_columns(arrival_time=[0.0] * 30, prompt_len=[1] * 30, output_len=[1] * 30),
-        policy=make_policy("fcfs"),
+        table=RequestTable([0.0] * 30, [1] * 30, [1] * 30), policy=make_policy("fcfs")
     )
     assert measure_marks(result) == {"exact_lengths": 0.0, "predicted_lengths": 0.0}
 

@@ -87,7 +87,7 @@ def test_sweeps_and_reports_have_it(example, tmp_path):
 def test_its_value_by_hand(example):
     """Requests of 2 and 4 tokens arrive at 0 and 1 and start at once: 2 / 2 and 4 / 4 batches of a second per token."""
     system = kvgym.System(kv_capacity=100, batch_time=kvgym.make_batch_time({"kind": "unit"}))
-    table = kvgym.RequestTable.from_columns(arrival_time=[0, 1], prompt_len=[3, 3], output_len=[2, 4])
+    table = kvgym.RequestTable([0, 1], [3, 3], [2, 4])
     result = kvgym.simulate(system, table, "fcfs")
     assert METRICS[NAME].value(result) == 1.0
     assert kvgym.compute_metrics(result, [NAME]) == {NAME: 1.0}

@@ -13,7 +13,7 @@ from kvgym.utils.hyperparameters import all_hyperparameters
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import make_workload
 
-TABLE = RequestTable.from_columns(arrival_time=[0], prompt_len=[5], output_len=[5])
+TABLE = RequestTable([0], [5], [5])
 
 
 def system_on(*gpus: str) -> System:

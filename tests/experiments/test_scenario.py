@@ -9,6 +9,7 @@ from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario, scenario_names
 from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
 from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import check_needs
 
 ROOFLINE = "roofline:model=qwen3-8b,gpu=l4"
 
@@ -21,7 +22,9 @@ def test_every_scenario_can_be_set_up(name):
     system = scenario.make_system()
     table = scenario.make_workload().sample(0)
     system.check_fits(table)
-    assert [make_policy(p) for p in scenario.policies]
+    assert scenario.policies
+    for policy in scenario.policies:
+        check_needs(make_policy(policy), table)
     assert Scenario.model_validate_json(scenario.model_dump_json()) == scenario
 
 

@@ -112,11 +112,6 @@ def test_rows_are_independent():
     assert np.isnan(together[7].low)
 
 
-def test_equal_input_gives_equal_output():
-    values = np.random.default_rng(5).normal(size=20)
-    assert mean_interval(values) == mean_interval(values)
-
-
 def mean(x):
     return np.array([x.mean()])
 

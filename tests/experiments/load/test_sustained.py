@@ -27,7 +27,7 @@ def test_a_backlog_by_hand():
     log["prefill_tokens"] = [10, 0, 5, 0]
     log["num_output_tokens"] = [5, 5, 5, 10]
     log["kv_tokens"] = [15, 15, 15, 35]
-    table = RequestTable.from_columns(arrival_time=[0.0] * 4, prompt_len=[4] * 4, output_len=[6] * 4)
+    table = RequestTable([0.0] * 4, [4] * 4, [6] * 4)
     result: Any = SimpleNamespace(log=log, table=table)
     figures = backlog_figures(result)
     assert figures["sustained"] == pytest.approx(4 * math.sqrt(30 / 40 * 45 / 80) / 6)
@@ -40,8 +40,8 @@ def test_a_backlog_by_hand():
 
 
 def test_work_of_a_request():
-    short = RequestTable.from_columns(arrival_time=[0.0], prompt_len=[10], output_len=[2])
-    long = RequestTable.from_columns(arrival_time=[0.0], prompt_len=[20], output_len=[4])
+    short = RequestTable([0.0], [10], [2])
+    long = RequestTable([0.0], [20], [4])
     assert mean_work([short, long]) == pytest.approx(math.sqrt((12 + 24) / 2 * (11 * 2 + 22 * 4) / 2))
 
 
@@ -101,9 +101,6 @@ class InPython(Policy):
     """First come, first served in plain Python."""
 
     info = PolicyInfo(name="in_python", summary="first come, first served")
-
-    def reset(self, system: Any) -> None:
-        """Start."""
 
     def schedule(self, view: Any) -> Any:
         """Never called here."""
