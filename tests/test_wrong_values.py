@@ -26,7 +26,7 @@ from kvgym.utils.reading import MAX_KEYS, parse_yaml, shipped_texts
 from kvgym.workloads.table import RequestTable
 
 UNIT = make_batch_time({"kind": "unit"})
-TABLE = RequestTable.from_columns(arrival_time=[0, 0.5, 2], prompt_len=[3] * 3, output_len=[3, 2, 2])
+TABLE = RequestTable([0, 0.5, 2], [3] * 3, [3, 2, 2])
 ONE = System(kv_capacity=20, batch_time=UNIT)
 HUGE = 10**5000
 

@@ -32,7 +32,7 @@ def constant(seconds):
 
 
 def test_twins_of_short_lived_kernels_are_not_mixed_up():
-    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[1], output_len=[3])
+    table = RequestTable([0], [1], [3])
     for seconds in (1.0, 2.0, 3.0, 4.0):
         model = constant(seconds)  # the previous one is freed: its id may be reused
         assert model(num_decodes=1) == seconds

@@ -108,9 +108,7 @@ def play_answers(content: Any, folder: Path) -> None:
 
     answers = content.get("answers") if isinstance(content, dict) else content
     stream = content if isinstance(content, bytes) else stream_of(answers)
-    table = RequestTable.from_columns(
-        arrival_time=np.zeros(3), prompt_len=np.array([4, 2, 3]), output_len=np.array([3, 5, 2])
-    )
+    table = RequestTable(np.zeros(3), np.array([4, 2, 3]), np.array([3, 5, 2]))
     system = System(64, UnitBatchTime(), stall_limit=20)
 
     class Scripted(Process):

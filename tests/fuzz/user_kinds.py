@@ -137,9 +137,7 @@ def play_user(content: Any, folder: Path) -> None:
 
     content = content if isinstance(content, dict) else {}
     clustered = isinstance(content.get("workers"), int) and content["workers"] > 1
-    table = RequestTable.from_columns(
-        arrival_time=[0, 0, 0.5, 2, 2], prompt_len=[4] * 5, output_len=[3, 2, 2, 5, 1]
-    )
+    table = RequestTable([0, 0, 0.5, 2, 2], [4] * 5, [3, 2, 2, 5, 1])
     system = System(40, _Model(content.get("model")), stall_limit=20, horizon=1e9)
     simulated = simulate(
         system.replicate(2) if clustered else system,

@@ -32,9 +32,7 @@ def run(table, policy="fcfs", **system):
 def test_two_requests_by_hand():
     # Request 0 (arrives 0, s = 3, o = 2): rounds 1, 2; first token at 1, done at 2.
     # Request 1 (arrives 1, s = 5, o = 3): starts at 1; first token at 2, done at 4.
-    table = RequestTable.from_columns(
-        arrival_time=[0.0, 1.0], prompt_len=[3, 5], output_len=[2, 3], ttft_slo=[1.0, 0.5]
-    )
+    table = RequestTable([0.0, 1.0], [3, 5], [2, 3], ttft_slo=[1.0, 0.5])
     result = run(table)
     m = compute_metrics(result)
     assert m["e2e_latency_mean"] == (2 + 3) / 2
@@ -67,7 +65,7 @@ def test_lost_progress_is_a_gap_and_not_a_second_token():
     # M = 9. Both start at 0: rounds need 8, then 10 > 9, so request 1 is evicted at 1 with one token lost.
     # Request 0 (s = 3, o = 3) runs rounds 2, 3 and ends at 3; request 1 restarts at 3: tokens at 4 (again
     # the first) and 5 (new).
-    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[3, 3], output_len=[3, 2])
+    table = RequestTable([0, 0], [3, 3], [3, 2])
     result = run(table, kv_capacity=9)
     m = compute_metrics(result)
     assert result.requests["num_evictions"].tolist() == [0, 1]
@@ -84,14 +82,14 @@ def test_lost_progress_is_a_gap_and_not_a_second_token():
 
 @pytest.mark.parametrize(("first_token", "gaps"), [("counted", 2), ("uncounted", 3), ("decode", 2)])
 def test_tpot_divides_by_the_gaps_there_are(first_token, gaps):
-    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[4], output_len=[3])
+    table = RequestTable([0], [4], [3])
     result = run(table, first_token=first_token)
     assert int(result.gap_counts.sum()) == gaps
     assert compute_metrics(result)["tpot_mean"] == 1
 
 
 def test_one_token_requests_have_no_tpot():
-    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[4], output_len=[1])
+    table = RequestTable([0], [4], [1])
     m = compute_metrics(run(table))
     assert math.isnan(m["tpot_mean"])
     assert math.isnan(m["tbt_p50"])
@@ -99,7 +97,7 @@ def test_one_token_requests_have_no_tpot():
 
 
 def test_tpot_leaves_out_requests_without_a_gap():
-    table = RequestTable.from_columns(arrival_time=[0, 0, 0], prompt_len=[4, 4, 4], output_len=[1, 2, 3])
+    table = RequestTable([0, 0, 0], [4, 4, 4], [1, 2, 3])
     result = run(table)
     assert tpot_of(result).tolist() == [pytest.approx(math.nan, nan_ok=True), 1, 1]
     assert compute_metrics(result)["tpot_mean"] == 1
@@ -107,17 +105,13 @@ def test_tpot_leaves_out_requests_without_a_gap():
 
 @pytest.mark.parametrize("horizon", [{}, {"horizon": 5.0}])
 def test_a_run_without_requests(horizon):
-    m = compute_metrics(
-        run(RequestTable.from_columns(arrival_time=[], prompt_len=[], output_len=[]), **horizon)
-    )
+    m = compute_metrics(run(RequestTable([], [], []), **horizon))
     assert m["makespan"] == m["duration"] == m["finished"] == m["unfinished"] == m["max_wait"] == 0
     assert all(math.isnan(m[name]) for name in ("e2e_latency_mean", "request_throughput", "batch_size"))
 
 
 def test_horizon_counts_those_still_waiting():
-    table = RequestTable.from_columns(
-        arrival_time=[0, 0, 50], prompt_len=[6, 6, 6], output_len=[4, 4, 4], ttft_slo=[9, np.inf, np.inf]
-    )
+    table = RequestTable([0, 0, 50], [6, 6, 6], [4, 4, 4], ttft_slo=[9, np.inf, np.inf])
     result = run(table, kv_capacity=10, horizon=5.0)
     m = compute_metrics(result)
     assert not result.completed
@@ -131,7 +125,7 @@ def test_horizon_counts_those_still_waiting():
 
 @pytest.mark.parametrize("slo", [None, [np.inf, np.inf]])
 def test_without_a_target_there_is_no_goodput(slo):
-    table = RequestTable.from_columns(arrival_time=[0, 1], prompt_len=[3, 5], output_len=[2, 3], ttft_slo=slo)
+    table = RequestTable([0, 1], [3, 5], [2, 3], ttft_slo=slo)
     m = compute_metrics(run(table))
     assert math.isnan(m["goodput"])
     assert math.isnan(m["slo_attainment"])
@@ -141,9 +135,7 @@ def test_without_a_target_there_is_no_goodput(slo):
 
 def test_what_arrives_until_the_end_of_the_last_batch_has_arrived():
     """Batches take 2 s: the last one before the horizon of 5 s ends at 6 s. Request 1 never enters the queue."""
-    table = RequestTable.from_columns(
-        arrival_time=[0, 5.5, 6, 6.5], prompt_len=[3] * 4, output_len=[5] * 4, tbt_slo=[2] * 4
-    )
+    table = RequestTable([0, 5.5, 6, 6.5], [3] * 4, [5] * 4, tbt_slo=[2] * 4)
     two = make_batch_time({"kind": "affine", "constant": 2.0})
     m = compute_metrics(simulate(System(kv_capacity=100, batch_time=two, horizon=5.0), table, "fcfs"))
     assert (m["makespan"], m["finished"], m["unfinished"]) == (6, 0, 3)
@@ -155,7 +147,7 @@ def test_what_arrives_until_the_end_of_the_last_batch_has_arrived():
 
 def test_waits_in_a_window_are_those_of_its_arrivals():
     """Request 0 fills the memory until 4. At the horizon, 3, request 1 has waited for 2.5 s and request 2 for 1 s."""
-    table = RequestTable.from_columns(arrival_time=[0, 0.5, 2, 9], prompt_len=[6] * 4, output_len=[4] * 4)
+    table = RequestTable([0, 0.5, 2, 9], [6] * 4, [4] * 4)
     system = System(kv_capacity=10, batch_time=UNIT, horizon=3.0)
     m = compute_metrics(simulate(system, table, "fcfs", window=Window(1)))
     assert (m["max_wait"], m["unfinished"]) == (1, 3)
@@ -163,14 +155,14 @@ def test_waits_in_a_window_are_those_of_its_arrivals():
 
 def test_fairness_of_unequal_rates():
     """Request 1 waits for 4 s: 4 tokens in 4 s, and 2 tokens in 6 s."""
-    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[6, 6], output_len=[4, 2])
+    table = RequestTable([0, 0], [6, 6], [4, 2])
     m = compute_metrics(run(table, kv_capacity=10))
     assert m["jain_fairness"] == pytest.approx((1 + 1 / 3) ** 2 / (2 * (1 + 1 / 9)), rel=1e-15)
 
 
 def test_workers_by_hand():
     """Request 0 needs 4 and 5 KV tokens on worker 0, request 1 needs 6, 7, 8 on worker 1; nothing else happens."""
-    table = RequestTable.from_columns(arrival_time=[1, 1], prompt_len=[3, 5], output_len=[2, 3])
+    table = RequestTable([1, 1], [3, 5], [2, 3])
     result = simulate(System(kv_capacity=100, batch_time=UNIT).replicate(2), table, "fcfs")
     common = {"moved_here": 0, "routed": 1, "finished": 1, "evictions": 0, "batch_size": 1, "ttft_mean": 1}
     assert worker_metrics(result) == [
@@ -192,7 +184,7 @@ def test_workers_by_hand():
 
 
 def test_metrics_within_slos_need_slos():
-    table = RequestTable.from_columns(arrival_time=[0, 1], prompt_len=[3, 5], output_len=[2, 3])
+    table = RequestTable([0, 1], [3, 5], [2, 3])
     for name in ("goodput", "slo_attainment"):
         with pytest.raises(ConfigError, match=f"{name} counts requests within their own SLOs"):
             check_targets(["ttft_mean", name], table)
@@ -204,9 +196,7 @@ def test_metrics_within_slos_need_slos():
 
 
 def test_tbt_slo_uses_the_worst_gap():
-    table = RequestTable.from_columns(
-        arrival_time=[0, 0], prompt_len=[3, 3], output_len=[3, 2], tbt_slo=[1.0, 3.9]
-    )
+    table = RequestTable([0, 0], [3, 3], [3, 2], tbt_slo=[1.0, 3.9])
     assert slo_met(run(table, kv_capacity=9)).tolist() == [True, False]
 
 
@@ -231,7 +221,7 @@ def test_percentiles_of_gaps_are_close_to_exact():
 
 
 def test_every_metric_is_described():
-    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[4], output_len=[2])
+    table = RequestTable([0], [4], [2])
     computed = compute_metrics(run(table))
     assert tuple(computed) == metric_names()
     assert len(metric_names()) == len(LATENCIES) * len(STATISTICS) + len(SCALARS)
@@ -241,9 +231,7 @@ def test_every_metric_is_described():
 
 
 def test_selected_metrics_equal_all_metrics():
-    table = RequestTable.from_columns(
-        arrival_time=[0, 1], prompt_len=[4, 5], output_len=[3, 2], ttft_slo=[1, 0.5]
-    )
+    table = RequestTable([0, 1], [4, 5], [3, 2], ttft_slo=[1, 0.5])
     result = run(table)
     every = compute_metrics(result)
     names = ("goodput", "ttft_p99", "ttft_mean", "jain_fairness", "max_wait", "tpot_mean")

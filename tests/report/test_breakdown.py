@@ -37,11 +37,9 @@ def test_classes_are_named_with_their_sizes(cluster):
         0: f"class <i>short: {sizes[0]} requests",
         1: f"class long: {sizes[1]} requests",
     }
-    one = RequestTable.from_columns(arrival_time=[0.0], prompt_len=[1], output_len=[1], class_id=[0])
+    one = RequestTable([0.0], [1], [1], class_id=[0])
     assert breakdown.class_names(one) == {}
-    many = RequestTable.from_columns(
-        arrival_time=np.zeros(9), prompt_len=np.ones(9, int), output_len=np.ones(9, int), class_id=range(9)
-    )
+    many = RequestTable(np.zeros(9), np.ones(9, int), np.ones(9, int), class_id=range(9))
     assert len(breakdown.class_names(many)) == breakdown.MAX_CLASSES
 
 

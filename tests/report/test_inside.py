@@ -18,9 +18,7 @@ UNIT = make_batch_time({"kind": "unit"})
 @pytest.fixture(scope="module")
 def evicting():
     """Two requests of 2 + 6 tokens in 10 tokens of memory: the second has to leave, and comes back."""
-    table = RequestTable.from_columns(
-        arrival_time=[0.0, 0.0, 1.0], prompt_len=[2, 2, 2], output_len=[6, 6, 1]
-    )
+    table = RequestTable([0.0, 0.0, 1.0], [2, 2, 2], [6, 6, 1])
     system = System(kv_capacity=10, batch_time=UNIT)
     return simulate(system, table, "vllm_v1", log=True, samples=64)
 

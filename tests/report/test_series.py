@@ -13,9 +13,7 @@ from kvgym.workloads.table import RequestTable
 
 
 def run(arrival, prompt, output, capacity=20, log=True, **system):
-    table = RequestTable.from_columns(
-        arrival_time=arrival, prompt_len=prompt, output_len=output, predicted_output_len=output
-    )
+    table = RequestTable(arrival, prompt, output, predicted_output_len=output)
     return simulate(
         System(kv_capacity=capacity, batch_time=UnitBatchTime(), **system), table, "fcfs", log=log
     )

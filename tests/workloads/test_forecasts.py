@@ -22,9 +22,7 @@ from kvgym.workloads.predictions import (
 
 def table(outputs, **columns) -> RequestTable:
     n = len(outputs)
-    return RequestTable.from_columns(
-        arrival_time=np.arange(n), prompt_len=np.ones(n), output_len=outputs, **columns
-    )
+    return RequestTable(np.arange(n), np.ones(n), outputs, **columns)
 
 
 def lengths(n=2000, seed=7):
@@ -111,9 +109,7 @@ def test_files_keep_forecasts_clients_and_deadlines(tmp_path, suffix):
 
 def test_rows_move_with_their_forecasts():
     forecasts = Forecasts.from_rows([range(1, 11), range(5, 15)], [[3], [7]], every=2)
-    made = RequestTable.from_columns(
-        arrival_time=[2, 1], prompt_len=[1, 1], output_len=[4, 4], forecasts=forecasts
-    )
+    made = RequestTable([2, 1], [1, 1], [4, 4], forecasts=forecasts)
     assert [made.forecasts.row(i).tolist() for i in range(2)] == [[7], [3]]
     assert made.forecasts.tenths[0, 0] == 5
     assert made.select(np.array([False, True])).forecasts.row(0).tolist() == [3]

@@ -51,7 +51,7 @@ def test_hashes_of_blocks_alone_are_chained():
 
 
 def test_a_table_without_hashes_has_no_chains():
-    assert RequestTable.from_columns(arrival_time=[0], prompt_len=[9], output_len=[1]).chains(16) is None
+    assert RequestTable([0], [9], [1]).chains(16) is None
 
 
 def test_hashes_follow_their_rows():

@@ -35,7 +35,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def table(prompt, output) -> RequestTable:
-    return RequestTable.from_columns(arrival_time=np.zeros(len(prompt)), prompt_len=prompt, output_len=output)
+    return RequestTable(np.zeros(len(prompt)), prompt, output)
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=repr)

@@ -25,9 +25,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 def table(outputs, class_id=None) -> RequestTable:
     n = len(outputs)
-    return RequestTable.from_columns(
-        arrival_time=np.arange(n), prompt_len=np.ones(n), output_len=outputs, class_id=class_id
-    )
+    return RequestTable(np.arange(n), np.ones(n), outputs, class_id=class_id)
 
 
 @pytest.mark.parametrize(
@@ -130,9 +128,7 @@ def test_class_predictions():
 
 
 def test_predictions_by_the_prompt():
-    before = RequestTable.from_columns(
-        arrival_time=[0, 0, 0, 0], prompt_len=[4, 10, 19, 500], output_len=[1, 1, 1, 1]
-    )
+    before = RequestTable([0, 0, 0, 0], [4, 10, 19, 500], [1, 1, 1, 1])
     found = PromptPrediction(prompts=(10, 20), outputs=(7, 90)).apply(before, rng())
     assert found.predicted_output_len.tolist() == [7, 7, 7, 90]
     with pytest.raises(ValueError, match="1 rows and outputs 2"):

@@ -320,12 +320,7 @@ def test_timeless_trace_takes_an_arrival_process(tmp_path):
 
 def test_recorded_predictions_are_kept(tmp_path):
     path = tmp_path / "requests.parquet"
-    write_requests(
-        RequestTable.from_columns(
-            arrival_time=[0, 1], prompt_len=[1, 1], output_len=[5, 6], predicted_output_len=[7, 8]
-        ),
-        path,
-    )
+    write_requests(RequestTable([0, 1], [1, 1], [5, 6], predicted_output_len=[7, 8]), path)
     assert make_workload(str(path)).sample(0).predicted_output_len.tolist() == [7, 8]
     exact = make_workload(str(path), predictions={"kind": "exact"}).sample(0)
     assert exact.predicted_output_len.tolist() == [5, 6]

@@ -252,11 +252,7 @@ def test_a_hit_in_the_prefix_cache_shortens_a_prompt(make):
         request = Request(name, 10, 2)
         request.hit = hit
         scheduler.add_request(request)
-    assert tokens_of(scheduler, 3) == [
-        {"a": 4, "b": 2, "c": 4},
-        {"a": 1, "b": 1, "c": 4},
-        {"a": 1, "c": 2},
-    ]
+    assert tokens_of(scheduler, 3) == [{"a": 4, "b": 2, "c": 4}, {"a": 1, "b": 1, "c": 4}, {"a": 1, "c": 2}]
     scheduler.driver.run()
     assert not scheduler.own_rule
 

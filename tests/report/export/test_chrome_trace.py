@@ -68,7 +68,7 @@ def value_at(values, moment):
 
 def test_two_requests_by_hand(tmp_path):
     # As in tests/simulator/test_observer.py: request 1 comes at 0.5, is admitted at 1 and evicted from 2 to 3.
-    table = RequestTable.from_columns(arrival_time=[0, 0.5], prompt_len=[3, 3], output_len=[3, 2])
+    table = RequestTable([0, 0.5], [3, 3], [3, 2])
     _, events = trace(tmp_path / "run.json", System(kv_capacity=9, batch_time=UNIT), table, "fcfs")
     assert slices(events) == {
         "batches": [
@@ -113,9 +113,7 @@ def test_two_requests_by_hand(tmp_path):
 def test_the_prefix_cache_has_a_counter(tmp_path):
     # A prompt of 4 in units of 2 runs from 0 to 1 and stays cached; the same prompt at 2 computes its last unit again.
     hashes = BlockHashes.from_rows([[0, 1], [0, 1]], [4, 4], 2)
-    table = RequestTable.from_columns(
-        arrival_time=[0, 2], prompt_len=[4, 4], output_len=[1, 1], hashes=hashes
-    )
+    table = RequestTable([0, 2], [4, 4], [1, 1], hashes=hashes)
     system = System(kv_capacity=12, batch_time=UNIT, block_size=2, prefix_cache="computed")
     _, events = trace(tmp_path / "run.json", system, table, "fcfs")
     assert {t / SECOND: v for t, v in counter(events, "cached").items()} == {0: 0, 2: 2}
@@ -125,7 +123,7 @@ def test_the_prefix_cache_has_a_counter(tmp_path):
 
 
 def test_tracks_are_reused(tmp_path):
-    table = RequestTable.from_columns(arrival_time=[0, 5, 5, 9], prompt_len=[3] * 4, output_len=[2] * 4)
+    table = RequestTable([0, 5, 5, 9], [3] * 4, [2] * 4)
     _, events = trace(tmp_path / "run.json", System(kv_capacity=50, batch_time=UNIT), table, "fcfs")
     outer = {k: [s[0] for s in v if s[0].startswith("request")] for k, v in slices(events).items()}
     assert outer == {"batches": [], 2: ["request 0", "request 1", "request 3"], 3: ["request 2"]}
@@ -144,7 +142,7 @@ class Patient(Policy):
 
 
 def test_waiting_and_pausing_by_hand(tmp_path):
-    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[2, 3], output_len=[1, 1])
+    table = RequestTable([0, 0], [2, 3], [1, 1])
     _, events = trace(tmp_path / "run.json.gz", System(kv_capacity=20, batch_time=UNIT), table, Patient())
     assert slices(events) == {
         "batches": [("wait", 0, 2.5), ("prefill", 2.5, 3.5), ("prefill", 3.5, 4.5)],
@@ -156,7 +154,7 @@ def test_waiting_and_pausing_by_hand(tmp_path):
 def test_prefill_and_decode_workers_by_hand(tmp_path):
     workers = [Worker(20, UNIT, "prefill"), Worker(20, UNIT, "decode")]
     system = System.cluster(workers, transfer_latency=0.25, transfer_time=0.5)
-    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[3], output_len=[3])
+    table = RequestTable([0], [3], [3])
     _, events = trace(tmp_path / "run.json", system, table, "fcfs")
     assert slices(events, 0) == {"batches": [("prefill", 0, 1)], 3: [("request 0", 0, 1), ("prefill", 0, 1)]}
     assert slices(events, 1) == {
@@ -177,7 +175,7 @@ def test_prefill_and_decode_workers_by_hand(tmp_path):
 def test_a_horizon_cuts_slices(tmp_path):
     workers = [Worker(20, UNIT, "prefill"), Worker(20, UNIT, "decode")]
     system = System.cluster(workers, transfer_latency=9.0, horizon=5.0)
-    table = RequestTable.from_columns(arrival_time=[0, 4.5, 6], prompt_len=[3] * 3, output_len=[3] * 3)
+    table = RequestTable([0, 4.5, 6], [3] * 3, [3] * 3)
     _, events = trace(tmp_path / "run.json", system, table, "fcfs")
     assert slices(events, 1) == {3: [("request 0", 1, 5.5), ("transfer", 1, 5.5)]}
     assert slices(events, 0)[3][2:] == [("request 1", 4.5, 5.5), ("prefill", 4.5, 5.5)]
@@ -189,15 +187,12 @@ def test_a_run_that_fails_leaves_what_happened(tmp_path):
     class Wrong(Policy):
         info = PolicyInfo(name="wrong", summary="")
 
-        def reset(self, system):
-            pass
-
         def schedule(self, view):
             if simulation_of(view).current == 1:
                 return Decision(evict=[0])
             return Decision(admit=view.waiting.request_id.tolist(), tokens={0: 2})
 
-    table = RequestTable.from_columns(arrival_time=[0, 0.5], prompt_len=[3, 3], output_len=[2, 2])
+    table = RequestTable([0, 0.5], [3, 3], [2, 2])
     system = System(kv_capacity=30, batch_time=UNIT).replicate(2)
     with pytest.raises(InvalidDecisionError):
         trace(tmp_path / "run.json", system, table, Wrong())
@@ -210,7 +205,7 @@ def test_a_run_that_fails_leaves_what_happened(tmp_path):
 
 
 def test_equal_runs_make_equal_files(tmp_path):
-    table = RequestTable.from_columns(arrival_time=[0, 0.5], prompt_len=[3, 3], output_len=[3, 2])
+    table = RequestTable([0, 0.5], [3, 3], [3, 2])
     for name in ("one.json.gz", "two.json.gz"):
         trace(tmp_path / name, System(kv_capacity=9, batch_time=UNIT), table, "fcfs")
     assert (tmp_path / "one.json.gz").read_bytes() == (tmp_path / "two.json.gz").read_bytes()

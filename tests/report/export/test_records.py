@@ -68,7 +68,7 @@ def test_written_files_match_the_schema(tmp_path, file_format):
 
 
 def test_optional_columns():
-    bare = RequestTable.from_columns(arrival_time=[0.0], prompt_len=[2], output_len=[1])
+    bare = RequestTable([0.0], [2], [1])
     optional = {name for name, f in REQUESTS.items() if f.present != "always"}
     conforms(request_frame(result_of(bare)), REQUESTS, missing=optional)
     columns = {*FULL.columns(), *FULL.hashes.columns(), *FULL.forecasts.columns(), "worker"}
@@ -90,9 +90,7 @@ def test_columns_of_the_prefix_cache():
 
 
 def test_missing_events_are_null():
-    late = RequestTable.from_columns(
-        arrival_time=[0.0, 0.0, 9.0], prompt_len=[9, 25, 2], output_len=[3, 2, 1]
-    )
+    late = RequestTable([0.0, 0.0, 9.0], [9, 25, 2], [3, 2, 1])
     frame = request_frame(result_of(late, workers=2, horizon=1.5))
     assert frame["worker"].tolist() == [0, 1, None]
     assert frame["finish_time"].tolist() == [None, 2, None]

@@ -27,9 +27,7 @@ DETAILS = {"input_lens", "output_lens", "ttfts", "latencies", "start_times", "er
 
 def test_two_requests_by_hand():
     # Request 0 (arrives 2, o = 2): first token at 3, done at 4. Request 1 (arrives 3, o = 3): 4 and 6.
-    table = RequestTable.from_columns(
-        arrival_time=[2.0, 3.0], prompt_len=[3, 5], output_len=[2, 3], ttft_slo=[1.0, 0.5]
-    )
+    table = RequestTable([2.0, 3.0], [3, 5], [2, 3], ttft_slo=[1.0, 0.5])
     result = simulate(System(kv_capacity=100, batch_time=UNIT), table, "fcfs")
     found = summary(compute_metrics(result), SETUP, date="20260131-235959")
     assert found["date"] == "20260131-235959"
@@ -113,7 +111,7 @@ def test_against_explicit_definitions():
 
 
 def test_a_run_without_finished_requests():
-    table = RequestTable.from_columns(arrival_time=[0.0, 9.0], prompt_len=[3, 3], output_len=[5, 5])
+    table = RequestTable([0.0, 9.0], [3, 3], [5, 5])
     result = simulate(System(kv_capacity=100, batch_time=UNIT, horizon=2.0), table, "fcfs")
     found = summary(compute_metrics(result), SETUP)
     assert (found["completed"], found["failed"], found["request_throughput"]) == (0, 2, 0)
