@@ -198,7 +198,7 @@ def test_verbose_shows_details_of_errors(forked, monkeypatch):
 
 def long_run():
     """Return a system and a request that keeps it busy for a minute."""
-    table = RequestTable.from_columns(arrival_time=[0.0], prompt_len=[1], output_len=[10**8])
+    table = RequestTable([0.0], [1], [10**8])
     return System(kv_capacity=10**9, batch_time=UnitBatchTime()), table
 
 

@@ -46,10 +46,7 @@ def workload(seed: int = 0, n: int = 16, rate: float = 0.7, gap: float = 0.0) ->
         priority=rng.integers(0, 3, n),
         ttft_slo=rng.uniform(1, 20, n),
         tbt_slo=rng.uniform(0.5, 4, n),
-        classes=(
-            ClassStatistics("short", rate / 2, 4.5, 4.0),
-            ClassStatistics("long", rate / 2, 4.5, 6.0),
-        ),
+        classes=(ClassStatistics("short", rate / 2, 4.5, 4.0), ClassStatistics("long", rate / 2, 4.5, 6.0)),
     )
 
 

@@ -19,7 +19,7 @@ def intervals(o: Sequence[int]) -> dict[str, Any]:
 
 def requests(a: Sequence[float], s: Sequence[int], o: Sequence[int], **columns: Any) -> RequestTable:
     """Make a table of such requests; ``columns`` replace theirs."""
-    return RequestTable.from_columns(arrival_time=a, prompt_len=s, output_len=o, **(intervals(o) | columns))
+    return RequestTable(a, s, o, **intervals(o) | columns)
 
 
 def run(policy: str, M: int, a: Any, s: Any, o: Any, **settings: Any) -> SimulationResult:  # noqa: N803

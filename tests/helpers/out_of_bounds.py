@@ -57,7 +57,7 @@ def policies():
 
 
 def table():
-    return RequestTable.from_columns(arrival_time=[0, 1, 1], prompt_len=[2, 3, 1], output_len=[3, 2, 4])
+    return RequestTable([0, 1, 1], [2, 3, 1], [3, 2, 4])
 
 
 def one():
@@ -88,10 +88,7 @@ def damaged(owner, tables):
     for name, array in tables.items():
         if array.size == 0:
             continue  # an empty array has no address
-        for side, place in (
-            ("before", array.ctypes.data - 1),
-            ("behind", array.ctypes.data + array.nbytes),
-        ):
+        for side, place in (("before", array.ctypes.data - 1), ("behind", array.ctypes.data + array.nbytes)):
             byte = ctypes.string_at(place, 1)
             ctypes.memset(place, 0, 1)
             found[f"{name} {side}"] = refused(owner.check_memory, "tester")

@@ -66,7 +66,7 @@ PUBLIC = public()
 @functools.cache
 def samples():
     """Valid arguments by name."""
-    table = RequestTable.from_columns(arrival_time=[0, 0, 2], prompt_len=[3] * 3, output_len=[3, 2, 2])
+    table = RequestTable([0, 0, 2], [3] * 3, [3, 2, 2])
     batch_time = kvgym.make_batch_time({"kind": "unit"})
     system = System(kv_capacity=20, batch_time=batch_time)
     scenario = load_scenario("a100-llama2-70b").override(

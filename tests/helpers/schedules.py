@@ -55,9 +55,7 @@ def run(
             unless ``batch_time`` is given.
     """
     columns = {name: settings.pop(name) for name in settings.keys() - SETTINGS}
-    table = RequestTable.from_columns(
-        arrival_time=a, prompt_len=s, output_len=o, predicted_output_len=o if p is None else p, **columns
-    )
+    table = RequestTable(a, s, o, predicted_output_len=o if p is None else p, **columns)
     system = System(**{"kv_capacity": M, "batch_time": UnitBatchTime(), **settings})
     return simulate(system, table, as_printed(policy), seed=seed, log=True, compiled=compiled)
 

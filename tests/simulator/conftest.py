@@ -26,9 +26,7 @@ def make(request: pytest.FixtureRequest) -> Make:
         **rules: Any,
     ) -> Simulation:
         arrival, prompt, output = zip(*rows, strict=True)
-        table = RequestTable.from_columns(
-            arrival_time=arrival, prompt_len=prompt, output_len=output, **columns or {}
-        )
+        table = RequestTable(arrival, prompt, output, **columns or {})
         system = System(kv_capacity=M, batch_time=time or UnitBatchTime(), **rules)
         simulation = Simulation(
             system, table, needs=needs, policy_name="by_hand", log=True, compiled=request.param

@@ -19,10 +19,7 @@ from kvgym.simulator.system import System, Worker
 
 SYSTEM = System.cluster([Worker(40, UNIT), Worker(60, UNIT), Worker(50, UNIT)])
 TABLE = workload(2, n=30, rate=2.0)
-HOW = {
-    "deepcopy": copy.deepcopy,
-    "pickle": lambda run: pickle.loads(pickle.dumps(run)),
-}
+HOW = {"deepcopy": copy.deepcopy, "pickle": lambda run: pickle.loads(pickle.dumps(run))}
 
 
 def running(router, compiled=True):
@@ -93,8 +90,6 @@ def test_another_process_continues(tmp_path):
         "import pickle\nrun = pickle.load(open('run.pkl', 'rb'))\nassert run.run()\n"
         "print(run.requests.tobytes().hex())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == expected.tobytes().hex()

@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.amount import number
+from helpers.clusters import assert_equal
 from helpers.random_runs import RandomPolicy, rules_of, systems, tables
+from helpers.selection import EACH_FAMILY
 from kvgym import make_batch_time, simulate
 from kvgym.errors import InvalidDecisionError, LivelockError
 from kvgym.policies.contract.cases import requests, with_common_prefixes
-from kvgym.policies.policy import POLICIES, Decision, Policy, PolicyInfo
+from kvgym.policies.policy import Decision, Policy, PolicyInfo
 from kvgym.simulator.observer import Observer
 from kvgym.simulator.system import System, Worker
 from kvgym.simulator.tables import FUTURE
@@ -60,17 +62,9 @@ class Notes(Observer):
         self.heard.append(("ended", time))
 
 
-def equal(one, other):
-    assert one.requests.tobytes() == other.requests.tobytes()
-    assert one.worker.tobytes() == other.worker.tobytes()
-    assert (one.gap_counts == other.gap_counts).all()
-    assert (one.log is None) == (other.log is None)
-    assert one.log is None or one.log.tobytes() == other.log.tobytes()
-
-
 def test_two_requests_by_hand():
     # M = 9, see test_metrics: both start at 0 and hold 8; the next round needs 10, so request 1 is evicted at 1.
-    table = RequestTable.from_columns(arrival_time=[0, 0.5], prompt_len=[3, 3], output_len=[3, 2])
+    table = RequestTable([0, 0.5], [3, 3], [3, 2])
     notes = Notes()
     simulate(System(kv_capacity=9, batch_time=UNIT), table, "fcfs", observer=notes)
     assert notes.heard == [
@@ -105,7 +99,7 @@ class Patient(Policy):
 
 
 def test_waits_pauses_and_chunks_by_hand():
-    table = RequestTable.from_columns(arrival_time=[0, 0, 9], prompt_len=[2, 3, 4], output_len=[1, 1, 1])
+    table = RequestTable([0, 0, 9], [2, 3, 4], [1, 1, 1])
     notes = Notes()
     with pytest.raises(LivelockError):  # request 2 is never admitted
         simulate(System(kv_capacity=20, batch_time=UNIT, stall_limit=3), table, Patient(), observer=notes)
@@ -127,13 +121,10 @@ def test_a_refused_decision_is_not_reported():
     class Wrong(Policy):
         info = PolicyInfo(name="wrong", summary="")
 
-        def reset(self, system):
-            pass
-
         def schedule(self, view):
             return Decision(admit=[0, 0])
 
-    table = RequestTable.from_columns(arrival_time=[1], prompt_len=[2], output_len=[1])
+    table = RequestTable([1], [2], [1])
     notes = Notes()
     with pytest.raises(InvalidDecisionError) as caught:
         simulate(System(kv_capacity=20, batch_time=UNIT), table, Wrong(), observer=notes)
@@ -144,7 +135,7 @@ def test_a_refused_decision_is_not_reported():
 def test_a_transfer_by_hand():
     workers = [Worker(20, UNIT, "prefill"), Worker(20, UNIT, "decode")]
     system = System.cluster(workers, transfer_latency=0.25, transfer_time=0.5)
-    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[3], output_len=[3])
+    table = RequestTable([0], [3], [3])
     notes = Notes()
     simulate(system, table, "fcfs", observer=notes)
     # The prefill writes 3 + 1 tokens; their transfer takes 0.25 + 4 · 0.5 s.
@@ -166,7 +157,7 @@ def test_a_transfer_by_hand():
 def test_the_end_of_a_transfer_that_comes_too_late():
     workers = [Worker(20, UNIT, "prefill"), Worker(20, UNIT, "decode")]
     system = System.cluster(workers, transfer_latency=9.0, horizon=5.0)
-    table = RequestTable.from_columns(arrival_time=[0, 4.5], prompt_len=[3, 3], output_len=[3, 3])
+    table = RequestTable([0, 4.5], [3, 3], [3, 3])
     notes = Notes()
     simulate(system, table, "fcfs", observer=notes)
     ready = [t.ready_time for batch in notes.batches for t in batch.transfers]
@@ -181,9 +172,7 @@ def test_what_a_prefix_cache_gives_is_not_prefilled(rule):
     # Units of 2. Request 0 fills two, and request 1 finds both; request 2, with the prompt of request 0, computes the
     # second one, as one token must be computed.
     hashes = BlockHashes.from_rows([[0, 1], [0, 1, 2], [0, 1]], [4, 5, 4], 2)
-    table = RequestTable.from_columns(
-        arrival_time=[0, 1.5, 9], prompt_len=[4, 5, 4], output_len=[1, 1, 1], hashes=hashes
-    )
+    table = RequestTable([0, 1.5, 9], [4, 5, 4], [1, 1, 1], hashes=hashes)
     system = System(kv_capacity=12, batch_time=UNIT, block_size=2, prefix_cache=rule)
     notes = Notes()
     result = simulate(system, table, "fcfs", observer=notes, log=True)
@@ -234,7 +223,7 @@ def test_reported_events_add_up(table, system, seed, name):
         plain, watched = error.result, caught.value.result
     else:
         watched = simulate(system, table, policy, seed=seed, log=True, observer=notes)
-    equal(plain, watched)
+    assert_equal(plain, watched)
     check(notes.heard, notes.batches, plain, table)
 
 
@@ -263,12 +252,12 @@ def test_reported_events_of_a_cluster_add_up(table, system, seed, roles, compile
         plain = simulate(cluster, table, policy, seed=seed, log=True)
     except LivelockError:
         return
-    equal(plain, simulate(cluster, table, policy, seed=seed, log=True, observer=notes))
+    assert_equal(plain, simulate(cluster, table, policy, seed=seed, log=True, observer=notes))
     check(notes.heard, notes.batches, plain, table)
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_observers_do_not_affect_policies(policy):
+@EACH_FAMILY
+def test_observers_do_not_affect_policies(name):
     rng = np.random.default_rng(1)
     n = 25
     output = rng.integers(1, 9, n)
@@ -290,11 +279,10 @@ def test_observers_do_not_affect_policies(policy):
     )
     system = System(kv_capacity=90, batch_time=UNIT, stall_limit=300)
     try:
-        plain = simulate(system, table, policy, log=True)
+        plain = simulate(system, table, name, log=True)
     except LivelockError:
-        plain = None
-    if plain is not None:
-        equal(plain, simulate(system, table, policy, log=True, observer=Notes()))
+        return
+    assert_equal(plain, simulate(system, table, name, log=True, observer=Notes()))
 
 
 def test_batches_that_an_error_cuts_short():
@@ -303,15 +291,12 @@ def test_batches_that_an_error_cuts_short():
 
         info = PolicyInfo(name="stuck", summary="")
 
-        def reset(self, system):
-            pass
-
         def schedule(self, view):
             if simulation_of(view).current == 1:
                 return Decision(evict=[0])
             return Decision(admit=view.waiting.request_id.tolist(), tokens={0: 2})
 
-    table = RequestTable.from_columns(arrival_time=[0, 0.5], prompt_len=[3, 3], output_len=[2, 2])
+    table = RequestTable([0, 0.5], [3, 3], [2, 2])
     notes = Notes()
     with pytest.raises(InvalidDecisionError):
         simulate(System(kv_capacity=30, batch_time=UNIT).replicate(2), table, Stuck(), observer=notes)
@@ -348,7 +333,7 @@ class Writing(Observer):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_observers_cannot_change_the_run(workers):
     system = System(200, UNIT).replicate(workers)
-    table = RequestTable.from_columns(arrival_time=[0, 1], prompt_len=[3, 4], output_len=[2, 5])
+    table = RequestTable([0, 1], [3, 4], [2, 5])
     plain = simulate(system, table, "fcfs", log=True)
     observer = Writing()
     observed = simulate(system, table, "fcfs", log=True, observer=observer)

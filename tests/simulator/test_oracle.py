@@ -50,9 +50,7 @@ def workload(
     guess = np.maximum(1, np.rint(output * rng.uniform(1 - noise, 1 + noise, n))).astype(int)
     if fill:
         guess[n // 2] = output[n // 2] = capacity - prompt[n // 2]
-    return RequestTable.from_columns(
-        arrival_time=arrival, prompt_len=prompt, output_len=output, predicted_output_len=guess
-    )
+    return RequestTable(arrival, prompt, output, predicted_output_len=guess)
 
 
 def coins(seed: int) -> Any:

@@ -102,12 +102,7 @@ class ShortestPromptFirst(Policy):
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_policy_in_plain_python(compiled: bool) -> None:
-    table = RequestTable.from_columns(
-        arrival_time=[0, 0, 0, 1],
-        prompt_len=[6, 2, 3, 1],
-        output_len=[2, 3, 1, 2],
-        predicted_output_len=[2, 3, 1, 2],
-    )
+    table = RequestTable([0, 0, 0, 1], [6, 2, 3, 1], [2, 3, 1, 2], predicted_output_len=[2, 3, 1, 2])
     # M = 10. t=0: 1 (peak 5), 2 (4), room 1. t=1: 2 is done, room 5: 3 (3), room 2; 0 (8) not. t=3: 1 and 3 are
     # over: 0 until 5.
     result = simulate(

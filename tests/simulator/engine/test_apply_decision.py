@@ -59,9 +59,7 @@ def scene() -> Run:
     4 has finished and 5 has not arrived. Slots that are not in use still name requests 4 and 5.
     """
     n = len(STATUSES)
-    table = RequestTable.from_columns(
-        arrival_time=[0.0] * n, prompt_len=[3] * n, output_len=[10 + i for i in range(n)]
-    )
+    table = RequestTable([0.0] * n, [3] * n, [10 + i for i in range(n)])
     simulation = Simulation(System(20, UnitBatchTime()), table, compiled=False)
     run: Run = first_worker(simulation)
     w: Any = run.w

@@ -22,17 +22,7 @@ from kvgym.simulator.batch import (
 )
 from kvgym.simulator.recording.gaps import count_gap
 from kvgym.simulator.simulation import Simulation
-from kvgym.simulator.tables import (
-    ACTIVE,
-    BAD_DURATION,
-    BUSY,
-    FINISHED,
-    GAP_BINS,
-    LOAD,
-    OK,
-    READY,
-    UNKNOWN,
-)
+from kvgym.simulator.tables import ACTIVE, BAD_DURATION, BUSY, FINISHED, GAP_BINS, LOAD, OK, READY, UNKNOWN
 
 LAST_END, END = 10.0, 10.5
 
@@ -65,7 +55,7 @@ def members(draw, explicit):
 def tables_of(batch, explicit):
     """Return the tables of a worker that is about to end a batch of these requests."""
     n = len(batch)
-    table = RequestTable.from_columns(arrival_time=[0.0] * n, prompt_len=[3] * n, output_len=[9] * n)
+    table = RequestTable([0.0] * n, [3] * n, [9] * n)
     system = System(1_000, make_batch_time({"kind": "unit"}))
     simulation = Simulation(system, table, log=True, compiled=False)
     run = first_worker(simulation)

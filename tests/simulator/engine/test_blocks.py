@@ -56,7 +56,7 @@ def test_only_whole_blocks_can_be_used() -> None:
     assert system.usable_capacity == 24
     assert system.usable_capacities.tolist() == [16, 24]
     assert dataclasses.replace(system, block_size=np.int64(5)).usable_capacities.tolist() == [20, 30]
-    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[8, 15], output_len=[16, 9])
+    table = RequestTable([0, 0], [8, 15], [16, 9])
     system.check_fits(table)  # 24 tokens each, and 16 on the prefill worker
     with pytest.raises(WorkloadError, match=r"kv_capacity = 24 tokens in blocks of 8 \(longest: request 0"):
         system.check_fits(table.replace(output_len=[17, 9]))
@@ -172,7 +172,7 @@ def test_what_a_policy_in_python_sees(make: Make) -> None:
 
 def test_shares_of_memory_are_of_whole_blocks() -> None:
     """One request of 3 + 2 tokens in a memory of 11, of which 8 can be used: 4 in round 1, 8 in round 2."""
-    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[3], output_len=[2])
+    table = RequestTable([0], [3], [2])
     result = simulate(System(11, UNIT, block_size=4), table, "fcfs", log=True)
     metrics = compute_metrics(result)
     assert metrics["kv_utilisation"] == (4 + 8) / (8 * 2)
@@ -184,7 +184,7 @@ def test_shares_of_memory_are_of_whole_blocks() -> None:
 @pytest.mark.parametrize(("block_size", "together"), [(1, 2), (4, 1)])
 def test_a_decode_worker_counts_blocks(block_size: int, together: int) -> None:
     """Two requests arrive with 4 KV tokens; the next token makes 5 each: 10 of 12 tokens, or 4 of 3 blocks."""
-    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[3, 3], output_len=[3, 3])
+    table = RequestTable([0, 0], [3, 3], [3, 3])
     workers = [Worker(12, UNIT, "prefill"), Worker(12, UNIT, "decode")]
     system = System.cluster(workers, block_size=block_size, transfer_time=0.25)
     result = simulate(system, table, "fcfs", log=True)

@@ -139,6 +139,6 @@ def test_numpy_integers_are_accepted(make: Make) -> None:
 
 
 def test_requests_longer_than_the_memory_are_refused_at_once() -> None:
-    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[3, 15], output_len=[3, 6])
+    table = RequestTable([0, 0], [3, 15], [3, 6])
     with pytest.raises(WorkloadError, match=r"1 of 2 requests.*kv_capacity = 20.*request 1, 15 \+ 6 = 21"):
         Simulation(System(kv_capacity=20, batch_time=UnitBatchTime()), table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from helpers.runs_by_hand import Make, finish, log_of, rows, run
 from kvgym.batch_time import AffineBatchTime, BatchTimeModel, batch_time_kernel
-from kvgym.errors import KVGymError
 from kvgym.policies.policy import Decision
 
 # ---------------------------------------------------------------- prefill and first token
@@ -132,28 +130,6 @@ def test_load_of_a_mixed_batch(make: Make) -> None:
     assert after - before == sum(WEIGHTS[name] * count for name, count in load.items()) + 2.0**-4
     assert after - before == Digits()(**load)
     assert log_of(simulation)["kv_tokens"][-1] == 8 + 6 + 5 + 4
-
-
-@batch_time_kernel
-def _invalid(load: Any, params: Any) -> Any:
-    return params[0]
-
-
-class Invalid(BatchTimeModel):
-    kernel = _invalid
-
-    def __init__(self, duration: float) -> None:
-        self.duration = duration
-
-    def params(self) -> np.ndarray:
-        return np.array([self.duration])
-
-
-@pytest.mark.parametrize("duration", [math.nan, -1.0, math.inf])
-def test_invalid_durations_are_refused(make: Make, duration: float) -> None:
-    simulation = make([(0, 6, 3)], time=Invalid(duration))
-    with pytest.raises(KVGymError, match=r"gives a batch .* s; expected 0 … 1e12 .*prefill_tokens = 6"):
-        simulation.step(Decision(admit=[0]))
 
 
 # ---------------------------------------------------------------- pausing

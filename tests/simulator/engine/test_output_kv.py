@@ -47,7 +47,7 @@ def test_an_eviction_loses_what_was_written() -> None:
 
 
 def test_a_prefill_worker_hands_over_the_prompt() -> None:
-    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[4], output_len=[3])
+    table = RequestTable([0], [4], [3])
     workers = [Worker(4, UnitBatchTime(), "prefill"), Worker(6, UnitBatchTime(), "decode")]
     result = simulate(System.cluster(workers, transfer_time=1.0, **NEXT), table, "fcfs", log=True)
     assert result.log is not None

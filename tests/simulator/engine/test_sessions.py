@@ -129,13 +129,7 @@ class Notes(Policy):
 @pytest.mark.parametrize("sessions", ["open", "closed"])
 def test_what_the_need_session_exposes(sessions):
     requests = table(
-        [7, 8, 7],
-        [1, 1, 3],
-        [0, 0, 2.5],
-        [0.0, 1, 9],
-        [3, 4, 5],
-        gap_kind=[0, 0, 1],
-        class_id=[0, 0, 0],
+        [7, 8, 7], [1, 1, 3], [0, 0, 2.5], [0.0, 1, 9], [3, 4, 5], gap_kind=[0, 0, 1], class_id=[0, 0, 0]
     )
     policy = Notes()
     kvgym.simulate(replace(closed(), sessions=sessions), requests, policy)

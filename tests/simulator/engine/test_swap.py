@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
-from kvgym.errors import ConfigError, InvalidDecisionError
+from kvgym.errors import InvalidDecisionError
 from kvgym.policies.policy import Decision, make_policy
 from kvgym.policies.runner import SimulationResult, simulate, system_info
 from kvgym.simulator.simulation import Simulation
@@ -27,12 +27,7 @@ POLICIES = (
 
 
 def system(capacity: int, swap_time: float = 0.0, **rules: Any) -> System:
-    rules = {
-        "batch_time": UnitBatchTime(),
-        "first_token": "uncounted",
-        "progress_on_evict": "kept",
-        **rules,
-    }
+    rules = {"batch_time": UnitBatchTime(), "first_token": "uncounted", "progress_on_evict": "kept", **rules}
     return System(kv_capacity=capacity, swap_time=swap_time, **rules)
 
 
@@ -41,9 +36,7 @@ def run(
 ) -> SimulationResult:
     """Serve (arrival, prompt, output) rows."""
     arrival, prompt, output = zip(*rows, strict=True)
-    table = RequestTable.from_columns(
-        arrival_time=arrival, prompt_len=prompt, output_len=output, predicted_output_len=output
-    )
+    table = RequestTable(arrival, prompt, output, predicted_output_len=output)
     return simulate(system(capacity, swap_time, **rules), table, policy, log=True)
 
 
@@ -59,7 +52,7 @@ PAIR = [(0.0, 2, 5), (0.0, 1, 3)]
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_one_leaves_and_returns(compiled: bool) -> None:
-    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[2, 1], output_len=[5, 3])
+    table = RequestTable([0, 0], [2, 1], [5, 3])
     result = simulate(system(8, 0.5), table, FCFS, log=True, compiled=compiled)
     assert durations(result) == [1, 1, 1, 1 + 3 * 0.5, 1, 1, 1 + 3 * 0.5]
     assert result.requests["finish_time"].tolist() == [7.5, 10]
@@ -71,28 +64,11 @@ def test_one_leaves_and_returns(compiled: bool) -> None:
     assert worker["kv_time"] == 3 + 5 + 7 + 5 * 2.5 + 6 + 7 + 4 * 2.5
 
 
-def test_two_leave_at_once_and_return_together() -> None:
-    # M = 6: 2, 4, 5; 2, 4, 5; 1, 2. Second iteration: 4+4+2 = 10, 8 > 6: 2 leaves with 1, 1 with 2. Third: 5.
-    # Fourth: both are back: 4+2. Fifth: 5.
-    result = run(6, [(0, 4, 1), (0, 4, 1), (0, 1, 1)], 0.25)
-    assert durations(result) == [1, 1 + 3 * 0.25, 1, 1 + 3 * 0.25, 1]
-    assert result.requests["finish_time"].tolist() == [3.75, 6.5, 5.5]
-
-
 def test_it_adds_to_the_time_of_the_batch() -> None:
     # 0.5 s + 0.25 per prefill token + 0.125 per decode: 3 prefill tokens 1.25; two decodes 0.75; one 0.625.
     time = AffineBatchTime(0.5, per_prefill_token=0.25, per_decode_token=0.125)
     result = run(8, PAIR, 1.0, batch_time=time)
     assert durations(result) == [1.25, 0.75, 0.75, 3.625, 0.625, 0.625, 3.625]
-
-
-def test_arrivals_meanwhile_are_seen_at_the_end_of_the_longer_iteration() -> None:
-    # As PAIR: the fourth iteration is from 3 to 5.5. At 5.5: 6 + 4 > 8: request 1 does not fit and blocks request 2,
-    # which arrived at 4 and takes 1, then 2. At 6.5: 7 + 4 > 8. At 7.5: 4 + 1, until 10; then 2.
-    result = run(8, [*PAIR, (4.0, 1, 1)], 0.5)
-    assert durations(result) == [1, 1, 1, 2.5, 1, 1, 2.5, 1]
-    assert result.requests["start_time"].tolist() == [0, 0, 7.5]
-    assert result.requests["finish_time"].tolist() == [7.5, 10, 11]
 
 
 @pytest.mark.parametrize("progress", ["lost", "recompute"])
@@ -110,7 +86,7 @@ def test_nothing_is_moved_if_nothing_is_kept(progress: str) -> None:
 @pytest.fixture(params=[True, False], ids=["compiled", "python"])
 def by_hand(request: pytest.FixtureRequest) -> Simulation:
     """Return two requests of prompt 3 and 2, output 5, on 12 tokens; 0.5 s per moved token; prefill emits token 1."""
-    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[3, 2], output_len=[5, 5])
+    table = RequestTable([0, 0], [3, 2], [5, 5])
     simulation = Simulation(system(12, 0.5, first_token="counted"), table, log=True, compiled=request.param)
     assert simulation.start()
     return simulation
@@ -214,45 +190,7 @@ def test_durations_follow_the_definition(spec: str) -> None:
     assert swapped > 50
 
 
-def test_the_schedule_of_a_burst_does_not_depend_on_it() -> None:
-    """Iterations have the same members if no request arrives during the longer iterations."""
-    table = workload(7).replace(arrival_time=np.zeros(40))
-    for spec in POLICIES:
-        slow, free = (simulate(system(25, w), table, spec, log=True) for w in (0.375, 0.0))
-        for field in ("num_evictions", "num_output_tokens", "admit_iteration"):
-            np.testing.assert_array_equal(slow.requests[field], free.requests[field], err_msg=spec)
-        assert slow.log is not None
-        assert free.log is not None
-        np.testing.assert_array_equal(slow.log["kv_tokens"], free.log["kv_tokens"])
-        assert slow.worker["busy_time"][0] == len(free.log) + 0.375 * slow.worker["total_swapped_tokens"][0]
-
-
-@pytest.mark.parametrize("value", [-0.1, float("inf"), float("nan")])
-def test_swap_times_out_of_range(value: float) -> None:
-    with pytest.raises(ConfigError, match="swap_time"):
-        system(8, value)
-
-
 # ---------------------------------------------------------------- clusters
-
-
-def test_every_worker_of_a_cluster_moves_its_own() -> None:
-    # Round robin: 0 and 2 are the PAIR, on worker 0. Worker 1: 2, 3, 4, 5, 6 and 1, 2: all fits.
-    table = RequestTable.from_columns(arrival_time=[0] * 4, prompt_len=[2, 2, 1, 1], output_len=[5, 4, 3, 1])
-    result = simulate(system(8, 0.5).replicate(2), table, FCFS)
-    assert result.requests["finish_time"].tolist() == [7.5, 5, 10, 2]
-    assert result.worker["total_swapped_tokens"].tolist() == [6, 0]
-
-
-def test_a_decode_worker_swaps_what_it_evicts() -> None:
-    # The PAIR, prefilled at 1 and handed over at once. Decodes: 3+2, 4+3, then 5+4 > 8: 1 leaves with 3: 5, 6, 7; 1: 4.
-    workers = [Worker(20, UnitBatchTime(), "prefill"), Worker(8, UnitBatchTime(), "decode")]
-    cluster = System.cluster(workers, first_token="uncounted", progress_on_evict="kept", swap_time=0.5)
-    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[2, 1], output_len=[5, 3])
-    result = simulate(cluster, table, FCFS)
-    assert result.requests["num_evictions"].tolist() == [0, 1]
-    assert result.requests["finish_time"].tolist() == [7.5, 10]
-    assert result.worker["total_swapped_tokens"].tolist() == [0, 6]
 
 
 @pytest.mark.parametrize("progress", ["lost", "recompute", "kept"])
@@ -267,7 +205,7 @@ def test_a_transfer_between_workers_is_not_a_swap(progress: str) -> None:
         transfer_latency=0.25,
         transfer_time=0.125,
     )
-    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[4], output_len=[3])
+    table = RequestTable([0], [4], [3])
     result = simulate(cluster, table, FCFS)
     assert result.requests["first_token_time"].tolist() == [2]
     assert result.requests["finish_time"].tolist() == [2 + 0.75 + 3]

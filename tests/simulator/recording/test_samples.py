@@ -9,9 +9,7 @@ UNIT = make_batch_time({"kind": "unit"})
 
 
 def run(samples, *, compiled=True, count=3, policy="fcfs", **system):
-    table = RequestTable.from_columns(
-        arrival_time=[float(k) for k in range(count)], prompt_len=[2] * count, output_len=[3] * count
-    )
+    table = RequestTable([float(k) for k in range(count)], [2] * count, [3] * count)
     made = System(kv_capacity=20, batch_time=UNIT, **system)
     return simulate(made, table, policy, log=True, samples=samples, compiled=compiled)
 
@@ -46,6 +44,6 @@ def test_the_run_is_the_same(policy):
 
 def test_a_cluster_has_the_requests_of_all_its_workers():
     system = System(kv_capacity=20, batch_time=UNIT).replicate(2)
-    table = RequestTable.from_columns(arrival_time=[0.0, 0.0], prompt_len=[2, 2], output_len=[3, 3])
+    table = RequestTable([0.0, 0.0], [2, 2], [3, 3])
     found = simulate(system, table, "fcfs", samples=64).samples
     assert any(found.at(k)[0].tolist() == [0, 1] for k in range(len(found.time)))

@@ -18,9 +18,7 @@ UNIT = make_batch_time({"kind": "unit"})
 
 def table_of(arrivals, **columns):
     n = len(arrivals)
-    return RequestTable.from_columns(
-        arrival_time=arrivals, prompt_len=[2] * n, output_len=columns.pop("output_len", [2] * n), **columns
-    )
+    return RequestTable(arrivals, [2] * n, columns.pop("output_len", [2] * n), **columns)
 
 
 def test_by_hand():
