@@ -8,7 +8,7 @@ import pytest
 from helpers.clusters import UNIT, apart
 from helpers.selection import EACH_FAMILY
 from kvgym.policies.runner import SimulationResult, simulate
-from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, System, Worker
+from kvgym.simulator.system import FIRST_TOKEN, System, Worker
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
 
@@ -27,7 +27,7 @@ def test_one_prefill_and_one_decode_worker(first_token: str) -> None:
     #   D 0 over [2.5, 3.5], D 0 1 over [3.5, 4.5]: both are done.
     # else: 3 tokens (ready 2.25) and 1 (ready 2.75). D 0 [2.25, 3.25], D 0 1 [3.25, 4.25], D 0 1 [4.25, 5.25];
     #   2 tokens, ready 6: D 2 [6, 7]. "decode" shows nothing before the end of the first decode.
-    table = RequestTable.from_columns(arrival_time=[0, 0, 4], prompt_len=[3, 1, 2], output_len=[3, 2, 1])
+    table = RequestTable([0, 0, 4], [3, 1, 2], [3, 2, 1])
     system = apart(1, 1, transfer_latency=0.5, transfer_time=0.25, first_token=first_token)
     result = simulate(system, table, "dist_serve", log=True)
     r = result.requests
@@ -58,7 +58,7 @@ def test_eviction_on_a_decode_worker(progress: str, finish: float, prefilled: in
     # both would take 14: 1 is evicted, with 2 of 3 output tokens. D 0 [3, 4] is its last. At 4 request 1 is back:
     # lost: P [4, 5], D, D: done at 7. recompute: a prefill of 5 writes token 3: done at 5. kept: D [4, 5]: done at 5.
     # Repeated tokens do not count: the gap is finish - 3.
-    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[4, 3], output_len=[4, 3])
+    table = RequestTable([0, 0], [4, 3], [4, 3])
     workers = [Worker(60, UNIT, "prefill"), Worker(12, UNIT, "decode")]
     result = simulate(System.cluster(workers, progress_on_evict=progress), table, "dist_serve", log=True)
     r, w = result.requests, result.worker
@@ -71,35 +71,6 @@ def test_eviction_on_a_decode_worker(progress: str, finish: float, prefilled: in
     assert w["total_recomputed_tokens"].tolist() == [0, recomputed]
     assert w["total_evicted"].tolist() == [0, 1]
     assert w["total_delivered_tokens"].tolist() == [2, 5]
-
-
-def test_two_prefill_and_three_decode_workers() -> None:
-    # P 0 and P 1 over [0, 1] on workers 0 and 1, P 2 and P 3 over [1, 2]; decode workers 2, 3, 4, 2 in turn.
-    table = RequestTable.from_columns(arrival_time=[0] * 4, prompt_len=[2] * 4, output_len=[3] * 4)
-    result = simulate(apart(2, 3), table, "dist_serve", log=True)
-    assert result.requests["worker"].tolist() == [2, 3, 4, 2]
-    assert result.requests["finish_time"].tolist() == [3, 3, 4, 4]
-    assert log_rows(result) == [
-        (0, 0, 1), (1, 0, 1), (0, 1, 2), (1, 1, 2), (2, 1, 2), (3, 1, 2), (2, 2, 3), (3, 2, 3), (4, 2, 3),
-        (2, 3, 4), (4, 3, 4),
-    ]  # fmt: skip
-    assert result.worker["total_finished"].tolist() == [0, 0, 2, 1, 1]
-
-
-def test_a_short_transfer_overtakes_a_long_one() -> None:
-    # Both prefills end at 1; 8 + 1 tokens take 9 s, 1 + 1 take 2 s: ready at 10 and 3.
-    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[8, 1], output_len=[2, 2])
-    result = simulate(apart(2, 1, transfer_time=1.0), table, "dist_serve")
-    assert result.requests["ready_time"].tolist() == [10, 3]
-    assert result.requests["finish_time"].tolist() == [11, 4]
-
-
-def test_a_transfer_is_not_a_swap() -> None:
-    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[10], output_len=[3])
-    for progress in PROGRESS_ON_EVICT:
-        result = simulate(apart(1, 1, swap_time=0.1, progress_on_evict=progress), table, "fcfs")
-        assert result.requests["finish_time"].tolist() == [3]
-        assert (result.worker["total_swapped_tokens"] == 0).all()
 
 
 @EACH_FAMILY

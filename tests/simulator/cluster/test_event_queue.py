@@ -22,16 +22,6 @@ def test_there_is_an_entry_for_every_worker(workers: int, entries: int):
     assert find(events, 0, 1e300) == UNKNOWN
 
 
-def test_workers_that_are_due_together_come_in_order():
-    events = empty_event_queue(3)
-    for worker, time in ((2, 1.0), (0, 1.0), (1, 2.5)):
-        update(events, worker, time)
-    assert events[1] == 1.0
-    assert [find(events, start, 1.0) for start in range(4)] == [0, 2, 2, UNKNOWN]
-    update(events, 0, NOW)
-    assert (find(events, 0, NOW), find(events, 1, NOW)) == (0, UNKNOWN)
-
-
 @given(
     workers=st.integers(1, 20),
     changes=st.lists(

@@ -21,11 +21,19 @@ from helpers.clusters import (
     rules_of,
     workload,
 )
-from helpers.selection import EACH_FAMILY
+from helpers.selection import EACH_FAMILY, others_long
 from kvgym.batch_time import AffineBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import LivelockError
-from kvgym.policies.policy import CompiledPolicy, Decision, Policy, PolicyInfo, SystemInfo, make_policy
+from kvgym.policies.policy import (
+    POLICIES,
+    CompiledPolicy,
+    Decision,
+    Policy,
+    PolicyInfo,
+    SystemInfo,
+    make_policy,
+)
 from kvgym.policies.routing import make_router
 from kvgym.policies.runner import SimulationResult, known_to, result_of, simulate, system_info
 from kvgym.simulator.recording.gaps import gap_bin
@@ -106,9 +114,7 @@ class Waits(Policy):
 def test_one_worker_that_waits(first: list[Any], horizon: float, limit: int) -> None:
     """Waits end with an arrival, at the horizon, or never; livelocks are found at the same decision."""
     system = System(100, UNIT, stall_limit=limit, horizon=horizon)
-    table = RequestTable.from_columns(
-        arrival_time=[0, 1.5, 4, 4], prompt_len=[5, 5, 2, 2], output_len=[2, 3, 1, 1]
-    )
+    table = RequestTable([0, 1.5, 4, 4], [5, 5, 2, 2], [2, 3, 1, 1])
     one, other = (outcome(s, table, Waits(first=first)) for s in (system, system.replicate(1)))
     if isinstance(one, str) or isinstance(other, str):
         assert one == other
@@ -117,7 +123,7 @@ def test_one_worker_that_waits(first: list[Any], horizon: float, limit: int) -> 
 
 
 def test_an_empty_table() -> None:
-    nothing = RequestTable.from_columns(arrival_time=[], prompt_len=[], output_len=[])
+    nothing = RequestTable([], [], [])
     for system in (System(40, UNIT), System(40, UNIT).replicate(3), apart(1, 2)):
         for compiled in (True, False):
             result = simulate(system, nothing, "fcfs", log=True, compiled=compiled)
@@ -191,8 +197,9 @@ def test_workers_equal_single_workers_on_their_requests(name: str, router: str) 
     assert compared >= number(4, 2)
 
 
-@EACH_FAMILY
+@pytest.mark.parametrize("name", others_long(list(POLICIES), {"fcfs", "ranked", "dist_serve"}))
 def test_compiled_uncompiled_and_through_the_views_are_equal(name: str) -> None:
+    """The checks of every policy compare its own modes; here are those of the cluster's loop."""
     workers = [Worker(32, AFFINE), Worker(48, UNIT), Worker(40, STAIRS)]
     stages = [Worker(48, UNIT, "prefill"), Worker(32, AFFINE, "decode"), Worker(48, STAIRS, "decode")]
     for k, kind in some(((4, workers), (26, stages), (23, workers), (9, stages)), 2)[: number(4, 2)]:

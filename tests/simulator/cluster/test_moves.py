@@ -64,7 +64,7 @@ def two(M: int = 40, **rules: Any) -> System:  # noqa: N803
 
 def test_a_waiting_request_goes_to_the_other_queue_at_once() -> None:
     """0 fills worker 0 until 3, 1 waits there; at 1 it is moved to worker 1, with 3 of 8 tokens in use, and begins."""
-    table = RequestTable.from_columns(arrival_time=[0, 0, 0], prompt_len=[5, 3, 2], output_len=[3, 2, 2])
+    table = RequestTable([0, 0, 0], [5, 3, 2], [3, 2, 2])
     stays = simulate(two(8), table, "fcfs", router=Moving([0, 0, 1]))
     result = simulate(two(8), table, "fcfs", router=Moving([0, 0, 1], [(0, 1.0, 1, 1)]), log=True)
     assert stays.requests["finish_time"].tolist() == [3.0, 5.0, 2.0]
@@ -78,7 +78,7 @@ def test_a_waiting_request_goes_to_the_other_queue_at_once() -> None:
 
 def test_an_active_request_takes_its_kv_along() -> None:
     """At 2.0 request 0 has 5 + 2 tokens; they take 0.5 + 0.1 * 7 s; then it makes its last two tokens on worker 1."""
-    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[5], output_len=[4])
+    table = RequestTable([0], [5], [4])
     router = Moving([0], [(0, 2.0, 0, 1)])
     system = two(transfer_latency=0.5, transfer_time=0.1)
     result = simulate(system, table, "fcfs", router=router, log=True)
@@ -95,15 +95,6 @@ def test_an_active_request_takes_its_kv_along() -> None:
     assert result.worker["total_swapped_tokens"].sum() == 0
     assert result.worker["kv_tokens"].tolist() == [0, 0]
     assert router.asked[0] == (0, 1.0)
-
-
-def test_a_waiting_worker_decides_again_when_its_active_request_leaves() -> None:
-    """Nested WAIT holds request 0 at its first segment's end; without it the worker has only request 1."""
-    table = workload(3, 8)
-    quiet = simulate(two(60), table, "nested_wait:thresholds=2", router=Moving([0] * 8), log=True)
-    assert quiet.completed
-    shuffled = simulate(two(60), table, "nested_wait:thresholds=2", router=Shuffling(), log=True, seed=5)
-    assert shuffled.completed
 
 
 # ---------------------------------------------------------------- every policy
@@ -297,11 +288,7 @@ def test_a_router_that_moves_nothing_changes_nothing() -> None:
 
 def test_rebalancing_levels_queues_and_relieves_memory() -> None:
     """Three long requests fill worker 0; those behind them move to worker 1, which has short requests."""
-    table = RequestTable.from_columns(
-        arrival_time=[0, 0, 0, 0, 0.5, 0.5, 0.5, 0.5],
-        prompt_len=[10] * 8,
-        output_len=[9, 2, 9, 2, 9, 2, 9, 2],
-    )
+    table = RequestTable([0, 0, 0, 0, 0.5, 0.5, 0.5, 0.5], [10] * 8, [9, 2, 9, 2, 9, 2, 9, 2])
     system = two(24)
     before = simulate(system, table, "fcfs", router="join_shortest_queue", log=True)
     after = simulate(system, table, "fcfs", router="rebalancing", log=True)
@@ -327,9 +314,7 @@ def test_rebalancing_levels_queues_and_relieves_memory() -> None:
     ],
 )
 def test_invalid_moves(move: Any, message: str) -> None:
-    table = RequestTable.from_columns(
-        arrival_time=[0, 0, 0, 50], prompt_len=[5, 5, 4, 4], output_len=[3, 2, 5, 2]
-    )
+    table = RequestTable([0, 0, 0, 50], [5, 5, 4, 4], [3, 2, 5, 2])
     slow = System.cluster([Worker(10, UNIT), Worker(40, AffineBatchTime(7.0, 0, 0, 0))])
     with pytest.raises(InvalidDecisionError) as error:
         simulate(slow, table, "fcfs", router=Moving([0, 0, 1, 0], [move]))
@@ -337,7 +322,7 @@ def test_invalid_moves(move: Any, message: str) -> None:
 
 
 def test_decode_workers_take_no_requests_to_prefill() -> None:
-    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[50, 50], output_len=[3, 3])
+    table = RequestTable([0, 0], [50, 50], [3, 3])
     with pytest.raises(InvalidDecisionError, match="does other work than worker 0"):
         simulate(apart(1, 1), table, "fcfs", router=Moving([0, 0], [(0, 1.0, 1, 1)]))
 
@@ -348,7 +333,7 @@ def test_endless_moves() -> None:
             waiting = [view.waiting(k).request_id for k in (0, 1)]
             return next(((int(ids[0]), 1 - k) for k, ids in enumerate(waiting) if len(ids)), None)
 
-    table = RequestTable.from_columns(arrival_time=[0, 0, 0], prompt_len=[5, 5, 5], output_len=[3, 3, 3])
+    table = RequestTable([0, 0, 0], [5, 5, 5], [3, 3, 3])
     with pytest.raises(
         LivelockError, match="has moved more requests than there are at one boundary of worker 0"
     ):

@@ -8,16 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.clusters import (
-    AFFINE,
-    STAIRS,
-    UNIT,
-    PlainRouter,
-    apart,
-    assert_equal,
-    workload,
-)
-from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError, WorkloadError
+from helpers.clusters import AFFINE, STAIRS, UNIT, PlainRouter, apart, assert_equal, workload
+from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError
 from kvgym.policies.policy import CompiledPolicy, Decision, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.policies.routing import make_router
 from kvgym.policies.runner import result_of, simulate, system_info
@@ -100,9 +92,7 @@ def test_the_budget_is_kept(plain: bool) -> None:
 def test_a_long_log() -> None:
     """The log grows while batches of several workers run; nothing is lost or written twice."""
     n = 3000
-    table = RequestTable.from_columns(
-        arrival_time=np.arange(n) / 2, prompt_len=np.ones(n, int), output_len=np.full(n, 7)
-    )
+    table = RequestTable(np.arange(n) / 2, np.ones(n, int), np.full(n, 7))
     for router in ("round_robin", PlainRouter(make_router("round_robin"))):
         result = simulate(System(40, AFFINE).replicate(3), table, "fcfs", router=router, log=True)
         assert result.log is not None
@@ -129,7 +119,7 @@ class PerWorker(Policy):
         return Decision(admit=view.waiting.request_id.tolist())
 
 
-FOUR = RequestTable.from_columns(arrival_time=[0, 0, 3, 3], prompt_len=[5] * 4, output_len=[3] * 4)
+FOUR = RequestTable([0, 0, 3, 3], [5] * 4, [3] * 4)
 
 
 @pytest.mark.parametrize(
@@ -215,12 +205,6 @@ def test_livelock_on_a_decode_worker() -> None:
         simulate(system, workload(0, n=12), PerWorker(worker=2, decision=Decision()))
 
 
-def test_requests_have_to_fit_everywhere() -> None:
-    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[20], output_len=[20])
-    with pytest.raises(WorkloadError, match="kv_capacity = 30"):
-        simulate(System.cluster([Worker(100, UNIT), Worker(30, UNIT)]), table, "fcfs")
-
-
 def test_stepping_needs_a_router() -> None:
     with pytest.raises(KVGymError, match="stepping a cluster needs a router"):
         ClusterSimulation(System(40, UNIT).replicate(2), FOUR, None).start()
@@ -242,9 +226,7 @@ def test_a_policy_sees_its_own_worker() -> None:
             )
             return Decision(admit=waiting)
 
-    table = RequestTable.from_columns(
-        arrival_time=[0, 0, 1, 1.5], prompt_len=[5] * 4, output_len=[2, 1, 1, 1]
-    )
+    table = RequestTable([0, 0, 1, 1.5], [5] * 4, [2, 1, 1, 1])
     simulate(System.cluster([Worker(30, UNIT), Worker(50, STAIRS)]), table, Looks())
     # Worker 1: 6 KV tokens, between 5 (0.25 s) and 20 (0.5 s); in any case it is done before 1.
     assert seen == [

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import kvgym
+from helpers.amount import some
 from helpers.cache_driver import CacheDriver
 from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
@@ -41,9 +42,7 @@ def table_of(arrival: Any, prompt: Any, output: Any, chains: Any, unit: int) -> 
     """Return requests with chains of full units."""
     tokens = unit * np.array([len(chain) for chain in chains])
     hashes = BlockHashes.from_rows(chains, tokens, unit)
-    return RequestTable.from_columns(
-        arrival_time=arrival, prompt_len=prompt, output_len=output, predicted_output_len=output, hashes=hashes
-    )
+    return RequestTable(arrival, prompt, output, predicted_output_len=output, hashes=hashes)
 
 
 def random_requests(seed: int, unit: int, most: int, n: int = 18) -> tuple[RequestTable, list[Any]]:
@@ -124,7 +123,7 @@ def test_runs_equal_those_of_the_oracle(block, unit, progress, share):
         )
         outcomes, trace = run_reference([*rows], 36, block, unit, progress, share)
         system = system_of(36, block, unit, share, progress_on_evict=progress)
-        result = kvgym.simulate(system, table, "fcfs", log=True, compiled=False)
+        result = kvgym.simulate(system, table, "fcfs", log=True)
         r, w = result.requests, result.worker[0]
         for i, expected in enumerate(outcomes):
             found = tuple(
@@ -145,7 +144,7 @@ def test_runs_equal_those_of_the_oracle(block, unit, progress, share):
 @pytest.mark.parametrize("progress", ["lost", "recompute", "kept"])
 @pytest.mark.parametrize("first_token", ["counted", "uncounted", "decode"])
 def test_tables_are_right_at_every_decision(progress, first_token):
-    for seed, name in enumerate(("fcfs", "vllm_v1", "cost_aware", "alpha_beta", "vllm_v1")):
+    for seed, name in some(enumerate(("fcfs", "alpha_beta", "cost_aware", "vllm_v1", "vllm_v1")), 3):
         table, _ = random_requests(seed, 2, 30)
         rules = {"progress_on_evict": progress, "first_token": first_token, "requeue": "front"}
         system = system_of(30, 2, 2, "scheduled" if seed % 2 else "computed", **rules)
@@ -208,7 +207,7 @@ class Keeping(WatchedCache):
 @pytest.mark.parametrize("seconds", [20.0, math.inf])
 def test_runs_with_pins_equal_those_of_the_oracle(block, unit, seconds):
     changed = 0
-    for seed in range(5):
+    for seed in some(range(1, 6), 2):
         table, chains = random_requests(seed, unit, 36)
         columns = (table.arrival_time, table.prompt_len, table.output_len)
         rows = [*zip(*(column.tolist() for column in columns), chains, strict=True)]
@@ -229,21 +228,11 @@ def test_runs_with_pins_equal_those_of_the_oracle(block, unit, seconds):
 
 def test_one_time_to_live_for_all_is_the_order_of_last_use():
     table, _ = random_requests(2, 2, 30, n=40)
-    runs = [
-        kvgym.simulate(system_of(30, 2, 2, cache_rule=rule), table, "fcfs")
-        for rule in ("lru", "fixed:user=9")
-    ]
-    assert runs[0].requests.tobytes() == runs[1].requests.tobytes()
-
-
-def test_compiled_and_plain_python_are_equal():
-    table, _ = random_requests(3, 2, 30, n=40)
-    system = system_of(30, 2, 2, cache_rule="fixed:user=4")
-    runs = [kvgym.simulate(system, table, "fcfs", log=True, compiled=c) for c in (True, False)]
-    for name in ("requests", "worker", "log"):
-        one, other = (getattr(run, name) for run in runs)
-        for field in one.dtype.names:
-            np.testing.assert_array_equal(one[field], other[field])
+    one, other = (
+        kvgym.simulate(system_of(30, 2, 2, cache_rule=rule), table, "fcfs", compiled=compiled)
+        for rule, compiled in (("lru", True), ("fixed:user=9", False))
+    )
+    assert one.requests.tobytes() == other.requests.tobytes()
 
 
 def test_a_conversation_by_hand():
@@ -273,24 +262,6 @@ def run_by_hand(share: str, blocks: int, policy: str, requests: list[Any], **set
     table = table_of(arrival, prompt, output, chains, 4)
     system = system_of(4 * blocks, 4, 4, share, output_kv="next_iteration")
     return kvgym.simulate(system, table, make_policy(policy, **settings), log=True)
-
-
-@pytest.mark.parametrize(("share", "prefill", "memory"), [("scheduled", 17, 20), ("computed", 25, 28)])
-def test_a_start_finds_what_one_before_it_is_about_to_compute(share, prefill, memory):
-    """ABC of 12 tokens and ABD of 13 start together: two shared blocks, C, D and the last token, or none shared."""
-    result = run_by_hand(share, 8, "fcfs", [(0, 12, 1, "ABCx"), (0, 13, 1, "ABDy")])
-    assert (result.log["prefill_tokens"][0], result.log["kv_tokens"][0]) == (prefill, memory)
-    assert result.log["hit_tokens"][0] == 25 - prefill
-
-
-@pytest.mark.parametrize(("share", "prefill"), [("scheduled", 17), ("computed", 13)])
-def test_a_start_may_lack_what_one_before_it_has_dropped(share, prefill):
-    """After AB and CD one of five blocks is unused. XYZ takes it, B and A; the last finds A if it holds first."""
-    rows = [(0, 8, 1, "AB"), (10, 8, 1, "CD"), (20, 12, 1, "XYZ"), (20, 5, 1, "A")]
-    log = run_by_hand(share, 5, "fcfs", rows).log
-    assert log["prefill_tokens"].tolist() == [8, 8, prefill]
-    assert log["kv_tokens"].tolist() == [8, 8, 20]
-    assert log["kv_cached"].tolist() == [0, 8, 0]
 
 
 def test_chunks_of_one_text_side_by_side():

@@ -105,7 +105,7 @@ def test_rules_by_hand(rule: str, hits: dict[str, Any], loop: str) -> None:
 
 
 def test_rules_that_observe_turns_need_sessions():
-    table = RequestTable.from_columns(arrival_time=[0.0], prompt_len=[3], output_len=[2])
+    table = RequestTable([0.0], [3], [2])
     for rule in ("reload_cost", "clairvoyant"):
         system = System(16, UnitBatchTime(), prefix_cache="computed", cache_rule=rule)
         with pytest.raises(WorkloadError, match=f"cache rule '{rule}' observes the turns of sessions"):
