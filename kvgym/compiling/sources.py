@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 _COMPILED_PARTS = (
     "compiling",
     "simulator",
-    "kernels",
+    "kernels.py",
     "batch_time",
     "baselines",
     "envs/demonstrations",

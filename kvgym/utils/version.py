@@ -16,7 +16,7 @@ def install_command(extra: str) -> str:
     The version identifies a package from an index. Of a checkout, or of what pip installed from a repository,
     the version says nothing, and the commit is named.
     """
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     if (root / ".git").exists() and (commit := _commit(root)):
         changed = "  # and changes that are in no commit" if commit.endswith(_DIRTY) else ""
         return f'git checkout {commit.removesuffix(_DIRTY)} && pip install -e ".[{extra}]"{changed}'

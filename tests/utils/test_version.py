@@ -19,9 +19,9 @@ def git(folder, *arguments):
 @pytest.fixture
 def placed(tmp_path, monkeypatch):
     """The module, as if it lay in a folder of its own."""
-    (tmp_path / "kvgym").mkdir()
-    (tmp_path / "kvgym" / "version.py").touch()
-    monkeypatch.setattr(version, "__file__", str(tmp_path / "kvgym" / "version.py"))
+    (tmp_path / "kvgym" / "utils").mkdir(parents=True)
+    (tmp_path / "kvgym" / "utils" / "version.py").touch()
+    monkeypatch.setattr(version, "__file__", str(tmp_path / "kvgym" / "utils" / "version.py"))
     return tmp_path
 
 
@@ -32,7 +32,7 @@ def test_a_checkout_is_named_by_its_commit(placed, monkeypatch):
     git(placed, "tag", "v9")
     commit = git(placed, "rev-parse", "HEAD")
     assert version.install_command("report") == f'git checkout {commit} && pip install -e ".[report]"'
-    (placed / "kvgym" / "version.py").write_text("changed")
+    (placed / "kvgym" / "utils" / "version.py").write_text("changed")
     assert version.install_command("report") == (
         f'git checkout {commit} && pip install -e ".[report]"  # and changes that are in no commit'
     )
