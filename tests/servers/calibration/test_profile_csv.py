@@ -141,11 +141,16 @@ def test_errors_about_missing_rows_name_the_existing_values(folder, changes, mes
         _calibrate(folder, **changes)
 
 
-@pytest.mark.parametrize(("factor", "unit"), [(1e-3, "seconds"), (1e3, "microseconds")])
 @pytest.mark.parametrize(
-    ("name", "operator"),
-    [("linear.csv", "attn_pre_proj"), ("attention.csv", "attn_decode"), ("attention.csv", "attn_prefill"), ("all_reduce.csv", "all_reduce")],  # noqa: E501
-)  # fmt: skip
+    ("name", "operator", "factor", "unit"),
+    [
+        ("linear.csv", "attn_pre_proj", 1e-3, "seconds"),
+        ("linear.csv", "attn_pre_proj", 1e3, "microseconds"),
+        ("attention.csv", "attn_decode", 1e3, "microseconds"),
+        ("attention.csv", "attn_prefill", 1e-3, "seconds"),
+        ("all_reduce.csv", "all_reduce", 1e3, "microseconds"),
+    ],
+)
 def test_other_units_are_refused(folder, name, operator, factor, unit):
     def change(rows):
         for row in rows:
@@ -160,18 +165,41 @@ def test_other_units_are_refused(folder, name, operator, factor, unit):
         _calibrate(folder)
 
 
+PLACES = {
+    "mlp_act": ("linear.csv", 11),
+    "add": ("linear.csv", 65),
+    "attn_decode": ("attention.csv", 5),
+    "attn_prefill": ("attention.csv", 24),
+    "all_reduce": ("all_reduce.csv", 15),
+    "all_reduce.min": ("all_reduce.csv", 15),
+}
+"""File and row of times at which one is changed."""
+
+
 @pytest.mark.parametrize(
-    ("value", "message"),
-    [("nan", "is not a number > 0"), ("-0.5", "is not"), ("0", "is not"), ("", "is not"), ("fast", "'fast' is not"), ("inf", "is not")],  # noqa: E501
-)  # fmt: skip
-@pytest.mark.parametrize(
-    ("name", "column", "row"),
-    [("linear.csv", "mlp_act", 11), ("attention.csv", "attn_decode", 5), ("attention.csv", "attn_prefill", 25), ("all_reduce.csv", "all_reduce", 3)],  # noqa: E501
-)  # fmt: skip
-def test_invalid_times_are_named(folder, name, column, row, value, message):
-    _change(folder, name, lambda rows: rows[row].update({MEDIAN.format(column): value}))
+    ("column", "value", "message"),
+    [
+        *(("mlp_act", value, "is not a number > 0") for value in ("nan", "-0.5", "0", "")),
+        ("attn_decode", "fast", "'fast' is not a number > 0"),
+        ("attn_prefill", "inf", "is not a number > 0"),
+        ("all_reduce", "nan", "is not a number > 0"),
+        *((column, 1000, "times off the rows") for column in PLACES),
+        ("all_reduce.min", 0.2, "times off the rows .*allowed: 4"),
+        ("attn_decode", 0.001, "times off the rows"),
+        ("mlp_act", 30, "times off the rows"),
+    ],
+)
+def test_wrong_times_are_named(folder, column, value, message):
+    """A text replaces a time, a number multiplies it. A smallest time bounds the times of all smaller sizes."""
+    name, row = PLACES[column]
+    full = f"time_stats.{column}" if column.endswith(".min") else MEDIAN.format(column)
+
+    def change(rows):
+        rows[row][full] = value if isinstance(value, str) else value * float(rows[row][full])
+
+    _change(folder, name, change)
     with pytest.raises(
-        ConfigError, match=rf"{re.escape(name)}: line {row + 2}, column {column}: .*{message}"
+        ConfigError, match=rf"{re.escape(name)}: line {row + 2}, column {re.escape(column)}: .*{message}"
     ):
         _calibrate(folder)
 
@@ -179,33 +207,6 @@ def test_invalid_times_are_named(folder, name, column, row, value, message):
 def test_invalid_times_in_unused_rows_are_ignored(folder, want):
     _change(folder, "linear.csv", lambda rows: rows[10].update({MEDIAN.format("mlp_act"): "nan"}))  # degree 1
     assert _calibrate(folder) == want
-
-
-@pytest.mark.parametrize("factor", [1000, 0.001, 30])
-@pytest.mark.parametrize(
-    ("name", "column", "row"),
-    [("linear.csv", "mlp_act", 11), ("linear.csv", "add", 65), ("attention.csv", "attn_decode", 5), ("attention.csv", "attn_prefill", 24), ("all_reduce.csv", "all_reduce", 15)],  # noqa: E501
-)  # fmt: skip
-def test_one_absurd_row_is_named(folder, name, column, row, factor):
-    def change(rows):
-        rows[row][MEDIAN.format(column)] = factor * float(rows[row][MEDIAN.format(column)])
-
-    _change(folder, name, change)
-    with pytest.raises(
-        ConfigError, match=rf"{re.escape(name)}: line {row + 2}, column {column}: .*times off the rows"
-    ):
-        _calibrate(folder)
-
-
-def test_a_smallest_all_reduce_time_that_is_too_small_is_named(folder):
-    """It would bound the times of all smaller sizes."""
-
-    def change(rows):
-        rows[15]["time_stats.all_reduce.min"] = 0.2 * float(rows[15]["time_stats.all_reduce.min"])
-
-    _change(folder, "all_reduce.csv", change)
-    with pytest.raises(ConfigError, match=r"line 17, column all_reduce\.min: .*allowed: 4"):
-        _calibrate(folder)
 
 
 @pytest.mark.parametrize(
