@@ -10,7 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from kvgym.envs.rendering.scene import (
     WorkerScene,
 )
 from kvgym.errors import InformationError
-from kvgym.simulator.tables import BUSY, FINISHED, UNKNOWN, WAITING
+from kvgym.simulator.tables import BUSY, FINISHED, UNKNOWN, WAITING, WORKER
 from kvgym.simulator.view import RequestColumns, SystemView
 
 MAX_SAMPLES = 1024
@@ -40,6 +41,11 @@ MAX_GAPS = 65_536
 
 GANTT_ROWS = 40
 """Upper limit of requests in the Gantt view of a picture."""
+
+_PLACE = {name: k for k, name in enumerate(WORKER.names or ())}
+_KV, _WAITING, _UNFINISHED = _PLACE["kv_allocated"], _PLACE["num_waiting"], _PLACE["outstanding_requests"]
+_ENDED, _PHASE = _PLACE["last_batch_end"], _PLACE["phase"]
+_ITERATION, _EVICTED = _PLACE["iteration"], _PLACE["total_evicted"]
 
 
 class History:
@@ -91,26 +97,28 @@ class Recorder(ABC):
         history: memory in use, waiting and unfinished requests of every worker over time.
     """
 
-    _FIGURES: ClassVar = ("kv_allocated", "num_waiting", "outstanding_requests")
-
     def __init__(self, simulation: Any) -> None:
         self.history = History()
         self._simulation = simulation
         self._time = -np.inf
-        self._figures: Integers = np.zeros((len(self._FIGURES), len(simulation.workers)), np.int64)
+        self._figures = [(0, 0, 0)] * len(simulation.workers)
 
     def take(self) -> None:
         """Record the current state; called after ``reset`` and after every step."""
-        workers, now = self._simulation.workers, self._clock()
-        figures = np.stack([workers[name] for name in self._FIGURES])
-        ended = workers["last_batch_end"]
+        workers = self._simulation.workers.tolist()
+        now, figures = self._clock(), [(w[_KV], w[_WAITING], w[_UNFINISHED]) for w in workers]
         # A worker that runs no batch has waited since the end of its last one.
-        idle = np.flatnonzero((workers["phase"] != BUSY) & (self._time < ended) & (ended < now))
-        for k in idle[np.argsort(ended[idle])].tolist():
-            self._figures[:, k] = figures[:, k]
-            self._figures[1:, k] -= self._arrived_after(ended[k], k)
-            self.history.add(float(ended[k]), *self._figures.ravel().tolist())
-        self.history.add(now, *figures.ravel().tolist())
+        idle = [
+            (w[_ENDED], k)
+            for k, w in enumerate(workers)
+            if w[_PHASE] != BUSY and self._time < w[_ENDED] < now
+        ]
+        for ended, k in sorted(idle):
+            kv, waiting, unfinished = figures[k]
+            later = self._arrived_after(ended, k)
+            self._figures[k] = kv, waiting - later, unfinished - later
+            self.history.add(ended, *chain.from_iterable(self._figures))
+        self.history.add(now, *chain.from_iterable(figures))
         self._time, self._figures = now, figures
 
     @abstractmethod
@@ -141,10 +149,10 @@ class Recorder(ABC):
         simulation, arrived = self._simulation, self._arrived()
         done = arrived[arrived["status"] == FINISHED]
         latencies = done["finish_time"] - done["arrival_time"]
-        moments = np.zeros((1 + self._figures.size, 0))
+        present = [self._time, *chain.from_iterable(self._figures)]
+        moments = np.zeros((len(present), 0))
         if with_history:
-            moments = np.column_stack((self.history.columns(), [self._time, *self._figures.ravel()]))
-        kv, waiting, unfinished = moments[1:].reshape(*self._figures.shape, moments.shape[1])
+            moments = np.column_stack((self.history.columns(), present))
         return {
             "clock": clock,
             "num_arrived": len(arrived),
@@ -153,9 +161,9 @@ class Recorder(ABC):
             "workers": simulation.workers.copy(),
             "kv_capacity": simulation.problem["kv_capacity"].copy(),
             "time": moments[0],
-            "kv": kv,
-            "waiting": waiting,
-            "unfinished": unfinished,
+            "kv": moments[1::3],
+            "waiting": moments[2::3],
+            "unfinished": moments[3::3],
         }
 
 
@@ -191,6 +199,7 @@ class WorkerRecorder(Recorder):
         self._view = SystemView(simulation)
         count = len(simulation.requests)
         self._iteration = self._total = 0  # batches executed, and evictions, as last seen
+        self._out = 0  # requests that were evicted and have not come back
         self._evictions = simulation.requests["num_evictions"].copy()  # of each request, as last seen
         self._left = np.full(count, np.nan)  # when it was evicted; NaN unless it is out
         self._resumed = np.zeros(count)  # when it last came back
@@ -198,14 +207,14 @@ class WorkerRecorder(Recorder):
 
     def take(self) -> None:
         """Record the current state; called after ``reset`` and after every step."""
-        total = self._simulation.workers["total_evicted"].item(0)
-        if len(self.history):
+        worker = self._simulation.workers.item(0)
+        if self._out:
             self._close_gaps()
-            if total != self._total:
-                self._open_gaps()
-                self._close_gaps()
+        if worker[_EVICTED] != self._total and len(self.history):
+            self._open_gaps()
+            self._close_gaps()
         super().take()
-        self._iteration, self._total = self._view.iteration, total
+        self._iteration, self._total = worker[_ITERATION], worker[_EVICTED]
 
     def _open_gaps(self) -> None:
         """Open a gap for every request evicted since the last call."""
@@ -218,6 +227,7 @@ class WorkerRecorder(Recorder):
         left = np.where(after_its_last_token, last, before)
         self._left[new] = np.maximum(left, np.fmax(requests["start_time"][new], self._resumed[new]))
         self._evictions = counts.copy()
+        self._out += len(new)
 
     def _close_gaps(self) -> None:
         """Close the gap of every request that was admitted again."""
@@ -230,6 +240,7 @@ class WorkerRecorder(Recorder):
             zip(back.tolist(), self._left[back].tolist(), self._resumed[back].tolist(), strict=True)
         )
         self._left[back] = np.nan
+        self._out -= len(back)
 
     def _clock(self) -> float:
         return self._view.clock
