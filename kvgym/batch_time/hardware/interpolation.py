@@ -92,6 +92,20 @@ def lay_out(kind: Callable[..., tuple[float, ...]], tables: Mapping[str, Floats]
     return np.concatenate([kind(**places, **numbers), *tables.values()])
 
 
+def outer_slope(x: Floats, y: Floats) -> Any:
+    """Return the slope of the outer half of curves.
+
+    Args:
+        x: ascending abscissae, shape (n,).
+        y: ordinates of one curve or of several, shape (..., n).
+
+    Returns:
+        Ordinate per abscissa, shape (...).
+    """
+    middle = min(int(np.searchsorted(x, x[-1] / 2)), len(x) - 2)
+    return (y[..., -1] - y[..., middle]) / (x[-1] - x[middle])
+
+
 def pack_curve(x: ArrayLike, y: ArrayLike, slope: float) -> Floats:
     """Return a curve as parameters.
 
@@ -219,10 +233,7 @@ def _with_far_nodes(x: ArrayLike, y: ArrayLike, values: ArrayLike) -> tuple[Floa
 
 def _far(x: Floats, rows: Floats) -> Floats:
     """Return the ordinates at FAR of curves given as rows, from the slope of the outer half."""
-    middle = int(np.searchsorted(x, x[-1] / 2))
-    middle = min(middle, len(x) - 2)
-    slope = np.maximum((rows[:, -1] - rows[:, middle]) / (x[-1] - x[middle]), 0.0)
-    result: Floats = rows[:, -1] + slope * (FAR - x[-1])
+    result: Floats = rows[:, -1] + np.maximum(outer_slope(x, rows), 0.0) * (FAR - x[-1])
     return result
 
 

@@ -12,6 +12,7 @@ from kvgym.batch_time.hardware.interpolation import (
     Floats,
     curve,
     lay_out,
+    outer_slope,
     pack_curve,
     pack_star,
     pack_surface,
@@ -234,9 +235,7 @@ class ProfileBatchTime(BatchTimeModel):
             layer += 2 * (all_reduce_ms(tables.all_reduce, column, tokens * tables.bytes_per_token) + launch)
         total = tables.num_layers * layer + (np.array(linear.embedding_ms) if full else 0.0)
         total = (np.maximum.accumulate(total) if full else total) * 1e-3
-        middle = int(np.searchsorted(tokens, tokens[-1] / 2))
-        middle = min(middle, len(tokens) - 2)
-        return pack_curve(tokens, total, (total[-1] - total[middle]) / (tokens[-1] - tokens[middle]))
+        return pack_curve(tokens, total, outer_slope(tokens, total))
 
     def _surface(self, table: SurfaceTable) -> Floats:
         """Return a table of attention in seconds over all layers, packed."""
@@ -309,7 +308,6 @@ def all_reduce_ms(table: AllReduceTable, column: str, size: NDArray[np.float64])
     if column not in ("kernel_ms", "median_ms"):
         raise ConfigError(f"all-reduce column must be 'kernel_ms' or 'median_ms', got {shown(column)}")
     x, y = np.array(table.size), np.array(getattr(table, column))
-    middle = min(int(np.searchsorted(x, x[-1] / 2)), len(x) - 2)
-    slope = max((y[-1] - y[middle]) / (x[-1] - x[middle]), 0.0)
+    slope = max(outer_slope(x, y), 0.0)
     result: NDArray[np.float64] = np.interp(size, x, y) + slope * np.maximum(size - x[-1], 0.0)
     return result

@@ -13,6 +13,7 @@ from kvgym.batch_time.hardware.interpolation import (
     Floats,
     curve,
     lay_out,
+    outer_slope,
     pack_curve,
     pack_surface,
     surface,
@@ -171,6 +172,5 @@ def _packed(table: tuple[Floats, Floats]) -> Floats:
     The second is for attention, which grows with the square of the chunk.
     """
     x, y = table
-    middle = min(int(np.searchsorted(x, x[-1] / 2)), len(x) - 2)
-    slopes = ((y[-1] - y[i]) / (x[-1] - x[i]) for i in (middle, len(x) - 2))
-    return pack_curve(x, y, max(*slopes, 0.0))
+    last = (y[-1] - y[-2]) / (x[-1] - x[-2])
+    return pack_curve(x, y, max(outer_slope(x, y), last, 0.0))
