@@ -1,6 +1,6 @@
-"""Names, units and directions of all metrics, and the registry of those that other distributions add.
+"""All metrics with unit, direction and computation, and the registry of those that other distributions add.
 
-:mod:`kvgym.metrics` defines and computes the standard ones; docs/own-metric.md has an example of another.
+:mod:`kvgym.metrics.compute` defines the standard ones; docs/own-metric.md has an example of another.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from kvgym.errors import ConfigError, UnknownNameError, shown
+from kvgym.metrics.measured import STATISTICS, Measured, gap_statistics, ratio, statistics
 from kvgym.policies.runner import SimulationResult
 from kvgym.utils.arguments import explained
 from kvgym.utils.registry import Registry, load_plugins, same_definition
 from kvgym.utils.user_code import calling
 
-STATISTICS = ("mean", "std", "p50", "p90", "p95", "p99", "max")
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,65 +39,109 @@ class MetricInfo:
     lower_is_better: bool | None
 
 
-LATENCIES: dict[str, MetricInfo] = {
-    "e2e_latency": MetricInfo("s", "completion - arrival", True),
-    "ttft": MetricInfo("s", "first token - arrival", True),
-    "tbt": MetricInfo("s", "gap between consecutive output tokens", True),
-    "tpot": MetricInfo("s", "mean gap between output tokens of a request", True),
-    "queueing_delay": MetricInfo("s", "first admission - arrival", True),
-    "job_completion_time": MetricInfo("s", "last completion - first arrival of a session", True),
-    "service_time": MetricInfo("s", "sum of the latencies of the turns of a session", True),
-}
+@dataclass(frozen=True)
+class Computed(MetricInfo, Generic[S, T]):
+    """A metric of kvgym's own.
+
+    Attributes:
+        compute: returns its value for a run or a part of it, NaN if nothing was measured.
+    """
+
+    compute: Callable[[S], T]
+
+
+LATENCIES: dict[str, Computed[Measured, dict[str, float]]] = {
+    "e2e_latency": Computed("s", "completion - arrival", True, lambda m: statistics(m.e2e[m.done])),
+    "ttft": Computed("s", "first token - arrival", True, lambda m: statistics(m.ttft[m.done])),
+    "tbt": Computed("s", "gap between consecutive output tokens", True, lambda m: gap_statistics(m.scope)),
+    "tpot": Computed("s", "mean gap between output tokens of a request", True,
+        lambda m: statistics(m.tpot())),
+    "queueing_delay": Computed("s", "first admission - arrival", True, lambda m: statistics(m.waited)),
+    "job_completion_time": Computed("s", "last completion - first arrival of a session", True,
+        lambda m: statistics(m.jobs.completion)),
+    "service_time": Computed("s", "sum of the latencies of the turns of a session", True,
+        lambda m: statistics(m.jobs.service)),
+}  # fmt: skip
 """Metrics reported as ``<name>_<statistic>``, see :data:`STATISTICS`."""
 
-SCALARS: dict[str, MetricInfo] = {
-    "request_throughput": MetricInfo("1/s", "requests finished per second", False),
-    "token_throughput": MetricInfo("tokens/s", "output tokens of finished requests per second", False),
-    "generated_token_throughput": MetricInfo("tokens/s", "output tokens generated, repeats included", None),
-    "processed_token_throughput": MetricInfo("tokens/s", "prefill and output tokens processed", None),
-    "goodput": MetricInfo("1/s", "requests per second that met all of their SLOs", False),
-    "slo_attainment": MetricInfo("1", "share of requests that met all of their SLOs", False),
-    "ttft_attainment": MetricInfo("1", "share of the requests with a TTFT SLO that met it", False),
-    "tbt_attainment": MetricInfo("1", "share of the requests with a TBT SLO that met it", False),
-    "e2e_attainment": MetricInfo("1", "share of the requests with a deadline that met it", False),
-    "evictions": MetricInfo("1", "requests evicted", True),
-    "recomputed_tokens": MetricInfo("tokens", "KV tokens lost by evictions", True),
-    "put_back": MetricInfo("1", "requests selected before the memory check that then did not fit", True),
-    "overflows": MetricInfo("1", "decisions that evicted or put back a request", True),
-    "moves": MetricInfo("1", "requests that the router moved from one worker to another", None),
-    "kv_utilisation": MetricInfo("1", "time average of KV memory in use / capacity, in whole blocks", None),
-    "kv_peak": MetricInfo("1", "most KV memory in use / capacity, in whole blocks", None),
-    "hit_rate": MetricInfo(
-        "1", "share of the tokens to prefill that first starts found in the prefix cache", None
-    ),
-    "hit_rate_resumed": MetricInfo("1", "the same for starts after an eviction", None),
-    "hit_tokens": MetricInfo("tokens", "prefill tokens saved by the prefix cache", None),
-    "cached_share": MetricInfo("1", "time average of cached KV memory that is not in use / capacity", None),
-    "cache_evictions": MetricInfo("1", "units dropped from the prefix cache to make room", None),
-    "batch_size": MetricInfo("1", "requests per iteration", None),
-    "active_requests": MetricInfo("1", "time average of active requests", None),
-    "busy_fraction": MetricInfo("1", "share of time spent in batches", None),
-    "iterations": MetricInfo("1", "batches executed", None),
-    "makespan": MetricInfo("s", "end of the run - first arrival", True),
-    "duration": MetricInfo("s", "end of the run - time 0", None),
-    "input_tokens": MetricInfo("tokens", "prompt tokens of finished requests", None),
-    "output_tokens": MetricInfo("tokens", "output tokens of finished requests", None),
-    "jain_fairness": MetricInfo("1", "Jain's index of the requests' token rates", False),
-    "client_fairness": MetricInfo("1", "Jain's index of the clients' token rates", False),
-    "service_difference": MetricInfo(
-        "tokens", "largest difference of service between two waiting clients", True
-    ),
-    "worst_client_ttft": MetricInfo("s", "mean TTFT of the client with the largest", True),
-    "max_wait": MetricInfo("s", "longest time from arrival to first admission", True),
-    "first_turn_latency": MetricInfo("s", "mean of e2e_latency over first turns of sessions", True),
-    "later_turn_latency": MetricInfo("s", "mean of e2e_latency over later turns", True),
-    "first_turn_ttft": MetricInfo("s", "mean of ttft over first turns of sessions", True),
-    "later_turn_ttft": MetricInfo("s", "mean of ttft over later turns", True),
-    "sessions_finished": MetricInfo("1", "sessions with all turns finished", False),
-    "sessions_unfinished": MetricInfo("1", "sessions with turns left when the run stopped", True),
-    "finished": MetricInfo("1", "requests finished", False),
-    "unfinished": MetricInfo("1", "requests not finished when the run stopped", True),
-}
+SCALARS: dict[str, Computed[Measured, float]] = {
+    "request_throughput": Computed("1/s", "requests finished per second", False,
+        lambda m: ratio(m.left.sum(), m.scope.span)),
+    "token_throughput": Computed("tokens/s", "output tokens of finished requests per second", False,
+        lambda m: ratio(m.table.output_len[m.left].sum(), m.scope.span)),
+    "generated_token_throughput": Computed("tokens/s", "output tokens generated, repeats included", None,
+        lambda m: ratio(m.total("total_output_tokens"), m.scope.counting)),
+    "processed_token_throughput": Computed("tokens/s", "prefill and output tokens processed", None,
+        lambda m: ratio(m.total("total_output_tokens") + m.total("total_prefill_tokens"), m.scope.counting)),
+    "goodput": Computed("1/s", "requests per second that met all of their SLOs", False,
+        lambda m: ratio(m.good(m.left), m.scope.span)),
+    "slo_attainment": Computed("1", "share of requests that met all of their SLOs", False,
+        lambda m: ratio(m.good(m.scope.counted), (m.arrived & m.scope.counted).sum())),
+    "ttft_attainment": Computed("1", "share of the requests with a TTFT SLO that met it", False,
+        lambda m: m.attained("ttft")),
+    "tbt_attainment": Computed("1", "share of the requests with a TBT SLO that met it", False,
+        lambda m: m.attained("tbt")),
+    "e2e_attainment": Computed("1", "share of the requests with a deadline that met it", False,
+        lambda m: m.attained("e2e")),
+    "evictions": Computed("1", "requests evicted", True, lambda m: m.total("total_evicted")),
+    "recomputed_tokens": Computed("tokens", "KV tokens lost by evictions", True,
+        lambda m: m.total("total_recomputed_tokens")),
+    "put_back": Computed("1", "requests selected before the memory check that then did not fit", True,
+        lambda m: m.total("total_put_back")),
+    "overflows": Computed("1", "decisions that evicted or put back a request", True,
+        lambda m: m.total("total_overflows")),
+    "moves": Computed("1", "requests that the router moved from one worker to another", None,
+        lambda m: m.total("total_received")),
+    "kv_utilisation": Computed("1", "time average of KV memory in use / capacity, in whole blocks", None,
+        lambda m: m.share_of_memory("kv_time")),
+    "kv_peak": Computed("1", "most KV memory in use / capacity, in whole blocks", None,
+        lambda m: (m.result.worker["peak_kv_tokens"] / m.capacities).max()),
+    "hit_rate": Computed("1", "share of the tokens to prefill that first starts found in the prefix cache", None,
+        lambda m: ratio(m.total("total_hit_tokens"), m.total("total_known_tokens"))),
+    "hit_rate_resumed": Computed("1", "the same for starts after an eviction", None,
+        lambda m: ratio(m.total("total_hit_resumed"), m.total("total_known_resumed"))),
+    "hit_tokens": Computed("tokens", "prefill tokens saved by the prefix cache", None,
+        lambda m: m.if_cached(m.total("total_hit_tokens") + m.total("total_hit_resumed"))),
+    "cached_share": Computed("1", "time average of cached KV memory that is not in use / capacity", None,
+        lambda m: m.if_cached(m.share_of_memory("cached_time"))),
+    "cache_evictions": Computed("1", "units dropped from the prefix cache to make room", None,
+        lambda m: m.if_cached(m.total("total_dropped_units"))),
+    "batch_size": Computed("1", "requests per iteration", None,
+        lambda m: ratio(m.total("total_batch_requests"), m.total("iteration"))),
+    "active_requests": Computed("1", "time average of active requests", None,
+        lambda m: ratio(m.total("active_time"), m.scope.counting)),
+    "busy_fraction": Computed("1", "share of time spent in batches", None,
+        lambda m: ratio(m.total("busy_time"), m.scope.counting * len(m.scope.worker))),
+    "iterations": Computed("1", "batches executed", None, lambda m: m.total("iteration")),
+    "makespan": Computed("s", "end of the run - first arrival", True, lambda m: m.makespan),
+    "duration": Computed("s", "end of the run - time 0", None, lambda m: m.end),
+    "input_tokens": Computed("tokens", "prompt tokens of finished requests", None,
+        lambda m: m.table.prompt_len[m.finished].sum()),
+    "output_tokens": Computed("tokens", "output tokens of finished requests", None,
+        lambda m: m.table.output_len[m.finished].sum()),
+    "jain_fairness": Computed("1", "Jain's index of the requests' token rates", False, Measured.fairness),
+    "client_fairness": Computed("1", "Jain's index of the clients' token rates", False,
+        Measured.client_fairness),
+    "service_difference": Computed("tokens", "largest difference of service between two waiting clients", True,
+        Measured.service_difference),
+    "worst_client_ttft": Computed("s", "mean TTFT of the client with the largest", True,
+        Measured.worst_client_ttft),
+    "max_wait": Computed("s", "longest time from arrival to first admission", True, Measured.max_wait),
+    "first_turn_latency": Computed("s", "mean of e2e_latency over first turns of sessions", True,
+        lambda m: m.mean_of_turns(m.e2e, first=True)),
+    "later_turn_latency": Computed("s", "mean of e2e_latency over later turns", True,
+        lambda m: m.mean_of_turns(m.e2e, first=False)),
+    "first_turn_ttft": Computed("s", "mean of ttft over first turns of sessions", True,
+        lambda m: m.mean_of_turns(m.ttft, first=True)),
+    "later_turn_ttft": Computed("s", "mean of ttft over later turns", True,
+        lambda m: m.mean_of_turns(m.ttft, first=False)),
+    "sessions_finished": Computed("1", "sessions with all turns finished", False, lambda m: m.jobs.finished),
+    "sessions_unfinished": Computed("1", "sessions with turns left when the run stopped", True,
+        lambda m: m.jobs.unfinished),
+    "finished": Computed("1", "requests finished", False, lambda m: m.finished.sum()),
+    "unfinished": Computed("1", "requests not finished when the run stopped", True,
+        lambda m: m.arrived.sum() - m.finished.sum()),
+}  # fmt: skip
 """Metrics with one value per run."""
 
 STANDARD_METRICS = (*(f"{family}_{s}" for family in LATENCIES for s in STATISTICS), *SCALARS)

@@ -64,31 +64,29 @@ Other distributions add metrics by :func:`register_metric`; docs/own-metric.md h
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.metrics.attainment import has_targets, met_slo, slo_met
+from kvgym.metrics.attainment import slo_met
 from kvgym.metrics.catalogue import (
     LATENCIES,
     METRICS,
     SCALARS,
     STANDARD_METRICS,
-    STATISTICS,
+    Computed,
     Metric,
     MetricInfo,
     metric_info,
     metric_names,
     register_metric,
 )
-from kvgym.metrics.fairness import client_means, jain_index, service_difference
-from kvgym.metrics.jobs import Jobs, jobs_of
+from kvgym.metrics.measured import STATISTICS, Measured, ratio, scope_of
 from kvgym.policies.runner import SimulationResult
-from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
+from kvgym.simulator.tables import FINISHED
 from kvgym.utils.arguments import explained
 
 __all__ = [
@@ -109,8 +107,6 @@ __all__ = [
     "worker_metrics",
 ]
 
-_SHARES = (0.50, 0.90, 0.95, 0.99)
-
 
 @explained
 def compute_metrics(result: SimulationResult, names: Collection[str] | None = None) -> dict[str, float]:
@@ -124,148 +120,68 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         UnknownNameError: there is no metric of a name.
         KVGymError: a registered metric fails, see :meth:`Metric.value`.
     """
-    r, table, scope = result.requests, result.table, scope_of(result)
-    w, span, (end, makespan) = scope.worker, scope.span, _span(result)
-    arrival, counted = table.arrival_time, scope.counted
-    status, start, finish = r["status"], r["start_time"], r["finish_time"]
-    finished = status == FINISHED
-    done, left = finished & counted, finished & scope.left
-    e2e, begun = finish - arrival, ~np.isnan(start)
-    waited = (start - arrival)[counted & begun]
-
-    def total(name: str) -> Any:
-        return np.add.reduce(w[name])
-
-    def arrived() -> NDArray[np.bool_]:
-        return np.asarray(arrival <= end)
-
-    def fairness() -> float:
-        return jain_index(table.output_len[done] / np.maximum(e2e[done], 1e-12))
-
-    def by_client(figure: Callable[[], float]) -> Callable[[], float]:
-        several = table.client_id is not None and bool(done.any())
-        return figure if several else lambda: float("nan")
-
-    def client_fairness() -> float:
-        output = client_means(table, table.output_len.astype(np.float64), done)
-        return jain_index(output / np.maximum(client_means(table, e2e, done), 1e-12))
-
-    def attained(kind: str) -> float:
-        met, having = met_slo(result, kind)
-        return _ratio((met & counted).sum(), (having & arrived() & counted).sum())
-
-    def max_wait() -> float:
-        never = np.flatnonzero(counted & ~begun & ((status == FUTURE) | (status == WAITING)))
-        here = arrival[never[arrival[never] <= end]]
-        return float(max(waited.max(initial=0.0), (end - here).max(initial=0.0)))
-
-    def good(requests: NDArray[np.bool_]) -> float:
-        return float((slo_met(result) & requests).sum()) if has_targets(table) else float("nan")
-
-    def of_turns(values: NDArray[np.float64], first: bool) -> float:
-        if table.session_id is None:
-            return float("nan")
-        chosen = values[done & (table.first_turns == first)]
-        return _ratio(chosen.sum(), len(chosen))
-
-    def jobs() -> Jobs:
-        return jobs_of(table, r, result.to_come, scope.counted, end)
-
-    def if_cached(figure: Any) -> float:
-        return float(figure) if result.system.prefix_unit else float("nan")
-
-    capacity = result.system.usable_capacities
-    families: dict[str, Callable[[], dict[str, float]]] = {
-        "e2e_latency": lambda: _statistics("e2e_latency", e2e[done]),
-        "ttft": lambda: _statistics("ttft", (r["first_token_time"] - arrival)[done]),
-        "tbt": lambda: _gap_statistics(scope),
-        "tpot": lambda: _statistics("tpot", tpot_of(result)[done & (gaps_of(result) > 0)]),
-        "queueing_delay": lambda: _statistics("queueing_delay", waited),
-        "job_completion_time": lambda: _statistics("job_completion_time", jobs().completion),
-        "service_time": lambda: _statistics("service_time", jobs().service),
-    }
-    scalars: dict[str, Callable[[], float]] = {
-        "request_throughput": lambda: _ratio(left.sum(), span),
-        "token_throughput": lambda: _ratio(table.output_len[left].sum(), span),
-        "generated_token_throughput": lambda: _ratio(total("total_output_tokens"), scope.counting),
-        "processed_token_throughput": lambda: _ratio(
-            total("total_output_tokens") + total("total_prefill_tokens"), scope.counting
-        ),
-        "goodput": lambda: _ratio(good(left), span),
-        "slo_attainment": lambda: _ratio(good(counted), (arrived() & counted).sum()),
-        "ttft_attainment": lambda: attained("ttft"),
-        "tbt_attainment": lambda: attained("tbt"),
-        "e2e_attainment": lambda: attained("e2e"),
-        "evictions": lambda: float(total("total_evicted")),
-        "recomputed_tokens": lambda: float(total("total_recomputed_tokens")),
-        "put_back": lambda: float(total("total_put_back")),
-        "overflows": lambda: float(total("total_overflows")),
-        "moves": lambda: float(total("total_received")),
-        "kv_utilisation": lambda: _ratio(total("kv_time"), capacity.sum() * scope.counting),
-        "kv_peak": lambda: float((result.worker["peak_kv_tokens"] / capacity).max()),
-        "hit_rate": lambda: _ratio(total("total_hit_tokens"), total("total_known_tokens")),
-        "hit_rate_resumed": lambda: _ratio(total("total_hit_resumed"), total("total_known_resumed")),
-        "hit_tokens": lambda: if_cached(total("total_hit_tokens") + total("total_hit_resumed")),
-        "cached_share": lambda: if_cached(_ratio(total("cached_time"), capacity.sum() * scope.counting)),
-        "cache_evictions": lambda: if_cached(total("total_dropped_units")),
-        "batch_size": lambda: _ratio(total("total_batch_requests"), total("iteration")),
-        "active_requests": lambda: _ratio(total("active_time"), scope.counting),
-        "busy_fraction": lambda: _ratio(total("busy_time"), scope.counting * len(w)),
-        "iterations": lambda: float(total("iteration")),
-        "makespan": lambda: makespan,
-        "duration": lambda: end,
-        "input_tokens": lambda: float(table.prompt_len[finished].sum()),
-        "output_tokens": lambda: float(table.output_len[finished].sum()),
-        "jain_fairness": fairness,
-        "client_fairness": by_client(client_fairness),
-        "service_difference": by_client(lambda: service_difference(table, r, end)),
-        "worst_client_ttft": by_client(
-            lambda: float(client_means(table, r["first_token_time"] - arrival, done).max())
-        ),
-        "max_wait": max_wait,
-        "first_turn_latency": lambda: of_turns(e2e, True),
-        "later_turn_latency": lambda: of_turns(e2e, False),
-        "first_turn_ttft": lambda: of_turns(r["first_token_time"] - arrival, True),
-        "later_turn_ttft": lambda: of_turns(r["first_token_time"] - arrival, False),
-        "sessions_finished": lambda: jobs().finished,
-        "sessions_unfinished": lambda: jobs().unfinished,
-        "finished": lambda: float(finished.sum()),
-        "unfinished": lambda: float(arrived().sum() - finished.sum()),
-    }
-    found: dict[str, float] = {}
+    run = Measured(result)
     if names is None:
-        for figures in families.values():
-            found.update(figures())
-        found.update((name, figure()) for name, figure in scalars.items())
-        found.update((name, METRICS[name].value(result)) for name in METRICS)
-        return found
+        names = metric_names()
+    found: dict[str, float] = {}
     for name in names:
-        if name not in found:
-            if name in scalars:
-                found[name] = scalars[name]()
-            elif name in STANDARD_METRICS:
-                found |= families[name.rpartition("_")[0]]()
-            else:
-                metric_info(name)  # an error if there is none of the name
-                found[name] = METRICS[name].value(result)
+        if name in found:
+            continue
+        family = name.rpartition("_")[0]
+        if name in SCALARS:
+            found[name] = float(SCALARS[name].compute(run))
+        elif name in STANDARD_METRICS:
+            found |= {f"{family}_{s}": value for s, value in LATENCIES[family].compute(run).items()}
+        else:
+            metric_info(name)  # an error if there is none of the name
+            found[name] = METRICS[name].value(result)
     return {name: found[name] for name in names}
 
 
-WORKER_METRICS: dict[str, MetricInfo] = {
-    "routed": MetricInfo("1", "requests that joined, by arrival, by transfer or by a move", None),
-    "moved_here": MetricInfo("1", "those of them that the router moved here from another worker", None),
-    "finished": MetricInfo("1", "requests that finished here", None),
-    "e2e_latency_mean": MetricInfo("s", "of the requests that finished here", True),
-    "ttft_mean": MetricInfo("s", "of the requests that finished here", True),
-    "request_throughput": MetricInfo("1/s", "requests finished here per second", None),
-    "generated_token_throughput": MetricInfo("tokens/s", "output tokens generated, repeats included", None),
-    "evictions": MetricInfo("1", "requests evicted", True),
-    "kv_utilisation": MetricInfo("1", "time average of KV memory in use / capacity, in whole blocks", None),
-    "kv_peak": MetricInfo("1", "most KV memory in use / capacity, in whole blocks", None),
-    "batch_size": MetricInfo("1", "requests per iteration", None),
-    "busy_fraction": MetricInfo("1", "share of time spent in batches", None),
-    "iterations": MetricInfo("1", "batches executed", None),
-}
+@dataclass(frozen=True)
+class _Worker:
+    """A worker of a run.
+
+    Attributes:
+        totals: its totals, a WORKER record.
+        span: seconds during which they were counted.
+        capacity: its usable KV capacity, tokens.
+        e2e: seconds from arrival to completion of the requests that finished here, (k,).
+        ttft: seconds from their arrival to the first token, (k,).
+    """
+
+    totals: Any
+    span: float
+    capacity: int
+    e2e: NDArray[np.float64]
+    ttft: NDArray[np.float64]
+
+
+WORKER_METRICS: dict[str, Computed[_Worker, float]] = {
+    "routed": Computed("1", "requests that joined, by arrival, by transfer or by a move", None,
+        lambda w: w.totals["total_routed"]),
+    "moved_here": Computed("1", "those of them that the router moved here from another worker", None,
+        lambda w: w.totals["total_received"]),
+    "finished": Computed("1", "requests that finished here", None, lambda w: w.totals["total_finished"]),
+    "e2e_latency_mean": Computed("s", "of the requests that finished here", True,
+        lambda w: ratio(w.e2e.sum(), len(w.e2e))),
+    "ttft_mean": Computed("s", "of the requests that finished here", True,
+        lambda w: ratio(w.ttft.sum(), len(w.ttft))),
+    "request_throughput": Computed("1/s", "requests finished here per second", None,
+        lambda w: ratio(w.totals["total_finished"], w.span)),
+    "generated_token_throughput": Computed("tokens/s", "output tokens generated, repeats included", None,
+        lambda w: ratio(w.totals["total_output_tokens"], w.span)),
+    "evictions": Computed("1", "requests evicted", True, lambda w: w.totals["total_evicted"]),
+    "kv_utilisation": Computed("1", "time average of KV memory in use / capacity, in whole blocks", None,
+        lambda w: ratio(w.totals["kv_time"], w.capacity * w.span)),
+    "kv_peak": Computed("1", "most KV memory in use / capacity, in whole blocks", None,
+        lambda w: w.totals["peak_kv_tokens"] / w.capacity),
+    "batch_size": Computed("1", "requests per iteration", None,
+        lambda w: ratio(w.totals["total_batch_requests"], w.totals["iteration"])),
+    "busy_fraction": Computed("1", "share of time spent in batches", None,
+        lambda w: ratio(w.totals["busy_time"], w.span)),
+    "iterations": Computed("1", "batches executed", None, lambda w: w.totals["iteration"]),
+}  # fmt: skip
 """Metrics of a single worker, see :func:`worker_metrics`."""
 
 
@@ -277,98 +193,17 @@ def worker_metrics(result: SimulationResult) -> list[dict[str, Any]]:
     """
     r, scope = result.requests, scope_of(result)
     done = (r["status"] == FINISHED) & scope.counted
+    e2e, ttft = (r[name] - result.table.arrival_time for name in ("finish_time", "first_token_time"))
     capacities = result.system.usable_capacities
     rows: list[dict[str, Any]] = []
-    for k, (worker, w) in enumerate(zip(result.system.all_workers, scope.worker, strict=True)):
-        span = scope.by_worker[k]
+    for k, (worker, totals) in enumerate(zip(result.system.all_workers, scope.worker, strict=True)):
         mine = done & (r["worker"] == k)
-        e2e, ttft = (
-            (r[name] - result.table.arrival_time)[mine] for name in ("finish_time", "first_token_time")
-        )
-        capacity = capacities[k]
-        figures = (
-            w["total_routed"],
-            w["total_received"],
-            w["total_finished"],
-            _ratio(e2e.sum(), len(e2e)),
-            _ratio(ttft.sum(), len(ttft)),
-            _ratio(w["total_finished"], span),
-            _ratio(w["total_output_tokens"], span),
-            w["total_evicted"],
-            _ratio(w["kv_time"], capacity * span),
-            w["peak_kv_tokens"] / capacity,
-            _ratio(w["total_batch_requests"], w["iteration"]),
-            _ratio(w["busy_time"], span),
-            w["iteration"],
-        )
+        measured = _Worker(totals, scope.by_worker[k], capacities[k], e2e[mine], ttft[mine])
         rows.append(
-            {"worker": k, "role": worker.role, "kv_capacity": int(capacity)}
-            | {name: float(x) for name, x in zip(WORKER_METRICS, figures, strict=True)}
+            {"worker": k, "role": worker.role, "kv_capacity": int(capacities[k])}
+            | {name: float(metric.compute(measured)) for name, metric in WORKER_METRICS.items()}
         )
     return rows
-
-
-@dataclass(frozen=True)
-class Scope:
-    """The data that metrics are computed from: a whole run, or its window.
-
-    Attributes:
-        worker: totals of the workers.
-        span: seconds of the run, or of the window.
-        counting: seconds during which the totals were counted, the mean over the workers.
-        by_worker: the same for each worker.
-        counted: bool (n,), requests with latencies that count, or True.
-        left: bool (n,), requests that count as finished in the span if they have finished, or True.
-        gap_counts: token gaps by bin.
-        gap_sums: their sums.
-        longest_gap: seconds.
-    """
-
-    worker: NDArray[Any]
-    span: float
-    counting: float
-    by_worker: Sequence[float]
-    counted: Any
-    left: Any
-    gap_counts: NDArray[np.int64]
-    gap_sums: NDArray[np.float64]
-    longest_gap: float
-
-
-def scope_of(result: SimulationResult) -> Scope:
-    """Return the data that metrics of a run are computed from."""
-    r, window = result.requests, result.window
-    if window is None:
-        span, longest = _span(result)[1], float(r["max_token_gap"].max(initial=0.0))
-        spans = [span] * len(result.worker)
-        return Scope(
-            result.worker, span, span, spans, True, True, result.gap_counts, result.gap_sums, longest
-        )
-    opening, closing, worker = window.opening, window.closing, window.closing.worker.copy()
-    for name in worker.dtype.names or ():
-        if name.startswith("total_") or name in (
-            "iteration",
-            "busy_time",
-            "kv_time",
-            "cached_time",
-            "active_time",
-        ):
-            worker[name] -= opening.worker[name]
-    seconds = closing.clock - opening.clock
-    arrival, finish = result.table.arrival_time, r["finish_time"]
-    counts, sums = closing.gap_counts - opening.gap_counts, closing.gap_sums - opening.gap_sums
-    (used,) = np.nonzero(counts)
-    return Scope(
-        worker=worker,
-        span=window.end - window.start,
-        counting=float(seconds.mean()),
-        by_worker=seconds.tolist(),
-        counted=(arrival >= window.start) & (arrival < window.end),
-        left=(finish >= window.start) & (finish < window.end),
-        gap_counts=counts,
-        gap_sums=sums,
-        longest_gap=float(sums[used[-1]] / counts[used[-1]]) if len(used) else float("nan"),
-    )
 
 
 @explained
@@ -378,65 +213,3 @@ def counted_requests(result: SimulationResult) -> NDArray[np.bool_]:
     Requests that have not finished are included; their ``finish_time`` is NaN.
     """
     return np.broadcast_to(np.asarray(scope_of(result).counted, np.bool_), (len(result.table),)).copy()
-
-
-def _span(result: SimulationResult) -> tuple[float, float]:
-    """Return the end of the run and the time since the first arrival, seconds."""
-    arrival, r = result.table.arrival_time, result.requests
-    start = float(arrival[0]) if len(arrival) else 0.0
-    over = result.completed and len(r)
-    end = float(r["finish_time"].max()) if over else float(result.worker["clock"].max())
-    return end, max(end - start, 0.0)
-
-
-def gaps_of(result: SimulationResult) -> NDArray[np.int64]:
-    """Return the number of gaps between the output tokens of each request, shape (n,)."""
-    return np.asarray(result.table.output_len - (result.system.first_token != "uncounted"), dtype=np.int64)
-
-
-def tpot_of(result: SimulationResult) -> NDArray[np.float64]:
-    """Return the time per output token of each request in seconds, shape (n,); NaN if it has none."""
-    r, gaps = result.requests, gaps_of(result)
-    return np.asarray((r["finish_time"] - r["first_token_time"]) / np.where(gaps > 0, gaps, np.nan))
-
-
-def _ratio(numerator: Any, denominator: Any) -> float:
-    return float(numerator) / float(denominator) if denominator > 0 else float("nan")
-
-
-def _statistics(name: str, values: NDArray[np.float64]) -> dict[str, float]:
-    """Return the statistics of values, by name; sorts them."""
-    if not len(values):
-        return {f"{name}_{s}": float("nan") for s in STATISTICS}
-    # The same as numpy's mean, std and percentile, which take several times as long on one episode.
-    last, mean = len(values) - 1, np.add.reduce(values) / len(values)
-    squares = values - mean
-    squares *= squares
-    figures = [float(mean), float(np.sqrt(np.add.reduce(squares) / len(values)))]
-    values.sort()  # a copy of a million numbers takes as long as sorting them
-    for share in _SHARES:  # between the two nearest ranks
-        below = int(share * last)
-        low, high = float(values[below]), float(values[min(below + 1, last)])
-        figures.append(low + (high - low) * (share * last - below))
-    figures.append(float(values[last]))
-    return {f"{name}_{s}": x for s, x in zip(STATISTICS, figures, strict=True)}
-
-
-def _gap_statistics(scope: Scope) -> dict[str, float]:
-    """Statistics of the token gaps from their histogram; a bin stands for the mean of its gaps."""
-    used = np.flatnonzero(scope.gap_counts)  # few bins of many
-    counts, sums = scope.gap_counts[used], scope.gap_sums[used]
-    if not len(counts):
-        return {f"tbt_{s}": float("nan") for s in STATISTICS}
-    cumulative, means = np.cumsum(counts), sums / counts
-    total = int(cumulative[-1])
-    mean = np.add.reduce(sums) / total
-    figures = [float(mean), float(np.sqrt(np.add.reduce(counts * (means - mean) ** 2) / total))]
-    ranks = [q * (total - 1) for q in _SHARES]
-    nearest = [end for rank in ranks for end in (math.floor(rank), math.ceil(rank))]
-    places = iter(means[np.searchsorted(cumulative, nearest, side="right")].tolist())
-    for rank, low, high in zip(ranks, places, places, strict=True):  # between the two nearest ranks
-        share = rank - math.floor(rank)
-        figures.append((1 - share) * low + share * high)
-    figures.append(scope.longest_gap)
-    return {f"tbt_{s}": x for s, x in zip(STATISTICS, figures, strict=True)}

@@ -8,7 +8,8 @@ import numpy as np
 
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import BOUNDED, Comparison, label_of
-from kvgym.metrics.compute import metric_info, scope_of
+from kvgym.metrics.compute import metric_info
+from kvgym.metrics.measured import scope_of
 from kvgym.policies.runner import SimulationResult
 from kvgym.report import series
 from kvgym.report.alike import join_alike

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
-from kvgym.metrics.compute import gaps_of, scope_of, tpot_of
+from kvgym.metrics.measured import gaps_of, scope_of, tpot_of
 from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED
 

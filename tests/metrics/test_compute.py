@@ -15,9 +15,9 @@ from kvgym.metrics.compute import (
     metric_info,
     metric_names,
     slo_met,
-    tpot_of,
     worker_metrics,
 )
+from kvgym.metrics.measured import tpot_of
 from kvgym.simulator.recording.window import Window
 
 UNIT = make_batch_time({"kind": "unit"})

@@ -25,7 +25,7 @@ from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.result_files import jsonable, write_json
 from kvgym.experiments.scenario import Scenario
-from kvgym.metrics.compute import LATENCIES, SCALARS
+from kvgym.metrics.compute import LATENCIES, SCALARS, MetricInfo
 from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED
 from kvgym.utils.arguments import explained
@@ -127,7 +127,8 @@ def check_window(scenario: Scenario) -> None:
 def table() -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
     """Return headings and rows of the table of metrics for docs/metrics.md."""
     rows = {}
-    for name, info in {**LATENCIES, **SCALARS}.items():
+    described: Mapping[str, MetricInfo] = {**LATENCIES, **SCALARS}
+    for name, info in described.items():
         theirs, difference = NAMES.get(name, ("", "–"))
         if name in LATENCIES:
             theirs = f"`mean_{theirs}_ms`, …" if theirs else ""

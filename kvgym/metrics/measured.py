@@ -1,0 +1,253 @@
+"""A run as metrics are computed from it: its records and totals, or those of its window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.metrics.attainment import has_targets, met_slo, slo_met
+from kvgym.metrics.fairness import client_means, jain_index, service_difference
+from kvgym.metrics.jobs import Jobs, jobs_of
+from kvgym.policies.runner import SimulationResult
+from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
+
+_PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
+STATISTICS = ("mean", "std", *_PERCENTILES, "max")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The data that metrics are computed from: a whole run, or its window.
+
+    Attributes:
+        worker: totals of the workers.
+        span: seconds of the run, or of the window.
+        counting: seconds during which the totals were counted, the mean over the workers.
+        by_worker: the same for each worker.
+        counted: bool (n,), requests with latencies that count, or True.
+        left: bool (n,), requests that count as finished in the span if they have finished, or True.
+        gap_counts: token gaps by bin.
+        gap_sums: their sums.
+        longest_gap: seconds.
+    """
+
+    worker: NDArray[Any]
+    span: float
+    counting: float
+    by_worker: Sequence[float]
+    counted: Any
+    left: Any
+    gap_counts: NDArray[np.int64]
+    gap_sums: NDArray[np.float64]
+    longest_gap: float
+
+
+def scope_of(result: SimulationResult) -> Scope:
+    """Return the data that metrics of a run are computed from."""
+    r, window = result.requests, result.window
+    if window is None:
+        span, longest = _span(result)[1], float(r["max_token_gap"].max(initial=0.0))
+        spans = [span] * len(result.worker)
+        return Scope(
+            result.worker, span, span, spans, True, True, result.gap_counts, result.gap_sums, longest
+        )
+    opening, closing, worker = window.opening, window.closing, window.closing.worker.copy()
+    for name in worker.dtype.names or ():
+        if name.startswith("total_") or name in (
+            "iteration",
+            "busy_time",
+            "kv_time",
+            "cached_time",
+            "active_time",
+        ):
+            worker[name] -= opening.worker[name]
+    seconds = closing.clock - opening.clock
+    arrival, finish = result.table.arrival_time, r["finish_time"]
+    counts, sums = closing.gap_counts - opening.gap_counts, closing.gap_sums - opening.gap_sums
+    (used,) = np.nonzero(counts)
+    return Scope(
+        worker=worker,
+        span=window.end - window.start,
+        counting=float(seconds.mean()),
+        by_worker=seconds.tolist(),
+        counted=(arrival >= window.start) & (arrival < window.end),
+        left=(finish >= window.start) & (finish < window.end),
+        gap_counts=counts,
+        gap_sums=sums,
+        longest_gap=float(sums[used[-1]] / counts[used[-1]]) if len(used) else float("nan"),
+    )
+
+
+class Measured:
+    """A run with what several metrics are computed from.
+
+    Attributes:
+        result: the run.
+        records: its records, dtype REQUEST, (n,).
+        table: its requests.
+        scope: the run, or its window.
+        capacities: usable KV capacity of each worker, tokens.
+        end: end of the run, seconds.
+        makespan: time from the first arrival to the end, seconds.
+        finished: requests that have finished, bool (n,).
+        done: finished requests with latencies that count, bool (n,).
+        left: requests that finished in the span, bool (n,).
+        arrived: requests that arrived before the end, bool (n,).
+        begun: requests that were admitted, bool (n,).
+        e2e: seconds from arrival to completion, (n,).
+        ttft: seconds from arrival to the first token, (n,).
+        waited: seconds from arrival to the first admission, of admitted requests that count, (k,).
+    """
+
+    def __init__(self, result: SimulationResult) -> None:
+        self.result, self.records, self.table = result, result.requests, result.table
+        self.scope = scope_of(result)
+        self.capacities = result.system.usable_capacities
+        self.end, self.makespan = _span(result)
+        arrival, start = self.table.arrival_time, self.records["start_time"]
+        self.finished = self.records["status"] == FINISHED
+        self.done, self.left = self.finished & self.scope.counted, self.finished & self.scope.left
+        self.arrived, self.begun = arrival <= self.end, ~np.isnan(start)
+        self.e2e = self.records["finish_time"] - arrival
+        self.ttft = self.records["first_token_time"] - arrival
+        self.waited = (start - arrival)[self.scope.counted & self.begun]
+
+    def total(self, name: str) -> Any:
+        """Return the sum of a total over the workers."""
+        return np.add.reduce(self.scope.worker[name])
+
+    def share_of_memory(self, time: str) -> float:
+        """Return a total in token-seconds as a time average, as a share of the capacity."""
+        return ratio(self.total(time), self.capacities.sum() * self.scope.counting)
+
+    def tpot(self) -> NDArray[np.float64]:
+        """Return the seconds per output token of the requests in ``done`` that have gaps, (k,)."""
+        return np.asarray(tpot_of(self.result)[self.done & (gaps_of(self.result) > 0)])
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """Sessions as jobs."""
+        return jobs_of(self.table, self.records, self.result.to_come, self.scope.counted, self.end)
+
+    def fairness(self) -> float:
+        """Return Jain's index of the requests' token rates."""
+        return jain_index(self.table.output_len[self.done] / np.maximum(self.e2e[self.done], 1e-12))
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether finished requests have clients."""
+        return self.table.client_id is not None and bool(self.done.any())
+
+    def client_fairness(self) -> float:
+        """Return Jain's index of the clients' token rates; NaN without clients."""
+        if not self.has_clients:
+            return math.nan
+        output = client_means(self.table, self.table.output_len.astype(np.float64), self.done)
+        return jain_index(output / np.maximum(client_means(self.table, self.e2e, self.done), 1e-12))
+
+    def service_difference(self) -> float:
+        """Return the largest difference of service between two waiting clients; NaN without clients."""
+        return service_difference(self.table, self.records, self.end) if self.has_clients else math.nan
+
+    def worst_client_ttft(self) -> float:
+        """Return the mean time to first token of the client with the largest; NaN without clients."""
+        return float(client_means(self.table, self.ttft, self.done).max()) if self.has_clients else math.nan
+
+    def attained(self, kind: str) -> float:
+        """Return the share of the requests with a target of a kind, such as ``"ttft"``, that met it."""
+        met, having = met_slo(self.result, kind)
+        return ratio((met & self.scope.counted).sum(), (having & self.arrived & self.scope.counted).sum())
+
+    def good(self, requests: Any) -> float:
+        """Return how many of some requests, bool (n,) or True, met all of their targets; NaN if none has any."""
+        return float((slo_met(self.result) & requests).sum()) if has_targets(self.table) else math.nan
+
+    def max_wait(self) -> float:
+        """Return the longest time from arrival to the first admission, or to the end without one."""
+        arrival, status = self.table.arrival_time, self.records["status"]
+        never = np.flatnonzero(self.scope.counted & ~self.begun & ((status == FUTURE) | (status == WAITING)))
+        here = arrival[never[arrival[never] <= self.end]]
+        return float(max(self.waited.max(initial=0.0), (self.end - here).max(initial=0.0)))
+
+    def mean_of_turns(self, values: NDArray[np.float64], *, first: bool) -> float:
+        """Return the mean of values (n,) over the first or the later turns of sessions; NaN without sessions."""
+        if self.table.session_id is None:
+            return math.nan
+        chosen = values[self.done & (self.table.first_turns == first)]
+        return ratio(chosen.sum(), len(chosen))
+
+    def if_cached(self, figure: Any) -> float:
+        """Return a figure of the prefix cache; NaN without one."""
+        return float(figure) if self.result.system.prefix_unit else math.nan
+
+
+def _span(result: SimulationResult) -> tuple[float, float]:
+    """Return the end of the run and the time since the first arrival, seconds."""
+    arrival, r = result.table.arrival_time, result.requests
+    start = float(arrival[0]) if len(arrival) else 0.0
+    over = result.completed and len(r)
+    end = float(r["finish_time"].max()) if over else float(result.worker["clock"].max())
+    return end, max(end - start, 0.0)
+
+
+def gaps_of(result: SimulationResult) -> NDArray[np.int64]:
+    """Return the number of gaps between the output tokens of each request, shape (n,)."""
+    return np.asarray(result.table.output_len - (result.system.first_token != "uncounted"), dtype=np.int64)
+
+
+def tpot_of(result: SimulationResult) -> NDArray[np.float64]:
+    """Return the time per output token of each request in seconds, shape (n,); NaN if it has none."""
+    r, gaps = result.requests, gaps_of(result)
+    return np.asarray((r["finish_time"] - r["first_token_time"]) / np.where(gaps > 0, gaps, np.nan))
+
+
+def ratio(numerator: Any, denominator: Any) -> float:
+    """Return a ratio; NaN if the denominator is not positive."""
+    return float(numerator) / float(denominator) if denominator > 0 else math.nan
+
+
+def statistics(values: NDArray[np.float64]) -> dict[str, float]:
+    """Return the :data:`STATISTICS` of values; sorts them."""
+    if not len(values):
+        return dict.fromkeys(STATISTICS, math.nan)
+    # The same as numpy's mean, std and percentile, which take several times as long on one episode.
+    last, mean = len(values) - 1, np.add.reduce(values) / len(values)
+    squares = values - mean
+    squares *= squares
+    figures = {"mean": float(mean), "std": float(np.sqrt(np.add.reduce(squares) / len(values)))}
+    values.sort()  # a copy of a million numbers takes as long as sorting them
+    for name, share in _PERCENTILES.items():  # between the two nearest ranks
+        below = int(share * last)
+        low, high = float(values[below]), float(values[min(below + 1, last)])
+        figures[name] = low + (high - low) * (share * last - below)
+    figures["max"] = float(values[last])
+    return figures
+
+
+def gap_statistics(scope: Scope) -> dict[str, float]:
+    """Return the :data:`STATISTICS` of token gaps from their histogram; a bin stands for the mean of its gaps."""
+    used = np.flatnonzero(scope.gap_counts)  # few bins of many
+    counts, sums = scope.gap_counts[used], scope.gap_sums[used]
+    if not len(counts):
+        return dict.fromkeys(STATISTICS, math.nan)
+    cumulative, means = np.cumsum(counts), sums / counts
+    total = int(cumulative[-1])
+    mean = np.add.reduce(sums) / total
+    figures = {
+        "mean": float(mean),
+        "std": float(np.sqrt(np.add.reduce(counts * (means - mean) ** 2) / total)),
+    }
+    ranks = [q * (total - 1) for q in _PERCENTILES.values()]
+    nearest = [end for rank in ranks for end in (math.floor(rank), math.ceil(rank))]
+    places = iter(means[np.searchsorted(cumulative, nearest, side="right")].tolist())
+    for name, rank, low, high in zip(_PERCENTILES, ranks, places, places, strict=True):
+        share = rank - math.floor(rank)  # between the two nearest ranks
+        figures[name] = (1 - share) * low + share * high
+    figures["max"] = scope.longest_gap
+    return figures
