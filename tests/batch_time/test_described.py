@@ -9,7 +9,6 @@ from kvgym.batch_time import (
     RooflineHardware,
     load_calibrated,
     load_hardware,
-    make_batch_time,
 )
 from kvgym.batch_time.deployments.described import HardwareName
 from kvgym.batch_time.deployments.load import hardware_label
@@ -85,11 +84,11 @@ def test_data_types_and_overhead_per_request():
         "prefill_tokens": 3,
         "prefill_squares": 9,
     }
-    model = RooflineBatchTime(GPU_100, ModelShape(**SHAPE), overhead_per_request=0.25, **FULL)
-    assert model(**loads) - RooflineBatchTime(GPU_100, ModelShape(**SHAPE), **FULL)(**loads) == pytest.approx(
-        0.75
+    with_, without = (
+        RooflineBatchTime(GPU_100, ModelShape(**SHAPE), overhead_per_request=seconds, **FULL)(**loads)
+        for seconds in (0.25, 0.0)
     )
-    assert make_batch_time(model.spec()).spec() == model.spec()
+    assert with_ - without == pytest.approx(0.75)
 
 
 def test_capacity_of_a_roofline_by_hand():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from kvgym.batch_time import kv_capacity, load_hardware, make_batch_time
+from kvgym.batch_time import kv_capacity, load_hardware
 from kvgym.batch_time.deployments.load import hardware_names
 from kvgym.batch_time.hardware.presets import MODELS
 from kvgym.batch_time.hardware.shapes import GPU
@@ -27,9 +27,8 @@ def _text(name):
     return (Path(__file__).parents[2] / "configs" / "hardware" / f"{name}.yaml").read_text("utf-8")
 
 
-def test_names_have_descriptions():
+def test_names_have_descriptions_and_recipes():
     assert set(NAMES) == set(recipe_names())
-    assert {"llama2-70b-a100-tp2", "llama2-70b-h100-tp4-2023", "mistral-7b-a100-tp1"} <= set(NAMES)
     assert all(0 < len(text) < 100 for text in hardware_names().values())
 
 
@@ -121,10 +120,6 @@ def test_files_read_by_path_and_round_trip(tmp_path):
     assert hardware.tables == load_hardware("llama2-7b-a100-tp1").tables
     again = yaml.safe_load(yaml.safe_dump(hardware.model_dump(mode="json")))
     assert type(hardware).model_validate(again) == hardware
-    model = hardware.batch_time(composition="vidur")
-    assert make_batch_time(model.spec())(num_decodes=3, decode_context=99) == model(
-        num_decodes=3, decode_context=99
-    )
 
 
 def test_unknown_name_suggests():

@@ -136,9 +136,15 @@ SPECS = [
     {"kind": "piecewise", "quantity": "context", "breakpoints": [1, 5], "times": [1.0, 2.0], "slope": 0.0},
     {"kind": "threshold", "c": 0.1, "a": 0.01, "b0": 64},
     {"kind": "roofline", "gpu": "h100-80gb", "model": "llama2-70b", "tensor_parallel": 4},
-    {"kind": "roofline", "gpu": TOY_GPU.model_dump(), "model": TOY_MODEL.model_dump()},
+    {
+        "kind": "roofline",
+        "gpu": TOY_GPU.model_dump(),
+        "model": TOY_MODEL.model_dump(),
+        "overhead_per_request": 1.0,
+    },
     {"kind": "profile", "hardware": "llama2-7b-a100-tp1", "composition": "vidur"},
     {"kind": "tile", "gpu": TOY_GPU.model_dump(), "model": TOY_MODEL.model_dump(), "t_row": 4},
+    {"kind": "tile", "gpu": "h100-80gb", "model": "llama2-70b", "tensor_parallel": 4, "tile_rate": 1e9},
 ]
 
 

@@ -252,8 +252,6 @@ class TileBatchTime(PlainBatchTime):
     kind = "tile"
     kernel = _tile
 
-    overhead: float
-
     @explained
     def __init__(
         self,
@@ -278,57 +276,47 @@ class TileBatchTime(PlainBatchTime):
         self.device = self.gpu.device
         require_plain(self.model, "batch time 'tile'")
         check_tensor_parallel(self.model, tensor_parallel)
-        sizes = {"t_row": t_row, "t_col": t_col, "t_red": t_red, "gemv_row": gemv_row, "gemv_col": gemv_col}
         sms = self.gpu.num_sms if num_sms is None else num_sms
         if sms is None:
             raise ConfigError(f"batch time 'tile': GPU {self.gpu.name} has no num_sms; set it there or here")
-        sizes["num_sms"] = sms
-        arguments: dict[str, Any] = {
-            "tensor_parallel": int(tensor_parallel),
-            **{name: _whole(name, value) for name, value in sizes.items()},
-            "tile_rate": _rate("tile_rate", tile_rate),
-            "gemv_rate": _rate("gemv_rate", gemv_rate),
-            "nonlinear_rate": _rate("nonlinear_rate", nonlinear_rate),
-            "compute_efficiency": share("tile", "compute_efficiency", compute_efficiency),
-            "memory_efficiency": share("tile", "memory_efficiency", memory_efficiency),
-            "overhead": non_negative("tile", "overhead", overhead),
-        }
-        vars(self).update(arguments)
-        self.node = self._node(**arguments)
+        self.tensor_parallel = int(tensor_parallel)
+        self.t_row, self.t_col = _whole("t_row", t_row), _whole("t_col", t_col)
+        self.t_red = _whole("t_red", t_red)
+        self.gemv_row, self.gemv_col = _whole("gemv_row", gemv_row), _whole("gemv_col", gemv_col)
+        self.num_sms = _whole("num_sms", sms)
+        self.tile_rate, self.gemv_rate = _rate("tile_rate", tile_rate), _rate("gemv_rate", gemv_rate)
+        self.nonlinear_rate = _rate("nonlinear_rate", nonlinear_rate)
+        self.compute_efficiency = share("tile", "compute_efficiency", compute_efficiency)
+        self.memory_efficiency = share("tile", "memory_efficiency", memory_efficiency)
+        self.overhead = non_negative("tile", "overhead", overhead)
+        self.node = self._node()
         self.source = f"tiles of {self.model.name} on {tensor_parallel} x {self.gpu.name}"
 
-    def _node(
-        self,
-        *,
-        tensor_parallel: int,
-        num_sms: int,
-        tile_rate: float | None,
-        gemv_rate: float | None,
-        nonlinear_rate: float | None,
-        compute_efficiency: float,
-        memory_efficiency: float,
-        overhead: float,
-        **tiles: int,
-    ) -> TiledNode:
+    def _node(self) -> TiledNode:
         """Return the figures of (2)-(7), with missing rates from the data sheet."""
-        model = self.model
-        flops = self.gpu.peak_flops * compute_efficiency
-        bandwidth = self.gpu.memory_bandwidth * memory_efficiency
+        model, parts = self.model, self.tensor_parallel
+        tile_rate, gemv_rate, nonlinear_rate = self.tile_rate, self.gemv_rate, self.nonlinear_rate
+        bandwidth = self.gpu.memory_bandwidth * self.memory_efficiency
         if tile_rate is None:
-            tile_rate = flops / (num_sms * 2 * tiles["t_row"] * tiles["t_col"] * tiles["t_red"])
+            flops = self.gpu.peak_flops * self.compute_efficiency
+            tile_rate = flops / (self.num_sms * 2 * self.t_row * self.t_col * self.t_red)
         if gemv_rate is None:
-            gemv_rate = bandwidth / (num_sms * tiles["gemv_row"] * tiles["gemv_col"] * model.dtype_bytes)
+            gemv_rate = bandwidth / (self.num_sms * self.gemv_row * self.gemv_col * model.dtype_bytes)
         if nonlinear_rate is None:
             # Read and written per token and layer: two norms and two residuals; SiLU times the gate.
             entries = model.num_layers * (10 * model.hidden + 3 * model.ffn)
-            nonlinear_rate = bandwidth * tensor_parallel / (entries * model.dtype_bytes)
+            nonlinear_rate = bandwidth * parts / (entries * model.dtype_bytes)
         return TiledNode(
-            **tiles,
+            t_row=self.t_row,
+            t_col=self.t_col,
+            t_red=self.t_red,
+            gemv_row=self.gemv_row,
+            gemv_col=self.gemv_col,
             num_layers=model.num_layers,
             width=model.query_width,
-            kv_width=model.head_dim * max(tensor_parallel, model.num_kv_heads),
-            linear_pairs=weight_pairs(model, tiles["t_row"], tiles["t_red"]),
-            num_sms=num_sms * tensor_parallel,
+            kv_width=model.head_dim * max(parts, model.num_kv_heads),
+            linear_pairs=weight_pairs(model, self.t_row, self.t_red),
+            num_sms=self.num_sms * parts,
             gemm_rate=tile_rate,
             gemv_rate=gemv_rate,
             nonlinear_rate=nonlinear_rate,
