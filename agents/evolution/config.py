@@ -103,7 +103,7 @@ class EvolutionConfig(TrainingConfig):
     start: str | None = None
     imitate: Imitation | None = None
     predictor: Prediction | None = None
-    hyperparameters: dict[str, float | bool] = Field(default_factory=dict)
+    hyperparameters: dict[str, float] = Field(default_factory=dict)
     population: int = Field(default=16, ge=4, le=1_000_000)
     generations: int = Field(default=100, ge=0, le=MAX_STEPS)
     average: float | None = Field(default=None, ge=0.0, le=100.0)

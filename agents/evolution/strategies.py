@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kvgym.agents.runs.limits import MAX_STEPS
 from kvgym.errors import ConfigError, shown
-from kvgym.policies.hyperparameters import require, require_flag
+from kvgym.policies.hyperparameters import require
 from kvgym.utils.hyperparameters import describe_arguments, policy_defaults
 from kvgym.utils.registry import Registry
 from kvgym.utils.resources import check_free
@@ -82,9 +82,7 @@ class CMAES(Strategy):
 
     libraries = ("cma",)
 
-    def __init__(
-        self, size: int, population: int, seed: int, *, sigma: float = 1.0, diagonal: bool = False
-    ) -> None:
+    def __init__(self, size: int, population: int, seed: int, *, sigma: float = 1.0) -> None:
         """Begin a search.
 
         Args:
@@ -92,10 +90,8 @@ class CMAES(Strategy):
             population: vectors per generation.
             seed: seed of all random numbers.
             sigma: initial standard deviation, steps.
-            diagonal: adapt only variances, not the whole matrix; for hundreds of weights and more.
         """
         require("sigma", sigma, 0 < sigma < np.inf, "a number > 0")
-        require_flag("diagonal", diagonal)
         try:
             cma = importlib.import_module("cma")
         except ImportError as error:
@@ -107,7 +103,7 @@ class CMAES(Strategy):
         # Our own generator keeps NumPy's global one unchanged; a NaN seed makes the package skip seeding.
         options = {
             "popsize": population, "randn": lambda *shape: rng.standard_normal(shape), "seed": np.nan,
-            "verbose": -9, "verb_log": 0, "verb_disp": 0, "CMA_diagonal": diagonal,
+            "verbose": -9, "verb_log": 0, "verb_disp": 0, "CMA_diagonal": False,
         }  # fmt: skip
         self._search = cma.CMAEvolutionStrategy(np.zeros(size), float(sigma), options)
         self._history: list[list[float]] = []
@@ -331,8 +327,8 @@ def make_strategy(
         raise ConfigError(
             f"{algorithm} has no hyperparameter {shown(unknown[0])}; valid: {describe_arguments(cls)}"
         )
-    # Proposals and their updates and, unless diagonal, a matrix and its factors.
-    matrix = 6 * size**2 if cls is CMAES and not hyperparameters.get("diagonal") else 0
+    # Proposals and their updates and, of CMA-ES, a matrix and its factors.
+    matrix = 6 * size**2 if cls is CMAES else 0
     what = f"a population of {population:,} vectors of {size:,} weights"
     check_free(8 * (4 * population * size + matrix), what, "choose a smaller population or fewer weights")
     try:

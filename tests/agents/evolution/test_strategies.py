@@ -66,11 +66,10 @@ def test_equal_objectives(name):
     assert np.isfinite(strategy.propose()).all()
 
 
-def test_a_single_weight_and_many():
-    for size, settings in ((1, {}), (300, {"diagonal": True})):
-        strategy = make_strategy("cma_es", size, 8, 0, settings)
-        strategy.learn(sphere(strategy.propose()))
-        assert strategy.mean.shape == (size,)
+def test_a_single_weight():
+    strategy = make_strategy("cma_es", 1, 8, 0, {})
+    strategy.learn(sphere(strategy.propose()))
+    assert strategy.mean.shape == (1,)
 
 
 def test_a_state_of_another_search_is_an_error():
@@ -129,7 +128,6 @@ def test_a_step_of_openai_es_by_hand():
     [
         ("cma_es", 4, {"sigma": 0.0}, "sigma = 0.0; expected a number > 0"),
         ("cma_es", 4, {"learning_rate": 0.1}, "cma_es has no hyperparameter 'learning_rate'; valid: sigma"),
-        ("cma_es", 4, {"diagonal": 0.5}, "diagonal = 0.5; expected True or False"),
         ("openai_es", 5, {}, "expected an even number"),
         ("openai_es", 4, {"beta_1": 1.0}, r"beta_1 = 1.0; expected a number in \[0, 1\)"),
         ("openai_es", 4, {"sigma": "large"}, "a value of the wrong type"),
