@@ -67,10 +67,14 @@ class SB3Learner(EnvironmentLearner[TrainConfig]):
 
     def __init__(self, config: TrainConfig, folder: Path, log: TrainingLog, curves: Curves) -> None:
         """Make environments and model, and set PyTorch's number of threads until :meth:`close`."""
+        super().__init__(config, folder, log, curves)
         self._threads = torch.get_num_threads()
         torch.set_num_threads(config.threads)
-        super().__init__(config, folder, log, curves)
-        self.model = make_model(config, wrap(config, make_environments(config, config.seed)))
+        try:
+            self.model = make_model(config, wrap(config, make_environments(config, config.seed)))
+        except ConfigError:
+            self.close()
+            raise
         self.model.set_logger(Logger(None, [LoggerOutput(curves)]))
 
     def close(self) -> None:
