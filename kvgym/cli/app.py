@@ -95,13 +95,18 @@ def command_name(words: Sequence[str]) -> str:
     return next((name for name in names if name in COMMANDS), "")
 
 
+def modes_of(name: str) -> dict[str, str]:
+    """Return the summaries of the modes of a command, or of the commands of a group, by their second word."""
+    return {full.split()[1]: text for full, text in COMMANDS.items() if full.startswith(f"{name} ")}
+
+
 def load_command(name: str) -> Any:
     """Return a command with its options from its module."""
     words = name.replace("-", "_").split()
     module = import_module(f"kvgym.cli.commands.{PACKAGES.get(words[0], '')}{words[-1]}")
     alone = typer.Typer(add_completion=False, **_STYLE)
-    modes = [f"{mode}: {COMMANDS[mode]}" for mode in COMMANDS if mode.startswith(f"{name} ")]
-    alone.command(name, cls=Command, epilog="\n\n".join(f"Mode kvgym {line}" for line in modes) or None)(
+    modes = [f"Mode kvgym {name} {mode}: {text}" for mode, text in modes_of(name).items()]
+    alone.command(name, cls=Command, epilog="\n\n".join(modes) or None)(
         _with_output(getattr(module, words[-1], None) or getattr(module, f"{words[-1]}_"))
     )
     return get_command(alone)
@@ -109,15 +114,13 @@ def load_command(name: str) -> Any:
 
 def load_group(name: str) -> TyperGroup:
     """Return a group that lists the commands of a group, or the modes of a command with its options."""
-    own = {full.split()[1]: summary for full, summary in COMMANDS.items() if full.startswith(f"{name} ")}
+    params = load_command(name).params if name in COMMANDS else []
     return TyperGroup(
         name=name,
         help=GROUPS.get(name),
         no_args_is_help=True,
-        commands={mode: TyperCommand(mode, help=summary) for mode, summary in own.items()},
-        params=[each for each in load_command(name).params if each.param_type_name == "option"]
-        if name in COMMANDS
-        else [],
+        commands={mode: TyperCommand(mode, help=text) for mode, text in modes_of(name).items()},
+        params=[each for each in params if each.param_type_name == "option"],
     )
 
 
@@ -141,7 +144,7 @@ class Commands(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         for name in dict.fromkeys(full.split()[0] for full in COMMANDS):
-            modes = ", ".join(f"kvgym {mode}" for mode in COMMANDS if mode.startswith(f"{name} "))
+            modes = ", ".join(f"kvgym {name} {mode}" for mode in modes_of(name))
             summary = GROUPS.get(name) or COMMANDS[name] + (f" Also: {modes}." if modes else "")
             self.add_command(TyperCommand(name, help=summary))
 
