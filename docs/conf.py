@@ -47,7 +47,7 @@ html_css_files = ["site.css"]
 myst_heading_anchors = 6
 napoleon_custom_sections = [
     ("Description", "notes_style"), "Action Space", "Observation Space", "Rewards", "Starting State", "Episode End",
-    "Information", "Version History",
+    "Information",
 ]  # fmt: skip
 autodoc_typehints = "none"  # signatures and docstrings already have them
 napoleon_use_ivar = True

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 from gymnasium import spaces
 from pydantic import BaseModel
 
-from kvgym.envs import IDS, ROUTING_ARGUMENTS, ROUTING_IDS, environment_names
+from kvgym.envs import IDS, ROUTING_ID, environment_names
 from kvgym.envs.routing.caches import CACHE_FEATURES
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
@@ -34,7 +33,7 @@ REWARDS: Mapping[str, tuple[str, str]] = {
 }
 """Meaning and unit of every reward term, before it is divided by ``reward_scale``."""
 
-SHARED = ("Starting State", "Episode End", "Information", "Version History")
+SHARED = ("Starting State", "Episode End", "Information")
 """Sections of an environment's docstring that its page repeats."""
 
 
@@ -76,9 +75,9 @@ def arguments_table(config: BaseModel) -> str:
     )
 
 
-def scheduling_page(name: str, action: str) -> list[str]:
-    """Return the sections of the page of an environment that schedules one worker, in its newest version."""
-    config = EnvConfig.of(**gym.spec(name).kwargs)
+def scheduling_page(action: str) -> list[str]:
+    """Return the sections of the page of an environment that schedules one worker."""
+    config = EnvConfig.of(action=action)
     kind, about = config.kind, sections(ServingEnv)
     groups = observation_rows(config)
     shown = [f"### {TITLES[key]}\n\n{features_table(features)}" for key, features in groups.items()]
@@ -105,10 +104,9 @@ def scheduling_page(name: str, action: str) -> list[str]:
     ]
 
 
-def routing_page(name: str, action: str) -> list[str]:
+def routing_page() -> list[str]:
     """Return the sections of the page of the environment that routes."""
-    arguments: dict[str, Any] = ROUTING_ARGUMENTS[name]
-    config, env = RoutingConfig.of(**arguments), RoutingEnv(**arguments)
+    config, env = RoutingConfig.of(), RoutingEnv()
     about, bounds, workers = sections(RoutingEnv), env.observation_space, env.action_space
     assert isinstance(bounds, spaces.Box)
     assert isinstance(workers, spaces.Discrete)
@@ -139,7 +137,7 @@ def routing_page(name: str, action: str) -> list[str]:
 
 
 def ending(environment: type[Any], config: EnvConfig | RoutingConfig) -> list[str]:
-    """Return the last sections of a page: rewards, episodes, arguments and versions."""
+    """Return the last sections of a page: rewards, episodes and arguments."""
     rewards = table(
         ("term", "meaning", "unit", "default weight"),
         ((f"`{t}`", *REWARDS[t], f"{config.reward.get(t, 0):g}") for t in REWARD_TERMS),
@@ -150,10 +148,9 @@ def ending(environment: type[Any], config: EnvConfig | RoutingConfig) -> list[st
         "that with the default weights the undiscounted return of a completed episode is minus the mean end-to-end "
         'latency in seconds. All terms are in `info["reward_terms"]`, in this order.',
         rewards,
-        *(f"## {title.capitalize()}\n\n{markdown(about[title])}" for title in SHARED[:-1]),
+        *(f"## {title.capitalize()}\n\n{markdown(about[title])}" for title in SHARED),
         f"## Arguments\n\nArguments of `gymnasium.make`, all JSON-able, besides `render_mode`.\n\n"
         f"{arguments_table(config)}",
-        f"## {SHARED[-1].capitalize()}\n\n{markdown(about[SHARED[-1]])}",
     ]
 
 
@@ -184,19 +181,16 @@ MAKING = (
 def pages() -> dict[str, str]:
     """Return the pages by file name: one for each kind of action, and the index."""
     listed, made, overview = environment_names(), {}, []
-    for action in dict.fromkeys(IDS.values()):
-        versions = [name for name in IDS if IDS[name] == action]
-        name, what = versions[-1], listed[versions[0]]
+    for name, action in IDS.items():
+        what = listed[name]
         head = f"<!-- python scripts/pages.py docs/environments -->\n\n# {name}"
-        film = f"![An episode of {name}](../images/environments/{versions[0].removeprefix('kvgym/')}.gif)"
-        write = routing_page if name in ROUTING_IDS else scheduling_page
-        parts = [
-            head, f"{what[0].upper()}{what[1:]}.", MAKING.format(name), film, *write(name, action)
-        ]  # fmt: skip
+        film = f"![An episode of {name}](../images/environments/{name.removeprefix('kvgym/')}.gif)"
+        own = routing_page() if name == ROUTING_ID else scheduling_page(action)
+        parts = [head, f"{what[0].upper()}{what[1:]}.", MAKING.format(name), film, *own]
         made[f"{action}.md"] = "\n\n".join(parts) + "\n"
-        overview += [(f"[{version}]({action}.md)", listed[version]) for version in versions]
-    toctree = "\n".join(["```{toctree}", ":hidden:", "", *dict.fromkeys(IDS.values()), "```"])
-    making = MAKING.format("kvgym/AdmitCount-v1").replace("this environment", "one")
+        overview.append((f"[{name}]({action}.md)", what))
+    toctree = "\n".join(["```{toctree}", ":hidden:", "", *IDS.values(), "```"])
+    making = MAKING.format("kvgym/AdmitCount-v0").replace("this environment", "one")
     made["index.md"] = (
         f"<!-- python scripts/pages.py docs/environments -->\n\n# Environments\n\n{making}\n\n"
         "The environments share dynamics, observations and rewards; they differ in their actions.\n\n"

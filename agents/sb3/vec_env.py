@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from kvgym.envs import ROUTING_IDS, SCHEDULING_IDS
+from kvgym.envs import ROUTING_ID, SCHEDULING_IDS
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.utils.arguments import explained
@@ -192,7 +192,7 @@ def make_sb3_env(
 
     Args:
         env_id_or_action: a registered id such as ``"kvgym/AdmitCount-v0"``, or its kind of action, such as
-            ``"admit_count"``, for the first version.
+            ``"admit_count"``.
         num_envs: N.
         seed: environment i starts with seed + i.
         **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`, and ``max_episode_steps``,
@@ -202,9 +202,9 @@ def make_sb3_env(
         UnknownNameError: no such id or kind of action.
         ConfigError: an argument is wrong, or the environment routes.
     """
-    ids = {action: name for name, action in reversed(SCHEDULING_IDS.items())}
+    ids = {action: name for name, action in SCHEDULING_IDS.items()}
     name = ids.get(env_id_or_action, env_id_or_action.removeprefix("kvgym:"))
-    if name in ROUTING_IDS:
+    if name == ROUTING_ID:
         raise ConfigError(
             f"{name} routes to a cluster and has no adapter; use stable_baselines3.common.env_util.make_vec_env for "
             "scalar environments or gymnasium.make_vec for the native vector"
@@ -213,7 +213,7 @@ def make_sb3_env(
         raise UnknownNameError("environment", env_id_or_action, [*SCHEDULING_IDS, *ids])
     make: Callable[..., Any] = gym.make_vec
     env = make(
-        gym.registry[name] if env_id_or_action in ids else name,  # by id Gymnasium warns of old versions
+        name,
         num_envs=num_envs,
         vectorization_mode="vector_entry_point",
         autoreset_mode=AutoresetMode.SAME_STEP,

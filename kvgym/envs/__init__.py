@@ -86,7 +86,7 @@ __all__ = [
     "COMPLETE",
     "IDS",
     "MORE",
-    "ROUTING_IDS",
+    "ROUTING_ID",
     "SCHEDULING_IDS",
     "ActionKind",
     "AgentPolicy",
@@ -127,19 +127,13 @@ __all__ = [
     "settle",
 ]
 
-SCHEDULING_IDS = {version: name for name, entry in BUILT_IN.items() for version in entry.ids}
+SCHEDULING_IDS = {entry.id: name for name, entry in BUILT_IN.items()}
 """Ids of the built-in environments that schedule one worker, and their kinds of action."""
 
-ROUTING_IDS = {"kvgym/Route-v0": "route", "kvgym/Route-v1": "route"}
-"""Ids of the environments that route requests to the workers of a cluster."""
+ROUTING_ID = "kvgym/Route-v0"
+"""Id of the environment that routes requests to the workers of a cluster."""
 
-ROUTING_ARGUMENTS: dict[str, dict[str, object]] = {
-    "kvgym/Route-v0": {},
-    "kvgym/Route-v1": {"caches": True},
-}
-"""Their default arguments."""
-
-IDS = {**SCHEDULING_IDS, **ROUTING_IDS}
+IDS = {**SCHEDULING_IDS, ROUTING_ID: "route"}
 """Ids of all built-in environments, and their kinds of action."""
 
 ROUTING_STEPS = 25_000
@@ -150,22 +144,15 @@ ROUTE_SUMMARY = "the worker of a cluster that serves a request; a built-in sched
 
 def environment_names() -> dict[str, str]:
     """Return the ids of all environments and their summaries."""
-    lines = {version: line for name in ACTIONS for version, line in ACTIONS[name].lines.items()}
-    routing = {
-        name: f"{ROUTE_SUMMARY}; observes the prefix caches" if "caches" in arguments else ROUTE_SUMMARY
-        for name, arguments in ROUTING_ARGUMENTS.items()
-    }
-    return lines | routing
+    return {ACTIONS[name].id: ACTIONS[name].summary for name in ACTIONS} | {ROUTING_ID: ROUTE_SUMMARY}
 
 
 def register_all() -> None:
-    """Register the routing ids, once; ``registration`` registers the scheduling ids when it is imported."""
-    for name in ROUTING_IDS:
-        if name not in gym.registry:
-            gym.register(
-                name,
-                entry_point="kvgym.envs.routing.environment:RoutingEnv",
-                vector_entry_point="kvgym.envs.routing.vector_environment:RoutingVectorEnv",
-                max_episode_steps=ROUTING_STEPS,
-                kwargs=ROUTING_ARGUMENTS[name],
-            )
+    """Register the routing id, once; ``registration`` registers the scheduling ids when it is imported."""
+    if ROUTING_ID not in gym.registry:
+        gym.register(
+            ROUTING_ID,
+            entry_point="kvgym.envs.routing.environment:RoutingEnv",
+            vector_entry_point="kvgym.envs.routing.vector_environment:RoutingVectorEnv",
+            max_episode_steps=ROUTING_STEPS,
+        )

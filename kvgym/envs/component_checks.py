@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.components import OBSERVATIONS, REWARDS
+from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ContractError, UnknownNameError
 from kvgym.simulator.tables import FINISHED
@@ -55,8 +56,9 @@ def check_component(name: str, *, steps: int = 300, seed: int = 0, **arguments: 
         raise UnknownNameError("component", name, [*REWARDS, *OBSERVATIONS])
     task = {**TASK, **arguments}
     for action in (task.pop("action"),) if "action" in task else ACTIONS:
-        for added in _added(name, task):
-            _Trial(name, {**task, "action": action}, added).run(steps, seed)
+        chosen = {**task, "action": action}
+        for added in _added(name, chosen):
+            _Trial(name, chosen, added).run(steps, seed)
 
 
 def _added(name: str, task: dict[str, Any]) -> list[dict[str, Any]]:
@@ -65,7 +67,7 @@ def _added(name: str, task: dict[str, Any]) -> list[dict[str, Any]]:
     if name in REWARDS:
         found.append({"reward": {**task.get("reward", {"latency": 1.0}), name: 1.0}})
     if name in OBSERVATIONS:
-        found.append({"features": [*task.get("features", ()), name]})
+        found.append({"features": [*EnvConfig.of(**task).features, name]})
     return found
 
 

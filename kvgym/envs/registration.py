@@ -48,7 +48,7 @@ def register_action(
         )
     if id in gym.registry and gym.registry[id].kwargs.get("action") != name:
         raise ConfigError(f"action {shown(name)}: the id {shown(id)} is already registered with Gymnasium")
-    _register_ids(name, ACTIONS.add(name, ActionEntry(id, kind, summary, max_episode_steps)))
+    _register_id(name, ACTIONS.add(name, ActionEntry(id, kind, summary, max_episode_steps)))
 
 
 def _is_kind(given: object) -> bool:
@@ -57,17 +57,16 @@ def _is_kind(given: object) -> bool:
     return isinstance(given, ActionKind)
 
 
-def _register_ids(name: str, entry: ActionEntry) -> None:
-    """Register the environments of a kind of action with Gymnasium, once."""
-    for version, arguments in entry.ids.items():
-        if version not in gym.registry:
-            gym.register(
-                version,
-                entry_point="kvgym.envs.scheduling.environment:ServingEnv",
-                vector_entry_point="kvgym.envs.scheduling.vector_environment:ServingVectorEnv",
-                max_episode_steps=entry.max_episode_steps,
-                kwargs={"action": name, **arguments},
-            )
+def _register_id(name: str, entry: ActionEntry) -> None:
+    """Register the environment of a kind of action with Gymnasium, once."""
+    if entry.id not in gym.registry:
+        gym.register(
+            entry.id,
+            entry_point="kvgym.envs.scheduling.environment:ServingEnv",
+            vector_entry_point="kvgym.envs.scheduling.vector_environment:ServingVectorEnv",
+            max_episode_steps=entry.max_episode_steps,
+            kwargs={"action": name},
+        )
 
 
 def register_reward(term: RewardTerm) -> None:
@@ -97,4 +96,4 @@ def register_observation(part: ObservationPart) -> None:
 
 
 for _name, _entry in BUILT_IN.items():
-    _register_ids(_name, _entry)
+    _register_id(_name, _entry)

@@ -13,7 +13,7 @@ DEFAULT_SCENARIO = "rush"
 """The scenario of commands and comparisons unless another is named."""
 
 OVERLOAD_SCENARIO = "a100-llama2-70b"
-"""The scenario of trained agents, and of environments unless their id has another: several times what can be served."""
+"""The scenario of trained agents, and of environments that do not choose requests: several times what can be served."""
 
 SERVER_SCENARIO = "vllm-v1"
 """The scenario with the engine rules of a current server."""

@@ -55,7 +55,7 @@ def play(env: Any, choose: Callable[[Any, Any], int], seed: int) -> float:
 
 def main() -> None:
     """Compare rollouts with their base policy."""
-    env = gym.make("kvgym/AdmitCount-v1", scenario="mc-sf-model-2", num_requests=30, queue_window=4).unwrapped
+    env = gym.make("kvgym/AdmitCount-v0", scenario="mc-sf-model-2", num_requests=30, queue_window=4).unwrapped
     base = play(env, admit_all, seed=0)
     planned = play(env, rollout_action, seed=0)
     print(f"mean latency: {-base:.2f} s as many as fit, {-planned:.2f} s with rollouts")

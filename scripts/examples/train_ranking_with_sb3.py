@@ -23,6 +23,7 @@ TASK = {
     },
     "information": ["slo"],
     "hold": 16, "queue_window": 8, "active_window": 64, "reward": {"goodput": 1.0}, "load": (0.8, 1.2),
+    "unit_actions": False, "token_scale": "capacity",
 }  # fmt: skip
 
 

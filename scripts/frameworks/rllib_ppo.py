@@ -150,6 +150,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         "kv_capacity": args.kv_capacity,
         "epochs": "decision",
         "queue_order": "predicted",
+        "scenario": "a100-llama2-70b",
+        "queue_window": 16,
+        "active_window": 16,
+        "must_admit": False,
+        "token_scale": "capacity",
         "observation": "rllib",
     }
     own: dict[str, Any] = {"num_cpus": 2, "include_dashboard": False} if args.address is None else {}

@@ -153,6 +153,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         "kv_capacity": args.kv_capacity,
         "epochs": "decision",
         "queue_order": "predicted",
+        "scenario": "a100-llama2-70b",
+        "queue_window": 16,
+        "active_window": 16,
+        "must_admit": False,
+        "token_scale": "capacity",
         "observation": "rllib",
     }
     torch.set_num_threads(1)  # small networks: more threads only wait for each other

@@ -32,6 +32,7 @@ from stepping import (
     state_costs,
 )
 from training import train_fps
+from vectors import NARROW
 
 PROFILE: dict[str, Any] = {"num_requests": 256}
 TASK: dict[str, Any] = {**PROFILE, "batch_time": AFFINE}
@@ -46,18 +47,18 @@ def single(report: Report, steps: int, repeats: int) -> None:
     for name in SCHEDULING_IDS:
         report(f"{name} raw step", microseconds(play(gym.make(name, **TASK).unwrapped, steps), repeats))
     name = "kvgym/AdmitCount-v0"
-    made = gym.make(name, **TASK)
-    report(f"{name} gym.make step", microseconds(play(made, steps), repeats))
-    calibrated = ServingEnv(action="admit_count", **PROFILE)
-    report(f"{name} raw step, profile", microseconds(play(calibrated, steps), repeats))
+    made = gym.make(name, **NARROW, **TASK)
+    report(f"{name} gym.make step, narrow", microseconds(play(made, steps), repeats))
+    calibrated = ServingEnv(action="admit_count", **NARROW, **PROFILE)
+    report(f"{name} raw step, narrow, profile", microseconds(play(calibrated, steps), repeats))
     report("kvgym/Route-v0 raw step, 4 workers", microseconds(route(steps), repeats))
 
 
 def states(report: Report, steps: int, repeats: int) -> None:
     """Time saved states, in microseconds and relative to a raw step."""
     for name, env, steps_of in (
-        ("kvgym/AdmitCount-v0", ServingEnv(**PROFILE), lambda env: play(env, 100)),
-        ("kvgym/Route-v0, 4 workers", RoutingEnv(**PROFILE), lambda env: route(100)),
+        ("kvgym/AdmitCount-v0", ServingEnv(**NARROW, **PROFILE), lambda env: play(env, 100)),
+        ("kvgym/Route-v0, 4 workers", RoutingEnv(caches=False, **PROFILE), lambda env: route(100)),
     ):
         step = microseconds(steps_of(env), repeats)
         for what, cost in state_costs(env, max(steps // 50, 1), repeats).items():
@@ -70,7 +71,7 @@ def vectors(report: Report, short: int, long: int, repeats: int) -> None:
 
     ``vectors.py`` times large ones, with full queues as well, and compares checkouts.
     """
-    sync = gym.make_vec("kvgym/AdmitCount-v0", num_envs=8, vectorization_mode="sync", **TASK)
+    sync = gym.make_vec("kvgym/AdmitCount-v0", num_envs=8, vectorization_mode="sync", **NARROW, **TASK)
     separate = play_vector(sync, short, restart=True, choose=most_admissions)
     report("kvgym/AdmitCount-v0, SyncVectorEnv of 8, steps alone", microseconds(separate, repeats))
     for name, kind in IDS.items():
@@ -115,7 +116,7 @@ def main() -> None:
         for algorithm in ("PPO", "MaskablePPO"):
             report(
                 f"{algorithm}, 256 native environments",
-                train_fps(algorithm, TASK, envs, rollouts),
+                train_fps(algorithm, {**NARROW, **TASK}, envs, rollouts),
             )
     write_json(options.json, results)
 

@@ -89,7 +89,7 @@ def state_costs(env: Any, repeats: int, medians: int) -> dict[str, float]:
 
 def route(steps: int) -> Callable[[], tuple[int, float]]:
     """Return work that steps the routing environment, with workers chosen in turn; ends and resets included."""
-    env = RoutingEnv(num_requests=1000)
+    env = RoutingEnv(num_requests=1000, caches=False)
     env.reset(seed=0)  # compile
 
     def work() -> tuple[int, float]:

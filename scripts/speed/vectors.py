@@ -28,10 +28,18 @@ from typing import Any
 
 HERE = Path(__file__).resolve()
 AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}
+NARROW: dict[str, Any] = {
+    "scenario": "a100-llama2-70b",
+    "queue_window": 16,
+    "active_window": 16,
+    "must_admit": False,
+    "token_scale": "capacity",
+}
+"""Arguments of AdmitCount with short observations."""
 BATCH_TIMES: dict[str, dict[str, Any]] = {"affine": {"batch_time": AFFINE}, "profile": {}}
 QUEUES: dict[str, dict[str, Any]] = {
-    "empty": {"num_requests": 256},
-    "full": {"num_requests": 384, "rate": 400.0, "kv_capacity": 6000},
+    "empty": {**NARROW, "num_requests": 256},
+    "full": {**NARROW, "num_requests": 384, "rate": 400.0, "kv_capacity": 6000},
 }
 STEPS = 1500
 
@@ -187,7 +195,7 @@ def compare(
     if options.train:
         training = {"envs": 8, "rollouts": 1} if options.smoke else {"envs": 256, "rollouts": 6}
         for algorithm in ("PPO", "MaskablePPO"):
-            task = {"num_requests": 256, "batch_time": AFFINE}
+            task = {**NARROW, "num_requests": 256, "batch_time": AFFINE}
             for name, player in players.items():
                 asked = {"algorithm": algorithm, "task": task, **training}
                 found = [player.ask(asked) for _ in range(repeats)]

@@ -49,7 +49,9 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def config_of(action, **arguments):
-    return EnvConfig.of(action=action, queue_window=Q, active_window=W, **arguments)
+    return EnvConfig.of(
+        **{"action": action, "features": (), "queue_window": Q, "active_window": W, **arguments}
+    )
 
 
 def make_policy(action, algorithm="ppo", seed=0, attention=False):
@@ -274,7 +276,14 @@ def test_an_untrained_policy_is_nearly_uniform(algorithm, action):
 def test_training_and_zip_files(algorithm, action, tmp_path):
     """Weights change, and a saved model or policy predicts the same."""
     env = make_sb3_env(
-        action, 2, seed=1, scenario="mc-sf-model-2", num_requests=6, queue_window=Q, active_window=W
+        action,
+        2,
+        seed=1,
+        scenario="mc-sf-model-2",
+        num_requests=6,
+        queue_window=Q,
+        active_window=W,
+        features=(),
     )
     cls, arguments = policy_for("slots", algorithm, env.get_attr("config")[0], row_dim=8, context_dim=12)
     assert json.loads(json.dumps(arguments)) == arguments

@@ -24,6 +24,8 @@ SMALL = {
     "rate": 20.0,
     "batch_time": {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6},
     "workload": {"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 60}},
+    "scenario": "a100-llama2-70b",
+    "must_admit": False,
     "queue_window": 40,
     "active_window": 4,
     "horizon": 1e6,

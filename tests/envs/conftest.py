@@ -19,6 +19,8 @@ SMALL = {
     "num_requests": 8,
     "queue_window": 3,
     "active_window": 3,
+    "must_admit": False,
+    "token_scale": "capacity",
     "horizon": 300.0,
     "hold": 3,
 }

@@ -114,7 +114,7 @@ def test_nothing_has_changed_if_one_restarts(equal):
     assert equal(*both)
     for e in (env, twin):
         e.unwrapped._ended[0] = True
-    with pytest.raises(ConfigError, match=r"action of environment 1 is 99, outside Discrete\(17\)"):
+    with pytest.raises(ConfigError, match=r"action of environment 1 is 99, outside Discrete\(257\)"):
         env.step(np.array([0, 99]))
     assert equal(env.step(np.array([99, 0])), twin.step(np.array([99, 0])))
 
@@ -211,7 +211,7 @@ def test_limits_of_steps_are_whole():
 
 def test_random_play_of_choices_one_at_a_time_ends():
     """Unmasked random play of AdmitEvict keeps evicting; the limit ends it long before the horizon."""
-    env = gym.make_vec("kvgym/AdmitEvict-v0", 1, autoreset_mode="SameStep")
+    env = gym.make_vec("kvgym/AdmitEvict-v0", 1, autoreset_mode="SameStep", scenario="a100-llama2-70b")
     env.reset(seed=0)
     limit = env.unwrapped.max_episode_steps
     actions = np.random.default_rng(0).integers(env.single_action_space.n, size=(limit, 1))

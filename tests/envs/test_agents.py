@@ -106,7 +106,14 @@ def test_inexpressible_decisions_are_refused():
         play(blind, "mc_sf")
 
 
-NATURAL = {"num_requests": 80, "rate": 60.0, "kv_capacity": 3000}
+NATURAL = {
+    "scenario": "a100-llama2-70b",
+    "queue_window": 16,
+    "active_window": 16,
+    "num_requests": 80,
+    "rate": 60.0,
+    "kv_capacity": 3000,
+}
 REWARD = {"latency": 1.0, "ttft": 0.3, "goodput": 2.0, "tokens": 0.01, "evictions": 0.001}
 
 
@@ -120,7 +127,7 @@ def test_any_scheduler_runs_without_the_limits_of_actions(policy):
         play(env, policy)
     assert len(str(found.value)) <= 300
     result, total = play(env, policy, within_actions=False)
-    wide = ServingEnv(action="tokens", reward=REWARD, queue_window=80, active_window=80, **NATURAL)
+    wide = ServingEnv(action="tokens", reward=REWARD, **{**NATURAL, "queue_window": 80, "active_window": 80})
     played, expected = play(wide, policy)
     assert same_schedule(result, played)
     assert total == pytest.approx(expected, rel=1e-9)
@@ -229,7 +236,7 @@ def test_a_model_of_another_environment_is_refused(wrong):
 
 
 def test_wrappers_around_the_environment_are_bypassed():
-    env = gym.make("kvgym/Tokens-v1", num_requests=20)
+    env = gym.make("kvgym/Tokens-v0", num_requests=20)
     result, reward = play(env, "fcfs", workload_seed=1)
     inner, same = play(env.unwrapped, "fcfs", workload_seed=1)
     assert same_schedule(result, inner)

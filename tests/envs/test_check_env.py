@@ -9,7 +9,7 @@ import gymnasium as gym
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from kvgym.envs import IDS, ROUTING_IDS
+from kvgym.envs import IDS, ROUTING_ID
 from kvgym.envs.scheduling.config import EnvConfig
 
 OBSERVATIONS = typing.get_args(EnvConfig.model_fields["observation"].annotation)
@@ -31,10 +31,7 @@ ROUTING = (
         "information": [],
     },
 )
-FIRST_BOXES = ("kvgym/Rank-v0", "kvgym/RankScores-v0", "kvgym/Tokens-v0")
-"""Actions in the rule's own units and in float64; the second versions are as the checkers recommend."""
-
-CASES = [(name, arguments) for name in IDS for arguments in (ROUTING if name in ROUTING_IDS else SETTINGS)]
+CASES = [(name, arguments) for name in IDS for arguments in (ROUTING if name == ROUTING_ID else SETTINGS)]
 
 
 @pytest.mark.parametrize("observation", OBSERVATIONS)
@@ -43,8 +40,6 @@ def test_gymnasium(name, observation, arguments):
     env = gym.make(name, observation=observation, **arguments).unwrapped
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        if name in FIRST_BOXES:
-            warnings.filterwarnings("ignore", message=".*For Box action spaces, we recommend.*")
         check_env(env, skip_render_check=True)
 
 
@@ -53,8 +48,6 @@ def test_gymnasium_with_rendering(name):
     env = gym.make(name, scenario="mc-sf-model-2", render_mode="rgb_array").unwrapped
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        if name in FIRST_BOXES:
-            warnings.filterwarnings("ignore", message=".*For Box action spaces, we recommend.*")
         check_env(env)
 
 
@@ -65,11 +58,6 @@ def test_stable_baselines3(name, observation, arguments):
     env = gym.make(name, observation=observation, **arguments)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        if name in FIRST_BOXES:
-            warnings.filterwarnings("ignore", message="Your action space has dtype float64")
-            warnings.filterwarnings(
-                "ignore", message="We recommend you to use a symmetric and normalized Box"
-            )
         checker.check_env(env.unwrapped)
         checker.check_env(env)
 

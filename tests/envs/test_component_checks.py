@@ -102,7 +102,7 @@ def test_built_in_components_pass(name):
 @pytest.mark.parametrize(
     ("kernel", "features", "says"),
     [
-        (too_much, ONE, "writes 2 as number 0, 'one', outside its bounds, from 0 to 1"),
+        (too_much, ONE, "writes 3 as number 0, 'one', outside its bounds, from 0 to 1"),
         (no_number, ONE, "writes nan as number 0, 'one', which must be finite"),
         (forgetful, TWO, "does not write number 1, 'two', every time"),
         (clairvoyant, ONE, "reveals hidden information: true lengths"),

@@ -12,7 +12,7 @@ SMALL = {"scenario": "a100-llama2-70b", "num_requests": 12, "rate": 20, "informa
 
 
 def make(**changes):
-    return gym.make("kvgym/AdmitCount-v1", **{**SMALL, **changes})
+    return gym.make("kvgym/AdmitCount-v0", **{**SMALL, **changes})
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,8 @@ from kvgym.policies.policy import CompiledPolicy, PolicyInfo
 AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}
 SHORT = {"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 60}}
 TIGHT = {
+    "scenario": "a100-llama2-70b",
+    "must_admit": False,
     "num_requests": 60,
     "kv_capacity": 300,
     "rate": 20.0,

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from kvgym.envs import IDS, ROUTING_IDS, SCHEDULING_IDS
+from kvgym.envs import IDS, ROUTING_ID, SCHEDULING_IDS
 from kvgym.errors import ConfigError
 
 TASK = {"scenario": "mc-sf-model-2", "num_requests": 12}
@@ -29,7 +29,7 @@ HARD = {  # little memory, wrong predictions, and a scheduler that draws random 
 
 
 def make(name, hard=False, **arguments):
-    if hard and name in ROUTING_IDS:
+    if hard and name == ROUTING_ID:
         arguments |= {"policy": "alpha_beta:beta=0.5", "workers": 3}
     if hard and name in SCHEDULING_IDS:
         arguments |= {"reward_reference": "mc_sf", "load": (0.5, 2.0)}

@@ -11,6 +11,7 @@ import torch
 from sb3_contrib import MaskablePPO
 from stable_baselines3 import A2C, DQN, PPO
 
+from helpers.plain import plain
 from kvgym.agents.sb3.networks import policy_for
 from kvgym.agents.sb3.vec_env import make_sb3_env
 from kvgym.envs.scheduling.config import EnvConfig
@@ -22,10 +23,15 @@ Q, W = 5, 3
 
 
 def arguments_of(action: str) -> dict[str, Any]:
-    return {
-        "action": action, "scenario": "mc-sf-model-2", "num_requests": 12, "queue_window": Q, "active_window": W,
-        "hold": 2, "horizon": 300.0,
-    }  # fmt: skip
+    return plain(
+        action,
+        scenario="mc-sf-model-2",
+        num_requests=12,
+        queue_window=Q,
+        active_window=W,
+        hold=2,
+        horizon=300.0,
+    )
 
 
 def make_env(action: str, num_envs: int = 8, **more: Any) -> Any:

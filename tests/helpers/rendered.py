@@ -2,7 +2,7 @@
 
 from kvgym.envs.scheduling.environment import ServingEnv, greedy_action
 
-TIGHT = {"num_requests": 40, "kv_capacity": 1500, "rate": 40.0}
+TIGHT = {"scenario": "a100-llama2-70b", "num_requests": 40, "kv_capacity": 1500, "rate": 40.0}
 
 """Requests that arrive faster than they can be served, so that some are evicted."""
 

@@ -48,7 +48,7 @@ RUNS = """
         return [run.requests[name].tolist() for name in ("start_time", "finish_time", "num_evictions")]
 
     env = gym.make(
-        "kvgym/AdmitCount-v1", num_requests=60, kv_capacity=2500, queue_window=60, queue_order="prompt",
+        "kvgym/AdmitCount-v0", num_requests=60, kv_capacity=2500, queue_window=60, queue_order="prompt",
         active_window=60, workload={"preset": "lmsys", "limits": {"max_total_len": 2000}}, horizon=1e6,
     ).unwrapped
     policy = kvgym.make_policy("shortest_prompt:spare=0")

@@ -24,7 +24,7 @@ def dataset(
     env: Annotated[
         str,
         typer.Option(help="Id of the environment; its actions carry out the decisions."),
-    ] = "kvgym/AdmitEvict-v1",
+    ] = "kvgym/AdmitEvict-v0",
     scenario: Annotated[
         str | None,
         typer.Option("--scenario", "-s", help="Scenario (default: the agent's, or as in kvgym compare)."),
@@ -37,8 +37,8 @@ def dataset(
 ) -> None:
     """Write episodes of a scheduler or an agent as a Minari dataset, for offline learning.
 
-    A scheduler plays where the environment's actions express its decisions: kvgym/AdmitEvict-v1 admits one request
-    after the other, kvgym/AdmitCount-v1 needs a queue_window of all that begin at once.
+    A scheduler plays where the environment's actions express its decisions: kvgym/AdmitEvict-v0 admits one request
+    after the other, kvgym/AdmitCount-v0 needs a queue_window of all that begin at once.
 
     Needs the extra minari. The dataset has observations, actions, rewards and action masks of whole episodes. Minari
     keeps it in the folder of MINARI_DATASETS_PATH, by default ~/.minari/datasets; minari.load_dataset(NAME) reads it.

@@ -12,15 +12,15 @@ from kvgym.cli import console
 from kvgym.cli.fields import Field, group
 from kvgym.cli.options.scenario import ScenarioOption, scenario_options
 from kvgym.cli.options.shared import policies_option, split_names
-from kvgym.envs import IDS, ROUTING_IDS, environment_names
+from kvgym.envs import IDS, ROUTING_ID, environment_names
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 
-DEFAULT_ID = "kvgym/AdmitCount-v1"
+DEFAULT_ID = "kvgym/AdmitCount-v0"
 
 
 REPLACED = {
-    "workers": Field("cluster", f"Number of equal workers, in {', '.join(ROUTING_IDS)}.", "N", least=2),
+    "workers": Field("cluster", f"Number of equal workers, in {ROUTING_ID}.", "N", least=2),
 }
 _WORKERS = ("workers", "prefill_workers", "decode_workers", "link")
 TAKEN = (*group("requests", "slos", "hardware"), *_WORKERS, "horizon")
@@ -41,14 +41,14 @@ def render(
         list[str] | None,
         policies_option(
             "Player: greedy (admits as much as fits; the default), random (inside the mask), any policy or agent "
-            f"(kvgym list policies, agents), or in {', '.join(ROUTING_IDS)} a router (kvgym list routers). Several "
+            f"(kvgym list policies, agents), or in {ROUTING_ID} a router (kvgym list routers). Several "
             "are shown side by side, on the same requests.",
         ),
     ] = None,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     scheduler: Annotated[
         str | None,
-        typer.Option(help=f"Policy on every worker, in {', '.join(ROUTING_IDS)} (kvgym list policies)."),
+        typer.Option(help=f"Policy on every worker, in {ROUTING_ID} (kvgym list policies)."),
     ] = None,
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of requests (as in kvgym compare) and policies.")
@@ -76,11 +76,9 @@ def render(
 
     name = id_of(env)
     for field, value in (*((each, getattr(options, each)) for each in _WORKERS), ("scheduler", scheduler)):
-        if value is not None and name not in ROUTING_IDS:
+        if value is not None and name != ROUTING_ID:
             option = f"--{field.replace('_', '-')}"
-            raise ConfigError(
-                f"{option} {value}: {name} schedules one worker; {option} is for {', '.join(ROUTING_IDS)}"
-            )
+            raise ConfigError(f"{option} {value}: {name} schedules one worker; {option} is for {ROUTING_ID}")
     arguments = {**_arguments(scenario, options), "policy": scheduler}
     given = {key: value for key, value in arguments.items() if value is not None}
     made: Any = gym.make(name, disable_env_checker=True, **given).unwrapped

@@ -87,7 +87,7 @@ def _attempt(
             demonstrate(
                 policy, steps=600, seed=7, action=action, scenario="mc-sf-model-2", kv_capacity=capacity,
                 workload=_workload(prompt, needs, exact), information=sorted(needs), queue_order=queue_order,
-                overflow=overflow, queue_window=48, active_window=48, stall_limit=500,
+                overflow=overflow, queue_window=48, active_window=48, must_admit=False, stall_limit=500,
                 system={"progress_on_evict": progress},
             )  # fmt: skip
         except NotExpressibleError as error:

@@ -55,7 +55,7 @@ def play_router(
 
 
 class AgentRouter(Router):
-    """An agent trained in ``kvgym/Route-v0`` or ``kvgym/Route-v1``, as a router for ``simulate``.
+    """An agent trained in ``kvgym/Route-v0``, as a router for ``simulate``.
 
     A choice outside the mask is replaced as in the environment: by the candidate with the fewest unfinished
     requests.

@@ -25,7 +25,7 @@ CACHE_FEATURES: tuple[tuple[str, str], ...] = (
     ("batch_time", "time of a batch of its requests and the memory in use (scale: smallest batch duration)"),
     ("previous", "1 if it served the previous request of the session"),
 )
-"""Features of each worker that version 1 adds (key ``caches``): name and meaning."""
+"""Features of the prefix cache of each worker (key ``caches``): name and meaning."""
 
 
 @kernel(

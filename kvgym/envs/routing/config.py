@@ -31,7 +31,7 @@ INFORMATION = {
 
 
 class RoutingConfig(Description):
-    """Keyword arguments of ``kvgym/Route-v0`` and ``kvgym/Route-v1``.
+    """Keyword arguments of ``kvgym/Route-v0``.
 
     Attributes:
         scenario: name or YAML file of the base scenario; the fields below override it.
@@ -60,7 +60,8 @@ class RoutingConfig(Description):
         stall_limit: consecutive decisions of a worker without a new token after which an episode is truncated;
             None = the scenario's.
         time_scale: scale of features that are times, seconds: x is observed as x / (x + scale).
-        caches: whether the agent observes the prefix caches, and how fast each worker is. It switches prefix caches on.
+        caches: whether the agent observes the prefix caches, and how fast each worker is. It switches prefix caches on;
+            give a workload with common prefixes, such as ``"coding-agent"``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -84,7 +85,7 @@ class RoutingConfig(Description):
     horizon: float | None = Field(default=None, gt=0)
     stall_limit: int | None = Field(default=None, ge=1)
     time_scale: float = Field(default=10.0, gt=0)
-    caches: bool = False
+    caches: bool = True
 
     @classmethod
     def of(cls, **arguments: Any) -> RoutingConfig:

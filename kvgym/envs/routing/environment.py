@@ -44,7 +44,7 @@ _FLAGS: dict[str, Any] = {
 
 
 class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
-    """``kvgym/Route-v1`` and ``kvgym/Route-v0``: routing requests to workers, each with its scheduler and KV cache.
+    """``kvgym/Route-v0``: routing requests to workers, each with its scheduler and KV cache.
 
     Description:
         Requests arrive over time. Each is sent to a worker at once and stays there; with separate prefill and decode
@@ -96,11 +96,6 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     Arguments:
         Keyword arguments are the fields of :class:`~kvgym.envs.routing.config.RoutingConfig`, all JSON-able, and
         ``render_mode``.
-
-    Version History:
-        - v1: the agent observes the prefix caches (``caches``), which are on. Give a workload with
-          common prefixes, such as ``"coding-agent"``.
-        - v0: first version.
 
     Attributes:
         config: the configuration.

@@ -1,4 +1,4 @@
-"""The vector environment of ``kvgym/Route-v0`` and ``kvgym/Route-v1``: N clusters behind one ``step``."""
+"""The vector environment of ``kvgym/Route-v0``: N clusters behind one ``step``."""
 
 from __future__ import annotations
 

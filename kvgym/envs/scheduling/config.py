@@ -157,6 +157,8 @@ def _is_bounded_box(space: spaces.Space[Any]) -> bool:
 class EnvConfig(Description):
     """Keyword arguments of every environment id that schedules one worker.
 
+    A kind of action may have its own defaults, :attr:`~kvgym.envs.scheduling.actions.kind.ActionKind.defaults`.
+
     Attributes:
         action: kind of action, see :mod:`~kvgym.envs.scheduling.actions.catalogue`; set by the id.
         scenario: name or YAML file of the base scenario; the fields below override it.

@@ -100,17 +100,6 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     Arguments:
         Keyword arguments are the fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`, all JSON-able, and
         ``render_mode``.
-
-    Version History:
-        - v1: where actions evict (AdmitEvict, Flags, Tokens), the default observation has ``saved_duration``, how much
-          shorter the next batch gets without an active request; ``features=()`` omits it. Where actions choose
-          requests to admit (AdmitCount, AdmitEvict, Flags), the mask makes an empty worker admit a request;
-          ``must_admit=False`` allows it. Where they are real numbers (Rank, RankScores, Tokens), they are float32
-          in [-1, 1]; ``unit_actions=False`` gives float64 in the kind's own units. All of these observe tokens of
-          requests as logarithms, and classes one-hot; ``token_scale="capacity"`` gives the features of v0. AdmitCount,
-          AdmitEvict, Flags and Tokens have the scenario ``rush``, with all that waits and runs in view;
-          ``scenario="a100-llama2-70b", queue_window=16, active_window=16`` gives those of v0.
-        - v0: first version.
     """
 
     metric_names: ClassVar[tuple[str, ...]] = STANDARD_METRICS

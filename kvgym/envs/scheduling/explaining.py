@@ -99,13 +99,13 @@ def observation_rows(config: EnvConfig) -> dict[str, list[Feature]]:
 
 
 def introduction(config: EnvConfig, environment: type[Any]) -> str:
-    """Return the text of ``help`` for an environment: its ids, its actions, and the docstring of its class."""
+    """Return the text of ``help`` for an environment: its id, its actions, and the docstring of its class."""
     entry, kind = ACTIONS[config.action], config.kind
     actions = "\n".join(
         f"    {part.place}: {part.meaning}. Unit: {part.unit}; {part.low:g} to {part.high:g}."
         for part in kind.parts(config)
     )
     return (
-        f"{', '.join(entry.ids)}: {entry.summary}\n\n{inspect.getdoc(type(kind))}\n\nActions of this environment, "
+        f"{entry.id}: {entry.summary}\n\n{inspect.getdoc(type(kind))}\n\nActions of this environment, "
         f"{config.action_space}:\n{actions}\n\n{inspect.getdoc(environment)}"
     )

@@ -14,11 +14,11 @@ SHORT = {"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 4
 
 APART = [{"count": 2, "role": "prefill"}, {"count": 3, "role": "decode"}]
 
-SECOND_VERSIONS = {
+SWITCHES = {
     "must_admit": ("admit_evict", "admit_count", "flags"),
     "unit_actions": ("rank", "rank_scores", "tokens", "priority"),
 }
-"""Arguments of second versions of environments, and their kinds of action."""
+"""Arguments that are true or false, and the kinds of action that have them."""
 
 CLUSTERS: dict[str, dict[str, Any]] = {
     "equal": {"workers": 4},
@@ -143,7 +143,7 @@ def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
         arguments["knobs"] = {one("protection", "budget", "quantum"): (0, 3), "cap": one((0, 5), (7,))}
     if rng.random() < 0.2:
         arguments["horizon"] = float(rng.uniform(0.5, 20))
-    for name, kinds in SECOND_VERSIONS.items():
+    for name, kinds in SWITCHES.items():
         if arguments["action"] in kinds:
             arguments[name] = one(False, True)
     if "kv_capacity" in arguments and (rng.random() < 0.4 or scenario == "agent-sessions"):

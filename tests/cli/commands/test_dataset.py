@@ -35,7 +35,7 @@ def test_the_commands_of_the_page_run(kvgym, minari, command):
 
 
 def test_a_decision_outside_of_the_window_has_a_remedy(kvgym, minari):
-    err = kvgym.error("render dataset fcfs queue_window=4 --env AdmitCount-v1 --episodes 1")
+    err = kvgym.error("render dataset fcfs queue_window=4 --env AdmitCount-v0 --episodes 1")
     assert re.search(r"admits request \d+, which is not in the queue window \(queue_window=4", err)
     assert "use a longer queue_window, or" in err
 

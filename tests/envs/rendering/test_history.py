@@ -72,7 +72,7 @@ def test_memory_of_evictions_is_bounded(monkeypatch):
 
 
 def test_memory_is_empty_while_the_worker_is_idle():
-    env = ServingEnv(render_mode="ansi", num_requests=5, rate=0.05)
+    env = ServingEnv(render_mode="ansi", scenario="a100-llama2-70b", num_requests=5, rate=0.05)
     for _ in play(env, 5000):
         pass
     scene, requests = env._recorder.scene(), env.tables.requests

@@ -1,4 +1,4 @@
-"""Version 1 of the routing environment: observations of prefix caches."""
+"""Observations of prefix caches by the routing environment."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Sticky:
 
 @pytest.mark.parametrize("changes", [{}, {"workers": APART}, {"system": {**RULES, "cache_staleness": 2.0}}])
 def test_features_by_brute_force(changes):
-    env = RoutingEnv(**{**SMALL, **changes}, caches=True, time_scale=2.0)
+    env = RoutingEnv(**{**SMALL, **changes}, time_scale=2.0)
     env.reset(options={"workload_seed": 3})
     capacity, seen, ended = env.system.usable_capacities.min(), set(), False
     smallest = env.config.make_settings(env.system, 50, 1.0)["duration_scale"][0]
@@ -82,7 +82,7 @@ def test_features_by_brute_force(changes):
 
 
 def test_the_rest_is_version_0():
-    old, new = RoutingEnv(**SMALL), RoutingEnv(**SMALL, caches=True)
+    old, new = RoutingEnv(**SMALL, caches=False), RoutingEnv(**SMALL)
     assert new.feature_names[: len(old.feature_names)] == old.feature_names
     first, second = (env.reset(seed=4)[0] for env in (old, new))
     ended = False
@@ -93,7 +93,7 @@ def test_the_rest_is_version_0():
 
 
 def test_states_are_restored_with_the_caches():
-    env = RoutingEnv(**SMALL, caches=True)
+    env = RoutingEnv(**SMALL)
     env.reset(seed=2)
     for _ in range(20):
         env.step(0)
@@ -105,16 +105,16 @@ def test_states_are_restored_with_the_caches():
 
 
 def test_caches_switch_the_prefix_cache_on():
-    env = RoutingEnv(caches=True, scenario="mc-sf-model-2", workers=2)
+    env = RoutingEnv(scenario="mc-sf-model-2", workers=2)
     assert env.system.prefix_cache == "computed"
 
 
 def test_an_agent_acts_in_simulate_as_in_the_environment():
-    env, agent = RoutingEnv(**SMALL, caches=True), Sticky()
+    env, agent = RoutingEnv(**SMALL), Sticky()
     observation, _ = env.reset(options={"workload_seed": 1})
     ended = False
     while not ended:
         observation, _, ended, _, _ = env.step(agent.predict(observation, action_masks=env.action_masks())[0])
     system, table = env.scenario.make_system(), env.result().table
-    router = AgentRouter(agent, **SMALL, caches=True)
+    router = AgentRouter(agent, **SMALL)
     assert same_schedule(env.result(), kvgym.simulate(system, table, "fcfs", router=router, seed=1))

@@ -158,7 +158,7 @@ def test_kinds_of_observation_hold_the_same_numbers():
     for k in range(30):
         for kind, env in envs.items():
             assert found[kind] in env.observation_space
-        parts = [found["dict"][key] for key in ("system", "request", "workers")]
+        parts = [found["dict"][key] for key in ("system", "request", "workers", "caches")]
         np.testing.assert_array_equal(np.concatenate(parts), found["flat"])
         np.testing.assert_array_equal(found["rllib"]["observations"], found["flat"])
         np.testing.assert_array_equal(found["rllib"]["action_mask"], envs["flat"].observer.mask)

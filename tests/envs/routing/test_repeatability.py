@@ -52,7 +52,7 @@ def test_plain_python_takes_the_same_steps(number, equal):
 
 
 def test_seeds(equal):
-    env, other = (gym.make("kvgym/Route-v1", **SMALL) for _ in range(2))
+    env, other = (gym.make("kvgym/Route-v0", **SMALL) for _ in range(2))
     first = env.reset(seed=3)
     assert equal(first, other.reset(seed=3))
     following = env.reset()
@@ -92,7 +92,7 @@ def test_returned_arrays_do_not_change(equal):
 @pytest.mark.parametrize("how", ["json", "pickle"])
 def test_spec_survives(how, equal):
     arguments = {**TIGHT, **CLUSTERS["apart"], "reward": {"latency": 0.5, "ttft": 0.1}, "policy": "fcfs"}
-    env = gym.make("kvgym/Route-v1", **arguments)
+    env = gym.make("kvgym/Route-v0", **arguments)
     spec = env.spec
     copy = EnvSpec.from_json(spec.to_json()) if how == "json" else pickle.loads(pickle.dumps(spec))
     again = gym.make(copy)
@@ -108,9 +108,9 @@ def test_vector(observation, equal):
     arguments = {**SMALL, "observation": observation}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        vector = gym.make_vec("kvgym:kvgym/Route-v1", num_envs=3, vectorization_mode="sync", **arguments)
+        vector = gym.make_vec("kvgym:kvgym/Route-v0", num_envs=3, vectorization_mode="sync", **arguments)
         observations, infos = vector.reset(seed=5)
-        singles = [gym.make("kvgym/Route-v1", **arguments) for _ in range(3)]
+        singles = [gym.make("kvgym/Route-v0", **arguments) for _ in range(3)]
         first = [env.reset(seed=5 + k) for k, env in enumerate(singles)]
         for _ in range(12):
             stacked = [o for o, *_ in first] if observation == "flat" else [o["workers"] for o, *_ in first]

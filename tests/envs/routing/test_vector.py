@@ -9,7 +9,6 @@ from gymnasium.vector import AutoresetMode
 
 from helpers import vector_play
 from helpers.routing_play import APART, SMALL
-from kvgym.envs import ROUTING_IDS
 from kvgym.envs.routing.vector_environment import RoutingVectorEnv
 from kvgym.errors import ConfigError
 
@@ -36,9 +35,9 @@ def run_both(native, sync, equal, steps=60, **reset):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("observation", ["flat", "dict", "rllib"])
-@pytest.mark.parametrize("name", ROUTING_IDS)
-def test_equals_sync(name, observation, mode, equal):
-    native, sync = pair(name, mode, observation=observation)
+@pytest.mark.parametrize("caches", [False, True])
+def test_equals_sync(caches, observation, mode, equal):
+    native, sync = pair("kvgym/Route-v0", mode, observation=observation, caches=caches)
     assert isinstance(native.unwrapped, RoutingVectorEnv)
     for space in ("single_action_space", "single_observation_space", "action_space", "observation_space"):
         assert getattr(native, space) == getattr(sync, space)

@@ -11,6 +11,7 @@ from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling.environment import ServingEnv
 
 CLOSED = {
+    "scenario": "a100-llama2-70b",
     "batch_time": {"kind": "affine", "constant": 0.31, "per_prefill_token": 0.02, "per_context_token": 0.001},
     "kv_capacity": 120,
     "workload": {

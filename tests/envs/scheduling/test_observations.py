@@ -7,12 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
+from helpers.plain import plain_env
 from helpers.selection import others_long
 from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.actions.catalogue import action_kind
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.observations import (
     ACTIVE_FEATURES,
     PROFILE_FEATURES,
@@ -72,7 +72,7 @@ def test_features_have_names():
 
 def test_slotted_time_by_hand(requests_of):
     """Memory 40, a second per batch: the duration scale is 1 s and the time scale 10 s."""
-    env = ServingEnv(action="admit_evict", workload=requests_of(*ROWS), **SLOTTED)
+    env = plain_env(action="admit_evict", workload=requests_of(*ROWS), **SLOTTED)
     env.reset(seed=0)
     rate_scale = env.episodes.workload.mean_rate
     rate = 2 / 10
@@ -116,7 +116,7 @@ def test_slotted_time_by_hand(requests_of):
 @pytest.mark.parametrize("information", [["predicted_length"], ["slo"], ["predicted_length", "slo"]])
 def test_durations_and_targets_by_hand(requests_of, information):
     workload = requests_of(*ROWS, classes=[{"ttft_slo": 5.0, "tbt_slo": 2.0}])
-    env = ServingEnv(
+    env = plain_env(
         action="admit_evict", workload=workload, batch_time=AFFINE, kv_capacity=40, information=information,
         time_scale=20.0, **SLOTTED,
     )  # fmt: skip
@@ -164,7 +164,7 @@ def test_durations_and_targets_by_hand(requests_of, information):
 )
 def test_profile_window_and_fit_by_brute_force(action, block_size):
     """Computed from a policy's view of the worker, in any state of a run under memory pressure."""
-    env = ServingEnv(
+    env = plain_env(
         action=action, num_requests=40, rate=100.0, kv_capacity=220, queue_window=6, active_window=5, hold=2,
         workload={"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 40}}, block_size=block_size,
         queue_order="queue",
@@ -241,7 +241,7 @@ def test_profile_window_and_fit_by_brute_force(action, block_size):
 @pytest.mark.parametrize("order", ["queue", "predicted", "prompt", "volume", "attained"])
 def test_window_order(order, requests_of):
     rows = ((0, 20, 3), (0, 4, 5), (0, 7, 1), (0, 4, 2))  # o (2 s + o) = 129, 65, 15, 20
-    env = ServingEnv(
+    env = plain_env(
         action="admit_evict", workload=requests_of(*rows), queue_order=order, scenario="mc-sf-model-2",
         queue_window=3, active_window=1,
     )  # fmt: skip
@@ -264,7 +264,7 @@ def test_window_order(order, requests_of):
 def test_attained_order_by_hand(progress, window, requests_of):
     """Evicted after 128, 64 and 63 tokens and never run, in levels 2, 1, 0 and 0; prompts 2, 3, 9 and 5."""
     workload = requests_of((0, 2, 200), (0, 3, 200), (0, 5, 200), (0, 9, 200))
-    env = ServingEnv(
+    env = plain_env(
         action="admit_evict", workload=workload, queue_order="attained", scenario="mc-sf-model-2",
         kv_capacity=1000, queue_window=window, active_window=3, system={"progress_on_evict": progress},
     )  # fmt: skip
@@ -309,13 +309,13 @@ def test_attained_levels():
 
 def test_volume_needs_predictions():
     with pytest.raises(ConfigError, match="volume"):
-        ServingEnv(action="admit_count", queue_order="volume", information=[])
+        plain_env(action="admit_count", queue_order="volume", information=[])
 
 
 def test_the_largest_volumes_are_ordered_by_arrival(requests_of):
     """Volumes beyond the range of a key count as equal; smaller ones come first."""
     rows = ((0, 10, 60_000), (0, 10, 50_000), (0, 10, 40_000), (0, 40_000, 9_000))
-    env = ServingEnv(
+    env = plain_env(
         action="admit_count", workload=requests_of(*rows), queue_order="volume", kv_capacity=100_000,
         scenario="mc-sf-model-2", queue_window=4,
     )  # fmt: skip
@@ -325,7 +325,7 @@ def test_the_largest_volumes_are_ordered_by_arrival(requests_of):
 
 @pytest.mark.parametrize("action", dict.fromkeys(IDS.values()))
 def test_kinds_of_observation_hold_the_same_numbers(action, small):
-    envs = {kind: ServingEnv(action=action, observation=kind, **small) for kind in ("flat", "dict", "rllib")}
+    envs = {kind: plain_env(action=action, observation=kind, **small) for kind in ("flat", "dict", "rllib")}
     found = {kind: env.reset(seed=4)[0] for kind, env in envs.items()}
     envs["flat"].action_space.seed(0)
     for _ in range(30):
@@ -369,7 +369,7 @@ def unknown_lengths(information, **fields):
 def test_unknown_lengths_stay_unknown(action, epochs, order, equal):
     """Until one finishes, requests of different lengths have equal observations, masks and rewards."""
     envs = [
-        ServingEnv(
+        plain_env(
             action=action,
             epochs=epochs,
             queue_order=order,
@@ -403,8 +403,8 @@ def test_unknown_lengths_stay_unknown(action, epochs, order, equal):
 @pytest.mark.parametrize("action", [action for action in DECIDING if "rank" not in action])
 def test_predicted_features_are_zero_without_predictions(action):
     arguments = {"scenario": "mc-sf-model-2", "num_requests": 20, "queue_window": 4, "active_window": 4}
-    blind = ServingEnv(action=action, information=[], **arguments)
-    seeing = ServingEnv(action=action, **arguments)
+    blind = plain_env(action=action, information=[], **arguments)
+    seeing = plain_env(action=action, **arguments)
     blind.reset(seed=2)
     seeing.reset(seed=2)
     blind.action_space.seed(0)
@@ -430,14 +430,14 @@ def test_targets_are_hidden_unless_revealed(requests_of, equal):
     found = []
     for target in (1.0, 50.0):
         workload = requests_of(*ROWS, classes=[{"ttft_slo": target, "tbt_slo": target}])
-        env = ServingEnv(action="admit_count", workload=workload, information=["predicted_length"], **SLOTTED)
+        env = plain_env(action="admit_count", workload=workload, information=["predicted_length"], **SLOTTED)
         found.append([env.reset(seed=0)[0], *(env.step(a)[0] for a in (0, 0, 1, 1, 1))])
     assert equal(*found)
 
 
 def test_an_exceeded_prediction_stays_at_one(requests_of):
     workload = requests_of((0, 5, 12), predictions={"kind": "noisy", "epsilon": 0.9})
-    env = ServingEnv(action="admit_count", workload=workload, **SLOTTED)
+    env = plain_env(action="admit_count", workload=workload, **SLOTTED)
     for seed in range(30):
         env.reset(options={"workload_seed": seed})
         guess = int(env.view.waiting.predicted_output_len[0])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import kvgym
+from helpers.plain import plain_env
 from helpers.selection import others_long
 from kvgym.envs.agents import play
 from kvgym.envs.routing.environment import RoutingEnv
@@ -18,6 +19,9 @@ from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from playing.checks import check_state
 
 SHARED = {
+    "scenario": "a100-llama2-70b",
+    "must_admit": False,
+    "token_scale": "capacity",
     "batch_time": {"kind": "affine", "constant": 0.31, "per_prefill_token": 0.02, "per_context_token": 0.001},
     "kv_capacity": 120,
     "num_requests": 40,
@@ -47,7 +51,7 @@ def by_hand(tmp_path):
             "arrival_time,prompt_len,output_len,predicted_output_len,hash_ids,hash_block\n"
             "0,4,3,3,1 2,2\n0,6,2,2,1 2 3,2\n3,5,1,1,1 2 9,2\n"
         )
-        return ServingEnv(
+        return plain_env(
             action=action, scenario="mc-sf-model-2", kv_capacity=12, queue_window=2, active_window=2,
             features=["prefix_cache"], workload={"lengths": {"kind": "trace", "path": str(tmp_path / "requests.csv")}},
             system={"first_token": "counted", "prefix_cache": "computed", "prefix_block": 2}, **arguments,

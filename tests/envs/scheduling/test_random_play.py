@@ -64,14 +64,3 @@ def test_same_trajectory_in_another_process(small):
         capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": "7"},
     )  # fmt: skip
     assert done.stdout.split() == [digest(gym.make(name, **small), 5) for name in IDS]
-
-
-@pytest.mark.parametrize("name", IDS)
-def test_pickling_keeps_the_generator(name, small, equal):
-    env = gym.make(name, **small)
-    env.reset(seed=3)
-    copy = pickle.loads(pickle.dumps(env))
-    assert copy.unwrapped.np_random_seed == 3
-    assert copy.spec == env.spec
-    for _ in range(3):
-        assert equal(env.reset(), copy.reset())

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
+from helpers.plain import plain_env
 from helpers.selection import others_long
 from kvgym.envs import SCHEDULING_IDS as IDS
-from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.metrics.compute import compute_metrics
 
 SYSTEMS = (
@@ -71,7 +71,7 @@ def finish(env, seed, masked, evicts=0.05):
 @pytest.mark.parametrize("action", dict.fromkeys(IDS.values()))
 def test_return_identity(action, system, epochs, masked):
     for scale in (None, 1.0):
-        env = ServingEnv(
+        env = plain_env(
             action=action, epochs=epochs, reward_scale=scale, horizon=1e6, queue_window=4, active_window=4,
             **SYSTEMS[system],
         )  # fmt: skip
@@ -94,7 +94,7 @@ def test_return_identity(action, system, epochs, masked):
 @pytest.mark.parametrize("action", dict.fromkeys(IDS.values()))
 def test_truncated_return_is_the_time_in_the_system(action, epochs):
     """At a horizon, unfinished requests count until the end of the episode."""
-    env = ServingEnv(action=action, epochs=epochs, horizon=25.0, reward_scale=1.0, **SYSTEMS[0])
+    env = plain_env(action=action, epochs=epochs, horizon=25.0, reward_scale=1.0, **SYSTEMS[0])
     for seed in range(4):
         env.reset(seed=seed)
         env.action_space.seed(seed)
@@ -116,7 +116,7 @@ def test_skipped_epochs_give_the_same_schedule():
     """With the same admissions wherever there is a choice, epochs only change the number of steps."""
     totals, steps = [], []
     for epochs in ("iteration", "decision"):
-        env = ServingEnv(action="admit_count", epochs=epochs, **SYSTEMS[1])
+        env = plain_env(action="admit_count", epochs=epochs, **SYSTEMS[1])
         env.reset(seed=1)
         total, ended, count = 0.0, False, 0
         while not ended:

@@ -7,10 +7,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import kvgym
+from helpers.plain import plain_env
 from kvgym.envs.agents import AgentPolicy
 from kvgym.envs.scheduling import observations as observations_module
 from kvgym.envs.scheduling import spaces
-from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.revealed import FEATURES, INFORMATION, MOST_CLASSES, SHOW
 from kvgym.errors import ConfigError
 
@@ -79,7 +79,7 @@ def make(need, workload, **arguments):
         shown["information"] = ["slo"]
     if need == "rank":
         shown["action"] = "rank_scores"
-    return ServingEnv(**{
+    return plain_env(**{
         "action": "admit_count", "scenario": "mc-sf-model-2", "kv_capacity": 60, "workload": workload,
         "queue_window": 3, "active_window": 3, "batch_time": AFFINE, "information": [], **shown, **arguments,
     })  # fmt: skip
@@ -247,9 +247,9 @@ def test_dict_has_a_key_for_classes():
 )  # fmt: skip
 def test_missing_classes_and_features(need, lacking):
     with pytest.raises(ConfigError, match=f"information has '{need}'.*{lacking}"):
-        ServingEnv(action="admit_count", scenario="mc-sf-model-2", information=[need])
+        plain_env(action="admit_count", scenario="mc-sf-model-2", information=[need])
     with pytest.raises(ConfigError, match=r"unknown feature 'colour'.*Valid names: .*priority"):
-        ServingEnv(action="admit_count", scenario="mc-sf-model-2", features=["colour"])
+        plain_env(action="admit_count", scenario="mc-sf-model-2", features=["colour"])
 
 
 def test_more_classes_than_an_observation_holds():

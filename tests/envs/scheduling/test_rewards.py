@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from kvgym.envs.scheduling.environment import ServingEnv
+from helpers.plain import plain_env
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 
 ALL = dict.fromkeys(REWARD_TERMS, 1.0)
@@ -15,7 +15,7 @@ ALL = dict.fromkeys(REWARD_TERMS, 1.0)
 
 def make(workload, action="admit_count", **arguments):
     """Return an environment with unscaled terms."""
-    return ServingEnv(
+    return plain_env(
         action=action, scenario="mc-sf-model-2", workload=workload, queue_window=3, active_window=3,
         **{"reward": ALL, "reward_scale": 1.0, **arguments},
     )  # fmt: skip
@@ -120,7 +120,7 @@ def test_skipped_time_adds_up(requests_of):
 def test_weights_and_scale(name, requests_of):
     workload = requests_of((0, 6, 2), (0, 10, 1), (1, 3, 1))
     plain = terms_of(make(workload), 2, 1)
-    env = ServingEnv(
+    env = plain_env(
         action="admit_count",
         scenario="mc-sf-model-2",
         workload=workload,
@@ -135,14 +135,14 @@ def test_weights_and_scale(name, requests_of):
 
 
 def test_default_is_minus_the_mean_latency(requests_of):
-    env = ServingEnv(scenario="mc-sf-model-2", workload=requests_of((0, 6, 2), (0, 10, 1), (1, 3, 1)))
+    env = plain_env(scenario="mc-sf-model-2", workload=requests_of((0, 6, 2), (0, 10, 1), (1, 3, 1)))
     env.reset(seed=0)
     assert env.step(2)[1] + env.step(1)[1] == pytest.approx(-(2 + 1 + 1) / 3)
 
 
 def test_totals_agree_with_the_metrics():
     """The terms of a completed episode add up to totals of the run."""
-    env = ServingEnv(
+    env = plain_env(
         action="admit_count", scenario="mc-sf-model-2", num_requests=30, reward_scale=1.0, horizon=1e6
     )
     env.reset(seed=3)

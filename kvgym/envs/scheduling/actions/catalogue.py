@@ -7,12 +7,10 @@ theirs with :func:`kvgym.envs.registration.register_action`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kvgym.experiments.scenario_options import DEFAULT_SCENARIO
 from kvgym.utils.registry import Registry, load_plugins
 from kvgym.utils.user_code import calling
 
@@ -21,47 +19,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Version:
-    """A later version of an environment, which differs in defaults.
-
-    Attributes:
-        id: Gymnasium id.
-        change: the difference, for listings.
-        arguments: new defaults of environment arguments.
-    """
-
-    id: str
-    change: str
-    arguments: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class ActionEntry:
     """A kind of action and its environment.
 
     Attributes:
-        id: Gymnasium id, of the first version.
+        id: Gymnasium id.
         kind: the kind, or its location ``"module:Class"``.
         summary: one line for listings.
         max_episode_steps: steps after which Gymnasium truncates an episode, None for no limit.
-        later: later versions, oldest first.
     """
 
     id: str
     kind: ActionKind | str
     summary: str
     max_episode_steps: int | None = None
-    later: tuple[Version, ...] = ()
-
-    @property
-    def ids(self) -> dict[str, Mapping[str, Any]]:
-        """Return the ids of all versions, oldest first, each with its new defaults."""
-        return {self.id: {}, **{version.id: version.arguments for version in self.later}}
-
-    @property
-    def lines(self) -> dict[str, str]:
-        """Return the ids of all versions, oldest first, each with its summary."""
-        return {self.id: self.summary} | {v.id: f"{self.summary}; {v.change}" for v in self.later}
 
     def make(self) -> ActionKind:
         """Return the kind."""
@@ -96,54 +67,24 @@ _STEPS, _HELD_STEPS = 25_000, 5_000
 
 _AT = "kvgym.envs.scheduling.actions"
 
-
-_WINDOWS = {"scenario": DEFAULT_SCENARIO, "queue_window": 256, "active_window": 192}
-"""Arguments of environments with actions that choose requests: the scenario of ``kvgym compare``, and all its requests.
-
-In that rush of 2,000 requests, at most 157 run and 211 wait under ``fcfs`` (seeds 0 to 7).
-"""
-
-_CHANGES: dict[str, Any] = {
-    "windows": ("the scenario rush, and all that runs and waits in view", _WINDOWS),
-    "features": ("observes how much time evicting each active request saves", ("saved_duration",)),
-    "must_admit": ("an empty worker must admit a request", True),
-    "unit_actions": ("float32 actions in [-1, 1]", True),
-    "token_scale": ("observes tokens of requests as logarithms, and classes one-hot", "log"),
-}
-"""Changes of the second versions: what they are, for listings, and the value of the argument, or several arguments."""
-
-
-def _second(id: str, *changed: str) -> tuple[Version, ...]:  # noqa: A002
-    """Return the second version of an environment, with some of the changes."""
-    text = "; ".join(_CHANGES[name][0] for name in changed)
-    arguments: dict[str, Any] = {}
-    for name in changed:
-        value = _CHANGES[name][1]
-        arguments.update(value if isinstance(value, dict) else {name: value})
-    return (Version(id, text, arguments),)
-
-
 BUILT_IN: dict[str, ActionEntry] = {
     "admit_evict": ActionEntry(
         "kvgym/AdmitEvict-v0",
         f"{_AT}.one_at_a_time:AdmitEvict",
         "admit one waiting request, evict one active request, or run the batch (Discrete)",
         _STEPS,
-        _second("kvgym/AdmitEvict-v1", "windows", "features", "must_admit", "token_scale"),
     ),
     "admit_count": ActionEntry(
         "kvgym/AdmitCount-v0",
         f"{_AT}.count:AdmitCount",
         "how many requests to admit from the front of the queue window (Discrete)",
         _STEPS,
-        _second("kvgym/AdmitCount-v1", "windows", "must_admit", "token_scale"),
     ),
     "flags": ActionEntry(
         "kvgym/Flags-v0",
         f"{_AT}.flags:Flags",
         "admit and evict flags for the queue and active windows (MultiBinary)",
         _STEPS,
-        _second("kvgym/Flags-v1", "windows", "features", "must_admit", "token_scale"),
     ),
     "keep": ActionEntry(
         "kvgym/Cache-v0",
@@ -162,14 +103,12 @@ BUILT_IN: dict[str, ActionEntry] = {
         f"{_AT}.rank:Rank",
         "weights of the scores of the scheduler ranked (Box)",
         _HELD_STEPS,
-        _second("kvgym/Rank-v1", "unit_actions", "token_scale"),
     ),
     "rank_scores": ActionEntry(
         "kvgym/RankScores-v0",
         f"{_AT}.rank:RankScores",
         "additions to the scores that ranked gives the requests of both windows (Box)",
         _STEPS,
-        _second("kvgym/RankScores-v1", "unit_actions", "token_scale"),
     ),
     "priority": ActionEntry(
         "kvgym/Priority-v0",
@@ -182,7 +121,6 @@ BUILT_IN: dict[str, ActionEntry] = {
         f"{_AT}.tokens:Tokens",
         "tokens for every request of both windows, orders, and waiting: everything a policy can decide (Box)",
         _STEPS,
-        _second("kvgym/Tokens-v1", "windows", "features", "unit_actions", "token_scale"),
     ),
 }
 """The kinds of action of the library, by name."""

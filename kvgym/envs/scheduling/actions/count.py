@@ -24,6 +24,7 @@ from kvgym.envs.scheduling.actions.expressing import (
     position_in_window,
 )
 from kvgym.envs.scheduling.actions.kind import (
+    CHOOSING_DEFAULTS,
     COMPLETE,
     ActionConfig,
     ActionKind,
@@ -92,6 +93,7 @@ class AdmitCount(ActionKind):
     """How many requests to admit from the front of the queue window."""
 
     name = "admit_count"
+    defaults = {**CHOOSING_DEFAULTS, "must_admit": True}  # noqa: RUF012
     forces_admission = True
     write_mask = write_mask
     apply = apply

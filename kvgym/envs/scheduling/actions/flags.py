@@ -30,6 +30,7 @@ from kvgym.envs.scheduling.actions.expressing import (
     position_in_window,
 )
 from kvgym.envs.scheduling.actions.kind import (
+    CHOOSING_DEFAULTS,
     COMPLETE,
     ActionConfig,
     ActionKind,
@@ -123,6 +124,7 @@ class Flags(ActionKind):
     """Admit and evict flags for the queue and active windows."""
 
     name = "flags"
+    defaults = {**CHOOSING_DEFAULTS, "features": ("saved_duration",), "must_admit": True}  # noqa: RUF012
     forces_admission = True
     write_mask = write_mask
     apply = apply

@@ -32,6 +32,7 @@ from kvgym.envs.scheduling.actions.expressing import (
     position_in_window,
 )
 from kvgym.envs.scheduling.actions.kind import (
+    CHOOSING_DEFAULTS,
     COMPLETE,
     MORE,
     ActionConfig,
@@ -119,6 +120,7 @@ class AdmitEvict(ActionKind):
     """Admit one waiting request, evict one active request, or run the batch."""
 
     name = "admit_evict"
+    defaults = {**CHOOSING_DEFAULTS, "features": ("saved_duration",), "must_admit": True}  # noqa: RUF012
     forces_admission = True
     write_mask = write_mask
     apply = apply

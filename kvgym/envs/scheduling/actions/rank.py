@@ -116,6 +116,9 @@ def apply_scores(where: Any, action: Any) -> int:
     return COMPLETE
 
 
+_DEFAULTS = {"queue_order": "rank", "features": ("rank",), "unit_actions": True, "token_scale": "log"}
+
+
 class _Ranking(ActionKind):
     """Base class of both kinds: the rule, its memory and its features."""
 
@@ -150,7 +153,7 @@ class Rank(_Ranking):
     """Weights of the scheduler ``ranked`` for the next iterations."""
 
     name = "rank"
-    defaults = {"queue_order": "rank", "features": ("rank",)}  # noqa: RUF012
+    defaults = _DEFAULTS
     write_mask = write_ones
     apply = apply_weights
 
@@ -183,7 +186,7 @@ class RankScores(_Ranking):
 
     name = "rank_scores"
     own_options = ("weights",)
-    defaults = {"queue_order": "rank", "features": ("rank",), "hold": 1}  # noqa: RUF012
+    defaults = {**_DEFAULTS, "hold": 1}  # noqa: RUF012
     write_mask = write_rows
     apply = apply_scores
 

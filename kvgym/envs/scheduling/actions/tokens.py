@@ -27,6 +27,7 @@ from kvgym.compiling.kernel import jit
 from kvgym.envs.scheduling.actions.composing import plan_start, room_left
 from kvgym.envs.scheduling.actions.expressing import BEHIND, INACTIVE, OUTSIDE, REQUEST_ID, position_in_window
 from kvgym.envs.scheduling.actions.kind import (
+    CHOOSING_DEFAULTS,
     COMPLETE,
     ActionConfig,
     ActionKind,
@@ -226,6 +227,7 @@ class Tokens(ActionKind):
     """Tokens for each request of both windows, the orders of eviction and admission, and waiting."""
 
     name = "tokens"
+    defaults = {**CHOOSING_DEFAULTS, "features": ("saved_duration",), "unit_actions": True}  # noqa: RUF012
     plans = True
     write_mask = write_mask
     apply = apply

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.plain import plain_env
 from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.envs.scheduling.actions.knobs import knob_levels
-from kvgym.envs.scheduling.environment import ServingEnv
 
 
 class Snapshot:
@@ -186,7 +186,7 @@ def check_states_equal(env, state, idle):
 @given(seed=st.integers(0, 2**31))
 def test_any_configuration(seed, random_arguments, equal):
     rng = np.random.default_rng(seed)
-    env = ServingEnv(**random_arguments(rng))
+    env = plain_env(**random_arguments(rng))
     env.reset(seed=seed % 1000)
     ended = False
     for step in range(30):
@@ -230,7 +230,7 @@ def test_rllib_observation_carries_the_mask(small):
 def test_admit_evict_by_hand(requests_of):
     """Memory 10; prompts 4, 4, 4 and at least one output token: two fit at first, the third does not."""
     workload = requests_of((0, 4, 5), (0, 4, 5), (0, 4, 5))
-    env = ServingEnv(
+    env = plain_env(
         action="admit_evict", scenario="mc-sf-model-2", kv_capacity=10, workload=workload,
         queue_window=2, active_window=2,
     )  # fmt: skip
@@ -258,7 +258,7 @@ def test_admit_evict_by_hand(requests_of):
 def test_admit_evict_in_blocks_by_hand(requests_of):
     """Memory 15, of which 12 are whole blocks of 4: prompts of 4 and an output token take two, one of 3 takes one."""
     workload = requests_of((0, 4, 5), (0, 4, 5), (0, 3, 2))
-    env = ServingEnv(
+    env = plain_env(
         action="admit_evict", scenario="mc-sf-model-2", kv_capacity=15, block_size=4, workload=workload,
         queue_window=3, active_window=2,
     )  # fmt: skip

@@ -1,8 +1,7 @@
-"""Second versions that make an empty worker admit a request: masks, choices, schedulers, agents."""
+"""Excluding admitting nothing while the worker is empty: masks, choices, schedulers, agents."""
 
 from __future__ import annotations
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -29,8 +28,8 @@ def two(requests_of):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_masks_by_hand(kind, two):
-    """A masked choice is a no-op that is counted, and the worker waits, as in the first version."""
-    env, first = ServingEnv(action=kind, must_admit=True, **two), ServingEnv(action=kind, **two)
+    """A masked choice is a no-op that is counted, and the worker waits, as without the mask."""
+    env, first = ServingEnv(action=kind, **two), ServingEnv(action=kind, must_admit=False, **two)
     for e in (env, first):
         e.reset(seed=0)
     assert env.action_masks().astype(int).tolist() == EMPTY[kind]
@@ -49,7 +48,7 @@ def test_masks_by_hand(kind, two):
 
 def test_choices_before_the_batch_count(two):
     """After one admission the batch may run, even if another request would fit."""
-    env = ServingEnv(action="admit_evict", must_admit=True, **two)
+    env = ServingEnv(action="admit_evict", **two)
     env.reset(seed=0)
     *_, info = env.step(1)
     assert info["time"] == 0
@@ -57,7 +56,7 @@ def test_choices_before_the_batch_count(two):
 
 
 def test_a_forced_flag_in_the_form_of_gymnasium(two):
-    env = ServingEnv(action="flags", must_admit=True, **two)
+    env = ServingEnv(action="flags", **two)
     _, info = env.reset(seed=0)
     assert info["action_mask"].tolist() == [1, 2, 0, 0]
     env.action_space.seed(0)
@@ -66,12 +65,12 @@ def test_a_forced_flag_in_the_form_of_gymnasium(two):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_schedulers_that_idle_are_refused(kind, two):
-    env = ServingEnv(action=kind, must_admit=True, **two)
+    env = ServingEnv(action=kind, **two)
     env.reset(seed=0)
     with pytest.raises(NotExpressibleError, match="waiting at an empty worker; use must_admit=False"):
         next(action_of(env, Decision()))
     _, total = play(env, "fcfs")
-    assert total == play(ServingEnv(action=kind, **two), "fcfs")[1]
+    assert total == play(ServingEnv(action=kind, must_admit=False, **two), "fcfs")[1]
 
 
 class Nothing:
@@ -82,7 +81,7 @@ class Nothing:
 
 
 def test_an_idle_agent_serves_every_request():
-    """The first version livelocks."""
+    """Without the mask it livelocks."""
     task = {"action": "admit_count", "num_requests": 10, "rate": 40.0, "kv_capacity": 6000}
     scenario = kvgym.load_scenario("a100-llama2-70b").override(kv_capacity=6000)
     scenario = scenario.override(workload={"preset": "lmsys", "num_requests": 10, "rate": 40.0})
@@ -99,12 +98,6 @@ def test_only_for_kinds_that_choose_requests():
             ServingEnv(action=kind, must_admit=True)
 
 
-@pytest.mark.parametrize("kind", ["AdmitCount", "AdmitEvict", "Flags"])
-def test_the_newest_ids_do_it(kind):
-    assert gym.make(f"kvgym/{kind}-v1").unwrapped.config.must_admit
-    assert not gym.make(f"kvgym/{kind}-v0").unwrapped.config.must_admit
-
-
 class Undecided:
     """An agent that most probably admits nothing, and draws any legal choice otherwise."""
 
@@ -113,7 +106,13 @@ class Undecided:
 
 
 def test_drawn_actions_depend_on_the_seed_alone():
-    task = {"action": "admit_count", "num_requests": 10, "rate": 40.0, "kv_capacity": 6000}
+    task = {
+        "action": "admit_count",
+        "must_admit": False,
+        "num_requests": 10,
+        "rate": 40.0,
+        "kv_capacity": 6000,
+    }
     env = ServingEnv(**task)
     system, table = env.episodes.system, env.episodes.workload.sample(0)
     agent = AgentPolicy(Undecided(), deterministic=False, **task)

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.plain import plain_env
 from kvgym.baselines.ranked.layout import BASE, BETWEEN, NOTES, SCORES
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.envs.scheduling.environment import ServingEnv, greedy_action
+from kvgym.envs.scheduling.environment import greedy_action
 from kvgym.errors import ConfigError, UnknownNameError
 
 KINDS = ("rank", "rank_scores")
@@ -53,7 +54,7 @@ def test_weights_by_hand(requests_of):
     workload = requests_of(
         (0, 8, 5), (0, 3, 5), (0, 6, 5), predictions={"kind": "interval", "bounds": [5, 5]}
     )
-    env = ServingEnv(
+    env = plain_env(
         action="rank", kv_capacity=13, workload=workload, information=["length_interval"], hold=1, **SLOTTED
     )
     env.reset(seed=0)
@@ -83,7 +84,7 @@ def test_scores_by_hand(requests_of):
         ((0, -1, -2), 0),
         ((9, 10, 10), 1),
     ):
-        env = ServingEnv(action="rank_scores", **arguments)
+        env = plain_env(action="rank_scores", **arguments)
         env.reset(seed=0)
         assert env.episodes.slots[0].block["window"].tolist() == [1, 2, 0]
         assert env.action_masks().tolist() == [1, 1, 1, 0, 0]
@@ -100,7 +101,7 @@ def test_additions_stay_with_the_request_until_the_next_action(requests_of):
     """While the action holds, and when the request enters or leaves the windows."""
     rows = [(0, 8, 3), (0, 6, 3), (0, 7, 3), *((1, 5, 3) for _ in range(4))]
     workload = requests_of(*rows, predictions={"kind": "interval", "bounds": [3, 3]})
-    env = ServingEnv(
+    env = plain_env(
         action="rank_scores",
         hold=2,
         kv_capacity=11,
@@ -135,7 +136,7 @@ def test_additions_count_at_once_between_rankings_of_many(objectives):
     arguments = {
         "num_requests": 250, "kv_capacity": 60_000, "workload": {"classes": [service]}, "information": ["slo"],
     }  # fmt: skip
-    envs = [ServingEnv(action="rank_scores", **arguments) for _ in range(2)]
+    envs = [plain_env(action="rank_scores", **arguments) for _ in range(2)]
     states = []
     for env in envs:
         env.reset(seed=0)
@@ -163,7 +164,7 @@ def test_features_by_hand(requests_of):
         (0, 8, 5), (0, 6, 5), (1.5, 7, 5), predictions={"kind": "interval", "bounds": [5, 5]},
         classes=[{"ttft_slo": 3.0, "tbt_slo": 1.5}],
     )  # fmt: skip
-    env = ServingEnv(
+    env = plain_env(
         action="rank_scores", kv_capacity=13, workload=workload, information=["length_interval", "slo"],
         batch_time={"kind": "unit"}, **SLOTTED,
     )  # fmt: skip
@@ -209,7 +210,7 @@ def test_nothing_is_learned_from_lengths_that_are_not_revealed(equal):
     found = []
     for epsilon in (0.0, 0.8):
         workload = {**LITTLE, "predictions": {"kind": "noisy", "epsilon": epsilon}}
-        env = ServingEnv(action="rank_scores", workload=workload, num_requests=40, rate=50.0, information=[])
+        env = plain_env(action="rank_scores", workload=workload, num_requests=40, rate=50.0, information=[])
         env.reset(options={"workload_seed": 1})
         env.action_space.seed(0)
         steps = []
@@ -225,7 +226,7 @@ def test_nothing_is_learned_from_lengths_that_are_not_revealed(equal):
 @pytest.mark.parametrize("order", ["queue", "predicted", "prompt", "volume", "attained", "rank"])
 def test_the_window_holds_the_first_waiting_requests(order):
     """It keeps its order, although the rule also admits requests beyond it, and evicts."""
-    env = ServingEnv(
+    env = plain_env(
         action="rank_scores", queue_order=order, queue_window=5, num_requests=80, rate=80.0, kv_capacity=200,
         workload=LITTLE,
     )  # fmt: skip
@@ -267,7 +268,7 @@ def test_the_window_holds_the_first_waiting_requests(order):
 def test_any_action_makes_valid_decisions(seed, kind, service):
     """Including the bounds; memory is never exceeded, and episodes end."""
     rng = np.random.default_rng(seed)
-    env = ServingEnv(action=kind, num_requests=25, hold=int(rng.integers(1, 5)), stall_limit=100, **service)
+    env = plain_env(action=kind, num_requests=25, hold=int(rng.integers(1, 5)), stall_limit=100, **service)
     env.reset(seed=seed % 1000)
     env.action_space.seed(seed)
     low, high = env.action_space.low, env.action_space.high
@@ -287,7 +288,7 @@ def test_any_action_makes_valid_decisions(seed, kind, service):
 def test_defaults_of_the_kinds():
     """Default actions are ranked with its default weights; windows show its ranking and its features."""
     for kind, hold in (("rank", 8), ("rank_scores", 1)):
-        config = EnvConfig.of(action=kind)
+        config = EnvConfig.of(action=kind, unit_actions=False)
         assert (config.queue_order, config.features, config.hold) == ("rank", ("rank",), hold)
         assert EnvConfig.of(action=kind, queue_order="queue", features=[], hold=5).queue_order == "queue"
         greedy = greedy_action(config, np.ones(config.kind.mask_size(config), bool))
@@ -311,9 +312,9 @@ def test_defaults_of_the_kinds():
 )  # fmt: skip
 def test_wrong_arguments(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        ServingEnv(**arguments)
+        plain_env(**arguments)
 
 
 def test_unknown_weight():
     with pytest.raises(UnknownNameError, match=r"unknown weight 'costs'.*Did you mean 'cost'"):
-        ServingEnv(action="rank_scores", weights={"costs": 1.0})
+        plain_env(action="rank_scores", weights={"costs": 1.0})

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import kvgym
+from helpers.plain import plain, plain_env
 from helpers.selection import others_long
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.envs.agents import AgentPolicy
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.policies.policy import make_policy
 from kvgym.policies.runner import known_to
@@ -118,7 +118,7 @@ def test_the_schedule_is_that_of_ranked(kind, options, scenario, weights):
     """Bit for bit, for any span of actions and any order of the window."""
     arguments = informed({"num_requests": 250} | SCENARIOS[scenario], weights)
     base = weights if kind == "rank_scores" else {}
-    env = ServingEnv(action=kind, weights=base, **arguments, **options)
+    env = plain_env(action=kind, weights=base, **arguments, **options)
     found = play(env, action_for(kind, weights, env.config))
     expected = kvgym.simulate(env.episodes.system, env.episodes.workload.sample(5), ranked_with(weights))
     same(found, expected)
@@ -133,7 +133,7 @@ def test_the_scenarios_distinguish_weights_and_information():
     evicted = 0
     for scenario, arguments in SCENARIOS.items():
         full = informed({"num_requests": 250} | arguments, {})
-        env = ServingEnv(action="rank", **full)
+        env = plain_env(action="rank", **full)
         default = play(env, action_for("rank", {}, env.config)).requests
         if scenario.startswith("many"):
             table = env.episodes.workload.sample(5)
@@ -143,7 +143,7 @@ def test_the_scenarios_distinguish_weights_and_information():
         assert not np.array_equal(default["finish_time"], other["finish_time"])
         evicted += int(default["num_evictions"].sum())
         if scenario in ("noisy", "objectives"):
-            blind = ServingEnv(action="rank", **full | {"information": []})
+            blind = plain_env(action="rank", **full | {"information": []})
             less = play(blind, action_for("rank", {}, env.config)).requests
             assert not np.array_equal(default["finish_time"], less["finish_time"])
     assert evicted > 0
@@ -169,8 +169,8 @@ def test_scalar_vector_and_plain_python_are_equal(kind, scenario, equal):
         hurry = {"classes": HURRY} if scenario == "many in a hurry" else {}
         arguments |= {"num_requests": 135, "workload": LITTLE | {"limits": {"max_total_len": 25}} | hurry}
     arguments |= {"action": kind, "hold": 3, "queue_window": 4, "active_window": 5}
-    vector = ServingVectorEnv(2, **arguments)
-    alone = [ServingEnv(compiled=compiled, **arguments) for compiled in (True, True, False)]
+    vector = ServingVectorEnv(2, **plain(**arguments))
+    alone = [plain_env(compiled=compiled, **arguments) for compiled in (True, True, False)]
     seen, _ = vector.reset(options={"workload_seed": [1, 2]})
     first = [
         env.reset(options={"workload_seed": seed})[0] for env, seed in zip(alone, (1, 2, 1), strict=True)
@@ -193,12 +193,12 @@ def test_scalar_vector_and_plain_python_are_equal(kind, scenario, equal):
 
 def test_an_episode_does_not_depend_on_the_previous_one():
     """An episode with more requests than the tables hold enlarges them."""
-    env = ServingEnv(action="rank", num_requests=60, rate=30.0)
+    env = plain_env(action="rank", num_requests=60, rate=30.0)
     action = action_for("rank", OTHER, env.config)
     first = play(env, action)
     play(env, lambda: env.action_space.sample(), seed=9)
     same(play(env, action), first)
-    longer = ServingEnv(action="rank", workload={"preset": "lmsys", "duration": 3.0, "rate": 20.0})
+    longer = plain_env(action="rank", workload={"preset": "lmsys", "duration": 3.0, "rate": 20.0})
     room = len(longer.episodes.slots[0].block["requests"])
     seed = max(range(30), key=lambda s: len(longer.episodes.workload.sample(s)))
     assert len(longer.episodes.workload.sample(seed)) > room
@@ -229,14 +229,14 @@ class Constant:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_agent_gives_the_same_schedule_as_a_policy(kind, hold):
     arguments = {"action": kind, "hold": hold, "num_requests": 150, "rate": 30.0}
-    env, model = ServingEnv(**arguments), Constant(kind)
+    env, model = plain_env(**arguments), Constant(kind)
     observation, _ = env.reset(options={"workload_seed": 4})
     ended = False
     while not ended:
         observation, _, terminated, truncated, _ = env.step(model.predict(observation)[0])
         ended = terminated or truncated
     table = env.episodes.workload.sample(4)
-    agent = AgentPolicy(model, **arguments)
+    agent = AgentPolicy(model, **plain(**arguments))
     # The environment also ends at its horizon and on a stall; the schedule before does not depend on that.
     same(env.result(), kvgym.simulate(kvgym.load_scenario("a100-llama2-70b").make_system(), table, agent))
 

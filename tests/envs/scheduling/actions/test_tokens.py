@@ -9,11 +9,11 @@ import pytest
 
 import kvgym
 from helpers.amount import number, some
+from helpers.plain import plain_env
 from helpers.selection import EACH_FAMILY
 from kvgym.envs.agents import AgentPolicy, NotExpressibleError, play
 from kvgym.envs.demonstrations.record import demonstrate
 from kvgym.envs.scheduling.actions.tokens import WAIT_UNIT
-from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.policies.policy import make_policy
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE
@@ -33,7 +33,7 @@ AFFINE = {
 
 def make(workload, capacity, **arguments):
     """Return an environment with a second per batch."""
-    return ServingEnv(**{
+    return plain_env(**{
         "action": "tokens", "scenario": "mc-sf-model-2", "workload": workload, "kv_capacity": capacity,
         "horizon": 1e5, "queue_window": 3, "active_window": 2, **arguments,
     })  # fmt: skip
@@ -197,7 +197,7 @@ def specs(name):
 def environment(policy, batch_time, exact, system, **arguments):
     info = make_policy(policy).info
     needs = info.needs | (info.uses - {"length_interval"})
-    return ServingEnv(**{
+    return plain_env(**{
         "action": "tokens", "scenario": "mc-sf-model-2", "kv_capacity": 30, "queue_window": 40, "active_window": 40,
         "workload": workload(needs, exact), "batch_time": batch_time, "system": system, "stall_limit": 10**6,
         "horizon": 1e6, "information": sorted(needs), **arguments,
@@ -293,7 +293,7 @@ def test_an_agent_gives_the_same_schedule_as_a_policy(requests_of):
         "action": "tokens", "scenario": "mc-sf-model-2", "workload": requests_of(*[(k, 5, 4) for k in range(9)]),
         "kv_capacity": 30, "queue_window": 3, "active_window": 2, "horizon": 500.0,
     }  # fmt: skip
-    env = ServingEnv(**arguments)
+    env = plain_env(**arguments)
     observation, _ = env.reset(options={"workload_seed": 0})
     ended = False
     while not ended:

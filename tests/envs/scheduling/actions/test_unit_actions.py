@@ -24,25 +24,20 @@ def own_numbers(space, unit):
 
 
 def test_the_ends_and_the_middle_of_a_range():
-    config = EnvConfig.of(action="rank", unit_actions=True)
+    config = EnvConfig.of(action="rank")
     space = config.kind.space(config)
     assert config.action_space == gym.spaces.Box(-1, 1, (len(WEIGHTS),), np.float32)
     middle = (space.low + space.high) / 2
     for numbers, unit in ((space.low, -1), (middle, 0), (space.high, 1)):
         np.testing.assert_allclose(config.as_actions(numbers), unit, atol=1e-15)
-    assert EnvConfig.of(action="rank").as_actions(space.low) is space.low
+    assert EnvConfig.of(action="rank", unit_actions=False).as_actions(space.low) is space.low
 
 
 def check_equal(numbers_of, name):
     rng = np.random.default_rng(0)
     env, first = (
-        gym.make(f"kvgym/{name}-v1", **TASK).unwrapped,
-        gym.make(f"kvgym/{name}-v0", **TASK).unwrapped,
+        gym.make(f"kvgym/{name}-v0", **TASK, **more).unwrapped for more in ({}, {"unit_actions": False})
     )
-    features = {"token_scale": "capacity", "scenario": first.config.scenario}
-    if name == "Tokens":
-        features["features"] = ()
-    env = gym.make(f"kvgym/{name}-v1", **TASK, **features).unwrapped
     for e in (env, first):
         e.reset(seed=1)
     for _ in range(25):
@@ -55,7 +50,7 @@ def check_equal(numbers_of, name):
             break
 
 
-def test_tokens_are_as_before():
+def test_tokens_in_their_own_units():
     check_equal(lambda first, unit: unit.astype(np.float64), "Tokens")
 
 
@@ -65,7 +60,7 @@ def test_other_kinds_in_their_own_units(name):
 
 
 def test_numbers_outside_are_refused():
-    env = gym.make("kvgym/Rank-v1", **TASK).unwrapped
+    env = gym.make("kvgym/Rank-v0", **TASK).unwrapped
     env.reset(seed=0)
     for wrong in (1.5, np.nan):
         action = np.zeros(env.action_space.shape, np.float32)
@@ -76,7 +71,7 @@ def test_numbers_outside_are_refused():
 
 @pytest.mark.parametrize("name", ["Rank", "RankScores"])
 def test_the_greedy_action_is_the_scheduler_itself(name):
-    env = gym.make(f"kvgym/{name}-v1", **TASK).unwrapped
+    env = gym.make(f"kvgym/{name}-v0", **TASK).unwrapped
     env.reset(options={"workload_seed": 4})
     ended = False
     while not ended:
@@ -105,7 +100,7 @@ class LateStart(Policy):
 
 def test_schedulers_play_exactly():
     """Their actions are float64, because float32 rounds the time until which a worker waits."""
-    env = gym.make("kvgym/Tokens-v1", num_requests=3, queue_window=3).unwrapped
+    env = gym.make("kvgym/Tokens-v0", num_requests=3, queue_window=3).unwrapped
     played, _ = play(env, LateStart())
     run = simulate(env.episodes.system, env.episodes.workload.sample(0), LateStart())
     assert np.array_equal(played.requests["finish_time"], run.requests["finish_time"])
@@ -129,19 +124,19 @@ class Middle:
 
 
 def test_an_agent_acts_as_in_the_environment():
-    env = gym.make("kvgym/Rank-v1", **TASK).unwrapped
+    env = gym.make("kvgym/Rank-v0", **TASK).unwrapped
     env.reset(options={"workload_seed": 3})
     ended = False
     while not ended:
         ended = any(env.step(np.zeros(len(WEIGHTS), np.float32))[2:4])
-    agent = AgentPolicy(Middle(len(WEIGHTS)), action="rank", unit_actions=True, **TASK)
+    agent = AgentPolicy(Middle(len(WEIGHTS)), action="rank", **TASK)
     run = simulate(env.episodes.system, env.episodes.slots[0].table, agent, seed=3)
     assert np.array_equal(env.result().requests["finish_time"], run.requests["finish_time"])
 
 
 def test_the_vector_environment_converts_every_row():
-    vector = gym.make_vec("kvgym/Rank-v1", 3, **TASK)
-    singles = [gym.make("kvgym/Rank-v1", **TASK).unwrapped for _ in range(3)]
+    vector = gym.make_vec("kvgym/Rank-v0", 3, **TASK)
+    singles = [gym.make("kvgym/Rank-v0", **TASK).unwrapped for _ in range(3)]
     vector.reset(seed=5)
     for k, env in enumerate(singles):
         env.reset(seed=5 + k)
@@ -154,12 +149,12 @@ def test_the_vector_environment_converts_every_row():
 
 
 def test_the_usual_range_for_agents():
-    config, own = EnvConfig.of(action="rank_scores", unit_actions=True), EnvConfig.of(action="rank_scores")
+    config, own = (EnvConfig.of(action="rank_scores", unit_actions=unit) for unit in (True, False))
     centre, change = config.usual_action()
     assert not centre.any()
     np.testing.assert_allclose(change, 0.05)  # 0.5 of ± 10
     np.testing.assert_array_equal(own.usual_action()[1], 0.5)
-    assert EnvConfig.of(action="tokens", unit_actions=True).usual_action() is None
+    assert EnvConfig.of(action="tokens").usual_action() is None
 
 
 def test_only_for_kinds_with_bounded_real_numbers():
