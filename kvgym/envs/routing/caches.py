@@ -12,13 +12,15 @@ import numpy as np
 from numba import types
 
 from kvgym.compiling.kernel import kernel
+from kvgym.compiling.places import places
 from kvgym.compiling.references import by_address
 from kvgym.envs.routing.features import saturate, share
+from kvgym.envs.scheduling.tables import Features
 from kvgym.simulator.cluster.router_view import hit_of, missing_of
 from kvgym.simulator.cluster.tables import CLUSTER_PLACES, open_cluster, router_view
 from kvgym.simulator.tables import UNKNOWN
 
-CACHE_FEATURES: tuple[tuple[str, str], ...] = (
+CACHE_FEATURES: Features = (
     ("hit", "share of the request that is in its prefix cache"),
     ("missing", "tokens of the request that it lacks / capacity of the smallest worker"),
     ("prefill_time", "time in which it prefills them (scale: time_scale)"),
@@ -26,6 +28,10 @@ CACHE_FEATURES: tuple[tuple[str, str], ...] = (
     ("previous", "1 if it served the previous request of the session"),
 )
 """Features of the prefix cache of each worker (key ``caches``): name and meaning."""
+CACHE = places(CACHE_FEATURES)
+
+SCALES = places(("time", "duration"))
+"""Scales of the features that are times and batch durations, seconds."""
 
 
 @kernel(
@@ -52,14 +58,14 @@ def observe_caches(
         sizes: int64 (r, …), their lengths.
         handles: int64 (r, 8), handles of functions.
         i: the request to be routed; UNKNOWN when the run is over: all features are 0.
-        scales: float64 (2,), of times and of batch durations, seconds.
+        scales: float64 (2,), see :data:`SCALES`.
         out: float32, the observation.
         at: place of the first feature.
     """
     c = by_address(open_cluster(shared, shared_sizes, rows, sizes, handles))
     count, prefill = c.workers.shape[0], c.tracker.num_prefill_workers
     if i == UNKNOWN:
-        for j in range(at, at + 5 * count):
+        for j in range(at, at + len(CACHE) * count):
             out[j] = np.float32(0.0)
         return
     first = prefill if c.tracker.handoff_head != UNKNOWN else 0
@@ -71,9 +77,9 @@ def observe_caches(
         w, p = c.workers[k], c.problems[k]
         hit, missing = float(hit_of(view, k)), float(missing_of(view, k))
         duration = p.batch_base + p.batch_decode * w.outstanding_requests + p.batch_context * w.kv_allocated
-        out[at] = share(hit, hit + missing)
-        out[at + 1] = share(missing, smallest)
-        out[at + 2] = saturate(p.batch_prefill * missing, scales[0])
-        out[at + 3] = saturate(duration, scales[1])
-        out[at + 4] = np.float32(1.0) if k == view.previous else np.float32(0.0)
-        at += 5
+        out[at + CACHE.hit] = share(hit, hit + missing)
+        out[at + CACHE.missing] = share(missing, smallest)
+        out[at + CACHE.prefill_time] = saturate(p.batch_prefill * missing, scales[SCALES.time])
+        out[at + CACHE.batch_time] = saturate(duration, scales[SCALES.duration])
+        out[at + CACHE.previous] = np.float32(1.0) if k == view.previous else np.float32(0.0)
+        at += len(CACHE)

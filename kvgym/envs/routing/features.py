@@ -17,8 +17,9 @@ import numpy as np
 from numba import types
 
 from kvgym.compiling.kernel import jit_inline, kernel
+from kvgym.compiling.places import places
 from kvgym.compiling.tables import Table, declared, opener
-from kvgym.envs.scheduling.tables import REWARD_TERMS
+from kvgym.envs.scheduling.tables import REWARD_TERMS, Features
 from kvgym.simulator.tables import (
     FINISHED,
     PROBLEM,
@@ -33,7 +34,7 @@ from kvgym.simulator.tables import (
     WORKLOAD,
 )
 
-SYSTEM_FEATURES: tuple[tuple[str, str], ...] = (
+SYSTEM_FEATURES: Features = (
     ("num_requests", "requests in the system (scale: 64 per worker)"),
     ("arrival_rate", "rate of the last 16 arrivals (scale: mean arrival rate)"),
     ("since_arrival", "time since the previous arrival (scale: mean interval); 1 before the first"),
@@ -42,7 +43,7 @@ SYSTEM_FEATURES: tuple[tuple[str, str], ...] = (
 )
 """Features of the cluster (key ``system``): name and meaning."""
 
-REQUEST_FEATURES: tuple[tuple[str, str], ...] = (
+REQUEST_FEATURES: Features = (
     ("handover", "1 if its prefill has ended and it goes to a decode worker"),
     ("prompt", "prompt tokens / capacity of the smallest worker"),
     ("kv", "KV tokens to be transferred / capacity of the smallest worker"),
@@ -58,7 +59,7 @@ REQUEST_FEATURES: tuple[tuple[str, str], ...] = (
 )
 """Features of the request to be routed (key ``request``)."""
 
-WORKER_FEATURES: tuple[tuple[str, str], ...] = (
+WORKER_FEATURES: Features = (
     ("candidate", "1 if the request may go there"),
     ("prefill", "1 for a prefill worker"),
     ("decode", "1 for a decode worker"),
@@ -108,9 +109,12 @@ ROUTING_EPISODE = np.dtype(
 RATE_WINDOW = 16
 """Number of arrivals from which the arrival rate is estimated."""
 
-_AT_REQUEST = len(SYSTEM_FEATURES)
-_AT_WORKERS = _AT_REQUEST + len(REQUEST_FEATURES)
-_PER_WORKER = len(WORKER_FEATURES)
+SYSTEM, SENT, WORKER_ROW = places(SYSTEM_FEATURES), places(REQUEST_FEATURES), places(WORKER_FEATURES)
+TERM = places(REWARD_TERMS)
+
+_AT_REQUEST = len(SYSTEM)
+_AT_WORKERS = _AT_REQUEST + len(SENT)
+_PER_WORKER = len(WORKER_ROW)
 
 INCOMING, TOKENS, WAITING_TOKENS = 0, 1, 2
 LOADS = 3
@@ -199,7 +203,7 @@ def account(x: Tables, now: float) -> None:
     A request counts from its arrival to its completion, exactly.
     """
     e, s, terms = x.episode, x.settings, x.episode.terms
-    for k in range(5):
+    for k in range(len(TERM)):
         terms[k] = 0.0
     for k in range(x.loads.shape[0]):
         x.loads[k] = 0.0
@@ -215,28 +219,28 @@ def account(x: Tables, now: float) -> None:
         if r.status == FINISHED:
             end = r.finish_time
             ttft = r.first_token_time - r.arrival_time
-            terms[1] -= ttft
+            terms[TERM.ttft] -= ttft
             source = x.workload[i]
             in_time = r.finish_time - source.arrival_time <= source.e2e_slo
             if ttft <= source.ttft_slo and r.max_token_gap <= source.tbt_slo and in_time:
-                terms[3] += 1.0
+                terms[TERM.goodput] += 1.0
             e.num_finished += 1
         else:
             x.present[kept] = i
             kept += 1
             add_load(x, i, r)
-        terms[0] -= max(end - max(r.arrival_time, e.since), 0.0)
+        terms[TERM.latency] -= max(end - max(r.arrival_time, e.since), 0.0)
     e.num_present = kept
     e.since = now
     delivered = discarded = 0
     for k in range(x.workers.shape[0]):
         delivered += x.workers[k].total_delivered_tokens
         discarded += x.workers[k].total_recomputed_tokens
-    terms[2] = delivered - e.delivered
-    terms[4] = e.discarded - discarded
+    terms[TERM.tokens] = delivered - e.delivered
+    terms[TERM.evictions] = e.discarded - discarded
     e.delivered, e.discarded = delivered, discarded
     e.reward = 0.0
-    for k in range(5):
+    for k in range(len(TERM)):
         terms[k] /= s.reward_scale
         e.reward += s.weights[k] * terms[k]
 
@@ -256,11 +260,11 @@ def write_system(x: Tables, now: float, i: int) -> None:
         since = now - x.workload[latest - 1].arrival_time
     elif i != t.next_arrival and latest >= 0:
         since = now - x.workload[latest].arrival_time
-    out[0] = saturate(float(x.episode.num_present), 64.0 * x.workers.shape[0])
-    out[1] = saturate(rate, s.rate_scale)
-    out[2] = saturate(since, 1.0 / s.rate_scale)
-    out[3] = saturate(now, 10.0 * s.time_scale)
-    out[4] = saturate(float(latest + 1), 256.0)
+    out[SYSTEM.num_requests] = saturate(float(x.episode.num_present), 64.0 * x.workers.shape[0])
+    out[SYSTEM.arrival_rate] = saturate(rate, s.rate_scale)
+    out[SYSTEM.since_arrival] = saturate(since, 1.0 / s.rate_scale)
+    out[SYSTEM.time] = saturate(now, 10.0 * s.time_scale)
+    out[SYSTEM.num_arrived] = saturate(float(latest + 1), 256.0)
 
 
 @jit_inline
@@ -271,26 +275,26 @@ def write_request(x: Tables, now: float, i: int, handover: bool, at: int) -> Non
     for k in range(1, x.problems.shape[0]):
         smallest = min(smallest, float(x.problems[k].kv_capacity))
     priority = float(source.priority)
-    out[at] = np.float32(1.0) if handover else np.float32(0.0)
-    out[at + 1] = share(float(source.prompt_len), smallest)
-    out[at + 2] = share(float(r.num_kv_tokens), smallest)
-    for k in range(3, 8):
+    out[at + SENT.handover] = np.float32(1.0) if handover else np.float32(0.0)
+    out[at + SENT.prompt] = share(float(source.prompt_len), smallest)
+    out[at + SENT.kv] = share(float(r.num_kv_tokens), smallest)
+    for k in range(SENT.predicted, SENT.class_ + 1):
         out[at + k] = np.float32(0.0)
     if s.show_predicted == 1:
-        out[at + 3] = share(float(source.predicted_len), smallest)
+        out[at + SENT.predicted] = share(float(source.predicted_len), smallest)
     if s.show_interval == 1:
-        out[at + 4] = share(float(source.predicted_low), smallest)
-        out[at + 5] = share(float(source.predicted_high), smallest)
+        out[at + SENT.predicted_low] = share(float(source.predicted_low), smallest)
+        out[at + SENT.predicted_high] = share(float(source.predicted_high), smallest)
     if s.show_output == 1:
-        out[at + 6] = share(float(source.output_len), smallest)
+        out[at + SENT.output] = share(float(source.output_len), smallest)
     if s.show_class == 1:
-        out[at + 7] = saturate(float(source.class_id + 1), 1.0)
-    out[at + 8] = np.float32(0.5 + 0.5 * priority / (abs(priority) + 1.0))
-    out[at + 9] = out[at + 10] = np.float32(1.0)
+        out[at + SENT.class_] = saturate(float(source.class_id + 1), 1.0)
+    out[at + SENT.priority] = np.float32(0.5 + 0.5 * priority / (abs(priority) + 1.0))
+    out[at + SENT.ttft_slo] = out[at + SENT.tbt_slo] = np.float32(1.0)
     if s.show_slo == 1:
-        out[at + 9] = saturate(source.ttft_slo, s.time_scale)
-        out[at + 10] = saturate(source.tbt_slo, s.duration_scale)
-    out[at + 11] = saturate(max(now - source.arrival_time, 0.0), s.time_scale)
+        out[at + SENT.ttft_slo] = saturate(source.ttft_slo, s.time_scale)
+        out[at + SENT.tbt_slo] = saturate(source.tbt_slo, s.duration_scale)
+    out[at + SENT.age] = saturate(max(now - source.arrival_time, 0.0), s.time_scale)
 
 
 @jit_inline
@@ -302,17 +306,17 @@ def write_workers(x: Tables, first: int, last: int, at: int) -> None:
     for k in range(x.workers.shape[0]):
         w, capacity, load = x.workers[k], float(x.problems[k].kv_capacity), LOADS * k
         incoming = x.loads[load + INCOMING]
-        out[at] = np.float32(1.0) if first <= k < last else np.float32(0.0)
-        out[at + 1] = np.float32(1.0) if w.role == ROLE_PREFILL else np.float32(0.0)
-        out[at + 2] = np.float32(1.0) if w.role == ROLE_DECODE else np.float32(0.0)
-        out[at + 3] = np.float32(capacity / largest)
-        out[at + 4] = share(float(w.kv_allocated), capacity)
-        out[at + 5] = saturate(float(w.num_waiting), 16.0)
-        out[at + 6] = saturate(float(w.num_active), 64.0)
-        out[at + 7] = saturate(incoming, 16.0)
-        out[at + 8] = saturate(float(w.outstanding_requests), 64.0)
-        out[at + 9] = saturate(x.loads[load + TOKENS], capacity)
-        out[at + 10] = saturate(x.loads[load + WAITING_TOKENS], capacity)
+        out[at + WORKER_ROW.candidate] = np.float32(1.0) if first <= k < last else np.float32(0.0)
+        out[at + WORKER_ROW.prefill] = np.float32(1.0) if w.role == ROLE_PREFILL else np.float32(0.0)
+        out[at + WORKER_ROW.decode] = np.float32(1.0) if w.role == ROLE_DECODE else np.float32(0.0)
+        out[at + WORKER_ROW.memory] = np.float32(capacity / largest)
+        out[at + WORKER_ROW.kv] = share(float(w.kv_allocated), capacity)
+        out[at + WORKER_ROW.waiting] = saturate(float(w.num_waiting), 16.0)
+        out[at + WORKER_ROW.active] = saturate(float(w.num_active), 64.0)
+        out[at + WORKER_ROW.incoming] = saturate(incoming, 16.0)
+        out[at + WORKER_ROW.outstanding_requests] = saturate(float(w.outstanding_requests), 64.0)
+        out[at + WORKER_ROW.outstanding_tokens] = saturate(x.loads[load + TOKENS], capacity)
+        out[at + WORKER_ROW.waiting_tokens] = saturate(x.loads[load + WAITING_TOKENS], capacity)
         at += _PER_WORKER
 
 

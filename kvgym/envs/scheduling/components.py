@@ -20,9 +20,10 @@ import numpy as np
 from numba import types
 
 from kvgym.compiling.kernel import Kernel, kernel
+from kvgym.compiling.places import places
 from kvgym.envs.scheduling.opening import WHERE, open_environment
 from kvgym.envs.scheduling.revealed import FEATURES, saturate
-from kvgym.envs.scheduling.tables import MOST_COMPONENTS, REWARD_TERMS
+from kvgym.envs.scheduling.tables import MOST_COMPONENTS, REWARD_TERMS, Features
 from kvgym.errors import ConfigError, shown, some
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.utils.arguments import explained
@@ -89,7 +90,7 @@ class ObservationPart:
 
     name: str
     write: Kernel
-    features: tuple[tuple[str, str], ...]
+    features: Features
     low: float = 0.0
     high: float = 1.0
 
@@ -196,6 +197,15 @@ def earn_queue_shaping(where: Any, before: float, memory: Any) -> float:
     return change
 
 
+BACKLOG_FEATURES: Features = (
+    ("prompt", "tokens to prefill of all waiting requests (scale: capacity)"),
+    ("predicted", "their predicted output tokens left (scale: capacity); 0 without predictions"),
+    ("behind", "share of them behind the queue window"),
+)
+"""Features of the whole queue."""
+_BACKLOG = places(BACKLOG_FEATURES)
+
+
 @observation_kernel
 def write_backlog(where: Any, out: Any) -> None:
     """Write sums over the whole queue; the window shows only its front."""
@@ -210,9 +220,9 @@ def write_backlog(where: Any, out: Any) -> None:
         i = r.queue_next
     capacity = float(run.problem.kv_capacity)
     waiting = run.w.num_waiting
-    out[0] = saturate(prompt, capacity)
-    out[1] = saturate(predicted, capacity)
-    out[2] = np.float32(max(waiting - e.settings.queue_window, 0) / max(waiting, 1))
+    out[_BACKLOG.prompt] = saturate(prompt, capacity)
+    out[_BACKLOG.predicted] = saturate(predicted, capacity)
+    out[_BACKLOG.behind] = np.float32(max(waiting - e.settings.queue_window, 0) / max(waiting, 1))
 
 
 for _term in (
@@ -230,18 +240,4 @@ for _term in (
 ):
     REWARDS.add(_term.name, _term)
 
-OBSERVATIONS.add(
-    "backlog",
-    ObservationPart(
-        "backlog",
-        write_backlog,
-        (
-            ("prompt", "tokens to prefill of all waiting requests (scale: capacity)"),
-            (
-                "predicted",
-                "their predicted output tokens left (scale: capacity); 0 without predictions",
-            ),
-            ("behind", "share of them behind the queue window"),
-        ),
-    ),
-)
+OBSERVATIONS.add("backlog", ObservationPart("backlog", write_backlog, BACKLOG_FEATURES))

@@ -12,17 +12,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from kvgym.compiling.kernel import jit_inline
+from kvgym.compiling.places import places
 from kvgym.envs.scheduling.actions.composing import room_left
 from kvgym.envs.scheduling.components import ObservationPart
 from kvgym.envs.scheduling.revealed import (
+    ACTIVE_COLUMNS,
+    QUEUE_COLUMNS,
     Shown,
-    active_columns,
     cache_features,
     class_features,
     few_tokens,
     moment_features,
     moment_size,
-    queue_columns,
+    optional_columns,
     saturate,
     scaled,
     shows_cache,
@@ -35,14 +37,14 @@ from kvgym.envs.scheduling.revealed import (
     write_hit,
     write_own,
 )
-from kvgym.envs.scheduling.tables import MARKED, PROFILE_BINS, Env
+from kvgym.envs.scheduling.tables import MARKED, PROFILE_BINS, Env, Features
 from kvgym.kernels import shared_hit, view_of
 from kvgym.simulator.batch import clear_load
 from kvgym.simulator.blocks import allocated
 from kvgym.simulator.kernels.future_memory import first_use
 from kvgym.simulator.tables import UNKNOWN
 
-SYSTEM_FEATURES: tuple[tuple[str, str], ...] = (
+SYSTEM_FEATURES: Features = (
     ("kv_used", "memory in use between iterations / capacity"),
     ("kv_free", "free memory / capacity"),
     (
@@ -63,7 +65,7 @@ SYSTEM_FEATURES: tuple[tuple[str, str], ...] = (
 )
 """Features of the worker (key ``system``): name and meaning; all in [0, 1]."""
 
-QUEUE_FEATURES: tuple[tuple[str, str], ...] = (
+QUEUE_FEATURES: Features = (
     ("present", "1 if the position holds a request"),
     ("prompt", "tokens to prefill / capacity"),
     ("predicted", "predicted output tokens left / capacity"),
@@ -75,7 +77,7 @@ QUEUE_FEATURES: tuple[tuple[str, str], ...] = (
 )
 """Features of each position of the queue window (key ``queue``); in [0, 1] but for the slack."""
 
-ACTIVE_FEATURES: tuple[tuple[str, str], ...] = (
+ACTIVE_FEATURES: Features = (
     ("present", "1 if the position holds a request"),
     ("kv", "memory it holds / capacity"),
     ("prefill_left", "tokens still to prefill / capacity"),
@@ -116,14 +118,14 @@ class Windows(Shown, Protocol):
         ...
 
 
-def queue_features(config: Shown) -> tuple[tuple[str, str], ...]:
+def queue_features(config: Shown) -> Features:
     """Return name and meaning of every feature of a queue-window position."""
-    return scaled(QUEUE_FEATURES + queue_columns(config), config)
+    return scaled(QUEUE_FEATURES + optional_columns(QUEUE_COLUMNS, config), config)
 
 
-def active_features(config: Shown) -> tuple[tuple[str, str], ...]:
+def active_features(config: Shown) -> Features:
     """Return name and meaning of every feature of an active-window position."""
-    return scaled(ACTIVE_FEATURES + active_columns(config), config)
+    return scaled(ACTIVE_FEATURES + optional_columns(ACTIVE_COLUMNS, config), config)
 
 
 def observation_size(config: Windows) -> int:
@@ -152,7 +154,7 @@ def predicted_left(predicted_len: int, num_output_tokens: int) -> int:
     return max(predicted_len - num_output_tokens, 1)
 
 
-_QUEUE_COLUMNS, _ACTIVE_COLUMNS = len(QUEUE_FEATURES), len(ACTIVE_FEATURES)
+SYSTEM, QUEUE, ACTIVE = places(SYSTEM_FEATURES), places(QUEUE_FEATURES), places(ACTIVE_FEATURES)
 
 _ENDS = 40  # a bin of the profile counts requests from this bit on, and their memory in the bits below
 _ONE_ENDS = 1 << _ENDS
@@ -256,18 +258,18 @@ def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_p
         load_candidate(load, r, -1)
         peak = allocated(p, r.num_kv_tokens + r.num_prefill_left + left)
         row = out[at : at + s.queue_features]
-        row[0] = np.float32(1.0)
-        row[1] = token_share(e, r.num_prefill_left, capacity)
-        row[2] = np.float32(0.0) if left == UNKNOWN else token_share(e, left, capacity)
-        row[3] = saturate(max(w.clock - r.arrival_time, 0.0), s.time_scale)
-        row[4] = np.float32(0.0) if left == UNKNOWN else token_share(e, peak, capacity)
+        row[QUEUE.present] = np.float32(1.0)
+        row[QUEUE.prompt] = token_share(e, r.num_prefill_left, capacity)
+        row[QUEUE.predicted] = np.float32(0.0) if left == UNKNOWN else token_share(e, left, capacity)
+        row[QUEUE.waiting] = saturate(max(w.clock - r.arrival_time, 0.0), s.time_scale)
+        row[QUEUE.peak] = np.float32(0.0) if left == UNKNOWN else token_share(e, peak, capacity)
         shared = shared_hit(view_of(e.run, None, None), i)
         fits = has_room and e.episode.need + first_use(p, r) - shared <= p.kv_capacity
-        row[5] = np.float32(1.0) if fits else np.float32(0.0)
-        row[6] = saturate(longer, s.duration_scale)
-        row[7] = slack(r.arrival_time + r.slo - w.clock, s.time_scale)
+        row[QUEUE.fits] = np.float32(1.0) if fits else np.float32(0.0)
+        row[QUEUE.marginal_duration] = saturate(longer, s.duration_scale)
+        row[QUEUE.ttft_slack] = slack(r.arrival_time + r.slo - w.clock, s.time_scale)
         if s.show != 0:
-            after = write_columns(e, i, r.num_output_tokens, row, _QUEUE_COLUMNS)
+            after = write_columns(e, i, r.num_output_tokens, row, len(QUEUE))
             if shows_cache(e):
                 write_hit(e, i, shared, row, after)
         at += s.queue_features
@@ -293,16 +295,16 @@ def write_active(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_
             r.request, r.slo = slot.request_id + 1, e.run.requests[slot.request_id].tbt_slo
         left = predicted_left(slot.predicted_len, slot.num_output_tokens)
         row = out[at : at + s.active_features]
-        row[0] = np.float32(1.0)
-        row[1] = token_share(e, allocated(e.run.problem, slot.num_kv_tokens), capacity)
-        row[2] = token_share(e, slot.num_prefill_left, capacity)
-        row[3] = few_tokens(e, slot.num_output_tokens)
-        row[4] = np.float32(0.0) if left == UNKNOWN else few_tokens(e, left)
-        row[5] = saturate(max(w.clock - r.arrival_time, 0.0), s.time_scale)
+        row[ACTIVE.present] = np.float32(1.0)
+        row[ACTIVE.kv] = token_share(e, allocated(e.run.problem, slot.num_kv_tokens), capacity)
+        row[ACTIVE.prefill_left] = token_share(e, slot.num_prefill_left, capacity)
+        row[ACTIVE.generated] = few_tokens(e, slot.num_output_tokens)
+        row[ACTIVE.predicted_left] = np.float32(0.0) if left == UNKNOWN else few_tokens(e, left)
+        row[ACTIVE.age] = saturate(max(w.clock - r.arrival_time, 0.0), s.time_scale)
         last = r.arrival_time if np.isnan(slot.last_token_time) else slot.last_token_time
-        row[6] = slack(last + r.slo - w.clock, s.duration_scale)
+        row[ACTIVE.tbt_slack] = slack(last + r.slo - w.clock, s.duration_scale)
         if s.show != 0:
-            after = write_columns(e, slot.request_id, slot.num_output_tokens, row, _ACTIVE_COLUMNS)
+            after = write_columns(e, slot.request_id, slot.num_output_tokens, row, len(ACTIVE))
             if shows_saved(e):
                 load_candidate(e.run.load, slot, -1)
                 shorter = max(base - batch_time(e.run.load, batch_params), 0.0)
@@ -325,22 +327,23 @@ def write_observation(e: Env, out: Any, batch_time: Any, batch_params: Any) -> N
     oldest = 0.0
     if e.episode.num_window > 0:
         oldest = max(w.clock - e.run.requests[e.window[0]].arrival_time, 0.0)
-    out[0] = np.float32(w.kv_allocated / capacity)
-    out[1] = np.float32((capacity - w.kv_allocated) / capacity)
-    out[2] = np.float32(min(e.episode.need / (2.0 * capacity), 1.0))
-    out[3] = saturate(w.num_active, 64.0)
-    out[4] = np.float32(w.num_prefilling / max(w.num_active, 1))
-    out[5] = saturate(w.num_waiting, 64.0)
-    out[6] = saturate(oldest, s.time_scale)
-    out[7] = saturate(duration, s.duration_scale)
-    out[8] = saturate(e.episode.rate, s.rate_scale)
-    out[9] = saturate(w.clock, 10.0 * s.time_scale)
-    out[10] = saturate(w.total_evicted, 64.0)
-    out[11] = saturate(d.num_admit, 16.0)
-    out[12] = saturate(d.num_evict, 16.0)
-    out[13] = saturate(e.run.tracker.next_arrival, 256.0)
-    write_profile(e, out, 14)
-    at = 14 + PROFILE_BINS
+    out[SYSTEM.kv_used] = np.float32(w.kv_allocated / capacity)
+    out[SYSTEM.kv_free] = np.float32((capacity - w.kv_allocated) / capacity)
+    out[SYSTEM.kv_need] = np.float32(min(e.episode.need / (2.0 * capacity), 1.0))
+    out[SYSTEM.num_active] = saturate(w.num_active, 64.0)
+    out[SYSTEM.num_prefilling] = np.float32(w.num_prefilling / max(w.num_active, 1))
+    out[SYSTEM.num_waiting] = saturate(w.num_waiting, 64.0)
+    out[SYSTEM.oldest_wait] = saturate(oldest, s.time_scale)
+    out[SYSTEM.batch_duration] = saturate(duration, s.duration_scale)
+    out[SYSTEM.arrival_rate] = saturate(e.episode.rate, s.rate_scale)
+    out[SYSTEM.time] = saturate(w.clock, 10.0 * s.time_scale)
+    out[SYSTEM.num_evictions] = saturate(w.total_evicted, 64.0)
+    out[SYSTEM.num_admitting] = saturate(d.num_admit, 16.0)
+    out[SYSTEM.num_evicting] = saturate(d.num_evict, 16.0)
+    out[SYSTEM.num_arrived] = saturate(e.run.tracker.next_arrival, 256.0)
+    at = len(SYSTEM)
+    write_profile(e, out, at)
+    at += PROFILE_BINS
     if s.show != 0:
         at = write_cache(e, out, write_classes(e, out, at)) + moment_size(e)
     at = write_queue(e, out, at, duration, batch_time, batch_params)

@@ -17,15 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit, jit_inline
-from kvgym.envs.scheduling.tables import MOST_CLASSES, Env
+from kvgym.compiling.places import constants, places
+from kvgym.envs.scheduling.tables import MOST_CLASSES, Env, Features
 from kvgym.simulator.blocks import allocated
 from kvgym.simulator.boundary import cache_of, has_cache, has_extras
 from kvgym.simulator.prefix.cache import units_of_others
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.layout import FEATURE_COLUMNS
-
-Features = tuple[tuple[str, str], ...]
 
 INFORMATION = (
     "predicted_length", "length_interval", "true_length", "class", "class_rates", "slo", "features", "client",
@@ -45,9 +44,8 @@ _SHOWN = (
     "features", "client", "length_distribution", "renewed_length", "deadline",
 )  # fmt: skip
 SHOW = {name: 1 << k for k, name in enumerate(_SHOWN)}
-_OUTPUT, _INTERVAL, _CLASS, _PRIORITY, _SAVED, _RATES, _RANK, _CACHE, _FEATURES = list(SHOW.values())[:9]
-_CLIENT, _TENTHS, _RENEWED, _DEADLINE = list(SHOW.values())[9:]
-_EXTRAS = _CLIENT | _TENTHS | _RENEWED | _DEADLINE
+_BIT = constants(SHOW)
+_EXTRAS = _BIT.client | _BIT.length_distribution | _BIT.renewed_length | _BIT.deadline
 
 LOG_TOKENS = 1 << len(SHOW)
 """Bit of SETTINGS.show for tokens as logarithms."""
@@ -80,7 +78,8 @@ MOMENT_FEATURES: Features = (
     ("learned", "requests from which hazards have been learned (scale: 64)"),
 )
 """Features of the whole worker that ``rank`` adds (key ``rule``)."""
-_MOMENT = len(MOMENT_FEATURES)
+
+MOMENT = places(MOMENT_FEATURES)
 
 CACHE_FEATURES: Features = (
     ("kv_cached", "memory in the prefix cache that no active request holds / capacity"),
@@ -100,6 +99,13 @@ COLUMNS: Features = tuple(
 )
 """Features of a request that its feature columns add."""
 NUM_COLUMNS = len(COLUMNS)
+
+CLASS_FEATURES: Features = (
+    ("rate", "arrival rate of class {} (scale: mean arrival rate)"),
+    ("prompt", "mean prompt of class {} / capacity"),
+    ("output", "mean output of class {} / capacity"),
+)
+"""Features of each class (key ``classes``); EPISODE.classes has the figures in the same order."""
 
 SHOWN_TENTHS = (0, 4, 9)
 """Tenths of the distribution of a request's output length that ``length_distribution`` adds."""
@@ -121,7 +127,7 @@ _ROW_COLUMNS: dict[str, Features] = {
     "renewed_length": (("renewed_left", "output tokens left by its latest prediction (scale: 64)"),),
     "deadline": (("e2e_slack", "time left to its E2E target (scale: 10 time_scale), in (-1, 1)"),),
 }
-_QUEUE_COLUMNS: dict[str, Features] = {
+QUEUE_COLUMNS: dict[str, Features] = {
     **_ROW_COLUMNS,
     "prefix_cache": (
         ("cached", "share of its tokens found in the prefix cache; they are not among those to prefill"),
@@ -132,7 +138,7 @@ _QUEUE_COLUMNS: dict[str, Features] = {
     ),
     "rank": RULE_FEATURES,
 }
-_ACTIVE_COLUMNS: dict[str, Features] = {
+ACTIVE_COLUMNS: dict[str, Features] = {
     **_ROW_COLUMNS,
     "saved_duration": (
         (
@@ -152,6 +158,9 @@ _TOKENS = (
     "high_left", "tenth_1", "tenth_5", "tenth_10", "renewed_left",
 )  # fmt: skip
 """Features of a row that are numbers of tokens."""
+
+CACHE, CLASS = places(CACHE_FEATURES), places(CLASS_FEATURES)
+INTERVAL, HIT = places(_ROW_COLUMNS["length_interval"]), places(QUEUE_COLUMNS["prefix_cache"])
 
 _ONE_HOT: Features = tuple((f"class_{k}", f"1 if its class is {k}") for k in range(MOST_CLASSES))
 
@@ -175,7 +184,8 @@ class Shown(Protocol):
         ...
 
 
-def _columns(table: dict[str, Features], config: Shown) -> Features:
+def optional_columns(table: dict[str, Features], config: Shown) -> Features:
+    """Return the features of QUEUE_COLUMNS or ACTIVE_COLUMNS that a configuration shows."""
     shown = {*config.information, *config.features}
     if config.token_scale == "log":
         table = {**table, "class": _ONE_HOT}
@@ -192,28 +202,12 @@ def scaled(columns: Features, config: Shown) -> Features:
     )
 
 
-def queue_columns(config: Shown) -> Features:
-    """Return name and meaning of the optional columns of a queue-window position."""
-    return _columns(_QUEUE_COLUMNS, config)
-
-
-def active_columns(config: Shown) -> Features:
-    """Return name and meaning of the optional columns of an active-window position."""
-    return _columns(_ACTIVE_COLUMNS, config)
-
-
 def class_features(config: Shown) -> Features:
     """Return name and meaning of the features of the classes (key ``classes``)."""
     if "class_rates" not in config.information:
         return ()
     return tuple(
-        (f"{name}_{k}", meaning.format(k))
-        for k in range(MOST_CLASSES)
-        for name, meaning in (
-            ("rate", "arrival rate of class {} (scale: mean arrival rate)"),
-            ("prompt", "mean prompt of class {} / capacity"),
-            ("output", "mean output of class {} / capacity"),
-        )
+        (f"{name}_{k}", meaning.format(k)) for k in range(MOST_CLASSES) for name, meaning in CLASS_FEATURES
     )
 
 
@@ -249,9 +243,9 @@ def class_table(classes: Iterable[ClassStatistics], factor: float = 1.0) -> NDAr
     Returns:
         float64 (3 * MOST_CLASSES,), 0 for missing classes.
     """
-    table = np.zeros((MOST_CLASSES, 3))
+    table = np.zeros((MOST_CLASSES, len(CLASS)))
     for row, c in zip(table, classes, strict=False):
-        row[:] = c.rate * factor, c.prompt_len, c.output_len
+        row[CLASS.rate], row[CLASS.prompt], row[CLASS.output] = c.rate * factor, c.prompt_len, c.output_len
     return table.ravel()
 
 
@@ -313,18 +307,18 @@ def write_feature_columns(e: Env, i: int, out: Any, at: int) -> None:
 def write_extras(e: Env, i: int, num_output_tokens: int, out: Any, at: int) -> int:
     """Write client, distribution, renewed prediction and deadline of request ``i``; return the next free index."""
     show, known = e.settings.show, has_extras(e.run)
-    if show & _CLIENT:
+    if show & _BIT.client:
         client = e.run.extras[i].client_id if known else UNKNOWN
         out[at] = np.float32(0.0) if client == UNKNOWN else saturate(client + 1.0, 4.0)
         at += 1
-    if show & _TENTHS:
+    if show & _BIT.length_distribution:
         for k in SHOWN_TENTHS:
             out[at] = left_of(e, e.run.extras[i].tenths[k] if known else UNKNOWN, num_output_tokens)
             at += 1
-    if show & _RENEWED:
+    if show & _BIT.renewed_length:
         out[at] = left_of(e, e.run.extras[i].renewed_len if known else UNKNOWN, num_output_tokens)
         at += 1
-    if show & _DEADLINE:
+    if show & _BIT.deadline:
         left = np.inf
         if known:
             left = e.run.requests[i].arrival_time + e.run.extras[i].e2e_slo - e.run.w.clock
@@ -341,24 +335,24 @@ def write_columns(e: Env, i: int, num_output_tokens: int, out: Any, at: int) -> 
         The next free index.
     """
     show, r = e.settings.show, e.run.requests[i]
-    if show & _OUTPUT:
+    if show & _BIT.true_length:
         out[at] = left_of(e, r.output_len, num_output_tokens)
         at += 1
-    if show & _INTERVAL:
-        out[at] = left_of(e, r.predicted_low, num_output_tokens)
-        out[at + 1] = left_of(e, r.predicted_high, num_output_tokens)
-        at += 2
-    if show & _CLASS and show & LOG_TOKENS:
+    if show & _BIT.length_interval:
+        out[at + INTERVAL.low_left] = left_of(e, r.predicted_low, num_output_tokens)
+        out[at + INTERVAL.high_left] = left_of(e, r.predicted_high, num_output_tokens)
+        at += len(INTERVAL)
+    if show & _BIT.class_ and show & LOG_TOKENS:
         for k in range(MOST_CLASSES):
             out[at + k] = np.float32(1.0) if r.class_id == k else np.float32(0.0)
         at += MOST_CLASSES
-    elif show & _CLASS:
+    elif show & _BIT.class_:
         out[at] = np.float32(0.0) if r.class_id == UNKNOWN else saturate(r.class_id + 1.0, 4.0)
         at += 1
-    if show & _PRIORITY:
+    if show & _BIT.priority:
         out[at] = saturate_signed(float(r.priority), 1.0)
         at += 1
-    if show & _FEATURES:
+    if show & _BIT.features:
         write_feature_columns(e, i, out, at)
         at += NUM_COLUMNS
     if show & _EXTRAS:
@@ -369,13 +363,13 @@ def write_columns(e: Env, i: int, num_output_tokens: int, out: Any, at: int) -> 
 @jit_inline
 def shows_saved(e: Env) -> bool:
     """Whether active rows have the column ``saved_duration``."""
-    return bool(e.settings.show & _SAVED)
+    return bool(e.settings.show & _BIT.saved_duration)
 
 
 @jit_inline
 def shows_cache(e: Env) -> bool:
     """Whether the features of the prefix cache are observed."""
-    return bool(e.settings.show & _CACHE)
+    return bool(e.settings.show & _BIT.prefix_cache)
 
 
 @jit
@@ -396,9 +390,9 @@ def update_hit_rate(e: Env) -> None:
 def write_cache(e: Env, out: Any, at: int) -> int:
     """Write the features of the prefix cache; return the next free index."""
     if shows_cache(e):
-        out[at] = np.float32(e.run.w.kv_cached / float(e.run.problem.kv_capacity))
-        out[at + 1] = np.float32(e.episode.recent_hits / max(e.episode.recent_known, 1.0))
-        at += 2
+        out[at + CACHE.kv_cached] = np.float32(e.run.w.kv_cached / float(e.run.problem.kv_capacity))
+        out[at + CACHE.hit_rate] = np.float32(e.episode.recent_hits / max(e.episode.recent_known, 1.0))
+        at += len(CACHE)
     return at
 
 
@@ -417,7 +411,7 @@ def write_hit(e: Env, i: int, shared: int, out: Any, at: int) -> None:
     if has_cache(e.run):
         hit = e.run.prefix[i].num_units * e.run.problem.prefix_unit
     known = float(r.num_kv_tokens + r.num_prefill_left)
-    out[at], out[at + 1] = np.float32(hit / known), np.float32(shared / known)
+    out[at + HIT.cached], out[at + HIT.shared] = np.float32(hit / known), np.float32(shared / known)
 
 
 @jit
@@ -433,17 +427,19 @@ def write_own(e: Env, slot: Any, out: Any, at: int) -> None:
 @jit
 def write_classes(e: Env, out: Any, at: int) -> int:
     """Write the features of the classes; return the next free index."""
-    if e.settings.show & _RATES:
+    if e.settings.show & _BIT.class_rates:
         capacity = float(e.run.problem.kv_capacity)
+        classes = e.episode.classes
         for k in range(MOST_CLASSES):
-            out[at] = saturate(e.episode.classes[3 * k], e.settings.rate_scale)
-            out[at + 1] = np.float32(min(e.episode.classes[3 * k + 1] / capacity, 1.0))
-            out[at + 2] = np.float32(min(e.episode.classes[3 * k + 2] / capacity, 1.0))
-            at += 3
+            own = len(CLASS) * k
+            out[at + CLASS.rate] = saturate(classes[own + CLASS.rate], e.settings.rate_scale)
+            out[at + CLASS.prompt] = np.float32(min(classes[own + CLASS.prompt] / capacity, 1.0))
+            out[at + CLASS.output] = np.float32(min(classes[own + CLASS.output] / capacity, 1.0))
+            at += len(CLASS)
     return at
 
 
 @jit_inline
 def moment_size(e: Env) -> int:
     """Return the number of features with the key ``rule``."""
-    return _MOMENT if e.settings.show & _RANK else 0
+    return len(MOMENT) if e.settings.show & _BIT.rank else 0

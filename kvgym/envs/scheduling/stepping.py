@@ -12,6 +12,7 @@ from typing import Any
 from numba import types
 
 from kvgym.compiling.kernel import jit, jit_inline, kernel
+from kvgym.compiling.places import places
 from kvgym.compiling.pointers import function_at, view_at
 from kvgym.compiling.tables import opener
 from kvgym.envs.scheduling.actions.composing import settle, something_to_decide, start_decision
@@ -46,7 +47,7 @@ from kvgym.envs.scheduling.opening import (
     open_view,
 )
 from kvgym.envs.scheduling.revealed import shows_cache, update_hit_rate
-from kvgym.envs.scheduling.tables import Env
+from kvgym.envs.scheduling.tables import REWARD_TERMS, Env
 from kvgym.envs.scheduling.window import window_update
 from kvgym.simulator.boundary import next_boundary
 from kvgym.simulator.engine import carry_out, clear_decision
@@ -62,6 +63,9 @@ STEP, START, BEGIN, COMPOSE, OBSERVE = 1, 2, 3, 4, 5
 
 # Outcome of an environment's step.
 RUNNING, TERMINATED, TRUNCATED, FAILED = 0, 1, 2, 3
+
+TERM = places(REWARD_TERMS)
+"""Places of the standard reward terms; the registered ones follow them."""
 
 MANY = 512
 """Number of environments in a call at which their tables no longer fit into a core's own cache."""
@@ -120,10 +124,13 @@ def reset_terms(e: Env) -> None:
 def owe_terms(e: Env) -> None:
     """Keep the reward terms before the first question for the first step."""
     episode, owed = e.episode, e.episode.owed
-    owed[0], owed[1], owed[2], owed[3] = episode.latency, episode.ttft, episode.tokens, episode.goodput
-    owed[4] = episode.evictions
+    owed[TERM.latency] = episode.latency
+    owed[TERM.ttft] = episode.ttft
+    owed[TERM.tokens] = episode.tokens
+    owed[TERM.goodput] = episode.goodput
+    owed[TERM.evictions] = episode.evictions
     for k in range(e.settings.num_terms):
-        owed[5 + k] = episode.terms[k]
+        owed[len(TERM) + k] = episode.terms[k]
     reset_terms(e)
 
 
@@ -131,14 +138,14 @@ def owe_terms(e: Env) -> None:
 def pay_owed_terms(e: Env) -> None:
     """Add the reward terms from before the first question, once."""
     episode, owed = e.episode, e.episode.owed
-    episode.latency += owed[0]
-    episode.ttft += owed[1]
-    episode.tokens += owed[2]
-    episode.goodput += owed[3]
-    episode.evictions += owed[4]
+    episode.latency += owed[TERM.latency]
+    episode.ttft += owed[TERM.ttft]
+    episode.tokens += owed[TERM.tokens]
+    episode.goodput += owed[TERM.goodput]
+    episode.evictions += owed[TERM.evictions]
     for k in range(e.settings.num_terms):
-        episode.terms[k] += owed[5 + k]
-    for k in range(5 + e.settings.num_terms):
+        episode.terms[k] += owed[len(TERM) + k]
+    for k in range(len(TERM) + e.settings.num_terms):
         owed[k] = 0.0
 
 
@@ -262,17 +269,17 @@ def observe(e: Env, where: Any, observation: Any, mask: Any) -> None:
 def total_reward(e: Env, terms: Any) -> float:
     """Write the reward terms, divided by the reward scale, and return their weighted sum."""
     episode, s = e.episode, e.settings
-    terms[0] = episode.latency / s.reward_scale
-    terms[1] = episode.ttft / s.reward_scale
-    terms[2] = episode.tokens / s.reward_scale
-    terms[3] = episode.goodput / s.reward_scale
-    terms[4] = episode.evictions / s.reward_scale
+    terms[TERM.latency] = episode.latency / s.reward_scale
+    terms[TERM.ttft] = episode.ttft / s.reward_scale
+    terms[TERM.tokens] = episode.tokens / s.reward_scale
+    terms[TERM.goodput] = episode.goodput / s.reward_scale
+    terms[TERM.evictions] = episode.evictions / s.reward_scale
     reward = 0.0
-    for k in range(5):
+    for k in range(len(TERM)):
         reward += s.weights[k] * terms[k]
     for k in range(s.num_terms):
-        terms[5 + k] = episode.terms[k] / s.reward_scale
-        reward += s.term_weights[k] * terms[5 + k]
+        terms[len(TERM) + k] = episode.terms[k] / s.reward_scale
+        reward += s.term_weights[k] * terms[len(TERM) + k]
     return reward
 
 

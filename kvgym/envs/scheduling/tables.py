@@ -9,6 +9,9 @@ import numpy as np
 from kvgym.compiling.tables import WHOLE, Table
 from kvgym.simulator.boundary import Run
 
+Features = tuple[tuple[str, str], ...]
+"""A declaration of features: name and meaning of each, in the order of an observation."""
+
 # Order of the queue window (SETTINGS.order).
 ORDER_QUEUE, ORDER_PREDICTED, ORDER_PROMPT, ORDER_VOLUME, ORDER_ATTAINED, ORDER_RANK = 0, 1, 2, 3, 4, 5
 

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit_inline
+from kvgym.compiling.places import places
 from kvgym.envs.scheduling.actions.below import WithScheduler, decide
 from kvgym.envs.scheduling.actions.kind import (
     COMPLETE,
@@ -31,7 +32,7 @@ from kvgym.envs.scheduling.actions.kind import (
 from kvgym.envs.scheduling.components import ObservationPart, observation_kernel
 from kvgym.envs.scheduling.opening import open_environment, open_view
 from kvgym.envs.scheduling.revealed import saturate
-from kvgym.envs.scheduling.tables import Env
+from kvgym.envs.scheduling.tables import Env, Features
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch import clear_load
 from kvgym.simulator.boundary import cache_of
@@ -41,6 +42,24 @@ from kvgym.simulator.tables import UNKNOWN
 
 MOST_LIFETIMES = 14
 """Upper limit of finite times to live."""
+
+ASKED_FEATURES: Features = (
+    ("present", "1 if a request has finished that the action is for"),
+    ("kv", "memory of its KV in the prefix cache / capacity"),
+    ("reload", "time to compute that KV again in a batch of its own (scale: time_scale)"),
+    ("pins", "finished requests with KV that is kept (scale: 16)"),
+    ("latency", "time from its arrival to its end (scale: time_scale)"),
+    ("class", "class + 1 (scale: 4); 0 where it has none, or classes are not revealed"),
+    ("turn", "number of its turn in its session (scale: 8)"),
+    ("age", "time since the first turn of its session arrived (scale: 10 time_scale)"),
+    ("tool", "1 if it waits for a tool, 0 if for a person or for nothing"),
+    ("mean_gap", "mean of the gaps after turns of this kind so far (scale: time_scale)"),
+    ("returns", "share of the turns of this kind so far that a next turn has followed"),
+    ("follows", "1 if a next turn follows; 0 unless true lengths are revealed, like the next"),
+    ("gap", "true time until it arrives (scale: time_scale)"),
+)
+"""Features of the request in question (key ``asked``)."""
+_ASKED = places(ASKED_FEATURES)
 
 # The kind's notes: number of finished requests that have been asked about at this boundary.
 ASKED = 0
@@ -99,53 +118,37 @@ def write_asked(where: Any, out: Any) -> None:
     if i == UNKNOWN:
         return
     r, scale = run.requests[i], s.time_scale
-    out[0] = np.float32(1.0)
+    out[_ASKED.present] = np.float32(1.0)
     if run.problem.prefix_unit > 0:
         view, load, tokens = open_view(e), run.load, run.prefix[i].left * run.problem.prefix_unit
         clear_load(load)
         load.num_prefills, load.prefill_tokens, load.prefill_squares = 1, tokens, tokens * tokens
-        out[1] = np.float32(tokens / run.problem.kv_capacity)
-        out[2] = saturate(view.batch_time(load, view.batch_params) if tokens > 0 else 0.0, scale)
-        out[3] = saturate(float(run.pool.num_pins), 16.0)
-    out[4] = saturate(max(run.w.clock - r.arrival_time, 0.0), scale)
-    out[5] = np.float32(0.0) if r.class_id == UNKNOWN else saturate(r.class_id + 1.0, 4.0)
+        out[_ASKED.kv] = np.float32(tokens / run.problem.kv_capacity)
+        out[_ASKED.reload] = saturate(view.batch_time(load, view.batch_params) if tokens > 0 else 0.0, scale)
+        out[_ASKED.pins] = saturate(float(run.pool.num_pins), 16.0)
+    out[_ASKED.latency] = saturate(max(run.w.clock - r.arrival_time, 0.0), scale)
+    out[_ASKED.class_] = np.float32(0.0) if r.class_id == UNKNOWN else saturate(r.class_id + 1.0, 4.0)
     if run.turns.shape[0] == 0:
         return
     turn = run.turns[run.turns[i].row]
     kind, first = kind_of(turn), turn
     while first.previous != UNKNOWN:
         first = run.turns[first.previous]
-    out[6] = saturate(float(turn.turn), 8.0)
-    out[7] = saturate(max(run.w.clock - run.requests[first.arrival].arrival_time, 0.0), 10.0 * scale)
-    out[8] = np.float32(kind)
+    out[_ASKED.turn] = saturate(float(turn.turn), 8.0)
+    out[_ASKED.age] = saturate(max(run.w.clock - run.requests[first.arrival].arrival_time, 0.0), 10.0 * scale)
+    out[_ASKED.tool] = np.float32(kind)
     count = run.pool.gap_counts[kind]
     if count > 0:
-        out[9] = saturate(run.pool.gap_totals[kind] / count, scale)
-        out[10] = np.float32(count / max(run.pool.turn_counts[kind], count))
+        out[_ASKED.mean_gap] = saturate(run.pool.gap_totals[kind] / count, scale)
+        out[_ASKED.returns] = np.float32(count / max(run.pool.turn_counts[kind], count))
     if run.problem.reveal_output == 1 and turn.next != UNKNOWN:
-        out[11] = np.float32(1.0)
-        out[12] = saturate(gap_after(turn, run.workload, run.script.shape[0] > 0, r.finish_time), scale)
+        out[_ASKED.follows] = np.float32(1.0)
+        out[_ASKED.gap] = saturate(
+            gap_after(turn, run.workload, run.script.shape[0] > 0, r.finish_time), scale
+        )
 
 
-ASKED_PART = ObservationPart(
-    "asked",
-    write_asked,
-    (
-        ("present", "1 if a request has finished that the action is for"),
-        ("kv", "memory of its KV in the prefix cache / capacity"),
-        ("reload", "time to compute that KV again in a batch of its own (scale: time_scale)"),
-        ("pins", "finished requests with KV that is kept (scale: 16)"),
-        ("latency", "time from its arrival to its end (scale: time_scale)"),
-        ("class", "class + 1 (scale: 4); 0 where it has none, or classes are not revealed"),
-        ("turn", "number of its turn in its session (scale: 8)"),
-        ("age", "time since the first turn of its session arrived (scale: 10 time_scale)"),
-        ("tool", "1 if it waits for a tool, 0 if for a person or for nothing"),
-        ("mean_gap", "mean of the gaps after turns of this kind so far (scale: time_scale)"),
-        ("returns", "share of the turns of this kind so far that a next turn has followed"),
-        ("follows", "1 if a next turn follows; 0 unless true lengths are revealed, like the next"),
-        ("gap", "true time until it arrives (scale: time_scale)"),
-    ),
-)
+ASKED_PART = ObservationPart("asked", write_asked, ASKED_FEATURES)
 
 
 class Keep(WithScheduler):

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit, jit_inline
+from kvgym.compiling.places import places
 from kvgym.envs.scheduling.actions.composing import (
     add_admission,
     add_eviction,
@@ -60,16 +61,18 @@ LEVELS = {
     "quantum": QUANTA,
 }
 """Levels of each knob, in the order of the action."""
+KNOB = places(LEVELS)
 
 _PROTECTION = np.array(PROTECTION_LEVELS)
 _CAPS = np.array(ADMISSION_CAPS, np.int64)
 _BUDGETS = np.array(TOKEN_BUDGETS, np.int64)
 _QUANTA = np.array(QUANTA, np.int64)
+_NUM_LEVELS = tuple(len(levels) for levels in LEVELS.values())
 
 
-def knob_levels() -> tuple[int, int, int, int]:
+def knob_levels() -> tuple[int, ...]:
     """Return the number of levels of each knob."""
-    return len(PROTECTION_LEVELS), len(ADMISSION_CAPS), len(TOKEN_BUDGETS), len(QUANTA)
+    return _NUM_LEVELS
 
 
 @jit_inline
@@ -83,12 +86,12 @@ def write_mask(where: Any, mask: Any) -> None:
     """Mask the levels that are not allowed, and a cap of 0 if it would leave the worker idle."""
     e = open_environment(where)
     at = 0
-    for j, levels in enumerate((_PROTECTION.shape[0], _CAPS.shape[0], _BUDGETS.shape[0], _QUANTA.shape[0])):
+    for j, levels in enumerate(_NUM_LEVELS):
         for k in range(levels):
             mask[at + k] = allowed(e, j, k)
         at += levels
     if must_admit(e):
-        mask[_PROTECTION.shape[0]] = 0
+        mask[_NUM_LEVELS[KNOB.protection]] = 0
 
 
 @jit
@@ -128,18 +131,18 @@ def apply(where: Any, action: Any) -> int:
     e = open_environment(where)
     run, d = e.run, e.run.decision
     if e.episode.held == 0:
-        if action[1] == 0 and must_admit(e):
+        if action[KNOB.cap] == 0 and must_admit(e):
             e.episode.num_ignored += 1
         e.episode.valid = 1
-        for j in range(4):
+        for j in range(len(KNOB)):
             if not 0 <= action[j] < 63 or allowed(e, j, int(action[j])) == 0:
                 e.episode.valid = 0
     if e.episode.valid == 0:  # admit nothing and run the active requests
         e.episode.num_ignored += 1
         settle(e)
         return COMPLETE
-    limit = int(run.problem.kv_capacity * (1.0 - _PROTECTION[int(action[0])]))
-    cap, budget = _CAPS[int(action[1])], _BUDGETS[int(action[2])]
+    limit = int(run.problem.kv_capacity * (1.0 - _PROTECTION[int(action[KNOB.protection])]))
+    cap, budget = _CAPS[int(action[KNOB.cap])], _BUDGETS[int(action[KNOB.budget])]
     settle_overflow(e)
     overflowed = d.num_evict > 0
     d.explicit = 1
@@ -158,8 +161,8 @@ def apply(where: Any, action: Any) -> int:
             if slot.num_prefill_left > 0 and slot.planned != MARKED:
                 slot.planned = min(max(budget, 0), slot.num_prefill_left)
                 budget -= slot.planned
-    if action[3] > 0 and cap > 0 and budget > 0 and not overflowed:
-        budget += evict_longest(e, limit, _QUANTA[int(action[3])])
+    if action[KNOB.quantum] > 0 and cap > 0 and budget > 0 and not overflowed:
+        budget += evict_longest(e, limit, _QUANTA[int(action[KNOB.quantum])])
     while e.episode.num_window > 0 and d.num_admit < cap and budget > 0 and not overflowed:
         r = run.requests[e.window[0]]
         beyond = e.episode.need + use_of(e, e.window[0]) > limit
@@ -242,7 +245,10 @@ class Knobs(ActionKind):
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Choose the lowest protection, the highest cap and budget, and no quantum, if allowed."""
         knobs = [np.flatnonzero(part) for part in np.split(mask, np.cumsum(knob_levels())[:-1])]
-        return np.array([knobs[0][0], knobs[1][-1], knobs[2][-1], knobs[3][0]], np.int64)
+        return np.array(
+            [knobs[KNOB.protection][0], knobs[KNOB.cap][-1], knobs[KNOB.budget][-1], knobs[KNOB.quantum][0]],
+            np.int64,
+        )
 
     def idle(self, config: ActionConfig) -> Any:
         """Fail, because the rule decides at every iteration.

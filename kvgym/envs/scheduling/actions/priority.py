@@ -28,6 +28,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit, jit_inline
+from kvgym.compiling.places import places
 from kvgym.envs.scheduling.actions.below import WithScheduler, decide
 from kvgym.envs.scheduling.actions.kind import (
     COMPLETE,
@@ -50,7 +51,7 @@ from kvgym.envs.scheduling.revealed import (
     slack,
     write_feature_columns,
 )
-from kvgym.envs.scheduling.tables import MOST_CLASSES, Env
+from kvgym.envs.scheduling.tables import MOST_CLASSES, Env, Features
 from kvgym.envs.scheduling.window import is_sorted, window_insert, window_remove
 from kvgym.errors import ConfigError
 from kvgym.policies.policy import CompiledPolicy, SystemInfo
@@ -99,6 +100,31 @@ ANSWERS = {
 }  # fmt: skip
 """Values of the environment argument ``answer``."""
 
+OPTIONS = places(("ask_every", "answer", "additions", "additions_per_request"))
+"""Options of the kind: ``ask_every``; the code of the answer; and where the scheduler has additions to its scores, at
+``additions`` + ``additions_per_request`` times the number of requests."""
+
+ASKED_FEATURES: Features = (
+    ("prompt", f"tokens of its prompt, {LOG}"),
+    ("arrives", "1 if it has just arrived, 0 if it is asked for again"),
+    ("generated", f"output tokens generated, {LOG}; 0 when it arrives"),
+    ("cached", "share of its prompt that is in the prefix cache"),
+    ("predicted", f"its predicted output, {LOG}: the workload's, later the latest answer; 0 without"),
+    ("ttft_slack", "time left to its TTFT target (scale: time_scale), in (-1, 1); 1 without a target"),
+    *((f"class_{k}", f"1 if its class is {k}") for k in range(MOST_CLASSES)),
+)
+"""Features of the request that is asked for (key ``asked``)."""
+
+LENGTHS_FEATURES: Features = (
+    ("mean", f"mean log2 of the outputs that have ended / {HIGHEST}"),
+    ("deviation", "their standard deviation (scale: 1)"),
+    ("count", "their number (scale: 64)"),
+    ("alike_mean", "the same mean for prompts of the same power of two as that of the asked request"),
+    ("alike_count", "their number (scale: 16)"),
+)
+"""Features of ended outputs (key ``lengths``)."""
+_ASKED, _LENGTHS = places(ASKED_FEATURES), places(LENGTHS_FEATURES)
+
 SIZES = HIGHEST + 1
 """Sizes of prompts for which lengths of outputs are summed: powers of two, the last one open."""
 
@@ -133,7 +159,7 @@ def note_lengths(where: Any) -> None:
 @jit
 def asked_request(e: Env) -> int:
     """Return the request that is asked for next at this boundary, UNKNOWN if there is none."""
-    run, notes, every = e.run, e.notes, int(e.settings.options[0])
+    run, notes, every = e.run, e.notes, int(e.settings.options[OPTIONS.ask_every])
     while notes[ASKED] < run.tracker.next_arrival:
         if run.requests[int(notes[ASKED])].worker == run.w.index:
             return int(notes[ASKED])
@@ -174,11 +200,12 @@ def set_length(e: Env, i: int, answer: float, arrives: bool) -> None:
 def take_answer(e: Env, where: Any, i: int, answer: float) -> None:
     """Pass the answer for request ``i`` to the scheduler below, and ask for the next one."""
     options, arrives = e.settings.options, e.notes[ASKED] == i
-    if options[1] == LENGTH:
+    if options[OPTIONS.answer] == LENGTH:
         set_length(e, i, answer, arrives)
-    elif options[1] == SCORE:
+    elif options[OPTIONS.answer] == SCORE:
         n = e.run.requests.shape[0]
-        open_rule(where).reals[int(options[2]) + int(options[3]) * n + i] = answer
+        first = int(options[OPTIONS.additions]) + int(options[OPTIONS.additions_per_request]) * n
+        open_rule(where).reals[first + i] = answer
     else:
         e.run.requests[i].class_id = np.int32(np.rint(answer))
     e.notes[ASKED if arrives else PLACE] += 1.0
@@ -215,15 +242,15 @@ def write_asked(where: Any, out: Any) -> None:
     r, kv = e.run.requests[i], 0
     if r.status == WAITING:
         kv = r.num_kv_tokens
-        out[1] = np.float32(1.0)
-        out[3] = np.float32(kv / max(r.prompt_len, 1))
+        out[_ASKED.arrives] = np.float32(1.0)
+        out[_ASKED.cached] = np.float32(kv / max(r.prompt_len, 1))
     else:
-        out[2] = log_share(e.run.active[int(e.notes[PLACE])].num_output_tokens)
-    out[0] = log_share(r.prompt_len)
-    out[4] = log_share(max(r.predicted_len, 0))
-    out[5] = slack(r.arrival_time + r.ttft_slo - e.run.w.clock, e.settings.time_scale)
+        out[_ASKED.generated] = log_share(e.run.active[int(e.notes[PLACE])].num_output_tokens)
+    out[_ASKED.prompt] = log_share(r.prompt_len)
+    out[_ASKED.predicted] = log_share(max(r.predicted_len, 0))
+    out[_ASKED.ttft_slack] = slack(r.arrival_time + r.ttft_slo - e.run.w.clock, e.settings.time_scale)
     if 0 <= r.class_id < MOST_CLASSES:
-        out[6 + r.class_id] = np.float32(1.0)
+        out[_ASKED.class_0 + r.class_id] = np.float32(1.0)
 
 
 @observation_kernel
@@ -239,15 +266,15 @@ def write_lengths(where: Any, out: Any) -> None:
         total += notes[SUMS + size]
     if count > 0.0:
         mean = total / count
-        out[0] = np.float32(min(mean / HIGHEST, 1.0))
-        out[1] = saturate(math.sqrt(max(notes[SQUARES] / count - mean * mean, 0.0)), 1.0)
-        out[2] = saturate(count, 64.0)
+        out[_LENGTHS.mean] = np.float32(min(mean / HIGHEST, 1.0))
+        out[_LENGTHS.deviation] = saturate(math.sqrt(max(notes[SQUARES] / count - mean * mean, 0.0)), 1.0)
+        out[_LENGTHS.count] = saturate(count, 64.0)
     if i != UNKNOWN:
         size = size_of(e.run.requests[i].prompt_len)
         alike = notes[COUNTS + size]
         if alike > 0.0:
-            out[3] = np.float32(min(notes[SUMS + size] / alike / HIGHEST, 1.0))
-            out[4] = saturate(alike, 16.0)
+            out[_LENGTHS.alike_mean] = np.float32(min(notes[SUMS + size] / alike / HIGHEST, 1.0))
+            out[_LENGTHS.alike_count] = saturate(alike, 16.0)
 
 
 @observation_kernel
@@ -261,33 +288,8 @@ def write_asked_columns(where: Any, out: Any) -> None:
         write_feature_columns(e, i, out, 0)
 
 
-ASKED_PART = ObservationPart(
-    "asked",
-    write_asked,
-    (
-        ("prompt", f"tokens of its prompt, {LOG}"),
-        ("arrives", "1 if it has just arrived, 0 if it is asked for again"),
-        ("generated", f"output tokens generated, {LOG}; 0 when it arrives"),
-        ("cached", "share of its prompt that is in the prefix cache"),
-        ("predicted", f"its predicted output, {LOG}: the workload's, later the latest answer; 0 without"),
-        ("ttft_slack", "time left to its TTFT target (scale: time_scale), in (-1, 1); 1 without a target"),
-        *((f"class_{k}", f"1 if its class is {k}") for k in range(MOST_CLASSES)),
-    ),
-    low=-1.0,
-)
-LENGTHS_PART = ObservationPart(
-    "lengths",
-    write_lengths,
-    (
-        ("mean", f"mean log2 of the outputs that have ended / {HIGHEST}"),
-        ("deviation", "their standard deviation (scale: 1)"),
-        ("count", "their number (scale: 64)"),
-        ("alike_mean", "the same mean for prompts of the same power of two as the asked request's"),
-        ("alike_count", "their number (scale: 16)"),
-    ),
-)
-
-
+ASKED_PART = ObservationPart("asked", write_asked, ASKED_FEATURES, low=-1.0)
+LENGTHS_PART = ObservationPart("lengths", write_lengths, LENGTHS_FEATURES)
 COLUMNS_PART = ObservationPart("columns", write_asked_columns, COLUMNS, low=-1.0)
 
 

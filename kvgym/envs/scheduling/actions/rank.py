@@ -46,6 +46,9 @@ MOST_ADDED = 10.0
 USUALLY_ADDED = 0.5
 """Typical change of a score."""
 
+# Requests with an addition, in `memory.profile`: their number, then the requests.
+NUM_ADDED, ADDED = 0, 1
+
 
 @mask_kernel
 def write_ones(where: Any, mask: Any) -> None:
@@ -96,10 +99,10 @@ def apply_scores(where: Any, action: Any) -> int:
     view, memory = open_view(e), open_rule(where)
     if e.episode.held == 0:
         n, queue, added = view.requests.shape[0], e.settings.queue_window, memory.profile
-        changed = added[0] > 0
-        for j in range(added[0]):
-            add_to_score(memory, n, added[1 + j], 0.0)
-        added[0] = 0
+        changed = added[NUM_ADDED] > 0
+        for j in range(added[NUM_ADDED]):
+            add_to_score(memory, n, added[ADDED + j], 0.0)
+        added[NUM_ADDED] = 0
         for row in range(queue + e.settings.active_window):
             a = row - queue
             if action[row] == 0.0 or (row < queue and row >= e.episode.num_window):
@@ -108,9 +111,9 @@ def apply_scores(where: Any, action: Any) -> int:
                 break
             i = e.window[row] if row < queue else e.run.active[e.run.w.num_active - 1 - a].request_id
             add_to_score(memory, n, i, action[row])
-            added[0] += 1
-            added[added[0]] = i
-        if changed or added[0] > 0:
+            added[ADDED + added[NUM_ADDED]] = i
+            added[NUM_ADDED] += 1
+        if changed or added[NUM_ADDED] > 0:
             renew(view, memory, False)
     decide(e, view, memory)
     return COMPLETE

@@ -29,15 +29,16 @@ from kvgym.baselines.ranked.scoring import MOST_SLACK, urgency
 from kvgym.baselines.ranked.waiting import best_waiting, end_walk, pass_first
 from kvgym.baselines.ranked.weights import weights_in
 from kvgym.compiling.kernel import jit_inline
+from kvgym.compiling.places import places
 from kvgym.envs.scheduling.actions.kind import boundary_kernel, features_kernel
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
-from kvgym.envs.scheduling.revealed import MOMENT_FEATURES, RULE_FEATURES, saturate, saturate_signed
+from kvgym.envs.scheduling.revealed import MOMENT, RULE_FEATURES, saturate, saturate_signed
 from kvgym.envs.scheduling.tables import MARKED, ORDER_RANK, Env
 from kvgym.envs.scheduling.window import window_remove
 from kvgym.simulator.policy_interface import PolicyMemory, PolicyView, decision_of
 from kvgym.simulator.tables import UNKNOWN
 
-_ROW, _MOMENT = len(RULE_FEATURES), len(MOMENT_FEATURES)
+_RULE = places(RULE_FEATURES)
 
 
 @jit_inline
@@ -82,11 +83,11 @@ def write_row(view: PolicyView, memory: PolicyMemory, row: Any, i: int, out: Any
     mean, output = mean_log_output(memory), reals[notes_of(view, i) + OUTPUT]
     score = reals[SCORES + i] - reals[outside_at(view) + i]
     slack, lost = urgency(view, memory, row, view.requests[i])
-    out[at] = saturate_signed(score - (1.0 + weights_in(memory.params).footprint) * mean, 4.0)
-    out[at + 1] = saturate_signed(math.log(output) - mean, 1.0)
-    out[at + 2] = saturate(output, float(generated(row)))
-    out[at + 3] = np.float32(1.0 - slack / MOST_SLACK)
-    out[at + 4] = np.float32(lost)
+    out[at + _RULE.rank_score] = saturate_signed(score - (1.0 + weights_in(memory.params).footprint) * mean, 4.0)
+    out[at + _RULE.relative_output] = saturate_signed(math.log(output) - mean, 1.0)
+    out[at + _RULE.share_to_come] = saturate(output, float(generated(row)))
+    out[at + _RULE.urgency] = np.float32(1.0 - slack / MOST_SLACK)
+    out[at + _RULE.lost] = np.float32(lost)
 
 
 @features_kernel
@@ -96,14 +97,15 @@ def write_features(where: Any, out: Any) -> None:
     s, w, view, memory = e.settings, e.run.w, open_view(e), open_rule(where)
     active_at = out.shape[0] - s.active_window * s.active_features
     queue_at = active_at - s.queue_window * s.queue_features
-    out[queue_at - _MOMENT] = saturate(memory.reals[PRESSURE], 1.0)
-    out[queue_at - _MOMENT + 1] = np.float32(memory.reals[BUSY])
-    out[queue_at - _MOMENT + 2] = saturate(mean_log_output(memory), 5.0)
-    out[queue_at - _MOMENT + 3] = saturate(float(memory.state[SEEN]), 64.0)
+    moment_at = queue_at - len(MOMENT)
+    out[moment_at + MOMENT.pressure] = saturate(memory.reals[PRESSURE], 1.0)
+    out[moment_at + MOMENT.busy] = np.float32(memory.reals[BUSY])
+    out[moment_at + MOMENT.usual_output] = saturate(mean_log_output(memory), 5.0)
+    out[moment_at + MOMENT.learned] = saturate(float(memory.state[SEEN]), 64.0)
     for q in range(e.episode.num_window):
         i = e.window[q]
         queue_at += s.queue_features
-        write_row(view, memory, e.run.requests[i], i, out, queue_at - _ROW)
+        write_row(view, memory, e.run.requests[i], i, out, queue_at - len(_RULE))
     shown, k = 0, w.num_active - 1
     while shown < s.active_window and k >= 0:
         slot = e.run.active[k]
@@ -112,4 +114,4 @@ def write_features(where: Any, out: Any) -> None:
             continue
         shown += 1
         active_at += s.active_features
-        write_row(view, memory, slot, slot.request_id, out, active_at - _ROW)
+        write_row(view, memory, slot, slot.request_id, out, active_at - len(_RULE))

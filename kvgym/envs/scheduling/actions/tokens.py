@@ -45,8 +45,8 @@ from kvgym.simulator.blocks import allocated, kv_growth
 from kvgym.simulator.policy_interface import PolicyDecision
 from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
 
-ROW = 2
-"""Numbers per position: amount, order."""
+AMOUNT, ORDER, ROW = 0, 1, 2
+"""Places of the numbers of a position, and how many they are."""
 
 WAIT_UNIT = 2.0**30
 """Seconds; a power of two, so that every time can be expressed exactly."""
@@ -67,7 +67,7 @@ def write_mask(where: Any, mask: Any) -> None:
 @jit
 def tokens_of(action: Any, row: int, left: int) -> int:
     """Return the tokens that the request at a position processes, UNKNOWN if it is not admitted or is evicted."""
-    amount = action[ROW * row]
+    amount = action[ROW * row + AMOUNT]
     if amount < 0.0:
         return UNKNOWN
     most = full_tokens(left)
@@ -81,7 +81,7 @@ def insert_by_order(rows: Any, count: int, action: Any, row: int, shift: int) ->
     ``rows`` holds positions counted from ``shift`` on. If it is full, the last one is dropped.
     """
     at = count
-    while at > 0 and action[ROW * (shift + rows[at - 1]) + 1] > action[ROW * row + 1]:
+    while at > 0 and action[ROW * (shift + rows[at - 1]) + ORDER] > action[ROW * row + ORDER]:
         at -= 1
     if count == rows.shape[0]:
         if at == count:
@@ -144,7 +144,7 @@ def admit_chosen(e: Env, action: Any, need: int) -> int:
     run, d = e.run, e.run.decision
     chosen = 0
     for q in range(min(e.settings.queue_window, e.episode.num_window)):
-        if action[ROW * q] >= 0.0:
+        if action[ROW * q + AMOUNT] >= 0.0:
             before = chosen
             chosen = insert_by_order(run.admit, chosen, action, q, 0)
             e.episode.num_ignored += 1 if chosen == before else 0  # more than the active set can hold
@@ -192,12 +192,12 @@ def encode(where: Any, decision: PolicyDecision, done: int, action: Any, report:
     d, num_active = decision.record, e.run.w.num_active
     queue, active, outcome = e.settings.queue_window, e.settings.active_window, COMPLETE
     for row in range(queue + active):
-        action[ROW * row], action[ROW * row + 1] = -1.0, 0.0
+        action[ROW * row + AMOUNT], action[ROW * row + ORDER] = -1.0, 0.0
     for j in range(d.num_evict):
         slot, position = e.run.active[decision.evict[j]], num_active - 1 - decision.evict[j]
         slot.planned = MARKED
         if position < active:
-            action[ROW * (queue + position) + 1] = j / d.num_evict
+            action[ROW * (queue + position) + ORDER] = j / d.num_evict
         else:
             report[REQUEST_ID], outcome = slot.request_id, INACTIVE
     for k in range(num_active):
@@ -206,7 +206,7 @@ def encode(where: Any, decision: PolicyDecision, done: int, action: Any, report:
             most = full_tokens(slot.num_prefill_left)
             tokens = planned_tokens(d, slot.planned, slot.num_prefill_left)
             if row < active:
-                action[ROW * (queue + row)] = tokens / most
+                action[ROW * (queue + row) + AMOUNT] = tokens / most
             elif d.act == RUN and tokens != most:
                 report[REQUEST_ID], outcome = slot.request_id, BEHIND
         slot.planned = UNKNOWN
@@ -217,8 +217,8 @@ def encode(where: Any, decision: PolicyDecision, done: int, action: Any, report:
             report[REQUEST_ID] = i
             return OUTSIDE
         left = e.run.requests[i].num_prefill_left
-        action[ROW * q] = planned_tokens(d, decision.admit_tokens[j], left) / full_tokens(left)
-        action[ROW * q + 1] = j / d.num_admit
+        action[ROW * q + AMOUNT] = planned_tokens(d, decision.admit_tokens[j], left) / full_tokens(left)
+        action[ROW * q + ORDER] = j / d.num_admit
     action[ROW * (queue + active)] = min(d.wait_until / WAIT_UNIT, 1.0) if d.act == WAIT else -1.0
     return outcome
 
