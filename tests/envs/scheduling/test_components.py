@@ -131,7 +131,8 @@ def test_the_built_in_components_by_hand(requests_of):
     workload = requests_of((0, 4, 2), (0, 4, 2), (0, 4, 2))
     env = ServingEnv(
         scenario="mc-sf-model-2", kv_capacity=10, workload=workload, queue_window=2, active_window=2,
-        reward={"normalized_latency": 1.0, "queue_shaping": 0.0}, reward_scale=1.0, features=["backlog"],
+        must_admit=False, reward={"normalized_latency": 1.0, "queue_shaping": 0.0}, reward_scale=1.0,
+        features=["backlog"],
     )  # fmt: skip
     observation, info = env.reset(seed=0)
     # 12 tokens of prompt and 6 of output against a capacity of 10; one of three is beyond the window.
