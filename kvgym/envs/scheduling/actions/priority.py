@@ -119,7 +119,7 @@ LENGTHS_FEATURES: Features = (
     ("mean", f"mean log2 of the outputs that have ended / {HIGHEST}"),
     ("deviation", "their standard deviation (scale: 1)"),
     ("count", "their number (scale: 64)"),
-    ("alike_mean", "the same mean for prompts of the same power of two as that of the asked request"),
+    ("alike_mean", "the same mean for prompts of the same power of two as the asked request"),
     ("alike_count", "their number (scale: 16)"),
 )
 """Features of ended outputs (key ``lengths``)."""

@@ -83,7 +83,9 @@ def write_row(view: PolicyView, memory: PolicyMemory, row: Any, i: int, out: Any
     mean, output = mean_log_output(memory), reals[notes_of(view, i) + OUTPUT]
     score = reals[SCORES + i] - reals[outside_at(view) + i]
     slack, lost = urgency(view, memory, row, view.requests[i])
-    out[at + _RULE.rank_score] = saturate_signed(score - (1.0 + weights_in(memory.params).footprint) * mean, 4.0)
+    out[at + _RULE.rank_score] = saturate_signed(
+        score - (1.0 + weights_in(memory.params).footprint) * mean, 4.0
+    )
     out[at + _RULE.relative_output] = saturate_signed(math.log(output) - mean, 1.0)
     out[at + _RULE.share_to_come] = saturate(output, float(generated(row)))
     out[at + _RULE.urgency] = np.float32(1.0 - slack / MOST_SLACK)
