@@ -13,6 +13,9 @@ SMALL: dict[str, Any] = {
     "algorithm": "maskable_ppo",
     "env": {
         "action": "admit_count",
+        "scenario": "a100-llama2-70b",
+        "must_admit": False,
+        "token_scale": "capacity",
         "num_requests": 6,
         "rate": 20.0,
         "queue_window": 6,
