@@ -152,7 +152,7 @@ def flow_control_kernel(view: PolicyView, decision: PolicyDecision, memory: Poli
 
 @jit
 def class_budget(params: Any, number: int) -> int:
-    """Return the budget of a class; the last one is also that of all higher classes."""
+    """Return the budget of a class; the last one is also the budget of all higher classes."""
     return int(params[min(_CLASS_BUDGETS + number, params.shape[0] - 1)])
 
 

@@ -167,13 +167,13 @@ def vllm_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory
 
 @jit_inline
 def unfinished_claim(view: PolicyView, slot: Any) -> int:
-    """Return the memory that a prompt in progress will take beside what it holds, with its first output; else 0."""
+    """Return the memory that a prompt in progress will take besides what it holds, with its first output; else 0."""
     return claim_of(view, slot) - held_by(view, slot) if slot.num_prefill_left > 0 else 0
 
 
 @jit_inline
 def make_room(view: PolicyView, decision: PolicyDecision, engine: bool) -> int:
-    """Evict LIFO until the decodes of the others fit; return the memory that they need, including KV at rest.
+    """Evict LIFO until the decodes of the others fit; return the memory that they need, including KV that is kept.
 
     If no decode is left, the oldest prefill must be able to advance by at least one token. In an engine, prompts in
     progress hold all their blocks, and the last decode must find a free one.

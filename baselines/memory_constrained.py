@@ -150,7 +150,7 @@ def try_admit(
 
 @jit_inline
 def need_of_next_iteration(view: PolicyView, decision: PolicyDecision) -> int:
-    """Return the memory that the next iteration needs, including that of requests just admitted."""
+    """Return the memory that the next iteration needs, with the memory of requests just admitted."""
     need = need_of_active(view)
     for j in range(decision.record.num_admit):
         need += taken_by(view, decision.admit[j])

@@ -135,7 +135,7 @@ class VLLMV1(CompiledPolicy):
     scheduler_reserve_full_isl: bool = flag(True)
     """whether a request starts only if all its tokens to compute fit into memory, not just its first chunk."""
     watermark: float = fraction(0.0, search=(0.0, 0.02, 0.05, 0.1))
-    """fraction of the memory that stays free when a request starts beside others, in [0, 1)."""
+    """fraction of the memory that stays free when a request starts with others, in [0, 1)."""
     engine_version: str = parsed(AUTO, release_of)
     """release of the engine, ``"0.24"`` or ``"0.33"``. ``"auto"``: 0.33 if the GPU is known or one of the next three
     options is used; otherwise 0.24, as for the batch times of papers. Results name the release where it matters."""

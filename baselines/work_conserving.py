@@ -80,7 +80,7 @@ class Chunks(NamedTuple):
     """Parameters."""
 
     chunk: int  # maximum number of prompt tokens of a request in an iteration
-    by_work: bool  # whether the order is that of SJF
+    by_work: bool  # whether the order is SJF's
     first: bool  # whether swapped-out requests go first there
 
 

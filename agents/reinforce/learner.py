@@ -2,8 +2,8 @@
 
 An update plays one episode in each environment. The environments of a group have the same requests. Every request has
 noise of its own, which it keeps for its life, since it is decided on once; the noise of every second environment is
-that of the one before it with the opposite sign. The advantage of an episode is its return minus the mean return of the
-others of its group (W. Kool et al., "Buy 4 REINFORCE samples, get a baseline for free!", 2019), divided by the
+the noise of the one before it with the opposite sign. The advantage of an episode is its return minus the mean return
+of the others of its group (W. Kool et al., "Buy 4 REINFORCE samples, get a baseline for free!", 2019), divided by the
 advantages' standard deviation over the latest updates. Returns are not discounted.
 
 The network's inputs are standardised by the observations of one update before the first; the exported agent has this in

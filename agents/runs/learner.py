@@ -143,7 +143,7 @@ class Learner(ABC, Generic[C]):
 
         Args:
             rows: of all evaluations.
-            best: that of the best agent; None if there is none.
+            best: the best agent's; None if there is none.
         """
 
     def close(self) -> None:

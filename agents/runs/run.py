@@ -114,7 +114,7 @@ def resume(
 ) -> TrainingResult:
     """Continue an interrupted run from its last checkpoint, or from the beginning if it has made no update.
 
-    With the same length the result equals, bit for bit, that of an uninterrupted run.
+    With the same length the result equals, bit for bit, what an uninterrupted run gives.
 
     Args:
         folder: the run folder.

@@ -148,7 +148,8 @@ class Clairvoyant(CompiledPolicy):
         "ranked", search=("ranked", "ranked_latency", "ranked_chat", "ranked_documents", "ranked_slo")
     )
     """policy with the weights of the ranking: ``"ranked"``, or an agent with other weights of it, such as
-    ``"ranked_chat"``. No weights are best everywhere: the value of knowing lengths is that of the best of several."""
+    ``"ranked_chat"``. No weights are best everywhere: the value of knowing lengths is the value under the
+    best of several."""
 
     def __post_init__(self) -> None:
         """Find the weights: ConfigError if ``ranking`` is no such policy."""

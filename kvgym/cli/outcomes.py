@@ -55,7 +55,7 @@ def table_texts(table: OutcomeTable) -> tuple[list[str], list[list[str]]]:
 
 
 def _texts(value: Value, spread: bool) -> list[str]:
-    """Return the text of a value, followed by that of its interval if it has a column."""
+    """Return the text of a value, followed by its interval's if it has a column."""
     if value is None:
         return ["–"]
     if isinstance(value, str | int):

@@ -180,6 +180,7 @@ def weight(
     return replace(made, learned=(step, low, high), meaning=meaning)
 
 
+@explained
 def weights_of(cls: type[Any]) -> tuple[Weight, ...]:
     """Return the weights that a class declares."""
     return tuple(

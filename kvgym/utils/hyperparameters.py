@@ -113,8 +113,8 @@ def constructor_of(cls: type[Any]) -> Callable[..., None]:
 def meanings_of(cls: type[Any]) -> dict[str, str]:
     """Return what each hyperparameter of a policy or router is, by name, on one line.
 
-    It is the text below the declaration, or that of an ordinary constructor's docstring. Without the source of a class
-    nothing is known of the declarations in it.
+    It is the text below the declaration, or the text of an ordinary constructor's docstring. Without the source of a
+    class nothing is known of the declarations in it.
     """
     found = meanings(cls.__init__)
     for base in reversed(cls.__mro__):

@@ -51,9 +51,9 @@ def test_the_task_of_the_example_is_that_of_the_configuration():
     assert ours == theirs.model_copy(update={"horizon": None})
 
 
-@pytest.mark.parametrize(("page", "name"), [("evolution", "margin"), ("train_with_sb3", "deadlines")])
+@pytest.mark.parametrize(("page", "name"), [("evolution.md", "margin"), ("train_with_sb3.md", "deadlines")])
 def test_configurations_of_evolution_run(tmp_path, page, name):
-    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    text = (ROOT / "docs" / page).read_text("utf-8")
     (found,) = re.findall(rf"```yaml\n# {name}\.yaml\n(.*?)```", text, re.DOTALL)
     path = tmp_path / f"{name}.yaml"
     path.write_text(found)

@@ -90,7 +90,7 @@ def test_actions_and_states_are_those_of_torch(action: str, normalised: bool, tm
 
 
 def test_the_agent_acts_as_evaluated(tmp_path: Path) -> None:
-    """The command is that of the page, with smaller numbers."""
+    """The command is the page's, with smaller numbers."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "train_priority.md").read_text("utf-8")
     page = page.replace("\\\n", " ")
     (command,) = re.findall(r"^kvgym train (.*recurrent_ppo.*) --out", page, re.MULTILINE)

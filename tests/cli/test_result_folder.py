@@ -291,7 +291,7 @@ def test_another_measure_is_another_run():
     from kvgym.studies.capacity.estimates import batch_figures
 
     keys = {
-        run_keys("s", make_policy("fcfs"), None, [0], measure)
+        run_keys("s", make_policy("fcfs"), None, [0], measure)[0]
         for measure in (None, batch_figures, backlog_growth)
     }
     assert len(keys) == 3

@@ -113,7 +113,7 @@ def test_trace_options_apply_to_the_trace_of_a_scenario(folder: Path) -> None:
         ({"workload": {**TRACE, "lengths": {}}}, "trace and lengths exclude each other"),
         ({"workload": {**TRACE, "trace": "log.csv"}}, "log.csv: no such file"),
         ({"workload": {**TRACE, "colums": {}}}, "colums: there is no such field"),
-        ({"workload": {**TRACE, "rate": 2}}, "has arrival times: speed it up or slow it down with rate_scale (--rate-"),
+        ({"workload": {**TRACE, "rate": 2}}, "change its speed with rate_scale (--set rate_scale=2), not with rate"),
         ({"workload": {**TRACE, "ttft_slo": 0}}, "ttft_slo: Input should be greater than 0"),
         ({"warm_up": "soon"}, "warm_up = 'soon': expected seconds"),
         ({"warm_up": 7.5}, "leave nothing to measure of 8 requests"),

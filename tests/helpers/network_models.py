@@ -31,6 +31,7 @@ def arguments_of(action: str) -> dict[str, Any]:
         active_window=W,
         hold=2,
         horizon=300.0,
+        features=[],  # as a file of an agent has it
     )
 
 

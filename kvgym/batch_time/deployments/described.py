@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic_core import core_schema
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, WrapValidator
 
 from kvgym.batch_time.deployments.deployment import (
     Hardware,
@@ -238,7 +237,7 @@ class HardwareName(str):
         return cls(text if kind is None else f"{kind}:{text}")
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
         """Describe a field: a text, or a mapping of options."""
 
         def parse(value: Any, handler: Callable[[Any], str]) -> HardwareName:
@@ -246,7 +245,7 @@ class HardwareName(str):
                 return value
             return cls.of(value) if isinstance(value, Mapping) else cls(handler(value))
 
-        return core_schema.no_info_wrap_validator_function(parse, core_schema.str_schema())
+        return handler.generate_schema(Annotated[str, WrapValidator(parse)])
 
     @property
     def described(self) -> bool:
@@ -288,7 +287,7 @@ class HardwareName(str):
     def replaced(self, changes: Mapping[str, Any]) -> HardwareName:
         """Return a line with some options replaced.
 
-        The kind stays, but for two cases: ``changes`` have one, or they have another GPU. Then the kind is that of the
+        The kind stays, but for two cases: ``changes`` have one, or they have another GPU. Then it is the kind of the
         GPU, unless this line is a roofline although its GPU has tables.
 
         Raises:

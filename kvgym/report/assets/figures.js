@@ -332,8 +332,8 @@ const figures = (() => {
       const [x, y] = axis === "x" ? place(panel, value, null) : place(panel, null, value);
       const d = axis === "x" ? `M${x} ${top}V${bottom}` : `M${left} ${y}H${right}`;
       mark(svg, "path", { d, stroke: INK, "stroke-width": 1, "stroke-dasharray": "4 2", ...clipped });
-      const place = axis === "x" ? { x: at(x + 3), y: at(top + SIZE) } : { x: right, y: at(y - 4), "text-anchor": "end" };
-      if (text) mark(svg, "text", place, text);
+      const where = axis === "x" ? { x: at(x + 3), y: at(top + SIZE) } : { x: right, y: at(y - 4), "text-anchor": "end" };
+      if (text) mark(svg, "text", where, text);
     }
   }
 

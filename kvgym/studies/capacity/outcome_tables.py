@@ -22,8 +22,8 @@ class Column(NamedTuple):
     """A column.
 
     Attributes:
-        heading: heading in a terminal; "" = that of the metric.
-        title: heading in a report; "" = that of the metric.
+        heading: heading in a terminal; "" = the metric's.
+        title: heading in a report; "" = the metric's.
         unit: unit in a report.
         rank: importance in a terminal, see :mod:`kvgym.cli.tables`; None = by its place.
         words: whether it holds words.

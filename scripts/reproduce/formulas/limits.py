@@ -143,7 +143,7 @@ class _Reveal:
     """The decision process of :func:`best_throughput`.
 
     A state is (a, c, b, e): a prompts that are prefilled, of unknown type, and c known to be long; b that have their
-    first token, hence long, of two; e long ones that were evicted. At rest they hold 1, 1, 2 and no tokens.
+    first token, hence long, of two; e long ones that were evicted. Between batches they hold 1, 1, 2 and no tokens.
     """
 
     def __init__(self, capacity: int, evictions: int, share: float) -> None:

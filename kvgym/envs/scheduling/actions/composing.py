@@ -106,7 +106,7 @@ def must_admit(e: Env) -> bool:
 
 @jit_inline
 def idling_masked(e: Env) -> bool:
-    """Whether the mask excludes admitting nothing now, see ``EnvConfig.must_admit``."""
+    """Whether the worker must admit a request now, see ``EnvConfig.must_admit``."""
     return bool(e.settings.must_admit == 1 and must_admit(e))
 
 
