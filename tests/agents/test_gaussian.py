@@ -10,7 +10,8 @@ import pytest
 import torch
 from stable_baselines3 import A2C, PPO
 
-from helpers.network_models import (
+from helpers.selection import others_long
+from helpers.training.network_models import (
     SIZES,
     Q,
     W,
@@ -21,7 +22,6 @@ from helpers.network_models import (
     random_model,
     with_random_weights,
 )
-from helpers.selection import others_long
 from kvgym.agents import train
 from kvgym.agents.library import load_agent
 from kvgym.agents.runs.config import make_training

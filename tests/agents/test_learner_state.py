@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers.amount import some
-from helpers.tiny_training import TINY
+from helpers.training.tiny_training import TINY
 from kvgym.agents import resume, train
 from kvgym.agents.runs.checkpoints import latest_checkpoint
 from kvgym.agents.runs.config import make_training

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kvgym
-from helpers.tiny_training import TINY
+from helpers.training.tiny_training import TINY
 from kvgym.agents import train
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.library import agent_names, is_router, load_agent, load_model, model_card

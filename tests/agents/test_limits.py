@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from helpers.tiny_training import TINY
+from helpers.training.tiny_training import TINY
 from kvgym.agents.runs.config import load_training, make_training
 from kvgym.agents.runs.limits import MAX_SEED, RANGES
 from kvgym.agents.sb3.algorithms import _OURS, ALGORITHMS, make_environments, make_model, network_size

@@ -17,7 +17,7 @@ import torch
 from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common.vec_env import VecNormalize
 
-from helpers.network_models import ALGORITHMS, SIZES, arguments_of, make_env, observed, random_model
+from helpers.training.network_models import ALGORITHMS, SIZES, arguments_of, make_env, observed, random_model
 from kvgym.agents.sb3.export import export
 from kvgym.agents.sb3.networks import policy_for
 from kvgym.agents.trained.numpy_model import NumpyModel

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.evolution_runs import TINY
+from helpers.training.evolution_runs import TINY
 from kvgym.agents import train
 from kvgym.agents.runs.config import make_training
 from kvgym.agents.runs.population import Trained, make_members, median_of, train_population

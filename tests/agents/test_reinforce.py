@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import kvgym
-from helpers.training_runs import REINFORCE, curve_of, learner_of
+from helpers.training.training_runs import REINFORCE, curve_of, learner_of
 from kvgym.agents import train
 from kvgym.agents.curves import read_curve
 from kvgym.agents.reinforce.network import Adam, Network

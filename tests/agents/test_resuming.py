@@ -11,8 +11,8 @@ import time
 import pytest
 import yaml
 
-from helpers.evolution_runs import TINY as EVOLUTION
-from helpers.training_runs import REINFORCE, SMALL, interrupted, results
+from helpers.training.evolution_runs import TINY as EVOLUTION
+from helpers.training.training_runs import REINFORCE, SMALL, interrupted, results
 from kvgym.agents import resume, train
 from kvgym.agents.runs.checkpoints import checkpoints, latest_checkpoint
 from kvgym.agents.runs.config import make_training

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from helpers.fake_tracker import FakeTracker
-from helpers.training_runs import REINFORCE
+from helpers.training.fake_tracker import FakeTracker
+from helpers.training.training_runs import REINFORCE
 from kvgym.agents import train
 from kvgym.agents.runs.config import make_training
 from kvgym.agents.runs.tracker import Curves

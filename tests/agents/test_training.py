@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from helpers.amount import some
-from helpers.fake_tracker import FakeTracker
-from helpers.training_runs import SMALL, learner_of
+from helpers.training.fake_tracker import FakeTracker
+from helpers.training.training_runs import SMALL, learner_of
 from kvgym.agents import train
 from kvgym.agents.library import load_agent, load_model
 from kvgym.agents.runs.checkpoints import checkpoints

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers import schedules
-from helpers.schedules import check
+from helpers.runs import schedules
+from helpers.runs.schedules import check
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.policies.policy import make_policy
 from kvgym.policies.runner import SimulationResult, simulate

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.flow_runs import arrivals, requests, run
-from helpers.schedules import check
+from helpers.runs.flow_runs import arrivals, requests, run
+from helpers.runs.schedules import check
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, InvalidDecisionError

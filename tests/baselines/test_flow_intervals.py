@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers.flow_runs import arrivals, run
-from helpers.schedules import check
+from helpers.runs.flow_runs import arrivals, run
+from helpers.runs.schedules import check
 
 # ---------------------------------------------------------------- A_min
 

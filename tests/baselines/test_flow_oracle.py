@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from helpers.amount import number, some
-from helpers.schedules import as_printed
+from helpers.runs.schedules import as_printed
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import LivelockError

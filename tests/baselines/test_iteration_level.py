@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers.schedules import check, run
+from helpers.runs.schedules import check, run
 from kvgym.batch_time import AffineBatchTime
 from kvgym.errors import ConfigError
 from kvgym.policies.policy import make_policy

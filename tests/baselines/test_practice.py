@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.schedules import check, run
+from helpers.runs.schedules import check, run
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.policies.policy import POLICIES, make_policy

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from helpers.schedules import Step, check, play
+from helpers.runs.schedules import Step, check, play
 from kvgym.baselines.vllm_releases import engine_defaults
 from kvgym.batch_time import UnitBatchTime, load_hardware
 from kvgym.errors import ConfigError, LivelockError

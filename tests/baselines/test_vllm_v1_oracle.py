@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.amount import number
-from helpers.schedules import Step, play
+from helpers.runs.schedules import Step, play
 from kvgym.batch_time import UnitBatchTime
 from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System

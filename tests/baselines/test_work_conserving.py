@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from helpers import schedules
-from helpers.schedules import check
+from helpers.runs import schedules
+from helpers.runs.schedules import check
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError, WorkloadError
 from kvgym.policies.policy import POLICIES, make_policy

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from helpers.plain import plain
+from helpers.environments.plain import plain
 from kvgym.envs import IDS, SCHEDULING_IDS
 from kvgym.envs.scheduling.actions.reading import ActionReader, action_bounds, sample_mask
 from kvgym.errors import ConfigError

@@ -6,7 +6,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import kvgym
-from helpers import vector_play
+from helpers.environments import vector_play
 from kvgym.envs import IDS
 
 FEW = {"num_requests": 12, "rate": 2.0}

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from fuzz.kinds import Kind, raw, refuse, written
-from helpers import profiles
+from helpers.servers import profiles
 from kvgym.utils.reading import shipped_texts
 
 FILES = ("linear", "attention", "all_reduce")

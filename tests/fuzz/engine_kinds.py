@@ -14,8 +14,8 @@ import pytest
 
 from fuzz.kinds import Kind, refuse
 from fuzz.user_kinds import Code, UserPolicy
-from helpers import fake_vllm
-from helpers.fake_vllm import MEMORY, Request, Status, configuration
+from helpers.servers import fake_vllm
+from helpers.servers.fake_vllm import MEMORY, Request, Status, configuration
 from kvgym.integrations.vllm import Scheduler, deciding, mirror, releases
 from kvgym.simulator.system import System
 

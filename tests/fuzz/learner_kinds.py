@@ -13,7 +13,7 @@ from typing import Any
 
 from fuzz.kinds import Kind, raw, refuse, written
 from fuzz.state_kinds import described, rebuilt
-from helpers.tiny_training import TINY
+from helpers.training.tiny_training import TINY
 
 DQN = {
     **TINY,

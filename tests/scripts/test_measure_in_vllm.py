@@ -8,7 +8,7 @@ import measure_in_vllm
 import pytest
 from measure_in_vllm import BLOCK_SIZE, BLOCKS, GUESS, fit, main, predict, requests_of, serve
 
-from helpers import fake_vllm
+from helpers.servers import fake_vllm
 from kvgym.integrations.vllm import Scheduler, deciding, releases
 
 COUNT = 24

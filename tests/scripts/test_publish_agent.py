@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from helpers.evolution_runs import TINY
+from helpers.training.evolution_runs import TINY
 from kvgym.agents import train
 from kvgym.agents.library import load_model
 from kvgym.agents.runs.config import make_training

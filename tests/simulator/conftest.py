@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from helpers.runs_by_hand import Make
+from helpers.runs.runs_by_hand import Make
 from kvgym.batch_time import BatchTimeModel, UnitBatchTime
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System

@@ -12,7 +12,7 @@ import weakref
 import numpy as np
 import pytest
 
-from helpers.clusters import UNIT, workload
+from helpers.runs.clusters import UNIT, workload
 from kvgym.policies.policy import make_policy
 from kvgym.policies.runner import prepare_run, result_of, simulate
 from kvgym.simulator.system import System, Worker

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.amount import number
-from helpers.random_runs import RandomPolicy, systems, tables
+from helpers.runs.random_runs import RandomPolicy, systems, tables
 from helpers.selection import EACH_FAMILY
 from kvgym.errors import LivelockError
 from kvgym.policies.contract.invariants import InvariantChecker

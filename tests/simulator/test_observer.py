@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.amount import number
-from helpers.clusters import assert_equal
-from helpers.random_runs import RandomPolicy, rules_of, systems, tables
+from helpers.runs.clusters import assert_equal
+from helpers.runs.random_runs import RandomPolicy, rules_of, systems, tables
 from helpers.selection import EACH_FAMILY
 from kvgym import make_batch_time, simulate
 from kvgym.errors import InvalidDecisionError, LivelockError

@@ -10,7 +10,7 @@ import pytest
 from speed.textbook import RULES, Plan, run_textbook
 
 from helpers.amount import number, some
-from helpers.schedules import as_printed
+from helpers.runs.schedules import as_printed
 from helpers.selection import others_long
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled

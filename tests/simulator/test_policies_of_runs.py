@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from helpers.clusters import UNIT, workload
+from helpers.runs.clusters import UNIT, workload
 from kvgym import System, make_policy, simulate
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.policies.policy import Policy, PolicyInfo

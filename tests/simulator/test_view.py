@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from helpers.runs_by_hand import Make, run
+from helpers.runs.runs_by_hand import Make, run
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import InformationError, LivelockError
 from kvgym.policies.policy import Decision, Policy, PolicyInfo

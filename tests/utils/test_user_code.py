@@ -142,7 +142,7 @@ def test_errors_of_an_observer(at):
 @pytest.mark.parametrize("how", ["key", "interrupt"])
 def test_an_observer_gets_every_event_once(at, how):
     """Also after an exception: no event is repeated or skipped."""
-    from helpers.random_runs import RandomPolicy
+    from helpers.runs.random_runs import RandomPolicy
     from kvgym.policies.contract.cases import Shuffling
 
     table = RequestTable([0.0] * 12, [3] * 12, [5] * 12)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.amount import number
-from helpers.trace_files import write
+from helpers.servers.trace_files import write
 from kvgym.batch_time.models.unit import UnitBatchTime
 from kvgym.errors import ConfigError, TraceFormatError, WorkloadError
 from kvgym.policies.runner import simulate

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from helpers.trace_files import write
+from helpers.servers.trace_files import write
 from kvgym.errors import ConfigError, TraceFormatError, WorkloadError
 from kvgym.workloads import RequestTable, read_trace, write_requests
 from kvgym.workloads.hashes import BlockHashes

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.amount import number
-from helpers.trace_files import AZURE, FILES, JSON, OWN, write
+from helpers.servers.trace_files import AZURE, FILES, JSON, OWN, write
 from kvgym.errors import ConfigError, TraceFormatError, UnknownNameError, WorkloadError
 from kvgym.workloads import read_trace
 from kvgym.workloads.traces import write_sample_trace

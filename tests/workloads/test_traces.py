@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from helpers.amount import number
-from helpers.trace_files import AZURE, FILES, JSON, OWN, write
+from helpers.servers.trace_files import AZURE, FILES, JSON, OWN, write
 from kvgym.errors import ConfigError
 from kvgym.workloads import RequestTable, load_trace, read_trace, trace_formats, write_requests
 from kvgym.workloads.limits import LengthLimits

@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.evolution_runs import TINY
+from helpers.training.evolution_runs import TINY
 from kvgym.agents.runs.config import make_training
 from kvgym.policies.hyperparameters import Weight, require
 from kvgym.policies.policy import POLICIES, CompiledPolicy, PolicyInfo

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.evolution_runs import TINY
+from helpers.training.evolution_runs import TINY
 from kvgym.agents import train
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.strategies import CMAES, Averaging, make_strategy

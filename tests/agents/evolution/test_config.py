@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from helpers.evolution_runs import SERVICES, TINY
+from helpers.training.evolution_runs import SERVICES, TINY
 from kvgym.agents.evolution.config import EvolutionConfig
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.runs.config import load_training, make_training

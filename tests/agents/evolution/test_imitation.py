@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from helpers.evolution_runs import SERVICES
+from helpers.training.evolution_runs import SERVICES
 from kvgym.agents import train
 from kvgym.agents.evolution.fitting import outputs
 from kvgym.agents.evolution.imitation import Imitation, _lessons, _moments, imitate, network_of

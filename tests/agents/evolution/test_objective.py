@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvgym
-from helpers.evolution_runs import SERVICES
+from helpers.training.evolution_runs import SERVICES
 from kvgym.agents.evolution.objective import (
     PENALTY,
     Measurement,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers.evolution_runs import TINY
+from helpers.training.evolution_runs import TINY
 from kvgym.agents import train
 from kvgym.agents.evolution.predictor import Prediction, fit_predictor, written
 from kvgym.agents.evolution.services import Services

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 import kvgym
-from helpers.evolution_runs import SERVICES, TINY
+from helpers.training.evolution_runs import SERVICES, TINY
 from kvgym.agents import train
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.objective import measure

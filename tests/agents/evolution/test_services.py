@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from helpers.evolution_runs import SERVICES
+from helpers.training.evolution_runs import SERVICES
 from kvgym.agents.evolution.capacity import sustained_rate
 from kvgym.agents.evolution.services import Services
 from kvgym.errors import ConfigError

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from helpers.evolution_runs import TINY
-from helpers.training_runs import curve_of, results
+from helpers.training.evolution_runs import TINY
+from helpers.training.training_runs import curve_of, results
 from kvgym.agents import resume, train
 from kvgym.agents.evolution.learner import generation_seeds
 from kvgym.agents.evolution.model import EvolvedModel

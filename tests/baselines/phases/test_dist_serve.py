@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from helpers.schedules import check
+from helpers.runs.schedules import check
 from kvgym.batch_time import UnitBatchTime
 from kvgym.policies.policy import POLICIES, Policy, make_policy, policy_defaults
 from kvgym.policies.runner import simulate, system_info

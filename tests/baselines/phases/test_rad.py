@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers import schedules
-from helpers.schedules import check
+from helpers.runs import schedules
+from helpers.runs.schedules import check
 from kvgym.batch_time import AffineBatchTime
 from kvgym.policies.policy import POLICIES, policy_defaults
 from kvgym.policies.runner import SimulationResult

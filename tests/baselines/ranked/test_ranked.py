@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.schedules import check
+from helpers.runs.schedules import check
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.batch_time import AffineBatchTime, PiecewiseBatchTime, UnitBatchTime
 from kvgym.policies.policy import POLICIES, make_policy

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.router_views import router_view
+from helpers.runs.router_views import router_view
 from kvgym.baselines.routing.weighted import WEIGHTS, Weighted, weighted_kernel
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import schedules
-from helpers.schedules import PAPER_OF_WAIT as PAPER
-from helpers.schedules import check
+from helpers.runs import schedules
+from helpers.runs.schedules import PAPER_OF_WAIT as PAPER
+from helpers.runs.schedules import check
 from kvgym.baselines.thresholds.counting import IN_FORCE
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError

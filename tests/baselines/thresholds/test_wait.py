@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers import schedules
-from helpers.schedules import PAPER_OF_WAIT as PAPER
-from helpers.schedules import check
+from helpers.runs import schedules
+from helpers.runs.schedules import PAPER_OF_WAIT as PAPER
+from helpers.runs.schedules import check
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.policies.policy import make_policy

@@ -2,7 +2,7 @@
 
 import yaml
 
-from helpers.profiles import SHAPE, read, write, write_profiles
+from helpers.servers.profiles import SHAPE, read, write, write_profiles
 from kvgym.batch_time.deployments.load import hardware_names, load_hardware
 from kvgym.cli.lists import listing
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from helpers.evolution_runs import TINY
+from helpers.training.evolution_runs import TINY
 from kvgym.agents import library
 from kvgym.agents.evolution.model import EvolvedModel
 

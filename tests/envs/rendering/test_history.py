@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from helpers.rendered import TIGHT, after, play
+from helpers.environments.rendered import TIGHT, after, play
 from kvgym.envs.rendering import recorder as rendering
 from kvgym.envs.rendering.recorder import History, choose_rows
 from kvgym.envs.rendering.scene import EVICTED, RUNNING, SERVED

@@ -9,7 +9,7 @@ import typer
 from PIL import Image, ImageColor
 from typer.testing import CliRunner
 
-from helpers.rendered import TIGHT, after
+from helpers.environments.rendered import TIGHT, after
 from kvgym.cli import console
 from kvgym.cli.commands.render import render
 from kvgym.envs import registration

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import ImageColor
 
-from helpers.rendered import TIGHT, after, play
+from helpers.environments.rendered import TIGHT, after, play
 from kvgym.envs.rendering import picture as frame
 from kvgym.envs.rendering.episode import record_episode
 from kvgym.envs.rendering.scene import EVICTED, IN_QUEUE, RUNNING, SERVED, SPANS, memory_bar

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from helpers.routing_play import APART, CLUSTERS, TIGHT
+from helpers.environments.routing_play import APART, CLUSTERS, TIGHT
 from kvgym.envs.rendering.episode import record_episode
 from kvgym.envs.rendering.picture import BLUE, draw, draw_summary
 from kvgym.envs.rendering.recorder import History

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kvgym
-from helpers.routing_play import (
+from helpers.environments.routing_play import (
     CLUSTERS,
     TIGHT,
     same_schedule,

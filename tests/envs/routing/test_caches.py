@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kvgym
-from helpers.routing_play import features, same_schedule
+from helpers.environments.routing_play import features, same_schedule
 from kvgym.envs.routing.agents import AgentRouter
 from kvgym.envs.routing.environment import RoutingEnv
 

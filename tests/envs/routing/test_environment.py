@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import kvgym
-from helpers.routing_play import (
+from helpers.environments.routing_play import (
     APART,
     CLUSTERS,
     SMALL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers.routing_play import (
+from helpers.environments.routing_play import (
     CLUSTERS,
     SHORT,
     TIGHT,

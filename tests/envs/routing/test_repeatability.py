@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
-from helpers.routing_play import (
+from helpers.environments.routing_play import (
     CLUSTERS,
     SMALL,
     TIGHT,

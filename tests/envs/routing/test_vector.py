@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from helpers import vector_play
-from helpers.routing_play import APART, SMALL
+from helpers.environments import vector_play
+from helpers.environments.routing_play import APART, SMALL
 from kvgym.envs.routing.vector_environment import RoutingVectorEnv
 from kvgym.errors import ConfigError
 

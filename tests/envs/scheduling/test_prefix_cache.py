@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kvgym
-from helpers.plain import plain_env
+from helpers.environments.plain import plain_env
 from helpers.selection import others_long
 from kvgym.envs.agents import play
 from kvgym.envs.routing.environment import RoutingEnv

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from helpers.plain import plain_env
+from helpers.environments.plain import plain_env
 from helpers.selection import others_long
 from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.metrics.compute import compute_metrics

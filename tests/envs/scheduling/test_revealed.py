@@ -7,7 +7,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import kvgym
-from helpers.plain import plain_env
+from helpers.environments.plain import plain_env
 from kvgym.envs.agents import AgentPolicy
 from kvgym.envs.scheduling import observations as observations_module
 from kvgym.envs.scheduling import spaces

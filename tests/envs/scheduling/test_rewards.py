@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from helpers.plain import plain_env
+from helpers.environments.plain import plain_env
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 
 ALL = dict.fromkeys(REWARD_TERMS, 1.0)

@@ -13,7 +13,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
 
-from helpers import vector_play
+from helpers.environments import vector_play
 from helpers.selection import others_long
 from kvgym.compiling.kernel import uncompiled
 from kvgym.envs import SCHEDULING_IDS as IDS

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from helpers import fake_vllm
-from helpers.fake_vllm import MEMORY, configuration
-from helpers.vllm_driver import BATCH_TIME, Driver
+from helpers.servers import fake_vllm
+from helpers.servers.fake_vllm import MEMORY, configuration
+from helpers.servers.vllm_driver import BATCH_TIME, Driver
 from kvgym.integrations.vllm import Scheduler, deciding
 
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from helpers.fake_vllm import Request, Status
-from helpers.vllm_driver import Chosen, everything, tokens_of
+from helpers.servers.fake_vllm import Request, Status
+from helpers.servers.vllm_driver import Chosen, everything, tokens_of
 from kvgym.batch_time import AffineBatchTime
 from kvgym.integrations.vllm import deciding
 from kvgym.policies.policy import Decision

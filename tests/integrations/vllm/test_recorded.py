@@ -10,7 +10,7 @@ from conformance.cases import difference
 from conformance.integration import play, read_frozen, simulated
 from conformance.integration_engine import BATCH_TIME, Engine
 
-from helpers import fake_vllm
+from helpers.servers import fake_vllm
 from kvgym.integrations.vllm import deciding, releases
 
 RECORDED = read_frozen(Path(__file__).parent / "vllm-0.33.0-policies.jsonl")

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers.fake_vllm import Request, Status
-from helpers.vllm_driver import Chosen, Driver, everything, tokens_of
+from helpers.servers.fake_vllm import Request, Status
+from helpers.servers.vllm_driver import Chosen, Driver, everything, tokens_of
 from kvgym.integrations.vllm import deciding
 from kvgym.policies.policy import Decision
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers import fake_vllm
-from helpers.fake_vllm import MEMORY, Request, configuration
+from helpers.servers import fake_vllm
+from helpers.servers.fake_vllm import MEMORY, Request, configuration
 from kvgym.errors import LIMIT, ConfigError
 from kvgym.integrations.vllm import Scheduler, check_release, read_settings, releases
 from kvgym.integrations.vllm.settings import REMEDIES, RowReader, choose_policy

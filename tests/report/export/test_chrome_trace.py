@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.amount import number
-from helpers.random_runs import RandomPolicy, rules_of, systems, tables
+from helpers.runs.random_runs import RandomPolicy, rules_of, systems, tables
 from kvgym import make_batch_time, simulate
 from kvgym.errors import InvalidDecisionError, LivelockError
 from kvgym.policies.policy import Decision, Policy, PolicyInfo

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from helpers.profiles import (
+from helpers.servers.profiles import (
     SIZES,
     all_reduce_ms,
     attention_row,

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from helpers.profiles import (
+from helpers.servers.profiles import (
     SIZES,
     all_reduce_ms,
     all_reduce_rows,

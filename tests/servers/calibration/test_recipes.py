@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from helpers.profiles import SHAPE
+from helpers.servers.profiles import SHAPE
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import load_scenario

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import yaml
 
-from helpers.served_logs import TRUE, scenario, served
+from helpers.servers.served_logs import TRUE, scenario, served
 from kvgym.errors import ConfigError
 from kvgym.servers.validation.overhead_fit import MOST_REPLAYS, TOLERANCE, Profile, _profile, fit_overhead
 from kvgym.servers.validation.replay import loss, replay_log

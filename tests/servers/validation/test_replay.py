@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from helpers.served_logs import TRUE, scenario, served
+from helpers.servers.served_logs import TRUE, scenario, served
 from kvgym.errors import ConfigError
 from kvgym.servers.validation.replay import (
     METRICS,

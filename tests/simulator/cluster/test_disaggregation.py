@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers.clusters import UNIT, apart
+from helpers.runs.clusters import UNIT, apart
 from helpers.selection import EACH_FAMILY
 from kvgym.policies.runner import SimulationResult, simulate
 from kvgym.simulator.system import FIRST_TOKEN, System, Worker

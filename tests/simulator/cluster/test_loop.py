@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.amount import number, some
-from helpers.clusters import (
+from helpers.runs.clusters import (
     AFFINE,
     STAIRS,
     UNIT,

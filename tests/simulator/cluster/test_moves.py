@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.amount import number, some
-from helpers.clusters import AFFINE, UNIT, apart, assert_equal, equal_tables, rules_of, workload
+from helpers.runs.clusters import AFFINE, UNIT, apart, assert_equal, equal_tables, rules_of, workload
 from helpers.selection import EACH_FAMILY, others_long
 from kvgym.batch_time import AffineBatchTime
 from kvgym.errors import ConfigError, InvalidDecisionError, LivelockError

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from helpers.amount import number, some
-from helpers.clusters import AFFINE, STAIRS, UNIT, rules_of, workload
+from helpers.runs.clusters import AFFINE, STAIRS, UNIT, rules_of, workload
 from kvgym.baselines.first_come import FCFS
 from kvgym.batch_time import AffineBatchTime
 from kvgym.policies.policy import Policy, PolicyInfo

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.clusters import AFFINE, STAIRS, UNIT, PlainRouter, apart, assert_equal, workload
+from helpers.runs.clusters import AFFINE, STAIRS, UNIT, PlainRouter, apart, assert_equal, workload
 from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError
 from kvgym.policies.policy import CompiledPolicy, Decision, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.policies.routing import make_router

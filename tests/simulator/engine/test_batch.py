@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.amount import number
-from helpers.run_tables import first_worker
+from helpers.runs.run_tables import first_worker
 from kvgym import RequestTable, System, make_batch_time
 from kvgym.compiling.kernel import uncompiled
 from kvgym.simulator.batch import (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.runs_by_hand import Make, finish, log_of, rows, run
+from helpers.runs.runs_by_hand import Make, finish, log_of, rows, run
 from kvgym import RequestTable, System, compute_metrics, simulate
 from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import uncompiled

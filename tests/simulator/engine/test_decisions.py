@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from helpers.runs_by_hand import Make, log_of, queue, rows, run
+from helpers.runs.runs_by_hand import Make, log_of, queue, rows, run
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import InvalidDecisionError, WorkloadError
 from kvgym.policies.policy import Decision

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.runs_by_hand import Make, finish, log_of, rows, run
+from helpers.runs.runs_by_hand import Make, finish, log_of, rows, run
 from kvgym.batch_time import AffineBatchTime, BatchTimeModel, batch_time_kernel
 from kvgym.policies.policy import Decision
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from helpers.runs_by_hand import Make, finish, log_of, queue, rows, run
+from helpers.runs.runs_by_hand import Make, finish, log_of, queue, rows, run
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import InvalidDecisionError, LivelockError
 from kvgym.policies.policy import Decision

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.schedules import check, run
+from helpers.runs.schedules import check, run
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, WorkloadError
 from kvgym.policies.runner import simulate

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.runs_by_hand import Make, run
+from helpers.runs.runs_by_hand import Make, run
 from kvgym.compiling.kernel import uncompiled
 from kvgym.kernels import UNKNOWN, drop_full_plan, follow_slots, ranked_keep
 from kvgym.policies.policy import Decision

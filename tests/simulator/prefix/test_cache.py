@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import kvgym
 from helpers.amount import some
-from helpers.cache_driver import CacheDriver
+from helpers.runs.cache_driver import CacheDriver
 from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, WorkloadError

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.cache_driver import CacheDriver
+from helpers.runs.cache_driver import CacheDriver
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 from oracles.prefix_cache import ReferencePool

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 from helpers.selection import others_long
-from helpers.trace_files import OWN, write
+from helpers.servers.trace_files import OWN, write
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.journal import Journal

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers.plain import plain_env
+from helpers.environments.plain import plain_env
 from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.envs.scheduling.actions.knobs import knob_levels
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers.plain import plain_env
+from helpers.environments.plain import plain_env
 from kvgym.baselines.ranked.layout import BASE, BETWEEN, NOTES, SCORES
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.envs.scheduling import spaces

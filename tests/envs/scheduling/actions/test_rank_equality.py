@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kvgym
-from helpers.plain import plain, plain_env
+from helpers.environments.plain import plain, plain_env
 from helpers.selection import others_long
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.envs.agents import AgentPolicy

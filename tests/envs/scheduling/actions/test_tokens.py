@@ -9,7 +9,7 @@ import pytest
 
 import kvgym
 from helpers.amount import number, some
-from helpers.plain import plain_env
+from helpers.environments.plain import plain_env
 from helpers.selection import EACH_FAMILY
 from kvgym.envs.agents import AgentPolicy, NotExpressibleError, play
 from kvgym.envs.demonstrations.record import demonstrate

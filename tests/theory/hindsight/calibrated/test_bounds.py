@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.amount import number
-from helpers.random_runs import RandomPolicy, systems, tables
+from helpers.runs.random_runs import RandomPolicy, systems, tables
 from kvgym.batch_time import AffineBatchTime, RooflineBatchTime, UnitBatchTime, load_hardware
 from kvgym.errors import ConfigError, LivelockError, WorkloadError
 from kvgym.metrics.compute import compute_metrics

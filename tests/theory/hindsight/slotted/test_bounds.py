@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.random_runs import RandomPolicy
+from helpers.runs.random_runs import RandomPolicy
 from helpers.selection import EACH_FAMILY
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, KVGymError, WorkloadError

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from helpers import schedules
+from helpers.runs import schedules
 from kvgym.policies.runner import SimulationResult
 from kvgym.workloads.table import RequestTable
 
@@ -23,7 +23,7 @@ def requests(a: Sequence[float], s: Sequence[int], o: Sequence[int], **columns: 
 
 
 def run(policy: str, M: int, a: Any, s: Any, o: Any, **settings: Any) -> SimulationResult:  # noqa: N803
-    """Simulate such requests; ``settings`` as :func:`helpers.schedules.run` takes them."""
+    """Simulate such requests; ``settings`` as :func:`helpers.runs.schedules.run` takes them."""
     return schedules.run(policy, M, a, s, o, **(intervals(o) | settings))
 
 

@@ -11,7 +11,7 @@ import torch
 from sb3_contrib import MaskablePPO
 from stable_baselines3 import A2C, DQN, PPO
 
-from helpers.plain import plain
+from helpers.environments.plain import plain
 from kvgym.agents.sb3.networks import policy_for
 from kvgym.agents.sb3.vec_env import make_sb3_env
 from kvgym.envs.scheduling.config import EnvConfig

@@ -1,0 +1,1 @@
+"""Environments that tests make, and ways to play them."""

@@ -1,0 +1,1 @@
+"""Small systems and requests, schedules to compare with, and what plays them."""

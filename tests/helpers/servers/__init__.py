@@ -1,0 +1,1 @@
+"""Stand-ins for engines, and files that servers and profilers write."""

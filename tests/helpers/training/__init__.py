@@ -1,0 +1,1 @@
+"""Small trainings, and the models they make."""
