@@ -106,8 +106,11 @@ def load_command(name: str) -> Any:
     module = import_module(f"kvgym.cli.commands.{PACKAGES.get(words[0], '')}{words[-1]}")
     alone = typer.Typer(add_completion=False, **_STYLE)
     modes = [f"Mode kvgym {name} {mode}: {text}" for mode, text in modes_of(name).items()]
-    alone.command(name, cls=Command, epilog="\n\n".join(modes) or None)(
-        _with_output(getattr(module, words[-1], None) or getattr(module, f"{words[-1]}_"))
+    function = getattr(module, words[-1], None) or getattr(module, f"{words[-1]}_")
+    # Rich keeps the line breaks of the source in all paragraphs but the first.
+    paragraphs = [" ".join(each.split()) for each in (inspect.getdoc(function) or "").split("\n\n")]
+    alone.command(name, cls=Command, help="\n\n".join(paragraphs), epilog="\n\n".join(modes) or None)(
+        _with_output(function)
     )
     return get_command(alone)
 
