@@ -248,9 +248,20 @@ def _of_heads(
     above = [h for h in measured if h > heads]
     if not below or not above:
         return None
-    low, high = tables[(*kind, below[-1], kv_heads)], tables[(*kind, above[0], kv_heads)]
+    low, high = _on_common_axes(tables[(*kind, below[-1], kv_heads)], tables[(*kind, above[0], kv_heads)])
     share = (heads - below[-1]) / (above[0] - below[-1])
     return Grid(low.axes, low.ms * (1 - share) + high.ms * share)
+
+
+def _on_common_axes(one: Grid, other: Grid) -> tuple[Grid, Grid]:
+    """Return two grids at the coordinates that both have; fewer were measured with many heads, which take memory."""
+    axes = tuple(np.intersect1d(a, b) for a, b in zip(one.axes, other.axes, strict=True))
+
+    def kept(grid: Grid) -> Grid:
+        places = (np.searchsorted(axis, common) for axis, common in zip(grid.axes, axes, strict=True))
+        return Grid(axes, grid.ms[np.ix_(*places)])
+
+    return kept(one), kept(other)
 
 
 def _of_more_requests(grid: Grid, share: int) -> Grid:

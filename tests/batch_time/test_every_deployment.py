@@ -1,0 +1,42 @@
+"""Every model on every GPU with tables, at every number of GPUs and type: it has batch times, or is refused."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from kvgym.batch_time import MODELS, load_hardware
+from kvgym.batch_time.operators.tables import Grid, OperatorTables, operator_gpus
+from kvgym.errors import ConfigError
+
+DEGREES = (1, 2, 4, 8, 16)
+TYPES = ("", ",weights=fp8,kv_dtype=fp8")
+REFUSED = ("does not divide the", "does not fit on")
+
+
+@pytest.mark.parametrize("gpu", operator_gpus())
+def test_it_has_batch_times_or_is_refused(gpu):
+    built, refused = 0, []
+    for model, degree, types in itertools.product(MODELS, DEGREES, TYPES):
+        text = f"model={model},gpu={gpu},tp={degree}{types}"
+        try:
+            batch_time = load_hardware(text).batch_time()
+        except ConfigError as error:
+            refused.append(str(error))
+            continue
+        decode = batch_time(num_decodes=16, decode_context=32_000)
+        prefill = batch_time(num_prefills=1, prefill_tokens=2048, prefill_squares=2048**2)
+        assert 0 < decode < prefill < 10, text
+        built += 1
+    assert built > 100
+    assert all(any(words in text for words in REFUSED) for text in refused), refused
+
+
+def test_between_numbers_of_heads_measured_at_other_loads():
+    """Attention of 6 heads is halfway between those of 4 and 8, at the loads that both have."""
+    few = Grid((np.array([1.0, 2.0, 4.0]), np.array([10.0, 20.0])), np.array([[1.0, 2.0], [3, 4], [5, 6]]))
+    many = Grid((np.array([1.0, 4.0]), np.array([10.0, 20.0, 40.0])), np.array([[3.0, 4.0, 9.0], [7, 8, 9]]))
+    tables = OperatorTables("x", "", "", "", decode={("bf16", 128, 4, 2): few, ("bf16", 128, 8, 2): many})
+    mixed = tables.attention("decode", "bf16", 128, 6, 2)
+    assert [axis.tolist() for axis in mixed.axes] == [[1, 4], [10, 20]]
+    assert mixed.ms.tolist() == [[2, 3], [6, 7]]
