@@ -14,6 +14,8 @@ from kvgym.workloads.traces import write_sample_trace
 
 # What other distributions register is not what these tests are about; the commands they start inherit this.
 os.environ["KVGYM_PLUGINS"] = "0"
+# PyTorch's threads wait for each other in a loop while other tests have the cores; commands inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long an example takes says nothing on a machine that others use too. Examples are the same in every run, so that
 # what passes on one machine passes on another; `pytest --hypothesis-profile=explore` draws new ones, and more.

@@ -55,6 +55,7 @@ def shell(command, folder, path=None):
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "HOME": str(Path.home()),
         "PIP_COMPILE": "0",  # of what pip installs, only what is imported is compiled to byte code
+        "OMP_NUM_THREADS": "1",  # PyTorch's threads wait for each other in a loop while other tests have the cores
     }
     # Compiled code is shared with the other tests.
     environment |= {
