@@ -15,7 +15,7 @@ from kvgym.agents.evolution.objective import improvement
 from kvgym.agents.runs.checkpoints import checkpoints, latest_checkpoint
 from kvgym.agents.runs.config import read_run_config
 from kvgym.errors import ConfigError, shown
-from kvgym.metrics.compute import metric_info
+from kvgym.metrics.catalogue import metric_info
 from kvgym.utils.files import whole_file
 from kvgym.utils.reading import read_text
 

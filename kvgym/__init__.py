@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kvgym.batch_time import kv_capacity, load_hardware, make_batch_time
     from kvgym.envs import AgentPolicy, register_action
     from kvgym.experiments import Comparison, Scenario, compare, load_scenario
-    from kvgym.metrics.compute import compute_metrics, register_metric
+    from kvgym.metrics import compute_metrics, register_metric
     from kvgym.policies.hyperparameters import Weight
     from kvgym.policies.policy import (
         CompiledPolicy,
@@ -61,7 +61,7 @@ else:
             "batch_time": "kv_capacity load_hardware make_batch_time",
             "envs": "AgentPolicy register_action",
             "experiments": "Comparison Scenario compare load_scenario",
-            "metrics.compute": "compute_metrics register_metric",
+            "metrics": "compute_metrics register_metric",
             "policies.hyperparameters": "Weight",
             "policies.policy": "CompiledPolicy Decision Policy PolicyInfo SystemInfo make_policy register_policy",
             "report": "write_report",

@@ -25,7 +25,8 @@ import numpy as np
 from kvgym.agents.evolution.role import AS_POLICY, Role
 from kvgym.agents.evolution.services import Service
 from kvgym.errors import ConfigError, RunError, UnknownNameError
-from kvgym.metrics.compute import compute_metrics, metric_info
+from kvgym.metrics.catalogue import metric_info
+from kvgym.metrics.compute import compute_metrics
 from kvgym.policies.runner import check_needs, simulate
 from kvgym.simulator.tables import FINISHED
 

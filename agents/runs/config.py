@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field
 
 from kvgym.agents.runs.limits import MAX_COUNT, MAX_SEED
 from kvgym.errors import ConfigError, UnknownNameError, shown
-from kvgym.metrics.compute import metric_info
+from kvgym.metrics.catalogue import metric_info
 from kvgym.utils.arguments import explained
 from kvgym.utils.reading import (
     Description,

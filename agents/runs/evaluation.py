@@ -21,7 +21,8 @@ from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.experiments.comparison import label_of
 from kvgym.metrics.attainment import check_targets
-from kvgym.metrics.compute import compute_metrics, metric_names
+from kvgym.metrics.catalogue import metric_names
+from kvgym.metrics.compute import compute_metrics
 from kvgym.policies.policy import make_policy
 from kvgym.policies.runner import check_needs, simulate
 from kvgym.utils.checks import MAX_SEEDS

@@ -23,7 +23,7 @@ from kvgym.agents.runs.progress import TrainingLog
 from kvgym.agents.runs.tracker import Curves
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.experiments.result_files import jsonable
-from kvgym.metrics.compute import metric_info
+from kvgym.metrics.catalogue import metric_info
 
 Row = dict[str, float]
 """A row of ``curve.csv``; its first figure is the number of steps done."""

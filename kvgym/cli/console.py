@@ -117,7 +117,8 @@ def optional(what: str) -> Iterator[None]:
 
 def heading(metric: str) -> str:
     """Return a short column heading, with the unit if it is seconds."""
-    from kvgym.metrics.compute import LATENCIES, METRICS, SCALARS, STATISTICS
+    from kvgym.metrics.catalogue import LATENCIES, METRICS, SCALARS
+    from kvgym.metrics.measured import STATISTICS
 
     if metric not in SCALARS and metric in METRICS:
         unit = METRICS[metric].info.unit
@@ -296,7 +297,8 @@ def markdown_table(headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -
 
 def metrics_table(metrics: Mapping[str, float]) -> ResultTable:
     """Return a table of one run's metrics: latencies by statistic, then the others."""
-    from kvgym.metrics.compute import LATENCIES, METRICS, SCALARS, STATISTICS
+    from kvgym.metrics.catalogue import LATENCIES, METRICS, SCALARS
+    from kvgym.metrics.measured import STATISTICS
 
     table = ResultTable(plain=True)
     table.column("seconds", words=True)

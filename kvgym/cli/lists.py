@@ -249,7 +249,7 @@ def listing(
         shown = len(TASK_HEADINGS) - (0 if full else 1)
         return TASK_HEADINGS[:shown], {name: row[: shown - 1] for name, row in task_rows().items()}
     if what == "metrics":
-        from kvgym.metrics.compute import metric_info, metric_names
+        from kvgym.metrics.catalogue import metric_info, metric_names
 
         figures = {n: (metric_info(n).unit, metric_info(n).summary) for n in metric_names()}
         return ("name", "unit", "what it is"), figures

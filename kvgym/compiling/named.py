@@ -137,7 +137,7 @@ def row_of(cls: type[Any], owner: object, computed: Mapping[str, Any]) -> NDArra
     return np.array(values, np.float64)
 
 
-def numbers_of(cls: type[T], row: Any) -> T:
+def named_values(cls: type[T], row: Any) -> T:
     """Return the numbers that begin a row as the named tuple that declares them, for programs.
 
     Args:

@@ -31,7 +31,8 @@ from kvgym.experiments.statistics import (
     mean_intervals,
     ratio_interval,
 )
-from kvgym.metrics.compute import WORKER_METRICS, metric_info, metric_names
+from kvgym.metrics.catalogue import metric_info, metric_names
+from kvgym.metrics.compute import WORKER_METRICS
 from kvgym.policies.policy import Policy, make_policy
 from kvgym.policies.routing import Router, make_router
 from kvgym.policies.runner import SimulationResult, check_needs

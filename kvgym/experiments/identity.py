@@ -13,7 +13,7 @@ from typing import Any
 
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.experiments.scenario import Scenario
-from kvgym.metrics.compute import METRICS
+from kvgym.metrics.catalogue import METRICS
 from kvgym.policies.policy import Policy
 from kvgym.policies.routing import Router
 from kvgym.utils.user_code import calling

@@ -17,7 +17,7 @@ from kvgym.errors import ConfigError, KVGymError, some
 from kvgym.experiments.identity import run_keys, setting_key
 from kvgym.experiments.runs import PlannedRun, Played, Player, RunRecord, play_runs
 from kvgym.experiments.scenario import Scenario
-from kvgym.metrics.compute import metric_names
+from kvgym.metrics.catalogue import metric_names
 from kvgym.policies.policy import make_policy
 from kvgym.policies.routing import make_router
 from kvgym.utils.execution import Executor, make_executor

@@ -12,7 +12,7 @@ import numpy as np
 
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ContractError, KVGymError, shown
-from kvgym.metrics.compute import METRICS
+from kvgym.metrics.catalogue import METRICS
 from kvgym.policies.runner import SimulationResult, simulate
 from kvgym.simulator.recording.window import Window
 from kvgym.simulator.system import System

@@ -12,7 +12,8 @@ from typing import Any
 from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.experiments.resolving import requests_for, resolve_policy
 from kvgym.experiments.scenario import Scenario
-from kvgym.metrics.compute import METRICS, compute_metrics, metric_names, worker_metrics
+from kvgym.metrics.catalogue import METRICS, metric_names
+from kvgym.metrics.compute import compute_metrics, worker_metrics
 from kvgym.policies.policy import Policy, make_policy
 from kvgym.policies.routing import Router
 from kvgym.policies.runner import SimulationResult, check_needs, simulate

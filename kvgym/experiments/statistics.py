@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import ConfigError
-from kvgym.metrics.compute import metric_info
+from kvgym.metrics.catalogue import metric_info
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import real_number, whole_number
 

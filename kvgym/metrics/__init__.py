@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING
 from kvgym.utils.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from kvgym.metrics.compute import (
+    from kvgym.metrics.attainment import slo_met
+    from kvgym.metrics.catalogue import (
         LATENCIES,
         METRICS,
         SCALARS,
         STANDARD_METRICS,
-        STATISTICS,
-        WORKER_METRICS,
         Metric,
         MetricInfo,
-        compute_metrics,
-        counted_requests,
         metric_info,
         metric_names,
         register_metric,
-        slo_met,
-        worker_metrics,
     )
+    from kvgym.metrics.compute import WORKER_METRICS, compute_metrics, counted_requests, worker_metrics
+    from kvgym.metrics.measured import STATISTICS
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "compute": "LATENCIES METRICS SCALARS STANDARD_METRICS STATISTICS WORKER_METRICS Metric MetricInfo "
-            "compute_metrics counted_requests metric_info metric_names register_metric slo_met worker_metrics",
+            "attainment": "slo_met",
+            "catalogue": "LATENCIES METRICS SCALARS STANDARD_METRICS Metric MetricInfo metric_info metric_names "
+            "register_metric",
+            "compute": "WORKER_METRICS compute_metrics counted_requests worker_metrics",
+            "measured": "STATISTICS",
         },
     )
 

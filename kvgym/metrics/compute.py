@@ -71,41 +71,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.metrics.attainment import slo_met
 from kvgym.metrics.catalogue import (
     LATENCIES,
     METRICS,
     SCALARS,
     STANDARD_METRICS,
     Computed,
-    Metric,
-    MetricInfo,
     metric_info,
     metric_names,
-    register_metric,
 )
-from kvgym.metrics.measured import STATISTICS, Measured, ratio, scope_of
+from kvgym.metrics.measured import Measured, ratio, scope_of
 from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED
 from kvgym.utils.arguments import explained
 
-__all__ = [
-    "LATENCIES",
-    "METRICS",
-    "SCALARS",
-    "STANDARD_METRICS",
-    "STATISTICS",
-    "WORKER_METRICS",
-    "Metric",
-    "MetricInfo",
-    "compute_metrics",
-    "counted_requests",
-    "metric_info",
-    "metric_names",
-    "register_metric",
-    "slo_met",
-    "worker_metrics",
-]
+__all__ = ["WORKER_METRICS", "compute_metrics", "counted_requests", "worker_metrics"]
 
 
 @explained

@@ -23,10 +23,12 @@ import numpy as np
 
 from kvgym.errors import ConfigError, shown
 from kvgym.utils.arguments import check_fields, explained
+from kvgym.utils.factory import Configurable
 from kvgym.utils.hyperparameters import Hyperparameter, declared
 
 __all__ = [
     "AUTO",
+    "Declaring",
     "Weight",
     "choice",
     "flag",
@@ -273,3 +275,16 @@ def numbers_of(name: str, value: Any, kind: type[int] | type[float] = int) -> tu
     if not numbers or not whole or any(isinstance(part, bool) for part in parts):
         raise ConfigError(f"{name} = {shown(value)}; expected {what}, one or several as in 4/4/4")
     return numbers
+
+
+class Declaring(Configurable):
+    """What policies and routers have in common: hyperparameters that are declared, some to be learned."""
+
+    @classmethod
+    def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
+        """Return the real hyperparameters that can be learned, those declared as such.
+
+        Args:
+            **fixed: the other hyperparameters, which may decide sizes.
+        """
+        return weights_of(cls)

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from kvgym.compiling.kernel import Kernel
 from kvgym.compiling.named import row_of
 from kvgym.errors import ConfigError, shown
-from kvgym.policies.hyperparameters import Weight, dataclass_transform, weights_of
+from kvgym.policies.hyperparameters import Declaring, dataclass_transform
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.decision import Decision as Decision
 from kvgym.simulator.policy_interface import MemoryRoom, PolicyMemory, policy_memory
 from kvgym.simulator.view import SystemView
 from kvgym.utils.arguments import check_fields, explained
 from kvgym.utils.checks import check_name
-from kvgym.utils.factory import Configurable, Factory
+from kvgym.utils.factory import Factory
 from kvgym.utils.hyperparameters import policy_defaults
 from kvgym.utils.registry import import_package, load_plugins
 from kvgym.workloads.classes import ClassStatistics
@@ -174,7 +174,7 @@ class SystemInfo:
 
 
 @dataclass_transform(kw_only_default=True)
-class Policy(Configurable, ABC):
+class Policy(Declaring, ABC):
     """A scheduler. Hyperparameters are keyword-only constructor arguments that default to the paper's.
 
     They are declared as in :mod:`kvgym.policies.hyperparameters`, or a class has a constructor of its own.
@@ -187,15 +187,6 @@ class Policy(Configurable, ABC):
     info: ClassVar[PolicyInfo]
     label: str = ""
     _kind = "policy"
-
-    @classmethod
-    def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
-        """Return the real hyperparameters that can be learned, those declared as such.
-
-        Args:
-            **fixed: the other hyperparameters, which may decide sizes.
-        """
-        return weights_of(cls)
 
     def resolve(self, system: SystemInfo) -> dict[str, Any]:
         """Return the values that hyperparameters with the value ``AUTO`` have on a system, by name.

@@ -27,13 +27,13 @@ from kvgym.compiling.checked_build import guarded
 from kvgym.compiling.kernel import Kernel, kernel, uncompiled
 from kvgym.compiling.named import row_of
 from kvgym.errors import ConfigError, shown
-from kvgym.policies.hyperparameters import Weight, dataclass_transform, weights_of
+from kvgym.policies.hyperparameters import Declaring, dataclass_transform
 from kvgym.simulator.cluster.router_view import ROUTER_SIGNATURE, RouterView
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.simulator.view import ClusterView, simulation_of
 from kvgym.utils.arguments import check_fields, explained
 from kvgym.utils.checks import check_name
-from kvgym.utils.factory import Configurable, Factory
+from kvgym.utils.factory import Factory
 from kvgym.utils.registry import import_package
 
 __all__ = [
@@ -74,7 +74,7 @@ class RouterInfo:
 
 
 @dataclass_transform(kw_only_default=True)
-class Router(Configurable, ABC):
+class Router(Declaring, ABC):
     """Chooses workers for requests. Hyperparameters are declared as those of policies.
 
     Attributes:
@@ -87,15 +87,6 @@ class Router(Configurable, ABC):
     reassigns: bool = False
     label: str = ""
     _kind = "router"
-
-    @classmethod
-    def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
-        """Return the real hyperparameters that can be learned, those declared as such.
-
-        Args:
-            **fixed: the other hyperparameters, which may decide sizes.
-        """
-        return weights_of(cls)
 
     def reset(self, num_workers: int, seed: np.random.SeedSequence) -> None:
         """Reset all state and prepare for a run. Randomness may come from ``seed`` only."""

@@ -13,7 +13,8 @@ from kvgym.errors import KVGymError
 from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.describing import flat, hardware_of, hardware_rows, memory_rows, rule_rows
 from kvgym.experiments.statistics import Estimate
-from kvgym.metrics.compute import WORKER_METRICS, metric_info, metric_names
+from kvgym.metrics.catalogue import metric_info, metric_names
+from kvgym.metrics.compute import WORKER_METRICS
 from kvgym.policies.policy import POLICIES, PolicyInfo
 from kvgym.report.local_paths import strip_local_paths
 from kvgym.report.numbers import count_range, figures, interval

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kvgym.metrics.compute import LATENCIES, STATISTICS
+from kvgym.metrics.catalogue import LATENCIES
+from kvgym.metrics.measured import STATISTICS
 
 _FAMILIES = {
     "e2e_latency": "end-to-end latency",

@@ -8,7 +8,7 @@ import numpy as np
 
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import BOUNDED, Comparison, label_of
-from kvgym.metrics.compute import metric_info
+from kvgym.metrics.catalogue import metric_info
 from kvgym.metrics.measured import scope_of
 from kvgym.policies.runner import SimulationResult
 from kvgym.report import series

@@ -14,7 +14,7 @@ from kvgym.experiments.marks import Mark
 from kvgym.experiments.result_files import jsonable, run_context
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate
-from kvgym.metrics.compute import MetricInfo, metric_info
+from kvgym.metrics.catalogue import MetricInfo, metric_info
 from kvgym.report.local_paths import strip_local_paths
 from kvgym.report.numbers import figures, interval
 from kvgym.workloads.describing import describe_spec

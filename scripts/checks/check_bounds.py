@@ -35,7 +35,8 @@ from kvgym.batch_time import (
 )
 from kvgym.batch_time.models.piecewise import QUANTITIES
 from kvgym.errors import ConfigError, LivelockError
-from kvgym.metrics.compute import compute_metrics, metric_info
+from kvgym.metrics.catalogue import metric_info
+from kvgym.metrics.compute import compute_metrics
 from kvgym.policies.policy import POLICIES
 from kvgym.policies.routing import ROUTERS
 from kvgym.policies.runner import simulate

@@ -15,7 +15,7 @@ from kvgym.envs.scheduling.drawing import at_load
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, InvalidDecisionError, LivelockError
 from kvgym.kernels import PolicyDecision, PolicyMemory, PolicyView, admit, evict, first_waiting, policy_kernel
-from kvgym.metrics.compute import metric_names
+from kvgym.metrics.catalogue import metric_names
 from kvgym.policies.policy import CompiledPolicy, PolicyInfo
 
 AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}

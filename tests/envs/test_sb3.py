@@ -19,7 +19,7 @@ from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import load_scenario
-from kvgym.metrics.compute import metric_names
+from kvgym.metrics.catalogue import metric_names
 
 torch = pytest.importorskip("torch")
 sb3 = pytest.importorskip("stable_baselines3")

@@ -16,7 +16,7 @@ from kvgym.experiments import check_metric
 from kvgym.experiments.identity import setting_key
 from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import load_scenario
-from kvgym.metrics.compute import METRICS, STANDARD_METRICS, metric_info, metric_names
+from kvgym.metrics.catalogue import METRICS, STANDARD_METRICS, metric_info, metric_names
 from kvgym.studies.tuning.optuna_search import counts_finished_only
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ import json
 import re
 from html.parser import HTMLParser
 
-from kvgym.metrics.compute import metric_names
+from kvgym.metrics.catalogue import metric_names
 from kvgym.utils.frame import Frame
 
 HOSTILE = "<script>alert('x')</script> & $x$"

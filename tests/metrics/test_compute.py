@@ -7,17 +7,10 @@ import pytest
 
 from kvgym import RequestTable, System, compute_metrics, make_batch_time, simulate
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.metrics.attainment import check_targets
-from kvgym.metrics.compute import (
-    LATENCIES,
-    SCALARS,
-    STATISTICS,
-    metric_info,
-    metric_names,
-    slo_met,
-    worker_metrics,
-)
-from kvgym.metrics.measured import tpot_of
+from kvgym.metrics.attainment import check_targets, slo_met
+from kvgym.metrics.catalogue import LATENCIES, SCALARS, metric_info, metric_names
+from kvgym.metrics.compute import worker_metrics
+from kvgym.metrics.measured import STATISTICS, tpot_of
 from kvgym.simulator.recording.window import Window
 
 UNIT = make_batch_time({"kind": "unit"})

@@ -10,7 +10,7 @@ from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.statistics import Estimate
-from kvgym.metrics.compute import metric_names
+from kvgym.metrics.catalogue import metric_names
 from kvgym.report import content, write_report
 from kvgym.report.html import render
 from kvgym.report.numbers import figures, interval

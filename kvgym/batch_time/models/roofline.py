@@ -13,7 +13,7 @@ from kvgym.batch_time.hardware.presets import GPUS, MODELS
 from kvgym.batch_time.hardware.shapes import GPU, ModelShape
 from kvgym.batch_time.models._checks import non_negative, preset, share
 from kvgym.batch_time.models.plain import PlainBatchTime
-from kvgym.compiling.named import named_numbers, numbers_of
+from kvgym.compiling.named import named_numbers, named_values
 from kvgym.simulator.batch_time import batch_time_kernel
 from kvgym.utils.arguments import explained
 
@@ -200,7 +200,7 @@ class RooflineBatchTime(PlainBatchTime):
     @property
     def figures(self) -> RooflineParameters:
         """The parameters by name."""
-        return numbers_of(RooflineParameters, self.params())
+        return named_values(RooflineParameters, self.params())
 
     def lm_head(self) -> tuple[float, float]:
         """Return seconds of the LM head for one row, and per row once compute binds: (weights, FLOPs)."""

@@ -19,7 +19,7 @@ from kvgym.batch_time.hardware.shapes import GPU, ModelShape, require_plain
 from kvgym.batch_time.models._checks import non_negative, number, preset, share
 from kvgym.batch_time.models.plain import PlainBatchTime
 from kvgym.compiling.kernel import jit
-from kvgym.compiling.named import named_numbers, numbers_of
+from kvgym.compiling.named import named_numbers, named_values
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import batch_time_kernel
 from kvgym.utils.arguments import explained
@@ -347,7 +347,7 @@ class TileBatchTime(PlainBatchTime):
     @property
     def figures(self) -> TileParameters:
         """The parameters by name."""
-        return numbers_of(TileParameters, self.params())
+        return named_values(TileParameters, self.params())
 
 
 def _whole(name: str, value: object) -> int:

@@ -61,7 +61,7 @@ def bound(
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.describing import titled
     from kvgym.metrics.attainment import WITHIN_SLO
-    from kvgym.metrics.compute import metric_info
+    from kvgym.metrics.catalogue import metric_info
     from kvgym.policies.runner import simulate
     from kvgym.theory.hindsight.bounds import REFERENCE
     from kvgym.theory.hindsight.bounds import bound as find_bound

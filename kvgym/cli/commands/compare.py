@@ -84,7 +84,7 @@ def compare(
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import compare as run_comparison
     from kvgym.experiments.describing import describe_scenario
-    from kvgym.metrics.compute import metric_info
+    from kvgym.metrics.catalogue import metric_info
     from kvgym.policies.policy import make_policy
 
     if output not in ("table", "vllm-bench"):

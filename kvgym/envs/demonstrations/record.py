@@ -32,7 +32,7 @@ from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.episodes import Episodes
 from kvgym.envs.scheduling.stepping import RUNNING, TERMINATED, TRUNCATED
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
-from kvgym.metrics.compute import STANDARD_METRICS
+from kvgym.metrics.catalogue import STANDARD_METRICS
 from kvgym.policies.policy import CompiledPolicy, Policy, make_policy
 from kvgym.policies.runner import check_needs, system_info
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE

@@ -23,7 +23,8 @@ from kvgym.envs.scheduling.state import frozen
 from kvgym.envs.scheduling.stepping import RUNNING, TERMINATED, TRUNCATED
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, LivelockError, UnknownNameError, shown
-from kvgym.metrics.compute import STANDARD_METRICS, compute_metrics
+from kvgym.metrics.catalogue import STANDARD_METRICS
+from kvgym.metrics.compute import compute_metrics
 from kvgym.policies.policy import CompiledPolicy
 from kvgym.policies.routing import DEFAULT_ROUTER, ROUTERS, make_router
 from kvgym.policies.runner import SimulationResult, check_needs, known_to, result_of, system_info

@@ -19,7 +19,8 @@ from kvgym.envs.scheduling.stepping import RUNNING, START, STEP
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError
-from kvgym.metrics.compute import STANDARD_METRICS, compute_metrics
+from kvgym.metrics.catalogue import STANDARD_METRICS
+from kvgym.metrics.compute import compute_metrics
 
 
 class RoutingEpisodes:

@@ -26,7 +26,8 @@ from kvgym.envs.scheduling.episodes import (
 from kvgym.envs.scheduling.explaining import introduction
 from kvgym.envs.scheduling.state import EnvState
 from kvgym.errors import UnknownNameError
-from kvgym.metrics.compute import STANDARD_METRICS, compute_metrics
+from kvgym.metrics.catalogue import STANDARD_METRICS
+from kvgym.metrics.compute import compute_metrics
 from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.view import SystemView
 from kvgym.utils.checks import check_seed

@@ -33,7 +33,8 @@ from kvgym.envs.scheduling.state import EpisodeState, frozen
 from kvgym.envs.scheduling.stepping import OBSERVE, RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
 from kvgym.envs.scheduling.tables import MOST_CLASSES
 from kvgym.errors import ConfigError, KVGymError, shown
-from kvgym.metrics.compute import STANDARD_METRICS, compute_metrics
+from kvgym.metrics.catalogue import STANDARD_METRICS
+from kvgym.metrics.compute import compute_metrics
 from kvgym.policies.policy import Decision, Policy, PolicyInfo
 from kvgym.policies.runner import (
     SimulationResult,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, shown
-from kvgym.metrics.compute import slo_met
+from kvgym.metrics.attainment import slo_met
 from kvgym.policies.policy import CompiledPolicy, Policy, make_policy
 from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.tables import FUTURE

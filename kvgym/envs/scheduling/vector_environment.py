@@ -20,7 +20,7 @@ from kvgym.envs.scheduling.drawing import reset_options
 from kvgym.envs.scheduling.episodes import START, STEP, TERMINATED, TRUNCATED, Episodes
 from kvgym.envs.scheduling.state import EnvState, SavedState
 from kvgym.errors import ConfigError, shown
-from kvgym.metrics.compute import STANDARD_METRICS
+from kvgym.metrics.catalogue import STANDARD_METRICS
 from kvgym.utils.checks import as_array, check_parts, check_seed, whole_number
 from kvgym.workloads.table import RequestTable
 

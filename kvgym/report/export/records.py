@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, shown
-from kvgym.metrics.compute import slo_met
+from kvgym.metrics.attainment import slo_met
 from kvgym.policies.runner import SimulationResult
 from kvgym.utils.arguments import explained
 from kvgym.utils.frame import Frame, pyarrow

@@ -25,7 +25,7 @@ from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.result_files import jsonable, write_json
 from kvgym.experiments.scenario import Scenario
-from kvgym.metrics.compute import LATENCIES, SCALARS, MetricInfo
+from kvgym.metrics.catalogue import LATENCIES, SCALARS, MetricInfo
 from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED
 from kvgym.utils.arguments import explained

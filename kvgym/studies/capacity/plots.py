@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from kvgym.metrics.compute import metric_info
+from kvgym.metrics.catalogue import metric_info
 from kvgym.report.chart import Axis, Chart, Panel, Quantity, Series
 from kvgym.report.plots import metric_quantity
 from kvgym.studies.capacity.probing import Probe

@@ -13,7 +13,7 @@ from kvgym.experiments.load.loads import Load
 from kvgym.experiments.marks import backlog_growth, measure_marks
 from kvgym.experiments.runs import PlannedRun, Played
 from kvgym.experiments.scenario import Scenario
-from kvgym.metrics.compute import metric_names
+from kvgym.metrics.catalogue import metric_names
 from kvgym.policies.policy import Policy
 from kvgym.policies.routing import Router
 from kvgym.policies.runner import SimulationResult

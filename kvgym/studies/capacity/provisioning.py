@@ -17,7 +17,7 @@ from kvgym.experiments.load.loads import Load
 from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.runs import Played, Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
-from kvgym.metrics.compute import metric_info
+from kvgym.metrics.catalogue import metric_info
 from kvgym.policies.policy import Policy
 from kvgym.policies.routing import Router, make_router
 from kvgym.simulator.system import System

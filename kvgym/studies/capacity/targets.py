@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kvgym.errors import ConfigError, shown
-from kvgym.metrics.compute import metric_info
+from kvgym.metrics.catalogue import metric_info
 from kvgym.utils.arguments import explained, explained_class
 from kvgym.utils.checks import check_text
 from kvgym.utils.specs import PER_SECOND

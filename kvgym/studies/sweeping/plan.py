@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown, some
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario, located
-from kvgym.metrics.compute import metric_info
+from kvgym.metrics.catalogue import metric_info
 from kvgym.studies.sweeping.fields import TEXTS, check_fields, parse_values
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import MAX_SEEDS

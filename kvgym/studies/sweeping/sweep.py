@@ -20,7 +20,7 @@ from kvgym.experiments.result_files import run_context, write_json, write_table
 from kvgym.experiments.runs import PlannedRun, Played, Player
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, mean_interval
-from kvgym.metrics.compute import metric_info, metric_names
+from kvgym.metrics.catalogue import metric_info, metric_names
 from kvgym.policies.policy import REFERENCE_ONLY, Policy, clairvoyant_labels
 from kvgym.studies.sweeping.fields import set_fields, with_hyperparameters
 from kvgym.studies.sweeping.plan import SweepPlan, make_plan

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvgym.errors import ConfigError
-from kvgym.metrics.compute import LATENCIES, METRICS, metric_info
+from kvgym.metrics.catalogue import LATENCIES, METRICS, metric_info
 from kvgym.studies.tuning.result import Trial
 from kvgym.studies.tuning.search_space import SearchPlan
 from kvgym.studies.tuning.trial_runs import Points

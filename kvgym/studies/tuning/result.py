@@ -11,7 +11,7 @@ from typing import Any
 from kvgym.experiments.result_files import run_context, write_json
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, mean_interval, ratio_interval
-from kvgym.metrics.compute import metric_info
+from kvgym.metrics.catalogue import metric_info
 from kvgym.utils.frame import Frame
 
 

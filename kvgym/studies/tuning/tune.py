@@ -19,7 +19,7 @@ from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.metrics.attainment import check_targets
-from kvgym.metrics.compute import metric_info, metric_names
+from kvgym.metrics.catalogue import metric_info, metric_names
 from kvgym.policies.policy import REFERENCE_ONLY, Policy
 from kvgym.policies.runner import check_needs
 from kvgym.studies.capacity.targets import Target, parse_targets

@@ -25,7 +25,8 @@ import numpy as np
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, shown
 from kvgym.metrics.attainment import WITHIN_SLO
-from kvgym.metrics.compute import compute_metrics, metric_info
+from kvgym.metrics.catalogue import metric_info
+from kvgym.metrics.compute import compute_metrics
 from kvgym.policies.runner import SimulationResult, simulate
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.calibrated.bounds import Bound, bound_calibrated

@@ -8,7 +8,7 @@ import pytest
 
 from kvgym import compute_metrics, load_scenario, make_batch_time, simulate
 from kvgym.experiments.comparison import compare
-from kvgym.metrics.compute import LATENCIES, SCALARS, metric_names
+from kvgym.metrics.catalogue import LATENCIES, SCALARS, metric_names
 from kvgym.report.export.vllm_bench import NAMES, Setup, details, summary, write_comparison
 from kvgym.simulator.observer import Observer
 from kvgym.simulator.system import System

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.amount import number
 from kvgym.experiments.comparison import compare
-from kvgym.metrics.compute import metric_names
+from kvgym.metrics.catalogue import metric_names
 from kvgym.report import write_report
 from kvgym.studies import write_sweep_report
 from kvgym.utils.frame import Frame

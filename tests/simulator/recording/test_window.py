@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kvgym import RequestTable, System, compute_metrics, make_batch_time, make_policy, simulate
 from kvgym.errors import ConfigError
-from kvgym.metrics.compute import metric_names, worker_metrics
+from kvgym.metrics.catalogue import metric_names
+from kvgym.metrics.compute import worker_metrics
 from kvgym.simulator.observer import Observer
 from kvgym.simulator.recording.window import Window, parse_extent
 

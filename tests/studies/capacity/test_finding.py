@@ -8,7 +8,7 @@ import pytest
 
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import Scenario, load_scenario
-from kvgym.metrics.compute import metric_names
+from kvgym.metrics.catalogue import metric_names
 from kvgym.studies.capacity.finding import find_capacity
 
 SLOTTED = Scenario(

@@ -8,7 +8,7 @@ import pytest
 from kvgym.batch_time import AffineBatchTime
 from kvgym.experiments.runs import Played, RunRecord
 from kvgym.experiments.scenario import load_scenario
-from kvgym.metrics.compute import metric_names
+from kvgym.metrics.catalogue import metric_names
 from kvgym.policies.policy import make_policy
 from kvgym.policies.runner import simulate
 from kvgym.simulator.system import System

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from helpers.pages import HOSTILE, Page, data_of, pictures_of, sweep_frame
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.statistics import mean_interval
-from kvgym.metrics.compute import metric_names
+from kvgym.metrics.catalogue import metric_names
 from kvgym.report.names import field_name, metric_name
 from kvgym.studies import write_sweep_report
 from kvgym.studies.sweeping.report.fronts import front_of, pareto_front

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvgym.metrics.compute import metric_info
+from kvgym.metrics.catalogue import metric_info
 from kvgym.report.chart import Chart, Panel, Series
 from kvgym.report.plots import metric_quantity
 from kvgym.studies.sweeping.report.plots import value_axis

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.metrics.compute import metric_info, metric_names
+from kvgym.metrics.catalogue import metric_info, metric_names
 from kvgym.policies.policy import REFERENCE_ONLY
 from kvgym.report.names import metric_name
 from kvgym.report.names import title as title_of

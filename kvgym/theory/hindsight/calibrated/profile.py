@@ -14,7 +14,7 @@ from kvgym.batch_time import KernelBatchTime, ProfileBatchTime
 from kvgym.batch_time.hardware.interpolation import bilinear, unpack_curve, unpack_star, unpack_surface
 from kvgym.batch_time.models.calibrated import ProfileParameters, VidurParameters
 from kvgym.batch_time.models.kernels import KernelParameters
-from kvgym.compiling.named import numbers_of
+from kvgym.compiling.named import named_values
 from kvgym.theory.hindsight.calibrated.lines import (
     BatchFloor,
     Composition,
@@ -31,7 +31,7 @@ ROUNDING = 8
 def profile_floor(model: ProfileBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
     """Return a floor of a calibrated model; arguments as of ``batch_floor``."""
     params, vidur = model.params(), model.composition == "vidur"
-    p = numbers_of(VidurParameters, params) if vidur else numbers_of(ProfileParameters, params)
+    p = named_values(VidurParameters, params) if vidur else named_values(ProfileParameters, params)
     weights, token = line_below(*_curve(params, p.linear, capacity), at.tokens)
     head, row, launch, by_mean = 0.0, 0.0, 0.0, True
     attention: Callable[[Floats], Floats] = no_attention
@@ -57,7 +57,7 @@ def profile_floor(model: ProfileBatchTime, capacity: int, longest: int, at: Comp
 def kernels_floor(model: KernelBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
     """Return a floor of measured kernels; arguments as of ``batch_floor``."""
     params = model.params()
-    p = numbers_of(KernelParameters, params)
+    p = named_values(KernelParameters, params)
     x, y = _curve(params, p.prefill, longest)
     square, pair = float((y / x**2).min()), p.pair / 2
 
