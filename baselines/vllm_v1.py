@@ -85,6 +85,7 @@ from kvgym.policies.hyperparameters import (
     choice,
     flag,
     fraction,
+    hyperparameter,
     parsed,
     whole,
 )
@@ -146,9 +147,11 @@ class VLLMV1(CompiledPolicy):
     long_prefill_token_threshold_adaptive: bool = flag(False)
     """whether ``long_prefill_token_threshold`` is at least ``max_num_batched_tokens`` divided by the number of requests
     that run or wait."""
-    async_scheduling: bool = flag(False)
-    """whether a batch is decided when the one before it starts, as servers do by default to hide the scheduler's time.
-    """
+    async_scheduling: bool | str = hyperparameter(
+        AUTO, lambda value: isinstance(value, bool) or value == AUTO, f"True, False or {AUTO}"
+    )
+    """whether a batch is decided when the one before it starts, as servers do by default to hide the scheduler's time;
+    ``"auto"``: as the engine of the hardware does."""
 
     def __post_init__(self) -> None:
         """Raise a ConfigError if the release lacks an option, or the limits contradict each other as in the engine."""
@@ -172,6 +175,11 @@ class VLLMV1(CompiledPolicy):
         newest = system.batch_time.device is not None or self._newer_options()
         return RELEASES[-1] if newest else RELEASES[0]
 
+    def _ahead(self, system: SystemInfo) -> bool:
+        """Return whether scheduling is asynchronous on a system, see ``async_scheduling``."""
+        given = self.async_scheduling
+        return system.batch_time.asynchronous if isinstance(given, str) else given
+
     def resolve(self, system: SystemInfo) -> dict[str, Any]:
         """Return the budget and the number of running requests that the engine chooses for the GPU, unless given.
 
@@ -194,6 +202,8 @@ class VLLMV1(CompiledPolicy):
         matters = self.policy == "priority" or self.long_prefill_token_threshold > 0 or self._newer_options()
         if self.engine_version == AUTO and matters:
             found["engine_version"] = self._release_on(system)
+        if self.async_scheduling == AUTO and system.batch_time.asynchronous:
+            found["async_scheduling"] = True
         return found
 
     def computed(self, system: SystemInfo) -> Mapping[str, float]:
@@ -215,12 +225,12 @@ class VLLMV1(CompiledPolicy):
             "newer": self._release_on(system) != RELEASES[0],
             "adaptive": self.long_prefill_token_threshold_adaptive,
             "interval": self.prefill_schedule_interval,
-            "ahead": self.async_scheduling,
+            "ahead": self._ahead(system),
         }
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the heap of waiting requests and the counters, and what asynchronous scheduling remembers."""
-        state = np.zeros(state_size(system.max_requests, self.async_scheduling))
+        state = np.zeros(state_size(system.max_requests, self._ahead(system)))
         state[
             LAST_PREFILL - NUM_COUNTERS
         ] = -self.prefill_schedule_interval  # the first iteration may process prompts

@@ -119,7 +119,9 @@ DESCRIBED_OPTIONS: dict[str, Field] = {
     "gpu": Field("described", "GPU preset (kvgym list gpus) or YAML file.", "NAME", "", "gpus", str),
     "tp": Field("described", "Number of GPUs (tensor parallel; default: 1).", "N", kind=int),
     "weights": Field(
-        "described", "Type of the weights: bf16, fp16, fp8, int8, fp4, int4 (default: the model's).", kind=str
+        "described",
+        "Type of the weights: bf16, fp16, fp8, fp8_block, int8, nvfp4, mxfp4, int4 (default: the model's).",
+        kind=str,
     ),
     "kv_dtype": Field("described", "Type of the KV cache (default: 16-bit).", kind=str),
     "memory_fraction": Field(

@@ -83,7 +83,12 @@ def hardware_facts(name: str) -> list[Row]:
         default = " (default)" if engine == hardware.engine else ""
         checked = overhead.validated or "not validated against a running engine"
         source = f"; {overhead.source}" if overhead.source else ""
-        rows.append((f"Engine {engine}", f"{overhead.formula()}{default}; {checked}{source}"))
+        rows.append(
+            (
+                f"Engine {engine}",
+                f"{overhead.formula(layers=hardware.adds_layers)}{default}; {checked}{source}",
+            )
+        )
     rows += [
         (
             f"Error {group.replace('_', ' ')}",

@@ -176,7 +176,7 @@ def gpu_rows(full: bool) -> dict[str, tuple[str, ...]]:
         full: show the source.
     """
     from kvgym.batch_time.hardware.presets import GPUS
-    from kvgym.batch_time.operators.tables import load_operators, operator_gpus
+    from kvgym.batch_time.operators.files import load_operators, operator_gpus
 
     rows: dict[str, tuple[str, ...]] = {}
     for name, gpu in GPUS.items():

@@ -84,9 +84,8 @@ def engine_line(*scenarios: Scenario) -> str:
     for served in [workers for scenario in scenarios for workers in scenario.served]:
         if (hardware := served.loaded) is not None:
             name, overhead = hardware.chosen_engine(served.engine, **served.batch_time)
-            figures = (
-                overhead.formula() if overhead.year is None else f"{overhead.formula()}, {overhead.year}"
-            )
+            figures = overhead.formula(layers=hardware.adds_layers)
+            figures += f", {overhead.year}" if overhead.year is not None else ""
             found.append(f"engine {f'{name}: ' if name else ''}{figures}; {hardware.kernels}")
     different = list(dict.fromkeys(found))
     more = [f"{len(different) - _SHOWN} others"] if len(different) > _SHOWN else []
@@ -205,7 +204,8 @@ def _engine(scenario: Scenario, hardware: Hardware) -> str:
     resolved = scenario.resolved()
     name, overhead = hardware.chosen_engine(resolved.engine, **resolved.batch_time)
     checked = overhead.validated or "not validated against a running engine"
-    return f"{f'{name}: ' if name else ''}{overhead.formula()} outside the GPU; {checked}"
+    figures = overhead.formula(layers=hardware.adds_layers)
+    return f"{f'{name}: ' if name else ''}{figures}; {checked}"
 
 
 def _group(group: WorkerGroup) -> str:

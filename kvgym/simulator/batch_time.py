@@ -89,11 +89,16 @@ class BatchTimeModel(ABC):
         source: where the figures come from, one line.
         valid_range: for each load quantity it was fitted on, the (low, high) range; empty = everywhere.
         device: the GPU that it describes; None = unknown.
+        asynchronous: whether its engine prepares a batch while the one before it runs; the default of policies that
+            follow an engine.
+        api_time: seconds from a request's arrival until the engine's queue has it, which hold no batch.
     """
 
     kernel: Kernel
     source: str = ""
     device: Device | None = None
+    asynchronous: bool = False
+    api_time: float = 0.0
     valid_range: Mapping[str, tuple[float, float]] = {}
 
     @abstractmethod

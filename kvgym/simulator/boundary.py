@@ -296,10 +296,10 @@ def join(w: Any, requests: Any, queued: Any, i: int) -> None:
 
 @jit_inline
 def next_arrival_time(p: Any, tracker: Any, workload: Any) -> float:
-    """Return the time of the next arrival before the horizon, inf if there is none or it is not known yet."""
+    """Return when the engine gets the next request, before the horizon; inf if never, or if it is not known yet."""
     i = tracker.next_arrival
-    if i < p.num_requests and workload[i].arrival_time < p.horizon:
-        return workload[i].arrival_time
+    if i < p.num_requests and workload[i].arrival_time + p.api_time < p.horizon:
+        return workload[i].arrival_time + p.api_time
     return np.inf
 
 

@@ -423,6 +423,7 @@ class System:
         p["requeue"] = REQUEUE[self.requeue]
         p["effort_limit"] = np.iinfo(np.int64).max
         p["horizon"] = self.horizon
+        p["api_time"] = max(worker.batch_time.api_time for worker in self.all_workers)
         p["swap_time"] = self.swap_time
         p["transfer_latency"], p["transfer_time"] = self.transfer_latency, self.transfer_time
         p["cache_staleness"] = self.cache_staleness

@@ -338,6 +338,7 @@ PROBLEM = np.dtype(
         ("idle_weight", "i8"),  # effort of a batch with no active request
         ("keep_log", "i8"),
         ("horizon", "f8"),  # seconds; inf = until all have finished
+        ("api_time", "f8"),  # seconds from an arrival until the engine has the request
         ("swap_time", "f8"),  # seconds per KV token moved to or from CPU memory
         ("transfer_latency", "f8"),  # seconds per transfer between workers
         ("transfer_time", "f8"),  # seconds per KV token transferred between workers

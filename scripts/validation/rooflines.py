@@ -14,7 +14,7 @@ from kvgym.batch_time.deployments.load import hardware_names, load_calibrated
 from kvgym.batch_time.hardware.overhead import NO_ENGINE
 from kvgym.batch_time.hardware.presets import GPUS
 from kvgym.batch_time.models.roofline import ASSUMED_SHARES
-from kvgym.batch_time.operators.tables import operator_gpus
+from kvgym.batch_time.operators.files import operator_gpus
 from kvgym.errors import ConfigError
 from kvgym.servers.calibration.report import CHECKED_BATCHES
 from kvgym.servers.validation.engines import (

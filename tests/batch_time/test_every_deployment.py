@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kvgym.batch_time import MODELS, load_hardware
-from kvgym.batch_time.operators.tables import Grid, OperatorTables, operator_gpus
+from kvgym.batch_time.operators.files import operator_gpus
+from kvgym.batch_time.operators.tables import Grid, OperatorTables
 from kvgym.errors import ConfigError
 
 DEGREES = (1, 2, 4, 8, 16)
@@ -26,7 +27,7 @@ def test_it_has_batch_times_or_is_refused(gpu):
             continue
         decode = batch_time(num_decodes=16, decode_context=32_000)
         prefill = batch_time(num_prefills=1, prefill_tokens=2048, prefill_squares=2048**2)
-        assert 0 < decode < prefill < 10, text
+        assert 0 < decode < prefill < 30, text
         built += 1
     assert built > 100
     assert all(any(words in text for words in REFUSED) for text in refused), refused

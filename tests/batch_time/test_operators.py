@@ -1,20 +1,16 @@
 """Operator tables of GPUs: lookups worked by hand, files, the fit, and their assembly into a batch time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kvgym.batch_time import GPU, GPUS, KernelBatchTime, load_hardware
+from kvgym.batch_time.hardware.overhead import EngineOverhead
 from kvgym.batch_time.hardware.shapes import ModelShape
 from kvgym.batch_time.operators.assembly import Assembly
-from kvgym.batch_time.operators.tables import (
-    Grid,
-    MissingOperatorError,
-    OperatorTables,
-    load_operators,
-    operator_gpus,
-    pack,
-    read_operators,
-)
+from kvgym.batch_time.operators.files import load_operators, operator_gpus, pack, read_operators
+from kvgym.batch_time.operators.tables import Grid, MissingOperatorError, OperatorTables
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.servers.calibration.bundles import fit_bundle
 from kvgym.servers.calibration.operators import Errors, fit_grid, fit_operators
@@ -81,9 +77,53 @@ def test_heads_that_were_not_measured_follow_from_others():
 
 def test_all_reduce_grows_with_the_last_slope():
     sizes = array(500, 1500, 3000)
-    assert tables().all_reduce_ms(2, sizes).tolist() == [1, 1.5, 3]
-    with pytest.raises(MissingOperatorError, match="4 GPUs"):
-        tables().all_reduce_ms(4, sizes)
+    assert tables().collective_ms("all_reduce", 2, sizes).tolist() == [1, 1.5, 3]
+    with pytest.raises(MissingOperatorError, match="all-gather over 4 GPUs"):
+        tables().collective_ms("all_gather", 4, sizes)
+
+
+def test_over_more_gpus_than_measured_a_ring_sends_more():
+    """2 (p - 1) / p times the data: 1.5 over four GPUs instead of 1 over two."""
+    assert tables().collective_ms("all_reduce", 4, array(1000, 2000)).tolist() == [1.5, 3]
+    wide = tables(all_reduce={4: Grid((array(1000, 2000),), array(1, 2))})
+    with pytest.raises(MissingOperatorError, match="all-reduce over 2 GPUs"):
+        wide.collective_ms("all_reduce", 2, array(1000))
+
+
+def test_fused_quantisation_is_taken_out_of_products():
+    """Between 256 and 768 rows it takes (0.2 + 0.6) / 2 ms; at least 0.3 of the product remain."""
+    quantise = {"fp8": Grid((array(256, 768), TOKENS), array(0.2, 0.2, 0.2, 0.6, 0.6, 9).reshape(2, 3))}
+    given = tables(matmul={"fp8": MATMUL}, quantise=quantise)
+    assert given.matmul_ms("fp8", 256, 512)[1].tolist() == [2.5, 3.5, 4.5]
+    fused = given.matmul_ms("fp8", 256, 512, fused_quantisation=True)[1]
+    np.testing.assert_allclose(fused, [2.1, 3.1, 0.3 * 4.5])
+
+
+def test_another_type_of_as_many_bytes_serves():
+    given = tables(matmul={"fp8": MATMUL}, experts={("fp8_block", "balanced", 1, 2, 3, 4, 1, 1): DECODE})
+    assert given.matmul_type("fp8_block") == "fp8"
+    assert given.experts_of("fp8", "balanced", (1, 2, 3, 4, 1, 1)) == ("fp8_block", DECODE)
+    with pytest.raises(MissingOperatorError, match="nvfp4"):
+        given.matmul_type("nvfp4")
+
+
+def test_latent_attention_of_the_library_and_the_nearest_type_of_products():
+    keys = [
+        ("vllm", "bf16", "bf16", 16),
+        ("tensorrt-llm", "bf16", "bf16", 16),
+        ("tensorrt-llm", "fp8_block", "fp8", 8),
+    ]
+    given = tables(latent_decode={key: Grid(DECODE.axes, DECODE.ms * i) for i, key in enumerate(keys)})
+
+    def place(*wanted):
+        dtype, grid = given.latent_attention("decode", *wanted)
+        return dtype, grid.ms[0, 1] / DECODE.ms[0, 1]
+
+    assert place("vllm", None, None, 16) == ("bf16", 0)
+    assert place("tensorrt-llm", None, None, 16) == ("bf16", 1)
+    assert place("vllm", "int4", "fp8", 8) == ("fp8_block", 2)
+    with pytest.raises(MissingOperatorError, match="latent attention of 4 heads, fp8 cache"):
+        place("vllm", None, "fp8", 4)
 
 
 def test_a_file_keeps_everything_but_two_hundredths_of_a_per_cent(tmp_path):
@@ -152,9 +192,11 @@ FLAT = Grid((array(256, 8192), array(256, 8192), TOKENS), np.tile(array(0.1, 0.2
 
 def test_a_batch_is_the_sum_of_its_kernels():
     operators = tables(matmul={"bf16": FLAT}, elementwise={1024: Grid((TOKENS,), array(0.01, 0.02, 0.03))})
-    assembly = Assembly(operators, GPUS["h100-80gb"], MODEL, 1, small_kernels_ms=0.5)
-    model = KernelBatchTime(assembly.tables())
-    assert assembly.missing == []
+    assembly = Assembly(operators, GPUS["h100-80gb"], MODEL, 1)
+    assert assembly.tables().layers == 0  # small kernels were measured
+    measured = replace(assembly.tables(), layers=3)
+    model = KernelBatchTime(measured, overhead=EngineOverhead(base_ms=0, per_layer_ms=0.5))
+    assert assembly.replaced == {}
     layers = 3
     linear = 4 * 0.1 + 0.01  # four products and the element-wise kernels, of one token
     decode = 1 + 2 * 100 / 100  # one decode with 101 tokens of context
@@ -210,7 +252,8 @@ def test_what_the_tables_lack_is_a_roofline_and_named():
     fast = MODEL.model_copy(update={"weight_dtype": "int4", "kv_dtype": "fp8"})
     assembly = Assembly(tables(matmul={"bf16": FLAT}), GPUS["h100-80gb"], fast, 2)
     model = KernelBatchTime(assembly.tables())
-    assert sorted(assembly.missing) == [
+    assert set(assembly.replaced) == {"roofline"}
+    assert sorted(assembly.replaced["roofline"]) == [
         "attention of 4 heads, 1 KV heads of 128, fp8 cache",
         "matrix products with int4 weights",
     ]
@@ -224,7 +267,12 @@ def test_shipped_tables_have_small_errors_on_held_out_rows(gpu):
     assert found.source
     assert found.measured.startswith("vLLM")
     limits = {"matmul": 0.03, "decode": 0.035, "prefill": 0.04, "experts": 0.05, "all-reduce": 0.2}
-    noisy = {("l40s", "matmul bf16"): 0.045, ("b200", "matmul fp8"): 0.035}  # reasons in docs/hardware.md
+    limits |= {"all-gather": 0.1, "latent": 0.04}
+    noisy = {("l40s", "matmul bf16"): 0.045, ("b200", "matmul fp8"): 0.035}
+    noisy |= {
+        ("a100-80gb", "latent decode"): 0.045,
+        ("a100-80gb", "latent prefill"): 0.09,
+    }  # reasons in docs/hardware.md
     for group, error in found.fit_error.items():
         limit = noisy.get((gpu, group), limits[group.split()[0]])
         assert error["median"] <= limit, (group, error)
@@ -287,27 +335,109 @@ def write_operators(folder, **changes):
 
 def test_a_folder_of_measurements_becomes_tables(tmp_path):
     write_operators(tmp_path)
-    found = fit_operators(tmp_path, "x", measured="e", source="s", date="2026-01-01")
+    found = fit_operators([tmp_path], "x", measured="e", source="s", date="2026-01-01")
     assert set(found.matmul) == {"bf16"}
     assert set(found.decode) == {("bf16", 128, 8, 2), ("bf16", 128, 16, 2)}
     assert found.all_reduce == found.experts == {}
     _, ms = found.matmul_ms(None, 1024, 1024)
     np.testing.assert_allclose(ms, 1024 * 1024 * 1e-8 + array(1, 8, 64, 512) * 1e-4, rtol=0.5)
-    assert pack(found) == pack(fit_operators(tmp_path, "x", measured="e", source="s", date="2026-01-01"))
+    assert pack(found) == pack(fit_operators([tmp_path], "x", measured="e", source="s", date="2026-01-01"))
+
+
+def test_a_later_folder_completes_the_tables_and_replaces_experts(tmp_path):
+    shape = {
+        "hidden_size": [8] * 4, "inter_size": [8] * 4, "topk": [2] * 4, "num_experts": [4] * 4,
+        "moe_tp_size": [1] * 4, "moe_ep_size": [1] * 4, "distribution": ["balanced"] * 4,
+        "num_tokens": [1, 2, 4, 8],
+    }  # fmt: skip
+    first, second = tmp_path / "1", tmp_path / "2"
+    first.mkdir()
+    second.mkdir()
+    both = {name: 2 * column for name, column in shape.items()}
+    moe = {**both, "moe_dtype": ["fp8"] * 4 + ["bfloat16"] * 4, "latency": [1.0] * 8}
+    write_operators(first, moe=moe)
+    pyarrow = pytest.importorskip("pyarrow")
+    other = {**shape, "inter_size": [16] * 4, "moe_dtype": ["fp8"] * 4, "latency": [2.0] * 4}
+    n, k, m = (axis.ravel() for axis in np.meshgrid([256, 512], [256, 512], [1, 8], indexing="ij"))
+    gemm = {"gemm_dtype": ["nvfp4"] * len(m), "m": m, "n": n, "k": k, "latency": 1.0 + 0 * m}
+    scales = {
+        "engine": ["vLLM 1"] * 8 + ["TensorRT-LLM 1"], "op_name": ["compute_scale", "scale_matrix"] * 4 + ["x"],
+        "quant_dtype": ["fp8"] * 9, "m": [1, 1, 8, 8] * 2 + [1], "k": [256] * 4 + [512] * 4 + [256],
+        "latency": [0.0, 0.25, 0.5, 0.5, 0.0, 1.0, 1.0, 1.0, 9.0],
+    }  # fmt: skip
+    for name, columns in {"moe": other, "gemm": gemm, "quantize": scales}.items():
+        pyarrow.parquet.write_table(pyarrow.table(columns), second / f"{name}.parquet")
+    about = {"measured": "e", "source": "s", "date": "2026-01-01"}
+    one, two = fit_operators([first], "x", **about), fit_operators([first, second], "x", **about)
+    assert set(two.matmul) == {"bf16", "nvfp4"}
+    np.testing.assert_array_equal(two.matmul["bf16"].ms, one.matmul["bf16"].ms)
+    assert {key[0]: key[3] for key in two.experts} == {"bf16": 8, "fp8": 16}
+    np.testing.assert_allclose(two.quantise["fp8"].ms, [[0.25, 1.0], [1.0, 2.0]])
+
+
+def test_modules_of_latent_attention_become_tables(tmp_path):
+    """The fastest kernel of each shape; prompts one at a time."""
+    write_operators(tmp_path)
+    pyarrow = pytest.importorskip("pyarrow")
+    decode = {
+        "engine": ["vLLM 1"] * 9, "gemm_type": ["bfloat16"] * 9, "kv_cache_dtype": ["fp8"] * 9,
+        "num_heads": [16] * 9, "batch_size": [1, 1, 2, 2, 4, 4, 8, 8, 1], "step": [2, 9] * 4 + [2],
+        "latency": [1.0, 2.0] * 4 + [0.5],
+    }  # fmt: skip
+    prefill = {
+        **decode,
+        "isl": [1, 8, 64, 512] * 2 + [1],
+        "batch_size": [1] * 4 + [2] * 5,
+        "latency": [3.0] * 9,
+    }
+    alone = {name: column for name, column in decode.items() if name != "gemm_type"}
+    files = {"mla_generation_module": decode, "mla_context_module": prefill, "mla_generation": alone}
+    for name, columns in files.items():
+        pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / f"{name}.parquet")
+    found = fit_operators([tmp_path], "x", measured="e", source="s", date="2026-01-01")
+    assert set(found.latent_decode) == {("vllm", "bf16", "fp8", 16), ("vllm", "", "fp8", 16)}
+    assert set(found.latent_prefill) == {("vllm", "bf16", "fp8", 16)}
+    assert found.latent_prefill["vllm", "bf16", "fp8", 16].axes[0].tolist() == [1, 8, 64, 512]
+    grid = found.latent_decode["vllm", "bf16", "fp8", 16]
+    assert grid.ms.min() == pytest.approx(0.5)
+
+
+def test_latent_attention_is_the_module_less_its_products():
+    """Six heads' worth of constants: products of DeepSeek-V3 take 5 x 0.1 ms of one token."""
+    latent = {"kv_rank": 512, "query_rank": 1536, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
+    model = ModelShape(
+        name="L", num_layers=3, hidden=7168, num_heads=8, num_kv_heads=8, ffn=512, vocab=5000, latent=latent
+    )
+    module = Grid((array(1, 2, 4), array(1, 101)), array(1, 3, 2, 5, 4, 9).reshape(3, 2))
+    operators = tables(
+        matmul={"bf16": FLAT}, elementwise={7168: Grid((TOKENS,), array(0, 0, 0))}, decode={}, prefill={},
+        latent_decode={("vllm", "bf16", "bf16", 8): module},
+        latent_prefill={("vllm", "bf16", "bf16", 8): Grid((array(1, 64, 128),), array(1, 2, 4))},
+    )  # fmt: skip
+    assembly = Assembly(operators, GPUS["h100-80gb"], model, 1)
+    made = KernelBatchTime(assembly.tables())
+    assert assembly.replaced == {}
+    # The whole batch of one decode: the module, an MLP of two products, and the LM head.
+    expected = 3 * (3 + 2 * 0.1) + 0.1
+    assert 1e3 * made(num_decodes=1, decode_context=101) == pytest.approx(expected, rel=1e-6)
+    other = model.model_copy(update={"latent": model.latent.model_copy(update={"rope_dim": 32})})
+    lacking = Assembly(operators, GPUS["h100-80gb"], other, 1)
+    lacking.tables()
+    assert "latent attention of other widths" in lacking.replaced["roofline"][0]
 
 
 def test_wrong_measurements_are_named(tmp_path):
     with pytest.raises(ConfigError, match=r"no measurements in gemm\.parquet"):
-        fit_operators(tmp_path, "x", measured="", source="", date="")
+        fit_operators([tmp_path], "x", measured="", source="", date="")
     files = write_operators(tmp_path)
     bad = {**files["gemm"], "latency": [0.0, *files["gemm"]["latency"][1:]]}
     write_operators(tmp_path, gemm=bad)
     with pytest.raises(ConfigError, match=r"gemm\.parquet: row 0: latency = 0\.0"):
-        fit_operators(tmp_path, "x", measured="", source="", date="")
+        fit_operators([tmp_path], "x", measured="", source="", date="")
     del bad["k"]
     write_operators(tmp_path, gemm=bad)
     with pytest.raises(ConfigError, match=r"lacks column k; expected gemm_dtype, m, n, k, latency"):
-        fit_operators(tmp_path, "x", measured="", source="", date="")
+        fit_operators([tmp_path], "x", measured="", source="", date="")
 
 
 DENSE = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "act_fn", "layernorm", "rotary_emb", "embedding",

@@ -38,8 +38,9 @@ def test_engines_come_from_one_table():
     assert one.overhead("vllm-2023") == two.overhead("vllm-2023") == ENGINES["vllm-2023"]
     # A file's own figures come first.
     own = load_hardware("llama2-70b-h100-tp4-2023")
-    assert own.overhead().formula() == "11.6 ms per batch + 0.12 ms per request"
-    assert own.overhead("vllm-2026").formula() == "0 ms per batch"
+    assert own.overhead().formula(layers=own.adds_layers) == "11.6 ms per batch + 0.12 ms per request"
+    newest = "0 ms per batch + 0.015 ms per layer, asynchronous, API 8 ms"
+    assert own.overhead("vllm-2026").formula() == newest
     assert all(engine.source and (engine.validated or name == "none") for name, engine in ENGINES.items())
 
 
@@ -50,8 +51,34 @@ def test_values_instead_of_a_name():
         0.004 + hardware.batch_time(engine="none")(num_decodes=4, decode_context=400)
     )
     assert make_batch_time(model.spec())() == model() == pytest.approx(0.002)
-    assert EngineOverhead(base_ms=2, per_request_ms=0.5).formula() == "2 ms per batch + 0.5 ms per request"
-    assert EngineOverhead(base_ms=2).formula() == "2 ms per batch"
+    given = EngineOverhead(base_ms=2, per_request_ms=0.5)
+    assert given.formula() == "2 ms per batch + 0.5 ms per request + 0.015 ms per layer"
+    assert EngineOverhead(base_ms=2, per_layer_ms=0).formula() == "2 ms per batch"
+
+
+def test_an_engine_counts_layers_that_were_not_measured():
+    """Of Llama-3-8B's 32 layers on kernels and rooflines; a calibrated file has measured all kernels."""
+    load = {"num_decodes": 7, "decode_context": 7 * 300}
+    for spec, layers in (
+        ("kernels:model=llama3-8b,gpu=h100", 32), ("roofline:model=llama3-8b,gpu=l4", 32), ("llama3-8b-a100-tp1", 0)
+    ):  # fmt: skip
+        hardware = load_hardware(spec)
+        without, with_layers = (
+            hardware.batch_time(engine={"base_ms": 0, "per_layer_ms": ms})(**load) for ms in (0, 0.5)
+        )
+        assert 1e3 * (with_layers - without) == pytest.approx(layers * 0.5)
+
+
+def test_an_engine_sets_what_its_policies_and_its_users_see():
+    newest, old = (
+        load_hardware("model=llama3-8b,gpu=h100").batch_time(engine=name)
+        for name in ("vllm-2026", "vllm-2024")
+    )
+    assert (newest.asynchronous, newest.api_time) == (True, 0.008)
+    assert (old.asynchronous, old.api_time) == (False, 0.0)
+    roofline = load_hardware("roofline:model=llama3-8b,gpu=l4").batch_time()
+    again = make_batch_time(roofline.spec())
+    assert (again.asynchronous, again.api_time) == (True, 0.008)
 
 
 @pytest.mark.parametrize(

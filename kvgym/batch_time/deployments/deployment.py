@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
@@ -24,7 +24,8 @@ from kvgym.batch_time.models.calibrated import COMPOSITIONS, ProfileBatchTime
 from kvgym.batch_time.models.kernels import KernelBatchTime, KernelTables
 from kvgym.batch_time.models.roofline import RooflineBatchTime
 from kvgym.batch_time.operators.assembly import Assembly
-from kvgym.batch_time.operators.tables import OperatorTables, load_operators
+from kvgym.batch_time.operators.files import load_operators
+from kvgym.batch_time.operators.tables import OperatorTables
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.system import MAX_CAPACITY
@@ -79,6 +80,11 @@ class Hardware(Description, ABC):
     @abstractmethod
     def kernels(self) -> str:
         """Origin of its kernels in a few words, for the line above a table."""
+
+    @property
+    def adds_layers(self) -> bool:
+        """Whether an engine's time per layer counts: small kernels were not measured."""
+        return True
 
     @property
     def all_engines(self) -> dict[str, EngineOverhead]:
@@ -217,6 +223,11 @@ class CalibratedHardware(Hardware):
         """Origin of its kernels."""
         return f"kernels calibrated on {self.gpu.name}"
 
+    @property
+    def adds_layers(self) -> bool:
+        """Whether an engine's time per layer counts: the files have all kernels."""
+        return False
+
     def measured_errors(self) -> dict[str, FitError]:
         """Compute the errors of the tables on the held-out rows, by operator group; equal to ``fit_error``."""
         return fit_errors(self.tables, self.held_out)
@@ -269,6 +280,18 @@ class UntabledHardware(Hardware):
         return self.engine
 
 
+class Assembled(NamedTuple):
+    """Kernels of a model on its GPUs.
+
+    Attributes:
+        tables: the kernels.
+        replaced: what the GPU's tables lack, by what replaces it.
+    """
+
+    tables: KernelTables
+    replaced: Mapping[str, Sequence[str]]
+
+
 class KernelHardware(UntabledHardware):
     """Hardware with the measured kernels of its GPU, see :mod:`kvgym.batch_time.deployments.described`.
 
@@ -276,13 +299,11 @@ class KernelHardware(UntabledHardware):
         operators: operator tables, the name of a GPU's preset or an ``.npz`` file.
         expert_parallel: whether experts are placed on single GPUs.
         balance: load of the experts.
-        small_kernels_ms: milliseconds per layer of small kernels; None = as measured, or the usual ones.
     """
 
     operators: str
     expert_parallel: bool
     balance: str
-    small_kernels_ms: float | None
 
     @functools.cached_property
     def operator_tables(self) -> OperatorTables:
@@ -302,11 +323,18 @@ class KernelHardware(UntabledHardware):
     @property
     def _replaced(self) -> str:
         """What the roofline replaces, to append to a text."""
-        missing = self._assembled[1]
-        return f"; roofline for {' and '.join(missing)}" if missing else ""
+        overhead = self.overhead()
+        replaced = self._assembled(overhead.library, overhead.fused_quantisation).replaced
+        return "".join(f"; {name} for {' and '.join(what)}" for name, what in replaced.items())
 
     @functools.cached_property
-    def _assembled(self) -> tuple[KernelTables, tuple[str, ...]]:
+    def _assemblies(self) -> dict[tuple[str, bool], Assembled]:
+        return {}
+
+    def _assembled(self, library: str, fused_quantisation: bool) -> Assembled:
+        """Return the kernels of an engine, which are assembled once."""
+        if (found := self._assemblies.get((library, fused_quantisation))) is not None:
+            return found
         assembly = Assembly(
             self.operator_tables,
             self.gpu,
@@ -314,16 +342,20 @@ class KernelHardware(UntabledHardware):
             self.tensor_parallel,
             expert_parallel=self.expert_parallel,
             balance=self.balance,
-            small_kernels_ms=self.small_kernels_ms,
+            library=library,
+            fused_quantisation=fused_quantisation,
         )
-        return assembly.tables(), tuple(assembly.missing)
+        found = self._assemblies[library, fused_quantisation] = Assembled(
+            assembly.tables(), assembly.replaced
+        )
+        return found
 
     def batch_time(
         self, *, composition: str = "kvgym", engine: str | Mapping[str, Any] | None = None
     ) -> KernelBatchTime:
         """Return the sum of the kernels; see :meth:`Hardware.batch_time`."""
         name, overhead = self.chosen_engine(engine, composition)
-        tables, _ = self._assembled
+        tables = self._assembled(overhead.library, overhead.fused_quantisation).tables
         return KernelBatchTime(
             tables,
             overhead=overhead,
@@ -343,12 +375,10 @@ class RooflineHardware(UntabledHardware):
     Attributes:
         compute_efficiency: attainable share of the peak FLOP/s.
         memory_efficiency: attainable share of the memory bandwidth.
-        small_kernels_ms: milliseconds per layer of small kernels.
     """
 
     compute_efficiency: float
     memory_efficiency: float
-    small_kernels_ms: float
 
     @property
     def kind(self) -> str:
@@ -371,7 +401,9 @@ class RooflineHardware(UntabledHardware):
             tensor_parallel=self.tensor_parallel,
             compute_efficiency=self.compute_efficiency,
             memory_efficiency=self.memory_efficiency,
-            small_kernels_ms=self.small_kernels_ms,
+            small_kernels_ms=overhead.per_layer_ms,
+            asynchronous=overhead.asynchronous,
+            api_time=overhead.api_ms / 1e3,
             overhead=overhead.base_ms / 1e3,
             overhead_per_request=overhead.per_request_ms / 1e3,
         )

@@ -20,8 +20,8 @@ from kvgym.batch_time.hardware.overhead import EngineOverhead
 from kvgym.batch_time.hardware.presets import GPUS, MODELS, Presets, is_path
 from kvgym.batch_time.hardware.shapes import GPU, Dtype, ModelShape
 from kvgym.batch_time.models.roofline import ASSUMED_SHARES
-from kvgym.batch_time.operators.assembly import BALANCE, SMALL_KERNELS_MS
-from kvgym.batch_time.operators.tables import load_operators, operator_gpus
+from kvgym.batch_time.operators.assembly import BALANCE
+from kvgym.batch_time.operators.files import load_operators, operator_gpus
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.utils.reading import Description, validate_fields
 from kvgym.utils.specs import parse_spec
@@ -105,14 +105,12 @@ class Roofline(Described):
     Attributes:
         compute_efficiency: attainable share of the peak FLOP/s; None = the GPU's, or 0.6 if not measured.
         memory_efficiency: attainable share of the memory bandwidth; None = the GPU's, or 0.8 if not measured.
-        small_kernels_ms: milliseconds per layer of small kernels.
     """
 
     kind = "roofline"
 
     compute_efficiency: float | None = Field(default=None, gt=0, le=1)
     memory_efficiency: float | None = Field(default=None, gt=0, le=1)
-    small_kernels_ms: float = Field(default=SMALL_KERNELS_MS, ge=0)
 
     def hardware(self, name: str) -> RooflineHardware:
         """Return the hardware; see :meth:`Described.hardware`."""
@@ -130,7 +128,6 @@ class Roofline(Described):
             ),
             compute_efficiency=shares[0],
             memory_efficiency=shares[1],
-            small_kernels_ms=self.small_kernels_ms,
         )
 
 
@@ -141,7 +138,6 @@ class Kernels(Described):
         operators: operator tables: a GPU's preset or an ``.npz`` file; None = those of ``gpu``.
         expert_parallel: whether experts are placed on single GPUs instead of a part of each on every GPU.
         balance: load of the experts, a distribution of the tables.
-        small_kernels_ms: milliseconds per layer of small kernels; None = as measured, or 0.04.
     """
 
     kind = "kernels"
@@ -149,7 +145,6 @@ class Kernels(Described):
     operators: str | None = None
     expert_parallel: bool = False
     balance: str = BALANCE
-    small_kernels_ms: float | None = Field(default=None, ge=0)
 
     def hardware(self, name: str) -> KernelHardware:
         """Return the hardware; see :meth:`Described.hardware`.
@@ -179,7 +174,6 @@ class Kernels(Described):
             operators=operators,
             expert_parallel=self.expert_parallel,
             balance=self.balance,
-            small_kernels_ms=self.small_kernels_ms,
         )
 
 

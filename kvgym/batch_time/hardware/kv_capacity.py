@@ -85,7 +85,9 @@ def kv_capacity(
             if enough
             else "no number of GPUs is enough"
         )
-        types = [dtype for dtype in ("fp8", "int4") if BYTES[dtype] < model.bytes_per_weight]
+        types = [
+            dtype for dtype in ("fp8", "int4") if BYTES[dtype] < model.bytes_per_weight(model.weight_dtype)
+        ]
         ways = ["raise memory_fraction", "lower the reserve"]
         ways += [f"use smaller weights ({', '.join(types)})"] if types else []
         raise ConfigError(

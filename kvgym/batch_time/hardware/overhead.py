@@ -1,9 +1,9 @@
-"""Engine overhead: the time of a batch outside the GPU kernels, for scheduling, input preparation and sampling."""
+"""Engines by release: the time of a batch outside the large GPU kernels, and how the next batch is prepared."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -15,13 +15,22 @@ NO_ENGINE = "none"
 
 
 class EngineOverhead(Description):
-    """Time of a batch outside the GPU kernels: ``base_ms + per_request_ms * requests in the batch``.
+    """An engine's part in the time of a batch, and of an answer.
 
-    There is no term for prompt tokens, as measured prompts of single requests do not need one (docs/validation.md).
+    A batch takes ``base_ms + per_request_ms * requests in the batch`` outside the GPU, and ``per_layer_ms`` in each
+    layer for the small kernels that operator tables and rooflines lack. There is no term for prompt tokens, as measured
+    prompts of single requests do not need one (docs/validation.md).
 
     Attributes:
         base_ms: milliseconds per batch, including empty ones.
         per_request_ms: milliseconds per request that the batch processes.
+        per_layer_ms: milliseconds of small kernels per layer. Calibrated files and some tables have measured them.
+        asynchronous: whether a batch is prepared while the one before it runs, the default of policies that follow an
+            engine.
+        api_ms: milliseconds that a request spends between the client and the scheduler, both ways: HTTP, tokenizer,
+            first answer. It holds no batch.
+        library: library of the kernels, where a GPU's tables have several.
+        fused_quantisation: whether the inputs of 8-bit products are quantised by the operator before them.
         year: year of the engine; None = unknown.
         source: measurements that the figures were fitted to, or another source.
         validated: measurements that they were tried on, the year and the agreement; empty = none. Lists show the
@@ -32,28 +41,47 @@ class EngineOverhead(Description):
 
     base_ms: float = Field(ge=0)
     per_request_ms: float = Field(default=0.0, ge=0)
+    per_layer_ms: float = Field(default=0.015, ge=0)
+    asynchronous: bool = False
+    api_ms: float = Field(default=0.0, ge=0)
+    library: Literal["vllm", "tensorrt-llm"] = "vllm"
+    fused_quantisation: bool = True
     year: int | None = None
     source: str = ""
     validated: str = ""
 
     def milliseconds(self, requests: int) -> float:
-        """Return the overhead of a batch with this number of requests."""
+        """Return the time of a batch with this number of requests outside the GPU."""
         return self.base_ms + self.per_request_ms * requests
 
-    def formula(self) -> str:
-        """Return the overhead as a formula, for tables and reports."""
-        if self.per_request_ms == 0:
-            return f"{self.base_ms:g} ms per batch"
-        return f"{self.base_ms:g} ms per batch + {self.per_request_ms:g} ms per request"
+    def formula(self, *, layers: bool = True) -> str:
+        """Return its figures in one line, for tables and reports.
+
+        Args:
+            layers: name the time per layer, which calibrated files do not need.
+        """
+        terms = [f"{self.base_ms:g} ms per batch"]
+        terms += [f"{self.per_request_ms:g} ms per request"] if self.per_request_ms else []
+        terms += [f"{self.per_layer_ms:g} ms per layer"] if layers and self.per_layer_ms else []
+        notes = ["asynchronous"] if self.asynchronous else []
+        notes += [f"API {self.api_ms:g} ms"] if self.api_ms else []
+        return ", ".join([" + ".join(terms), *notes])
 
 
-NONE = EngineOverhead(base_ms=0.0, source="GPU kernels only: a lower bound, engines take longer")
+NONE = EngineOverhead(
+    base_ms=0.0, per_layer_ms=0.0, source="GPU kernels only: a lower bound, engines take longer"
+)
 """No overhead."""
 
 _CPU_TIMES = "from the history of the Vidur simulator's repository (MIT)"
 
+_OLD_KERNELS: Mapping[str, Any] = {"per_layer_ms": 0.04, "fused_quantisation": False}
+"""Launches of kernels that were not fused: measured iterations on H100 of 2025 and before take 0.03 to 0.055 ms per
+layer longer than their large kernels, for models of 32 to 80 layers on 1 to 8 GPUs."""
+
 ENGINES: Mapping[str, EngineOverhead] = {
     "vllm-2023": EngineOverhead(
+        **_OLD_KERNELS,
         base_ms=9.0,
         per_request_ms=0.29,
         year=2023,
@@ -67,6 +95,7 @@ ENGINES: Mapping[str, EngineOverhead] = {
         ),
     ),
     "early-2024": EngineOverhead(
+        **_OLD_KERNELS,
         base_ms=1.27,
         per_request_ms=0.109,
         year=2024,
@@ -77,6 +106,7 @@ ENGINES: Mapping[str, EngineOverhead] = {
         ),
     ),
     "vllm-2024": EngineOverhead(
+        **_OLD_KERNELS,
         base_ms=1.0,
         year=2024,
         source=(
@@ -90,6 +120,9 @@ ENGINES: Mapping[str, EngineOverhead] = {
     ),
     "vllm-2026": EngineOverhead(
         base_ms=0.0,
+        per_layer_ms=0.015,
+        asynchronous=True,
+        api_ms=8.0,
         year=2026,
         source=(
             "a log of 300 requests, vLLM 0.19, Llama-3.1-8B on an RTX 4090: the fit ends at its lower bound, as "
@@ -106,6 +139,7 @@ ENGINES: Mapping[str, EngineOverhead] = {
 
 ENGINES_OF_SEVERAL: Mapping[str, EngineOverhead] = {
     "early-2024": EngineOverhead(
+        **_OLD_KERNELS,
         base_ms=3.75,
         per_request_ms=0.156,
         year=2024,

@@ -17,11 +17,22 @@ from kvgym.errors import ConfigError
 from kvgym.simulator.batch_time import Device
 from kvgym.utils.reading import Description
 
-Dtype = Literal["bf16", "fp16", "fp8", "int8", "fp4", "int4"]
-"""Types of stored numbers."""
+Dtype = Literal["bf16", "fp16", "fp8", "fp8_block", "int8", "nvfp4", "mxfp4", "int4"]
+"""Types of stored numbers.
 
-BYTES: Mapping[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5}
-"""Bytes by type, without the scales of groups of numbers (a few per cent)."""
+``fp8`` has one scale per tensor or channel, ``fp8_block`` one per 128 x 128 weights (DeepSeek, Qwen3 …-FP8), ``nvfp4``
+one per 16 numbers (NVIDIA's FP4 checkpoints), ``mxfp4`` one per 32 (gpt-oss, which has only its experts in this type).
+"""
+
+BYTES: Mapping[str, float] = {
+    "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "int8": 1.0, "nvfp4": 0.5625, "mxfp4": 0.53125, "int4": 0.5
+}  # fmt: skip
+"""Bytes by type, with scales of 8 bits in the 4-bit floating-point types, else without (a few per cent)."""
+
+RATES: Mapping[str, Literal["fp8", "fp4"]] = {
+    "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"
+}  # fmt: skip
+"""Arithmetic of the GPU in which products with weights of a type are computed; of other types in 16 bits."""
 
 
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -60,7 +71,7 @@ class GPU(_Figures):
     num_sms: int | None = Field(default=None, gt=0)
     link_bandwidth: float = Field(default=300e9, gt=0)
     link_latency: float = Field(default=10e-6, ge=0)
-    attained: dict[Literal["bf16", "fp8"], tuple[Share, Share]] | None = None
+    attained: dict[Literal["bf16", "fp8", "fp8_block", "nvfp4"], tuple[Share, Share]] | None = None
 
     @property
     def device(self) -> Device:
@@ -70,15 +81,16 @@ class GPU(_Figures):
     def efficiencies(self, dtype: Dtype | None) -> tuple[float, float] | None:
         """Return the attained shares of FLOP/s and bandwidth with weights of a type; None if not measured.
 
-        Types without a rate of their own are multiplied as 16-bit numbers.
+        Other types are those of their rate, or of 16-bit numbers.
         """
         shares: Mapping[Any, tuple[float, float]] = self.attained or {}
-        return shares.get(dtype, shares.get("bf16"))
+        rate = RATES.get(dtype or "")
+        return next((shares[name] for name in (dtype, rate, "bf16") if name in shares), None)
 
     def flops(self, dtype: Dtype | None) -> float:
         """Return the dense FLOP/s with weights of a type: those of 16 bit if the GPU does not support the type."""
         fast: Mapping[Any, float] = self.fast_flops or {}
-        return fast.get(dtype, self.peak_flops)
+        return fast.get(RATES.get(dtype or ""), self.peak_flops)
 
 
 class Experts(_Figures):
@@ -141,7 +153,8 @@ class ModelShape(_Figures):
         latent: latent attention; None = keys and values are cached, multi-head or grouped.
         tied_embeddings: whether the LM head is the input embedding; None = no.
         dtype_bytes: bytes per activation, and per weight and cache entry without a type.
-        weight_dtype: type of the weights of the blocks; embedding and LM head keep ``dtype_bytes``.
+        weight_dtype: type of the weights of the blocks; embedding and LM head keep ``dtype_bytes``, and with
+            ``"mxfp4"`` in a mixture everything but the routed experts.
         kv_dtype: type of the cache entries.
     """
 
@@ -259,15 +272,28 @@ class ModelShape(_Figures):
         return self.token_weights + self.vocab * self.hidden
 
     @property
-    def bytes_per_weight(self) -> float:
-        """Bytes per weight of the blocks."""
-        return self.dtype_bytes if self.weight_dtype is None else BYTES[self.weight_dtype]
+    def dense_dtype(self) -> Dtype | None:
+        """Type of the weights of the blocks outside the routed experts."""
+        return None if self.weight_dtype == "mxfp4" and self.experts is not None else self.weight_dtype
+
+    def bytes_per_weight(self, dtype: Dtype | None) -> float:
+        """Return bytes per weight of a type."""
+        return self.dtype_bytes if dtype is None else BYTES[dtype]
+
+    @property
+    def block_bytes(self) -> float:
+        """Bytes of the weights of all blocks that every token uses."""
+        return self.block_weights * self.bytes_per_weight(self.dense_dtype)
+
+    @property
+    def expert_bytes(self) -> float:
+        """Bytes of all routed experts."""
+        return self.expert_weights * self.bytes_per_weight(self.weight_dtype)
 
     @property
     def weight_bytes(self) -> float:
         """Bytes of all weights."""
-        blocks = self.block_weights + self.expert_weights
-        return blocks * self.bytes_per_weight + self.embedding_weights * self.dtype_bytes
+        return self.block_bytes + self.expert_bytes + self.embedding_weights * self.dtype_bytes
 
     @property
     def kv_bytes_per_token(self) -> float:

@@ -204,6 +204,7 @@ class ProfileBatchTime(BatchTimeModel):
         self.tables = tables
         self.composition = composition
         self.overhead = overhead
+        self.asynchronous, self.api_time = overhead.asynchronous, overhead.api_ms / 1e3
         self.engine = engine
         self.source = source
         self.valid_range = dict(valid_range or {})

@@ -50,7 +50,7 @@ class IdealTimes:
         """
         weights, divided, whole = self._operators[operator]
         weights = weights / self.parts
-        size = weights * self.model.bytes_per_weight + self._activations(
+        size = weights * self.model.bytes_per_weight(self.model.weight_dtype) + self._activations(
             (divided / self.parts + whole) * tokens
         )
         return self._ms(2 * weights * tokens, size, self.gpu.flops(self.model.weight_dtype))

@@ -30,7 +30,9 @@ class KernelParameters(NamedTuple):
     Attributes:
         base: overhead of the engine per batch.
         per_request: overhead of the engine per request.
-        per_batch: see :class:`KernelTables`; likewise ``pair`` and ``least_chunk``.
+        per_batch: small kernels of all layers, in a batch with tokens.
+        pair: see :class:`KernelTables`.
+        least_chunk: see :class:`KernelTables`.
         linear: place of the curve over tokens.
         head: place of the curve over requests.
         decode: place of the surface over decodes and their KV tokens.
@@ -81,7 +83,7 @@ class KernelTables:
         prefill: tokens of a chunk without cached tokens and seconds of its attention, shapes (t,).
         pair: seconds per pair of a token of a chunk and a cached token.
         least_chunk: tokens of a chunk below which a cached token costs as much as with that many.
-        per_batch: seconds of small kernels in a batch with tokens.
+        layers: layers with small kernels that were not measured.
     """
 
     linear: tuple[Floats, Floats]
@@ -90,7 +92,7 @@ class KernelTables:
     prefill: tuple[Floats, Floats]
     pair: float
     least_chunk: float
-    per_batch: float
+    layers: int
 
 
 class KernelBatchTime(BatchTimeModel):
@@ -131,6 +133,7 @@ class KernelBatchTime(BatchTimeModel):
     ) -> None:
         self.tables = tables
         self.overhead = overhead
+        self.asynchronous, self.api_time = overhead.asynchronous, overhead.api_ms / 1e3
         self.hardware = hardware
         self.engine = engine
         self.device = device
@@ -155,7 +158,7 @@ class KernelBatchTime(BatchTimeModel):
             packed,
             base=self.overhead.base_ms * 1e-3,
             per_request=self.overhead.per_request_ms * 1e-3,
-            per_batch=tables.per_batch,
+            per_batch=tables.layers * self.overhead.per_layer_ms * 1e-3,
             pair=tables.pair,
             least_chunk=tables.least_chunk,
         )

@@ -16,6 +16,7 @@ from kvgym.batch_time.models.plain import PlainBatchTime
 from kvgym.compiling.named import named_numbers, named_values
 from kvgym.simulator.batch_time import batch_time_kernel
 from kvgym.utils.arguments import explained
+from kvgym.utils.checks import check_flag
 
 
 class RooflineParameters(NamedTuple):
@@ -120,6 +121,8 @@ class RooflineBatchTime(PlainBatchTime):
         small_kernels_ms: milliseconds per layer of small kernels.
         overhead: seconds per batch outside the GPU, including empty batches.
         overhead_per_request: seconds per request of the batch outside the GPU.
+        asynchronous: whether the engine prepares a batch while the one before it runs.
+        api_time: seconds from a request's arrival until the engine's queue has it.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -141,6 +144,8 @@ class RooflineBatchTime(PlainBatchTime):
         small_kernels_ms: float = 0.0,
         overhead: float = 0.003,
         overhead_per_request: float = 0.0,
+        asynchronous: bool = False,
+        api_time: float = 0.0,
     ) -> None:
         self.gpu, self.model = preset(GPUS, gpu), preset(MODELS, model)
         self.device = self.gpu.device
@@ -151,6 +156,8 @@ class RooflineBatchTime(PlainBatchTime):
         self.small_kernels_ms = non_negative("roofline", "small_kernels_ms", small_kernels_ms)
         self.overhead = non_negative("roofline", "overhead", overhead)
         self.overhead_per_request = non_negative("roofline", "overhead_per_request", overhead_per_request)
+        self.asynchronous = check_flag(asynchronous, "roofline: asynchronous")
+        self.api_time = non_negative("roofline", "api_time", api_time)
         self.source = (
             f"roofline of {self.model.name} on {self.tensor_parallel} x {self.gpu.name}, not validated"
         )
@@ -159,7 +166,10 @@ class RooflineBatchTime(PlainBatchTime):
         """Return :class:`RooflineParameters`."""
         model, parts = self.model, self.tensor_parallel
         second_per_flop = 1 / (self.gpu.peak_flops * self.compute_efficiency * parts)
-        second_per_product = 1 / (self.gpu.flops(model.weight_dtype) * self.compute_efficiency * parts)
+        second_per_product, dense = (
+            1 / (self.gpu.flops(dtype) * self.compute_efficiency * parts)
+            for dtype in (model.weight_dtype, model.dense_dtype)
+        )
         second_per_byte = 1 / (self.gpu.memory_bandwidth * self.memory_efficiency * parts)
         # Read and written per token and layer: two norms, Q, K, V, attention output, MLP in, gate, out.
         per_layer = 8 * model.hidden + 2 * model.query_width + model.kv_entries
@@ -179,8 +189,9 @@ class RooflineBatchTime(PlainBatchTime):
         return np.array(
             RooflineParameters(
                 overhead=self.overhead,
-                token=2 * model.token_weights * second_per_product,
-                weights=model.block_weights * model.bytes_per_weight * second_per_byte,
+                token=2 * model.token_weights * second_per_product
+                + 2 * model.block_weights * (dense - second_per_product),
+                weights=model.block_bytes * second_per_byte,
                 activations=entries * model.dtype_bytes * second_per_byte,
                 prefill_pair=pair * model.num_layers * second_per_flop,
                 kv_token=model.kv_bytes_per_token * kv_copies * second_per_byte,
@@ -188,7 +199,7 @@ class RooflineBatchTime(PlainBatchTime):
                 head_weights=head * model.dtype_bytes * second_per_byte,
                 launches=collective * self.gpu.link_latency + model.num_layers * self.small_kernels_ms * 1e-3,
                 all_reduce=collective * transfer,
-                experts=model.expert_weights * model.bytes_per_weight * second_per_byte,
+                experts=model.expert_bytes * second_per_byte,
                 left_out=0.0 if experts is None else 1 - experts.per_token / experts.count,
                 decode_pair=decode_pair * model.num_layers * second_per_flop,
                 expanded=expanded * model.num_layers * second_per_flop,

@@ -7,17 +7,19 @@ from collections.abc import Callable
 import numpy as np
 
 from kvgym.batch_time.hardware.interpolation import Floats, isotonic, surface_values
-from kvgym.batch_time.hardware.shapes import BYTES, GPU, ModelShape
+from kvgym.batch_time.hardware.shapes import BYTES, GPU, Latent, ModelShape
 from kvgym.batch_time.models.kernels import KernelTables
 from kvgym.batch_time.models.roofline import ASSUMED_SHARES, RooflineBatchTime
-from kvgym.batch_time.operators.tables import Grid, MissingOperatorError, OperatorTables
+from kvgym.batch_time.operators.tables import MEASURED_TYPES, Grid, MissingOperatorError, OperatorTables
 
-SMALL_KERNELS_MS = 0.04
-"""Milliseconds per layer of launches of small kernels, where not measured.
+LATENT_WIDTHS = (512, 128, 64, 128)
+"""``kv_rank``, ``nope_dim``, ``rope_dim`` and ``value_dim`` of measured latent attention: DeepSeek V2, V3, Kimi K2."""
 
-Measured iterations of vLLM 0.12 and later on H100 take 0.03 to 0.055 ms per layer longer than their large kernels, for
-models of 32 to 80 layers on 1 to 8 GPUs.
-"""
+LATENT_MODULE = (7168, 1536)
+"""Hidden width and ``query_rank`` of the products around measured latent attention: DeepSeek-V3."""
+
+LEAST_ATTENTION = 0.1
+"""Least share of a measured module that is attention, as its products were measured apart, with noise."""
 
 QUERY_TILE = 64
 """Query rows per block of the attention kernel.
@@ -46,10 +48,11 @@ class Assembly:
         tensor_parallel: number of GPUs.
         expert_parallel: whether whole experts are placed on single GPUs instead of a part of each on every GPU.
         balance: load of the experts: a distribution of the tables, such as ``"power_law_1.01"``.
-        small_kernels_ms: milliseconds per layer of small kernels; None = measured, or :data:`SMALL_KERNELS_MS`.
+        library: library of the kernels, where several were measured.
+        fused_quantisation: whether the inputs of 8-bit products are quantised by the operator before them.
 
     Attributes:
-        missing: what the roofline replaces, one text each.
+        replaced: what the tables lack, by what replaces it: ``"roofline"``, or another type of weights.
     """
 
     def __init__(
@@ -61,12 +64,13 @@ class Assembly:
         *,
         expert_parallel: bool = False,
         balance: str = BALANCE,
-        small_kernels_ms: float | None = None,
+        library: str = "vllm",
+        fused_quantisation: bool = True,
     ) -> None:
         self.operators, self.gpu, self.model, self.parts = operators, gpu, model, tensor_parallel
         self.expert_parallel, self.balance = expert_parallel, balance
-        self.small_kernels_ms = small_kernels_ms
-        self.missing: list[str] = []
+        self.library, self.fused_quantisation = library, fused_quantisation
+        self.replaced: dict[str, list[str]] = {}
         compute, memory = gpu.efficiencies(model.weight_dtype) or ASSUMED_SHARES
         self._roofline = RooflineBatchTime(
             gpu,
@@ -88,7 +92,7 @@ class Assembly:
             prefill=(chunks, isotonic(prefill * seconds)),
             pair=pair * seconds,
             least_chunk=max(QUERY_TILE, QUERY_TILE * (self.gpu.num_sms or 0) / self._heads()[0]),
-            per_batch=self._small() * seconds,
+            layers=0 if self.operators.elementwise and self.parts == 1 else self.model.num_layers,
         )
 
     def _linear(self) -> tuple[Floats, Floats]:
@@ -96,7 +100,7 @@ class Assembly:
         tokens = self.operators.tokens()
         layer = self._elementwise(tokens)
         for n, k in self._attention_products():
-            layer += self._product(model.weight_dtype, n, k, tokens)
+            layer += self._product(model.dense_dtype, n, k, tokens)
         dense, mixed = model.num_layers, 0
         experts = model.experts
         if experts is not None:
@@ -115,32 +119,25 @@ class Assembly:
 
     def _attention_products(self) -> list[tuple[float, float]]:
         """Return (n, k) of the projections of one layer on one GPU."""
-        model, parts, latent = self.model, self.parts, self.model.latent
+        model, parts = self.model, self.parts
         hidden, heads = model.hidden, model.num_heads / parts
-        if latent is None:
-            kv_heads = max(model.num_kv_heads / parts, 1)
-            width = heads * model.head_dim
-            return [(width + 2 * kv_heads * model.head_dim, hidden), (hidden, width)]
-        query = heads * (latent.nope_dim + latent.rope_dim)
-        rank = latent.query_rank
-        queries = [(query, hidden)] if rank is None else [(rank, hidden), (query, rank)]
-        return [
-            *queries,
-            (latent.kv_rank + latent.rope_dim, hidden),
-            (heads * (latent.nope_dim + latent.value_dim), latent.kv_rank),
-            (hidden, heads * latent.value_dim),
-        ]
+        if model.latent is not None:
+            return _latent_products(model.latent, hidden, model.latent.query_rank, heads)
+        kv_heads = max(model.num_kv_heads / parts, 1)
+        width = heads * model.head_dim
+        return [(width + 2 * kv_heads * model.head_dim, hidden), (hidden, width)]
 
     def _mlp(self, width: int, tokens: Floats) -> Floats:
-        dtype, hidden, part = self.model.weight_dtype, self.model.hidden, width / self.parts
+        dtype, hidden, part = self.model.dense_dtype, self.model.hidden, width / self.parts
         return self._product(dtype, 2 * part, hidden, tokens) + self._product(dtype, hidden, part, tokens)
 
     def _product(self, dtype: str | None, n: float, k: float, tokens: Floats) -> Floats:
         """Return milliseconds of one matrix product."""
         try:
-            nodes, ms = self.operators.matmul_ms(dtype, n, k)
+            nodes, ms = self.operators.matmul_ms(dtype, n, k, fused_quantisation=self.fused_quantisation)
+            self._note(dtype, self.operators.matmul_type(dtype), "matrix products")
         except MissingOperatorError as error:
-            self._lacks(error)
+            self._replace("roofline", str(error))
             flops = self.gpu.flops(dtype) * self._roofline.compute_efficiency  # type: ignore[arg-type]
             weight = BYTES[dtype] if dtype else self.model.dtype_bytes
             size = n * k * weight + tokens * (n + k) * self.model.dtype_bytes
@@ -156,23 +153,25 @@ class Assembly:
         split = (1, self.parts) if self.expert_parallel else (self.parts, 1)
         shape = (model.hidden, experts.ffn, experts.per_token, experts.count, *split)
         try:
-            grid = self.operators.experts_of(model.weight_dtype, self.balance, shape)
+            name, grid = self.operators.experts_of(model.weight_dtype, self.balance, shape)
+            self._note(model.weight_dtype, name, "experts")
         except MissingOperatorError as error:
-            self._lacks(error)
+            self._replace("roofline", str(error))
             used = 1 - (1 - experts.per_token / experts.count) ** tokens
             weights = experts.count * 3 * model.hidden * experts.ffn / self.parts
             flops = self.gpu.flops(model.weight_dtype) * self._roofline.compute_efficiency
             bandwidth = self._bandwidth(self._roofline.memory_efficiency)
             work = 2 * tokens * experts.per_token * 3 * model.hidden * experts.ffn / self.parts
-            return 1e3 * np.maximum(work / flops, used * weights * model.bytes_per_weight / bandwidth)
+            size = used * weights * model.bytes_per_weight(model.weight_dtype)
+            return 1e3 * np.maximum(work / flops, size / bandwidth)
         return grid.at(tokens)
 
     def _all_reduce(self, size: Floats) -> Floats:
         """Return milliseconds of one all-reduce."""
         try:
-            return self.operators.all_reduce_ms(self.parts, size)
+            return self.operators.collective_ms("all_reduce", self.parts, size)
         except MissingOperatorError as error:
-            self._lacks(error)
+            self._replace("roofline", str(error))
             share = 2 * (self.parts - 1) / self.parts
             return 1e3 * (self.gpu.link_latency + share * size / self.gpu.link_bandwidth)
 
@@ -184,11 +183,6 @@ class Assembly:
         width = 8 * model.hidden + (2 * model.query_width + 3 * model.kv_entries) / self.parts
         width += 3 * model.mlp_widths / model.num_layers / self.parts
         return 1e3 * tokens * width * model.dtype_bytes / self._bandwidth()
-
-    def _small(self) -> float:
-        if self.small_kernels_ms is not None:
-            return self.small_kernels_ms
-        return 0.0 if self.operators.elementwise and self.parts == 1 else SMALL_KERNELS_MS
 
     def _head(self) -> tuple[Floats, Floats]:
         rows = self.operators.tokens()
@@ -205,11 +199,31 @@ class Assembly:
         model = self.model
         try:
             if model.latent is not None:
-                raise MissingOperatorError("latent attention")
+                return self._latent_attention(kind, model.latent)
             return self.operators.attention(kind, model.kv_dtype, model.head_dim, *self._heads())
         except MissingOperatorError as error:
-            self._lacks(error)
+            self._replace("roofline", str(error))
             return estimate()
+
+    def _latent_attention(self, kind: str, latent: Latent) -> Grid:
+        """Return milliseconds of latent attention alone: the measured module less the products around it."""
+        widths = (latent.kv_rank, latent.nope_dim, latent.rope_dim, latent.value_dim)
+        if widths != LATENT_WIDTHS:
+            raise MissingOperatorError(f"latent attention of other widths than {LATENT_WIDTHS}")
+        heads = self._heads()[0]
+        dtype, grid = self.operators.latent_attention(
+            kind, self.library, self.model.dense_dtype, self.model.kv_dtype, heads
+        )
+        if not dtype:
+            return grid
+        hidden, rank = LATENT_MODULE
+        tokens = grid.axes[0]
+        products = sum(
+            (self._product(dtype, n, k, tokens) for n, k in _latent_products(latent, hidden, rank, heads)),
+            np.zeros_like(tokens),
+        )
+        alone = grid.ms - products.reshape([-1] + [1] * (grid.ms.ndim - 1))
+        return Grid(grid.axes, np.maximum(alone, LEAST_ATTENTION * grid.ms))
 
     def _decode(self) -> tuple[Floats, Floats, Floats]:
         grid = self._attention("decode", self._estimated_decode)
@@ -257,9 +271,29 @@ class Assembly:
     def _bandwidth(self, share: float = _BANDWIDTH_SHARE) -> float:
         return self.gpu.memory_bandwidth * share
 
-    def _lacks(self, error: MissingOperatorError) -> None:
-        if str(error) not in self.missing:
-            self.missing.append(str(error))
+    def _replace(self, replacement: str, what: str) -> None:
+        found = self.replaced.setdefault(replacement, [])
+        if what not in found:
+            found.append(what)
+
+    def _note(self, dtype: str | None, measured: str, what: str) -> None:
+        """Note that measurements of one type serve another that takes the same bytes and operations."""
+        if measured != MEASURED_TYPES[dtype][0]:
+            self._replace(f"{measured} kernels", f"{what} with {dtype} weights")
+
+
+def _latent_products(
+    latent: Latent, hidden: float, query_rank: int | None, heads: float
+) -> list[tuple[float, float]]:
+    """Return (n, k) of the projections of latent attention."""
+    query = heads * (latent.nope_dim + latent.rope_dim)
+    queries = [(query, hidden)] if query_rank is None else [(query_rank, hidden), (query, query_rank)]
+    return [
+        *queries,
+        (latent.kv_rank + latent.rope_dim, hidden),
+        (heads * (latent.nope_dim + latent.value_dim), latent.kv_rank),
+        (hidden, heads * latent.value_dim),
+    ]
 
 
 def _rising(table: Floats) -> Floats:

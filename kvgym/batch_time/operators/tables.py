@@ -1,34 +1,46 @@
-"""Operator tables of one GPU: milliseconds of kernels by shape and type, as one packed file.
+"""Operator tables of one GPU: milliseconds of kernels by shape and type.
 
-A file is an ``.npz`` archive. Times are stored as 16-bit codes of their logarithm (resolution 0.02 %), so that the
-tables of a GPU take up to 200 kB. Matrix products are stored over (n, k, tokens), attention by pairs of (query heads,
-KV heads) per GPU, all-reduces by number of GPUs, fused experts by shape.
+Matrix products are over (n, k, tokens), attention by pairs of (query heads, KV heads) per GPU, all-reduces by number of
+GPUs, fused experts by shape.
 """
 
 from __future__ import annotations
 
-import functools
-import io
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvgym.batch_time.hardware.interpolation import Floats
 from kvgym.batch_time.hardware.shapes import BYTES, GPU
-from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.utils.reading import read_arrays
 
-MATMUL_TYPES: Mapping[str | None, str] = {None: "bf16", "bf16": "bf16", "fp16": "bf16", "fp8": "fp8"}
-"""Type of a table by the type of weights or cache; other types have no table."""
+MEASURED_TYPES: Mapping[str | None, tuple[str, ...]] = {
+    None: ("bf16",),
+    "bf16": ("bf16",),
+    "fp16": ("bf16",),
+    "fp8": ("fp8", "fp8_block"),
+    "fp8_block": ("fp8_block", "fp8"),
+    "nvfp4": ("nvfp4",),
+    "mxfp4": ("mxfp4",),
+}
+"""Types of a table that serve a type of weights or cache, the best first; other types have no table.
 
-_LOW, _STEP = -9.0, 18.0 / 65534  # natural logarithm of milliseconds: 1.2e-4 ms … 8,100 ms
+Weights of 8 bits take as many bytes and operations with one scale as with a scale per block.
+"""
+
+LEAST_SHARE = 0.3
+"""Least share of a measured product that remains when the quantisation of its input is taken out.
+
+Both were measured apart, with noise.
+"""
+
+GROUPS = (
+    "matmul", "products", "quantise", "decode", "prefill", "latent_decode", "latent_prefill", "all_reduce",
+    "all_gather", "experts", "elementwise",
+)  # fmt: skip
+"""Groups of operators, fields of :class:`OperatorTables`."""
 
 
 class MissingOperatorError(LookupError):
@@ -71,9 +83,15 @@ class OperatorTables:
         fit_error: errors on held-out rows by operator group: ``median``, ``p95``, ``rows``.
         matmul: matrix products by type; axes n, k, tokens.
         products: single matrix products by (type, n, k); axis tokens.
+        quantise: the dynamic quantisation of a product's input that ``matmul`` contains, by type; axes k, tokens.
         decode: decode attention by (type of the cache, head size, query heads, KV heads); axes decodes, context.
         prefill: attention of one chunk without cached tokens; keys as for ``decode``, axis tokens.
+        latent_decode: latent attention of decodes, by (library, type of its products, type of the cache, heads per
+            GPU), with the products around it in the widths of DeepSeek-V3, or alone if their type is ``""``; axes
+            decodes, context.
+        latent_prefill: the same of one chunk without cached tokens; axis tokens.
         all_reduce: by number of GPUs; axis bytes.
+        all_gather: by number of GPUs; axis bytes of the result. A reduce-scatter takes as long.
         experts: fused experts by (type, balance, hidden, width, experts per token, experts, tensor parallel, expert
             parallel); axis tokens.
         elementwise: milliseconds per layer of norms, rotary embedding and activation by hidden width, where measured;
@@ -87,13 +105,31 @@ class OperatorTables:
     fit_error: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     matmul: Mapping[str, Grid] = field(default_factory=dict)
     products: Mapping[tuple[Any, ...], Grid] = field(default_factory=dict)
+    quantise: Mapping[str, Grid] = field(default_factory=dict)
     decode: Mapping[tuple[Any, ...], Grid] = field(default_factory=dict)
     prefill: Mapping[tuple[Any, ...], Grid] = field(default_factory=dict)
+    latent_decode: Mapping[tuple[Any, ...], Grid] = field(default_factory=dict)
+    latent_prefill: Mapping[tuple[Any, ...], Grid] = field(default_factory=dict)
     all_reduce: Mapping[int, Grid] = field(default_factory=dict)
+    all_gather: Mapping[int, Grid] = field(default_factory=dict)
     experts: Mapping[tuple[Any, ...], Grid] = field(default_factory=dict)
     elementwise: Mapping[int, Grid] = field(default_factory=dict)
 
-    def matmul_ms(self, dtype: str | None, n: float, k: float) -> tuple[Floats, Floats]:
+    def matmul_type(self, dtype: str | None) -> str:
+        """Return the type of the measured products that serve a type of weights.
+
+        Raises:
+            MissingOperatorError: no product of such a type was measured.
+        """
+        measured = {*self.matmul, *(key[0] for key in self.products)}
+        for name in MEASURED_TYPES.get(dtype, ()):
+            if name in measured:
+                return name
+        raise MissingOperatorError(f"matrix products with {dtype} weights")
+
+    def matmul_ms(
+        self, dtype: str | None, n: float, k: float, *, fused_quantisation: bool = False
+    ) -> tuple[Floats, Floats]:
         """Return tokens and milliseconds of the product of (tokens, k) and (k, n).
 
         Between measured n and k times are interpolated; beyond them they grow with n and k.
@@ -102,28 +138,37 @@ class OperatorTables:
             dtype: type of the weights.
             n: columns of the weights.
             k: rows of the weights.
+            fused_quantisation: take out the quantisation of the input, which the engine fuses into the operator before.
 
         Raises:
             MissingOperatorError: no product of this type was measured.
         """
-        name = MATMUL_TYPES.get(dtype, dtype)
+        name = self.matmul_type(dtype)
         if (name, n, k) in self.products:
             product = self.products[name, n, k]
             return product.axes[0], product.ms
-        if name is None or name not in self.matmul:
+        if name not in self.matmul:
             return self._scaled(name, n, k)
         table = self.matmul[name]
         ns, ks, tokens = table.axes
         (i0, i1, u, grow_n), (j0, j1, v, grow_k) = _between(ns, n), _between(ks, k)
         low = table.ms[i0, j0] * (1 - v) + table.ms[i0, j1] * v
         high = table.ms[i1, j0] * (1 - v) + table.ms[i1, j1] * v
-        return tokens, (low * (1 - u) + high * u) * grow_n * grow_k
+        ms = (low * (1 - u) + high * u) * grow_n * grow_k
+        if fused_quantisation and name in self.quantise:
+            ms = np.maximum(ms - self._quantisation(name, k, tokens), LEAST_SHARE * ms)
+        return tokens, ms
 
-    def _scaled(self, dtype: str | None, n: float, k: float) -> tuple[Floats, Floats]:
+    def _quantisation(self, dtype: str, k: float, tokens: Floats) -> Floats:
+        """Return milliseconds of the quantisation of (tokens, k)."""
+        grid = self.quantise[dtype]
+        low, high, share, grow = _between(grid.axes[0], k)
+        ms = (grid.ms[low] * (1 - share) + grid.ms[high] * share) * grow
+        return Grid(grid.axes[1:], ms).at(tokens)
+
+    def _scaled(self, dtype: str, n: float, k: float) -> tuple[Floats, Floats]:
         """Return the nearest single product, scaled by its number of weights."""
         single = [key for key in self.products if key[0] == dtype]
-        if not single:
-            raise MissingOperatorError(f"matrix products with {dtype} weights")
         key = min(single, key=lambda key: abs(math.log(key[1] / n)) + abs(math.log(key[2] / k)))
         grid = self.products[key]
         return grid.axes[0], grid.ms * (n * k / (key[1] * key[2]))
@@ -166,8 +211,8 @@ class OperatorTables:
         """Return the measured distributions of tokens over experts, sorted."""
         return sorted({key[1] for key in self.experts})
 
-    def experts_of(self, dtype: str | None, balance: str, shape: tuple[int, ...]) -> Grid:
-        """Return milliseconds of fused experts by tokens.
+    def experts_of(self, dtype: str | None, balance: str, shape: tuple[int, ...]) -> tuple[str, Grid]:
+        """Return the measured type of weights, and milliseconds of fused experts by tokens.
 
         Args:
             dtype: type of the weights.
@@ -177,14 +222,15 @@ class OperatorTables:
         Raises:
             MissingOperatorError: this shape, type or balance was not measured.
         """
-        key = (MATMUL_TYPES.get(dtype, dtype), balance, *shape)
-        if key not in self.experts:
-            hidden, width, chosen, count, parts, placed = shape
-            raise MissingOperatorError(
-                f"{chosen} of {count} experts of {width} x {hidden}, {dtype or '16-bit'}, {balance}, split over "
-                f"{parts if placed == 1 else placed} GPUs"
-            )
-        return self.experts[key]
+        for name in MEASURED_TYPES.get(dtype, ()):
+            key = (name, balance, *shape)
+            if key in self.experts:
+                return name, self.experts[key]
+        hidden, width, chosen, count, parts, placed = shape
+        raise MissingOperatorError(
+            f"{chosen} of {count} experts of {width} x {hidden}, {dtype or '16-bit'}, {balance}, split over "
+            f"{parts if placed == 1 else placed} GPUs"
+        )
 
     def attention(self, kind: str, dtype: str | None, head_dim: int, heads: int, kv_heads: int) -> Grid:
         """Return a table of attention for the heads of one GPU.
@@ -204,7 +250,7 @@ class OperatorTables:
             MissingOperatorError: the tables have neither.
         """
         tables: Mapping[tuple[Any, ...], Grid] = getattr(self, kind)
-        name = MATMUL_TYPES.get(dtype, dtype)
+        name = MEASURED_TYPES.get(dtype, ("",))[0]
         share = 1
         while heads % share == 0 and kv_heads % share == 0:
             found = _of_heads(tables, (name, head_dim), heads // share, kv_heads // share)
@@ -215,19 +261,54 @@ class OperatorTables:
             f"attention of {heads} heads, {kv_heads} KV heads of {head_dim}, {dtype or '16-bit'} cache"
         )
 
-    def all_reduce_ms(self, degree: int, size: Floats) -> Floats:
-        """Return milliseconds of an all-reduce.
+    def latent_attention(
+        self, kind: str, library: str, dtype: str | None, kv_dtype: str | None, heads: int
+    ) -> tuple[str, Grid]:
+        """Return a table of latent attention and the type of the products in it, ``""`` = none.
+
+        The attention is the same with any type of products, so another type serves where this one was not measured.
 
         Args:
-            degree: number of GPUs.
-            size: bytes, any shape.
+            kind: ``"decode"`` or ``"prefill"``.
+            library: library of the kernels; another one's serve where it was not measured.
+            dtype: type of the weights.
+            kv_dtype: type of the cache.
+            heads: query heads per GPU.
 
         Raises:
-            MissingOperatorError: this number of GPUs was not measured.
+            MissingOperatorError: this number of heads or type of cache was not measured.
         """
-        if degree not in self.all_reduce:
-            raise MissingOperatorError(f"all-reduce over {degree} GPUs")
-        return self.all_reduce[degree].at(size)
+        tables: Mapping[tuple[Any, ...], Grid] = getattr(self, f"latent_{kind}")
+        libraries = sorted({key[0] for key in tables}, key=lambda name: (name != library, name))
+        cache = MEASURED_TYPES.get(kv_dtype, ("",))[0]
+        for name in dict.fromkeys((*MEASURED_TYPES.get(dtype, ()), "fp8_block", "bf16", "")):
+            for found in libraries:
+                if (found, name, cache, heads) in tables:
+                    return name, tables[found, name, cache, heads]
+        raise MissingOperatorError(f"latent attention of {heads} heads, {kv_dtype or '16-bit'} cache")
+
+    def collective_ms(self, kind: str, degree: int, size: Floats) -> Floats:
+        """Return milliseconds of a collective of several GPUs.
+
+        Over more GPUs than were measured, a ring sends ``2 (p - 1) / p`` times the data instead of that share of the
+        largest measured number.
+
+        Args:
+            kind: ``"all_reduce"`` or ``"all_gather"``.
+            degree: number of GPUs.
+            size: bytes of the result, any shape.
+
+        Raises:
+            MissingOperatorError: neither this number of GPUs was measured nor a smaller one.
+        """
+        tables: Mapping[int, Grid] = getattr(self, kind)
+        if degree in tables:
+            return tables[degree].at(size)
+        largest = max(tables, default=0)
+        if not 2 <= largest < degree:
+            raise MissingOperatorError(f"{kind.replace('_', '-')} over {degree} GPUs")
+        share = (1 - 1 / degree) / (1 - 1 / largest)
+        return tables[largest].at(size) * share
 
 
 def _between(axis: Floats, x: float) -> tuple[int, int, float, float]:
@@ -274,121 +355,3 @@ def _of_more_requests(grid: Grid, share: int) -> Grid:
     requests = grid.axes[0]
     kept = requests >= share
     return Grid((requests[kept] / share, *grid.axes[1:]), grid.ms[kept])
-
-
-class _Stored(Mapping[Any, Grid]):
-    """Grids of a file by key; one is decoded when it is used.
-
-    Args:
-        keys: key and numbers of the axes of each grid, in the order of the codes.
-        axes: axes of all grids.
-        codes: codes of all grids, one after another, as differences.
-    """
-
-    def __init__(
-        self, keys: list[tuple[Any, list[int]]], axes: list[Floats], codes: NDArray[np.uint16]
-    ) -> None:
-        self._places: dict[Any, tuple[tuple[Floats, ...], int, int]] = {}
-        self._codes = codes
-        end = 0
-        for key, numbers in keys:
-            found = tuple(axes[number] for number in numbers)
-            start, end = end, end + int(np.prod([len(axis) for axis in found]))
-            self._places[tuple(key) if isinstance(key, list) else key] = found, start, end
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, key: Any) -> Grid:
-        axes, start, end = self._places[key]
-        codes = np.cumsum(self._codes[start:end], dtype=np.uint16)
-        ms = np.exp(_LOW + _STEP * (codes.astype(np.float64) - 1))
-        return Grid(axes, np.where(codes == 0, np.nan, ms).reshape([len(axis) for axis in axes]))
-
-
-def _codes(ms: Floats) -> NDArray[np.uint16]:
-    """Return codes of times as differences, which compress well; NaN is 0 before the differences."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        codes = np.clip(np.round((np.log(ms) - _LOW) / _STEP), 0, 65534) + 1
-    plain = np.where(np.isnan(ms), 0, codes).astype(np.uint16).ravel()
-    return np.diff(plain, prepend=np.uint16(0))
-
-
-_GROUPS = ("matmul", "products", "decode", "prefill", "all_reduce", "experts", "elementwise")
-
-
-def pack(tables: OperatorTables) -> bytes:
-    """Return the content of a file; equal tables give equal bytes."""
-    axes: list[Floats] = []
-    keys: dict[str, list[tuple[Any, list[int]]]] = {}
-    arrays: dict[str, NDArray[Any]] = {}
-    for group in _GROUPS:
-        grids = sorted(getattr(tables, group).items(), key=lambda item: str(item[0]))
-        keys[group] = []
-        for key, grid in grids:
-            numbers = []
-            for axis in grid.axes:
-                same = [i for i, known in enumerate(axes) if np.array_equal(known, axis)]
-                numbers.append(same[0] if same else len(axes))
-                axes += [] if same else [axis]
-            keys[group].append((key, numbers))
-        arrays[group] = np.concatenate([_codes(grid.ms) for _, grid in grids] or [np.zeros(0, np.uint16)])
-    header = {name: getattr(tables, name) for name in ("name", "measured", "source", "date", "fit_error")}
-    header |= {"axes": [axis.tolist() for axis in axes], "keys": keys}
-    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()
-
-
-def read_operators(path: Path) -> OperatorTables:
-    """Read a file of operator tables.
-
-    Raises:
-        ConfigError: it cannot be read or is damaged.
-    """
-    arrays = read_arrays(path, "operator tables")
-    try:
-        header = json.loads(arrays["header"].tobytes())
-        axes = [np.array(axis, np.float64) for axis in header["axes"]]
-        grids: dict[str, Any] = {
-            group: _Stored(header["keys"][group], axes, arrays[group]) for group in _GROUPS
-        }
-        described: dict[str, Any] = {
-            name: header[name] for name in ("name", "measured", "source", "date", "fit_error")
-        }
-    except (KeyError, ValueError, TypeError) as error:
-        raise ConfigError(f"operator tables {path}: damaged, or of another version: {error}") from None
-    return OperatorTables(**described, **grids)
-
-
-@functools.lru_cache
-def operator_gpus() -> tuple[str, ...]:
-    """Return the presets of GPUs that come with operator tables, sorted."""
-    found = resources.files("kvgym.configs").joinpath("operators")
-    return tuple(sorted(file.name[:-4] for file in found.iterdir() if file.name.endswith(".npz")))
-
-
-def load_operators(gpu: str) -> OperatorTables:
-    """Load the operator tables of a GPU; a file is read each time, as it may have changed.
-
-    Args:
-        gpu: one of :func:`operator_gpus`, or the path of an ``.npz`` file.
-
-    Raises:
-        UnknownNameError: there are no tables of this GPU.
-        ConfigError: the file cannot be read or is damaged.
-    """
-    return read_operators(Path(gpu)) if gpu.endswith(".npz") else _load_shipped(gpu)
-
-
-@functools.lru_cache(maxsize=8)
-def _load_shipped(gpu: str) -> OperatorTables:
-    if gpu not in operator_gpus():
-        raise UnknownNameError("GPU with operator tables", gpu, operator_gpus(), "an .npz file")
-    place = resources.files("kvgym.configs").joinpath("operators", f"{gpu}.npz")
-    with resources.as_file(place) as path:
-        return read_operators(path)

@@ -1,9 +1,10 @@
 """Fit the operator tables of a GPU to measured kernels in the form of AIConfigurator's databases.
 
-The folder holds Parquet files, one row per measured kernel: ``gemm``, ``context_attention``, ``generation_attention``
-and, optionally, ``all_reduce`` and ``moe``; docs/calibration.md has their columns. A tenth of the rows of each group
-is held out. The other rows fill a grid; a missing time is interpolated between its two neighbours along the axis that
-predicts the measured times best. Nothing is smoothed, so steps of tiles and waves stay.
+A folder holds Parquet files, one row per measured kernel: ``gemm``, ``context_attention``, ``generation_attention``
+and, optionally, others; docs/calibration.md has their columns. A later folder completes the ones before it, and
+replaces experts of the types that it has. A tenth of the rows of each group is held out. The other rows fill a grid; a
+missing time is interpolated between its two neighbours along the axis that predicts the measured times best. Nothing is
+smoothed, so steps of tiles and waves stay.
 """
 
 from __future__ import annotations
@@ -17,24 +18,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.batch_time.hardware.interpolation import Floats
-from kvgym.batch_time.operators.tables import Grid, OperatorTables
+from kvgym.batch_time.operators.tables import GROUPS, Grid, OperatorTables
 from kvgym.errors import ConfigError
 from kvgym.utils.frame import pyarrow
 
 HELD_OUT_SHARE = 0.1
 SEED = 0
 
-_TYPES = {"bfloat16": "bf16", "float16": "bf16", "fp8": "fp8"}
+_TYPES = {"bfloat16": "bf16", "float16": "bf16", "w4a16_mxfp4": "mxfp4"}
+_LIBRARIES = {"vLLM": "vllm", "TensorRT-LLM": "tensorrt-llm"}
 _LEAST_WIDTH = 256  # narrower matrices are not used by any model, and their times are mostly noise
 
 Columns = dict[str, NDArray[Any]]
 
 
-def read_rows(folder: Path, name: str, columns: Sequence[str]) -> Columns | None:
+def read_rows(folder: Path, name: str, columns: Sequence[str], *, least: float = 1e-9) -> Columns | None:
     """Return the columns of a Parquet file; None if the folder does not have it.
 
+    Args:
+        folder: the folder.
+        name: name of the file, without its ending.
+        columns: its columns.
+        least: least valid latency, milliseconds.
+
     Raises:
-        ConfigError: a column is missing, a latency is not a positive number, or pyarrow is not installed.
+        ConfigError: a column is missing, a latency is not such a number, or pyarrow is not installed.
     """
     path = folder / f"{name}.parquet"
     if not path.exists():
@@ -46,10 +54,12 @@ def read_rows(folder: Path, name: str, columns: Sequence[str]) -> Columns | None
             f"{path}: lacks column {missing[0]}; expected {', '.join(columns)} (docs/calibration.md)"
         )
     found = {column: table[column].to_numpy(zero_copy_only=False) for column in columns}
-    wrong = ~(np.isfinite(found["latency"]) & (found["latency"] > 0))
+    wrong = ~(np.isfinite(found["latency"]) & (found["latency"] >= least))
     if wrong.any():
         row = int(wrong.argmax())
-        raise ConfigError(f"{path}: row {row}: latency = {found['latency'][row]}; expected milliseconds > 0")
+        raise ConfigError(
+            f"{path}: row {row}: latency = {found['latency'][row]}; expected milliseconds {'>' if least else '≥'} 0"
+        )
     return found
 
 
@@ -225,11 +235,13 @@ def _where(rows: Columns, chosen: NDArray[np.bool_]) -> Columns:
     return {column: values[chosen] for column, values in rows.items()}
 
 
-def fit_operators(folder: Path, name: str, *, measured: str, source: str, date: str) -> OperatorTables:
+def fit_operators(
+    folders: Sequence[Path], name: str, *, measured: str, source: str, date: str
+) -> OperatorTables:
     """Fit the tables of a GPU.
 
     Args:
-        folder: folder of the Parquet files.
+        folders: folders of the Parquet files, later ones complete the earlier.
         name: preset of the GPU.
         measured: what was measured, in a few words.
         source: where the files come from, and their licence.
@@ -238,17 +250,65 @@ def fit_operators(folder: Path, name: str, *, measured: str, source: str, date: 
     Raises:
         ConfigError: no matrix products or attention, or a wrong file (see :func:`read_rows`).
     """
-    rng, errors = np.random.default_rng(SEED), Errors()
-    groups: dict[str, dict[Any, Grid]] = {
-        "matmul": {}, "decode": {}, "prefill": {}, "all_reduce": {}, "experts": {}
-    }  # fmt: skip
+    errors = Errors()
+    groups: dict[str, dict[Any, Grid]] = {group: {} for group in GROUPS}
+    for folder in folders:
+        rng = np.random.default_rng(SEED)  # equal tables, whatever other folders there are
+        for fit in (_fit_products, _fit_attention, _fit_collectives, _fit_experts, _fit_latent):
+            for group, grids in fit(folder, rng, errors).items():
+                if group == "experts":
+                    types = {key[0] for key in grids}
+                    groups[group] = {key: grid for key, grid in groups[group].items() if key[0] not in types}
+                groups[group].update(grids)
+    for group, file in (
+        ("matmul", "gemm"),
+        ("prefill", "context_attention"),
+        ("decode", "generation_attention"),
+    ):
+        if not groups[group]:
+            raise ConfigError(
+                f"{', '.join(map(str, folders))}: no measurements in {file}.parquet (docs/calibration.md has the "
+                "columns)"
+            )
+    return OperatorTables(
+        name=name, measured=measured, source=source, date=date, fit_error=errors.summary(), **groups
+    )
+
+
+_Groups = dict[str, dict[Any, Grid]]
+
+
+def _fit_products(folder: Path, rng: np.random.Generator, errors: Errors) -> _Groups:
+    """Fit matrix products, and the quantisation of their inputs."""
+    found: _Groups = {"matmul": {}, "quantise": {}}
     if rows := read_rows(folder, "gemm", ("gemm_dtype", "m", "n", "k", "latency")):
         rows = _where(rows, (rows["n"] >= _LEAST_WIDTH) & (rows["k"] >= _LEAST_WIDTH))
         for dtype in np.unique(rows["gemm_dtype"].astype(str)):
             part = _where(rows, rows["gemm_dtype"] == dtype)
             group = f"matmul {_plain(str(dtype))}"
             for (key,), grid in _grids(part, ["gemm_dtype"], ["n", "k", "m"], group, rng, errors):
-                groups["matmul"][key] = grid
+                found["matmul"][key] = grid
+    columns = ("engine", "op_name", "quant_dtype", "m", "k", "latency")
+    if rows := read_rows(folder, "quantize", columns, least=0.0):
+        rows = _where(rows, _library(rows) == "vllm")  # of the engine that the products were measured with
+        for dtype in np.unique(rows["quant_dtype"].astype(str)):
+            part = _where(rows, rows["quant_dtype"] == dtype)
+            found["quantise"][str(_plain(str(dtype)))] = _sums(part, ["k", "m"])
+    return found
+
+
+def _sums(rows: Columns, axes: Sequence[str]) -> Grid:
+    """Return the sums of the operators measured at each shape, at those shapes where all were measured."""
+    nodes = [np.unique(rows[axis]).astype(np.float64) for axis in axes]
+    place = tuple(np.searchsorted(node, rows[axis]) for node, axis in zip(nodes, axes, strict=True))
+    total, count = np.zeros([len(node) for node in nodes]), np.zeros([len(node) for node in nodes])
+    np.add.at(total, place, rows["latency"])
+    np.add.at(count, place, 1)
+    return complete(nodes, np.where(count == count.max(), np.maximum(total, 1e-6), np.nan))
+
+
+def _fit_attention(folder: Path, rng: np.random.Generator, errors: Errors) -> _Groups:
+    found: _Groups = {"decode": {}, "prefill": {}}
     heads = ["kv_cache_dtype", "head_dim", "num_key_value_heads"]
     for group, file, axes in (
         ("decode", "generation_attention", ["num_heads", "batch_size", "step"]),
@@ -260,27 +320,68 @@ def fit_operators(folder: Path, name: str, *, measured: str, source: str, date: 
             for (dtype, dim, kv, count), grid in _grids(
                 rows, heads, axes, f"{group} attention", rng, errors, apart=True
             ):
-                groups[group][dtype, dim, count, kv] = grid
+                found[group][dtype, dim, count, kv] = grid
+    return found
+
+
+def _fit_latent(folder: Path, rng: np.random.Generator, errors: Errors) -> _Groups:
+    """Fit latent attention: modules with the products around it, and attention alone."""
+    found: _Groups = {"latent_decode": {}, "latent_prefill": {}}
+    for kind, file, axes in (
+        ("decode", "mla_generation", ["batch_size", "step"]),
+        ("prefill", "mla_context", ["isl"]),
+    ):
+        columns = ("engine", "kv_cache_dtype", "num_heads", "batch_size", axes[-1], "latency")
+        for types, rows in (
+            (["gemm_type"], read_rows(folder, f"{file}_module", (*columns, "gemm_type"))),
+            ([], read_rows(folder, file, columns)),
+        ):
+            if not rows:
+                continue
+            if kind == "prefill":
+                rows = _where(rows, rows["batch_size"] == 1)
+            rows["library"] = _library(rows)
+            keys = ["library", *types, "kv_cache_dtype", "num_heads"]
+            rows = _fastest(rows, [*keys, *axes])
+            for key, grid in _grids(rows, keys, axes, f"latent {kind}", rng, errors):
+                library, *products, cache, heads = key
+                found[f"latent_{kind}"][(library, *(products or [""]), cache, heads)] = grid
+    return found
+
+
+def _library(rows: Columns) -> NDArray[np.str_]:
+    """Return the library of each row, by the first word of ``engine``."""
+    return np.array([_LIBRARIES.get(str(engine).split()[0], str(engine)) for engine in rows["engine"]])
+
+
+def _fastest(rows: Columns, columns: Sequence[str]) -> Columns:
+    """Return the fastest row of each shape, as an engine has several kernels to choose from."""
+    order = np.argsort(rows["latency"], kind="stable")
+    keys = np.stack([rows[column][order].astype(str) for column in columns])
+    _, first = np.unique(keys, axis=1, return_index=True)
+    chosen = np.sort(order[first])
+    return {column: values[chosen] for column, values in rows.items()}
+
+
+def _fit_collectives(folder: Path, rng: np.random.Generator, errors: Errors) -> _Groups:
+    found: _Groups = {"all_reduce": {}, "all_gather": {}}
     if rows := read_rows(folder, "all_reduce", ("backend", "num_gpus", "message_size", "latency")):
         rows["bytes"] = 2 * rows["message_size"].astype(np.int64)
         graphs = np.array(["graph" in str(backend) for backend in rows["backend"]])
         if graphs.any():  # engines replay a graph of the whole batch
             rows = _where(rows, graphs)
         for (count,), grid in _grids(rows, ["num_gpus"], ["bytes"], "all-reduce", rng, errors):
-            groups["all_reduce"][count] = grid
+            found["all_reduce"][count] = grid
+    if rows := read_rows(folder, "nccl", ("op_name", "num_gpus", "message_size", "latency")):
+        rows["bytes"] = 2 * rows["message_size"].astype(np.int64)
+        rows = _where(rows, rows["op_name"] == "all_gather")
+        for (count,), grid in _grids(rows, ["num_gpus"], ["bytes"], "all-gather", rng, errors):
+            found["all_gather"][count] = grid
+    return found
+
+
+def _fit_experts(folder: Path, rng: np.random.Generator, errors: Errors) -> _Groups:
     shape = ["hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
     keys = ["moe_dtype", "distribution", *shape]
-    if rows := read_rows(folder, "moe", (*keys, "num_tokens", "latency")):
-        groups["experts"] = dict(_grids(rows, keys, ["num_tokens"], "experts", rng, errors))
-    for group, file in (
-        ("matmul", "gemm"),
-        ("prefill", "context_attention"),
-        ("decode", "generation_attention"),
-    ):
-        if not groups[group]:
-            raise ConfigError(
-                f"{folder}: no measurements in {file}.parquet (docs/calibration.md has the columns)"
-            )
-    return OperatorTables(
-        name=name, measured=measured, source=source, date=date, fit_error=errors.summary(), **groups
-    )
+    rows = read_rows(folder, "moe", (*keys, "num_tokens", "latency"))
+    return {"experts": dict(_grids(rows, keys, ["num_tokens"], "experts", rng, errors))} if rows else {}

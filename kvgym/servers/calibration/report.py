@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from kvgym.batch_time.deployments.deployment import CalibratedHardware
-from kvgym.batch_time.hardware.overhead import NO_ENGINE
+from kvgym.batch_time.hardware.overhead import ENGINES, NO_ENGINE
 from kvgym.batch_time.models.calibrated import COMPOSITIONS
 from kvgym.batch_time.models.roofline import RooflineBatchTime
-from kvgym.batch_time.operators.assembly import SMALL_KERNELS_MS
 
 
 class Batch(NamedTuple):
@@ -159,7 +158,7 @@ def roofline_ratios(hardware: CalibratedHardware) -> dict[str, float]:
         hardware.gpu,
         hardware.model,
         tensor_parallel=hardware.tensor_parallel,
-        small_kernels_ms=SMALL_KERNELS_MS,
+        small_kernels_ms=ENGINES["vllm-2024"].per_layer_ms,  # of the age of these files
         overhead=0.0,
     )
     return {

@@ -20,9 +20,9 @@ def calibrate(
         typer.Option(help="Profiles of one model: a recipe, YAML file or name of one that comes with kvgym."),
     ] = None,
     operators: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            help="Kernels of a GPU for any model: a folder of Parquet files in AIConfigurator's form."
+            help="Kernels of a GPU for any model: a folder of Parquet files in AIConfigurator's form; again for more."
         ),
     ] = None,
     bundle: Annotated[
@@ -77,7 +77,7 @@ def calibrate(
     """
     from kvgym.errors import ConfigError
 
-    if sum(given is not None for given in (recipe, operators, bundle)) != 1:
+    if sum(bool(given) for given in (recipe, operators, bundle)) != 1:
         raise ConfigError(_NEEDS_ONE)
     if recipe is None:
         if gpu is None:
@@ -90,7 +90,7 @@ def calibrate(
 
 
 def _fit_gpu(
-    operators: Path | None,
+    operators: list[Path] | None,
     bundle: Path | None,
     gpu: str,
     model: str | None,
@@ -100,7 +100,7 @@ def _fit_gpu(
     out: Path | None,
 ) -> None:
     from kvgym.batch_time.hardware.presets import GPUS, MODELS
-    from kvgym.batch_time.operators.tables import pack
+    from kvgym.batch_time.operators.files import pack
     from kvgym.errors import ConfigError
     from kvgym.servers.calibration.calibrate import parse_day
     from kvgym.utils.files import whole_file
@@ -109,7 +109,7 @@ def _fit_gpu(
     if path.suffix != ".npz":
         raise ConfigError(f"--out {path}: operator tables of a GPU are an .npz file")
     about = {"measured": measured, "source": source, "date": parse_day(date)}
-    if operators is not None:
+    if operators:
         from kvgym.servers.calibration.operators import fit_operators
 
         tables = fit_operators(operators, gpu, **about)
