@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kvgym.batch_time import MODELS, load_hardware
+from kvgym.batch_time import GPUS, MODELS, load_hardware
 from kvgym.batch_time.operators.files import operator_gpus
 from kvgym.batch_time.operators.tables import Grid, OperatorTables
 from kvgym.errors import ConfigError
@@ -31,6 +31,48 @@ def test_it_has_batch_times_or_is_refused(gpu):
         built += 1
     assert built > 100
     assert all(any(words in text for words in REFUSED) for text in refused), refused
+
+
+def flops(model, tokens):
+    """FLOPs of a prompt: two per weight of the blocks and token, four per head entry and pair of query and key."""
+    projections = model.hidden * model.head_dim * 2 * (model.num_heads + model.num_kv_heads)
+    products = 2 * tokens * (projections + 3 * model.hidden * model.ffn)
+    attention = 4 * model.num_heads * model.head_dim * tokens * (tokens + 1) / 2
+    return model.num_layers * (products + attention)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "degree", "tokens"),
+    [
+        ("llama3-8b", "h100-80gb", 1, 131_072),
+        ("llama3-70b", "h100-80gb", 4, 131_072),
+        ("mistral-7b", "h100-80gb", 2, 200_000),
+        ("qwen3-14b", "h200", 1, 200_000),
+        ("llama3-70b", "b200", 2, 200_000),
+        ("llama3-8b", "a100-80gb", 1, 131_072),
+        ("qwen3-8b", "l40s", 1, 65_536),
+        ("qwen3-32b", "rtx-pro-6000", 2, 131_072),
+        ("llama3-8b", "rtx-4090", 1, 32_768),
+    ],
+)
+def test_long_prompts_take_as_long_whole_as_in_chunks(model, gpu, degree, tokens):
+    """Tables end at 16,384 tokens, of RTX 4090 at 2,048; no prompt runs faster than the GPU's peak."""
+    batch_time = load_hardware(f"model={model},gpu={gpu},tp={degree}").batch_time(engine="none")
+    whole = batch_time(num_prefills=1, prefill_tokens=tokens, prefill_squares=tokens**2)
+    done, chunked = 0, 0.0
+    while done < tokens:
+        chunk = min(8192, tokens - done)
+        chunked += batch_time(
+            num_prefills=1,
+            prefill_tokens=chunk,
+            prefill_squares=chunk**2,
+            prefill_context=done,
+            prefill_products=chunk * done,
+        )
+        done += chunk
+    assert 0.9 < whole / chunked < 1.1
+    peak = degree * GPUS[gpu].flops("bf16")
+    assert 0.4 < flops(MODELS[model], tokens) / (whole * peak) < 1
 
 
 def test_between_numbers_of_heads_measured_at_other_loads():

@@ -190,9 +190,12 @@ MODEL = ModelShape(name="Small", num_layers=3, hidden=1024, num_heads=8, num_kv_
 FLAT = Grid((array(256, 8192), array(256, 8192), TOKENS), np.tile(array(0.1, 0.2, 0.4), (2, 2, 1)))
 
 
+def tables_of_small():
+    return tables(matmul={"bf16": FLAT}, elementwise={1024: Grid((TOKENS,), array(0.01, 0.02, 0.03))})
+
+
 def test_a_batch_is_the_sum_of_its_kernels():
-    operators = tables(matmul={"bf16": FLAT}, elementwise={1024: Grid((TOKENS,), array(0.01, 0.02, 0.03))})
-    assembly = Assembly(operators, GPUS["h100-80gb"], MODEL, 1)
+    assembly = Assembly(tables_of_small(), GPUS["h100-80gb"], MODEL, 1)
     assert assembly.tables().layers == 0  # small kernels were measured
     measured = replace(assembly.tables(), layers=3)
     model = KernelBatchTime(measured, overhead=EngineOverhead(base_ms=0, per_layer_ms=0.5))
@@ -218,6 +221,22 @@ def test_a_batch_is_the_sum_of_its_kernels():
     assert with_cache - prompt == pytest.approx(layers * 10 * pair * 64 * 132 / 8, rel=1e-6)
     with_cache = 1e3 * model(**load, prefill_context=10, prefill_products=640_000)
     assert with_cache - prompt == pytest.approx(layers * pair * 640_000, rel=1e-6)
+
+
+def test_beyond_the_longest_measured_chunk_attention_grows_with_its_pairs():
+    tables = Assembly(tables_of_small(), GPUS["h100-80gb"], MODEL, 1, small_kernels_ms=0.0).tables()
+    (chunks, seconds), pair = tables.prefill, tables.pair
+    assert chunks.tolist() == [1, 64, 128]
+    model = KernelBatchTime(tables)
+    none = model(num_prefills=1)
+
+    def attention(squares):
+        return model(num_prefills=1, prefill_squares=squares) - none + seconds[0]
+
+    assert attention(128**2) == pytest.approx(seconds[-1])
+    assert attention(300**2) == pytest.approx(seconds[-1] + pair * (300 * 301 - 128 * 129) / 2)
+    with_cache = model(num_prefills=1, prefill_squares=300**2, prefill_products=50_000) - none + seconds[0]
+    assert with_cache - attention(300**2) == pytest.approx(pair * 50_000)
 
 
 @pytest.mark.parametrize("gpu", operator_gpus())

@@ -33,6 +33,7 @@ class KernelParameters(NamedTuple):
         per_batch: small kernels of all layers, in a batch with tokens.
         pair: see :class:`KernelTables`.
         least_chunk: see :class:`KernelTables`.
+        measured_pairs: pairs of query and key in the longest measured chunk.
         linear: place of the curve over tokens.
         head: place of the curve over requests.
         decode: place of the surface over decodes and their KV tokens.
@@ -44,6 +45,7 @@ class KernelParameters(NamedTuple):
     per_batch: float
     pair: float
     least_chunk: float
+    measured_pairs: float
     linear: float
     head: float
     decode: float
@@ -66,8 +68,10 @@ def _kernels(load: Any, params: Any) -> Any:
     if load.num_decodes > 0:
         seconds += surface(params, p.decode, float(load.num_decodes), float(load.decode_context))
     if load.num_prefills > 0:
-        seconds += curve(params, p.prefill, np.sqrt(float(load.prefill_squares)))
+        chunk = np.sqrt(float(load.prefill_squares))
+        seconds += curve(params, p.prefill, chunk)
         pairs = max(float(load.prefill_products), p.least_chunk * float(load.prefill_context))
+        pairs += max(chunk * (chunk + 1.0) / 2 - p.measured_pairs, 0.0)
         seconds += p.pair * pairs
     return seconds
 
@@ -81,7 +85,8 @@ class KernelTables:
         head: requests of the batch and seconds of the LM head, shapes (h,).
         decode: decodes (a,), KV tokens of all of them (b,) and seconds of their attention, (a, b).
         prefill: tokens of a chunk without cached tokens and seconds of its attention, shapes (t,).
-        pair: seconds per pair of a token of a chunk and a cached token.
+        pair: seconds per pair of a token of a chunk and a cached token, or one of the chunk beyond the longest in
+            ``prefill``.
         least_chunk: tokens of a chunk below which a cached token costs as much as with that many.
         layers: layers with small kernels that were not measured.
     """
@@ -103,6 +108,8 @@ class KernelBatchTime(BatchTimeModel):
     - Decode attention is a table over (decodes, KV tokens of all), since a load does not have the single contexts; it
       is non-decreasing in both. In a batch with prefills it is added to theirs.
     - Prefill attention of several chunks equals one chunk with as many pairs of query and key: sqrt(sum c²) tokens.
+      Beyond the longest measured chunk each further pair takes the time of a pair with a cached token, so that a prompt
+      takes about as long whole as in chunks.
     - A cached token costs a time per token of the chunk, but no less than with the fewest that fill the GPU.
 
     It is non-decreasing in every field of the load.
@@ -147,11 +154,12 @@ class KernelBatchTime(BatchTimeModel):
 
     def _pack(self) -> Floats:
         tables = self.tables
+        chunks, attention = tables.prefill
         packed = {
             "linear": _packed(tables.linear),
             "head": _packed(tables.head),
             "decode": pack_surface(*tables.decode),
-            "prefill": _packed(tables.prefill),
+            "prefill": pack_curve(chunks, attention, 0.0),
         }
         return lay_out(
             KernelParameters,
@@ -161,6 +169,7 @@ class KernelBatchTime(BatchTimeModel):
             per_batch=tables.layers * self.overhead.per_layer_ms * 1e-3,
             pair=tables.pair,
             least_chunk=tables.least_chunk,
+            measured_pairs=chunks[-1] * (chunks[-1] + 1.0) / 2,
         )
 
     def spec(self) -> dict[str, Any]:
@@ -170,10 +179,7 @@ class KernelBatchTime(BatchTimeModel):
 
 
 def _packed(table: tuple[Floats, Floats]) -> Floats:
-    """Return a curve that continues with the slope of its outer half, or of its last segment if larger.
-
-    The second is for attention, which grows with the square of the chunk.
-    """
+    """Return a curve that continues with the slope of its outer half, or of its last segment if larger."""
     x, y = table
     last = (y[-1] - y[-2]) / (x[-1] - x[-2])
     return pack_curve(x, y, max(outer_slope(x, y), last, 0.0))

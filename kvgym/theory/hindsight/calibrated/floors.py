@@ -22,8 +22,9 @@ Why they hold, by kind of model:
   attends to itself and h(c) ≥ γ c for each token cached before it; together h(1) L + σ (Σ c² - L) + γ (L² - Σ c²) / 2
   at least, which is linear in Σ c² and therefore least at L² (one chunk) or at L (a token each).
 - prefill attention of ``kernels``: a parabola α C below the curve over sqrt(C), C being the sum of the squared
-  chunks in the batch, and at least half of β per pair with cached tokens: over the chunks c of a prompt of L tokens
-  α Σ c² + β (L² - Σ c²) / 2, least at one end as above.
+  chunks in the batch, at most the square of the memory, and at least half of β per pair with cached tokens: over the
+  chunks c of a prompt of L tokens α Σ c² + β (L² - Σ c²) / 2, least at one end as above. Between nodes, and beyond the
+  longest measured chunk, the curve divided by C is quadratic in 1 / sqrt(C), rising or concave: least at an end.
 - prefill attention of ``roofline``: the larger of two sums, of products and of reads, is no less than either. Reads of
   its experts are concave in the tokens, and so above their chord from one token to as many as the memory holds.
 - ``tile``: a product in tiles of a by b takes no less than its area over a b, and that is a sum over the chunks.

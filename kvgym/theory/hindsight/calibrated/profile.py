@@ -58,7 +58,8 @@ def kernels_floor(model: KernelBatchTime, capacity: int, longest: int, at: Compo
     """Return a floor of measured kernels; arguments as of ``batch_floor``."""
     params = model.params()
     p = named_values(KernelParameters, params)
-    x, y = _curve(params, p.prefill, longest)
+    x, y = _curve(params, p.prefill, capacity)  # all prefills of a batch are one chunk
+    y += p.pair * np.maximum(x * (x + 1) / 2 - p.measured_pairs, 0.0)
     square, pair = float((y / x**2).min()), p.pair / 2
 
     def attention(lengths: Floats) -> Floats:

@@ -43,6 +43,8 @@ def models():
     }
     for quantity in QUANTITIES:
         found[f"piecewise in {quantity}"] = PiecewiseBatchTime(quantity, [3, 20, 90], [0.2, 0.3, 2.0], 0.02)
+    for gpu in ("h100-80gb", "rtx-4090"):
+        found[f"kernels, {gpu}"] = load_hardware(f"model=llama3-8b,gpu={gpu}").batch_time()
     for name in hardware_names():
         for composition in COMPOSITIONS:
             found[f"{name}, {composition}"] = load_hardware(name).batch_time(composition=composition)
@@ -100,6 +102,20 @@ def test_chunks_pay_for_the_attention_of_their_prompt(name):
             )
             own = f.prefill_token * 700 + float(f.attention(np.array([700.0]))[0])
             assert len(chunks) * (f.batch + f.prefill_batch + f.request) + own <= seconds * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("gpu", ["h100-80gb", "rtx-4090"])
+def test_prompts_longer_than_measured_chunks_pay_for_their_pairs(gpu):
+    """Tables end at 16,384 and 2,048 tokens; several prompts in a batch take as long as a longer one."""
+    model = load_hardware(f"model=llama3-8b,gpu={gpu}").batch_time()
+    at = Composition(60_000, 9, 0, 0, pairs=1e9, prefill_tokens=60_000)
+    f = batch_floor(model, 100_000, 40_000, at)
+    for count, length in ((1, 40_000), (2, 40_000), (1, 3_000), (3, 30_000), (30, 3_000)):
+        tokens = count * length
+        seconds = model(num_prefills=count, prefill_tokens=tokens, prefill_squares=tokens * length)
+        least = f.batch + f.request * count + f.prefill_token * tokens
+        least += count * f.attention(np.array([float(length)]))[0]
+        assert 0.8 * seconds < least <= seconds
 
 
 @batch_time_kernel
