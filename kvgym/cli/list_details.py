@@ -68,7 +68,7 @@ def hardware_facts(name: str) -> list[Row]:
         ("What it is", hardware.description),
         ("Batch time", hardware.kind),
         ("Model", _model(hardware.model)),
-        ("GPU", f"{hardware.tensor_parallel} x {_gpu(hardware.gpu)}"),
+        ("GPU", f"{hardware.num_gpus} x {_gpu(hardware.gpu)}"),
         ("KV tokens", f"{hardware.kv_capacity:,}: {hardware.kv_capacity_origin}"),
         ("Source", hardware.source),
     ]

@@ -224,7 +224,7 @@ def test_a_batch_is_the_sum_of_its_kernels():
 
 
 def test_beyond_the_longest_measured_chunk_attention_grows_with_its_pairs():
-    tables = Assembly(tables_of_small(), GPUS["h100-80gb"], MODEL, 1, small_kernels_ms=0.0).tables()
+    tables = Assembly(tables_of_small(), GPUS["h100-80gb"], MODEL, 1).tables()
     (chunks, seconds), pair = tables.prefill, tables.pair
     assert chunks.tolist() == [1, 64, 128]
     model = KernelBatchTime(tables)
@@ -314,8 +314,7 @@ def test_one_decode_takes_about_the_time_of_reading_the_weights(spec, low, high)
 
 def test_experts_can_be_placed_or_split():
     split, placed = (
-        load_hardware(f"kernels:model=qwen3-30b-a3b,gpu=h100-80gb,tp=2,expert_parallel={flag}")
-        for flag in ("false", "true")
+        load_hardware(f"kernels:model=qwen3-30b-a3b,gpu=h100-80gb,tp=2,ep={groups}") for groups in (1, 2)
     )
     load = {"num_decodes": 64, "decode_context": 64_000}
     assert split.batch_time()(**load) != placed.batch_time()(**load)

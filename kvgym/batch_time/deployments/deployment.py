@@ -21,6 +21,7 @@ from kvgym.batch_time.hardware.overhead import (
 )
 from kvgym.batch_time.hardware.shapes import GPU, ModelShape
 from kvgym.batch_time.models.calibrated import COMPOSITIONS, ProfileBatchTime
+from kvgym.batch_time.models.data_parallel import DataParallelBatchTime
 from kvgym.batch_time.models.kernels import KernelBatchTime, KernelTables
 from kvgym.batch_time.models.roofline import RooflineBatchTime
 from kvgym.batch_time.operators.assembly import Assembly
@@ -80,6 +81,11 @@ class Hardware(Description, ABC):
     @abstractmethod
     def kernels(self) -> str:
         """Origin of its kernels in a few words, for the line above a table."""
+
+    @property
+    def num_gpus(self) -> int:
+        """Number of GPUs of the worker."""
+        return self.tensor_parallel
 
     @property
     def adds_layers(self) -> bool:
@@ -297,13 +303,22 @@ class KernelHardware(UntabledHardware):
 
     Attributes:
         operators: operator tables, the name of a GPU's preset or an ``.npz`` file.
-        expert_parallel: whether experts are placed on single GPUs.
+        data_parallel: groups of GPUs with requests of their own.
+        expert_parallel: groups of GPUs with whole experts of their own.
         balance: load of the experts.
+        collective_scale: factor of the measured collectives.
     """
 
     operators: str
-    expert_parallel: bool
+    data_parallel: int
+    expert_parallel: int
     balance: str
+    collective_scale: float
+
+    @property
+    def num_gpus(self) -> int:
+        """Number of GPUs of the worker."""
+        return self.tensor_parallel * self.data_parallel
 
     @functools.cached_property
     def operator_tables(self) -> OperatorTables:
@@ -340,8 +355,10 @@ class KernelHardware(UntabledHardware):
             self.gpu,
             self.model,
             self.tensor_parallel,
+            data_parallel=self.data_parallel,
             expert_parallel=self.expert_parallel,
             balance=self.balance,
+            collective_scale=self.collective_scale,
             library=library,
             fused_quantisation=fused_quantisation,
         )
@@ -352,11 +369,11 @@ class KernelHardware(UntabledHardware):
 
     def batch_time(
         self, *, composition: str = "kvgym", engine: str | Mapping[str, Any] | None = None
-    ) -> KernelBatchTime:
+    ) -> KernelBatchTime | DataParallelBatchTime:
         """Return the sum of the kernels; see :meth:`Hardware.batch_time`."""
         name, overhead = self.chosen_engine(engine, composition)
         tables = self._assembled(overhead.library, overhead.fused_quantisation).tables
-        return KernelBatchTime(
+        rank = KernelBatchTime(
             tables,
             overhead=overhead,
             hardware=self.name,
@@ -364,6 +381,9 @@ class KernelHardware(UntabledHardware):
             device=self.gpu.device,
             source=self.operator_tables.source,
             valid_range={"tokens": (1.0, float(tables.linear[0][-1]))},
+        )
+        return (
+            rank if tables.shared is None else DataParallelBatchTime(rank, self.data_parallel, tables.shared)
         )
 
 

@@ -70,6 +70,16 @@ class Described(Description, ABC):
             ConfigError: the model does not fit, or cannot be split over this number of GPUs.
         """
 
+    @property
+    def ranks(self) -> int:
+        """Groups of GPUs with requests of their own."""
+        return 1
+
+    @property
+    def layout(self) -> str:
+        """How the model is spread over the GPUs, to append to their number."""
+        return ""
+
     def _common(self, name: str) -> dict[str, Any]:
         """Return the fields of the hardware that do not depend on its kind."""
         gpu, model = GPUS.find(self.gpu), MODELS.find(self.model)
@@ -79,13 +89,14 @@ class Described(Description, ABC):
             gpu,
             model,
             tensor_parallel=self.tp,
+            data_parallel=self.ranks,
             memory_fraction=self.memory_fraction,
             activation_reserve=self.reserve_gib * 2**30,
         )
         return {
             "name": name,
             "description": self.description
-            or f"{model.name} on {self.tp} x {gpu.name}, {_stored_types(model)}",
+            or f"{model.name} on {self.tp * self.ranks} x {gpu.name}{self.layout}, {_stored_types(model)}",
             "gpu": gpu,
             "tensor_parallel": self.tp,
             "model": model,
@@ -136,21 +147,49 @@ class Kernels(Described):
 
     Attributes:
         operators: operator tables: a GPU's preset or an ``.npz`` file; None = those of ``gpu``.
-        expert_parallel: whether experts are placed on single GPUs instead of a part of each on every GPU.
+        dp: groups of ``tp`` GPUs with requests of their own, one worker together; for mixtures of experts, which are
+            spread over all groups.
+        ep: groups of GPUs with whole experts of their own, as many as all GPUs at most; 1 = each expert is split over
+            all GPUs.
         balance: load of the experts, a distribution of the tables.
+        collective_scale: factor of the measured collectives, for links of another speed.
     """
 
     kind = "kernels"
 
     operators: str | None = None
-    expert_parallel: bool = False
+    dp: int = Field(default=1, ge=1)
+    ep: int = Field(default=1, ge=1)
     balance: str = BALANCE
+    collective_scale: float = Field(default=1.0, gt=0)
+
+    @property
+    def ranks(self) -> int:
+        """Groups of GPUs with requests of their own."""
+        return self.dp
+
+    @property
+    def layout(self) -> str:
+        """How the model is spread over the GPUs, to append to their number."""
+        attention = f", attention in {self.dp} groups" if self.dp > 1 else ""
+        return attention + (f", experts in {self.ep} groups" if self.ep > 1 else "")
+
+    def _check_layout(self, model: ModelShape) -> None:
+        experts, gpus = model.experts, self.tp * self.dp
+        if self.dp > 1 and experts is None:
+            raise ConfigError(
+                f"dp = {self.dp}: {model.name} is dense, so groups of GPUs would have nothing in common; use dp: 1 and "
+                "several workers (--workers)"
+            )
+        if self.ep > 1 and (experts is None or gpus % self.ep or experts.count % self.ep):
+            of = f"the {experts.count} experts of {model.name}" if experts else f"{model.name}, a dense model"
+            raise ConfigError(f"ep = {self.ep}: it must divide the {gpus} GPUs (tp x dp) and {of}")
 
     def hardware(self, name: str) -> KernelHardware:
         """Return the hardware; see :meth:`Described.hardware`.
 
         Raises:
-            ConfigError: there are no operator tables of the GPU.
+            ConfigError: there are no operator tables of the GPU, or ``dp`` or ``ep`` does not suit the model.
             UnknownNameError: an unknown load of experts.
         """
         operators = self.operators
@@ -161,6 +200,7 @@ class Kernels(Described):
                     f"no kernels were measured on GPU {shown(self.gpu)}, only on {', '.join(operator_gpus())}; use "
                     "roofline:model=…,gpu=…, or name a file of operator tables: operators=FILE.npz"
                 )
+        self._check_layout(MODELS.find(self.model))
         tables = load_operators(operators)
         known = tables.balances()
         if known and self.balance not in known:
@@ -172,8 +212,10 @@ class Kernels(Described):
                 f"GPU: {_source(GPUS, self.gpu)}"
             ),
             operators=operators,
-            expert_parallel=self.expert_parallel,
+            data_parallel=self.dp,
+            expert_parallel=self.ep,
             balance=self.balance,
+            collective_scale=self.collective_scale,
         )
 
 

@@ -37,6 +37,7 @@ def kv_capacity(
     model: ModelShape | str,
     *,
     tensor_parallel: int = 1,
+    data_parallel: int = 1,
     memory_fraction: float = 0.9,
     activation_reserve: float = 2 * _GIB,
     block_size: int = 16,
@@ -51,6 +52,7 @@ def kv_capacity(
         gpu: the GPU, its preset name or file.
         model: the model shape, its preset name or file.
         tensor_parallel: number of GPUs that the model is split over.
+        data_parallel: groups of so many GPUs with requests of their own; the routed experts are spread over all groups.
         memory_fraction: share of the device memory that the engine may use, in (0, 1].
         activation_reserve: bytes per GPU for activations, workspaces and the CUDA context.
         block_size: tokens per block of the paged cache.
@@ -72,8 +74,12 @@ def kv_capacity(
         raise ConfigError(f"block_size must be 1 … 2^31-1 tokens, got {shown(block_size)}")
     usable = gpu.memory * memory_fraction
 
+    def weights(parts: int) -> float:
+        dense = model.weight_bytes - model.expert_bytes
+        return (dense + model.expert_bytes / data_parallel) / parts
+
     def free(parts: int) -> float:
-        return usable - model.weight_bytes / parts - activation_reserve
+        return usable - weights(parts) - activation_reserve
 
     def block(parts: int) -> float:
         return model.kv_bytes_per_token / model.kv_parts(parts) * block_size
@@ -93,11 +99,11 @@ def kv_capacity(
         raise ConfigError(
             f"{model.name} does not fit on {tensor_parallel} x {gpu.name}: each GPU lacks "
             f"{(block(tensor_parallel) - free(tensor_parallel)) / _GIB:.1f} GiB for "
-            f"{model.weight_bytes / tensor_parallel / _GIB:.1f} GiB of weights, {activation_reserve / _GIB:.1f} GiB of "
+            f"{weights(tensor_parallel) / _GIB:.1f} GiB of weights, {activation_reserve / _GIB:.1f} GiB of "
             f"reserve and one KV block in the {usable / _GIB:.1f} GiB usable; {remedy}; or {', '.join(ways[:-1])}, "
             f"or {ways[-1]}"
         )
-    tokens = free(tensor_parallel) // block(tensor_parallel) * block_size
+    tokens = data_parallel * (free(tensor_parallel) // block(tensor_parallel)) * block_size
     if not 2 <= tokens <= MAX_CAPACITY:
         raise ConfigError(
             f"{model.name} on {tensor_parallel} x {gpu.name} has room for {tokens:.3g} tokens in blocks of "

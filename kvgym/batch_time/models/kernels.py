@@ -19,6 +19,7 @@ from kvgym.batch_time.hardware.interpolation import (
     surface,
 )
 from kvgym.batch_time.hardware.overhead import NONE, EngineOverhead
+from kvgym.compiling.kernel import jit_inline
 from kvgym.compiling.named import named_numbers
 from kvgym.simulator.batch_time import BatchTimeModel, Device, batch_time_kernel
 from kvgym.utils.arguments import explained
@@ -55,25 +56,50 @@ class KernelParameters(NamedTuple):
 _kernel_parameters = named_numbers(KernelParameters)
 
 
-@batch_time_kernel
-def _kernels(load: Any, params: Any) -> Any:
+@jit_inline
+def seconds_of_kernels(
+    params: Any, prefills: float, decodes: float, prefill: Any, decode_context: float
+) -> Any:
+    """Return the seconds of a batch.
+
+    Args:
+        params: :class:`KernelParameters` and tables.
+        prefills: requests with a chunk; a share of them, like all other quantities, if several workers share a load.
+        decodes: requests that decode a token.
+        prefill: tokens of the chunks, cached tokens before them, squares of the chunks, products of both.
+        decode_context: KV tokens of the decodes.
+    """
     p = _kernel_parameters(params)
+    prefill_tokens, context, squares, products = prefill
     seconds = p.base
-    tokens = float(load.prefill_tokens + load.num_decodes)
+    tokens = prefill_tokens + decodes
     if tokens > 0.0:
         seconds += p.per_batch + curve(params, p.linear, tokens)
-    rows = float(load.num_prefills + load.num_decodes)
+    rows = prefills + decodes
     if rows > 0.0:
         seconds += p.per_request * rows + curve(params, p.head, rows)
-    if load.num_decodes > 0:
-        seconds += surface(params, p.decode, float(load.num_decodes), float(load.decode_context))
-    if load.num_prefills > 0:
-        chunk = np.sqrt(float(load.prefill_squares))
+    if decodes > 0.0:
+        seconds += surface(params, p.decode, decodes, decode_context)
+    if prefills > 0.0:
+        chunk = np.sqrt(squares)
         seconds += curve(params, p.prefill, chunk)
-        pairs = max(float(load.prefill_products), p.least_chunk * float(load.prefill_context))
+        pairs = max(products, p.least_chunk * context)
         pairs += max(chunk * (chunk + 1.0) / 2 - p.measured_pairs, 0.0)
         seconds += p.pair * pairs
     return seconds
+
+
+@batch_time_kernel
+def _kernels(load: Any, params: Any) -> Any:
+    prefill = (
+        float(load.prefill_tokens),
+        float(load.prefill_context),
+        float(load.prefill_squares),
+        float(load.prefill_products),
+    )
+    return seconds_of_kernels(
+        params, float(load.num_prefills), float(load.num_decodes), prefill, float(load.decode_context)
+    )
 
 
 @dataclass(frozen=True)
@@ -89,6 +115,8 @@ class KernelTables:
             ``prefill``.
         least_chunk: tokens of a chunk below which a cached token costs as much as with that many.
         layers: layers with small kernels that were not measured.
+        shared: with attention in data parallel, tokens of all ranks and seconds of the experts, shapes (n,). All other
+            fields are those of a rank then.
     """
 
     linear: tuple[Floats, Floats]
@@ -98,6 +126,7 @@ class KernelTables:
     pair: float
     least_chunk: float
     layers: int
+    shared: tuple[Floats, Floats] | None = None
 
 
 class KernelBatchTime(BatchTimeModel):
@@ -156,8 +185,8 @@ class KernelBatchTime(BatchTimeModel):
         tables = self.tables
         chunks, attention = tables.prefill
         packed = {
-            "linear": _packed(tables.linear),
-            "head": _packed(tables.head),
+            "linear": packed_curve(tables.linear),
+            "head": packed_curve(tables.head),
             "decode": pack_surface(*tables.decode),
             "prefill": pack_curve(chunks, attention, 0.0),
         }
@@ -178,7 +207,7 @@ class KernelBatchTime(BatchTimeModel):
         return {"kind": "kernels", "hardware": self.hardware, "engine": engine}
 
 
-def _packed(table: tuple[Floats, Floats]) -> Floats:
+def packed_curve(table: tuple[Floats, Floats]) -> Floats:
     """Return a curve that continues with the slope of its outer half, or of its last segment if larger."""
     x, y = table
     last = (y[-1] - y[-2]) / (x[-1] - x[-2])

@@ -45,9 +45,11 @@ class Assembly:
         operators: tables of the GPU.
         gpu: its data sheet, for what the tables lack.
         model: the model.
-        tensor_parallel: number of GPUs.
-        expert_parallel: whether whole experts are placed on single GPUs instead of a part of each on every GPU.
+        tensor_parallel: GPUs over which attention and dense layers are split.
+        data_parallel: groups of so many GPUs with requests of their own; the routed experts are spread over all groups.
+        expert_parallel: groups of GPUs with whole experts of their own; the GPUs of a group split each of them.
         balance: load of the experts: a distribution of the tables, such as ``"power_law_1.01"``.
+        collective_scale: factor of measured collectives, for links of another speed.
         library: library of the kernels, where several were measured.
         fused_quantisation: whether the inputs of 8-bit products are quantised by the operator before them.
 
@@ -62,13 +64,16 @@ class Assembly:
         model: ModelShape,
         tensor_parallel: int,
         *,
-        expert_parallel: bool = False,
+        data_parallel: int = 1,
+        expert_parallel: int = 1,
         balance: str = BALANCE,
+        collective_scale: float = 1.0,
         library: str = "vllm",
         fused_quantisation: bool = True,
     ) -> None:
         self.operators, self.gpu, self.model, self.parts = operators, gpu, model, tensor_parallel
-        self.expert_parallel, self.balance = expert_parallel, balance
+        self.data_parallel, self.expert_parallel, self.balance = data_parallel, expert_parallel, balance
+        self.collective_scale = collective_scale
         self.library, self.fused_quantisation = library, fused_quantisation
         self.replaced: dict[str, list[str]] = {}
         compute, memory = gpu.efficiencies(model.weight_dtype) or ASSUMED_SHARES
@@ -93,6 +98,7 @@ class Assembly:
             pair=pair * seconds,
             least_chunk=max(QUERY_TILE, QUERY_TILE * (self.gpu.num_sms or 0) / self._heads()[0]),
             layers=0 if self.operators.elementwise and self.parts == 1 else self.model.num_layers,
+            shared=self._shared() if self.data_parallel > 1 else None,
         )
 
     def _linear(self) -> tuple[Floats, Floats]:
@@ -108,13 +114,33 @@ class Assembly:
         total = model.num_layers * layer
         if dense:
             total += dense * self._mlp(model.ffn, tokens)
+        reduces = 2 * model.num_layers
         if experts is not None:
-            block = self._product(None, experts.count, model.hidden, tokens) + self._experts(tokens)
+            block = self._product(None, experts.count, model.hidden, tokens)
             if experts.shared_ffn:
                 block += self._mlp(experts.shared_ffn, tokens)
+            if self.data_parallel == 1:
+                block += self._experts(tokens)
+            elif not experts.shared_ffn:
+                reduces -= mixed  # the exchange of the experts sums up
             total += mixed * block
         if parts > 1:
-            total += 2 * model.num_layers * self._all_reduce(tokens * model.hidden * model.dtype_bytes)
+            size = tokens * model.hidden * model.dtype_bytes
+            total += reduces * self._collective("all_reduce", parts, size)
+        return tokens, isotonic(total * 1e-3)
+
+    def _shared(self) -> tuple[Floats, Floats]:
+        """Return tokens of all ranks, and seconds of the experts and of the exchange with them.
+
+        Every GPU gets the tokens of all ranks before the experts, and a sum of their outputs after them: an all-gather
+        and a reduce-scatter, the default of vLLM.
+        """
+        model, experts = self.model, self.model.experts
+        assert experts is not None
+        tokens = self.operators.tokens()
+        size = tokens * model.hidden * model.dtype_bytes
+        exchange = 2 * self._collective("all_gather", self.parts * self.data_parallel, size)
+        total = (model.num_layers - experts.dense_layers) * (self._experts(tokens) + exchange)
         return tokens, isotonic(total * 1e-3)
 
     def _attention_products(self) -> list[tuple[float, float]]:
@@ -150,7 +176,8 @@ class Assembly:
         """Return milliseconds of the routed experts of one layer."""
         model, experts = self.model, self.model.experts
         assert experts is not None
-        split = (1, self.parts) if self.expert_parallel else (self.parts, 1)
+        gpus = self.parts * self.data_parallel
+        split = (gpus // self.expert_parallel, self.expert_parallel)
         shape = (model.hidden, experts.ffn, experts.per_token, experts.count, *split)
         try:
             name, grid = self.operators.experts_of(model.weight_dtype, self.balance, shape)
@@ -158,21 +185,22 @@ class Assembly:
         except MissingOperatorError as error:
             self._replace("roofline", str(error))
             used = 1 - (1 - experts.per_token / experts.count) ** tokens
-            weights = experts.count * 3 * model.hidden * experts.ffn / self.parts
+            weights = experts.count * 3 * model.hidden * experts.ffn / gpus
             flops = self.gpu.flops(model.weight_dtype) * self._roofline.compute_efficiency
             bandwidth = self._bandwidth(self._roofline.memory_efficiency)
-            work = 2 * tokens * experts.per_token * 3 * model.hidden * experts.ffn / self.parts
+            work = 2 * tokens * experts.per_token * 3 * model.hidden * experts.ffn / gpus
             size = used * weights * model.bytes_per_weight(model.weight_dtype)
             return 1e3 * np.maximum(work / flops, size / bandwidth)
         return grid.at(tokens)
 
-    def _all_reduce(self, size: Floats) -> Floats:
-        """Return milliseconds of one all-reduce."""
+    def _collective(self, kind: str, degree: int, size: Floats) -> Floats:
+        """Return milliseconds of one collective of ``size`` bytes over a number of GPUs."""
         try:
-            return self.operators.collective_ms("all_reduce", self.parts, size)
+            return self.operators.collective_ms(kind, degree, size) * self.collective_scale
         except MissingOperatorError as error:
             self._replace("roofline", str(error))
-            share = 2 * (self.parts - 1) / self.parts
+            rounds = {"all_reduce": 2, "all_gather": 1}[kind]
+            share = rounds * (degree - 1) / degree
             return 1e3 * (self.gpu.link_latency + share * size / self.gpu.link_bandwidth)
 
     def _elementwise(self, tokens: Floats) -> Floats:
