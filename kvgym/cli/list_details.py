@@ -135,9 +135,11 @@ def _model(model: ModelShape) -> str:
     heads = "latent attention" if model.latent else f"{model.num_kv_heads} KV heads"
     mixture = model.experts
     experts = f", {mixture.per_token} of {mixture.count} experts" if mixture else ""
+    window = f", {model.window.label}" if model.window else ""
     return (
-        f"{model.name}: {model.num_layers} layers of width {model.hidden:,}, {model.num_heads} heads, {heads}"
-        f"{experts}; {model.weights / 1e9:.1f} B weights, {model.weight_bytes / 2**30:,.1f} GiB; "
+        f"{model.name}: {model.num_layers} layers of width {model.hidden:,}{window}, "
+        f"{model.num_heads} heads, {heads}{experts}; {model.weights / 1e9:.1f} B weights, "
+        f"{model.weight_bytes / 2**30:,.1f} GiB; "
         f"{model.kv_bytes_per_token / 1024:.1f} KiB of KV per token"
     )
 

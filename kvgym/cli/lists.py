@@ -59,6 +59,8 @@ def details(what: str, name: str) -> list[Listing]:
         known = scenario_facts(name) if what == "scenarios" else hardware_facts(name)
         return [("", (name, ""), {term: (text,) for term, text in known})]
     headings, rows = listing(what, full=True)
+    if what == "models":
+        rows = model_rows(True, name)
     if name not in rows:
         raise UnknownNameError(f"entry of {what}", name, rows)
     facts = {head: (text,) for head, text in zip(headings[1:], rows[name], strict=True) if head != OPTIONS}
@@ -140,18 +142,25 @@ def hardware_rows() -> dict[str, tuple[str, ...]]:
     return rows
 
 
-def model_rows(full: bool) -> dict[str, tuple[str, ...]]:
+def model_rows(full: bool, one: str | None = None) -> dict[str, tuple[str, ...]]:
     """Return the rows of model presets by name; columns as in ``MODEL_HEADINGS``.
 
     Args:
-        full: show the source.
+        full: show the source and the other names.
+        one: only this model, by any of its names or by a file.
+
+    Raises:
+        UnknownNameError: there is no such model.
+        ConfigError: the file cannot be read.
     """
     from kvgym.batch_time.hardware.presets import MODELS
 
     rows: dict[str, tuple[str, ...]] = {}
-    for name, model in MODELS.items():
+    for name in MODELS if one is None else (one,):
+        model = MODELS.find(name)
         attention = "latent" if model.latent else f"{model.num_heads} / {model.num_kv_heads}"
         mixture = model.experts
+        window = f", {model.window.label}" if model.window else ""
         mlp = f"{mixture.per_token} of {mixture.count} experts" if mixture else "dense"
         figures = (
             f"{model.weights / 1e9:.1f} B",
@@ -161,10 +170,10 @@ def model_rows(full: bool) -> dict[str, tuple[str, ...]]:
         )
         rows[name] = (
             *figures,
-            str(model.num_layers),
+            f"{model.num_layers}{window}",
             attention,
             mlp,
-            *((MODELS.source(name),) if full else ()),
+            *((MODELS.source(name), ", ".join(MODELS.names(name)) or "–") if full else ()),
         )
     return rows
 
@@ -236,7 +245,7 @@ def listing(
     if what == "hardware" and not brief:
         return HARDWARE_HEADINGS, hardware_rows()
     if what == "models":
-        return (*MODEL_HEADINGS, *(("source",) if full else ())), model_rows(full)
+        return (*MODEL_HEADINGS, *(("source", "other names") if full else ())), model_rows(full)
     if what == "gpus":
         return (*GPU_HEADINGS, *(("source",) if full else ())), gpu_rows(full)
     if what == "engines":

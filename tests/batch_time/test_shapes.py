@@ -129,6 +129,9 @@ def test_fields_that_are_not_given_are_omitted():
         ({"experts": {**EXPERTS, "per_token": 7}}, "per_token"),
         ({"experts": {**EXPERTS, "dense_layers": 3}}, "dense_layers"),
         ({"weight_dtype": "fp7"}, "weight_dtype"),
+        ({"window": {"layers": 4, "tokens": 8}}, "window.layers must be at most num_layers"),
+        ({"window": {"layers": 3, "tokens": 8}, "latent": LATENT}, "without latent attention"),
+        ({"window": {"layers": 3, "tokens": 0}}, "tokens"),
     ],
 )
 def test_impossible_shapes_are_refused(change, words):
@@ -160,8 +163,71 @@ def test_names_of_presets(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "given", [{"experts": EXPERTS}, {"latent": LATENT}, {"weight_dtype": "fp8"}, {"kv_dtype": "fp8"}]
+    ("given", "name", "dtype"),
+    [
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b", None),
+        ("qwen2.5-7b-instruct", "qwen2.5-7b", None),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama3-8b", None),
+        ("llama3.1-8b", "llama3-8b", None),
+        ("LLAMA_3.3-70b", "llama3-70b", None),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-v3", MODELS["deepseek-v3"].weight_dtype),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b", None),
+        ("openai/gpt-oss-120b", "gpt-oss-120b", "mxfp4"),
+        ("google/gemma-3-27b-it", "gemma-3-27b", None),
+        ("Qwen/Qwen3-32B-FP8", "qwen3-32b-fp8", "fp8_block"),
+        ("nvidia/Llama-3.3-70B-Instruct-FP4", "llama-3.3-70b-instruct-fp4", "nvfp4"),
+    ],
 )
+def test_checkpoints_by_name(given, name, dtype):
+    assert MODELS.name(given) == MODELS.name(name) == name
+    assert MODELS.find(given).weight_dtype == dtype
+    assert MODELS.source(given).startswith("config.json of")
+
+
+def test_every_other_name_is_that_of_one_shape():
+    found = {}
+    for preset in MODELS:
+        for other in MODELS.names(preset):
+            for text in {other, other.upper(), other.rpartition("/")[2].replace("-", "_")}:
+                assert found.setdefault(text, preset) == preset
+                assert MODELS.find(text).num_layers == MODELS[preset].num_layers
+                assert MODELS.find(MODELS.name(text)) == MODELS.find(text)
+    assert len(found) > 100
+    assert GPUS.names("h100") == ()
+
+
+def test_variants_differ_in_the_fields_that_the_file_names():
+    eight = MODELS.find("Qwen/Qwen3-32B-FP8")
+    assert eight == MODELS["qwen3-32b"].model_copy(update={"weight_dtype": "fp8_block"})
+    assert MODELS.find("mistralai/Mistral-7B-Instruct-v0.3").vocab == 32_768
+    with pytest.raises(
+        UnknownNameError, match=r"unknown model 'Qwen/Qwen3-32B-INT3'.*; or a config\.json, or a YAML"
+    ):
+        MODELS.find("Qwen/Qwen3-32B-INT3")
+
+
+def test_layers_that_hold_a_token():
+    """Of three layers, two keep the last 4 tokens only."""
+    model = ModelShape(**SMALL, window={"layers": 2, "tokens": 4})
+    assert [model.kv_layers(context) for context in (1, 4, 8, 16)] == [3, 3, 2, 1.5]
+    assert ModelShape(**SMALL).kv_layers(10**6) == 3
+    assert model.weights == ModelShape(**SMALL).weights
+
+
+def test_scales_of_four_bits_take_memory():
+    """One byte for each 16 or 32 weights of the blocks."""
+    plain, wide, narrow = (ModelShape(**SMALL, weight_dtype=dtype) for dtype in ("fp4", "mxfp4", "nvfp4"))
+    assert wide.weight_bytes - plain.weight_bytes == plain.block_weights / 32
+    assert narrow.weight_bytes - plain.weight_bytes == plain.block_weights / 16
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"experts": EXPERTS}, {"latent": LATENT}, {"window": {"layers": 1, "tokens": 4}}, {"weight_dtype": "fp8"},
+        {"kv_dtype": "fp8"},
+    ],
+)  # fmt: skip
 def test_models_that_are_not_dense_are_refused_where_unsupported(given):
     require_plain(ModelShape(**SMALL), "this")
     with pytest.raises(ConfigError, match=f"this: small has {next(iter(given))}"):

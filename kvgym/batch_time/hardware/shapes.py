@@ -34,7 +34,6 @@ RATES: Mapping[str, Literal["fp8", "fp4"]] = {
 }  # fmt: skip
 """Arithmetic of the GPU in which products with weights of a type are computed; of other types in 16 bits."""
 
-
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -137,6 +136,23 @@ class Latent(_Figures):
     value_dim: int = Field(gt=0)
 
 
+class Window(_Figures):
+    """Layers with sliding-window attention, where a token attends to the last tokens only and older ones are dropped.
+
+    Attributes:
+        layers: number of these layers.
+        tokens: width of the window.
+    """
+
+    layers: int = Field(gt=0)
+    tokens: int = Field(gt=0)
+
+    @property
+    def label(self) -> str:
+        """Both in words, to stand after the number of all layers."""
+        return f"{self.layers} with a window of {self.tokens:,}"
+
+
 class ModelShape(_Figures):
     """Dimensions of a decoder-only transformer with gated MLPs.
 
@@ -151,6 +167,7 @@ class ModelShape(_Figures):
         head_dim: width of a head; 0 = ``hidden / num_heads``.
         experts: MLPs of a mixture of experts; None = one MLP in each block.
         latent: latent attention; None = keys and values are cached, multi-head or grouped.
+        window: layers with a sliding window; None = all layers attend to the whole context.
         tied_embeddings: whether the LM head is the input embedding; None = no.
         dtype_bytes: bytes per activation, and per weight and cache entry without a type.
         weight_dtype: type of the weights of the blocks; embedding and LM head keep ``dtype_bytes``, and with
@@ -168,6 +185,7 @@ class ModelShape(_Figures):
     head_dim: int = Field(default=0, ge=0)
     experts: Experts | None = None
     latent: Latent | None = None
+    window: Window | None = None
     tied_embeddings: bool | None = None
     dtype_bytes: float = Field(default=2.0, ge=0.125, le=16)
     weight_dtype: Dtype | None = None
@@ -191,6 +209,10 @@ class ModelShape(_Figures):
             )
         if self.experts is not None and self.experts.dense_layers >= self.num_layers:
             raise ValueError(f"experts.dense_layers must be below num_layers ({self.num_layers})")
+        if self.window is not None and (self.window.layers > self.num_layers or self.latent is not None):
+            raise ValueError(
+                f"window.layers must be at most num_layers ({self.num_layers}), without latent attention"
+            )
         return self
 
     @property
@@ -297,9 +319,20 @@ class ModelShape(_Figures):
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Bytes of KV cache per token, over all layers."""
+        """Bytes of KV cache per token, over all layers; of a token in the window of those that have one."""
         size = self.dtype_bytes if self.kv_dtype is None else BYTES[self.kv_dtype]
         return self.num_layers * self.kv_entries * size
+
+    def kv_layers(self, context: float) -> float:
+        """Return the layers that hold a token of the cache, the mean over the tokens of a request.
+
+        Args:
+            context: tokens of the request; layers with a window hold the last ones only.
+        """
+        if self.window is None:
+            return self.num_layers
+        held = min(self.window.tokens / context, 1.0)
+        return self.num_layers - self.window.layers * (1.0 - held)
 
     def kv_parts(self, tensor_parallel: int) -> int:
         """Return the number of GPUs over which the cache of a token is divided; the other GPUs store copies."""
@@ -314,7 +347,7 @@ class ModelShape(_Figures):
 
 
 def require_plain(model: ModelShape, what: str, *, types: bool = False) -> None:
-    """Check that a model is dense and caches keys and values, and that it has one data type.
+    """Check that a model is dense and caches all keys and values, and that it has one data type.
 
     Args:
         model: its shape.
@@ -324,9 +357,9 @@ def require_plain(model: ModelShape, what: str, *, types: bool = False) -> None:
     Raises:
         ConfigError: it does not.
     """
-    for name in ("experts", "latent", *(() if types else ("weight_dtype", "kv_dtype"))):
+    for name in ("experts", "latent", "window", *(() if types else ("weight_dtype", "kv_dtype"))):
         if getattr(model, name) is not None:
             raise ConfigError(
                 f"{what}: {model.name} has {name}; only dense models {'' if types else 'of one data type '}that cache "
-                "keys and values are supported here; use a roofline"
+                "all keys and values are supported here; use a roofline"
             )

@@ -17,7 +17,7 @@ _SERVED = "any model on any GPU: --model NAME --gpu NAME --tp N; a roofline with
 ABOUT = {
     "hardware": "other models and GPUs: --model NAME --gpu NAME (kvgym list models, kvgym list gpus, docs/hardware.md)",
     "environments": 'made by gymnasium.make("kvgym:ID"), or by gymnasium.make("ID") after import kvgym',
-    "models": _SERVED,
+    "models": f"{_SERVED}; also as a checkpoint on Hugging Face, such as Qwen/Qwen3-32B, or its config.json",
     "gpus": _SERVED,
 }
 """Text below a list."""

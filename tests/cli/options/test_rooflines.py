@@ -66,6 +66,11 @@ def test_lists(kvgym):
     cells = " ".join(row.split())
     assert cells == "deepseek-v3 671.0 B 36.6 B 626.7 GiB 68.6 KiB 61 latent 8 of 256 experts"
     assert "any model on any GPU" in shown
+    shown = " ".join(kvgym.output("list", "models", "google/gemma-3-27b-it", "--width", 200).split())
+    assert "layers 62, 52 with a window of 1,024" in shown
+    assert "other names google/gemma-3-27b-it, google/gemma-3-27b-pt" in shown
+    shown = " ".join(kvgym.output("list", "models", "Qwen/Qwen3-32B-FP8").split())
+    assert "memory 32.0 GiB" in shown
     shown = kvgym.output("list", "gpus", "--markdown")
     [row] = [line for line in shown.splitlines() if line.startswith("| `mi300x`")]
     assert row.startswith(
