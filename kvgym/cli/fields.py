@@ -115,7 +115,13 @@ ROUTERS = Field("cluster", "Routers, comma-separated (kvgym list routers).", "NA
 """``--router`` of commands that compare routers; the command splits the list."""
 
 DESCRIBED_OPTIONS: dict[str, Field] = {
-    "model": Field("described", "Model: preset (kvgym list models) or YAML file.", "NAME", "", "models", str),
+    "model": Field(
+        "described",
+        "Model: preset or checkpoint (kvgym list models), a config.json, or YAML file.",
+        "NAME",
+        complete="models",
+        kind=str,
+    ),
     "gpu": Field("described", "GPU preset (kvgym list gpus) or YAML file.", "NAME", "", "gpus", str),
     "tp": Field("described", "Number of GPUs (tensor parallel; default: 1).", "N", kind=int),
     "weights": Field(
@@ -126,6 +132,12 @@ DESCRIBED_OPTIONS: dict[str, Field] = {
     "kv_dtype": Field("described", "Type of the KV cache (default: 16-bit).", kind=str),
     "memory_fraction": Field(
         "described", "Share of GPU memory that the engine may use (default: 0.9).", kind=float
+    ),
+    "kv_context": Field(
+        "described",
+        "Tokens of a request, for the KV of layers with a sliding window (default: 4,096).",
+        kind=int,
+        least=1,
     ),
 }
 """Fields of a :class:`~kvgym.batch_time.deployments.described.Described`, ``hardware.NAME``. They come with

@@ -148,6 +148,21 @@ def test_types_of_weights_and_cache_are_chosen_and_stated(kind, types, stated):
     assert (chosen.kv_capacity > 1.9 * plain.kv_capacity) == ("kv_dtype" in types)
 
 
+@pytest.mark.parametrize("kind", ["kernels", "roofline"])
+def test_kv_of_layers_with_windows_is_counted_for_a_stated_context(kind):
+    usual, long = (
+        load_hardware(f"{kind}:model=gemma-3-27b,gpu=h100{given}") for given in ("", ",kv_context=32768")
+    )
+    assert (usual.kv_capacity, long.kv_capacity) == (112_208, 222_032)
+    assert usual.description == f"gemma-3-27b on 1 x H100 80GB, {SIXTEEN}, KV of requests of 4,096 tokens"
+    assert "in blocks of 16, KV of requests of 32,768 tokens; not validated" in long.kv_capacity_origin
+    short = load_hardware(f"{kind}:model=gemma-3-27b,gpu=h100,kv_context=1024")
+    plain = load_hardware(f"{kind}:model=llama3-8b,gpu=h100,kv_context=32768")
+    assert "KV of requests" not in short.description + short.kv_capacity_origin + plain.description
+    with pytest.raises(ConfigError, match=r"kv_context\) must be 1"):
+        load_hardware(f"{kind}:model=gemma-3-27b,gpu=h100,kv_context=0")
+
+
 def test_labels_of_rooflines_say_not_validated(tmp_path):
     assert hardware_label("llama3-8b-a100-tp1") == "llama3-8b-a100-tp1"
     assert (
@@ -200,6 +215,12 @@ def test_descriptions_are_canonical():
     text = HardwareName.of({"tp": 2, "gpu": "MI300X", "model": "Llama-3-70B", "weights": None})
     assert text == "roofline:model=llama3-70b,gpu=mi300x,tp=2"
     assert HardwareName.of({"gpu": "H200", "model": "Llama-3-70B"}) == "kernels:model=llama3-70b,gpu=h200"
+    assert HardwareName.of({"gpu": "H200", "model": "meta-llama/Llama-3.3-70B-Instruct"}) == (
+        "kernels:model=llama3-70b,gpu=h200"
+    )
+    assert (
+        HardwareName.of({"gpu": "l4", "model": "Qwen/Qwen3-8B-FP8"}) == "roofline:model=qwen3-8b-fp8,gpu=l4"
+    )
     assert HardwareName.of({"tp": 4}) == "tp=4"
     for line in (text, "tp=4", "gpu=mine.yaml,model=llama3-8b"):
         assert HardwareName(line).described

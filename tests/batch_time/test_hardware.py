@@ -169,6 +169,20 @@ def test_kv_capacity_by_hand():
     assert kv_capacity("a100-80gb", "llama2-7b", tensor_parallel=2, block_size=1) == int(free // 262_144)
 
 
+def test_kv_capacity_with_windows_by_hand():
+    """Gemma-3-27B: 10 layers keep all tokens, 52 the last 1,024; 2 * 16 heads * 128 * 2 = 8,192 bytes in each."""
+    model = MODELS["gemma-3-27b"]
+    free = 80 * 2**30 * 0.9 - 2 * model.weights - 2 * 2**30
+    for context in (1024, 4096, 32_768, 131_072):
+        request = 8192 * (10 * context + 52 * min(context, 1024))
+        tokens = kv_capacity("h100", model, context=context, block_size=1)
+        assert tokens == pytest.approx(free / request * context, abs=1)
+    assert kv_capacity("h100", model) == kv_capacity("h100", model, context=4096) == 112_208
+    # Shorter requests than the window take all layers; without windows the context does not matter.
+    assert kv_capacity("h100", model, context=1) == kv_capacity("h100", model, context=1024) == 41_616
+    assert kv_capacity("h100", "llama3-8b", context=10**6) == kv_capacity("h100", "llama3-8b")
+
+
 def test_kv_capacity_errors():
     with pytest.raises(ConfigError, match="Llama-2-70B does not fit on 1 x A100"):
         kv_capacity("a100-80gb", "llama2-70b")
@@ -188,6 +202,7 @@ def test_kv_capacity_errors():
         {"block_size": 0},
         {"block_size": 10**4000},
         {"tensor_parallel": 0},
+        {"context": 0},
     ):
         with pytest.raises(ConfigError, match=next(iter(arguments))):
             kv_capacity("a100-80gb", "llama2-7b", **arguments)

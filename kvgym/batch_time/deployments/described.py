@@ -15,7 +15,7 @@ from kvgym.batch_time.deployments.deployment import (
     RooflineHardware,
     checked_hardware,
 )
-from kvgym.batch_time.hardware.kv_capacity import kv_capacity
+from kvgym.batch_time.hardware.kv_capacity import KV_CONTEXT, kv_capacity
 from kvgym.batch_time.hardware.overhead import EngineOverhead
 from kvgym.batch_time.hardware.presets import GPUS, MODELS, Presets, is_path
 from kvgym.batch_time.hardware.shapes import GPU, Dtype, ModelShape
@@ -38,6 +38,8 @@ class Described(Description, ABC):
         kv_dtype: type of the cache entries; None = 16-bit.
         memory_fraction: share of the device memory that the engine may use.
         reserve_gib: GiB per GPU for activations, workspaces and the driver's context.
+        kv_context: tokens of a request, for which the KV of layers with a sliding window is counted; see
+            :func:`~kvgym.batch_time.hardware.kv_capacity.kv_capacity`.
         description: one line; None = composed from the other fields.
         engine: default engine, a name in ``engines`` or of kvgym.
         engines: overhead of further engines outside the GPU, by name.
@@ -54,6 +56,7 @@ class Described(Description, ABC):
     kv_dtype: Dtype | None = None
     memory_fraction: float = 0.9
     reserve_gib: float = 2.0
+    kv_context: int = KV_CONTEXT
     description: str | None = None
     engine: str = "vllm-2026"
     engines: dict[str, EngineOverhead] = {}  # noqa: RUF012
@@ -92,18 +95,21 @@ class Described(Description, ABC):
             data_parallel=self.ranks,
             memory_fraction=self.memory_fraction,
             activation_reserve=self.reserve_gib * 2**30,
+            context=self.kv_context,
         )
+        windowed = model.kv_layers(self.kv_context) < model.num_layers
+        counted = f", KV of requests of {self.kv_context:,} tokens" if windowed else ""
         return {
             "name": name,
             "description": self.description
-            or f"{model.name} on {self.tp * self.ranks} x {gpu.name}{self.layout}, {_stored_types(model)}",
+            or f"{model.name} on {self.tp * self.ranks} x {gpu.name}{self.layout}, {_stored_types(model)}{counted}",
             "gpu": gpu,
             "tensor_parallel": self.tp,
             "model": model,
             "kv_capacity": tokens,
             "kv_capacity_origin": (
                 f"computed by kvgym.batch_time.kv_capacity: {self.memory_fraction:.0%} of the memory less the weights "
-                f"and {self.reserve_gib:g} GiB per GPU, in blocks of 16; not validated"
+                f"and {self.reserve_gib:g} GiB per GPU, in blocks of 16{counted}; not validated"
             ),
             "engine": self.engine,
             "engines": self.engines,

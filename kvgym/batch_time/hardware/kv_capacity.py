@@ -10,6 +10,9 @@ from kvgym.errors import ConfigError, shown
 from kvgym.simulator.system import MAX_CAPACITY
 from kvgym.utils.arguments import explained
 
+KV_CONTEXT = 4096
+"""Tokens of the requests for which the cache of layers with a sliding window is counted by default."""
+
 _GIB = 2**30
 _MOST_GPUS = 128
 
@@ -41,12 +44,17 @@ def kv_capacity(
     memory_fraction: float = 0.9,
     activation_reserve: float = 2 * _GIB,
     block_size: int = 16,
+    context: int = KV_CONTEXT,
 ) -> int:
     """Return the number of tokens that fit into a worker's KV cache.
 
     Per GPU: ``(memory * memory_fraction - weights / tensor_parallel - activation_reserve) / (KV bytes per
     token / tensor_parallel)``, rounded down to whole blocks. With fewer KV heads than GPUs each GPU stores a copy of
     one head; with latent attention every GPU stores the whole cache.
+
+    Layers with a sliding window store the last tokens of a request only, so a token of a long request takes less
+    memory. The capacity is the tokens of requests of ``context`` tokens: shorter ones take more memory than counted,
+    at most that of all layers, and longer ones less.
 
     Args:
         gpu: the GPU, its preset name or file.
@@ -56,6 +64,7 @@ def kv_capacity(
         memory_fraction: share of the device memory that the engine may use, in (0, 1].
         activation_reserve: bytes per GPU for activations, workspaces and the CUDA context.
         block_size: tokens per block of the paged cache.
+        context: tokens of a request in the cache, for layers with a window; without windows it changes nothing.
 
     Returns:
         Tokens, a multiple of ``block_size``.
@@ -72,7 +81,9 @@ def kv_capacity(
         raise ConfigError(f"activation_reserve must be >= 0 bytes, got {shown(activation_reserve)}")
     if not 1 <= block_size <= MAX_CAPACITY:
         raise ConfigError(f"block_size must be 1 … 2^31-1 tokens, got {shown(block_size)}")
-    usable = gpu.memory * memory_fraction
+    if not 1 <= context <= MAX_CAPACITY:
+        raise ConfigError(f"context (kv_context) must be 1 … 2^31-1 tokens, got {shown(context)}")
+    usable, share = gpu.memory * memory_fraction, model.kv_layers(context) / model.num_layers
 
     def weights(parts: int) -> float:
         dense = model.weight_bytes - model.expert_bytes
@@ -82,7 +93,7 @@ def kv_capacity(
         return usable - weights(parts) - activation_reserve
 
     def block(parts: int) -> float:
-        return model.kv_bytes_per_token / model.kv_parts(parts) * block_size
+        return model.kv_bytes_per_token * share / model.kv_parts(parts) * block_size
 
     if free(tensor_parallel) < block(tensor_parallel):
         enough = [n for n in range(1, _MOST_GPUS + 1) if model.splits(n) and free(n) >= block(n)]

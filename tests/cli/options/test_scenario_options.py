@@ -132,7 +132,9 @@ def test_every_field_changes_the_scenario(name, tmp_path, azure_trace):
 
 @pytest.mark.parametrize("name", DESCRIBED_OPTIONS)
 def test_a_model_and_a_gpu_become_hardware(kvgym, built, name):
-    value = {"model": "qwen3-8b", "gpu": "l4", "tp": 2, "memory_fraction": 0.8}.get(name, "fp8")
+    value = {"model": "qwen3-8b", "gpu": "l4", "tp": 2, "memory_fraction": 0.8, "kv_context": 64}.get(
+        name, "fp8"
+    )
     flags = DESCRIBED_OPTIONS[name].flags(name)
     for words in ((flags[0], value) if flags else (), ("--set", f"hardware.{name}={value}")):
         if words:
