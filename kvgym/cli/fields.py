@@ -91,7 +91,8 @@ SCENARIO_OPTIONS: dict[str, Field] = {
     "decode_workers": Field("cluster", "Workers that generate tokens only.", "N"),
     "link": Field(
         "cluster",
-        "Link from prefill to decode workers: 25GB/s, 200Gbit/s, with a latency 25GB/s+1ms (default: the GPU's).",
+        "Link from prefill to decode workers: 25GB/s, 200Gbit/s, with a latency 25GB/s+1ms, with the share that "
+        "transfers attain 200GB/s+0.4ms,share=0.73 (default: the GPU's, in a server of 8).",
     ),
     "router": Field("cluster", "Router (kvgym list routers), or an agent.", "NAME", complete="routers"),
     "sessions": Field(

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kvgym.batch_time.deployments.deployment import Hardware
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.scenario_options import ScenarioOptions
-from kvgym.utils.specs import parse_seconds
+from kvgym.utils.checks import real_number, whole_number
+from kvgym.utils.specs import parse_seconds, parse_value
 
 T = TypeVar("T")
 
 UNITS = {"MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12, "Mbit/s": 1.25e5, "Gbit/s": 1.25e8}
 """Bytes per second of each unit."""
 
-LINK_FORMS = "25GB/s or 200Gbit/s, with a latency as in 25GB/s+1ms"
+LINK_FORMS = (
+    "25GB/s or 200Gbit/s, with a latency as in 25GB/s+1ms, a share attained as in 200GB/s+0.4ms,share=0.73"
+)
+
+SERVER_GPUS = 8
+"""Most GPUs in a server that are linked to each other, as in DGX and HGX servers of A100, H100, H200 and B200."""
 
 _LINK = re.compile(r"([^\s+a-zA-Z]+(?:[eE]\d+)?) *([A-Za-z]+/s)(?:\+(.+))?")
 
@@ -61,30 +67,63 @@ def split_workers(base: Scenario, options: ScenarioOptions) -> list[dict[str, An
     return groups
 
 
-def parse_link(text: str) -> tuple[float, float | None]:
-    """Read a link such as ``"25GB/s"``, ``"200Gbit/s"`` or ``"25GB/s+1ms"``.
+class Link(NamedTuple):
+    """Link from prefill to decode workers.
 
-    Returns:
-        Bandwidth, bytes per second, and latency, seconds; None if it is not given.
+    Attributes:
+        bandwidth: nominal bytes per second from one worker to another, all its network cards together.
+        latency: seconds of a hand-over without a token; None = the GPU's.
+        share: of the bandwidth that transfers attain.
+        copies: of the cache that are sent; None = as many as the decode worker keeps.
+    """
+
+    bandwidth: float
+    latency: float | None = None
+    share: float = 1.0
+    copies: int | None = None
+
+
+def parse_link(text: str) -> Link:
+    """Read a link such as ``"25GB/s"``, ``"200Gbit/s"``, ``"25GB/s+1ms"`` or ``"200GB/s+0.4ms,share=0.73,copies=2"``.
 
     Raises:
         ConfigError: the text has another form.
     """
-    match = _LINK.fullmatch(text.strip())
+    what = f"link {shown(text)}"
+    first, _, rest = text.partition(",")
+    match = _LINK.fullmatch(first.strip())
     try:
         bandwidth = float(match[1]) * UNITS[match[2]] if match else math.nan
     except (ValueError, KeyError):
         bandwidth = math.nan
     if not match or not 0 < bandwidth < math.inf:
-        raise ConfigError(f"link {shown(text)}: expected a bandwidth, as in {LINK_FORMS}")
-    latency = None if match[3] is None else parse_seconds(match[3], f"link {shown(text)}: latency")
-    return bandwidth, latency
+        raise ConfigError(f"{what}: expected a bandwidth, as in {LINK_FORMS}")
+    latency = None if match[3] is None else parse_seconds(match[3], f"{what}: latency")
+    given = dict(part.strip().partition("=")[::2] for part in rest.split(",")) if rest else {}
+    if unknown := sorted(set(given) - {"share", "copies"}):
+        raise ConfigError(
+            f"{what}: {shown(unknown[0])} is neither share=… nor copies=…; expected {LINK_FORMS}"
+        )
+    options = {name: parse_value(value) for name, value in given.items()}
+    share = real_number(
+        options.get("share", 1.0), f"{what}: share", "a number above 0 and at most 1", _is_share
+    )
+    copies = options.get("copies")
+    if copies is not None:
+        copies = whole_number(copies, f"{what}: copies", "a whole number ≥ 1")
+    return Link(bandwidth, latency, share, copies)
+
+
+def _is_share(value: float) -> bool:
+    return 0 < value <= 1
 
 
 def link_settings(scenario: Scenario, link: str | None) -> dict[str, float]:
     """Return the settings of the engine for the link between prefill and decode workers.
 
-    A hand-over takes the latency, and the KV cache of the request divided by the bandwidth.
+    A hand-over takes the latency, and the KV cache of the request divided by the share of the bandwidth that transfers
+    attain. Where a decode worker has more GPUs than KV heads, each of them keeps a copy of its heads, and all copies
+    are sent.
 
     Args:
         scenario: a scenario with prefill and decode workers.
@@ -95,7 +134,8 @@ def link_settings(scenario: Scenario, link: str | None) -> dict[str, float]:
         ``transfer_latency``, seconds, and ``transfer_time``, seconds per token; empty if there is no link to set.
 
     Raises:
-        ConfigError: the workers are not separate, or the size of the cache is unknown.
+        ConfigError: the workers are not separate, the size of the cache is unknown, or no link is given although the
+            workers do not fit into one server.
     """
     if not any(roles(scenario)):
         if link is None:
@@ -104,7 +144,7 @@ def link_settings(scenario: Scenario, link: str | None) -> dict[str, float]:
             f"link = {shown(link)} needs separate workers; add prefill_workers and decode_workers, as in "
             "--prefill-workers 1 --decode-workers 1"
         )
-    hardware = _prefill_hardware(scenario)
+    hardware = _hardware_of(scenario, "prefill")
     if hardware is None:
         if link is None:
             return {}
@@ -114,13 +154,41 @@ def link_settings(scenario: Scenario, link: str | None) -> dict[str, float]:
         )
     gpu, model = hardware.gpu, hardware.model
     if link is None:
+        _check_one_server(scenario)
         bandwidth, latency = gpu.link_bandwidth * model.kv_parts(hardware.tensor_parallel), None
     else:
-        bandwidth, latency = parse_link(link)
+        given = parse_link(link)
+        bandwidth = given.bandwidth * given.share / (given.copies or _copies(scenario))
+        latency = given.latency
     return {
         "transfer_latency": gpu.link_latency if latency is None else latency,
         "transfer_time": model.kv_bytes_per_token / bandwidth,
     }
+
+
+def _check_one_server(scenario: Scenario) -> None:
+    """Check that the workers fit into one server, where the GPUs' own links end.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    assert not isinstance(scenario.workers, int)
+    groups = zip(scenario.workers, scenario.served, strict=True)
+    loaded = [(group.count, served.loaded) for group, served in groups]
+    gpus = sum(count * hardware.tensor_parallel for count, hardware in loaded if hardware is not None)
+    if gpus > SERVER_GPUS:
+        raise ConfigError(
+            f"{gpus} GPUs of prefill and decode workers do not fit into one server of {SERVER_GPUS}, so the KV cache "
+            f"crosses the network; add its bandwidth, as in link = {LINK_FORMS}"
+        )
+
+
+def _copies(scenario: Scenario) -> int:
+    """Return the number of copies of the cache in a decode worker."""
+    hardware = _hardware_of(scenario, "decode")
+    if hardware is None:
+        return 1
+    return hardware.tensor_parallel // hardware.model.kv_parts(hardware.tensor_parallel)
 
 
 def describe_roles(scenario: Scenario) -> str:
@@ -128,7 +196,7 @@ def describe_roles(scenario: Scenario) -> str:
     prefill, decode = roles(scenario)
     if not prefill:
         return ""
-    seconds, hardware = scenario.system.transfer_time, _prefill_hardware(scenario)
+    seconds, hardware = scenario.system.transfer_time, _hardware_of(scenario, "prefill")
     if not seconds:
         link = "a link that takes no time"
     elif hardware is None:
@@ -177,9 +245,9 @@ def in_settings(
     )
 
 
-def _prefill_hardware(scenario: Scenario) -> Hardware | None:
-    """Return the hardware of the first prefill worker; None if it has none."""
+def _hardware_of(scenario: Scenario, role: str) -> Hardware | None:
+    """Return the hardware of the first worker with a role; None if it has none."""
     if isinstance(scenario.workers, int):
         return None
     groups = zip(scenario.workers, scenario.served, strict=True)
-    return next(served.loaded for group, served in groups if group.role == "prefill")
+    return next(served.loaded for group, served in groups if group.role == role)

@@ -62,9 +62,9 @@ class ScenarioOptions:
         workers: number of equal workers.
         prefill_workers: number of workers that process prompts only; with ``decode_workers``.
         decode_workers: number of workers that generate tokens only.
-        link: link between the two, ``"25GB/s"`` or with a latency ``"25GB/s+1ms"``, see
-            :func:`kvgym.experiments.disaggregation.link_settings`; new separate workers, and other hardware, have the
-            link of the GPU unless it is given.
+        link: link between the two, ``"25GB/s"``, or with latency and share ``"25GB/s+1ms,share=0.8"``, see
+            :func:`kvgym.experiments.disaggregation.parse_link`; new separate workers, and other hardware, have the link
+            of the GPU unless it is given, which must be if they do not fit into one server.
         router: router of a cluster.
         sessions: ``"open"`` or ``"closed"``, when later turns of sessions arrive, see
             :class:`~kvgym.simulator.system.System`.

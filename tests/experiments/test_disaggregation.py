@@ -1,5 +1,6 @@
 """Separate prefill and decode workers by options, their link, and the same workers together."""
 
+import numpy as np
 import pytest
 
 import kvgym
@@ -16,11 +17,13 @@ LLAMA_3_8B = 131072
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("25GB/s", (25e9, None)),
-        ("200Gbit/s", (25e9, None)),
-        ("1.5 TB/s", (1.5e12, None)),
-        ("800MB/s+1ms", (8e8, 1e-3)),
-        ("25GB/s+0", (25e9, 0.0)),
+        ("25GB/s", (25e9, None, 1.0, None)),
+        ("200Gbit/s", (25e9, None, 1.0, None)),
+        ("1.5 TB/s", (1.5e12, None, 1.0, None)),
+        ("800MB/s+1ms", (8e8, 1e-3, 1.0, None)),
+        ("25GB/s+0", (25e9, 0.0, 1.0, None)),
+        ("200GB/s+0.4ms,share=0.73", (2e11, 4e-4, 0.73, None)),
+        ("200GB/s, copies=2, share=1", (2e11, None, 1.0, 2)),
     ],
 )
 def test_links(text, expected):
@@ -32,6 +35,22 @@ def test_links(text, expected):
 )
 def test_links_of_another_form(text):
     with pytest.raises(ConfigError, match="expected a bandwidth, as in 25GB/s or 200Gbit/s"):
+        parse_link(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("25GB/s,share=0", r"link '25GB/s,share=0': share = 0; expected a number above 0 and at most 1"),
+        ("25GB/s,share=1.1", "share = 1.1; expected"),
+        ("25GB/s,share", "share = ''; expected"),
+        ("25GB/s,copies=0", "copies = 0; expected a whole number ≥ 1"),
+        ("25GB/s,copies=1.5", "copies = 1.5; expected"),
+        ("25GB/s,latency=1ms", r"'latency' is neither share=… nor copies=…; expected 25GB/s.*25GB/s\+1ms"),
+    ],
+)
+def test_wrong_shares_and_copies(text, message):
+    with pytest.raises(ConfigError, match=message):
         parse_link(text)
 
 
@@ -58,6 +77,63 @@ def test_the_link_is_that_of_the_gpu_unless_given():
     assert own.system == load_scenario("a100-llama3-8b-disaggregated").system  # which has a link of its own
     other = build_scenario("a100-llama3-8b-disaggregated", hardware="roofline:model=qwen3-8b,gpu=h100")
     assert other.system.transfer_time == 36 * 8 * 128 * 2 * 2 / 450e9
+
+
+def test_no_link_of_a_gpu_leaves_the_server():
+    """Of 8 GPUs at most; between servers the network's bandwidth must be given."""
+    deployment = {"hardware": "model=llama3-70b,gpu=h100,tp=4"}
+    system = build_scenario("a100-llama3-8b", **deployment, prefill_workers=1, decode_workers=1).system
+    assert system.transfer_time == 80 * 8 * 128 * 2 * 2 / (4 * 450e9)
+    with pytest.raises(
+        ConfigError, match=r"12 GPUs of .* do not fit into one server of 8.*add its bandwidth"
+    ):
+        build_scenario("a100-llama3-8b", **deployment, **SEPARATE)
+    system = build_scenario("a100-llama3-8b", **deployment, **SEPARATE, link="50GB/s").system
+    assert system.transfer_time == 80 * 8 * 128 * 2 * 2 / 50e9
+
+
+@pytest.mark.parametrize(
+    ("hardware", "link", "copies"),
+    [
+        ("model=qwen3-8b,gpu=h100,tp=8", "50GB/s", 1),  # 8 KV heads
+        ("model=qwen3-235b-a22b,gpu=h200,tp=8", "50GB/s", 2),  # 4 KV heads
+        ("model=qwen3-235b-a22b,gpu=h200,tp=8", "50GB/s,copies=1", 1),
+        ("model=qwen3-235b-a22b,gpu=h200,tp=8", "100GB/s,share=0.5", 2),
+        ("model=deepseek-v3,gpu=h200,tp=16", "50GB/s", 16),  # latent attention: the cache is on every GPU
+    ],
+)
+def test_all_copies_in_the_decode_worker_are_sent(hardware, link, copies):
+    made = build_scenario("a100-llama3-8b", hardware=hardware, prefill_workers=1, decode_workers=1, link=link)
+    once = kvgym.load_hardware(hardware).model.kv_bytes_per_token
+    assert made.system.transfer_time == pytest.approx(copies * once / 50e9)
+
+
+TOKENS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+MEASURED = [
+    ("model=qwen3-8b,gpu=h100,tp=8", "200GB/s+0.4ms,share=0.73",
+     (0.54, 0.61, 0.92, 1.5, 2.51, 4.75, 8.84, 16.43, 31.65)),
+    ("model=qwen3-235b-a22b,gpu=h200,tp=8", "200GB/s+1.8ms,share=0.86",
+     (2.07, 2.58, 2.98, 3.96, 6.43, 10.95, 20.31, 39.14, 76.78)),
+]  # fmt: skip
+"""Milliseconds of a transfer by prompt tokens: vLLM (H800), SGLang (H20-3e), between two servers by RoCE.
+
+Source: documentation of Mooncake at commit 3b5a5941, vllm-v1-pd-performance.md and sglang-benchmark-results-v1.md. The
+GPUs only name KV heads here; latency and share were fitted to these rows, so their error is that of the formula.
+"""
+
+
+@pytest.mark.parametrize(("hardware", "link", "measured"), MEASURED)
+def test_transfers_that_were_measured(hardware, link, measured):
+    def errors(link):
+        made = build_scenario(
+            "a100-llama3-8b", hardware=hardware, prefill_workers=1, decode_workers=1, link=link
+        ).system
+        seconds = made.transfer_latency + made.transfer_time * np.array(TOKENS)
+        return 1e3 * seconds / np.array(measured) - 1
+
+    assert np.abs(errors(link)).max() < 0.081
+    assert np.median(np.abs(errors(link))) < 0.035
+    assert errors("200GB/s").max() < -0.17  # the nominal bandwidth alone
 
 
 def test_without_hardware_the_system_has_the_time_of_a_token():
