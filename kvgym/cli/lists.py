@@ -38,7 +38,7 @@ GPU_HEADINGS = (
 
 FIELD_HEADINGS = ("name", "what it sets", "option")
 
-ENGINE_HEADINGS = ("name", "year", "ms per batch", "ms per request", "fitted to", "tried on")
+ENGINE_HEADINGS = ("name", "year", "figures", "fitted to", "tried on")
 
 
 Listing: TypeAlias = tuple[str, Sequence[str], Mapping[str, Sequence[str]]]
@@ -219,8 +219,7 @@ def engine_rows(full: bool) -> dict[str, tuple[str, ...]]:
     return {
         name: (
             str(engine.year or "–"),
-            f"{engine.base_ms:g}",
-            f"{engine.per_request_ms:g}",
+            engine.formula(),
             engine.source,
             (engine.validated if full else engine.validated.partition(":")[0]) or "–",
         )
