@@ -85,7 +85,6 @@ from kvgym.policies.hyperparameters import (
     choice,
     flag,
     fraction,
-    hyperparameter,
     parsed,
     whole,
 )
@@ -147,11 +146,9 @@ class VLLMV1(CompiledPolicy):
     long_prefill_token_threshold_adaptive: bool = flag(False)
     """whether ``long_prefill_token_threshold`` is at least ``max_num_batched_tokens`` divided by the number of requests
     that run or wait."""
-    async_scheduling: bool | str = hyperparameter(
-        AUTO, lambda value: isinstance(value, bool) or value == AUTO, f"True, False or {AUTO}"
-    )
+    async_scheduling: bool | str = flag(AUTO)
     """whether a batch is decided when the one before it starts, as servers do by default to hide the scheduler's time;
-    ``"auto"``: as the engine of the hardware does."""
+    ``"auto"``: as the engine of the hardware does, which headings name."""
 
     def __post_init__(self) -> None:
         """Raise a ConfigError if the release lacks an option, or the limits contradict each other as in the engine."""
@@ -202,8 +199,6 @@ class VLLMV1(CompiledPolicy):
         matters = self.policy == "priority" or self.long_prefill_token_threshold > 0 or self._newer_options()
         if self.engine_version == AUTO and matters:
             found["engine_version"] = self._release_on(system)
-        if self.async_scheduling == AUTO and system.batch_time.asynchronous:
-            found["async_scheduling"] = True
         return found
 
     def computed(self, system: SystemInfo) -> Mapping[str, float]:

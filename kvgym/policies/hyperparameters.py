@@ -149,9 +149,14 @@ def positive(default: float, *, search: Iterable[Any] = ()) -> Any:
 
 
 @explained
-def flag(default: bool, *, search: Iterable[Any] = ()) -> Any:
-    """Declare a hyperparameter that is on or off."""
-    return Hyperparameter(default, _after(require_flag), tuple(search))
+def flag(default: bool | str, *, search: Iterable[Any] = ()) -> Any:
+    """Declare a hyperparameter that is on or off; a default of AUTO is also valid."""
+
+    def check(name: str, value: Any) -> None:
+        if not (default == AUTO and isinstance(value, str) and value == AUTO):
+            require_flag(name, value)
+
+    return Hyperparameter(default, _after(check), tuple(search))
 
 
 @explained

@@ -422,9 +422,8 @@ class System:
         p["progress_on_evict"] = PROGRESS_ON_EVICT[self.progress_on_evict]
         p["requeue"] = REQUEUE[self.requeue]
         p["effort_limit"] = np.iinfo(np.int64).max
-        p["horizon"] = self.horizon
+        p["horizon"], p["swap_time"] = self.horizon, self.swap_time
         p["api_time"] = max(worker.batch_time.api_time for worker in self.all_workers)
-        p["swap_time"] = self.swap_time
         p["transfer_latency"], p["transfer_time"] = self.transfer_latency, self.transfer_time
         p["cache_staleness"] = self.cache_staleness
         problem[1:] = p

@@ -216,9 +216,17 @@ def test_layers_that_hold_a_token():
 
 def test_scales_of_four_bits_take_memory():
     """One byte for each 16 or 32 weights of the blocks."""
-    plain, wide, narrow = (ModelShape(**SMALL, weight_dtype=dtype) for dtype in ("fp4", "mxfp4", "nvfp4"))
+    plain, wide, narrow = (ModelShape(**SMALL, weight_dtype=dtype) for dtype in ("int4", "mxfp4", "nvfp4"))
     assert wide.weight_bytes - plain.weight_bytes == plain.block_weights / 32
     assert narrow.weight_bytes - plain.weight_bytes == plain.block_weights / 16
+
+
+def test_with_mxfp4_only_the_experts_are_small():
+    given = {**SMALL, "experts": EXPERTS}
+    plain, small = ModelShape(**given), ModelShape(**given, weight_dtype="mxfp4")
+    assert small.block_bytes == plain.block_bytes == 2 * plain.block_weights
+    assert small.expert_bytes == plain.expert_weights * (0.5 + 1 / 32)
+    assert (small.dense_dtype, ModelShape(**given, weight_dtype="nvfp4").dense_dtype) == (None, "nvfp4")
 
 
 @pytest.mark.parametrize(

@@ -66,10 +66,11 @@ def test_a_line_names_engine_and_kernels():
     own = base.override(engine={"base_ms": 5})
     assert engine_line(own) == "engine 5 ms per batch; kernels calibrated on A100 80GB"
     measured = base.override(hardware="model=llama3-8b,gpu=h100", engine=None)
-    line = "engine vllm-2026: 0 ms per batch, 2026; kernels measured with vLLM 0.19.0 on H100 80GB"
+    figures = "0 ms per batch + 0.015 ms per layer, asynchronous, API 8 ms, 2026"
+    line = f"engine vllm-2026: {figures}; kernels measured with vLLM 0.19.0 on H100 80GB"
     assert engine_line(measured, measured, own) == f"{line} | {engine_line(own)}"
     roofline = base.override(hardware="model=llama3-8b,gpu=l4", engine=None)
-    assert engine_line(roofline) == "engine vllm-2026: 0 ms per batch, 2026; kernels: roofline, not validated"
+    assert engine_line(roofline) == f"engine vllm-2026: {figures}; kernels: roofline, not validated"
     vidur = base.override(batch_time={"composition": "vidur"}, engine=None)
     assert engine_line(vidur) == "engine none: 0 ms per batch; kernels calibrated on A100 80GB"
     many = [base.override(engine={"base_ms": k}) for k in range(5)]

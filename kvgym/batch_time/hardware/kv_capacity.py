@@ -60,7 +60,7 @@ def kv_capacity(
         gpu: the GPU, its preset name or file.
         model: the model shape, its preset name or file.
         tensor_parallel: number of GPUs that the model is split over.
-        data_parallel: groups of so many GPUs with requests of their own; the routed experts are spread over all groups.
+        data_parallel: groups of GPUs with requests of their own; the routed experts are spread over all groups.
         memory_fraction: share of the device memory that the engine may use, in (0, 1].
         activation_reserve: bytes per GPU for activations, workspaces and the CUDA context.
         block_size: tokens per block of the paged cache.

@@ -46,7 +46,7 @@ class Assembly:
         gpu: its data sheet, for what the tables lack.
         model: the model.
         tensor_parallel: GPUs over which attention and dense layers are split.
-        data_parallel: groups of so many GPUs with requests of their own; the routed experts are spread over all groups.
+        data_parallel: groups of GPUs with requests of their own; the routed experts are spread over all groups.
         expert_parallel: groups of GPUs with whole experts of their own; the GPUs of a group split each of them.
         balance: load of the experts: a distribution of the tables, such as ``"power_law_1.01"``.
         collective_scale: factor of measured collectives, for links of another speed.

@@ -105,9 +105,7 @@ def test_headings_name_seconds():
 def test_the_details_of_a_scenario(kvgym, tmp_path):
     facts = details("scenarios", "vllm-v1")[0][2]
     assert facts["Hardware"] == ("llama3-8b-a100-tp1: Llama-3-8B on one A100 80 GB",)
-    assert facts["Engine"][0].startswith(
-        "vllm-2024: 1 ms per batch outside the GPU; engine of autumn 2024: two"
-    )
+    assert facts["Engine"][0].startswith("vllm-2024: 1 ms per batch; engine of autumn 2024: two")
     assert facts["KV capacity"] == ("131,000 tokens, in blocks of 16",)
     assert facts["- arrivals"] == ("poisson (rate = 3.2)",)
     assert "progress_on_evict = recompute, requeue = front" in facts["Engine rules"][0]
