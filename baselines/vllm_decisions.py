@@ -15,6 +15,8 @@ from kvgym.kernels import (
     admit,
     admit_tokens,
     allocated,
+    decide_again,
+    decide_ahead,
     evict,
     forget_left,
     full_tokens,
@@ -33,6 +35,7 @@ from kvgym.kernels import (
     plan_in_order,
     plan_next,
     policy_kernel,
+    preempt_finished,
     request_key,
     size_of_start,
     written_tokens,
@@ -65,9 +68,9 @@ allowed.
 """
 
 _LATE_ARRIVALS, _ADMISSIONS = 1, 2  # regions of the state, if decisions are made one batch ahead
-_SEEN = 0  # the one real number: until when arrivals have been seen
+_SEEN = 0  # the one real number: time of the last decision, until when arrivals have been seen
 
-_PREEMPTED = -2  # marks a slot, instead of its planned tokens, while the decision is made
+_PREEMPTED = -2  # marks a preempted slot while the decision is made, less the tokens that it had been given
 # Victims up to here are requests that finished with the last batch: -2 the first, -3 the second …
 _LATE = -2
 
@@ -130,16 +133,6 @@ def number_admission(memory: PolicyMemory, i: int) -> None:
         first = region(memory.state, _ADMISSIONS)
         memory.state[first] += 1
         memory.state[first + 1 + i] = memory.state[first]
-
-
-@jit_inline
-def memory_of_late(view: PolicyView, i: int) -> int:
-    """Return the memory that the decision still counts for a request that finished with the last batch."""
-    r, p = view.requests[i], view.problem
-    held = allocated(p, r.prompt_len + r.num_output_tokens - p.prefill_emits + p.prefill_writes)
-    if p.prefix_unit > 0:
-        held -= view.cache.prefix[i].left * p.prefix_unit
-    return held
 
 
 @jit_inline
@@ -217,7 +210,7 @@ def victim_of_active(view: PolicyView, p: Settings) -> int:
     chosen, least, latest = UNKNOWN, 0, 0.0
     for k in range(view.worker.num_active - 1, -1, -1):
         slot = view.active[k]
-        if slot.planned == _PREEMPTED:
+        if slot.planned <= _PREEMPTED:
             continue
         if not p.by_priority:
             return k
@@ -230,7 +223,13 @@ def victim_of_active(view: PolicyView, p: Settings) -> int:
 
 @jit_inline
 def schedule_running(
-    view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, holds: bool, late: int, more: int
+    view: PolicyView,
+    decision: PolicyDecision,
+    memory: PolicyMemory,
+    holds: bool,
+    late: int,
+    more: int,
+    held: int,
 ) -> tuple[int, int, int, int]:
     """Give the running requests their tokens; preempt if memory is short.
 
@@ -241,16 +240,15 @@ def schedule_running(
         holds: whether this iteration must not process prompts.
         late: number of requests that finished with the last batch but still count as running.
         more: by how much the requests that count exceed those that run and wait.
+        held: memory in use for the late requests alone, allocated tokens.
 
     Returns:
         The remaining budget, the memory in use with all planned tokens, the last slot preempted in an empty step
         of the engine, UNKNOWN if there was none or others were preempted later, and the late requests that are left.
     """
     w, active, capacity, p = view.worker, view.active, view.problem.kv_capacity, settings(memory.params)
-    budget, used, threshold = p.max_tokens, w.kv_allocated, threshold_of(view, p, more)
-    for j in range(w.num_finished if late > 0 else 0):
-        used += memory_of_late(view, view.finished[j])
-    held = used - w.kv_allocated
+    budget, used, threshold = p.max_tokens, w.kv_allocated + held, threshold_of(view, p, more)
+    before = late
     if w.num_prefilling == 0 and w.num_active <= budget and need_of_active(view) + held <= capacity:
         return (
             budget - w.num_active,
@@ -263,14 +261,14 @@ def schedule_running(
     empty = v = UNKNOWN
     while k < w.num_active and budget > 0:
         slot = active[k]
-        if slot.planned != _PREEMPTED and not (holds and slot.num_prefill_left > 0):
+        if slot.planned > _PREEMPTED and not (holds and slot.num_prefill_left > 0):
             tokens = min(tokens_lacking(threshold, slot.num_prefill_left), budget)
             growth = kv_growth(view.problem, slot, tokens)
-            while slot.planned != _PREEMPTED and used + growth > capacity:
+            while slot.planned > _PREEMPTED and used + growth > capacity:
                 v = victim(view, memory, late)
                 if v <= _LATE:
                     i = view.finished[_LATE - v]
-                    used -= memory_of_late(view, i)
+                    used -= preempt_finished(view, i, decision.record.num_evict + before - late)
                     memory.state[region(memory.state, _ADMISSIONS) + 1 + i] = 0
                     late -= 1
                     continue
@@ -280,24 +278,25 @@ def schedule_running(
                     budget += other.planned
                     used -= kv_growth(view.problem, other, other.planned)
                 used -= held_by(view, other) - kept_by_others(view, other)
-                other.planned = _PREEMPTED
+                other.planned = _PREEMPTED - max(other.planned, 0)
                 evict(decision, v)
                 empty = UNKNOWN
-            if slot.planned != _PREEMPTED:
+            if slot.planned > _PREEMPTED:
                 slot.planned = tokens
                 note_prefill(memory, 2 if slot.num_prefill_left > 0 else 0)
                 scheduled += 1
                 budget -= tokens
                 used += growth
-            elif not p.newer and scheduled > 0:
+            elif not p.newer and (scheduled > 0 or p.ahead):
                 break
             elif not p.newer:
                 empty = k
         k += 1
-        if k == w.num_active and holds and scheduled == 0 and decision.record.num_evict > 0:
+        if k == w.num_active and holds and scheduled == 0 and decision.record.num_evict > 0 and not p.ahead:
             holds, k, empty = False, 0, v  # all that are left are prompts
     for j in range(decision.record.num_evict):
-        active[decision.evict[j]].planned = UNKNOWN
+        slot = active[decision.evict[j]]
+        slot.planned = _PREEMPTED - slot.planned
     return budget, used, empty, late
 
 
@@ -313,6 +312,7 @@ def start_waiting(
     late: int,
     more: int,
     ahead: bool,
+    kept: int,
 ) -> None:
     """Start waiting requests in order while budget, places and memory last.
 
@@ -327,6 +327,7 @@ def start_waiting(
         late: number of requests that finished with the last batch but still count as running.
         more: by how much the requests that count exceed those that run and wait.
         ahead: whether requests that arrived after the last decision stay out.
+        kept: units of the prefix cache that only late requests hold.
     """
     w, d, p = view.worker, decision.record, settings(memory.params)
     max_seqs, by_priority = p.max_seqs, p.by_priority
@@ -334,7 +335,7 @@ def start_waiting(
     threshold = threshold_of(view, p, more)
     if empty != UNKNOWN:
         before = urgency(view.requests[view.active[empty].request_id], view.active[empty].request_id)
-    in_order = view.worker.num_waiting > 0 and plan_in_order(view, decision, used)
+    in_order = view.worker.num_waiting > 0 and plan_in_order(view, decision, used, kept)
     while budget > 0 and running + d.num_admit < max_seqs and has_place(view, decision):
         i = next_to_admit(view, decision, memory.state, by_priority)
         if i == UNKNOWN or urgency(view.requests[i], i) > before:
@@ -374,32 +375,29 @@ def vllm_v1_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMem
     """Schedule running requests first, and waiting ones only in an iteration without preemption.
 
     With asynchronous scheduling the decision was made when the last batch started: requests that finished with it still
-    count, and arrivals since then do not. If nothing can run so, the engine decides again when that batch has ended.
+    count, and arrivals since then do not. If nothing can run so, the engine decides again when that batch has ended,
+    and so it does after preempting all that it has scheduled: such a step without tokens takes no time.
     """
     w, d, p, state = view.worker, decision.record, settings(memory.params), memory.state
-    counters, budget = state.shape[0] - NUM_COUNTERS, 0
-    ahead = p.ahead and w.iteration > 0 and w.clock == w.last_batch_end
+    counters, late, more, held, kept = state.shape[0] - NUM_COUNTERS, 0, 0, 0, 0
+    ahead = p.ahead and w.iteration > 0 and w.clock == w.last_batch_end and w.clock > memory.reals[_SEEN]
     forget_left(view, state, 0)
     queue_new(view, memory, ahead)
-    while True:
-        late, more = w.num_finished if ahead else 0, 0
-        if ahead:
-            more = late - state[region(state, _LATE_ARRIVALS)]
-        holds = p.interval > 1 and holds_prefills(view, memory, late)
-        budget, used, empty, left = schedule_running(view, decision, memory, holds, late, more)
-        preempts = d.num_evict > 0 or left < late
-        if not preempts or (empty != UNKNOWN and not p.newer):
-            start_waiting(view, decision, memory, budget, used, empty, holds, left, more, ahead)
-        if p.interval > 1 and (empty != UNKNOWN if preempts else not holds):
-            waiting = w.num_waiting + d.num_evict + more - left
-            state[counters + LEFT_OVER] = 1.0 if waiting > d.num_admit else 0.0
-        if not ahead or d.num_evict > 0 or d.num_admit > 0 or budget < p.max_tokens:
-            break
-        ahead = False
-        queue_late(view, memory)
-        for k in range(w.num_active if d.explicit == 1 else 0):
-            view.active[k].planned = UNKNOWN
-        d.explicit = 0
-    if p.interval > 1:
+    if ahead:
+        late = w.num_finished
+        more = late - state[region(state, _LATE_ARRIVALS)]
+        held, kept = decide_ahead(view, decision)
+    holds = p.interval > 1 and holds_prefills(view, memory, late)
+    budget, used, empty, left = schedule_running(view, decision, memory, holds, late, more, held)
+    preempts = d.num_evict > 0 or left < late
+    if not preempts or (empty != UNKNOWN and not p.newer and not p.ahead):
+        start_waiting(view, decision, memory, budget, used, empty, holds, left, more, ahead, kept)
+    if p.interval > 1 and (empty != UNKNOWN and not p.ahead if preempts else not holds):
+        waiting = w.num_waiting + d.num_evict + more - left
+        state[counters + LEFT_OVER] = 1.0 if waiting > d.num_admit else 0.0
+    if p.ahead and (ahead or preempts) and d.num_admit == 0 and budget == p.max_tokens:
+        decide_again(view, decision)
+        state[counters + LAST_PREFILL] = min(state[counters + LAST_PREFILL], state[counters + ITERATIONS])
+    elif p.interval > 1:
         state[counters + ITERATIONS] += 1.0
     memory.reals[_SEEN] = w.clock

@@ -30,7 +30,9 @@ allowed.
 
 With ``async_scheduling``, the engine decides a batch when the one before it starts. It knows what that batch will do,
 but a request that finishes with it holds its place and its memory in the decision, and can be preempted; requests that
-arrive while it runs wait for the next decision. If nothing can run then, the engine decides again when the batch ends.
+arrive while it runs wait for the next decision. If nothing can run then, the engine decides again when the batch ends:
+a step without tokens takes no time. Blocks that the output of that batch fills enter the prefix cache one step later,
+when their tokens are known.
 
 A preempted request loses its KV, keeps its output tokens and returns to the front of the queue, or to its place by
 priority. In kvgym these are settings of the system: ``first_token="counted"``, ``progress_on_evict="recompute"`` and
@@ -54,9 +56,10 @@ Deviations and readings:
 - With ``prefix_cache="scheduled"`` of the system, requests find what the engine's find, those that start together
   included. With ``"computed"`` units enter the cache at the end of a batch.
 - With priorities, the engine leaves in its cache what it scheduled for a request that it preempts in the same step,
-  though it is never computed. Here such a request gives up only what it had.
-- With ``async_scheduling``, a prefix cache is followed only approximately: blocks enter the engine's when the output
-  is known, one step later, and requests that have just finished still hold theirs.
+  though it is never computed. Here that is so with ``async_scheduling``; otherwise such a request gives up only what
+  it had.
+- With ``async_scheduling``, all of that needs ``prefix_cache="scheduled"``; with ``"computed"`` units enter the cache
+  at the end of a batch, and those of requests that have just finished count as free.
 - Left out: speculative decoding, encoders, adapters, pipeline parallelism, KV connectors.
   ``max_num_partial_prefills`` and ``max_long_partial_prefills`` of release 0.24 are not read by its scheduler.
 """

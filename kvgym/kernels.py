@@ -73,6 +73,9 @@ from kvgym.simulator.cluster.router_view import RouterView as RouterView
 from kvgym.simulator.cluster.router_view import hit_of as hit_of
 from kvgym.simulator.cluster.router_view import missing_of as missing_of
 from kvgym.simulator.cluster.router_view import prefill_backlog as prefill_backlog
+from kvgym.simulator.kernels.ahead import decide_again as decide_again
+from kvgym.simulator.kernels.ahead import decide_ahead as decide_ahead
+from kvgym.simulator.kernels.ahead import preempt_finished as preempt_finished
 from kvgym.simulator.kernels.future_memory import blocked_for as blocked_for
 from kvgym.simulator.kernels.future_memory import empty_profile as empty_profile
 from kvgym.simulator.kernels.future_memory import first_tokens as first_tokens
@@ -190,6 +193,8 @@ __all__ = [
     "chunk_that_fits",
     "claim_of",
     "clear_all",
+    "decide_again",
+    "decide_ahead",
     "drop_full_plan",
     "empty_profile",
     "evict",
@@ -227,6 +232,7 @@ __all__ = [
     "policy_kernel",
     "policy_memory",
     "predicted_rounds",
+    "preempt_finished",
     "prefill_backlog",
     "profile_add",
     "profile_clear",

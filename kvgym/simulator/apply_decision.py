@@ -13,9 +13,9 @@ import numpy as np
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.blocks import allocated, count_memory, kv_growth, written_tokens
 from kvgym.simulator.boundary import Run, cache_of, has_cache, list_queued, show_hit
-from kvgym.simulator.prefix.cache import give_up, hold_hit, plan_change, share_up_to
-from kvgym.simulator.prefix.pins import end_pin_found_by, make_room
-from kvgym.simulator.prefix.plan import plan_room, plan_shared, plan_start, planned_hit
+from kvgym.simulator.prefix.cache import give_up, hold_hit
+from kvgym.simulator.prefix.pins import end_pin_found_by
+from kvgym.simulator.prefix.plan import plan_change, plan_room, plan_shared, plan_start, planned_hit
 from kvgym.simulator.queue import queue_remove, queue_return
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -124,7 +124,27 @@ def with_kv(p: Any, prefill_left: int, kv: int, tokens: int) -> int:
 
 
 @jit
-def plan_active(c: Any, p: Any, d: Any, w: Any, active: Any, requests: Any, in_use: int) -> None:
+def finished_tokens(p: Any, r: Any) -> int:
+    """Return the KV tokens that a finished request had in the end."""
+    return int(r.prompt_len + r.num_output_tokens - p.prefill_emits + p.prefill_writes)
+
+
+@jit
+def with_known(p: Any, d: Any, w: Any, slot: Any) -> int:
+    """Return the tokens of a running request that the cache gets with its next tokens, as the decision knows them.
+
+    A decision made ahead does not know the output token of the last batch: KV up to there cannot be named yet.
+    """
+    left, tokens = slot.num_prefill_left, planned_tokens(d, slot.planned, slot.num_prefill_left)
+    if d.ahead == 1 and left == 0 and slot.last_token_time == w.last_batch_end:
+        tokens = 0
+    return with_kv(p, left, slot.num_kv_tokens, tokens)
+
+
+@jit
+def plan_active(
+    c: Any, p: Any, d: Any, w: Any, active: Any, requests: Any, in_use: int, kept: int = 0
+) -> None:
     """Begin a plan: the running requests take their memory, and enter the units of their next tokens into the map.
 
     Args:
@@ -135,15 +155,15 @@ def plan_active(c: Any, p: Any, d: Any, w: Any, active: Any, requests: Any, in_u
         active: SLOT (A,), with the planned tokens.
         requests: REQUEST (n,); those that are evicted are marked.
         in_use: memory in use afterwards, tokens.
+        kept: cached units that the plan counts as held.
     """
-    c.pool.plan_next, c.pool.plan_cached = c.pool.head, c.pool.num_cached
+    c.pool.plan_next, c.pool.plan_cached = c.pool.head, c.pool.num_cached - kept
     plan_room(c, p.prefix_unit, in_use, p.kv_capacity)
     for k in range(w.num_active):
         slot = active[k]
         if requests[slot.request_id].status == ACTIVE:
-            left, kv = slot.num_prefill_left, slot.num_kv_tokens
-            tokens = with_kv(p, left, kv, planned_tokens(d, slot.planned, left))
-            plan_shared(c, p.prefix_unit, slot.request_id, c.prefix[slot.request_id].num_units, tokens)
+            known = c.prefix[slot.request_id].num_units
+            plan_shared(c, p.prefix_unit, slot.request_id, known, with_known(p, d, w, slot))
 
 
 @jit
@@ -187,6 +207,27 @@ def plan_admission(
 
 
 @jit_inline
+def holds_finished(run: Run) -> bool:
+    """Return whether requests that finished with the last batch hold their memory until the decision takes effect.
+
+    Without a prefix cache nothing depends on it but the decision itself.
+    """
+    return bool(has_cache(run) and run.decision.ahead == 1 and run.problem.prefix_in_order == 1)
+
+
+@jit_inline
+def memory_of_victims(run: Run) -> int:
+    """Return the memory that the finished requests free that the decision preempts, tokens; add it to the decision."""
+    freed = 0
+    for j in range(run.w.num_finished):
+        i = run.finished[j]
+        if run.prefix[i].victim != UNKNOWN:
+            freed += allocated(run.problem, finished_tokens(run.problem, run.requests[i]))
+            freed -= shared_by(run, i, True)
+    return freed
+
+
+@jit_inline
 def inspect_decision(run: Run) -> int:
     """Check a decision, and mark the requests it evicts and admits."""
     d, w, limit = run.decision, run.w, run.problem.kv_capacity
@@ -210,6 +251,8 @@ def inspect_decision(run: Run) -> int:
     for j in range(d.num_evict):
         slot = run.active[run.evict[j]]
         kv += shared_by(run, slot.request_id, True) - allocated(run.problem, slot.num_kv_tokens + 1)
+    if holds_finished(run):
+        kv -= memory_of_victims(run)
     d.front = decoding_front(run, 0)
     for k in range(d.front, w.num_active):
         slot = run.active[k]
@@ -247,7 +290,7 @@ def inspect_decision(run: Run) -> int:
         r.status = ADMITTING
     if kv > limit:
         return refuse(run.tracker, NO_MEMORY, UNKNOWN, kv, limit)
-    if d.act == WAIT and not d.wait_until > w.clock:
+    if d.act == WAIT and not (d.wait_until > w.clock or (d.ahead == 1 and d.wait_until == w.clock)):
         return refuse(run.tracker, BAD_WAIT, UNKNOWN, 0, 0)
     return OK
 
@@ -265,8 +308,14 @@ def check_decision(run: Run) -> int:
 def free_memory(run: Run, slot: Any) -> None:
     """Free the memory of a request that stops being active; its units in the prefix cache stay there."""
     count_memory(run.problem, run.w, slot.num_kv_tokens, -1)
+    give_units(run, slot.request_id)
+
+
+@jit_inline
+def give_units(run: Run, i: int) -> None:
+    """Let request ``i`` give up its units in the prefix cache; those that others hold stay in use."""
     if has_cache(run):
-        shared = give_up(cache_of(run), slot.request_id) * run.problem.prefix_unit
+        shared = give_up(cache_of(run), i) * run.problem.prefix_unit
         run.w.kv_allocated += shared
         run.w.kv_shared -= shared
         run.w.kv_cached = run.pool.num_cached * run.problem.prefix_unit
@@ -393,49 +442,3 @@ def activate(run: Run, i: int, tokens: int) -> None:
         w.num_prefilling += 1
     r.num_kv_tokens = 0
     w.num_active += 1
-
-
-@jit
-def take_in_order(run: Run, k: int, growth: int) -> int:
-    """Let the request in slot ``k`` take the memory of its next tokens, and enter the units that they fill.
-
-    Args:
-        run: the tables.
-        k: the slot.
-        growth: memory that requests before it have taken in this way, tokens; in use, but not counted yet.
-
-    Returns:
-        The memory taken so far, tokens.
-    """
-    p, w, slot = run.problem, run.w, run.active[k]
-    left, kv = slot.num_prefill_left, slot.num_kv_tokens
-    tokens = planned_tokens(run.decision, slot.planned, left)
-    growth += kv_growth(p, slot, tokens)
-    make_room(cache_of(run), run.requests, p, w, w.kv_allocated + growth)
-    filled = with_kv(p, left, kv, tokens)
-    share_up_to(cache_of(run), run.requests, p.prefix_unit, slot.request_id, filled, w.clock)
-    return growth
-
-
-@jit
-def grow_in_order(run: Run) -> int:
-    """Let the running requests take the memory of their next tokens, and evict when it is short.
-
-    Returns:
-        The memory taken, tokens; in use, but counted only when the batch ends.
-    """
-    d, w, p, growth, gone = run.decision, run.w, run.problem, 0, 0
-    for k in range(w.num_active):
-        slot = run.active[k]
-        if run.requests[slot.request_id].status != ACTIVE:
-            continue
-        more = kv_growth(p, slot, planned_tokens(d, slot.planned, slot.num_prefill_left))
-        while gone < d.num_evict and w.kv_allocated + growth + more > p.kv_capacity:
-            release(run, run.evict[gone])
-            gone += 1
-        growth = take_in_order(run, k, growth)
-    while gone < d.num_evict:
-        release(run, run.evict[gone])
-        gone += 1
-    close_evicted(run)
-    return growth

@@ -16,11 +16,18 @@ from kvgym.simulator.apply_decision import (
     apply_evictions,
     check_decision,
     full_tokens,
-    grow_in_order,
-    take_in_order,
+    holds_finished,
 )
 from kvgym.simulator.batch import finish_batch, start_batch
 from kvgym.simulator.boundary import Run, advance_clock, cache_of, has_cache, next_arrival_time
+from kvgym.simulator.in_order import (
+    end_batch_before_idle,
+    end_last_batch,
+    grow_in_order,
+    hold_finished,
+    take_back,
+    take_in_order,
+)
 from kvgym.simulator.prefix.pins import make_room
 from kvgym.simulator.tables import (
     BUSY,
@@ -36,11 +43,15 @@ from kvgym.simulator.tables import (
 @jit_inline
 def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
     """Check and apply the decision, then start the batch or the wait; clears the event lists of the last step."""
-    w, d = run.w, run.decision
+    w, d, ahead = run.w, run.decision, holds_finished(run)
+    if ahead:
+        hold_finished(run)
     status = check_decision(run)
     if status != OK:
+        if ahead:
+            take_back(run)
         return status
-    w.num_queued = w.num_left = w.num_finished = 0
+    w.num_queued = w.num_left = 0
     w.decisions += 1
     in_order, growth = has_cache(run) and run.problem.prefix_in_order == 1, 0
     if in_order:
@@ -57,6 +68,10 @@ def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
             growth = take_in_order(run, w.num_active - 1, growth)
     if has_cache(run):
         make_room(cache_of(run), run.requests, run.problem, w, w.kv_allocated + growth)
+    if ahead:
+        end_last_batch(run)
+        run.pool.ahead = 1
+    w.num_finished = 0
     w.total_admitted += d.num_admit
     w.total_put_back += d.num_put_back
     w.total_overflows += 1 if d.num_evict + d.num_put_back > 0 else 0
@@ -93,6 +108,9 @@ def clear_decision(run: Run) -> None:
     if has_cache(run):
         run.pool.stamp += 1
         run.w.batch_hits = 0
+        if run.pool.ahead == 1 and run.w.clock != run.w.last_batch_end:
+            end_batch_before_idle(run)
     d = run.decision
     d.act, d.explicit, d.num_admit, d.num_evict, d.num_put_back = RUN, 0, 0, 0, 0
     d.wait_until = np.inf
+    d.ahead = 0

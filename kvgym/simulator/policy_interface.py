@@ -84,7 +84,8 @@ class PolicyDecision(NamedTuple):
     Attributes:
         record: DECISION record: ``act`` (RUN or WAIT), ``explicit`` (1: token counts are read), ``num_admit``,
             ``num_evict``, ``num_put_back`` (a count for the metrics), and ``wait_until`` (with WAIT: seconds,
-            inf = the next arrival).
+            inf = the next arrival), and ``ahead`` (1: made while the last batch ran, see
+            :mod:`kvgym.simulator.kernels.ahead`).
         admit: int32 (A,), ids of the waiting requests to admit, in order; ``num_admit`` entries count.
         admit_tokens: int32 (A,), tokens that each of them processes in the next iteration, read where
             ``explicit`` is 1; UNKNOWN = all.

@@ -183,6 +183,7 @@ DECISION = np.dtype(
         ("num_evict", "i8"),
         ("num_put_back", "i8"),  # selected before the memory check that then did not fit
         ("wait_until", "f8"),  # with WAIT: latest time of the next decision (inf = next arrival)
+        ("ahead", "i8"),  # 1: made while the last batch ran, see :mod:`kvgym.simulator.ahead`
         ("front", "i8"),  # the engine's own: slot before which every active request decodes one token
     ],
     align=True,
@@ -206,6 +207,7 @@ POOL = np.dtype(
         ("first_pin", "i4"),  # finished requests with pins, by deadline
         ("last_pin", "i4"),
         ("num_pins", "i8"),
+        ("ahead", "i8"),  # 1: the last decision was made ahead, so units may still be to enter
         ("turn_counts", "i8", (RETURN_KINDS,)),  # turns that have finished
         ("gap_counts", "i8", (RETURN_KINDS,)),  # gaps after them that have ended
         ("gap_totals", "f8", (RETURN_KINDS,)),  # s, their sum
@@ -248,6 +250,10 @@ PREFIX = np.dtype(
         ("num_units", "i4"),  # found while it waits; held, and open to others, while it is active
         ("left", "i4"),  # units that it gave up last, and pinned if it is
         ("to_prefill", "i4"),  # tokens that were left to prefill when it started last
+        (
+            "victim",
+            "i4",
+        ),  # of a finished one, under a decision made ahead: its place among those preempted, or UNKNOWN
         (
             "before",
             "i4",

@@ -40,6 +40,8 @@ class Case:
         settings: hyperparameters of kvgym's policy, which has the engine's names.
         texts: for each request a text that others may have, and the number of its tokens, output included, that are
             the beginning of it. Empty = no prefix caching.
+        sessions: number of each request's session; requests of a session, in order, are its turns. Empty = no sessions.
+        think: seconds from the end of a turn to the next one; with sessions, only first turns arrive at ``arrival``.
     """
 
     arrival: tuple[float, ...]
@@ -50,6 +52,8 @@ class Case:
     block_size: int
     settings: dict[str, Any]
     texts: tuple[tuple[int, int], ...] = ()
+    sessions: tuple[int, ...] = ()
+    think: tuple[float, ...] = ()
 
     def content(self, i: int, end: int) -> tuple[str, int, int]:
         """Return a name for the last block of the first ``end`` tokens of request ``i``; equal names, equal text."""
@@ -141,6 +145,29 @@ def draw_texts(seed: int, requests: dict[str, Any]) -> tuple[tuple[int, int], ..
     count, least = draw.randint(1, 3), draw.choice([0.0, 0.0, 0.8])
     lengths = [p + o for p, o in zip(requests["prompt"], requests["output"], strict=True)]
     return tuple((draw.randrange(count), int(tokens * draw.uniform(least, 1.0))) for tokens in lengths)
+
+
+def draw_sessions(seed: int, requests: dict[str, Any]) -> dict[str, Any]:
+    """Return columns of requests of which about a third are later turns of sessions, with texts, sessions and think.
+
+    A later turn begins with the prompt and the output of the turn before it. Sessions may have the same text.
+    """
+    draw = random.Random(f"sessions of {seed}")
+    texts, prompts, outputs = list(draw_texts(seed, requests)), list(requests["prompt"]), requests["output"]
+    sessions: list[int] = []
+    last: dict[int, int] = {}
+    for i in range(len(prompts)):
+        session = draw.choice([*last, i, i]) if draw.random() < 0.7 else i
+        sessions.append(session)
+        if session in last:
+            before = last[session]
+            text = texts[before] if before != session else (draw.choice([100 + session, 0]), 0)
+            prompts[i] = prompts[before] + outputs[before] + draw.randint(1, 20)
+            texts[before], texts[i] = ((text[0], prompts[k] + outputs[k]) for k in (before, i))
+        last[session] = i
+    think = tuple(draw.choice([0, 0, 1, 4, 16, 64]) * CONSTANT for _ in sessions)
+    columns = {"prompt": tuple(prompts), "texts": tuple(texts), "sessions": tuple(sessions), "think": think}
+    return requests | columns
 
 
 def draw_memory(draw: random.Random, requests: dict[str, Any]) -> dict[str, int]:

@@ -88,7 +88,7 @@ def classify(found: str, theirs: Schedule, engine: str) -> str:
     if not number.isdigit():
         return PARTIAL_PROMPT if engine == "Vidur" and found.startswith("first_token") else "other"
     steps = theirs.steps[: int(number) + 1]
-    if any(step.empty for step in steps):
+    if any(step.empty for step in steps) and "asynchronous" not in engine:
         return EMPTY_STEP
     restarts = steps and {i for i, _ in steps[-1].tokens} & {*steps[-1].preempted}
     return RESTART if restarts else "other"
@@ -129,16 +129,19 @@ def comparison_of(
     scheduler = vllm_engine.Engine(unpacked("vllm", version, cache) if source is None else source)
 
     def draw(seed: int) -> Case:
-        case = vllm_engine.draw_case(seed, options=release != "0.24", prefix_cache=prefix_cache)
+        case = vllm_engine.draw_case(
+            seed, options=release != "0.24", prefix_cache=prefix_cache, sessions=async_scheduling
+        )
         settings = case.settings | {"engine_version": release}
         return replace(case, settings=settings | ({"async_scheduling": True} if async_scheduling else {}))
 
     described = {"engine": "vllm", "version": version}
     name, compared = f"vllm {version}", COMPARED
-    if prefix_cache:
-        name, described["options"] = f"{name}, prefix caching", "prefix"
+    on = {"prefix caching": prefix_cache, "asynchronous scheduling": async_scheduling}
+    if used := [option for option, value in on.items() if value]:
+        name = ", ".join([name, *used])
+        described["options"] = "-".join(option.split()[0] for option in used).replace("asynchronous", "async")
     if async_scheduling:
-        name, described["options"] = f"{name}, asynchronous scheduling", "async"
         compared = AHEAD_COMPARED
     return Comparison(name, described, draw, scheduler.play, play_vllm, compared)
 

@@ -23,6 +23,7 @@ def features(case: Case, schedule: Schedule) -> frozenset[str]:
     found |= {f"policy={settings.get('policy')}", f"blocks of {case.block_size}"}
     preempted = [len(step.preempted) for step in schedule.steps]
     found |= {f"preempted {min(most, 3)}" for most in preempted}
+    found |= {f"turns={len(case.sessions) > len({*case.sessions})}"} if case.sessions else set()
     found |= {f"cached={any(step.cached for step in schedule.steps)}"} if case.texts else set()
     alone = any(len(step.running) + len(step.waiting) == 1 for step in schedule.steps)
     return frozenset(found | {f"alone={alone}", f"empty={any(step.empty for step in schedule.steps)}"})
@@ -65,15 +66,17 @@ def _seconds(units: Iterable[int]) -> tuple[float, ...]:
 
 def described(case: Case) -> dict[str, Any]:
     """Return a case for JSON."""
-    fields = vars(case) | {"arrival": _units(case.arrival)}
-    return fields if case.texts else {k: v for k, v in fields.items() if k != "texts"}
+    fields = vars(case) | {"arrival": _units(case.arrival), "think": _units(case.think)}
+    return {k: v for k, v in fields.items() if v or k not in ("texts", "sessions", "think")}
 
 
 def case_of(line: dict[str, Any]) -> Case:
     """Return a case that :func:`described` has described."""
     columns: dict[str, Any] = {name: tuple(line[name]) for name in ("prompt", "output", "priority")}
     columns |= {"texts": tuple(map(tuple, line["texts"]))} if "texts" in line else {}
-    return Case(**(line | columns | {"arrival": _seconds(line["arrival"])}))
+    columns |= {"sessions": tuple(line["sessions"])} if "sessions" in line else {}
+    columns |= {name: _seconds(line[name]) for name in ("arrival", "think") if name in line}
+    return Case(**(line | columns))
 
 
 def recorded(schedule: Schedule) -> dict[str, Any]:

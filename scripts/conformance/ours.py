@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,15 @@ def play(case: Case, policy: str, by_priority: bool = False, **system: Any) -> S
     if case.texts:
         memory["prefix_cache"] = "scheduled"
         table = table.replace(hashes=_hashes(case))
+    if case.sessions:
+        turns = [1 + case.sessions[:i].count(session) for i, session in enumerate(case.sessions)]
+        table = table.replace(session_id=case.sessions, turn=turns, think_time=case.think)
+        memory["sessions"] = "closed"
     built = System(batch_time=BATCH_TIME, **(memory | system))
     simulation, _ = prepare_run(built, table, make_policy(policy, **case.settings), log=True)
+    rows = simulation.turns["row"] if case.sessions else range(len(table))
     steps: list[Step] = []
+    earlier: list[int] = []  # preempted in steps without tokens, which take no time
     while len(steps) < STEP_LIMIT and simulation.start():
         view, before = simulation.view, _progress(simulation)
         clock, running, waiting = (
@@ -45,12 +52,16 @@ def play(case: Case, policy: str, by_priority: bool = False, **system: Any) -> S
             view.waiting.request_id.tolist(),
         )
         if by_priority:
-            waiting.sort(key=lambda i: (-case.priority[i], i))
+            waiting.sort(key=lambda i: (-case.priority[rows[i]], i))
+        batches = int(simulation.worker["iteration"])
         evicted, admitted = (int(simulation.worker[f"total_{what}"]) for what in ("evicted", "admitted"))
         simulation.run(budget=1)
         after = _progress(simulation)
         count = int(simulation.worker["total_evicted"]) - evicted
         preempted = [running[k] for k in simulation.evict[0, :count].tolist()]
+        if int(simulation.worker["iteration"]) == batches:
+            earlier += preempted
+            continue
         count = int(simulation.worker["total_admitted"]) - admitted
         started = simulation.admit[0, :count].tolist()
         members = [i for i in running if i not in preempted] + started
@@ -58,10 +69,13 @@ def play(case: Case, policy: str, by_priority: bool = False, **system: Any) -> S
         ran = [
             i for i, done in zip(members, tokens, strict=True) if done > 0 or (case.texts and i in started)
         ]
-        tokens = _written(simulation, case, ran) if case.texts else [done for done in tokens if done > 0]
+        tokens = (
+            _written(simulation, case, ran, rows) if case.texts else [done for done in tokens if done > 0]
+        )
         row = simulation.log[len(steps)]
         used, cached = (int(row[name]) // case.block_size for name in ("kv_tokens", "kv_cached"))
-        lists = map(tuple, (running, waiting, preempted, zip(ran, tokens, strict=True)))
+        lists = map(tuple, (running, waiting, earlier + preempted, zip(ran, tokens, strict=True)))
+        earlier = []
         steps.append(Step(clock, *lists, used, cached))
     records = simulation.requests
     return Schedule(
@@ -77,11 +91,12 @@ def _hashes(case: Case) -> BlockHashes:
     return BlockHashes.from_rows(rows, tokens, case.block_size)
 
 
-def _written(simulation: Any, case: Case, members: list[int]) -> list[int]:
+def _written(simulation: Any, case: Case, members: list[int], rows: Sequence[int]) -> list[int]:
     """Return the tokens with KV of requests after a batch; one that has finished had all but its last token."""
     slots = simulation.active[0, : int(simulation.worker["num_active"])]
     found = dict(zip(slots["request_id"].tolist(), slots["num_kv_tokens"].tolist(), strict=True))
-    return [found.get(i, case.prompt[i] + case.output[i] - 1) for i in members]
+    whole = [case.prompt[rows[i]] + case.output[rows[i]] - 1 for i in members]
+    return [found.get(i, end) for i, end in zip(members, whole, strict=True)]
 
 
 def _progress(simulation: Any) -> list[tuple[int, int]]:

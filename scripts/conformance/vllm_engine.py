@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +19,7 @@ from conformance.cases import (
     Step,
     draw_memory,
     draw_requests,
+    draw_sessions,
     draw_texts,
     duration,
 )
@@ -48,16 +51,22 @@ MAX_LEN = 1 << 20
 """Longest context of the model, tokens: never a limit here."""
 
 
-def draw_case(seed: int, options: bool, prefix_cache: bool = False) -> Case:
+def draw_case(seed: int, options: bool, prefix_cache: bool = False, sessions: bool = False) -> Case:
     """Return a random workload with random settings of the scheduler.
 
     Args:
         seed: of the workload.
         options: whether settings are drawn that only recent releases have.
         prefix_cache: whether requests begin with common texts, and prefix caching is on.
+        sessions: whether half of these workloads have sessions, of which later turns arrive after earlier ones.
     """
     draw = random.Random(seed)
     requests = draw_requests(draw)
+    if prefix_cache:
+        turns = sessions and seed % 2 == 1
+        requests = (
+            draw_sessions(seed, requests) if turns else requests | {"texts": draw_texts(seed, requests)}
+        )
     memory = draw_memory(draw, requests)
     longest = max(p + o for p, o in zip(requests["prompt"], requests["output"], strict=True))
     chunked = draw.random() < 0.75
@@ -77,8 +86,42 @@ def draw_case(seed: int, options: bool, prefix_cache: bool = False) -> Case:
             "prefill_schedule_interval": draw.choice([1, 1, 2, 3, 8]),
             "long_prefill_token_threshold_adaptive": draw.random() < 0.5,
         }
-    texts = draw_texts(seed, requests) if prefix_cache else ()
-    return Case(**requests, **memory, settings=settings, texts=texts)
+    return Case(**requests, **memory, settings=settings)
+
+
+class Arrivals:
+    """The requests that are still to come: at their times, or after the turn before them.
+
+    Attributes:
+        due: heap of the rows with known times, by time.
+    """
+
+    def __init__(self, case: Case) -> None:
+        sessions = case.sessions or range(len(case.arrival))
+        last: dict[int, int] = {}
+        self._case, self._rows = case, []  # type: ignore[var-annotated]
+        self._next: dict[int, int] = {}
+        self.due: list[tuple[float, int]] = []
+        for i, session in enumerate(sessions):
+            if session in last:
+                self._next[last[session]] = i
+            else:
+                self.due.append((case.arrival[i], i))
+            last[session] = i
+        heapq.heapify(self.due)
+
+    def until(self, clock: float) -> Iterator[tuple[int, int, float]]:
+        """Yield the number, the row and the time of each arrival up to a time, seconds."""
+        while self.due and self.due[0][0] <= clock:
+            time, i = heapq.heappop(self.due)
+            self._rows.append(i)
+            yield len(self._rows) - 1, i, time
+
+    def end(self, number: int, clock: float) -> None:
+        """Let the next turn come after request ``number``, which has ended."""
+        following = self._next.get(self._rows[number])
+        if following is not None:
+            heapq.heappush(self.due, (clock + self._case.think[following], following))
 
 
 class Engine:
@@ -117,14 +160,15 @@ class Engine:
             block_size=case.block_size,
         )
 
-    def _make_request(self, case: Case, i: int) -> Any:
+    def _make_request(self, case: Case, name: int, i: int, arrival: float) -> Any:
+        """Return row ``i`` of a case as request ``name``."""
         sampling = SimpleNamespace(
             max_tokens=case.output[i], min_tokens=0, eos_token_id=None, stop_token_ids=(), extra_args=None,
             skip_reading_prefix_cache=None, repetition_detection=None, num_logprobs=None, logprobs=None,
         )  # fmt: skip
         return self._request.Request(
-            request_id=f"{i:06}", prompt_token_ids=[0] * case.prompt[i], sampling_params=sampling,
-            pooling_params=None, arrival_time=case.arrival[i], priority=-case.priority[i],
+            request_id=f"{name:06}", prompt_token_ids=[0] * case.prompt[i], sampling_params=sampling,
+            pooling_params=None, arrival_time=arrival, priority=-case.priority[i],
             block_hasher=_hasher(case, i) if case.texts else None,
         )  # fmt: skip
 
@@ -136,19 +180,18 @@ class Engine:
         """
         if case.settings.get("async_scheduling"):
             return self._play_ahead(case)
-        scheduler, count = self._make_scheduler(case), len(case.arrival)
+        scheduler, arrivals, count = self._make_scheduler(case), Arrivals(case), len(case.arrival)
         steps: list[Step] = []
         first, finish = [float("nan")] * count, [float("nan")] * count
-        clock, coming, preempted, empty = 0.0, 0, (), False
+        clock, preempted, empty = 0.0, (), False
         before: tuple[Any, ...] = ()
         for _ in range(2 * STEP_LIMIT):  # half of them may have no tokens
-            if (coming == count and not scheduler.requests) or len(steps) == STEP_LIMIT:
+            if (not arrivals.due and not scheduler.requests) or len(steps) == STEP_LIMIT:
                 break
             if not scheduler.requests:
-                clock = max(clock, case.arrival[coming])
-            while coming < count and case.arrival[coming] <= clock:
-                scheduler.add_request(self._make_request(case, coming))
-                coming += 1
+                clock = max(clock, arrivals.due[0][0])
+            for row in arrivals.until(clock):
+                scheduler.add_request(self._make_request(case, *row))
             running = list(scheduler.running)
             if not empty:
                 before = clock, _numbers(running), _numbers(scheduler.waiting)
@@ -161,15 +204,8 @@ class Engine:
                     raise LivelockError(f"nothing is scheduled at {clock} s, for ever: {case}")
                 empty = True
                 continue
-            pool = scheduler.kv_cache_manager.block_pool
-            ran = [
-                (int(r.request_id), r.num_computed_tokens if case.texts else tokens[r.request_id])
-                for r in scheduler.running
-                if r.request_id in tokens
-            ]
-            free = pool.free_block_queue.get_all_free_blocks() if case.texts else []
-            cached = sum(block.block_hash is not None for block in free)
-            steps.append(Step(*before, preempted, tuple(ran), self._used(scheduler, case), cached, empty))
+            ran = _ran(scheduler, tokens, case)
+            steps.append(Step(*before, preempted, ran, *_memory(scheduler, case), empty))
             preempted, empty = (), False
             clock += duration(sum(tokens.values()))
             done = {name: scheduler.requests[name] for name in tokens}
@@ -180,6 +216,7 @@ class Engine:
                     first[int(name)] = clock
                 if request.is_finished():
                     finish[int(name)] = clock
+                    arrivals.end(int(name), clock)
         return Schedule(tuple(steps), tuple(first), tuple(finish))
 
     def _play_ahead(self, case: Case) -> Schedule:
@@ -187,17 +224,16 @@ class Engine:
 
         Running and waiting requests are those of that moment, and not recorded.
         """
-        scheduler, count = self._make_scheduler(case), len(case.arrival)
+        scheduler, arrivals, count = self._make_scheduler(case), Arrivals(case), len(case.arrival)
         steps: list[Step] = []
         first, finish = [float("nan")] * count, [float("nan")] * count
         flight: deque[tuple[Any, list[bool], float]] = deque()
-        clock, end, coming, preempted, empty = 0.0, 0.0, 0, (), False
-        while (coming < count or scheduler.requests or flight) and len(steps) < STEP_LIMIT:
+        clock, end, preempted, empty = 0.0, 0.0, (), False
+        while (arrivals.due or scheduler.requests or flight) and len(steps) < STEP_LIMIT:
             if not scheduler.requests and not flight:
-                clock = max(clock, case.arrival[coming])
-            while coming < count and case.arrival[coming] <= clock:
-                scheduler.add_request(self._make_request(case, coming))
-                coming += 1
+                clock = max(clock, arrivals.due[0][0])
+            for row in arrivals.until(clock):
+                scheduler.add_request(self._make_request(case, *row))
             if scheduler.requests:
                 order = _Preemptions(scheduler)
                 output = scheduler.schedule()
@@ -205,14 +241,10 @@ class Engine:
                 tokens = output.num_scheduled_tokens
                 emits = [not scheduler.requests[name].is_prefill_chunk for name in tokens]
                 if tokens:
-                    ran = [
-                        (int(r.request_id), tokens[r.request_id])
-                        for r in scheduler.running
-                        if r.request_id in tokens
-                    ]
+                    ran = _ran(scheduler, tokens, case)
                     start = max(clock, end)
                     end = start + duration(sum(tokens.values()))
-                    steps.append(Step(start, (), (), preempted, tuple(ran), 0, 0, empty))
+                    steps.append(Step(start, (), (), preempted, ran, 0, 0, empty))
                     preempted, empty = (), False
                 elif preempted:
                     empty = True
@@ -220,7 +252,7 @@ class Engine:
                     raise LivelockError(f"nothing is scheduled at {clock} s, for ever: {case}")
                 flight.appendleft((output, emits, end if tokens else clock))
                 if tokens and len(flight) < 2:
-                    steps[-1] = replace(steps[-1], blocks=self._used(scheduler, case))
+                    steps[-1] = _measured(steps[-1], scheduler, case)
                     continue
             output, emits, ended = flight.pop()
             clock = max(clock, ended)
@@ -232,6 +264,7 @@ class Engine:
                     first[int(name)] = clock
                 if request is not None and request.is_finished():
                     finish[int(name)] = clock
+                    arrivals.end(int(name), clock)
             gone = {
                 int(name)
                 for name, request in zip(names, done, strict=True)
@@ -240,12 +273,29 @@ class Engine:
             preempted = tuple(i for i in preempted if i not in gone)
             if flight and flight[-1][0].num_scheduled_tokens:
                 left = tuple(i for i in steps[-1].preempted if i not in gone)
-                steps[-1] = replace(steps[-1], preempted=left, blocks=self._used(scheduler, case))
+                steps[-1] = _measured(replace(steps[-1], preempted=left), scheduler, case)
         return Schedule(tuple(steps), tuple(first), tuple(finish))
 
-    def _used(self, scheduler: Any, case: Case) -> int:
-        """Return the blocks in use."""
-        return case.blocks - int(scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+def _ran(scheduler: Any, tokens: dict[str, int], case: Case) -> tuple[tuple[int, int], ...]:
+    """Return the requests that a step has scheduled, with their tokens or, with prefix caching, their KV after it."""
+    ran = [request for request in scheduler.running if request.request_id in tokens]
+    return tuple(
+        (int(r.request_id), r.num_computed_tokens if case.texts else tokens[r.request_id]) for r in ran
+    )
+
+
+def _memory(scheduler: Any, case: Case) -> tuple[int, int]:
+    """Return the blocks in use, and those in the prefix cache that no request holds."""
+    pool = scheduler.kv_cache_manager.block_pool
+    free = pool.free_block_queue.get_all_free_blocks() if case.texts else []
+    return case.blocks - int(pool.get_num_free_blocks()), sum(block.block_hash is not None for block in free)
+
+
+def _measured(step: Step, scheduler: Any, case: Case) -> Step:
+    """Return a step with its memory, now that the one before it has ended."""
+    blocks, cached = _memory(scheduler, case)
+    return replace(step, blocks=blocks, cached=cached)
 
 
 def _hasher(case: Case, i: int) -> Any:

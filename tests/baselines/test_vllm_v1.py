@@ -138,6 +138,19 @@ def test_a_request_preempts_itself_if_it_is_the_newest() -> None:
     check(simulate(system, table, spec_of()), start=[0, 0], finish=[3, 5], first=[1, 1], evictions=[0, 1])
 
 
+def test_an_asynchronous_step_that_preempts_all_takes_no_time() -> None:
+    # M = 10. t=0: 4+4; t=1: 5+5, 0 is done. While that runs, the next batch is decided: 0 still holds 5, 1 needs 6 and
+    # preempts itself. Nothing is left to run, so the engine decides again at t=2, now without 0: 1 recomputes 5 tokens.
+    # Decided when a batch ends, 1 would just go on.
+    system, table = instance(10, [0, 0], [3, 3], [2, 4])
+    result = simulate(system, table, spec_of(async_scheduling=True), log=True)
+    check(result, start=[0, 0], finish=[2, 4], first=[1, 1], evictions=[0, 1])
+    assert result.log is not None
+    assert result.log["start_time"].tolist() == [0, 1, 2, 3]
+    assert result.log["prefill_tokens"].tolist() == [6, 0, 5, 0]
+    check(simulate(system, table, spec_of()), start=[0, 0], finish=[2, 4], first=[1, 1], evictions=[0, 0])
+
+
 def test_a_request_starts_only_if_all_it_has_to_compute_fits() -> None:
     # Budget 4, M = 10. t=0: 0 has 3; 1 would get a chunk of 2, but needs 9 in all. At 4 it is alone.
     requests = instance(10, [0, 0], [2, 8], [4, 1])

@@ -21,7 +21,7 @@ from kvgym.compiling.places import constants, places
 from kvgym.envs.scheduling.tables import MOST_CLASSES, Env, Features
 from kvgym.simulator.blocks import allocated
 from kvgym.simulator.boundary import cache_of, has_cache, has_extras
-from kvgym.simulator.prefix.cache import units_of_others
+from kvgym.simulator.prefix.plan import units_of_others
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.layout import FEATURE_COLUMNS

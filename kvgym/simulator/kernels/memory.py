@@ -11,8 +11,7 @@ from kvgym.simulator.blocks import allocated, written_tokens
 from kvgym.simulator.kernels.future_memory import first_use
 from kvgym.simulator.kernels.heap import heap_first, heap_pop
 from kvgym.simulator.policy_interface import PolicyDecision, PolicyView
-from kvgym.simulator.prefix.cache import plan_change, plan_units, units_of_others
-from kvgym.simulator.prefix.plan import begins_like_marked
+from kvgym.simulator.prefix.plan import begins_like_marked, plan_change, plan_units, units_of_others
 from kvgym.simulator.tables import UNKNOWN, WAITING
 
 NO_LIMIT = 2**31 - 1
@@ -133,7 +132,7 @@ def begins_like_another(view: PolicyView, i: int, tokens: int) -> bool:
 
 
 @jit_inline
-def plan_in_order(view: PolicyView, decision: PolicyDecision, in_use: int) -> bool:
+def plan_in_order(view: PolicyView, decision: PolicyDecision, in_use: int, kept: int = 0) -> bool:
     """Begin to follow what starts find one after the other, where a decision takes effect in order.
 
     That is with ``prefix_cache="scheduled"``. After evictions, starts count by their hits before the decision.
@@ -142,14 +141,15 @@ def plan_in_order(view: PolicyView, decision: PolicyDecision, in_use: int) -> bo
         view: the kernel's view.
         decision: its decision, with the tokens of running requests, and nothing admitted.
         in_use: memory in use with these tokens, allocated tokens.
+        kept: units that only requests hold that have just finished, where a decision is made ahead.
 
     Returns:
         Whether starts are to be followed, by :func:`size_of_start` and :func:`plan_next`.
     """
-    d = decision.record
-    if view.problem.prefix_in_order == 0 or d.num_evict > 0:
+    d, w, p = decision.record, view.worker, view.problem
+    if p.prefix_in_order == 0 or d.num_evict > 0:
         return False
-    plan_active(by_address(view.cache), view.problem, d, view.worker, view.active, view.requests, in_use)
+    plan_active(by_address(view.cache), p, d, w, view.active, view.requests, in_use, kept)
     return True
 
 

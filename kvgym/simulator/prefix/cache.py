@@ -344,6 +344,27 @@ def hold_hit(c: PrefixCache, i: int) -> int:
 
 
 @jit
+def hold_left(c: PrefixCache, i: int) -> int:
+    """Make request ``i``, which has just given up its units, a holder of them again, as if it had not.
+
+    Returns:
+        How many of them others hold as well.
+    """
+    p, shared = c.prefix[i], 0
+    for place in range(p.held, p.held + p.left):
+        u = c.units[c.held[place]]
+        if u.holders == 0:
+            c.pool.num_cached -= 1
+            if u.pins == 0:
+                remove_cached(c, c.held[place])
+        else:
+            shared += 1
+        u.holders += 1
+    p.num_units = p.left
+    return shared
+
+
+@jit
 def give_up(c: PrefixCache, i: int) -> int:
     """Let the active request ``i`` give up its units, from the last; return the number of those that others hold."""
     p, shared = c.prefix[i], 0
@@ -398,51 +419,3 @@ def share_computed(c: PrefixCache, requests: Any, problem: Any, w: Any, active: 
         p = c.prefix[slot.request_id]
         if p.num_units < p.length:
             pool.next_full = min(pool.next_full, w.iteration + (p.num_units + 1) * unit - kv)
-
-
-# ------------------------------------------------------------ what a decision frees and takes
-
-
-@jit
-def unit_of(c: PrefixCache, i: int, j: int, active: bool) -> int:
-    """Return the j-th unit of request ``i``: held if it is active, found if it waits."""
-    p = c.prefix[i]
-    return int(c.held[p.held + j] if active else c.contents[c.chain[p.chain + j]].unit)
-
-
-@jit
-def planned_holders(c: PrefixCache, b: int) -> int:
-    """Return how many requests hold unit ``b`` under the decision so far."""
-    u = c.units[b]
-    return int(u.holders + (u.planned if u.stamp == c.pool.stamp else 0))
-
-
-@jit
-def units_of_others(c: PrefixCache, i: int, active: bool) -> int:
-    """Return how many units of request ``i``, held or found, others hold under the decision so far."""
-    shared = 0
-    for j in range(c.prefix[i].num_units):
-        shared += 1 if planned_holders(c, unit_of(c, i, j, active)) > (1 if active else 0) else 0
-    return shared
-
-
-@jit
-def plan_units(c: PrefixCache, i: int, active: bool, change: int) -> None:
-    """Add to the decision that each unit of request ``i``, held or found, has ``change`` more holders."""
-    for j in range(c.prefix[i].num_units):
-        u = c.units[unit_of(c, i, j, active)]
-        if u.stamp != c.pool.stamp:
-            u.stamp, u.planned = c.pool.stamp, 0
-        u.planned += change
-
-
-@jit
-def plan_change(c: PrefixCache, i: int, active: bool) -> int:
-    """Add to the decision that the active request ``i`` is evicted, or that a waiting one starts.
-
-    Returns:
-        The number of its units, held or found, that others hold.
-    """
-    shared = units_of_others(c, i, active)
-    plan_units(c, i, active, -1 if active else 1)
-    return shared

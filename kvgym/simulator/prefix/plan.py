@@ -11,11 +11,56 @@ from __future__ import annotations
 import numpy as np
 
 from kvgym.compiling.kernel import jit
-from kvgym.simulator.prefix.cache import PrefixCache, planned_holders
+from kvgym.simulator.prefix.cache import PrefixCache
 from kvgym.simulator.tables import UNKNOWN
 
 _DROPPED = -(2**30)
 """Planned change of the holders of a unit that the plan drops; fewer than all holders together could undo."""
+
+
+@jit
+def unit_of(c: PrefixCache, i: int, j: int, active: bool) -> int:
+    """Return the j-th unit of request ``i``: held if it is active, found if it waits."""
+    p = c.prefix[i]
+    return int(c.held[p.held + j] if active else c.contents[c.chain[p.chain + j]].unit)
+
+
+@jit
+def planned_holders(c: PrefixCache, b: int) -> int:
+    """Return how many requests hold unit ``b`` under the decision so far."""
+    u = c.units[b]
+    return int(u.holders + (u.planned if u.stamp == c.pool.stamp else 0))
+
+
+@jit
+def units_of_others(c: PrefixCache, i: int, active: bool) -> int:
+    """Return how many units of request ``i``, held or found, others hold under the decision so far."""
+    shared = 0
+    for j in range(c.prefix[i].num_units):
+        shared += 1 if planned_holders(c, unit_of(c, i, j, active)) > (1 if active else 0) else 0
+    return shared
+
+
+@jit
+def plan_units(c: PrefixCache, i: int, active: bool, change: int) -> None:
+    """Add to the decision that each unit of request ``i``, held or found, has ``change`` more holders."""
+    for j in range(c.prefix[i].num_units):
+        u = c.units[unit_of(c, i, j, active)]
+        if u.stamp != c.pool.stamp:
+            u.stamp, u.planned = c.pool.stamp, 0
+        u.planned += change
+
+
+@jit
+def plan_change(c: PrefixCache, i: int, active: bool) -> int:
+    """Add to the decision that the active request ``i`` is evicted, or that a waiting one starts.
+
+    Returns:
+        The number of its units, held or found, that others hold.
+    """
+    shared = units_of_others(c, i, active)
+    plan_units(c, i, active, -1 if active else 1)
+    return shared
 
 
 @jit
@@ -59,6 +104,24 @@ def plan_room(c: PrefixCache, unit: int, in_use: int, capacity: int) -> None:
         if u.stamp != pool.stamp or u.planned <= 0:
             u.stamp, u.planned = pool.stamp, _DROPPED
             pool.plan_cached -= 1
+
+
+@jit
+def plan_kept(c: PrefixCache, i: int, change: int) -> int:
+    """Plan that a request that has just finished still holds its units (``change`` 1), or is preempted (-1).
+
+    Returns:
+        How many of them others hold under the decision so far.
+    """
+    p, shared = c.prefix[i], 0
+    for place in range(p.held, p.held + p.left):
+        u = c.units[c.held[place]]
+        if u.stamp != c.pool.stamp:
+            u.stamp, u.planned = c.pool.stamp, 0
+        before = u.holders + u.planned
+        u.planned += change
+        shared += 1 if min(before, before + change) > 0 else 0
+    return shared
 
 
 @jit

@@ -9,7 +9,7 @@ import numpy as np
 
 from kvgym.compiling.kernel import uncompiled
 from kvgym.compiling.records import as_records, records
-from kvgym.simulator.prefix import cache
+from kvgym.simulator.prefix import cache, plan
 from kvgym.simulator.prefix.cache import PrefixCache, empty_caches
 from kvgym.simulator.prefix.pins import begin_pin, make_room
 from kvgym.simulator.tables import REQUEST, UNKNOWN, WORKER
@@ -44,7 +44,7 @@ class CacheDriver:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a function of the prefix cache."""
-        return uncompiled(getattr(cache, name))(self.cache, *arguments)
+        return uncompiled(getattr(plan if hasattr(plan, name) else cache, name))(self.cache, *arguments)
 
     def blocks(self, tokens: int) -> int:
         """Return the tokens of the blocks of a request alone."""

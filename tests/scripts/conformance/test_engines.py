@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from conformance.command import main
 from conformance.stubs import StubFinder
-from conformance.vllm_engine import draw_case
+from conformance.vllm_engine import Arrivals, draw_case
 from conformance.wheel import unpacked
 
 from kvgym.errors import ConfigError
@@ -54,6 +54,24 @@ def test_workloads_are_drawn_by_seed():
     text, common = case.texts[1]
     assert case.content(1, common) == ("text", text, common)
     assert case.content(1, common + 1) == ("request", 1, common + 1)
+
+
+def test_later_turns_come_after_earlier_ones_and_begin_with_them():
+    cases = [draw_case(seed, True, prefix_cache=True, sessions=True) for seed in range(40)]
+    assert not any(case.sessions for case in cases[::2])
+    assert all(len(case.sessions) == len(case.think) == len(case.prompt) for case in cases[1::2])
+    case = next(case for case in cases if len({*case.sessions}) < len(case.sessions))
+    later = next(i for i, session in enumerate(case.sessions) if session in case.sessions[:i])
+    first = max(i for i in range(later) if case.sessions[i] == case.sessions[later])
+    whole = case.prompt[first] + case.output[first]
+    assert case.prompt[later] > whole
+    assert case.content(first, whole) == case.content(later, whole)
+    arrivals = Arrivals(case)
+    due = list(arrivals.until(1e9))
+    assert later not in [i for _, i, _ in due]
+    assert [number for number, _, _ in due] == list(range(len(due)))
+    arrivals.end(next(number for number, i, _ in due if i == first), 2e9)
+    assert arrivals.due == [(2e9 + case.think[later], later)]
 
 
 def test_an_unpacked_release_is_not_downloaded_again(tmp_path):

@@ -287,6 +287,31 @@ def test_vllm_starts_a_request_that_fits_by_what_another_computes():
     assert run_by_hand("scheduled", 6, "fcfs", rows).log["num_admitted"].tolist() == [1, 1]
 
 
+def test_ahead_of_a_batch_its_last_unit_is_not_known():
+    """A has 7 tokens of prompt; its first output token, computed from 1 to 2, fills its second unit.
+
+    B arrives at 0.5 and is decided on at 1, for the batch from 2 on: A's second unit has no name yet. C is decided on
+    at 2. Decided when a batch ends, B starts at 1 and finds both, since A's unit enters before B looks.
+    """
+    rows = [(0, 7, 2, "AB"), (0.5, 9, 1, "AB"), (1.5, 9, 1, "AB")]
+    limits = {"max_num_batched_tokens": 64, "max_num_seqs": 4}
+    log = run_by_hand("scheduled", 9, "vllm_v1", rows, async_scheduling=True, **limits).log
+    assert log["hit_tokens"].tolist() == [0, 0, 4, 8]
+    assert log["start_time"].tolist() == [0, 1, 2, 3]
+    assert run_by_hand("scheduled", 9, "vllm_v1", rows, **limits).log["hit_tokens"].tolist() == [0, 8, 8]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tables_are_right_where_decisions_are_made_ahead(seed):
+    table, _ = random_requests(seed, 2, 30)
+    rules = {"progress_on_evict": "recompute", "requeue": "front", "output_kv": "next_iteration"}
+    system = system_of(30, 2, 2, "scheduled" if seed < 3 else "computed", **rules)
+    policy = make_policy("vllm_v1", async_scheduling=True, max_num_batched_tokens=16, max_num_seqs=6)
+    watched = kvgym.simulate(system, table, WatchedCache(policy), compiled=False)
+    assert watched.completed
+    assert watched.requests.tobytes() == kvgym.simulate(system, table, policy).requests.tobytes()
+
+
 def test_metrics_have_no_value_without_a_cache():
     table, _ = random_requests(0, 2, 30)
     metrics = kvgym.compute_metrics(kvgym.simulate(System(30, UnitBatchTime()), table, "fcfs"))

@@ -15,7 +15,7 @@ from kvgym.kernels import need_of_active, taken_by, view_of
 from kvgym.simulator.apply_decision import shared_by
 from kvgym.simulator.boundary import cache_of, has_cache
 from kvgym.simulator.kernels.future_memory import first_use
-from kvgym.simulator.prefix.cache import plan_units
+from kvgym.simulator.prefix.plan import plan_units
 from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
 
 
