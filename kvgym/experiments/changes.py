@@ -48,7 +48,7 @@ def build_scenario(
         raise ConfigError(f"horizon = {options.horizon}: expected seconds > 0")
     if options.block_size is not None and options.block_size < 1:
         raise ConfigError(f"block_size = {options.block_size}: expected a whole number of tokens ≥ 1")
-    updated = _change_workload(_change_system(base, options, groups), options)
+    updated = _cached(base, options, _change_workload(_change_system(base, options, groups), options))
     if updated != base:
         name = options.trace.stem if options.trace is not None else name_of(updated, base)
         updated = updated.model_copy(update={"name": name, "summary": describe_scenario(updated)})
@@ -109,6 +109,14 @@ def _rules(base: Scenario, options: ScenarioOptions) -> dict[str, Any]:
     if stated & {"first_token", "progress_on_evict", "requeue"}:
         return {}
     return {name: value for name, value in RULES["engine"].items() if name not in stated}
+
+
+def _cached(base: Scenario, options: ScenarioOptions, changed: Scenario) -> Scenario:
+    """Return a scenario with the engine's prefix cache if it was given the engine's rules and requests share hashes."""
+    stated = options.prefix_cache is not None or "prefix_cache" in base.system.model_fields_set
+    if stated or _rules(base, options).get("requeue") != "front" or not changed.make_workload().has_hashes:
+        return changed
+    return changed.override(system={**changed.system.model_dump(), "prefix_cache": "scheduled"})
 
 
 def _change_workload(base: Scenario, options: ScenarioOptions) -> Scenario:

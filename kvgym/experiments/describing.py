@@ -92,12 +92,25 @@ def engine_line(*scenarios: Scenario) -> str:
     return " | ".join([*different[:_SHOWN], *more])
 
 
+_WRITTEN = {"next_iteration": "KV of a token an iteration later", "at_once": "KV of a token at once"}
+_CACHES = {"off": "", "scheduled": ", prefix cache", "computed": ", prefix cache of computed blocks"}
+
+
 def rules_of(scenario: Scenario) -> str:
-    """Return the rules of the engine in a few words: ``engine rules``, ``paper rules``, or what an eviction does."""
+    """Return the rules of the engine in a few words: ``paper rules``, or what an eviction does.
+
+    With an engine's rules it also says when KV is written, and names the prefix cache.
+    """
     rules = scenario.system.model_dump()
     for name, settings in RULES.items():
-        if settings.items() <= rules.items():
-            return f"{name} rules"
+        own = {field: value for field, value in settings.items() if field != "output_kv"}
+        if own.items() <= rules.items():
+            cache = _CACHES[rules["prefix_cache"]]
+            return (
+                f"engine rules: {_WRITTEN[rules['output_kv']]}{cache}"
+                if name == "engine"
+                else f"{name} rules"
+            )
     return f"an eviction: progress {rules['progress_on_evict']}, requeue {rules['requeue']}"
 
 

@@ -19,10 +19,16 @@ SERVER_SCENARIO = "vllm-v1"
 """The scenario with the engine rules of a current server."""
 
 RULES: dict[str, dict[str, Any]] = {
-    "engine": {"progress_on_evict": "recompute", "requeue": "front", "block_size": 16},
-    "paper": {"progress_on_evict": "lost", "requeue": "arrival", "block_size": 1},
-}
-"""Rules by name: ``engine``, as servers have them today, and ``paper``, of the MC-SF paper and its successors."""
+    "engine": {
+        "first_token": "counted", "progress_on_evict": "recompute", "requeue": "front", "block_size": 16,
+        "output_kv": "next_iteration",
+    },
+    "paper": {"progress_on_evict": "lost", "requeue": "arrival", "block_size": 1, "output_kv": "at_once"},
+}  # fmt: skip
+"""Rules by name: ``engine``, as servers have them today, and ``paper``, of the MC-SF paper and its successors.
+
+Those of the engine come with its prefix cache, ``prefix_cache: scheduled``, where requests have block hashes.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

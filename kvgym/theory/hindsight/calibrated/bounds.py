@@ -198,8 +198,7 @@ def check_boundable(table: RequestTable, system: System, metric: str) -> None:
     """Check that there is a bound on a metric.
 
     Raises:
-        ConfigError: there is none, there are no requests, or the system has a horizon or a prefix cache, or writes KV
-            late.
+        ConfigError: there is none, there are no requests, or the system has a horizon or a prefix cache.
         WorkloadError: a request can never be served.
     """
     if metric not in METRICS:
@@ -211,11 +210,6 @@ def check_boundable(table: RequestTable, system: System, metric: str) -> None:
         raise ConfigError(
             f"horizon = {system.horizon:g} s: a run that may leave requests out has no bound; bounds need a system "
             "without horizon"
-        )
-    if system.output_kv != "at_once":
-        raise ConfigError(
-            f"output_kv = {system.output_kv}: bounds count the KV of each output token at once, which takes more "
-            "memory; bound a system with output_kv = at_once"
         )
     system.check_independent("a bound")
     system.check_fits(table)
@@ -270,9 +264,10 @@ class Pools:
 
     def __init__(self, table: RequestTable, system: System, until: str, alone: AloneByKind) -> None:
         emits = system.first_token == "counted"
+        writes = emits and not system.unwritten_tokens
         self.table, self.system = table, system
-        self.rules = Rules(emits, system.progress_on_evict == "recompute", system.block_size)
-        self.first = table.prompt_len + int(emits)
+        self.rules = Rules(emits, writes, system.progress_on_evict == "recompute", system.block_size)
+        self.first = table.prompt_len + int(writes)
         self.decodes = table.output_len - int(emits)
         if until == "first":
             self.decodes = np.full(len(table), int(system.first_token == "decode"), np.int64)

@@ -41,11 +41,13 @@ class Rules:
 
     Attributes:
         emits: whether the last batch of a prefill makes an output token.
+        writes: whether it also writes the KV of that token.
         remakes: whether an evicted request may make its next token by a prefill.
         block_size: tokens of a block of memory.
     """
 
     emits: bool
+    writes: bool
     remakes: bool
     block_size: int
 
@@ -159,7 +161,7 @@ def least_costs(
     floor = batch_floor(model, capacity, lengths, at)
     number = np.arange(lengths, dtype=np.float64)
     held = np.ceil((number + 1) / rules.block_size) * rules.block_size
-    ended = held if rules.emits else np.ceil(number / rules.block_size) * rules.block_size
+    ended = held if rules.writes else np.ceil(number / rules.block_size) * rules.block_size
     share = (floor.batch + floor.decode_batch) / capacity
     decode_own = floor.request + floor.decode + floor.context * number
     decode_work, decode_time = share * held + decode_own, floor.batch + floor.decode_batch + decode_own
