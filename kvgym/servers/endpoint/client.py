@@ -50,6 +50,7 @@ class Measured:
         prompt_len: tokens, as the server counts them; None = not known.
         output_len: the same for the answer.
         reason: why the answer cannot be compared, "" if it can.
+        warm_up: whether it was only sent to warm the server up.
     """
 
     number: int
@@ -60,6 +61,7 @@ class Measured:
     prompt_len: int | None = None
     output_len: int | None = None
     reason: str = ""
+    warm_up: bool = False
 
     def row(self) -> dict[str, Any]:
         """Return the row of the log, JSON-able."""
@@ -76,6 +78,7 @@ class Measured:
             "e2e_latency": round(times[-1] - start, 6) if times else None,
             "gaps": [round(b - a, 6) for a, b in itertools.pairwise(times)],
             "reason": self.reason or None,
+            **({"warm_up": True} if self.warm_up else {}),
         }
 
 

@@ -19,8 +19,13 @@ LATE = 0.01
 """Lateness of requests, seconds, above which a log has a note of it."""
 
 
-def notes(server: Server, found: Sequence[Measured], after: Counters) -> list[str]:
-    """Return what a reader of a log should know, one sentence each."""
+WARM_UP = 300
+"""Requests after the start of a server in which measured servers were slower than later."""
+
+
+def notes(server: Server, found: Sequence[Measured], counters: tuple[Counters, Counters]) -> list[str]:
+    """Return what a reader of a log should know, one sentence each; arguments as of :func:`save_observed`."""
+    before, after = counters
     said = []
     if server.simulated:
         said.append(
@@ -31,6 +36,12 @@ def notes(server: Server, found: Sequence[Measured], after: Counters) -> list[st
     if (late := lateness(found)) > LATE * server.speed:
         said.append(
             f"1 % of the requests were sent more than {1e3 * late:,.0f} ms late; this client was too slow."
+        )
+    warm = before.answered + sum(each.warm_up for each in found)
+    if warm < WARM_UP and not server.simulated:
+        said.append(
+            f"The log begins at the server's start, after {before.answered:,.0f} requests: in their first {WARM_UP} "
+            "requests servers were 10 to 25 % slower than later; leave them out by --skip N, or observe --warm-up N."
         )
     if math.isfinite(after.kv_capacity):
         said.append(
@@ -77,7 +88,7 @@ def save_observed(
         "tokens_per_word": server.prompts.tokens_per_word,
         "fixed_tokens": server.prompts.fixed_tokens,
         "ignore_eos": server.ignore_eos,
-        "notes": notes(server, found, after),
+        "notes": notes(server, found, counters),
         **run_context(command),
     }
     rows = sorted(found, key=lambda each: each.number)

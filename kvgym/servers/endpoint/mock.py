@@ -325,6 +325,7 @@ class MockServer:
                 ("vllm:num_requests_running", "gauge", label, w["num_active"]),
                 ("vllm:num_requests_waiting", "gauge", label, w["num_waiting"]),
                 ("vllm:num_preemptions_total", "counter", label, w["total_evicted"]),
+                ("vllm:request_success_total", "counter", label, w["total_finished"]),
                 (
                     "vllm:cache_config_info", "gauge",
                     f'block_size="{system.block_size}",num_gpu_blocks="{blocks}"', 1,

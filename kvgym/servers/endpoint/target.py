@@ -117,17 +117,25 @@ class Counters:
     Attributes:
         evictions: evictions (vLLM: preemptions) since its start.
         kv_capacity: KV memory, tokens.
+        answered: requests that it has answered since its start.
     """
 
     evictions: float = math.nan
     kv_capacity: float = math.nan
+    answered: float = math.nan
 
     @classmethod
     def of(cls, text: str) -> Counters:
         """Read counters in Prometheus' form, under the names of vLLM."""
-        evicted = re.findall(r"^vllm:num_preemptions_total(?:{[^}]*})? (\S+)", text, re.MULTILINE)
         memory = 0
         for labels in re.findall(r"^vllm:cache_config_info{([^}]*)}", text, re.MULTILINE):
             found = dict(re.findall(r'(\w+)="(\d+)"', labels))
             memory += int(found.get("block_size", 0)) * int(found.get("num_gpu_blocks", 0))
-        return cls(sum(map(float, evicted)) if evicted else math.nan, memory or math.nan)
+        evictions, answered = (_total(text, name) for name in ("num_preemptions", "request_success"))
+        return cls(evictions, memory or math.nan, answered)
+
+
+def _total(text: str, name: str) -> float:
+    """Return the sum of a counter of vLLM over its labels, NaN if it is not there."""
+    found = re.findall(rf"^vllm:{name}_total(?:{{[^}}]*}})? (\S+)", text, re.MULTILINE)
+    return sum(map(float, found)) if found else math.nan

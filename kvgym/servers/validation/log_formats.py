@@ -52,6 +52,7 @@ class Row(NamedTuple):
         ttft: seconds from arrival to first token.
         e2e_latency: seconds from arrival to last token.
         reason: why the request cannot be compared; "" if it can.
+        warm_up: whether it was only sent to warm the server up.
     """
 
     arrival_time: float = math.nan
@@ -60,6 +61,7 @@ class Row(NamedTuple):
     ttft: float = math.nan
     e2e_latency: float = math.nan
     reason: str = ""
+    warm_up: bool = False
 
     def problem(self) -> str:
         """Return why the request cannot be compared, "" if it can."""
@@ -174,7 +176,11 @@ def _read_observed(
 ) -> tuple[Sequence[Row], int | None, list[str]]:
     about = _read_about(path.with_name(OBSERVED))
     rows = [
-        Row(**{name: _number(record.get(name)) for name in NUMBERS}, reason=record.get("reason") or "")
+        Row(
+            **{name: _number(record.get(name)) for name in NUMBERS},
+            reason=record.get("reason") or "",
+            warm_up=bool(record.get("warm_up")),
+        )
         for record in records
     ]
     return rows, about.get("num_evictions"), list(about.get("notes", []))

@@ -122,8 +122,12 @@ class Replay:
         return {"ttft": ttft, "tbt": time_per_token(ttft, e2e, gaps), "e2e_latency": e2e}[metric]
 
     def pairs(self, metric: str) -> tuple[Floats, Floats]:
-        """Return observed and simulated seconds of the requests that have both, each float64 (m,)."""
-        observed, simulated = self.observed(metric), self.simulated(metric)
+        """Return observed and simulated seconds of the requests that have both, each float64 (m,).
+
+        Requests that the log skips are left out.
+        """
+        skip = self.log.skip
+        observed, simulated = self.observed(metric)[skip:], self.simulated(metric)[skip:]
         both = np.isfinite(observed) & np.isfinite(simulated)
         return observed[both], simulated[both]
 
@@ -154,14 +158,17 @@ class Replay:
         """Return makespan (s), throughputs (1/s, tokens/s) and evictions, observed and simulated.
 
         The throughputs are left out where nothing took any time; evictions that the log does not have are NaN.
+        Requests that the log skips count in the evictions only, which a log has as a sum.
         """
-        ends = self.log.makespan, float(self.result.requests["finish_time"].max())
-        tokens = int(self.log.output_len.sum())
+        log, skip = self.log.compared(), self.log.skip
+        begin = float(self.log.arrival_time[skip]) if skip else 0.0
+        ends = log.makespan, float(self.result.requests["finish_time"][skip:].max()) - begin
+        tokens = int(log.output_len.sum())
         counted = self.log.num_evictions
         evicted = float(self.result.requests["num_evictions"].sum())
         found = {"makespan": ends}
         if min(ends) > 0:
-            found["request_throughput"] = (len(self.log) / ends[0], len(self.log) / ends[1])
+            found["request_throughput"] = (len(log) / ends[0], len(log) / ends[1])
             found["token_throughput"] = (tokens / ends[0], tokens / ends[1])
         found["evictions"] = (np.nan if counted is None else float(counted), evicted)
         return found

@@ -35,6 +35,7 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
     return {
         "policy": label_of(replay.result.policy),
         "num_requests": len(replay.log),
+        **({"skipped": replay.log.skip} if replay.log.skip else {}),
         "notes": list(replay.log.notes),
         "loss": loss(replay) if has_token_times(replay) else None,
         "mean_error": mean_error(replay) if has_token_times(replay) else None,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import TraceFormatError, some
+from kvgym.errors import ConfigError, TraceFormatError, some
 from kvgym.servers.validation.log_formats import NUMBERS, OWN_OUTPUT, REQUESTS, parse_log
 from kvgym.utils.arguments import explained
 from kvgym.workloads.table import RequestTable
@@ -28,6 +28,9 @@ Floats = NDArray[np.float64]
 
 SLOWEST_TOKEN = 10.0
 """Seconds per output token beyond which times cannot be seconds."""
+
+SKIPPED = "The first {:,} requests are replayed but not compared."
+"""Note on the warm-up of a log."""
 
 _CHOICES = (
     ("first_token_time", "ttft"),
@@ -81,6 +84,7 @@ class ServedLog:
         e2e_latency: float64 (n,), seconds from arrival to last token.
         num_evictions: evictions (vLLM: preemptions) during the log; None = the log does not have them.
         notes: what was left out, one sentence each.
+        skip: number of first requests that are replayed, but not compared: the server warmed up meanwhile.
     """
 
     name: str
@@ -91,6 +95,7 @@ class ServedLog:
     e2e_latency: Floats
     num_evictions: int | None = None
     notes: tuple[str, ...] = ()
+    skip: int = 0
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -108,9 +113,28 @@ class ServedLog:
 
     def select(self, keep: NDArray[np.bool_], note: str) -> ServedLog:
         """Return the requests under ``keep``, bool (n,), times as they are, with a note."""
-        others = ("name", "num_evictions", "notes")
+        others = ("name", "num_evictions", "notes", "skip")
         columns = {f.name: getattr(self, f.name)[keep] for f in fields(self) if f.name not in others}
-        return replace(self, **columns, notes=(*self.notes, note))
+        return replace(self, **columns, notes=(*self.notes, note), skip=int(keep[: self.skip].sum()))
+
+    def skipping(self, count: int) -> ServedLog:
+        """Return the log with a number of first requests that are not compared.
+
+        Raises:
+            ConfigError: none is left to compare.
+        """
+        if count >= len(self):
+            raise ConfigError(
+                f"skip = {count}: {self.name} has {len(self):,} requests, none is left to compare"
+            )
+        return replace(self, skip=count)
+
+    def compared(self) -> ServedLog:
+        """Return the requests after the skipped ones, their times counted from their own first arrival."""
+        if not self.skip:
+            return self
+        rest = self.select(np.arange(len(self)) >= self.skip, SKIPPED.format(self.skip))
+        return replace(rest, arrival_time=rest.arrival_time - rest.arrival_time[0])
 
     def requests(self, *, known: bool = False) -> RequestTable:
         """Return the requests to replay.
@@ -161,7 +185,8 @@ def read_served(
     if parsed is None:
         return _read_table(path, columns or {}, time_unit)
     data = {name: np.array([getattr(row, name) for row in parsed.rows]) for name in NUMBERS}
-    return _log_of(path, data, parsed.num_evictions, parsed.notes)
+    log = _log_of(path, data, parsed.num_evictions, parsed.notes)
+    return log.skipping(sum(row.warm_up for row in parsed.rows))
 
 
 def _read_table(path: Path, columns: Mapping[str, str], time_unit: str | None) -> ServedLog:

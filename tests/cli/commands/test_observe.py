@@ -82,6 +82,22 @@ def test_from_url_to_error_table(kvgym, served, trace, tmp_path, monkeypatch):
     assert "choose another folder" in kvgym("server", "validate", "r", "-o", "r")[2]
 
 
+def test_requests_that_warm_the_server_up_are_replayed_but_not_compared(kvgym, served, trace, tmp_path):
+    out = kvgym.output(
+        f"server observe {served} --warm-up 10 --trace {trace} --validate --no-picture --no-progress -o r"
+    )
+    assert "note: The first 10 requests are replayed but not compared." in " ".join(out.split())
+    rows = [json.loads(line) for line in (tmp_path / "r" / "requests.jsonl").read_text().splitlines()]
+    assert ["warm_up" in row for row in rows] == [True] * 10 + [False] * 14
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert (summary["num_requests"], summary["skipped"]) == (24, 10)
+    mean = np.mean([row["ttft"] for row in rows[10:]])
+    assert summary["metrics"]["ttft"]["mean"]["observed"] == pytest.approx(mean)
+    assert read_served(tmp_path / "r").skip == 10
+    err = kvgym.error(f"server observe {served} --warm-up 24 --trace {trace} -o q")
+    assert "--warm-up 24: 24 requests are sent, none is left to compare" in err
+
+
 def test_rates_have_folders_of_their_own(kvgym, served, tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "summary: mine\nhardware: llama3-8b-a100-tp1\nworkload:\n  arrivals: {kind: poisson, rate: 1}\n"
@@ -89,12 +105,13 @@ def test_rates_have_folders_of_their_own(kvgym, served, tmp_path):
         "  num_requests: 3\n"
     )
     out = kvgym.output(
-        f"server observe {served}/chat/completions -s mine.yaml --rates 20,40 --no-progress -o r"
+        f"server observe {served}/chat/completions -s mine.yaml --rates 20,40 --warm-up 1 --no-progress -o r"
     )
     assert "rate-40" in out
     for name in ("rate-20", "rate-40"):
         about = json.loads((tmp_path / "r" / name / "observed.json").read_text())
         assert (about["api"], about["complete"]) == ("chat", 3)
+    assert [read_served(tmp_path / "r" / name).skip for name in ("rate-20", "rate-40")] == [1, 0]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")

@@ -124,6 +124,31 @@ def test_a_log_under_the_names_of_a_known_format_is_compared_as_it_was_replayed(
     )
 
 
+def test_first_requests_that_are_not_compared(kvgym, served, tmp_path):
+    """The log is of a server 1 s slower in its first 20 requests: without them there is no error."""
+    log = pl.read_csv(tmp_path / "server" / "requests.csv")
+    late = pl.when(pl.int_range(pl.len()) < 20).then(1.0).otherwise(0.0)
+    log = log.select(
+        "arrival_time",
+        "prompt_len",
+        "output_len",
+        *(pl.col(t) + late for t in ("first_token_time", "finish_time")),
+    )
+    log.write_csv(tmp_path / "slow.csv")
+    replayed = "server validate slow.csv --engine base_ms=6,per_request_ms=0.2 --no-picture"
+    kvgym.output(f"{replayed} -o all")
+    out = kvgym.output(f"{replayed} --skip 20 -o later")
+    assert "note: The first 20 requests are replayed but not compared." in " ".join(out.split())
+    whole, later = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("all", "later"))
+    assert whole["metrics"]["ttft"]["mean"]["error"] < -0.1
+    for rows in later["metrics"].values():
+        assert all(abs(row["error"]) < 1e-9 for row in rows.values())
+    assert all(abs(total["error"]) < 1e-9 for name, total in later["totals"].items() if name != "evictions")
+    assert "skipped" not in whole
+    assert pl.read_csv(tmp_path / "later" / "requests.csv").height == 60
+    assert "skip = 60: slow.csv has 60 requests, none is left" in kvgym.error(f"{replayed} --skip 60 -o x")
+
+
 def test_long_requests(kvgym, served):
     err = kvgym.error("server", "validate", served, "--kv-capacity", 300, "-o", "a", "--no-picture")
     assert "can never be served" in err

@@ -219,7 +219,7 @@ def test_servers_without_options(fake):
 
     met = meet(Target.of(fake(strict).url))
     assert not met.ignore_eos
-    assert "ignore_eos" in notes(met, [], Counters())[0]
+    assert "ignore_eos" in notes(met, [], (Counters(), Counters()))[0]
     silent = meet(Target.of(fake(lambda _: stream(text(), text())).url))
     assert not silent.reports_usage
     assert silent.prompts == Prompts()
@@ -230,11 +230,24 @@ def test_counters_of_vllm(fake):
         "# HELP vllm:num_preemptions_total x\n"
         'vllm:num_preemptions_total{engine="0",model_name="m"} 3.0\nvllm:num_preemptions_total{engine="1"} 4.0\n'
         'vllm:cache_config_info{block_size="16",cache_dtype="auto",num_gpu_blocks="2588"} 1.0\n'
+        'vllm:request_success_total{engine="0",finished_reason="stop"} 5.0\n'
+        'vllm:request_success_total{engine="0",finished_reason="length"} 2.0\n'
     )
-    assert read_counters(Target.of(fake(good, text).url)) == Counters(7.0, 41408)
+    assert read_counters(Target.of(fake(good, text).url)) == Counters(7.0, 41408, 7.0)
     nothing = read_counters(Target.of(fake(good).url))
-    assert np.isnan([nothing.evictions, nothing.kv_capacity]).all()
+    assert np.isnan([nothing.evictions, nothing.kv_capacity, nothing.answered]).all()
     assert np.isnan(read_counters(Target.of("http://127.0.0.1:9")).evictions)
+
+
+@pytest.mark.parametrize(
+    ("answered", "warm_up", "noted"), [(2, 0, True), (2, 297, True), (2, 298, False), (300, 0, False)]
+)
+def test_a_log_that_begins_at_the_start_of_the_server_is_noted(fake, answered, warm_up, noted):
+    met = meet(Target.of(fake(good).url))
+    found = [Measured(i, 0.0, (1, 1), arrival_time=0.0, warm_up=i < warm_up) for i in range(400)]
+    said = " ".join(notes(met, found, (Counters(answered=answered), Counters())))
+    assert ("begins at the server's start, after 2 requests" in said) is noted
+    assert notes(met, found, (Counters(), Counters())) == []  # a server without counters
 
 
 def test_lateness_is_noted():

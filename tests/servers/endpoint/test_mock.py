@@ -75,7 +75,7 @@ def test_whole_answers_on_one_connection(server):
 
 def test_counters(server):
     text = httpx.get(Target.of(server.url).metrics_url).text
-    assert Counters.of(text) == Counters(0.0, 400)
+    assert Counters.of(text) == Counters(0.0, 400, 0.0)
     assert httpx.get(f"{server.url}/models").json()["data"][0]["speed"] == 2.0
 
 

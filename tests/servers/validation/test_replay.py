@@ -57,6 +57,25 @@ def test_the_mean_error_averages_the_shown_errors(log):
     assert mean_error(slower) == pytest.approx(0.13)
 
 
+def test_skipped_requests_are_replayed_but_not_compared(log):
+    replay = replay_log(log.skipping(50), scenario(engine=TRUE), "vllm")
+    assert len(replay.result.requests) == len(log)
+    observed, simulated = replay.pairs("ttft")
+    assert observed.tolist() == log.ttft[50:].tolist()
+    assert simulated == pytest.approx(observed)
+    makespan, of_replay = replay.totals()["makespan"]
+    ends = log.arrival_time + log.e2e_latency
+    assert makespan == pytest.approx(ends[50:].max() - log.arrival_time[50])
+    assert of_replay == pytest.approx(makespan)
+    assert replay.totals()["request_throughput"][0] == pytest.approx((len(log) - 50) / makespan)
+    assert replay_summary(replay)["skipped"] == 50
+    odd = np.arange(len(log)) % 2 == 1
+    assert log.skipping(50).select(odd, "half").skip == 25
+    assert log.compared() is log
+    with pytest.raises(ConfigError, match=r"skip = 200: served.csv has 200 requests, none is left"):
+        log.skipping(200)
+
+
 def test_statistics_by_hand():
     figures = dict(zip(STATISTICS, summed_up(np.arange(101.0)), strict=True))
     assert figures == pytest.approx({"mean": 50, "p50": 50, "p90": 90, "p95": 95, "p99": 99})

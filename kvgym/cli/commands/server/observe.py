@@ -86,6 +86,15 @@ def observe(
     ] = False,
     policies: SchedulerOption = None,
     drop_long: DropLongOption = False,
+    warm_up: Annotated[
+        int,
+        typer.Option(
+            "--warm-up",
+            min=0,
+            metavar="N",
+            help="Mark the first N requests as warm-up of the server: sent, logged and replayed, but not compared.",
+        ),
+    ] = 0,
     fit_overhead: FitOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload and prompts.")] = 0,
     out: OutOption = None,
@@ -121,12 +130,17 @@ def observe(
         source = chosen.make_workload()
         name = "" if rate is None else f"rate-{rate:g}"
         stages.append(_Stage(name, source.spec.name, source.sample(seed)))
+    if warm_up >= len(stages[0].table):
+        raise ConfigError(
+            f"--warm-up {warm_up}: {len(stages[0].table):,} requests are sent{' at the first rate' if rates else ''}, "
+            "none is left to compare; send more with -n"
+        )
     server = meet(target, seed=seed, timeout=timeout)
     folder = make_folder(out or default_folder("observe", target.base.partition("//")[2].partition("/")[0]))
     simulated = ScenarioOptions(**{name: getattr(options, name) for name in ("hardware", "engine", *SYSTEM)})
     checks = []
     with replacing(folder, options.trace):
-        stopped = _run(server, stages, folder, timeout, progress)
+        stopped = _run(server, stages, folder, timeout, warm_up, progress)
         if any(stage.log is not None for stage in stages):
             console.print_table(_summary(server, stages, files=f"{folder}"))
         if validate and not stopped:
@@ -143,7 +157,7 @@ def observe(
         check.show(place, picture=picture)
     if not checks:
         for stage in stages:
-            for note in stage.log.notes if stage.log is not None else ():
+            for note in stage.log.compared().notes if stage.log is not None else ():
                 console.out.print(f"note: {f'{stage.name}: ' if stage.name else ''}{note}", markup=False)
         console.print_line(f"results: {folder}")
     if stopped:
@@ -172,8 +186,13 @@ def _rates(text: str | None) -> list[float | None]:
     return found
 
 
-def _run(server: Server, stages: list[_Stage], folder: Path, timeout: float, progress: bool) -> bool:
-    """Send all stages and write their logs; return whether Ctrl-C stopped them."""
+def _run(
+    server: Server, stages: list[_Stage], folder: Path, timeout: float, warm_up: int, progress: bool
+) -> bool:
+    """Send all stages and write their logs; return whether Ctrl-C stopped them.
+
+    The first ``warm_up`` requests of the first stage warm the server up.
+    """
     from kvgym.servers.endpoint.client import read_counters, send
     from kvgym.servers.endpoint.log import save_observed
     from kvgym.servers.validation.served import read_served
@@ -197,11 +216,13 @@ def _run(server: Server, stages: list[_Stage], folder: Path, timeout: float, pro
             except KeyboardInterrupt:
                 stopped = True
             counters = before, read_counters(server.target)
+            for each in found if stage is stages[0] else ():
+                each.warm_up = each.number < warm_up
             place, stage.sent = folder / stage.name, len(found)
             save_observed(place, server, found, counters, workload=stage.workload, command=command_line())
             try:
                 stage.log = read_served(place) if found else None
-            except TraceFormatError as error:
+            except (TraceFormatError, ConfigError) as error:
                 console.print_to_stderr(f"warning: {error}")
             if stopped:
                 console.print_to_stderr(
@@ -233,10 +254,10 @@ def _summary(server: Server, stages: list[_Stage], *, files: str) -> ResultTable
     for text in (*headings, "E2E mean", "E2E p99", "evictions"):
         table.column(text, words=not text)
     for stage in stages:
-        log = stage.log
-        if log is None:
+        if stage.log is None:
             table.row(stage.name or stage.workload, f"{stage.sent:,}", "0")
             continue
+        log = stage.log.compared()
         times = [
             (log.ttft.mean(), *np.quantile(log.ttft, (0.5, 0.99))),
             *((values.mean(), np.quantile(values, 0.99)) if len(values) else (np.nan, np.nan)
@@ -251,7 +272,7 @@ def _summary(server: Server, stages: list[_Stage], *, files: str) -> ResultTable
         table.row(
             stage.name or stage.workload,
             f"{stage.sent:,}",
-            f"{len(log):,}",
+            f"{len(stage.log):,}",
             *(console.number(float(x)) for x in (*figures, evictions)),
         )
     return table

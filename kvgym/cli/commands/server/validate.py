@@ -40,6 +40,16 @@ SchedulerOption = Annotated[
 DropLongOption = Annotated[
     bool, typer.Option("--drop-long", help="Skip requests longer than the KV capacity.")
 ]
+SkipOption = Annotated[
+    int | None,
+    typer.Option(
+        "--skip",
+        min=0,
+        metavar="N",
+        help="Replay the first N requests, but do not compare them: a server just started is slower (default: those of "
+        "observe --warm-up).",
+    ),
+]
 FitOption = Annotated[
     bool, typer.Option("--fit-overhead", help="Also fit the engine's overhead (base_ms, per_request_ms).")
 ]
@@ -61,6 +71,7 @@ def validate(
     scenario: ScenarioOption = SERVER_SCENARIO,
     policies: SchedulerOption = None,
     drop_long: DropLongOption = False,
+    skip: SkipOption = None,
     fit_overhead: FitOption = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of policy and router.")] = 0,
     out: OutOption = None,
@@ -79,6 +90,7 @@ def validate(
     policy = one_policy(policies or ["vllm_v1"], "server validate")
     names = {} if options.columns is None else parse_columns(options.columns)
     served = read_served(log, columns=names, time_unit=options.time_unit)
+    served = served if skip is None else served.skipping(skip)
     settings = replace(options, columns=None, time_unit=None)
     folder = make_folder(out or default_folder("validate", log.stem))
     if log.is_dir() and log.resolve() == folder.resolve():
@@ -150,7 +162,7 @@ class Check:
         console.print_line(setup_line(self._replay, self._scenario, self._policy, settings))
         if self._fit is not None:
             print_fit(self._fit)
-        for note in self._log.notes:
+        for note in self._log.compared().notes:
             console.out.print(f"note: {note}", markup=False)
         if picture:
             with console.optional("picture"):
