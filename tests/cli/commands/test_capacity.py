@@ -20,7 +20,7 @@ def test_capacity(kvgym, tmp_path):
     title = " ".join(out.split())
     assert title.startswith(
         "rush-changed: llama2-70b-a100-tp2 (M = 16,492 in blocks of 16), lmsys engine vllm-2023: 9 ms per batch"
-        " + 0.29 ms per request, 2023; kernels calibrated on A100 80GB; engine rules ttft"
+        " + 0.29 ms per request, 2023; kernels calibrated on A100 80GB; engine rules: KV of a token at once ttft"
     )
     assert "60 requests a run" in out
     assert "95 % interval" in out
@@ -67,7 +67,8 @@ def test_requested_hardware_is_in_the_name(kvgym, tmp_path):
     title = " ".join(out.split())
     assert title.startswith(
         "llama3-8b-a100-tp1-lmsys: llama3-8b-a100-tp1 (M = 131,000 in blocks of 16), lmsys engine early-2024: 1.27 ms"
-        " per batch + 0.109 ms per request, 2024; kernels calibrated on A100 80GB; engine rules ttft"
+        " per batch + 0.109 ms per request, 2024; kernels calibrated on A100 80GB; engine rules: KV of a token at"
+        " once ttft"
     )
     (folder,) = (tmp_path / "results").iterdir()
     assert folder.name.startswith("capacity-llama3-8b-a100-tp1-lmsys-")

@@ -156,7 +156,7 @@ def test_kv_that_is_written_an_iteration_later_holds_less_memory():
     held = 20 * sum(4 + j for j in range(1, 30))  # of the decodes, without the prefills
     values = [bound_calibrated(crowd, system, "makespan").value for system in (at_once, later)]
     assert held / 40 <= values[1] < values[0]
-    assert compute_metrics(simulate(later, crowd, "mc_sf"), ["makespan"])["makespan"] >= values[1]
+    assert compute_metrics(simulate(later, crowd, "fcfs"), ["makespan"])["makespan"] >= values[1]
 
 
 def test_metrics_and_systems_without_bound_are_rejected():
