@@ -40,6 +40,7 @@ MODELS = {
             "overhead_per_request": 1e-4,
         }
     ),
+    "roofline, windows": make_batch_time({"kind": "roofline", "gpu": "h200", "model": "gpt-oss-120b"}),
     "tile": make_batch_time(
         {"kind": "tile", "gpu": "a100-80gb", "model": "llama2-70b", "tensor_parallel": 2}
     ),
@@ -52,6 +53,7 @@ MODELS = {
             "kernels:model=llama3-8b,gpu=rtx-4090",
             "kernels:model=qwen3-30b-a3b,gpu=h100-80gb,tp=2,kv_dtype=fp8",
             "kernels:model=deepseek-v3,gpu=h200,tp=8",
+            "kernels:model=gemma-3-27b,gpu=h100-80gb",
         )
     },
     **{

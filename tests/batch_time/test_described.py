@@ -4,13 +4,14 @@ import pytest
 
 from kvgym.batch_time import (
     GPU,
+    MODELS,
     ModelShape,
     RooflineBatchTime,
     RooflineHardware,
     load_calibrated,
     load_hardware,
 )
-from kvgym.batch_time.deployments.described import HardwareName
+from kvgym.batch_time.deployments.described import HardwareName, Kernels
 from kvgym.batch_time.deployments.load import hardware_label
 from kvgym.errors import ConfigError, UnknownNameError
 
@@ -65,6 +66,55 @@ def test_latent_attention_by_hand():
     assert two.kv_token == pytest.approx(one.kv_token)
     for name in ("prefill_pair", "decode_pair", "expanded"):
         assert getattr(two, name) == pytest.approx(getattr(one, name) / 2), name
+
+
+def test_windows_by_hand():
+    """Of two layers one has a window of 4 tokens; heads of 2, two query heads, so 4 FLOPs x 4 per pair and layer."""
+    windowed = RooflineBatchTime(GPU_100, ModelShape(**SHAPE, window={"layers": 1, "tokens": 4}), **FULL)
+    plain = RooflineBatchTime(GPU_100, ModelShape(**SHAPE), **FULL)
+    token, pair = plain.figures.kv_token, plain.figures.prefill_pair
+    # Each of 3 decodes after 9 tokens has 10 keys, or 4; after 3 tokens or fewer all of them.
+    for context, less in ((9, 3 * 6), (3, 0), (1, 0)):
+        loads = {"num_decodes": 3, "decode_context": 3 * context}
+        assert plain(**loads) - windowed(**loads) == pytest.approx(
+            max(token, plain.figures.decode_pair) * less / 2
+        )
+    # A prompt of 100 tokens has 5,050 pairs, or at most 4 for each; a chunk of 50 behind 200 has 11,275.
+    for tokens, context, less in ((100, 0, 5050 - 400), (50, 200, 11_275 - 200), (4, 0, 0)):
+        loads = {"num_prefills": 1, "prefill_tokens": tokens, "prefill_squares": tokens**2}
+        loads |= {"prefill_context": context, "prefill_products": tokens * context}
+        assert plain(**loads) - windowed(**loads) == pytest.approx(pair * less / 2), tokens
+
+
+def test_measured_kernels_with_windows():
+    """Layers with a window take the attention of the window, the others all of it."""
+    shape, models = MODELS["gemma-3-27b"].model_dump(), {}
+    for layers in (0, 52, 62):
+        window = {"window": {"layers": layers, "tokens": 1024}} if layers else {}
+        given = {**shape, "window": None, **window}
+        models[layers] = (
+            Kernels(model=ModelShape(**given), gpu="h100").hardware("x").batch_time(engine="none")
+        )
+    for context in (10, 1000):
+        short = {"num_decodes": 8, "decode_context": 8 * context}
+        assert models[0](**short) == pytest.approx(models[62](**short), rel=0.01)
+    at_window, long = ({"num_decodes": 8, "decode_context": 8 * context} for context in (1024, 60_000))
+    assert models[62](**long) == pytest.approx(models[62](**at_window), rel=0.01)
+    none, some, all_ = (models[layers](**long) for layers in (0, 52, 62))
+    assert some == pytest.approx(all_ + (none - all_) * 10 / 62, rel=1e-3)
+    # A chunk of 512 has the pairs of 512 tokens with 1,024 cached ones, however many there are.
+    chunk = {"num_prefills": 1, "prefill_tokens": 512, "prefill_squares": 512**2}
+    times = [
+        models[62](**chunk, prefill_context=cached, prefill_products=512 * cached)
+        for cached in (0, 1024, 16_384)
+    ]
+    assert times[0] < times[1] == times[2]
+    assert models[0](**chunk, prefill_context=16_384, prefill_products=512 * 16_384) > times[2]
+    # What a prompt saves grows with the square of its tokens behind the window.
+    prompts = [{"num_prefills": 1, "prefill_tokens": n, "prefill_squares": n**2} for n in (512, 4096, 8192)]
+    saved = [models[0](**prompt) - models[62](**prompt) for prompt in prompts]
+    assert saved[0] == pytest.approx(0, abs=1e-12)
+    assert saved[2] / saved[1] == pytest.approx((7168 / 3072) ** 2, rel=0.2)
 
 
 def test_data_types_and_overhead_per_request():

@@ -35,6 +35,8 @@ class KernelParameters(NamedTuple):
         pair: see :class:`KernelTables`.
         least_chunk: see :class:`KernelTables`.
         measured_pairs: pairs of query and key in the longest measured chunk.
+        windowed: see :class:`KernelTables`.
+        window: see :class:`KernelTables`.
         linear: place of the curve over tokens.
         head: place of the curve over requests.
         decode: place of the surface over decodes and their KV tokens.
@@ -47,6 +49,8 @@ class KernelParameters(NamedTuple):
     pair: float
     least_chunk: float
     measured_pairs: float
+    windowed: float
+    window: float
     linear: float
     head: float
     decode: float
@@ -84,8 +88,14 @@ def seconds_of_kernels(
         chunk = np.sqrt(squares)
         seconds += curve(params, p.prefill, chunk)
         pairs = max(products, p.least_chunk * context)
-        pairs += max(chunk * (chunk + 1.0) / 2 - p.measured_pairs, 0.0)
-        seconds += p.pair * pairs
+        # With a window, w (w - 1) / 2 cached keys are in reach of the tokens of a chunk.
+        queries = min(prefill_tokens, 0.5 * p.window * prefills)
+        reach = p.window * max(queries, p.least_chunk * prefills)
+        beyond = max(chunk * (chunk + 1.0) / 2 - p.measured_pairs, 0.0)
+        seconds += p.pair * (
+            (1.0 - p.windowed) * (pairs + beyond)
+            + p.windowed * (min(pairs, reach) + min(beyond, p.window * chunk))
+        )
     return seconds
 
 
@@ -115,6 +125,8 @@ class KernelTables:
             ``prefill``.
         least_chunk: tokens of a chunk below which a cached token costs as much as with that many.
         layers: layers with small kernels that were not measured.
+        windowed: share of the layers with a sliding window, where tokens of a chunk reach few of the cached ones.
+        window: tokens of that window; the other tables are limited to it already.
         shared: with attention in data parallel, tokens of all ranks and seconds of the experts, shapes (n,). All other
             fields are those of a rank then.
     """
@@ -126,6 +138,8 @@ class KernelTables:
     pair: float
     least_chunk: float
     layers: int
+    windowed: float = 0.0
+    window: float = 0.0
     shared: tuple[Floats, Floats] | None = None
 
 
@@ -199,6 +213,8 @@ class KernelBatchTime(BatchTimeModel):
             pair=tables.pair,
             least_chunk=tables.least_chunk,
             measured_pairs=chunks[-1] * (chunks[-1] + 1.0) / 2,
+            windowed=tables.windowed,
+            window=tables.window,
         )
 
     def spec(self) -> dict[str, Any]:

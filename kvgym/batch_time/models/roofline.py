@@ -38,6 +38,8 @@ class RooflineParameters(NamedTuple):
         decode_pair: FLOPs of decode attention, per KV token.
         expanded: FLOPs of latent attention per cached token before a chunk.
         request: overhead per request.
+        windowed: share of the layers with a sliding window.
+        window: tokens of that window.
     """
 
     overhead: float
@@ -55,6 +57,8 @@ class RooflineParameters(NamedTuple):
     decode_pair: float
     expanded: float
     request: float
+    windowed: float
+    window: float
 
 
 _roofline_parameters = named_numbers(RooflineParameters)
@@ -74,10 +78,16 @@ def _roofline(load: Any, params: Any) -> Any:
     linear = max(p.token * tokens, weights + p.activations * tokens)
     # Attention of prefills: c * k products with the cache and c (c + 1) / 2 within the chunk.
     products = float(load.prefill_products) + 0.5 * float(load.prefill_squares + load.prefill_tokens)
+    # In layers with a window a query has at most its tokens as keys.
+    full = 1.0 - p.windowed
+    products = full * products + p.windowed * min(products, p.window * float(load.prefill_tokens))
     work = p.prefill_pair * products + p.expanded * float(load.prefill_context)
-    prefill = max(work, p.kv_token * float(load.prefill_context + load.prefill_tokens))
+    cached = float(load.prefill_context)
+    cached = full * cached + p.windowed * min(cached, p.window * float(load.num_prefills))
+    prefill = max(work, p.kv_token * (cached + float(load.prefill_tokens)))
     # Attention of decodes: each reads its context and its own token.
     context = float(load.decode_context + load.num_decodes)
+    context = full * context + p.windowed * min(context, p.window * float(load.num_decodes))
     decode = max(p.decode_pair, p.kv_token) * context
     # LM head: one row per request.
     rows = float(load.num_prefills + load.num_decodes)
@@ -104,6 +114,8 @@ class RooflineBatchTime(PlainBatchTime):
       of the chunk from the compressed ones, and those of its context again for every chunk;
     - decode attention: one query per decode, context + 1 keys; 4 FLOPs per pair and entry; for latent attention those
       of its compressed form, ``2 heads (2 kv_rank + rope_dim)``;
+    - in layers with a sliding window a query has at most as many keys as the window has tokens, on the mean of the
+      decodes and of the tokens of chunks;
     - LM head: one row of logits per request in the batch, 16-bit;
     - two all-reduces per layer if ``tensor_parallel`` > 1: latency, and ``2 (p - 1) / p`` times the activations over
       the link;
@@ -178,7 +190,7 @@ class RooflineBatchTime(PlainBatchTime):
         transfer = 2 * (parts - 1) / parts * model.hidden * model.dtype_bytes / self.gpu.link_bandwidth
         head = model.vocab * model.hidden
         kv_copies = parts / model.kv_parts(parts)
-        experts, latent = model.experts, model.latent
+        experts, latent, window = model.experts, model.latent, model.window
         pair = decode_pair = 4 * model.query_width
         expanded = 0
         if latent is not None:
@@ -204,6 +216,8 @@ class RooflineBatchTime(PlainBatchTime):
                 decode_pair=decode_pair * model.num_layers * second_per_flop,
                 expanded=expanded * model.num_layers * second_per_flop,
                 request=self.overhead_per_request,
+                windowed=0.0 if window is None else window.layers / model.num_layers,
+                window=0.0 if window is None else window.tokens,
             ),
             np.float64,
         )

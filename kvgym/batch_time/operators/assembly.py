@@ -99,7 +99,14 @@ class Assembly:
             least_chunk=max(QUERY_TILE, QUERY_TILE * (self.gpu.num_sms or 0) / self._heads()[0]),
             layers=0 if self.operators.elementwise and self.parts == 1 else self.model.num_layers,
             shared=self._shared() if self.data_parallel > 1 else None,
+            windowed=self._windowed,
+            window=0.0 if self.model.window is None else self.model.window.tokens,
         )
+
+    @property
+    def _windowed(self) -> float:
+        """Share of the layers with a sliding window."""
+        return 0.0 if self.model.window is None else self.model.window.layers / self.model.num_layers
 
     def _linear(self) -> tuple[Floats, Floats]:
         model, parts = self.model, self.parts
@@ -259,9 +266,16 @@ class Assembly:
         ms = np.maximum(grid.ms, self._reading(grid))
         # By KV tokens of all decodes instead of the context of each.
         mean = _TOTALS[None, :] / decodes[:, None]
-        x, y = np.broadcast_to(decodes[:, None], mean.shape).ravel(), mean.ravel()
-        pooled = surface_values(decodes, contexts, ms, x, y).reshape(mean.shape)
-        return decodes, _TOTALS, _rising(pooled) * self.model.num_layers * 1e-3
+
+        def pooled(mean: Floats) -> Floats:
+            x, y = np.broadcast_to(decodes[:, None], mean.shape).ravel(), mean.ravel()
+            return _rising(surface_values(decodes, contexts, ms, x, y).reshape(mean.shape))
+
+        window = self.model.window
+        if window is None:
+            return decodes, _TOTALS, pooled(mean) * self.model.num_layers * 1e-3
+        full = pooled(mean) * (self.model.num_layers - window.layers)
+        return decodes, _TOTALS, (full + pooled(np.minimum(mean, window.tokens)) * window.layers) * 1e-3
 
     def _reading(self, grid: Grid) -> Floats:
         """Return the least milliseconds of decode attention: a launch, and reading the cache from memory.
@@ -290,11 +304,17 @@ class Assembly:
     def _prefill(self) -> tuple[Floats, Floats, float]:
         """Return tokens of a chunk, milliseconds of its attention, and per pair with a cached token.
 
-        Each of these pairs takes the time of a pair in the longest measured chunk, which fills the GPU.
+        Each of these pairs takes the time of a pair in the longest measured chunk, which fills the GPU. With a window
+        each token behind it has as many pairs as the window has tokens.
         """
         grid = self._attention("prefill", self._estimated_prefill)
         (chunks,), ms = grid.axes, grid.ms
-        return chunks, ms, float(ms[-1] - ms[0]) / (chunks[-1] * (chunks[-1] + 1) / 2)
+        pair = float(ms[-1] - ms[0]) / (chunks[-1] * (chunks[-1] + 1) / 2)
+        if self.model.window is not None:
+            width = self.model.window.tokens
+            behind = np.interp(width, chunks, ms) + pair * width * np.maximum(chunks - width, 0.0)
+            ms = ms - self._windowed * np.maximum(ms - np.where(chunks > width, behind, ms), 0.0)
+        return chunks, ms, pair
 
     def _bandwidth(self, share: float = _BANDWIDTH_SHARE) -> float:
         return self.gpu.memory_bandwidth * share

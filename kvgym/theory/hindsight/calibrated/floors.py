@@ -25,6 +25,7 @@ Why they hold, by kind of model:
   chunks in the batch, at most the square of the memory, and at least half of β per pair with cached tokens: over the
   chunks c of a prompt of L tokens α Σ c² + β (L² - Σ c²) / 2, least at one end as above. Between nodes, and beyond the
   longest measured chunk, the curve divided by C is quadratic in 1 / sqrt(C), rising or concave: least at an end.
+- layers with a sliding window: no less than nothing, so only the others count, but in the tables of ``kernels``.
 - prefill attention of ``roofline``: the larger of two sums, of products and of reads, is no less than either. Reads of
   its experts are concave in the tokens, and so above their chord from one token to as many as the memory holds.
 - ``tile``: a product in tiles of a by b takes no less than its area over a b, and that is a sum over the chunks.
@@ -126,14 +127,15 @@ def _(model: RooflineBatchTime, capacity: int, longest: int, at: Composition) ->
         ends, (0.0, p.token), (p.weights + experts[0] - rise, p.activations + rise), at.tokens
     )
     head, row = _larger(ends, (0.0, p.head_row), (p.head_weights, 0.0), at.requests)
-    decode = max(p.decode_pair, p.kv_token)
+    full = 1 - p.windowed  # share of the layers that have all pairs and read all tokens
+    decode = full * max(p.decode_pair, p.kv_token)
     # The batch takes the larger of two sums over its prompts, which may be less than the sum of the larger terms: so
     # use one of the two sums for all prompts.
-    by_pairs = p.prefill_pair * at.pairs >= p.kv_token * at.prefill_tokens
+    by_pairs = full * p.prefill_pair * at.pairs >= p.kv_token * at.prefill_tokens
 
     def attention(lengths: Floats) -> Floats:
         # Products with the cache and within chunks are L (L + 1) / 2 in whatever chunks; each token is read once.
-        pairs = p.prefill_pair * lengths * (lengths + 1) / 2
+        pairs = full * p.prefill_pair * lengths * (lengths + 1) / 2
         return np.asarray(pairs if by_pairs else p.kv_token * lengths)
 
     return BatchFloor(

@@ -59,8 +59,8 @@ def kernels_floor(model: KernelBatchTime, capacity: int, longest: int, at: Compo
     params = model.params()
     p = named_values(KernelParameters, params)
     x, y = _curve(params, p.prefill, capacity)  # all prefills of a batch are one chunk
-    y += p.pair * np.maximum(x * (x + 1) / 2 - p.measured_pairs, 0.0)
-    square, pair = float((y / x**2).min()), p.pair / 2
+    y += p.pair * (1 - p.windowed) * np.maximum(x * (x + 1) / 2 - p.measured_pairs, 0.0)
+    square, pair = float((y / x**2).min()), p.pair * (1 - p.windowed) / 2
 
     def attention(lengths: Floats) -> Floats:
         one = square * lengths**2

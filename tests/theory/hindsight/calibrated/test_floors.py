@@ -38,6 +38,8 @@ def models():
         "roofline": RooflineBatchTime("a100-80gb", "llama3-8b"),
         "roofline, experts": RooflineBatchTime("a100-80gb", "mixtral-8x7b", overhead_per_request=1e-4),
         "roofline, latent": RooflineBatchTime("h200", "deepseek-v3", tensor_parallel=8),
+        "roofline, windows": RooflineBatchTime("a100-80gb", "gemma-3-27b"),
+        "kernels, windows": load_hardware("model=gemma-3-27b,gpu=h100").batch_time(),
         "tile": TileBatchTime("a100-80gb", "llama3-8b"),
         "small tiles": TileBatchTime("a100-80gb", "llama3-8b", t_col=8, gemv_row=16, gemv_col=32),
     }
