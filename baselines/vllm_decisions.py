@@ -56,6 +56,7 @@ class Settings(NamedTuple):
     adaptive: bool  # whether the threshold grows when few requests are there
     interval: int  # iterations from one that processes prompts to the next
     ahead: bool  # whether a batch is decided when the one before it starts
+    api_time: float  # seconds from an arrival until the engine has the request
 
 
 settings = named_numbers(Settings)
@@ -102,13 +103,14 @@ def region(state: Any, number: int) -> int:
 @jit_inline
 def queue_new(view: PolicyView, memory: PolicyMemory, ahead: bool) -> None:
     """Put new requests into the heap of waiting ones, or into the list of those that came after the decision."""
-    state, by_priority = memory.state, settings(memory.params).by_priority
-    late, seen = region(state, _LATE_ARRIVALS), memory.reals[_SEEN]
-    if settings(memory.params).ahead:
+    state, p = memory.state, settings(memory.params)
+    late, by_priority = region(state, _LATE_ARRIVALS), p.by_priority
+    if p.ahead:
         queue_late(view, memory)
     for j in range(view.worker.num_queued if by_priority or ahead else 0):
         i = view.queued[j]
-        if ahead and view.requests[i].arrival_time > seen and view.requests[i].num_evictions == 0:
+        unseen = view.requests[i].arrival_time + p.api_time > memory.reals[_SEEN]
+        if ahead and unseen and view.requests[i].num_evictions == 0:
             state[late] += 1
             state[late + state[late]] = i
         elif by_priority:
@@ -340,7 +342,7 @@ def start_waiting(
         i = next_to_admit(view, decision, memory.state, by_priority)
         if i == UNKNOWN or urgency(view.requests[i], i) > before:
             break
-        if ahead and view.requests[i].arrival_time > memory.reals[_SEEN]:
+        if ahead and view.requests[i].arrival_time + p.api_time > memory.reals[_SEEN]:
             break
         found, kv, left, shared = size_of_start(view, i, in_order)
         if holds and left > 1:

@@ -224,6 +224,7 @@ class VLLMV1(CompiledPolicy):
             "adaptive": self.long_prefill_token_threshold_adaptive,
             "interval": self.prefill_schedule_interval,
             "ahead": self._ahead(system),
+            "api_time": system.batch_time.api_time,
         }
 
     def memory(self, system: SystemInfo) -> PolicyMemory:

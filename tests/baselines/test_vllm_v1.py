@@ -382,3 +382,19 @@ def test_a_given_number_of_requests_above_the_default_budget_is_an_error() -> No
     system = System(kv_capacity=100, batch_time=UnitBatchTime())
     with pytest.raises(ConfigError, match="max_num_batched_tokens = 2048 is below max_num_seqs = 4096"):
         simulate(system, table, "vllm_v1:max_num_seqs=4096")
+
+
+def test_a_request_on_its_way_through_the_api_waits_for_the_next_asynchronous_decision() -> None:
+    """Batches of 1 s; request 0 runs from 0.25 on, as its way takes 0.25 s.
+
+    The batch at 1.25 is decided at 0.25 and that at 2.25 at 1.25. Request 1 arrives at 1.125 and reaches the engine at
+    1.375, after the latter: it starts at 3.25. Without the API it arrives after the decision at 1 and starts at 3.
+    """
+    firsts = []
+    for api in (0.25, 0.0):
+        batch_time = UnitBatchTime()
+        batch_time.asynchronous, batch_time.api_time = True, api
+        table = RequestTable.from_columns(arrival_time=[0, 1.125], prompt_len=[1, 1], output_len=[6, 1])
+        result = simulate(System(kv_capacity=100, batch_time=batch_time, **ENGINE), table, "vllm_v1")
+        firsts.append(result.requests["first_token_time"].tolist())
+    assert firsts == [[1.25, 4.25], [1.0, 4.0]]
