@@ -3,6 +3,7 @@
     python scripts/compare_prefix_routers.py tune                     the best values of each router
     python scripts/compare_prefix_routers.py sessions                 coding agents on 4 and 16 workers
     python scripts/compare_prefix_routers.py mooncake --trace FILE    Mooncake's conversations
+    python scripts/compare_prefix_routers.py sessions --routers lmetric --staleness 0.1    caches known late
 
 Each takes a minute or two. Routers are tuned on seeds from 0; the tables have seeds from 3,000,000, which neither
 tuning nor training draws.
@@ -46,14 +47,14 @@ PUBLISHED = (
 """Routers without tuning, with the values of their sources."""
 
 
-def scenario_of(workers: int, workload: dict[str, Any], unit: int) -> Scenario:
+def scenario_of(workers: int, workload: dict[str, Any], unit: int, staleness: float = 0.0) -> Scenario:
     """Return the workers of the tables with prefix caches: Llama-3-8B on an H100 each."""
     return Scenario(
         name=f"{workers} workers",
         hardware={"model": "llama3-8b", "gpu": "h100"},
         workers=workers,
         workload=workload,
-        system={**ENGINE, "prefix_block": unit},
+        system={**ENGINE, "prefix_block": unit, "cache_staleness": staleness},
     )
 
 
@@ -66,8 +67,11 @@ ENGINE = {
 }
 
 
-def agents(workers: int, num_requests: int, load: float = 1.0) -> Scenario:
-    """Return coding agents, 12 open sessions and ``load`` / 4 requests per second for each worker."""
+def agents(workers: int, num_requests: int, load: float = 1.0, staleness: float = 0.0) -> Scenario:
+    """Return coding agents, 12 open sessions and ``load`` / 4 requests per second for each worker.
+
+    Routers know their caches ``staleness`` seconds late.
+    """
     turns = {
         "number": {"kind": "lognormal", "median": 30, "p90": 57},
         "open": 12 * workers,
@@ -78,7 +82,7 @@ def agents(workers: int, num_requests: int, load: float = 1.0) -> Scenario:
     workload = {
         "preset": "coding-agent", "rate": load * workers / 4, "num_requests": num_requests, "prefixes": prefixes
     }  # fmt: skip
-    return scenario_of(workers, workload, 256)
+    return scenario_of(workers, workload, 256, staleness)
 
 
 def specs(name: str) -> list[str]:
@@ -111,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--part", type=float, nargs=2, default=(900, 1900), help="of the trace, seconds")
     parser.add_argument("--routers", nargs="+", help="instead of those with published values")
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 16])
+    parser.add_argument("--staleness", type=float, default=0.0, help="cache_staleness of the system, seconds")
     parser.add_argument("--load", type=float, default=1.0)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--num-requests", type=int, default=2000)
@@ -130,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             workload = {"trace": options.trace, "start": start, "end": end}
             scenario, seeds = scenario_of(workers, workload, 512), range(1)
         else:
-            scenario = agents(workers, options.num_requests, options.load)
+            scenario = agents(workers, options.num_requests, options.load, options.staleness)
             seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
         found = compare(scenario, ["vllm_v1"], seeds=seeds, routers=options.routers or PUBLISHED)
         print(f"\n{table(found, f'{workers} workers')}", flush=True)

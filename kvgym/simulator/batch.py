@@ -254,19 +254,20 @@ def settle(run: Run, noted: int, end: float) -> int:
 
 
 @jit_inline
-def update_cache(run: Run, in_use: int) -> None:
+def update_cache(run: Run, in_use: int, end: float) -> None:
     """Let the batch take its memory from the prefix cache, and enter what it has computed into the map.
 
     Args:
         run: the tables.
         in_use: memory in use while the batch runs, tokens.
+        end: end of the batch, seconds.
     """
     p, w = run.problem, run.w
     make_room(cache_of(run), run.requests, p, w, in_use)
     w.batch_cached = w.kv_cached
     w.cached_time += w.batch_cached * w.batch_duration
     if p.prefix_in_order == 0:
-        share_computed(cache_of(run), run.requests, p, w, run.active, run.decision.front)
+        share_computed(cache_of(run), run.requests, p, w, run.active, run.decision.front, end)
 
 
 @jit_inline
@@ -295,7 +296,7 @@ def process_tokens(run: Run, end: float) -> tuple[int, int]:
                 apart += more
                 made += 1
     if has_cache(run):
-        update_cache(run, w.kv_allocated + (written if run.problem.block_size == 1 else 0))
+        update_cache(run, w.kv_allocated + (written if run.problem.block_size == 1 else 0), end)
     usual, late = made - apart, settle(run, noted, end) if noted > 0 else 0
     w.kv_tokens += written
     if run.problem.block_size == 1:

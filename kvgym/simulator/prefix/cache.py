@@ -393,7 +393,9 @@ def share_up_to(c: PrefixCache, requests: Any, unit: int, i: int, tokens: int, c
 
 
 @jit
-def share_computed(c: PrefixCache, requests: Any, problem: Any, w: Any, active: Any, front: int) -> None:
+def share_computed(
+    c: PrefixCache, requests: Any, problem: Any, w: Any, active: Any, front: int, end: float
+) -> None:
     """Enter the units into the map that the batch has filled, in order of activation.
 
     KV counts as engines have it: if the prefill writes the KV of the first output token (``output_kv`` ``"at_once"``),
@@ -407,6 +409,7 @@ def share_computed(c: PrefixCache, requests: Any, problem: Any, w: Any, active: 
         w: WORKER record.
         active: SLOT (A,).
         front: slot before which every active request has decoded one token.
+        end: end of the batch, seconds; the worker's clock is still at its start.
     """
     unit, pool = problem.prefix_unit, c.pool
     first = front
@@ -415,7 +418,7 @@ def share_computed(c: PrefixCache, requests: Any, problem: Any, w: Any, active: 
     for k in range(first, w.num_active):
         slot = active[k]
         kv = slot.num_kv_tokens - (problem.prefill_writes if slot.num_prefill_left == 0 else 0)
-        share_up_to(c, requests, unit, slot.request_id, kv, w.clock)
+        share_up_to(c, requests, unit, slot.request_id, kv, end)
         p = c.prefix[slot.request_id]
         if p.num_units < p.length:
             pool.next_full = min(pool.next_full, w.iteration + (p.num_units + 1) * unit - kv)

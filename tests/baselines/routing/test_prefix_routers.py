@@ -174,6 +174,15 @@ def test_late_knowledge() -> None:
     assert [hits for _, _, hits, _ in router.seen] == [[0, 0], [0, 0], [0, 0], [0, 0], [4, 8], [0, 8]]
 
 
+def test_staleness_counts_from_the_end_of_the_batch() -> None:
+    """The batch of session A runs from 0 to 1: a request at 1.25 does not know what it left, one at 1.5 does."""
+    for second, hits in ((1.25, [0, 0]), (1.5, [4, 0])):
+        router = Noting()
+        table = sessions().replace(arrival_time=[0.0, 0.25, second, 9.0, 9.0, 9.0])
+        simulate(cluster(cache_staleness=0.5), table, "fcfs", router=router)
+        assert router.seen[2][2] == hits
+
+
 @pytest.mark.parametrize(
     "spec", ["prefix_aware", "cache_aware", "lmetric:queued=true", "preble", "session_affinity"]
 )
