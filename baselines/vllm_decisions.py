@@ -37,6 +37,7 @@ from kvgym.kernels import (
     policy_kernel,
     preempt_finished,
     request_key,
+    shared_units,
     size_of_start,
     written_tokens,
 )
@@ -57,9 +58,15 @@ class Settings(NamedTuple):
     interval: int  # iterations from one that processes prompts to the next
     ahead: bool  # whether a batch is decided when the one before it starts
     api_time: float  # seconds from an arrival until the engine has the request
+    victim: int  # which request is preempted, an index of VICTIMS
 
 
 settings = named_numbers(Settings)
+
+VICTIMS = ("latest", "least_computed", "cheapest")
+"""Rules for the request to be preempted: the engine's, or the one with the fewest tokens to compute again."""
+
+_LATEST, _CHEAPEST = VICTIMS.index("latest"), VICTIMS.index("cheapest")
 
 ITERATIONS, LAST_PREFILL, LEFT_OVER, NUM_COUNTERS = range(4)
 """Entries of the state behind the heap of waiting requests, for the interval between prefills.
@@ -188,6 +195,7 @@ def victim(view: PolicyView, memory: PolicyMemory, late: int) -> int:
         return v
     numbers, by_priority = region(memory.state, _ADMISSIONS) + 1, settings(memory.params).by_priority
     chosen = UNKNOWN if v == UNKNOWN else view.active[v].request_id
+    rule = settings(memory.params).victim
     for j in range(view.worker.num_finished):
         i = view.finished[j]
         number = memory.state[numbers + i]
@@ -201,22 +209,41 @@ def victim(view: PolicyView, memory: PolicyMemory, late: int) -> int:
                 worse = number < memory.state[numbers + chosen]
         elif not worse:
             worse = number > memory.state[numbers + chosen]
+        if rule != _LATEST:
+            worse = (
+                chosen == UNKNOWN
+            )  # nothing of it would have to be computed again, but the engine cannot know
         if worse:
             v, chosen = _LATE - j, i
     return v
 
 
 @jit_inline
+def tokens_lost(view: PolicyView, p: Settings, slot: Any) -> int:
+    """Return the tokens that a preempted request would have to compute again.
+
+    By ``cheapest`` those do not count that other requests hold in the prefix cache.
+    """
+    tokens = slot.num_kv_tokens
+    return tokens - shared_units(view, slot) if p.victim == _CHEAPEST else tokens
+
+
+@jit_inline
 def victim_of_active(view: PolicyView, p: Settings) -> int:
     """Return the slot that :func:`victim` chooses among the running requests, UNKNOWN if there is none."""
-    chosen, least, latest = UNKNOWN, 0, 0.0
+    chosen, least, latest, fewest = UNKNOWN, 0, 0.0, 0
     for k in range(view.worker.num_active - 1, -1, -1):
         slot = view.active[k]
         if slot.planned <= _PREEMPTED:
             continue
-        if not p.by_priority:
+        if not p.by_priority and p.victim == _LATEST:
             return k
         row = view.requests[slot.request_id]
+        if p.victim != _LATEST:
+            priority, tokens = row.priority if p.by_priority else 0, tokens_lost(view, p, slot)
+            if chosen == UNKNOWN or priority < least or (priority == least and tokens < fewest):
+                chosen, least, fewest = k, priority, tokens
+            continue
         less_urgent = row.priority < least or (row.priority == least and row.arrival_time >= latest)
         if chosen == UNKNOWN or less_urgent:
             chosen, least, latest = k, row.priority, row.arrival_time

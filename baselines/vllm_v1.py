@@ -13,9 +13,9 @@ iteration follows these rules:
   ``long_prefill_token_threshold`` (if set) and by the rest of the budget ``max_num_batched_tokens``. Requests that
   find the budget spent keep their KV and skip the iteration.
 - If the tokens of a running request do not fit into memory, it preempts others until they fit: the newest or, with
-  priorities, the least urgent, and of equal ones the latest arrived. Later requests may use the tokens that a
-  preempted request was given in this iteration. If a request preempts itself, those after it also skip the iteration;
-  in release 0.33 with priorities, they go on.
+  priorities, the least urgent, and of equal ones the latest arrived; or as ``preemption_victim`` says. Later requests
+  may use the tokens that a preempted request was given in this iteration. If a request preempts itself, those after it
+  also skip the iteration; in release 0.33 with priorities, they go on.
 - Only if no request was preempted, waiting requests start, in order of the queue or of priority, while the budget,
   ``max_num_seqs`` places and memory last. The first that does not fit ends admission. A request then takes only the
   memory of its first chunk, but all its tokens to compute must fit (``scheduler_reserve_full_isl``). Next to other
@@ -72,7 +72,14 @@ from typing import Any
 import numpy as np
 
 from kvgym.baselines.iteration_level import VLLM_RULES
-from kvgym.baselines.vllm_decisions import LAST_PREFILL, NUM_COUNTERS, Settings, state_size, vllm_v1_kernel
+from kvgym.baselines.vllm_decisions import (
+    LAST_PREFILL,
+    NUM_COUNTERS,
+    VICTIMS,
+    Settings,
+    state_size,
+    vllm_v1_kernel,
+)
 from kvgym.baselines.vllm_releases import (
     RELEASES,
     USUAL,
@@ -152,6 +159,10 @@ class VLLMV1(CompiledPolicy):
     async_scheduling: bool | str = flag(AUTO)
     """whether a batch is decided when the one before it starts, as servers do by default to hide the scheduler's time;
     ``"auto"``: as the engine of the hardware does, which headings name."""
+    preemption_victim: str = choice("latest", VICTIMS)
+    """which request is preempted (among the least urgent ones, with priorities): ``"latest"``, as in the engine;
+    ``"least_computed"``, the one with the fewest computed tokens; ``"cheapest"`` to repeat: without those tokens that
+    other requests hold in the prefix cache. Of equal ones the newest."""
 
     def __post_init__(self) -> None:
         """Raise a ConfigError if the release lacks an option, or the limits contradict each other as in the engine."""
@@ -225,6 +236,7 @@ class VLLMV1(CompiledPolicy):
             "interval": self.prefill_schedule_interval,
             "ahead": self._ahead(system),
             "api_time": system.batch_time.api_time,
+            "victim": VICTIMS.index(self.preemption_victim),
         }
 
     def memory(self, system: SystemInfo) -> PolicyMemory:

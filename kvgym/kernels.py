@@ -128,6 +128,7 @@ from kvgym.simulator.kernels.memory import prefill_without_cache as prefill_with
 from kvgym.simulator.kernels.memory import put_back as put_back
 from kvgym.simulator.kernels.memory import room_to_admit as room_to_admit
 from kvgym.simulator.kernels.memory import shared_hit as shared_hit
+from kvgym.simulator.kernels.memory import shared_units as shared_units
 from kvgym.simulator.kernels.memory import size_of_start as size_of_start
 from kvgym.simulator.kernels.memory import stays as stays
 from kvgym.simulator.kernels.memory import taken_by as taken_by
@@ -193,8 +194,6 @@ __all__ = [
     "chunk_that_fits",
     "claim_of",
     "clear_all",
-    "decide_again",
-    "decide_ahead",
     "drop_full_plan",
     "empty_profile",
     "evict",
@@ -232,7 +231,6 @@ __all__ = [
     "policy_kernel",
     "policy_memory",
     "predicted_rounds",
-    "preempt_finished",
     "prefill_backlog",
     "profile_add",
     "profile_clear",

@@ -138,6 +138,21 @@ def test_a_request_preempts_itself_if_it_is_the_newest() -> None:
     check(simulate(system, table, spec_of()), start=[0, 0], finish=[3, 5], first=[1, 1], evictions=[0, 1])
 
 
+def test_another_victim_loses_less() -> None:
+    # M = 17. t=0: 7+2+4 = 13, t=1: 8+3+5 = 16. t=2: 0 takes the last. 1 lacks room: it preempts 2 (5 tokens), the
+    # newest, by the engine's rule, and itself (3 tokens) as the one with the fewest.
+    system, table = instance(17, [0] * 3, [6, 1, 3], [6, 6, 6])
+    limits = {"max_num_batched_tokens": 16}
+    assert evicted(play(spec_of(**limits), system, table))[2] == [2]
+    for rule in ("least_computed", "cheapest"):
+        spec = spec_of(**limits, preemption_victim=rule)
+        assert evicted(play(spec, system, table))[2] == [1]
+    # With priorities it is one of the least urgent: 0 and 2, of which 2 has fewer tokens.
+    system, table = instance(17, [0] * 3, [6, 1, 3], [6, 6, 6], priority=[0, 1, 0])
+    spec = spec_of(**limits, policy="priority", preemption_victim="least_computed")
+    assert evicted(play(spec, system, table))[2] == [2]
+
+
 def test_an_asynchronous_step_that_preempts_all_takes_no_time() -> None:
     # M = 10. t=0: 4+4; t=1: 5+5, 0 is done. While that runs, the next batch is decided: 0 still holds 5, 1 needs 6 and
     # preempts itself. Nothing is left to run, so the engine decides again at t=2, now without 0: 1 recomputes 5 tokens.

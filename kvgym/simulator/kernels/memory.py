@@ -93,6 +93,14 @@ def kept_by_others(view: PolicyView, slot: Any) -> int:
 
 
 @jit_inline
+def shared_units(view: PolicyView, slot: Any) -> int:
+    """Return how many KV tokens of an active request other requests hold as well under the decision so far."""
+    if view.problem.prefix_unit == 0:
+        return 0
+    return units_of_others(by_address(view.cache), slot.request_id, True) * view.problem.prefix_unit
+
+
+@jit_inline
 def stays(view: PolicyView, slot: Any) -> None:
     """Take back a call of :func:`kept_by_others`: the decision does not evict the request after all."""
     if view.problem.prefix_unit > 0:
