@@ -29,8 +29,9 @@ All share :mod:`kvgym.baselines.newer.ordered`, which has the readings that conc
   them.
 - ``fast_serve``: B. Wu et al., "Fast Distributed Inference Serving for Large Language Models", arXiv 2305.05920,
   Section 4.1: a skip-join multi-level feedback queue. A request joins the first level with a quantum of at least its
-  prefill time and falls when it has used its quantum; levels are served in order, first come, first served in each;
-  requests that have waited too long return to the top. Readings: quanta double from level to level, the first is the
+  prefill time and falls to the end of the next one when it has used its quantum; levels are served in order, first
+  come, first served in each, so that one that falls makes room for those that wait in its new level; requests that
+  have waited too long return to the top. Readings: quanta double from level to level, the first is the
   time of a token; times are given per token (``token_time``, ``prompt_time``), as if a request ran alone; waiting is
   counted in iterations. The paper moves the KV of preempted requests to the CPU, which is
   ``progress_on_evict="kept"`` of the system.

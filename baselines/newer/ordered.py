@@ -70,8 +70,12 @@ order = named_numbers(Order)
 
 # Layout of the state for n requests: the last request that the guard has helped, then the heap of waiting requests and
 # the heap of those that the guard helps, n + 1 each, the iteration at which each request joined the queue, and whether
-# the guard helps it. The real numbers are the scores of waiting requests, then those of running ones by slot.
+# the guard helps it. The real numbers are the scores of waiting requests, then those of running ones by slot, and for
+# a queue of feedback the place of each request in its level.
 _HELPED, _HEAP = 0, 1
+
+LEVEL = 2.0**40
+"""The score of a request in a queue of feedback is this times its level, plus the iteration in which it came there."""
 
 
 @jit_inline
@@ -117,8 +121,8 @@ def gittins_cost(tenths: Any, prompt: int, made: int) -> float:
 
 
 @jit
-def level_of(prompt_time: float, token_time: float, made: int) -> int:
-    """Return the level of a request in a queue of feedback, from 0.
+def level_of(prompt_time: float, token_time: float, made: int) -> tuple[int, int]:
+    """Return the level of a request in a queue of feedback, from 0, and how many tokens ago it fell there.
 
     The quantum of level k is 2^k times the quantum of level 0, the time of one token. A request joins the first level
     with a quantum of at least its prefill, and falls by a level when it has used the quantum there.
@@ -130,7 +134,7 @@ def level_of(prompt_time: float, token_time: float, made: int) -> int:
     while left > 0.0:
         level, quantum = level + 1, 2 * quantum
         left -= quantum
-    return level
+    return level, max(math.ceil((left + quantum) / token_time - 1e-9) - 1, 0)
 
 
 @jit_inline
@@ -155,7 +159,10 @@ def score_of(view: PolicyView, memory: PolicyMemory, i: int, made: int) -> float
         score = gittins_cost(view.extras[i].tenths, r.prompt_len, max(made, np.int64(r.num_delivered_tokens)))
     elif kind == BY_LEVEL:
         most = max(made, np.int64(r.num_delivered_tokens))
-        score = float(level_of(r.prompt_len * p.two, one, most))
+        level, tokens = level_of(r.prompt_len * p.two, one, most)
+        score = memory.reals[2 * p.requests + i]  # it keeps its place until it falls
+        if r.num_admissions == 0 or math.floor(score / LEVEL) != level:
+            score = LEVEL * level + view.worker.iteration - (tokens if r.num_admissions > 0 else 0)
     return score
 
 
@@ -186,6 +193,8 @@ def join_heaps(view: PolicyView, memory: PolicyMemory) -> None:
     for j in range(w.num_queued):
         i = view.queued[j]
         ranks[i] = score_of(view, memory, i, np.int64(view.requests[i].num_output_tokens))
+        if order(memory.params).score == BY_LEVEL:
+            ranks[2 * n + i] = ranks[i]
         state[joined_at(n, i)], state[helped_at(n, i)] = w.iteration, 0
         ranked_push(state, _HEAP, ranks, 0, i)
 
@@ -239,7 +248,10 @@ def score_running(view: PolicyView, memory: PolicyMemory, least: float) -> None:
 @jit_inline
 def leave(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, k: int) -> int:
     """Evict the request in slot ``k``; return the memory that this frees in the next iteration."""
-    memory.reals[order(memory.params).requests + k] = -math.inf
+    p, reals = order(memory.params), memory.reals
+    if p.score == BY_LEVEL and reals[p.requests + k] >= 0.0:
+        reals[2 * p.requests + view.active[k].request_id] = reals[p.requests + k]
+    reals[p.requests + k] = -math.inf
     evict(decision, k)
     return need_of(view, view.active[k]) - kept_by_others(view, view.active[k])
 
@@ -324,4 +336,6 @@ class Ordered(Protected):
         n = max(1, system.max_requests)
         state = np.zeros(helped_at(n, n), np.int64)
         state[_HELPED] = UNKNOWN
-        return policy_memory(self.params(system), state=state, reals=np.zeros(2 * n))
+        return policy_memory(
+            self.params(system), state=state, reals=np.zeros((3 if self.score == BY_LEVEL else 2) * n)
+        )

@@ -33,9 +33,11 @@ def test_gittins_cost_by_hand():
 def test_levels_by_hand():
     level = ordered.level_of.py_func
     # Quanta 1, 2, 4, …; a prefill of 3 joins the level with 4 and stays for one token.
-    assert [level(3.0, 1.0, made) for made in (0, 1, 2)] == [2, 2, 3]
+    assert [level(3.0, 1.0, made)[0] for made in (0, 1, 2)] == [2, 2, 3]
     # Without a prefill: level 0 for one token, level 1 for two, level 2 for four.
-    assert [level(0.0, 1.0, made) for made in range(9)] == [0, 0, 1, 1, 2, 2, 2, 2, 3]
+    found = [level(0.0, 1.0, made) for made in range(9)]
+    assert [number for number, _ in found] == [0, 0, 1, 1, 2, 2, 2, 2, 3]
+    assert [ago for _, ago in found[2:]] == [0, 1, 0, 1, 2, 3, 0]
 
 
 def test_future_peak_by_hand():
@@ -117,6 +119,20 @@ def test_boosts_by_hand():
             arrival_time=[0, 0.1, 0.1 + gap], prompt_len=[2] * 3, output_len=[2] * 3, predicted_output_len=[1, 9, 1],
         )  # fmt: skip
         assert found == order
+
+
+def test_one_that_falls_goes_behind_those_of_its_new_level():
+    """Quanta 1, 2, 4 s; memory for one request. B (prefill 1 s) joins level 0, A (2 s) level 1.
+
+    B falls to level 1 at 1, behind A, which is there since 0, and A takes its place. A falls to level 2 at 2: B goes on
+    for its quantum of 2 and falls behind A at 4. A makes its last token, then B.
+    """
+    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[4, 2], output_len=[2, 4])
+    system = System(6, UnitBatchTime(), progress_on_evict="kept")
+    result = kvgym.simulate(system, table, "fast_serve:token_time=1,prompt_time=0.5", compiled=False)
+    assert result.requests["start_time"].tolist() == [1, 0]
+    assert result.requests["finish_time"].tolist() == [5, 6]
+    assert result.requests["num_evictions"].tolist() == [1, 2]
 
 
 def test_the_guard_helps_after_its_wait():
