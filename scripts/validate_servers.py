@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.batch_time.hardware.presets import GPUS
+from kvgym.batch_time.hardware.presets import GPUS, MODELS
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics.compute import compute_metrics
@@ -33,13 +33,6 @@ from kvgym.workloads.table import RequestTable
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "validation.md"
 FITTED = {"rtx4090"}
 """GPUs with a log that an engine was fitted to."""
-MODELS_OF = {
-    "meta-llama/Llama-3.1-8B": "llama3-8b",
-    "meta-llama/Llama-2-7b-hf": "llama2-7b",
-    "meta-llama/Llama-2-70b-hf": "llama2-70b",
-    "mistralai/Mixtral-8x7B-v0.1": "mixtral-8x7b",
-}
-"""Presets of the models in the logs."""
 LEAN = ",small_kernels_ms=0.02"
 """Hardware with half the default time of small kernels, the value that suits the servers of :func:`log_table`."""
 BLOCK = 16
@@ -76,7 +69,7 @@ def replays(folder: Path) -> Iterator[tuple[str, Replay]]:
         meta = json.loads(path.with_name(path.name.replace("requests.jsonl", "meta.json")).read_text("utf-8"))
         cache = meta["kv_cache"] or {}
         scenario = served(
-            f"model={MODELS_OF[meta['engine_kwargs']['model']]},gpu={GPUS.name(name)}",
+            f"model={meta['engine_kwargs']['model']},gpu={GPUS.name(name)}",
             cache.get("num_kv_tokens"),
         )
         yield name, replay_log(read_served(path), scenario, policy_of(meta["engine_kwargs"]))
@@ -136,7 +129,7 @@ def stage_figures(stage: Mapping[str, str], options: str = "") -> tuple[float, f
         stage: row of the table of stages.
         options: further settings of the hardware.
     """
-    hardware = f"model={MODELS_OF[stage['model']]},gpu=h100,tp={stage['tensor_parallel']}{options}"
+    hardware = f"model={stage['model']},gpu=h100,tp={stage['tensor_parallel']}{options}"
     system = replace(served(hardware).make_system(), prefix_cache="computed", prefix_block=BLOCK)
     result = simulate(system, stage_requests(stage), policy_of(stage))
     records, arrival = result.requests, result.requests["arrival_time"]
@@ -166,7 +159,7 @@ def stage_table(folder: Path) -> str:
                 lean / e2e - 1, (lean - lean_first) / gaps / token - 1,
             ])  # fmt: skip
             rows.append([
-                MODELS_OF[stage["model"]], stage["tensor_parallel"], stage["experiment"].rpartition("-")[2],
+                MODELS.name(stage["model"]), stage["tensor_parallel"], stage["experiment"].rpartition("-")[2],
                 f"{float(stage['rate']):g}", f"{e2e:.2f}", f"{1e3 * ttft:.0f}", f"{1e3 * token:.1f}",
                 f"{100 * hits:.0f} %", *map(percent, errors[-1]),
             ])  # fmt: skip
