@@ -8,6 +8,7 @@ from typing import Any
 
 from kvgym.batch_time.deployments.deployment import Hardware
 from kvgym.batch_time.deployments.load import hardware_label, load_hardware
+from kvgym.batch_time.hardware.checkpoints import checkpoint_name
 from kvgym.errors import KVGymError
 from kvgym.experiments.disaggregation import describe_roles
 from kvgym.experiments.scenario import Scenario, WorkerGroup
@@ -48,8 +49,10 @@ def served_name(scenario: Scenario) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a name; for a file, without folder and extension."""
+    """Return a name; for a file, without folder and extension; for a ``config.json`` that of its checkpoint."""
     path = Path(name)
+    if path.suffix == ".json":
+        return checkpoint_name(name)
     return path.stem if path.suffix in (".yaml", ".yml", ".csv", ".jsonl", ".parquet") else name
 
 

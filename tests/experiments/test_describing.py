@@ -34,6 +34,14 @@ def test_hardware_files_are_named_without_their_folder(tmp_path):
     path = tmp_path / "ours.yaml"
     path.write_text("{kind: roofline, model: qwen3-8b, gpu: h200}\n")
     assert build_scenario(BASE, hardware=str(path)).name == "ours-lmsys"
+    config = tmp_path / "Mine-1B" / "config.json"
+    config.parent.mkdir()
+    config.write_text(
+        '{"model_type": "llama", "num_hidden_layers": 16, "hidden_size": 2048, "num_attention_heads": 32, '
+        '"intermediate_size": 8192, "vocab_size": 128256}'
+    )
+    assert build_scenario(BASE, hardware=f"model={config},gpu=l4").name == "Mine-1B-l4-tp1-lmsys"
+    assert build_scenario(BASE, hardware="model=Qwen/Qwen3-8B-FP8,gpu=l4").name == "qwen3-8b-fp8-l4-tp1-lmsys"
 
 
 def test_traces_name_scenarios_and_their_rate_is_that_of_the_requests_in_use(tmp_path):

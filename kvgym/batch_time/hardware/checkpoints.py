@@ -92,11 +92,14 @@ def parse_checkpoint(text: str, path: str) -> ModelShape:
         families = f"one of the decoders with gated MLPs, {some(FAMILIES)}"
         raise keys.wrong("model_type", f"{families}; describe other shapes in a YAML file (docs/hardware.md)")
     keys.family = FAMILIES[model_type]
-    return validate_fields(ModelShape, {"name": _name(path), **_fields(keys)}, where)
+    return validate_fields(ModelShape, {"name": checkpoint_name(path), **_fields(keys)}, where)
 
 
-def _name(path: str) -> str:
-    """Return the name of the folder, or of the file; that of the model in a cache of Hugging Face."""
+def checkpoint_name(path: str) -> str:
+    """Return the name of a checkpoint from the path of its ``config.json``: that of the folder.
+
+    A file of another name has its own; in a cache of Hugging Face it is that of the model.
+    """
     pure = PurePath(path)
     cached = next((part for part in pure.parts if part.startswith("models--")), "")
     if cached:
