@@ -114,9 +114,16 @@ def _rules(base: Scenario, options: ScenarioOptions) -> dict[str, Any]:
 def _cached(base: Scenario, options: ScenarioOptions, changed: Scenario) -> Scenario:
     """Return a scenario with the engine's prefix cache if it was given the engine's rules and requests share hashes."""
     stated = options.prefix_cache is not None or "prefix_cache" in base.system.model_fields_set
-    if stated or _rules(base, options).get("requeue") != "front" or not changed.make_workload().has_hashes:
+    if stated or _rules(base, options).get("requeue") != "front" or not _has_hashes(changed):
         return changed
     return changed.override(system={**changed.system.model_dump(), "prefix_cache": "scheduled"})
+
+
+def _has_hashes(scenario: Scenario) -> bool:
+    """Return whether the requests have block hashes, which say what they share."""
+    workload = scenario.make_workload()
+    recorded = workload.trace is not None and workload.spec.replays and "hashes" in workload.trace.extra
+    return workload.spec.prefixes is not None or recorded
 
 
 def _change_workload(base: Scenario, options: ScenarioOptions) -> Scenario:

@@ -90,12 +90,6 @@ class Workload:
         spread = trace.batched if source.debatch is None else source.debatch
         return len(times) if times is not None and isinstance(duration, int | float) and not spread else None
 
-    @property
-    def has_hashes(self) -> bool:
-        """Whether its requests have block hashes, which say what they share."""
-        replayed = self._replayed()
-        return self.spec.prefixes is not None or (replayed is not None and "hashes" in replayed[0].extra)
-
     def _replayed(self) -> tuple[Trace, TraceLengths, NDArray[np.int64]] | None:
         """Return a trace, its replay settings, and the rows to replay before a number or duration cuts them."""
         source = self.spec.lengths

@@ -37,11 +37,6 @@ SLOWER_ALLOWED = {
 CLIFF = (0.4, 1.15)
 """Least and most time on twice as many GPUs, of that on half of them."""
 CLIFFS_ALLOWED = {
-    ("a100-80gb", "published", 4): (
-        0.35,
-        1.25,
-        "decodes with 2 query heads for a KV head: kernels differ by load",
-    ),
     ("a100-80gb", "fp8", 4): (
         0.4,
         1.3,
@@ -88,11 +83,6 @@ CLIFFS_ALLOWED = {
         0.25,
         1.3,
         "decodes with an fp8 cache: some slow kernels; all-reduces over PCIe",
-    ),
-    ("rtx-pro-6000", "published", 4): (
-        0.4,
-        1.2,
-        "decodes with 2 query heads for a KV head: slower with 2 KV heads than with 4",
     ),
     ("rtx-pro-6000", "fp8", 4): (
         0.4,

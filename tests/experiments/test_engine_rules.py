@@ -24,7 +24,6 @@ def test_they_are_those_of_todays_engines(options):
 
 def test_the_prefix_cache_is_on_where_requests_have_hashes():
     agents = build_scenario("a100-llama2-70b", hardware=HARDWARE, workload="coding-agent")
-    assert agents.make_workload().has_hashes
     assert agents.system.prefix_cache == "scheduled"
     assert rules_of(agents) == "engine rules: KV of a token an iteration later, prefix cache"
     without = build_scenario(
