@@ -1,5 +1,7 @@
 """kvgym server calibrate and kvgym list hardware."""
 
+import numpy as np
+import pytest
 import yaml
 
 from helpers.servers.profiles import SHAPE, read, write, write_profiles
@@ -75,6 +77,49 @@ def test_implausible_times_are_refused_unless_allowed(kvgym, tmp_path):
     assert not (tmp_path / "small.yaml").exists()
     out = kvgym.output("server", "calibrate", "--recipe", recipe, "--implausible")
     assert "warning: profile linear.csv: column attn_post_proj" in out
+
+
+def write_operators(folder, slow):
+    """Write measurements of a GPU; decodes with 16 query heads take ``slow`` times as long as with others."""
+    pyarrow = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet")
+    folder.mkdir(exist_ok=True)
+    n, k, m = (axis.ravel() for axis in np.meshgrid([256, 512], [256, 512], [1, 2, 4, 8], indexing="ij"))
+    files = {
+        "gemm": {"gemm_dtype": ["bfloat16"] * len(m), "m": m, "n": n, "k": k, "latency": n * k * 1e-6 + m}
+    }
+    for name, length, heads in (
+        ("context_attention", "isl", [8, 16, 32]),
+        ("generation_attention", "step", [8, 16, 32]),
+    ):
+        grid = np.meshgrid(heads, [1, 2, 4, 8], [1, 2, 4, 8, 16, 32], indexing="ij")
+        count, batch, size = (axis.ravel() for axis in grid)
+        ms = 0.01 + 1e-3 * count * batch * size
+        files[name] = {
+            "kv_cache_dtype": ["bfloat16"] * len(count), "head_dim": [128] * len(count), "num_heads": count,
+            "num_key_value_heads": [8] * len(count), "batch_size": batch, length: size,
+            "latency": np.where((count == 16) & (length == "step"), slow, 1.0) * ms,
+        }  # fmt: skip
+    for name, columns in files.items():
+        pyarrow.parquet.write_table(pyarrow.table(columns), folder / f"{name}.parquet")
+
+
+def test_tables_of_a_gpu_that_contradict_themselves(kvgym, tmp_path):
+    write_operators(tmp_path / "good", 1.0)
+    fit = "server calibrate --gpu mine --operators"
+    assert "warning" not in kvgym.output(f"{fit} good --out good.npz")
+    write_operators(tmp_path / "bad", 15.0)
+    err = kvgym.error(f"{fit} bad --out bad.npz")
+    assert (
+        "decode attention, bf16 cache, head_dim 128, 8 query heads, 8 KV heads: 24 of 24 times doubtful"
+        in err
+    )
+    assert "x what 16 query heads allows (plausible: 0.25 to 4) (and 2 more)" in err
+    assert "--implausible writes the file all the same" in err
+    assert not (tmp_path / "bad.npz").exists()
+    out = kvgym.output(f"{fit} bad --out bad.npz --implausible")
+    assert "warning: decode attention, bf16 cache, head_dim 128, 16 query heads" in " ".join(out.split())
+    assert (tmp_path / "bad.npz").exists()
 
 
 def test_wrong_arguments(kvgym, tmp_path):

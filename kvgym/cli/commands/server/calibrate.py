@@ -10,6 +10,8 @@ import typer
 
 from kvgym.cli import console
 
+MOST_DOUBTS = 8
+"""Most warnings about doubtful times of a GPU's tables."""
 ERROR_HEADINGS = ("operator group", "median error", "95th percentile", "held-out rows")
 _NEEDS_ONE = "give one of --recipe, --operators and --bundle: what was measured (docs/calibration.md)"
 
@@ -67,7 +69,8 @@ def calibrate(
     implausible: Annotated[
         bool,
         typer.Option(
-            "--implausible", help="Write the file although the GPU makes a recipe's times implausible."
+            "--implausible",
+            help="Write the file although the GPU, or other GPUs, make its times implausible.",
         ),
     ] = False,
 ) -> None:
@@ -84,7 +87,7 @@ def calibrate(
             raise ConfigError(
                 "--gpu is missing: the GPU that was measured, a preset (kvgym list gpus) or any name"
             )
-        _fit_gpu(operators, bundle, gpu, model, measured, source, date, out)
+        _fit_gpu(operators, bundle, gpu, model, measured, source, date, out, implausible)
     else:
         _fit_recipe(recipe, profiles, date, out, plot, max_error, implausible)
 
@@ -98,11 +101,13 @@ def _fit_gpu(
     source: str,
     date: str | None,
     out: Path | None,
+    implausible: bool,
 ) -> None:
     from kvgym.batch_time.hardware.presets import GPUS, MODELS
     from kvgym.batch_time.operators.files import pack
     from kvgym.errors import ConfigError
     from kvgym.servers.calibration.calibrate import parse_day
+    from kvgym.servers.calibration.contradictions import contradictions
     from kvgym.utils.files import whole_file
 
     path = out or Path(f"{gpu}.npz")
@@ -120,10 +125,21 @@ def _fit_gpu(
             raise ConfigError("--model is missing: the model of the bundle (kvgym list models)")
         assert bundle is not None
         tables = fit_bundle(bundle, MODELS.find(model), gpu, **about)
+    doubts = contradictions(tables)
+    grave = [doubt.text for doubt in doubts if doubt.is_grave]
+    if grave and not implausible:
+        more = f" (and {len(grave) - 1:,} more)" if grave[1:] else ""
+        raise ConfigError(f"{grave[0]}{more}; --implausible writes the file all the same", "\n".join(grave))
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as place:
         place.write_bytes(pack(tables))
     _show_errors(f"{gpu}, {measured or 'kernels'}", tables.fit_error)
+    for doubt in doubts[:MOST_DOUBTS]:
+        console.out.print(f"warning: {doubt.text}", markup=False)
+    if len(doubts) > MOST_DOUBTS:
+        console.out.print(
+            f"warning: {len(doubts) - MOST_DOUBTS:,} more series have doubtful times", markup=False
+        )
     if gpu in GPUS:
         shares = tables.attained(GPUS[gpu]).items()
         text = ", ".join(f"{dtype}: [{compute:.2f}, {memory:.2f}]" for dtype, (compute, memory) in shares)
