@@ -118,6 +118,7 @@ class VLLMV1(CompiledPolicy):
         auto=(
             *zip(("max_num_batched_tokens", "max_num_seqs"), USUAL, strict=True),
             ("engine_version", RELEASES[0]),
+            ("async_scheduling", False),
         ),
         budget="max_num_batched_tokens",
     )
