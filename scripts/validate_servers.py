@@ -1,42 +1,58 @@
-"""Compare whole servers with their logs: the tables of docs/validation.md.
+"""Compare engines at fixed concurrency and whole servers with measurements: tables of docs/validation.md.
 
-python scripts/validate_servers.py FOLDER            print the tables
+python scripts/validate_servers.py FOLDER            print the tables, and those of fits and of like rows
 python scripts/validate_servers.py FOLDER --write    put them into docs/validation.md
 
-FOLDER holds logs of servers, not part of this repository: ``NAME.requests.jsonl`` with ``NAME.meta.json`` of vLLM, as
-the benchmark of LLMServingSim 2 writes them, and ``vllm_h100.csv``, a row per load stage with mean latencies.
+FOLDER holds measurements, not part of this repository: ``rows*.csv``, engines at fixed concurrency (see
+scripts/validation/closed_loops.py); logs of servers, ``NAME.requests.jsonl`` with ``NAME.meta.json`` of vLLM, as the
+benchmark of LLMServingSim 2 writes them; and ``vllm_h100.csv``, a row per load stage with mean latencies.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from validation.accuracy import (
+    GROUP,
+    HEADS,
+    LOG_PEERS,
+    STAGE_PEERS,
+    fit_table,
+    loop_lines,
+    peers_table,
+    spread,
+    summary_table,
+    times_of,
+)
+from validation.closed_loops import Row, read_rows
+from validation.tables import markdown, percent
 
+from kvgym.batch_time.hardware.overhead import ENGINES
 from kvgym.batch_time.hardware.presets import GPUS, MODELS
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics.compute import compute_metrics
 from kvgym.policies.runner import simulate
-from kvgym.servers.validation.replay import Replay, replay_log
+from kvgym.servers.validation.replay import METRICS, Replay, replay_log
 from kvgym.servers.validation.served import read_served
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "validation.md"
-FITTED = {"rtx4090"}
+FITTED = {"rtx-4090"}
 """GPUs with a log that an engine was fitted to."""
-LEAN = ",small_kernels_ms=0.02"
-"""Hardware with half the default time of small kernels, the value that suits the servers of :func:`log_table`."""
 BLOCK = 16
 """Tokens of a block of vLLM's prefix cache."""
+NEWEST = ENGINES["vllm-2026"]
 STATISTICS = ("mean", "p50", "p99")
 
 
@@ -51,48 +67,59 @@ def policy_of(arguments: Mapping[str, Any]) -> str:
     return "vllm_v1:" + ",".join(f"{name}={arguments[name]}" for name in limits)
 
 
-def percent(ratio: float) -> str:
-    """Return an error in per cent, with a sign."""
-    return f"{100 * ratio:+.1f} %"
-
-
-def table(headings: list[str], rows: list[list[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def replays(folder: Path) -> Iterator[tuple[str, Replay]]:
-    """Yield the logs by request, each with its replay on the measured kernels of its GPU."""
-    for path in sorted(folder.glob("*.requests.jsonl")):
-        name = path.name.partition("_")[0]
+@functools.cache
+def replays(folder: Path) -> dict[str, Replay]:
+    """Return the logs by request with their replays on the measured kernels of their GPU, by GPU."""
+    found = {}
+    for path in sorted(folder.rglob("*.requests.jsonl")):
+        gpu = GPUS.name(path.name.partition("_")[0])
         meta = json.loads(path.with_name(path.name.replace("requests.jsonl", "meta.json")).read_text("utf-8"))
         cache = meta["kv_cache"] or {}
-        scenario = served(
-            f"model={meta['engine_kwargs']['model']},gpu={GPUS.name(name)}",
-            cache.get("num_kv_tokens"),
-        )
-        yield name, replay_log(read_served(path), scenario, policy_of(meta["engine_kwargs"]))
+        model = meta["engine_kwargs"]["model"]
+        scenario = served(f"model={model},gpu={gpu}", cache.get("num_kv_tokens"))
+        found[gpu] = replay_log(read_served(path), scenario, policy_of(meta["engine_kwargs"]))
+    return found
 
 
 def log_table(folder: Path) -> str:
     """Return the errors of all statistics of the logs by request."""
     rows = []
-    for name, replay in replays(folder):
+    for gpu, replay in replays(folder).items():
         errors = {(d.metric, d.statistic): d.error.value for d in replay.differences()}
         speed = replay.totals()["token_throughput"]
         rows.append([
-            GPUS.name(name) + (", fitted" if name in FITTED else ""),
+            gpu + (", fitted" if gpu in FITTED else ""),
             *(
                 " / ".join(f"{100 * errors[metric, statistic]:+.1f}" for statistic in STATISTICS)
-                for metric in ("ttft", "tbt", "e2e_latency")
+                for metric in METRICS
             ),
             percent(speed[1] / speed[0] - 1),
             f"{replay.result.requests['num_evictions'].sum()}",
             f"{replay.rank_correlation('e2e_latency'):.4f}",
         ])  # fmt: skip
     heads = [f"{name}: mean / median / p99, %" for name in ("TTFT", "time between tokens", "E2E")]
-    return table(["server", *heads, "tokens/s", "evictions, simulated", "rank correlation of E2E"], rows)
+    return markdown(["server", *heads, "tokens/s", "evictions, simulated", "rank correlation of E2E"], rows)
+
+
+def log_lines(folder: Path) -> list[list[str]]:
+    """Return the lines of the logs in the table of accuracy: errors by request."""
+    lines = []
+    for gpu, replay in replays(folder).items():
+        pairs = [replay.pairs(metric) for metric in ("tbt", "e2e_latency", "ttft")]
+        errors = [simulated / observed - 1 for observed, simulated in pairs]
+        engine = ["vllm", "0.19.0", times_of(NEWEST, fitted=gpu in FITTED)]
+        lines.append(
+            [
+                "llama3-8b",
+                gpu,
+                "bf16",
+                *engine,
+                f"{len(replay.log)} requests",
+                *map(spread, errors),
+                LOG_PEERS,
+            ]
+        )
+    return lines
 
 
 def stage_requests(stage: Mapping[str, str]) -> RequestTable:
@@ -122,69 +149,127 @@ def stage_requests(stage: Mapping[str, str]) -> RequestTable:
     )
 
 
-def stage_figures(stage: Mapping[str, str], options: str = "") -> tuple[float, float, float]:
-    """Return the simulated mean E2E and TTFT of a load stage, seconds, and the share of prompts found in the cache.
+class Stage(NamedTuple):
+    """A load stage, measured and simulated.
 
-    Args:
-        stage: row of the table of stages.
-        options: further settings of the hardware.
+    Attributes:
+        row: row of the table of stages.
+        measured: mean E2E, TTFT and time per token, seconds.
+        simulated: the same.
+        hits: simulated share of prompts found in the cache.
     """
-    hardware = f"model={stage['model']},gpu=h100,tp={stage['tensor_parallel']}{options}"
-    system = replace(served(hardware).make_system(), prefix_cache="computed", prefix_block=BLOCK)
-    result = simulate(system, stage_requests(stage), policy_of(stage))
-    records, arrival = result.requests, result.requests["arrival_time"]
-    return (
-        float((records["finish_time"] - arrival).mean()),
-        float((records["first_token_time"] - arrival).mean()),
-        compute_metrics(result, ["hit_rate"])["hit_rate"],
-    )
+
+    row: Mapping[str, str]
+    measured: tuple[float, float, float]
+    simulated: tuple[float, float, float]
+    hits: float
+
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """Simulated / measured - 1 of E2E, TTFT and time per token."""
+        return tuple(x / y - 1 for x, y in zip(self.simulated, self.measured, strict=True))
 
 
-def stage_table(folder: Path) -> str:
-    """Return measured means of the load stages and the errors of simulated ones.
+def simulated_stage(row: Mapping[str, str]) -> Stage:
+    """Return a load stage with its simulation.
 
     The load generator counts two events per token, so its times per token are half, and counts the tokens of texts
     again: the requested lengths agree with its number of events.
     """
-    rows, errors = [], []
-    with (folder / "vllm_h100.csv").open(encoding="utf-8") as file:
-        for stage in csv.DictReader(file):
-            gaps = int(stage["requested_output_len"]) - 1
-            e2e, ttft = float(stage["e2e_mean_s"]), float(stage["ttft_mean_s"])
-            own, first, hits = stage_figures(stage)
-            lean, lean_first, _ = stage_figures(stage, LEAN)
-            token = (e2e - ttft) / gaps
-            errors.append([
-                own / e2e - 1, first / ttft - 1, (own - first) / gaps / token - 1,
-                lean / e2e - 1, (lean - lean_first) / gaps / token - 1,
-            ])  # fmt: skip
-            rows.append([
-                MODELS.name(stage["model"]), stage["tensor_parallel"], stage["experiment"].rpartition("-")[2],
-                f"{float(stage['rate']):g}", f"{e2e:.2f}", f"{1e3 * ttft:.0f}", f"{1e3 * token:.1f}",
-                f"{100 * hits:.0f} %", *map(percent, errors[-1]),
-            ])  # fmt: skip
-    middle = np.median(np.abs(errors), axis=0)
+    hardware = f"model={row['model']},gpu=h100,tp={row['tensor_parallel']}"
+    system = replace(served(hardware).make_system(), prefix_cache="computed", prefix_block=BLOCK)
+    result = simulate(system, stage_requests(row), policy_of(row))
+    records, arrival = result.requests, result.requests["arrival_time"]
+    gaps = int(row["requested_output_len"]) - 1
+    means = [
+        (float(row["e2e_mean_s"]), float(row["ttft_mean_s"])),
+        (
+            float((records["finish_time"] - arrival).mean()),
+            float((records["first_token_time"] - arrival).mean()),
+        ),
+    ]
+    measured, simulated = ((e2e, ttft, (e2e - ttft) / gaps) for e2e, ttft in means)
+    return Stage(row, measured, simulated, compute_metrics(result, ["hit_rate"])["hit_rate"])
+
+
+@functools.cache
+def stages(folder: Path) -> list[Stage]:
+    """Return the load stages with their simulations."""
+    (path,) = folder.rglob("vllm_h100.csv")
+    with path.open(encoding="utf-8") as file:
+        return [simulated_stage(row) for row in csv.DictReader(file)]
+
+
+def stage_table(folder: Path) -> str:
+    """Return measured means of the load stages and the errors of simulated ones."""
+    rows = []
+    for stage in stages(folder):
+        row, (e2e, ttft, token) = stage.row, stage.measured
+        rows.append([
+            MODELS.name(row["model"]), row["tensor_parallel"], row["experiment"].rpartition("-")[2],
+            f"{float(row['rate']):g}", f"{e2e:.2f}", f"{1e3 * ttft:.0f}", f"{1e3 * token:.1f}",
+            f"{100 * stage.hits:.0f} %", *map(percent, stage.errors),
+        ])  # fmt: skip
     heads = ["model", "TP", "load", "requests/s", "E2E, s", "TTFT, ms", "token, ms", "hit rate"]
-    last = ["median, without sign", *[""] * (len(heads) - 1), *(f"{100 * x:.1f} %" for x in middle)]
-    return table([*heads, "E2E", "TTFT", "token", "E2E, lean", "token, lean"], [*sorted(rows), last])
+    last = ["median, without sign", *[""] * (len(heads) - 1), *stage_medians(folder)]
+    return markdown([*heads, "E2E", "TTFT", "token"], [*sorted(rows), last])
 
 
-TABLES = {"logs": log_table, "stages": stage_table}
+def stage_medians(folder: Path) -> list[str]:
+    """Return the median errors without sign of E2E, TTFT and time per token over the load stages."""
+    middle = np.median(np.abs([stage.errors for stage in stages(folder)]), axis=0)
+    return [f"{100 * error:.1f} %" for error in middle]
+
+
+def stage_lines(folder: Path) -> list[list[str]]:
+    """Return the lines of the load stages in the table of accuracy."""
+    lines = []
+    for model in dict.fromkeys(stage.row["model"] for stage in stages(folder)):
+        errors = np.array([stage.errors for stage in stages(folder) if stage.row["model"] == model])
+        line = ["vllm", "early 2026", times_of(NEWEST, fitted=True), f"{len(errors)} stages"]
+        line += [spread(errors[:, k]) for k in (2, 0, 1)]
+        lines.append([MODELS.name(model), "h100-80gb", "bf16", *line, STAGE_PEERS])
+    return lines
+
+
+def rows_of(folder: Path) -> list[Row]:
+    """Return the rows of engines at fixed concurrency."""
+    return [row for path in sorted(folder.rglob("rows*.csv")) for row in read_rows(path)]
+
+
+def accuracy_table(folder: Path) -> str:
+    """Return errors of all measurements by model, GPU and release, with those that other simulators publish."""
+    loops = [[*line, "–"] for line in loop_lines(rows_of(folder))]
+    return markdown([*GROUP, *HEADS, "others"], [*loops, *stage_lines(folder), *log_lines(folder)])
+
+
+TABLES = {
+    "accuracy": accuracy_table,
+    "peers": lambda folder: peers_table(stage_medians(folder)),
+    "logs": log_table,
+    "stages": stage_table,
+}
+"""Tables of the page, by the name in their markers."""
+MORE = {
+    "summary": lambda folder: summary_table(rows_of(folder)),
+    "fits": lambda folder: fit_table(rows_of(folder)),
+}
+"""Tables that are printed only."""
 _BLOCK = re.compile(r"(<!-- servers: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="folder of the logs")
+    parser.add_argument("folder", type=Path, help="folder of the measurements")
     parser.add_argument("--write", action="store_true", help="update the page")
     args = parser.parse_args()
-    found = {name: make(args.folder) for name, make in TABLES.items()}
     if not args.write:
-        print("\n\n".join(found.values()))
+        shown = [f"{name}\n\n{make(args.folder)}" for name, make in {**TABLES, **MORE}.items()]
+        print("\n\n".join(shown))
         return
     page = PAGE.read_text("utf-8")
-    PAGE.write_text(_BLOCK.sub(lambda m: f"{m[1]}{found[m[2]]}\n{m[3]}", page), "utf-8")
+    PAGE.write_text(_BLOCK.sub(lambda m: f"{m[1]}{TABLES[m[2]](args.folder)}\n{m[3]}", page), "utf-8")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import numpy as np
 from kvgym.batch_time.deployments.deployment import CalibratedHardware, Hardware, RooflineHardware
 from kvgym.batch_time.deployments.described import Kernels, Roofline
 from kvgym.batch_time.deployments.load import hardware_names, load_calibrated
-from kvgym.batch_time.hardware.overhead import NO_ENGINE
+from kvgym.batch_time.hardware.overhead import ENGINES, NO_ENGINE
 from kvgym.batch_time.hardware.presets import GPUS
 from kvgym.batch_time.models.roofline import ASSUMED_SHARES
 from kvgym.batch_time.operators.files import operator_gpus
@@ -44,14 +44,27 @@ def roofline_of(hardware: CalibratedHardware) -> RooflineHardware:
 
 
 def kernel_errors(hardware: CalibratedHardware) -> Errors:
-    """Return roofline / tables - 1 of batches of decodes and of prompts, GPU kernels only."""
-    return _errors(roofline_of(hardware), hardware)
+    """Return roofline / tables - 1 of batches of decodes and of prompts, GPU kernels only.
+
+    Files have the small kernels of their time, so the roofline gets them too.
+    """
+    return _errors(roofline_of(hardware), hardware, layer_ms=ENGINES["vllm-2024"].per_layer_ms)
 
 
-def _errors(roofline: RooflineHardware, measured: Hardware, *, prompts: bool = True) -> Errors:
-    """Return roofline / measured - 1 of the batches that fit into the measured hardware's cache."""
+def _errors(
+    roofline: RooflineHardware, measured: Hardware, *, prompts: bool = True, layer_ms: float = 0.0
+) -> Errors:
+    """Return roofline / measured - 1 of the batches that fit into the measured hardware's cache.
+
+    Args:
+        roofline: the predictions.
+        measured: the measured kernels.
+        prompts: whether batches of prompts are compared.
+        layer_ms: milliseconds per layer of small kernels that the roofline gets.
+    """
     errors: Errors = ([], [])
-    predicted, expected = (hardware.batch_time(engine=NO_ENGINE) for hardware in (roofline, measured))
+    predicted = roofline.batch_time(engine={"base_ms": 0.0, "per_layer_ms": layer_ms})
+    expected = measured.batch_time(engine=NO_ENGINE)
     for batch in CHECKED_BATCHES:
         fits = batch.decodes * (batch.context + 1) <= measured.kv_capacity
         if fits and (batch.decodes or prompts):
@@ -120,7 +133,7 @@ def gpu_table() -> str:
 def engine_predictor(deployment: Deployment) -> Predictor:
     """Return the predictor of a deployment's roofline, with its own KV capacity and its default engine."""
     hardware = Roofline(model=MODEL, gpu=deployment.gpu, tp=deployment.tensor_parallel).hardware(MODEL)
-    kernels = hardware.batch_time(engine=NO_ENGINE)
+    kernels = hardware.batch_time(engine={"base_ms": 0.0, "per_layer_ms": hardware.overhead().per_layer_ms})
     return Predictor(deployment, kernels, False, hardware.kv_capacity, hardware.all_engines, hardware.engine)
 
 

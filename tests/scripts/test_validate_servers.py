@@ -41,21 +41,31 @@ def folder(tmp_path):
 
 
 def test_tables(folder):
-    ((name, replay),) = validate_servers.replays(folder)
-    assert (name, replay.scenario.kv_capacity, len(replay.log)) == ("rtx4090", 8000, 5)
-    assert replay.result.policy.hyperparameters() == {"max_num_seqs": 64, "max_num_batched_tokens": 512}
+    ((gpu, replay),) = validate_servers.replays(folder).items()
+    assert (gpu, replay.scenario.kv_capacity, len(replay.log)) == ("rtx-4090", 8000, 5)
+    limits = replay.result.policy.hyperparameters()
+    assert (limits["max_num_seqs"], limits["max_num_batched_tokens"]) == (64, 512)
     assert validate_servers.log_table(folder).splitlines()[2].startswith("| rtx-4090, fitted | ")
-    row = validate_servers.stage_table(folder).splitlines()[2].split(" | ")
+    ((stage,), row) = validate_servers.stages(folder), validate_servers.stage_table(folder).splitlines()[2]
     # (0.12 - 0.02) s over the 10 gaps of 11 tokens.
-    assert row[:7] == ["| llama2-7b", "1", "general", "5", "0.12", "20", "10.0"]
-    stage = {name: str(value) for name, value in STAGE.items()}
-    e2e, first, hits = validate_servers.stage_figures(stage)
-    assert row[8:10] == [validate_servers.percent(e2e / 0.12 - 1), validate_servers.percent(first / 0.02 - 1)]
+    assert row.split(" | ")[:7] == ["| llama2-7b", "1", "general", "5", "0.12", "20", "10.0"]
+    e2e, ttft, token = stage.simulated
+    assert token == pytest.approx((e2e - ttft) / 10)
+    assert stage.errors == pytest.approx((e2e / 0.12 - 1, ttft / 0.02 - 1, token / 0.01 - 1))
+    assert row.split(" | ")[8:10] == [f"{100 * error:+.1f} %" for error in stage.errors[:2]]
     # Of 20 prompts of 100 tokens in blocks of 16, the first user of a group finds nothing, the second one the 2 blocks
     # of the system prompt, unless it comes with the first (one does), and later turns find all 6 blocks.
-    assert hits == pytest.approx((1 * 32 + 16 * 96) / 2000)
-    lean, _, _ = validate_servers.stage_figures(stage, validate_servers.LEAN)
-    assert lean < e2e
+    assert stage.hits == pytest.approx((1 * 32 + 16 * 96) / 2000)
+    assert validate_servers.peers_table(validate_servers.stage_medians(folder)).endswith(
+        f"| {' | '.join(f'{100 * abs(error):.1f} %' for error in stage.errors)} |"
+    )
+    # No rows at fixed concurrency: a stage and a log.
+    lines = validate_servers.accuracy_table(folder).splitlines()[2:]
+    assert [line.split(" | ")[5:7] for line in lines] == [
+        ["0.015 + 0, fitted", "1 stages"],
+        ["0.015 + 0, fitted", "5 requests"],
+    ]
+    assert all(f" {100 * abs(error):.1f}, " in lines[0] for error in stage.errors)
 
 
 def test_users_send_their_prompts_in_turn():
