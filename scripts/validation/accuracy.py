@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from validation.closed_loops import Row, errors, fit, groups
 from validation.tables import markdown
 
-from kvgym.batch_time.hardware.overhead import EngineOverhead
-
-_COMMON: Mapping[str, Any] = {"base_ms": 0.0, "asynchronous": True}
-_TENSORRT: Mapping[str, Any] = {**_COMMON, "library": "tensorrt-llm"}
+from kvgym.batch_time.hardware.overhead import ENGINES, EngineOverhead
 
 
 class Release(NamedTuple):
@@ -31,24 +28,12 @@ class Release(NamedTuple):
 
 
 RELEASES = (
-    Release(
-        ("vllm", "", "h100"),
-        EngineOverhead(**_COMMON, per_layer_ms=0.04, per_request_ms=0.024),
-        ("llama3-70b", "h100-80gb"),
-    ),
-    Release(
-        ("vllm", "", ""),
-        EngineOverhead(**_COMMON, per_layer_ms=0.022, per_request_ms=0.005),
-        ("llama3-70b", "h200"),
-    ),
-    Release(
-        ("trtllm", "1.0.0rc3", ""),
-        EngineOverhead(**_TENSORRT, per_layer_ms=0.034, per_request_ms=0.019),
-        ("llama3-8b", "h100-80gb"),
-    ),
-    Release(("trtllm", "", ""), EngineOverhead(**_TENSORRT, per_layer_ms=0.0), ("llama3-70b", "h200")),
-    Release(("sglang", "0.5.9", ""), EngineOverhead(**_COMMON, per_layer_ms=0.0), ("deepseek-v3", "b200")),
-    Release(("sglang", "", ""), EngineOverhead(**_COMMON, per_layer_ms=0.034), ("qwen3-235b-a22b", "h200")),
+    Release(("vllm", "", "h100"), ENGINES["vllm-2025"], ("llama3-70b", "h100-80gb")),
+    Release(("vllm", "", ""), ENGINES["vllm-2025-h200"], ("llama3-70b", "h200")),
+    Release(("trtllm", "1.0.0rc3", ""), ENGINES["tensorrt-llm-1.0"], ("llama3-8b", "h100-80gb")),
+    Release(("trtllm", "", ""), ENGINES["tensorrt-llm-2025"], ("llama3-70b", "h200")),
+    Release(("sglang", "0.5.9", ""), ENGINES["sglang-2026"], ("deepseek-v3", "b200")),
+    Release(("sglang", "", ""), ENGINES["sglang-2025"], ("qwen3-235b-a22b", "h200")),
 )
 """Engines of rows; the first that applies."""
 
