@@ -1,6 +1,6 @@
 """SGLang's scheduler LPM: waiting requests start by their hits in the prefix cache, the longest first.
 
-Source: sgl-project/sglang, ``python/sglang/srt/managers/schedule_policy.py``, ``SchedulePolicy`` (commit 00550cd). The
+Source: sgl-project/sglang, ``python/sglang/srt/managers/schedule_policy.py``, ``SchedulePolicy`` (release 0.5.23). The
 idea is by L. Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs", Section 3: with
 one cache and a fixed batch, the order by longest shared prefix visits the tree of prefixes depth first.
 
@@ -17,7 +17,9 @@ Readings and deviations:
 - Only the order is SGLang's. Requests run with whole prompts and decodes together, as under ``fcfs``: they start while
   the next iteration fits into memory, and on overflow the newest return to the queue. SGLang forms batches of prompts
   alone, reserves memory for expected outputs, and retracts the requests with the fewest output tokens.
-- The hits of SGLang's cache are those of a tree of pages; here they are the system's.
+- Hits are those of the system's prefix cache. With ``prefix_cache="radix"`` it is SGLang's, and a request counts with
+  all whole units of its prompt, at most its length less one; they count as used. SGLang looks once more at the first
+  request that does not fit.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from kvgym.kernels import (
     heap_pop,
     heap_push,
     jit_inline,
+    look_up_prefix,
     named_numbers,
     need_of_active,
     next_waiting,
@@ -84,12 +87,11 @@ def rank_waiting(view: PolicyView, state: Any, base: int, most: int, small: int,
         small: largest hit, tokens, with which a request can go last.
         common: tokens that it then has in common with a request ahead of it.
     """
-    unit, place = view.problem.prefix_unit, 0
-    state[base] = 0
+    place, state[base] = 0, 0
     i = first_waiting(view)
     while i != UNKNOWN:
-        hit = view.cache.prefix[i].num_units * unit
-        key = _LAST - 1 - hit
+        row, hit = view.requests[i], look_up_prefix(view, i)
+        key = _LAST - 1 - min(hit, row.num_kv_tokens + row.num_prefill_left - 1)
         if hit <= small and begins_like_another(view, i, common):
             key = _LAST
         heap_push(state, base, request_key(key, place))

@@ -113,6 +113,7 @@ from kvgym.simulator.kernels.memory import first_waiting as first_waiting
 from kvgym.simulator.kernels.memory import has_place as has_place
 from kvgym.simulator.kernels.memory import held_by as held_by
 from kvgym.simulator.kernels.memory import kept_by_others as kept_by_others
+from kvgym.simulator.kernels.memory import look_up_prefix as look_up_prefix
 from kvgym.simulator.kernels.memory import need_of as need_of
 from kvgym.simulator.kernels.memory import need_of_active as need_of_active
 from kvgym.simulator.kernels.memory import need_of_decodes as need_of_decodes

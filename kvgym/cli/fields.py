@@ -76,7 +76,9 @@ SCENARIO_OPTIONS: dict[str, Field] = {
     ),
     "kv_capacity": Field("hardware", "KV memory, tokens.", "N"),
     "block_size": Field("hardware", "Tokens per block of KV memory."),
-    "prefix_cache": Field("hardware", "Prefix cache: computed, scheduled (as vLLM) or off.", "KIND"),
+    "prefix_cache": Field(
+        "hardware", "Prefix cache: computed, scheduled (as vLLM), radix (as SGLang) or off.", "KIND"
+    ),
     "prefix_block": Field(
         "hardware", "Tokens per unit of the prefix cache, a multiple of the block size (default: a block)."
     ),

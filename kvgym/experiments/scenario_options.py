@@ -59,7 +59,8 @@ class ScenarioOptions:
         batch_time: spec of a batch-time model that replaces the hardware's, ``"affine:constant=0.02"``.
         kv_capacity: KV memory, tokens.
         block_size: tokens per block of KV memory.
-        prefix_cache: ``"computed"``, ``"scheduled"`` or ``"off"``, see :class:`~kvgym.simulator.system.System`.
+        prefix_cache: ``"computed"``, ``"scheduled"``, ``"radix"`` or ``"off"``, see
+            :class:`~kvgym.simulator.system.System`.
         prefix_block: tokens per unit of the prefix cache, which is then on unless ``prefix_cache`` says otherwise.
         cache_rule: ``"fixed:tool=5"``, how long the prefix cache, which is then on likewise, keeps the KV of
             finished requests, see :mod:`kvgym.simulator.prefix.rules`.

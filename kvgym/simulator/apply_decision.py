@@ -16,6 +16,7 @@ from kvgym.simulator.boundary import Run, cache_of, has_cache, list_queued, show
 from kvgym.simulator.prefix.cache import give_up, hold_hit
 from kvgym.simulator.prefix.pins import end_pin_found_by
 from kvgym.simulator.prefix.plan import plan_change, plan_room, plan_shared, plan_start, planned_hit
+from kvgym.simulator.prefix.tree import end_hit
 from kvgym.simulator.queue import queue_remove, queue_return
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -393,12 +394,14 @@ def allocate_memory(run: Run, i: int) -> int:
     count_memory(run.problem, w, r.num_kv_tokens, 1)
     if not has_cache(run):
         return 0
+    if run.problem.prefix_tree == 1:
+        end_hit(cache_of(run), run.requests, unit, i)
     shared = hold_hit(cache_of(run), i) * unit
     w.kv_allocated -= shared
     w.kv_shared += shared
     end_pin_found_by(cache_of(run), i)
-    run.prefix[i].to_prefill = r.num_prefill_left
     hit, known = run.prefix[i].num_units * unit, r.num_kv_tokens + r.num_prefill_left
+    run.prefix[i].to_prefill, run.prefix[i].known = r.num_prefill_left, known
     w.batch_hits += hit
     if r.num_kv_tokens > hit:
         run.pool.next_full = 0  # its own KV fills units with the next batch

@@ -20,9 +20,9 @@ from kvgym.simulator.boundary import (
     renew_predictions,
     sessions_of,
 )
-from kvgym.simulator.prefix.cache import share_computed
 from kvgym.simulator.prefix.pins import make_room
 from kvgym.simulator.prefix.returns import keep_finished
+from kvgym.simulator.prefix.sharing import share_computed, share_outputs
 from kvgym.simulator.recording.gaps import count_gap
 from kvgym.simulator.sessions import end_turn
 from kvgym.simulator.tables import (
@@ -238,6 +238,8 @@ def settle(run: Run, noted: int, end: float) -> int:
             late += 1
             deliver(run.requests, run.gap_counts, run.gap_sums, slot, end)
         if slot.num_output_tokens == targets[k]:
+            if has_cache(run):
+                share_outputs(cache_of(run), run.requests, run.problem, w, slot, end)
             free_memory(run, slot)
             if has_cache(run):
                 i, closed = slot.request_id, is_closed(run)

@@ -33,7 +33,7 @@ from kvgym.workloads.table import RequestTable
 FIRST_TOKEN = {"counted": (1, 1), "uncounted": (0, 1), "decode": (0, 0)}
 OUTPUT_KV = ("at_once", "next_iteration")
 PROGRESS_ON_EVICT = {"lost": PROGRESS_LOST, "recompute": PROGRESS_RECOMPUTE, "kept": PROGRESS_KEPT}
-PREFIX_CACHES = ("off", "computed", "scheduled")
+PREFIX_CACHES = ("off", "computed", "scheduled", "radix")
 SESSIONS = ("open", "closed")
 ROLES = {"mixed": ROLE_MIXED, "prefill": ROLE_PREFILL, "decode": ROLE_DECODE}
 
@@ -167,10 +167,9 @@ class System:
             tokens takes ⌈k / block_size⌉ of them, and what remains of the capacity beyond whole blocks cannot be
             used. 1 counts tokens, as the papers' models do; engines with paged memory use about 16.
         prefix_cache: ``"computed"`` keeps the KV of requests that have gone until its memory is needed, and requests
-            with the same beginning share it from the end of the batch that computes it, see
-            :mod:`kvgym.simulator.prefix.cache`. ``"scheduled"``: they share it as soon as the tokens are scheduled,
-            those of one decision one after the other, as in vLLM. ``"off"``: every request computes and holds all of
-            its KV itself.
+            with the same beginning share it from the end of the batch that computes it (``kvgym.simulator.prefix``).
+            ``"scheduled"``: as soon as the tokens are scheduled, those of one decision one after the other, as in vLLM.
+            ``"radix"``: in a tree of nodes, as in SGLang. ``"off"``: requests share nothing.
         prefix_block: tokens that the prefix cache finds, holds and drops together, a multiple of ``block_size``;
             None = ``block_size``. Larger units are faster and find less.
         cache_rule: how long the prefix cache keeps the KV of finished requests, with options as in
@@ -414,6 +413,7 @@ class System:
         p = problem[0]
         p["block_size"], p["prefix_unit"] = self.block_size, self.prefix_unit
         p["prefix_in_order"] = self.prefix_cache == "scheduled"
+        p["prefix_tree"] = self.prefix_cache == "radix"
         rule, options = parse_rule(self.cache_rule)
         p["cache_rule"] = rule.code
         p["rule_params"][: len(options)] = options

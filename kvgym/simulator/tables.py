@@ -228,6 +228,7 @@ UNIT = np.dtype(
         ("planned", "i4"),  # change of holders by the decision of ``stamp``
         ("pins", "i4"),  # finished requests with a pin that has it
         ("pin", "i4"),  # one of them that ends with it, UNKNOWN if there is none
+        ("ends", "i4"),  # 1: the last of its node; only kept in a tree, see `prefix.tree`
         ("stamp", "i8"),
     ],
     align=True,
@@ -250,6 +251,7 @@ PREFIX = np.dtype(
         ("num_units", "i4"),  # found while it waits; held, and open to others, while it is active
         ("left", "i4"),  # units that it gave up last, and pinned if it is
         ("to_prefill", "i4"),  # tokens that were left to prefill when it started last
+        ("known", "i4"),  # its tokens then: KV that it had or found, and those
         (
             "victim",
             "i4",
@@ -329,6 +331,7 @@ PROBLEM = np.dtype(
         ("block_size", "i8"),  # tokens
         ("prefix_unit", "i8"),  # tokens of a unit of the prefix cache, whole blocks; 0: no prefix cache
         ("prefix_in_order", "i8"),  # 1: units enter it when they are scheduled; 0: when they are computed
+        ("prefix_tree", "i8"),  # 1: the prefix cache is a tree, see `prefix.tree`
         ("cache_rule", "i8"),  # code of the rule, see `prefix.rules`
         ("rule_params", "f8", (4,)),  # and its options
         ("num_requests", "i8"),

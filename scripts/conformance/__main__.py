@@ -2,13 +2,15 @@
 
     python scripts/conformance vllm --version 0.33.0 --workloads 100
     python scripts/conformance vllm --prefix-cache
+    python scripts/conformance sglang --version 0.5.23
     python scripts/conformance sarathi --source FOLDER
     python scripts/conformance vidur --source FOLDER
     python scripts/conformance integration --version 0.33.0 --workloads 100
     python scripts/conformance time --version 0.33.0
 
-The wheel of vLLM (about 340 MB) is downloaded once into a cache folder. Sarathi-Serve and Vidur are read from a
-checkout. `integration` compares kvgym's policies inside vLLM with the simulator, and `time` measures their decisions.
+The wheels of vLLM (about 340 MB) and SGLang (39 MB) are downloaded once into a cache folder. Sarathi-Serve and Vidur
+are read from a checkout. `integration` compares kvgym's policies inside vLLM with the simulator, and `time` measures
+their decisions.
 """
 
 import sys

@@ -68,7 +68,8 @@ class Step:
     Attributes:
         time: when it starts, seconds.
         running: running requests before the decision, in order.
-        waiting: waiting requests before the decision, in order.
+        waiting: waiting requests before the decision, in order. For SGLang in the order of its policy, each with the
+            tokens that it would find; none where the policy does not sort them.
         preempted: requests preempted by the decision, in order.
         tokens: request and its tokens, in the order in which requests were admitted. With prefix caching, tokens with
             KV after the batch, hits included.
@@ -79,7 +80,7 @@ class Step:
 
     time: float
     running: tuple[int, ...]
-    waiting: tuple[int, ...]
+    waiting: tuple[Any, ...]
     preempted: tuple[int, ...]
     tokens: tuple[tuple[int, int], ...]
     blocks: int

@@ -14,7 +14,7 @@ from typing import Any
 
 from conformance import frozen
 from conformance.cases import Case, Schedule, difference
-from conformance.engines import NAMES, Comparison, classify, comparison_of
+from conformance.engines import NAMES, SGLANG, VARIANTS, VLLM, Comparison, classify, comparison_of
 from conformance.wheel import default_cache
 from kvgym.errors import KVGymError
 
@@ -30,6 +30,7 @@ class Outcome:
         workloads: compared.
         steps: batches of the engine.
         preempted: requests that the engine preempted.
+        queues: decisions with more than one waiting request.
         differences: workloads by the class of their first difference; "" = equal.
         seeds: workloads that are not equal.
         examples: the first differences, one line each.
@@ -39,6 +40,7 @@ class Outcome:
     workloads: int = 0
     steps: int = 0
     preempted: int = 0
+    queues: int = 0
     differences: Counter[str] = field(default_factory=Counter)
     seeds: list[int] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
@@ -49,6 +51,7 @@ class Outcome:
         self.workloads += 1
         self.steps += len(theirs.steps)
         self.preempted += sum(len(step.preempted) for step in theirs.steps)
+        self.queues += sum(len(step.waiting) > 1 for step in theirs.steps)
         self.differences[kind] += 1
         if kind:
             self.seeds.append(seed)
@@ -59,13 +62,14 @@ class Outcome:
 
     def write(self, path: Path, engine: str, first: int) -> None:
         """Write the counts, and the numbers of the workloads that differ."""
-        names = ("workloads", "steps", "preempted", "differences", "seeds")
+        names = ("workloads", "steps", "preempted", "queues", "differences", "seeds")
         counts: dict[str, Any] = {name: getattr(self, name) for name in names}
         path.write_text(json.dumps({"engine": engine, "first": first, **counts}) + "\n", "utf-8")
 
     def described(self, engine: str) -> str:
         """Return the counts as text."""
-        lines = [f"{engine}: {self.workloads} workloads, {self.steps} steps, {self.preempted} preemptions"]
+        counts = f"{self.steps} steps, {self.queues} queues, {self.preempted} preemptions"
+        lines = [f"{engine}: {self.workloads} workloads, {counts}"]
         for kind, count in sorted(self.differences.items()):
             share = 100 * count / self.workloads
             lines.append(f"  {kind or 'equal'}: {count} ({share:.2f} %)")
@@ -101,13 +105,13 @@ def parser() -> argparse.ArgumentParser:
         "python scripts/conformance", description="Compare schedules of kvgym with an engine's."
     )
     add = found.add_argument
-    add("engine", choices=("vllm", *NAMES))
-    add("--version", default="0.33.0", help="release of vLLM, default 0.33.0")
+    add("engine", choices=("vllm", "sglang", *NAMES))
+    add("--version", help=f"release of vLLM, default {VLLM}, or SGLang, default {SGLANG}")
     add(
         "--source",
         type=Path,
         metavar="FOLDER",
-        help="checkout of Sarathi-Serve or Vidur; of vLLM: in place of its wheel",
+        help="checkout of Sarathi-Serve or Vidur; of vLLM or SGLang: in place of its wheel",
     )
     add("--cache", type=Path, metavar="FOLDER", help=f"folder for wheels, default {default_cache()}")
     add("--workloads", type=int, default=100, help="number of random workloads, default 100")
@@ -126,6 +130,12 @@ def parser() -> argparse.ArgumentParser:
         "--async-scheduling",
         action="store_true",
         help="let vLLM decide a batch when the one before it starts",
+    )
+    add(
+        "--variant",
+        choices=VARIANTS,
+        help="of SGLang: in-place = its policy sorts the queue that it has sorted before, not one in order of arrival; "
+        "touched = what a preempted request leaves counts as used when it leaves, as in kvgym",
     )
     add("--freeze", type=Path, metavar="FILE", help="record some equal schedules for the tests")
     add("--json", type=Path, metavar="FILE", help="write the counts, also while it runs")
@@ -146,6 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.cache or default_cache(),
             options.prefix_cache,
             options.async_scheduling,
+            options.variant,
         )
         seeds = range(options.first, options.first + options.workloads)
         outcome = compare(comparison, seeds, options.at_once, options.json)

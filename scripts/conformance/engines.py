@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conformance import ours, sarathi_engine, vidur_engine, vllm_engine
+from conformance import ours, sarathi_engine, sglang_engine, vidur_engine, vllm_engine
 from conformance.cases import COMPARED, Case, Schedule
 from conformance.wheel import unpacked
 from kvgym.baselines.vllm_releases import RELEASES
@@ -32,6 +32,18 @@ ENDLESS = "without an end in both"
 
 RESTART = "a preempted request starts again in the same batch"
 """Class of differences: in kvgym a request that the decision evicts cannot be admitted by it."""
+
+PREEMPTED = "after a preemption"
+"""Class of differences: in SGLang, what a preempted request leaves was used when it was prefilled."""
+
+EQUAL_HITS = "the queue is sorted in place"
+"""Class of differences: in SGLang, requests with equal hits keep the order of the decision before."""
+
+VLLM, SGLANG = "0.33.0", "0.5.23"
+"""Releases that are compared by default; of SGLang the only one."""
+
+VARIANTS = (sglang_engine.IN_PLACE, sglang_engine.TOUCHED)
+"""Variants of SGLang's side of the comparison."""
 
 PARTIAL_PROMPT = "a prompt preempted half way is shorter when it starts again"
 """Class of differences: Vidur restarts a request with the tokens it had processed as its prompt."""
@@ -64,6 +76,11 @@ def play_vllm(case: Case, at_once: bool = False) -> Schedule:
     return ours.play(case, "vllm_v1", by_priority, **_memory(at_once), **ENGINE_RULES)
 
 
+def play_sglang(case: Case, at_once: bool = False, prefix_cache: str = "radix") -> Schedule:
+    """Return kvgym's schedule of a case for SGLang."""
+    return ours.play(case, "lpm", by_hit=True, prefix_cache=prefix_cache, **_memory(at_once), **ENGINE_RULES)
+
+
 def play_sorted(case: Case, at_once: bool = False) -> Schedule:
     """Return kvgym's schedule of a case for Sarathi-Serve or Vidur, with requests by number."""
     found = ours.play(case, vidur_engine.policy_of(case), **_memory(at_once), **ENGINE_RULES)
@@ -90,37 +107,46 @@ def classify(found: str, theirs: Schedule, engine: str) -> str:
     steps = theirs.steps[: int(number) + 1]
     if any(step.empty for step in steps) and "asynchronous" not in engine:
         return EMPTY_STEP
+    if engine.startswith("sglang"):
+        if "in-place" in engine and ", cached:" not in found:
+            return EQUAL_HITS
+        return PREEMPTED if any(step.preempted for step in steps) else "other"
     restarts = steps and {i for i, _ in steps[-1].tokens} & {*steps[-1].preempted}
     return RESTART if restarts else "other"
 
 
 def comparison_of(
     engine: str,
-    version: str,
+    version: str | None,
     source: Path | None,
     cache: Path,
     prefix_cache: bool = False,
     async_scheduling: bool = False,
+    variant: str | None = None,
 ) -> Comparison:
     """Return a comparison.
 
     Args:
-        engine: ``vllm``, ``sarathi`` or ``vidur``.
-        version: release of vLLM.
-        source: folder with the engine's package; of vLLM, None = its wheel.
+        engine: ``vllm``, ``sglang``, ``sarathi`` or ``vidur``.
+        version: release of vLLM or SGLang; None = the newest that is followed.
+        source: folder with the engine's package; of vLLM and SGLang, None = its wheel.
         cache: folder for wheels.
         prefix_cache: whether vLLM's prefix caching is on, and requests begin with common texts.
         async_scheduling: whether vLLM decides a batch when the one before it starts.
+        variant: one of :data:`VARIANTS`.
 
     Raises:
         ConfigError: kvgym does not follow that release, or the sources are missing.
     """
+    if variant and engine != "sglang":
+        raise ConfigError("--variant is for SGLang; leave it out")
+    if engine != "vllm" and (prefix_cache or async_scheduling):
+        raise ConfigError("--prefix-cache and --async-scheduling are for vLLM; leave them out")
+    if engine == "sglang":
+        return _sglang(version or SGLANG, source, cache, variant)
     if engine != "vllm":
-        if prefix_cache or async_scheduling:
-            raise ConfigError(
-                f"{NAMES[engine]} has no prefix cache and no asynchronous scheduling; leave them out"
-            )
         return _checkout(engine, source)
+    version = version or VLLM
     release = ".".join(version.split(".")[:2])
     if release not in RELEASES:
         raise ConfigError(
@@ -144,6 +170,16 @@ def comparison_of(
     if async_scheduling:
         compared = AHEAD_COMPARED
     return Comparison(name, described, draw, scheduler.play, play_vllm, compared)
+
+
+def _sglang(version: str, source: Path | None, cache: Path, variant: str | None) -> Comparison:
+    """Return the comparison with SGLang's prefix cache and policy."""
+    if version != SGLANG:
+        raise ConfigError(f"version = {version}: kvgym follows SGLang {SGLANG}; give this release")
+    engine = sglang_engine.Engine(unpacked("sglang", version, cache) if source is None else source, variant)
+    name = f"sglang {version}" + (f", {variant}" if variant else "")
+    described = {"engine": "sglang", "version": version}
+    return Comparison(name, described, sglang_engine.draw_case, engine.play, play_sglang)
 
 
 def _checkout(engine: str, source: Path | None) -> Comparison:

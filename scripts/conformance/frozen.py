@@ -89,10 +89,12 @@ def recorded(schedule: Schedule) -> dict[str, Any]:
     return {"steps": steps, "first": _units(schedule.first_token), "finish": _units(schedule.finish)}
 
 
+def _tuples(value: Any) -> Any:
+    """Return lists of lists as tuples of tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
 def schedule_of(line: dict[str, Any]) -> Schedule:
     """Return a schedule that :func:`recorded` has described."""
-    steps = tuple(
-        Step(*_seconds([time]), *map(tuple, lists), tuple(map(tuple, tokens)), *blocks)  # type: ignore[arg-type]
-        for time, *lists, tokens, blocks in ((*step[:5], step[5:]) for step in line["steps"])
-    )
+    steps = tuple(Step(*_seconds(step[:1]), *map(_tuples, step[1:])) for step in line["steps"])
     return Schedule(steps, _seconds(line["first"]), _seconds(line["finish"]))

@@ -10,19 +10,21 @@ import numpy as np
 from conformance.cases import BATCH_TIME, STEP_LIMIT, Case, Schedule, Step
 from kvgym.policies.policy import make_policy
 from kvgym.policies.runner import prepare_run
+from kvgym.simulator.kernels.heap import key_request
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 
 
-def play(case: Case, policy: str, by_priority: bool = False, **system: Any) -> Schedule:
+def play(case: Case, policy: str, by_priority: bool = False, by_hit: bool = False, **system: Any) -> Schedule:
     """Return the schedule of a compiled policy.
 
     Args:
         case: the workload and the policy's hyperparameters.
         policy: name of the policy.
         by_priority: whether waiting requests are recorded by priority, arrival and number, not in queue order.
+        by_hit: whether they are recorded in the order of ``lpm``, each with its hit; none where it does not sort them.
         **system: settings of the system.
 
     Raises:
@@ -40,7 +42,8 @@ def play(case: Case, policy: str, by_priority: bool = False, **system: Any) -> S
         table = table.replace(session_id=case.sessions, turn=turns, think_time=case.think)
         memory["sessions"] = "closed"
     built = System(batch_time=BATCH_TIME, **(memory | system))
-    simulation, _ = prepare_run(built, table, make_policy(policy, **case.settings), log=True)
+    scheduler = make_policy(policy, **case.settings)
+    simulation, _ = prepare_run(built, table, scheduler, log=True)
     rows = simulation.turns["row"] if case.sessions else range(len(table))
     steps: list[Step] = []
     earlier: list[int] = []  # preempted in steps without tokens, which take no time
@@ -54,6 +57,7 @@ def play(case: Case, policy: str, by_priority: bool = False, **system: Any) -> S
         if by_priority:
             waiting.sort(key=lambda i: (-case.priority[rows[i]], i))
         batches = int(simulation.worker["iteration"])
+        hits = dict(zip(waiting, view.waiting.num_kv_tokens.tolist(), strict=True))
         evicted, admitted = (int(simulation.worker[f"total_{what}"]) for what in ("evicted", "admitted"))
         simulation.run(budget=1)
         after = _progress(simulation)
@@ -64,6 +68,9 @@ def play(case: Case, policy: str, by_priority: bool = False, **system: Any) -> S
             continue
         count = int(simulation.worker["total_admitted"]) - admitted
         started = simulation.admit[0, :count].tolist()
+        if by_hit:
+            ranked = not preempted and len(waiting) <= case.settings["most_waiting"]
+            waiting = [(i, hits[i]) for i in _sorted(scheduler, started)] if ranked else []
         members = [i for i in running if i not in preempted] + started
         tokens = [_tokens(before[i], after[i]) for i in members]
         ran = [
@@ -81,6 +88,13 @@ def play(case: Case, policy: str, by_priority: bool = False, **system: Any) -> S
     return Schedule(
         tuple(steps), tuple(records["first_token_time"].tolist()), tuple(records["finish_time"].tolist())
     )
+
+
+def _sorted(scheduler: Any, started: list[int]) -> list[int]:
+    """Return the waiting requests in the order in which ``lpm`` has just put them; ``started`` are the first."""
+    state = scheduler.arguments().state
+    most, places = (len(state) - 1) // 2, sorted(state[1 : 1 + state[0]].tolist())
+    return started + [int(state[1 + most + key_request(key)]) for key in places]
 
 
 def _hashes(case: Case) -> BlockHashes:

@@ -71,6 +71,13 @@ def _check_worker(simulation: Any, k: int) -> None:
     pins = _check_pins(simulation, k)
     assert {b: int(units["pins"][b]) for b in in_map} == {b: pins[b] for b in in_map}
     assert sorted(cached) == sorted(b for b in in_map if not holders[b] and not pins[b])
+    if simulation.system.prefix_cache == "radix":
+        before_it = {later: c for i in range(len(prefix)) for c, later in itertools.pairwise(chain_of(i))}
+        assert all(len(ring) == 1 for ring in copies.values())
+        for a, b in itertools.pairwise([UNKNOWN, *cached]):  # the units of a node, from the last to the first
+            assert units["ends"][b] or (
+                a != UNKNOWN and before_it[units["content"][a]] == units["content"][b]
+            )
     free = sum(not holders[b] for b in in_map)
     assert pool["num_cached"] == free
     assert worker["kv_allocated"] == private + unit * len(holders)

@@ -353,7 +353,7 @@ def keeps_the_invariants(make: Make, case: Case) -> None:
 
 
 def _shared_prefixes() -> Iterator[Case]:
-    cases = (("computed", "recompute", 1, 1), ("computed", "lost", 2, 4), ("scheduled", "recompute", 2, 2))
+    cases = (("computed", "recompute", 1, 1), ("radix", "lost", 2, 4), ("scheduled", "recompute", 2, 2))
     for k, (share, progress, block, unit) in enumerate(cases):
         system = System(
             40,

@@ -12,6 +12,7 @@ from kvgym.simulator.kernels.future_memory import first_use
 from kvgym.simulator.kernels.heap import heap_first, heap_pop
 from kvgym.simulator.policy_interface import PolicyDecision, PolicyView
 from kvgym.simulator.prefix.plan import begins_like_marked, plan_change, plan_units, units_of_others
+from kvgym.simulator.prefix.tree import look_up
 from kvgym.simulator.tables import UNKNOWN, WAITING
 
 NO_LIMIT = 2**31 - 1
@@ -137,6 +138,19 @@ def begins_like_another(view: PolicyView, i: int, tokens: int) -> bool:
     units = (tokens + unit - 1) // unit
     full = min((row.num_kv_tokens + row.num_prefill_left) // unit, view.cache.prefix[i].length)
     return units <= full and begins_like_marked(by_address(view.cache), i, units)
+
+
+@jit_inline
+def look_up_prefix(view: PolicyView, i: int) -> int:
+    """Return the tokens of a waiting request in the prefix cache, as a scheduler that looks for them sees them.
+
+    It is the hit. With ``prefix_cache="radix"`` it is all whole units that are there, also with the last token, and
+    they count as used now, as in SGLang.
+    """
+    unit = view.problem.prefix_unit
+    if view.problem.prefix_tree == 1:
+        return look_up(by_address(view.cache), view.requests, unit, i)
+    return view.cache.prefix[i].num_units * unit
 
 
 @jit_inline

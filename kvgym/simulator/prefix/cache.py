@@ -25,6 +25,9 @@ one by one, and then one start after the other. A start finds what those before 
 unit that they have dropped. Memory is the same or less than by the hits before the decision. What a start finds in this
 order is part of a *plan*, see :mod:`kvgym.simulator.prefix.plan`.
 
+With ``"radix"`` the map is a tree of nodes, without copies, which are dropped whole: see
+:mod:`kvgym.simulator.prefix.tree`.
+
 Source: the block pool of vLLM's V1 engine (``vllm/v1/core/block_pool.py``, ``kv_cache_manager.py``, releases 0.24 and
 0.33), with the same hits, order of eviction and copies; its units enter the map when they are scheduled.
 """
@@ -43,9 +46,6 @@ from kvgym.simulator.blocks import num_units
 from kvgym.simulator.tables import CONTENT, ENDS, LACKS, POOL, PREFIX, UNIT, UNKNOWN
 from kvgym.workloads.hashes import Chains
 from kvgym.workloads.table import RequestTable
-
-_NEVER = 2**62
-"""Later than any iteration."""
 
 
 class PrefixCache(NamedTuple):
@@ -390,35 +390,3 @@ def share_up_to(c: PrefixCache, requests: Any, unit: int, i: int, tokens: int, c
     while p.num_units < p.length and (p.num_units + 1) * unit <= tokens:
         enter_map(c, i, clock)
     show_entered(c, requests, unit, i, first)
-
-
-@jit
-def share_computed(
-    c: PrefixCache, requests: Any, problem: Any, w: Any, active: Any, front: int, end: float
-) -> None:
-    """Enter the units into the map that the batch has filled, in order of activation.
-
-    KV counts as engines have it: if the prefill writes the KV of the first output token (``output_kv`` ``"at_once"``),
-    every request has one token less there. As long as no decoding request can fill a unit, only the others are
-    examined.
-
-    Args:
-        c: the prefix cache.
-        requests: REQUEST (n,).
-        problem: PROBLEM record.
-        w: WORKER record.
-        active: SLOT (A,).
-        front: slot before which every active request has decoded one token.
-        end: end of the batch, seconds; the worker's clock is still at its start.
-    """
-    unit, pool = problem.prefix_unit, c.pool
-    first = front
-    if w.iteration >= pool.next_full:
-        first, pool.next_full = 0, _NEVER
-    for k in range(first, w.num_active):
-        slot = active[k]
-        kv = slot.num_kv_tokens - (problem.prefill_writes if slot.num_prefill_left == 0 else 0)
-        share_up_to(c, requests, unit, slot.request_id, kv, end)
-        p = c.prefix[slot.request_id]
-        if p.num_units < p.length:
-            pool.next_full = min(pool.next_full, w.iteration + (p.num_units + 1) * unit - kv)

@@ -92,7 +92,9 @@ def make_room(c: PrefixCache, requests: Any, problem: Any, w: Any, in_use: int) 
     while pool.first_pin != UNKNOWN and c.prefix[pool.first_pin].deadline <= w.clock:
         end_pin(c, pool.first_pin)
     spare: Any = pool.spare
-    while in_use + pool.num_cached * unit > problem.kv_capacity:
+    while in_use + pool.num_cached * unit > problem.kv_capacity or (
+        problem.prefix_tree == 1 and pool.head != UNKNOWN and c.units[pool.head].ends == 0
+    ):  # in a tree, the rest of a node goes with its last unit
         if pool.head == UNKNOWN:
             end_pin(c, pool.first_pin)
         else:

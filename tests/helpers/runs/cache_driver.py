@@ -38,7 +38,8 @@ class CacheDriver:
             )
         )
         self.requests, self.worker = records(REQUEST, len(table)), records(WORKER, 1)[0]
-        self.problem = records(np.dtype([("kv_capacity", "i8"), ("prefix_unit", "i8")]), 1)[0]
+        fields = ("kv_capacity", "prefix_unit", "prefix_tree")
+        self.problem = records(np.dtype([(name, "i8") for name in fields]), 1)[0]
         self.problem.kv_capacity, self.problem.prefix_unit = capacity, unit
         self.unit, self.share, self.in_use, self.kv = unit, share, 0, dict[int, int]()
 

@@ -91,8 +91,10 @@ def test_an_unpacked_release_is_not_downloaded_again(tmp_path):
         ),
         (
             ["vidur", "--prefix-cache"],
-            "Vidur has no prefix cache and no asynchronous scheduling; leave them out",
+            "--prefix-cache and --async-scheduling are for vLLM; leave them out",
         ),
+        (["vllm", "--variant", "in-place"], "--variant is for SGLang; leave it out"),
+        (["sglang", "--version", "0.4.9"], "kvgym follows SGLang 0.5.23; give this release"),
         (["vidur", "--source", "."], "source = .: expected a checkout of Vidur"),
         (["vllm", "--workloads", "0"], "--workloads 0: expected a whole number ≥ 1"),
     ],

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 from conformance import frozen
 from conformance.cases import COMPARED, difference
-from conformance.engines import AHEAD_COMPARED, CHECKOUT_COMPARED, classify, play_sorted, play_vllm
+from conformance.engines import (
+    AHEAD_COMPARED,
+    CHECKOUT_COMPARED,
+    classify,
+    play_sglang,
+    play_sorted,
+    play_vllm,
+)
 
 FILES = sorted(Path(__file__).parent.glob("*.jsonl"))
 
@@ -21,6 +28,8 @@ def test_recorded_schedules_are_equal(path):
         if engine["engine"] == "vllm":
             compared = AHEAD_COMPARED if "async" in engine.get("options", "") else COMPARED
             assert difference(play_vllm(case), theirs, compared) == "", case
+        elif engine["engine"] == "sglang":
+            assert difference(play_sglang(case), theirs) == "", case
         else:
             assert difference(play_sorted(case), theirs, CHECKOUT_COMPARED) == "", case
 
@@ -45,6 +54,13 @@ def test_a_decision_at_another_time_or_without_the_cache_is_noticed():
     assert any(difference(play_vllm(replace(case, texts=())), theirs) for case, theirs in cached)
 
 
+def test_a_cache_of_single_units_is_noticed():
+    """SGLang drops whole leaves, keeps no copies, and sorts by all whole blocks of a prompt."""
+    _, played = frozen.read(Path(__file__).parent / "sglang-0.5.23.jsonl")
+    others = [difference(play_sglang(case, prefix_cache="computed"), theirs) for case, theirs in played]
+    assert sum(map(bool, others)) >= 5
+
+
 def test_a_file_is_read_as_it_was_written(tmp_path):
     for path in FILES:
         engine, played = frozen.read(path)
@@ -66,6 +82,10 @@ def test_differences_are_named():
     assert classify(found, empty, "vllm 0.33.0") == "after an empty step"
     assert classify(found, empty, "vllm 0.33.0, asynchronous scheduling") == "other"
     assert classify(found, again, "Vidur") == "a preempted request starts again in the same batch"
+    assert classify("step 0, cached: …", schedule, "sglang 0.5.23") == "other"
+    assert classify("step 0, cached: …", again, "sglang 0.5.23") == "after a preemption"
+    in_place = classify("step 0, waiting: …", schedule, "sglang 0.5.23, in-place")
+    assert in_place == "the queue is sorted in place"
     assert classify("first_token times: …", schedule, "Vidur").startswith("a prompt preempted half way")
     assert classify("finish times: …", schedule, "Vidur") == "other"
     endless = replace(schedule, finish=(*schedule.finish[:-1], float("nan")))

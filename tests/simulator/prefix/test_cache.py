@@ -147,7 +147,8 @@ def test_tables_are_right_at_every_decision(progress, first_token):
     for seed, name in some(enumerate(("fcfs", "alpha_beta", "cost_aware", "vllm_v1", "vllm_v1")), 3):
         table, _ = random_requests(seed, 2, 30)
         rules = {"progress_on_evict": progress, "first_token": first_token, "requeue": "front"}
-        system = system_of(30, 2, 2, "scheduled" if seed % 2 else "computed", **rules)
+        share = ("computed", "scheduled", "radix")[seed % 3]
+        system = system_of(30, 2, 2, share, **rules)
         result = kvgym.simulate(system, table, WatchedCache(make_policy(name)), compiled=False)
         assert result.completed
 
@@ -322,7 +323,7 @@ def test_metrics_have_no_value_without_a_cache():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"prefix_cache": "on"}, "prefix_cache = 'on'; valid: off, computed, scheduled"),
+        ({"prefix_cache": "on"}, "prefix_cache = 'on'; valid: off, computed, scheduled, radix"),
         ({"prefix_block": 8}, "prefix_block = 8 without a prefix cache"),
         ({"prefix_cache": "computed", "prefix_block": 6}, "a multiple of block_size = 4"),
         ({"prefix_cache": "computed", "prefix_block": 64}, "at most kv_capacity = 40"),
