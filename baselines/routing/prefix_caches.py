@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvgym.kernels import RouterView, hit_of, jit, missing_of, named_numbers, prefill_backlog
 from kvgym.policies.hyperparameters import (
@@ -66,16 +65,18 @@ def prefix_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the worker with the largest weighted sum of scores: prefix, queue, free memory."""
     workers, problems, first, p = view.workers, view.problems, view.first, scores_in(params)
     known = view.requests[view.request].num_kv_tokens + view.requests[view.request].num_prefill_left
-    least_hit = most_hit = hit_of(view, first)
+    least_hit, most_hit = known, 0
     shortest = longest = workers[first].num_waiting
-    for k in range(first + 1, view.last):
+    for k in range(first, view.last):
         hit, waiting = hit_of(view, k), workers[k].num_waiting
-        least_hit, most_hit = min(least_hit, hit), max(most_hit, hit)
+        least_hit, most_hit = min(least_hit, hit if hit > 0 else known), max(most_hit, hit)
         shortest, longest = min(shortest, waiting), max(longest, waiting)
     best, most = first, -np.inf
     for k in range(first, view.last):
         hit = float(hit_of(view, k))
-        prefix = relative(hit, float(least_hit), float(most_hit)) if p.relative else hit / known
+        prefix = hit / known
+        if p.relative:
+            prefix = relative(hit, float(least_hit), float(most_hit)) if hit > 0.0 else 0.0
         queue = relative(-float(workers[k].num_waiting), -float(longest), -float(shortest))
         free = 1.0 - workers[k].kv_allocated / problems[k].kv_capacity
         score = p.prefix * prefix + p.queue * queue + p.free * free
@@ -88,15 +89,18 @@ def prefix_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
 class PrefixAware(CompiledRouter):
     """The largest weighted sum of three scores from 0 to 1, as llm-d's scheduler; only ratios of the weights matter.
 
-    - prefix: the tokens that the worker has in its cache, from the fewest (0) to the most (1) of the workers, as the
-      precise-prefix-cache-scorer; or with ``relative=False`` as a share of the prompt, as the prefix-scorer;
+    - prefix: the tokens that the worker has in its cache, from the fewest (0) to the most (1) of the workers that have
+      any, and 0 of the others, as the precise-prefix-cache-scorer; or with ``relative=False`` as a share of the prompt,
+      as the prefix-scorer;
     - queue: its waiting requests, from the most (0) to the fewest (1); where all are equal, a score is 1 for all;
     - free: the share of its memory that is not in use.
 
     Source: the scorers of llm-d (``pkg/epp/scheduling/framework/plugins`` of
-    kubernetes-sigs/gateway-api-inference-extension: queue-scorer, kv-cache-utilization-scorer) and their weights as
-    inference-sim's routing guide gives them: 2, 1, 1 with the precise scorer today, 3, 2, 2 with the share of the
-    prompt before. llm-d refreshes queue and memory every 50 ms; here they are present.
+    kubernetes-sigs/gateway-api-inference-extension: queue-scorer, kv-cache-utilization-scorer;
+    ``preciseprefixcache`` of llm-d/llm-d-inference-scheduler, commit 760afae). Weights: 2, 1, 1 with the precise
+    scorer, as in that repository's configuration for it (``deploy/config/epp-precise-prefix-cache-config.yaml``, commit
+    17d999e); before, 3, 2, 2 with the share of the prompt, as inference-sim's routing guide gives them. llm-d
+    refreshes queue and memory every 50 ms; here they are present.
     """
 
     info = RouterInfo(
@@ -115,10 +119,10 @@ class PrefixAware(CompiledRouter):
 
 @router_kernel
 def cache_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
-    """Take the least loaded worker if loads differ much, else the longest match, else the shortest record."""
+    """Take the longest match if it is long enough and loads do not differ much, else the fewest requests."""
     workers, first, p = view.workers, view.first, match_in(params)
     r = view.requests[view.request]
-    busiest = idlest = longest = smallest = first
+    busiest = idlest = longest = first
     match = hit_of(view, first)
     for k in range(first + 1, view.last):
         count = workers[k].outstanding_requests
@@ -126,38 +130,30 @@ def cache_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
             busiest = k
         if count < workers[idlest].outstanding_requests:
             idlest = k
-        if state[k] < state[smallest]:
-            smallest = k
         hit = hit_of(view, k)
         if hit > match:
             longest, match = k, hit
     most, least = workers[busiest].outstanding_requests, workers[idlest].outstanding_requests
     if most - least > p.absolute and most > p.ratio * least:
-        chosen = idlest
-    elif match > p.threshold * (r.num_kv_tokens + r.num_prefill_left):
-        chosen = longest
-    else:
-        chosen = smallest
-    state[chosen] += missing_of(view, chosen)
-    return int(chosen)
+        return int(idlest)
+    return int(longest if match > p.threshold * (r.num_kv_tokens + r.num_prefill_left) else idlest)
 
 
 @register_router
 class CacheAware(CompiledRouter):
-    """The longest match if it is long enough, else the shortest record; while loads differ much, the lowest load.
+    """The longest match if it is long enough, else the fewest requests; these also while loads differ much.
 
     The loads are unfinished requests: they differ much if the most exceed the fewest by more than ``absolute``, and by
-    more than the factor ``ratio``. A match is long enough if it exceeds the share ``threshold`` of the prompt. A record
-    is what has been sent to a worker, in tokens that it lacked.
+    more than the factor ``ratio``. A match is long enough if it exceeds the share ``threshold`` of the prompt.
 
-    Source: the policy ``cache_aware`` of SGLang's router (``sgl-router/src/policies/cache_aware.rs``), with its
-    defaults. There match and record are those of a tree of the texts that were routed; the record has no bound here,
-    and there one that is seldom reached.
+    Source: the policy ``cache_aware`` of SGLang's router, release 0.3.2 (``sgl-model-gateway/src/policies/
+    cache_aware.rs``), with its defaults; ``scripts/conformance`` compares decisions with those of that release. There
+    the match is that of a tree of the texts that were routed, by characters.
     """
 
     info = RouterInfo(
         name="cache_aware",
-        summary="the longest cached prefix, else the shortest record; if loads differ much, the lowest load, as SGLang",
+        summary="the longest cached prefix, else the fewest requests; if loads differ much, these, as SGLang 0.3.2",
     )
     kernel = cache_aware_kernel
     parameters = Match
@@ -168,10 +164,6 @@ class CacheAware(CompiledRouter):
     """requests by which loads must differ before the lowest load decides."""
     ratio: float = hyperparameter(1.5, lambda x: 1 <= x <= 1000000.0, "a number from 1 to 1e6")
     """factor by which they must differ as well, at least 1."""
-
-    def memory(self, num_workers: int, seed: np.random.SeedSequence) -> NDArray[np.int64]:
-        """Return the record of each worker, tokens."""
-        return np.zeros(num_workers, np.int64)
 
 
 @router_kernel
@@ -250,7 +242,10 @@ class Preble(CompiledRouter):
     to the worker with the lowest cost. Deviations: Preble's cost covers three minutes of requests, their share of
     misses included, plus the prefills that an eviction makes necessary again; here it is the present load, in seconds:
     all prefills that are left, and for every request ``output`` tokens at the pace of the present batch. Its
-    replication of hot prefixes and its rebalancing are left out, and so is its scheduler on each worker.
+    replication of hot prefixes and its rebalancing are left out, and so is its scheduler on each worker. The condition
+    for reuse is that of its source (``multi_node/global_scheduler_with_time.py`` of WukLab/preble, commit 0c962c4),
+    which takes the cached part from a tree of the prompts of three minutes, here from the caches; of several workers
+    with the prefix, that source confuses the place in their list with the worker.
     """
 
     info = RouterInfo(

@@ -19,13 +19,14 @@ def default_cache() -> Path:
     return Path(base) / "kvgym-conformance"
 
 
-def unpacked(package: str, version: str, cache: Path) -> Path:
+def unpacked(package: str, version: str, cache: Path, endings: tuple[str, ...] = (".py",)) -> Path:
     """Return a folder with the Python files of a release; download its wheel if the cache lacks it.
 
     Args:
         package: name of the distribution.
         version: its version, as in ``0.33.0``.
         cache: folder for the wheel and its files.
+        endings: of the names of the files that are needed.
 
     Raises:
         ConfigError: the version is malformed, or pip cannot download it.
@@ -40,7 +41,7 @@ def unpacked(package: str, version: str, cache: Path) -> Path:
         wheel = _download(f"{package}=={version}", Path(scratch))
         files = Path(scratch) / "files"
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(files, [name for name in archive.namelist() if name.endswith(".py")])
+            archive.extractall(files, [name for name in archive.namelist() if name.endswith(endings)])
         files.rename(folder)
     return folder
 

@@ -56,16 +56,30 @@ def test_a_hit_leaves_the_last_token_to_compute() -> None:
     ("spec", "expected"),
     [
         # Hits of 20, 10, 0 of 31 tokens; 4, 2, 0 wait; 50, 20, 90 of 100 in use.
-        # Relative: prefix 1, 1/2, 0; queue 0, 1/2, 1; memory .5, .8, .1.
-        ("prefix_aware", 0),  # 2 + .5, 1 + .5 + .8, 1 + .1
-        ("prefix_aware:queue=3", 1),  # 2.5, 1 + 1.5 + .8, 3 + .1
+        # Relative: prefix 1, 0, 0, as the least of those that have any is 10; queue 0, 1/2, 1; memory .5, .8, .1.
+        ("prefix_aware", 0),  # 2 + .5, .5 + .8, 1 + .1
+        ("prefix_aware:queue=3", 2),  # 2.5, 1.5 + .8, 3 + .1
         ("prefix_aware:prefix=0,queue=0", 1),
-        ("prefix_aware:prefix=1,free=0", 0),  # 1, 1, 1: a tie
+        ("prefix_aware:prefix=1,free=0", 0),  # 1, 1/2, 1: a tie
+        ("prefix_aware:prefix=1.1,queue=2,relative=false", 1),  # .7 + .5, .35 + 1 + .8, 2 + .1
     ],
 )
 def test_prefix_aware(spec: str, expected: int) -> None:
     workers = [queue(4, 50), queue(2, 20), queue(0, 90)]
     assert choice(spec, workers, [2, 1, 0], prompt=31) == expected
+
+
+def test_prefix_aware_compares_the_workers_that_have_any() -> None:
+    """As llm-d's precise scorer: (hit - least) / (most - least) of those, 1 if these are equal, 0 of all others."""
+    idle = [queue(0, 0)] * 3
+    assert choice("prefix_aware", [queue(0, 50), *idle[:2]], [0, 1, 1], prompt=31) == 1  # 0, 1, 1
+    assert (
+        choice("prefix_aware:prefix=1", [queue(0, 90), queue(0, 30), queue(0, 0)], [2, 1, 0], prompt=31) == 0
+    )
+    assert (
+        choice("prefix_aware:prefix=1", [queue(4, 90), queue(2, 30), queue(0, 0)], [3, 2, 1], prompt=31) == 2
+    )
+    assert choice("prefix_aware", [queue(1, 0), queue(0, 0)], prompt=31) == 1  # no cache
 
 
 def test_prefix_aware_by_the_share_of_the_prompt() -> None:
@@ -84,16 +98,12 @@ def test_cache_aware_takes_the_longest_match_above_the_threshold() -> None:
     )  # 20 of 50 is not more
 
 
-def test_cache_aware_sends_other_requests_to_the_shortest_record() -> None:
-    router = make_router("cache_aware")
-    assert isinstance(router, CompiledRouter)
-    router.reset(3, np.random.SeedSequence(0))
-    chosen = []
-    for prompt, hits in ((50, [0, 0, 0]), (20, [0, 0, 0]), (30, [0, 0, 0]), (40, [2, 0, 0]), (10, [0, 0, 0])):
-        view = router_view([{}] * 3, [{}] * 3, hits, prompt=prompt)
-        chosen.append(int(uncompiled(router.kernel)(view, *router.arguments())))
-    assert chosen == [0, 1, 2, 0, 1]
-    assert router.arguments()[1].tolist() == [70, 30, 30]  # the fourth found 20 tokens
+def test_cache_aware_sends_other_requests_to_the_fewest() -> None:
+    assert (
+        choice("cache_aware", [load(3), load(1), load(2)], [1, 0, 0], prompt=50) == 1
+    )  # 10 of 50 is too short
+    assert choice("cache_aware", [load(3), load(1), load(2)], [2, 0, 0], prompt=50) == 0
+    assert choice("cache_aware", [load(2), load(1), load(1)], prompt=50) == 1  # no cache, a tie
 
 
 def test_lmetric_multiplies_and_prefers_less_on_idle_workers() -> None:
@@ -113,6 +123,7 @@ def test_preble_reuses_what_is_more_than_the_rest() -> None:
     )  # 20 > 11: of both the idler
     assert choice("preble", [load(0), load(5), load(6)], [0, 1, 1], prompt=31) == 0  # 10 < 21: the cheapest
     assert choice("preble", [load(1), load(1)], [0, 1], prompt=31) == 1  # equal loads, fewer tokens
+    assert choice("preble", [load(0), load(5)], [0, 2], prompt=40) == 0  # 20 = 20: as Preble, the cheapest
 
 
 def test_session_affinity() -> None:
