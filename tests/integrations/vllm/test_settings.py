@@ -126,11 +126,49 @@ def test_an_incomplete_vllm(monkeypatch):
         Scheduler(configuration({"policy": "fcfs", "batch_time": UNIT}), MEMORY)
 
 
-@pytest.mark.parametrize("version", ["0.24.0", "0.34.0rc1", "dev"])
+@pytest.mark.parametrize("version", ["0.24.0", "0.5.1", "dev"])
 def test_an_unknown_release(monkeypatch, version):
     fake_vllm.install(monkeypatch, version)
     with pytest.raises(ConfigError, match=f"vLLM '{version}': kvgym's scheduler uses inner parts of vLLM"):
         Scheduler(configuration({"policy": "fcfs", "batch_time": UNIT}), MEMORY)
+
+
+@pytest.fixture
+def fresh():
+    releases.scheduler_class.cache_clear()
+    yield
+    releases.scheduler_class.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("version", ["0.34.0rc1", "1.0.0"])
+def test_a_later_release_with_the_same_parts(monkeypatch, version):
+    fake_vllm.install(monkeypatch, version)
+    assert Scheduler(configuration({"policy": "fcfs", "batch_time": UNIT}), MEMORY).decisions == 0
+
+
+@pytest.mark.usefixtures("fresh")
+def test_a_later_release_with_other_parts(monkeypatch):
+    class Other(fake_vllm.Scheduler):
+        _is_blocked_waiting_status = None
+
+        def _preempt_request(self, request, timestamp):
+            """Preempt, with one parameter less."""
+
+        def schedule(self, throttle_prefills=False):
+            return self.running, self.waiting, self.max_num_active_reqs, self.scheduler_reserve_full_isl
+
+    monkeypatch.delattr(fake_vllm.Queue, "remove_request")
+    fake_vllm.install(monkeypatch, "0.34.0")
+    monkeypatch.setattr(sys.modules["vllm.v1.core.sched.scheduler"], "Scheduler", Other)
+    with pytest.raises(ConfigError) as caught:
+        Scheduler(configuration({"policy": "fcfs", "batch_time": UNIT}), MEMORY)
+    for part in (
+        "vLLM '0.34.0' has other inner parts", "Other._preempt_request has no parameter drop_stale_output",
+        "no Other._is_blocked_waiting_status", "Other.schedule does not read _reserve_prefill_lookahead",
+        "no Queue.remove_request", "it needs vLLM 0.33",
+    ):  # fmt: skip
+        assert part in str(caught.value)
 
 
 @pytest.mark.parametrize("fulfilled", [False, True])
