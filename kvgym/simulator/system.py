@@ -175,7 +175,7 @@ class System:
         cache_rule: how long the prefix cache keeps the KV of finished requests, with options as in
             ``"fixed:tool=5"``, see :mod:`kvgym.simulator.prefix.rules`.
         cache_staleness: seconds (0 to 1e6) until the router of a cluster observes that a content has come to the prefix
-            cache of a worker or left it; of several changes within that time it overlooks the earlier ones.
+            cache of a worker, from the end of its batch, or left it; of several changes it overlooks the earlier ones.
         sessions: ``"open"``: every request arrives at its recorded time. ``"closed"``: only first turns of sessions do;
             a later turn arrives when the turn before it has finished and its ``think_time`` has passed.
     """
