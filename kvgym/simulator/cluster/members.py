@@ -1,0 +1,211 @@
+"""The states of the places of a fleet, and how they follow the targets of an autoscaler.
+
+A worker is off, starting (billed, takes no requests), ready, or draining (billed, serves what it has). :meth:`Members
+.reconcile` compares each pool with its target. Where workers are missing, it first cancels drains, the latest first,
+then starts places that are off, the lowest index first, as far as the budget allows. Where there are too many, it first
+cancels starts, the latest to be ready first, then drains ready workers with the fewest unfinished requests, of equal
+ones the highest index. It is called again whenever something changes: a GPU is free, an up-time has been reached.
+
+All of it is plain Python. Such changes are rare, some per minute of simulated time, and the compiled loop pauses for
+them (:data:`~kvgym.simulator.tables.CHANGE`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.compiling.checked_build import guarded
+from kvgym.simulator.fleet import Fleet
+
+OFF, STARTING, UP, DRAINS = 0, 1, 2, 3
+STATES = ("off", "starting", "ready", "draining")
+"""Names of the states."""
+
+MEMBER = np.dtype(
+    [
+        ("state", "i8"),
+        ("ready_at", "f8"),  # when it is ready, or has become ready, s
+        ("drained", "i8"),  # number of the drain, of those of all places
+        ("starts", "i8"),  # orders to start so far
+    ],
+    align=True,
+)
+"""A place of a fleet."""
+
+
+class Change(NamedTuple):
+    """A place that has changed its state.
+
+    Attributes:
+        time: s.
+        place: its index.
+        state: the new state, see :data:`STATES`.
+    """
+
+    time: float
+    place: int
+    state: int
+
+
+class Members:
+    """The places of a fleet.
+
+    Args:
+        fleet: its settings.
+        initial: workers of each pool that are ready at time 0.
+        unfinished: returns the unfinished requests of a place, those on their way to it included.
+        startup: returns the start-up time of a place, in seconds, from its index and the number of its start.
+
+    Attributes:
+        changes: all changes so far, in order; initially ready places first.
+        targets: when targets changed, and the targets of the pools from then on.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        initial: Sequence[int],
+        unfinished: Callable[[int], int],
+        startup: Callable[[int, int], float],
+    ) -> None:
+        self.fleet, self._unfinished, self._startup = fleet, unfinished, startup
+        self.places = guarded(np.zeros(fleet.num_places, MEMBER))
+        self.pool_of = np.array(fleet.pool_of)
+        self.gpus = np.array([pool.gpus for pool in fleet.pools])[self.pool_of]
+        self.changes: list[Change] = []
+        self.targets: list[tuple[float, tuple[int, ...]]] = [(0.0, tuple(initial))]
+        self._blocked = np.inf  # when the first worker that should drain may
+        self._drains = 0
+        for g, count in enumerate(initial):
+            for k in np.flatnonzero(self.pool_of == g)[:count].tolist():
+                self._enter(0.0, k, UP)
+
+    @property
+    def state(self) -> NDArray[np.int64]:
+        """The state of each place, (r,)."""
+        return np.asarray(self.places["state"])
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The present target of each pool."""
+        return self.targets[-1][1]
+
+    @property
+    def in_use(self) -> int:
+        """GPUs of starting, ready and draining workers."""
+        return int(self.gpus[self.state != OFF].sum())
+
+    @property
+    def due(self) -> float:
+        """When a state changes next without a new target, unless a drain ends before; inf = never."""
+        starting = self.places["ready_at"][self.state == STARTING]
+        return float(min(starting.min(initial=np.inf), self._blocked))
+
+    def set_targets(self, time: float, targets: Sequence[int]) -> None:
+        """Set the target of each pool, clipped to its limits, and reconcile."""
+        pools = self.fleet.pools
+        wanted = tuple(
+            min(max(int(t), pool.least), pool.most) for t, pool in zip(targets, pools, strict=True)
+        )
+        if wanted != self.target:
+            self.targets.append((time, wanted))
+        self.reconcile(time)
+
+    def advance(self, time: float) -> None:
+        """End drains that are over and starts that are complete at ``time``, and reconcile."""
+        for k in np.flatnonzero(self.state == DRAINS).tolist():
+            if self._unfinished(k) == 0:
+                self._enter(time, k, OFF)
+        self.reconcile(time)
+        for k in np.flatnonzero((self.state == STARTING) & (self.places["ready_at"] <= time)).tolist():
+            self._enter(time, k, UP)
+
+    def reconcile(self, time: float) -> None:
+        """Make the pools follow their targets as far as they can now.
+
+        Nothing here calls it again: it repeats its passes while a drained idle worker frees its GPUs.
+        """
+        freed = True
+        while freed:
+            freed, self._blocked = False, np.inf
+            for g, target in enumerate(self.target):
+                mine = self.pool_of == g
+                have = int((mine & ((self.state == STARTING) | (self.state == UP))).sum())
+                if have < target:
+                    self._raise(time, mine, target - have)
+                elif have > target:
+                    freed = self._lower(time, mine, have - target) or freed
+
+    def _raise(self, time: float, mine: NDArray[np.bool_], missing: int) -> None:
+        draining = np.flatnonzero(mine & (self.state == DRAINS))
+        latest = draining[np.argsort(-self.places["drained"][draining])]
+        for k in latest[:missing].tolist():
+            self._enter(time, k, UP)
+        missing -= min(missing, len(latest))
+        for k in np.flatnonzero(mine & (self.state == OFF))[:missing].tolist():
+            if self.in_use + self.gpus[k] > self.fleet.limit:
+                return
+            self.places["ready_at"][k] = time + self._startup(k, int(self.places["starts"][k]))
+            self.places["starts"][k] += 1
+            self._enter(time, k, STARTING)
+
+    def _lower(self, time: float, mine: NDArray[np.bool_], surplus: int) -> bool:
+        """Stop ``surplus`` workers of a pool; return whether an idle one is off at once."""
+        ready_at, freed = self.places["ready_at"], False
+        starting = np.flatnonzero(mine & (self.state == STARTING)).tolist()
+        for k in sorted(starting, key=lambda k: (-ready_at[k], -k))[:surplus]:
+            self._enter(time, k, OFF)
+            surplus, freed = surplus - 1, True
+        up = np.flatnonzero(mine & (self.state == UP)).tolist()
+        least = self.fleet.pools[self.pool_of[np.argmax(mine)]].min_uptime
+        allowed = [k for k in up if time >= ready_at[k] + least]
+        for k in sorted(allowed, key=lambda k: (self._unfinished(k), -k))[:surplus]:
+            self._drains += 1
+            self.places["drained"][k] = self._drains
+            self._enter(time, k, DRAINS)
+            surplus -= 1
+            if self._unfinished(k) == 0:
+                self._enter(time, k, OFF)
+                freed = True
+        if surplus:  # the same expression as above: another one may differ by one bit, and stand still
+            later = [ready_at[k] + least for k in up if not time >= ready_at[k] + least]
+            self._blocked = min(self._blocked, *later)
+        return freed
+
+    def _enter(self, time: float, k: int, state: int) -> None:
+        self.places["state"][k] = state
+        self.changes.append(Change(time, k, state))
+
+
+def seconds_in(
+    changes: Sequence[Change], places: int, time: float, states: Sequence[int]
+) -> NDArray[np.float64]:
+    """Return the seconds until ``time`` that each place has spent in some states, (places,)."""
+    found, since, within = np.zeros(places), np.zeros(places), np.zeros(places, np.bool_)
+    for at, k, state in changes:
+        if within[k]:
+            found[k] += at - since[k]
+        since[k], within[k] = at, state in states
+    found[within] += np.maximum(0.0, time - since[within])
+    return found
+
+
+def startup_times(fleet: Fleet, seed: np.random.SeedSequence) -> Callable[[int, int], float]:
+    """Return the start-up time of a place, in seconds, by its index and the number of its start; see :class:`Pool`.
+
+    Each start has a draw of its own, so all autoscalers meet the same luck.
+    """
+    pools = fleet.pool_of
+
+    def draw(place: int, start: int) -> float:
+        pool = fleet.pools[pools[place]]
+        if pool.sigma == 0:
+            return pool.startup
+        own = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, place, start))
+        return float(pool.startup * np.exp(pool.sigma * np.random.default_rng(own).standard_normal()))
+
+    return draw

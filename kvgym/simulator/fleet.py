@@ -1,0 +1,130 @@
+"""Settings of a fleet: a cluster with places at which workers start and stop during a run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from kvgym.errors import ConfigError, shown
+from kvgym.utils.arguments import explained_class
+from kvgym.utils.checks import real_number, whole_number
+
+DRAINS = ("finish", "requeue")
+
+STARTUP = 60.0
+"""Seconds from the order to start a worker until it is ready, where nothing more is known."""
+
+
+@explained_class
+@dataclass(frozen=True)
+class Pool:
+    """Places for equal workers of one role.
+
+    Attributes:
+        count: workers that are ready at the start.
+        least: fewest workers that an autoscaler may want.
+        most: the number of places.
+        startup: seconds from the order to start until the worker is ready; the median if they vary.
+        sigma: spread of start-up times, the standard deviation of their logarithm; 0 = none.
+        gpus: GPUs of a worker.
+        price: cost of a GPU-second of this pool, relative to others.
+        min_uptime: seconds that a worker must have been ready before a lower target drains it.
+        drain: what happens to waiting requests of a worker that drains: ``"finish"`` they stay, ``"requeue"`` they are
+            routed again, if another worker can take them.
+    """
+
+    count: int
+    most: int
+    least: int = 1
+    startup: float = STARTUP
+    sigma: float = 0.0
+    gpus: int = 1
+    price: float = 1.0
+    min_uptime: float = 0.0
+    drain: str = "finish"
+
+    def __post_init__(self) -> None:
+        """Check the settings.
+
+        Raises:
+            ConfigError: a value out of range, with the valid ones.
+        """
+        whole_number(self.most, "most", "1 … 10,000 workers", most=10_000)
+        for name in ("count", "least"):
+            whole_number(
+                getattr(self, name), name, f"0 … most = {self.most} workers", least=0, most=self.most
+            )
+        whole_number(self.gpus, "gpus", "1 … 10,000 GPUs of a worker", most=10_000)
+        for name in ("startup", "sigma", "price", "min_uptime"):
+            real_number(getattr(self, name), name, "a number, 0 … 1e6", lambda x: 0 <= x <= 1e6)
+        if self.drain not in DRAINS:
+            raise ConfigError(f"drain = {shown(self.drain)}; valid: {', '.join(DRAINS)}")
+
+
+@explained_class
+@dataclass(frozen=True)
+class Fleet:
+    """The pools of a cluster, in the order of its workers, and what they cost.
+
+    Attributes:
+        pools: the pools; places are numbered through them.
+        budget: most GPUs of starting, ready and draining workers together; None = no limit.
+        control: seconds between questions to the autoscaler; None = as it has them.
+        penalty: cost of a request that missed its SLO, in GPU-seconds.
+    """
+
+    pools: tuple[Pool, ...]
+    budget: int | None = None
+    control: float | None = None
+    penalty: float = 20.0
+
+    def __post_init__(self) -> None:
+        """Check the settings.
+
+        Raises:
+            ConfigError: a value out of range, with the valid ones.
+        """
+        if not isinstance(self.pools, tuple) or not self.pools:
+            raise ConfigError(f"pools = {shown(self.pools)}; expected at least one Pool")
+        if self.budget is not None:
+            used = sum(pool.count * pool.gpus for pool in self.pools)
+            whole_number(
+                self.budget, "budget", "a whole number of GPUs ≥ those used at the start", least=max(1, used)
+            )
+        if self.control is not None:
+            real_number(self.control, "control", "seconds > 0, at most 1e6", lambda x: 0 < x <= 1e6)
+        real_number(self.penalty, "penalty", "GPU-seconds, 0 … 1e9", lambda x: 0 <= x <= 1e9)
+
+    @property
+    def num_places(self) -> int:
+        """Places of all pools."""
+        return sum(pool.most for pool in self.pools)
+
+    @property
+    def pool_of(self) -> tuple[int, ...]:
+        """The pool of each place."""
+        return tuple(g for g, pool in enumerate(self.pools) for _ in range(pool.most))
+
+    @property
+    def limit(self) -> float:
+        """The budget, GPUs; inf without one."""
+        return math.inf if self.budget is None else self.budget
+
+    def check(self, workers: Any) -> None:
+        """Check that there is a worker for each place, equal ones in a pool.
+
+        Args:
+            workers: the workers of the cluster.
+
+        Raises:
+            ConfigError: there is not, or a stage has no place.
+        """
+        if len(workers) != self.num_places:
+            raise ConfigError(
+                f"a fleet of {self.num_places} places and {len(workers)} workers; expected a worker for each place"
+            )
+        for g in range(len(self.pools)):
+            own = [worker for worker, pool in zip(workers, self.pool_of, strict=True) if pool == g]
+            if any(worker != own[0] for worker in own):
+                raise ConfigError(f"workers of pool {g} differ; expected equal ones, or a pool for each kind")
