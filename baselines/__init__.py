@@ -10,6 +10,7 @@ if __name__ != "kvgym.baselines":
     raise ImportError("import this package as kvgym.baselines, not from the repository's folder")
 
 from kvgym.baselines import (
+    autoscalers,
     first_come,
     flow,
     iteration_level,
@@ -28,6 +29,7 @@ from kvgym.baselines import (
 )
 
 __all__ = [
+    "autoscalers",
     "first_come",
     "flow",
     "iteration_level",

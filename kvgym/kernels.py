@@ -70,7 +70,9 @@ from kvgym.simulator.blocks import allocated as allocated
 from kvgym.simulator.blocks import kv_growth as kv_growth
 from kvgym.simulator.blocks import written_tokens as written_tokens
 from kvgym.simulator.cluster.router_view import RouterView as RouterView
+from kvgym.simulator.cluster.router_view import first_open as first_open
 from kvgym.simulator.cluster.router_view import hit_of as hit_of
+from kvgym.simulator.cluster.router_view import may_go as may_go
 from kvgym.simulator.cluster.router_view import missing_of as missing_of
 from kvgym.simulator.cluster.router_view import prefill_backlog as prefill_backlog
 from kvgym.simulator.kernels.ahead import decide_again as decide_again

@@ -11,7 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvgym.kernels import RouterView, hit_of, jit, missing_of, named_numbers, prefill_backlog
+from kvgym.kernels import (
+    RouterView,
+    first_open,
+    hit_of,
+    jit,
+    may_go,
+    missing_of,
+    named_numbers,
+    prefill_backlog,
+)
 from kvgym.policies.hyperparameters import (
     flag,
     hyperparameter,
@@ -63,16 +72,20 @@ queued_in, expected_in = named_numbers(Queued), named_numbers(Expected)
 @router_kernel
 def prefix_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the worker with the largest weighted sum of scores: prefix, queue, free memory."""
-    workers, problems, first, p = view.workers, view.problems, view.first, scores_in(params)
+    workers, problems, first, p = view.workers, view.problems, first_open(view), scores_in(params)
     known = view.requests[view.request].num_kv_tokens + view.requests[view.request].num_prefill_left
     least_hit, most_hit = known, 0
     shortest = longest = workers[first].num_waiting
     for k in range(first, view.last):
+        if not may_go(view, k):
+            continue
         hit, waiting = hit_of(view, k), workers[k].num_waiting
         least_hit, most_hit = min(least_hit, hit if hit > 0 else known), max(most_hit, hit)
         shortest, longest = min(shortest, waiting), max(longest, waiting)
     best, most = first, -np.inf
     for k in range(first, view.last):
+        if not may_go(view, k):
+            continue
         hit = float(hit_of(view, k))
         prefix = hit / known
         if p.relative:
@@ -120,11 +133,13 @@ class PrefixAware(CompiledRouter):
 @router_kernel
 def cache_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the longest match if it is long enough and loads do not differ much, else the fewest requests."""
-    workers, first, p = view.workers, view.first, match_in(params)
+    workers, first, p = view.workers, first_open(view), match_in(params)
     r = view.requests[view.request]
     busiest = idlest = longest = first
     match = hit_of(view, first)
     for k in range(first + 1, view.last):
+        if not may_go(view, k):
+            continue
         count = workers[k].outstanding_requests
         if count > workers[busiest].outstanding_requests:
             busiest = k
@@ -169,8 +184,10 @@ class CacheAware(CompiledRouter):
 @router_kernel
 def lmetric_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the least product of tokens to prefill and requests; equal products: the fewest tokens."""
-    best, least, fewest = view.first, np.inf, np.inf
-    for k in range(view.first, view.last):
+    best, least, fewest = first_open(view), np.inf, np.inf
+    for k in range(best, view.last):
+        if not may_go(view, k):
+            continue
         tokens = float(missing_of(view, k))
         if queued_in(params).queued:
             tokens += prefill_backlog(view, k)
@@ -221,11 +238,12 @@ def preble_kernel(view: RouterView, params: Any, state: Any) -> int:
     r = view.requests[view.request]
     known, longest = r.num_kv_tokens + r.num_prefill_left, 0
     for k in range(view.first, view.last):
-        longest = max(longest, hit_of(view, k))
+        if may_go(view, k):
+            longest = max(longest, hit_of(view, k))
     reuse = 2 * longest > known
-    best, least = view.first, np.inf
-    for k in range(view.first, view.last):
-        if reuse and hit_of(view, k) < longest:
+    best, least = first_open(view), np.inf
+    for k in range(best, view.last):
+        if not may_go(view, k) or (reuse and hit_of(view, k) < longest):
             continue
         load = cost(view, k, expected_in(params).output)
         if load < least:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kvgym.baselines.routing.routers import join_shortest_queue_kernel
-from kvgym.kernels import UNKNOWN, RouterView, allocated, jit, move_to, named_numbers
+from kvgym.kernels import UNKNOWN, RouterView, allocated, jit, may_go, move_to, named_numbers
 from kvgym.policies.hyperparameters import (
     flag,
     hyperparameter,
@@ -38,16 +38,17 @@ def not_active(w: Any) -> int:
 
 
 @jit
-def place_for(problems: Any, workers: Any, k: int, slot: Any) -> int:
+def place_for(view: RouterView, k: int, slot: Any) -> int:
     """Return a worker to which a request of worker ``k`` can move, UNKNOWN if there is none.
 
     It has no waiting request, and space for the request's KV, the rest of its prompt and one token, in addition to one
     token of each of its active requests. Of several, the one with the most free memory is returned.
     """
+    problems, workers = view.problems, view.workers
     best, most = UNKNOWN, -1
     for j in range(workers.shape[0]):
         w, p = workers[j], problems[j]
-        if j != k and w.role == workers[k].role and not_active(w) == 0:
+        if j != k and may_go(view, j) and w.role == workers[k].role and not_active(w) == 0:
             free = p.kv_capacity - w.kv_allocated - p.block_size * w.num_active
             free -= allocated(p, slot.num_kv_tokens + slot.num_prefill_left + 1)
             if free > most:
@@ -56,10 +57,12 @@ def place_for(problems: Any, workers: Any, k: int, slot: Any) -> int:
 
 
 @jit
-def extreme(workers: Any, k: int, sign: int) -> int:
+def extreme(view: RouterView, k: int, sign: int) -> int:
     """Return the worker with the role of ``k`` and most (sign 1) or fewest (-1) waiting requests; ties go to ``k``."""
-    best = k
+    workers, best = view.workers, k
     for j in range(workers.shape[0]):
+        if sign < 0 and not may_go(view, j):
+            continue
         more = sign * (not_active(workers[j]) - not_active(workers[best]))
         if workers[j].role == workers[k].role and more > 0:
             best = j
@@ -74,12 +77,17 @@ def rebalancing_kernel(view: RouterView, params: Any, state: Any) -> int:
     full = w.kv_allocated + problems[k].block_size * w.num_full > problems[k].kv_capacity
     if p.migrate and full and w.num_active > 1:
         slot = view.active[k, w.num_active - 1]
-        to = place_for(problems, workers, k, slot)
+        to = place_for(view, k, slot)
         if to != UNKNOWN:
             return int(move_to(workers, slot.request_id, to))
-    longest, shortest = extreme(workers, k, 1), extreme(workers, k, -1)
+    longest, shortest = extreme(view, k, 1), extreme(view, k, -1)
     difference = not_active(workers[longest]) - not_active(workers[shortest])
-    if p.difference > 0 and (longest == k or shortest == k) and difference >= p.difference:
+    if (
+        p.difference > 0
+        and may_go(view, shortest)
+        and (longest == k or shortest == k)
+        and difference >= p.difference
+    ):
         last = workers[longest].queue_tail
         if last != UNKNOWN:
             return int(move_to(workers, last, shortest))

@@ -13,22 +13,55 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.kernels import RouterView
+from kvgym.kernels import RouterView, first_open, jit, may_go
 from kvgym.policies.routing import CompiledRouter, RouterInfo, register_router, router_kernel
 from kvgym.simulator.kernels.random import next_uniform, seed_words
+
+
+@jit
+def count_open(view: RouterView) -> int:
+    """Return how many workers the request may go to."""
+    if view.open.shape[0] == 0:
+        return int(view.last - view.first)
+    count = 0
+    for k in range(view.first, view.last):
+        count += may_go(view, k)
+    return int(count)
+
+
+@jit
+def nth_open(view: RouterView, n: int) -> int:
+    """Return the worker of number ``n``, from 0, of those that the request may go to."""
+    if view.open.shape[0] == 0:
+        return int(view.first + n)
+    k = first_open(view)
+    while n > 0:
+        k += 1
+        n -= may_go(view, k)
+    return int(k)
+
+
+@jit
+def fewest_requests(view: RouterView) -> int:
+    """Return the worker with the fewest unfinished requests."""
+    workers, best = view.workers, first_open(view)
+    for k in range(best + 1, view.last):
+        if may_go(view, k) and workers[k].outstanding_requests < workers[best].outstanding_requests:
+            best = k
+    return int(best)
 
 
 @router_kernel
 def uniform_random_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Draw a worker uniformly at random."""
-    return int(view.first + int(next_uniform(state, 0) * (view.last - view.first)))
+    return nth_open(view, int(next_uniform(state, 0) * count_open(view)))
 
 
 @router_kernel
 def round_robin_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the workers in turn, with separate turns for new requests and for hand-overs."""
     stage = 1 if view.first > 0 else 0
-    k = view.first + state[stage] % (view.last - view.first)
+    k = nth_open(view, state[stage] % count_open(view))
     state[stage] += 1
     return int(k)
 
@@ -36,10 +69,10 @@ def round_robin_kernel(view: RouterView, params: Any, state: Any) -> int:
 @router_kernel
 def least_outstanding_work_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the worker with the fewest tokens of unfinished requests, relative to its memory."""
-    workers, problems, best = view.workers, view.problems, view.first
-    for k in range(view.first + 1, view.last):
+    workers, problems, best = view.workers, view.problems, first_open(view)
+    for k in range(best + 1, view.last):
         # a / A < b / B, exactly
-        if workers[k].outstanding_tokens * problems[best].kv_capacity < (
+        if may_go(view, k) and workers[k].outstanding_tokens * problems[best].kv_capacity < (
             workers[best].outstanding_tokens * problems[k].kv_capacity
         ):
             best = k
@@ -49,11 +82,7 @@ def least_outstanding_work_kernel(view: RouterView, params: Any, state: Any) -> 
 @router_kernel
 def join_shortest_queue_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the worker with the fewest unfinished requests."""
-    workers, best = view.workers, view.first
-    for k in range(view.first + 1, view.last):
-        if workers[k].outstanding_requests < workers[best].outstanding_requests:
-            best = k
-    return int(best)
+    return fewest_requests(view)
 
 
 @register_router

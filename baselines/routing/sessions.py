@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvgym.kernels import RouterView
+from kvgym.baselines.routing.routers import fewest_requests
+from kvgym.kernels import RouterView, may_go
 from kvgym.policies.routing import CompiledRouter, RouterInfo, register_router, router_kernel
 
 
 @router_kernel
 def session_affinity_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the worker of the session's previous request, else the one with the fewest unfinished requests."""
-    if view.previous >= view.first and view.previous < view.last:
+    if view.previous >= view.first and view.previous < view.last and may_go(view, view.previous):
         return int(view.previous)
-    workers, best = view.workers, view.first
-    for k in range(view.first + 1, view.last):
-        if workers[k].outstanding_requests < workers[best].outstanding_requests:
-            best = k
-    return int(best)
+    return fewest_requests(view)
 
 
 @register_router

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit_inline
 from kvgym.compiling.named import numbers_named
-from kvgym.kernels import RouterView, hit_of
+from kvgym.kernels import RouterView, first_open, hit_of, may_go
 from kvgym.policies.hyperparameters import (
     weight,
     weights_of,
@@ -91,17 +91,18 @@ weights_in: Callable[[Any], TermWeights] = numbers_named(
 
 
 @jit_inline
-def mean_tokens(workers: Any, first: int, last: int, size: int) -> float:
+def mean_tokens(view: RouterView, size: int) -> float:
     """Return the mean tokens per unfinished request over workers, including one of ``size`` tokens."""
     tokens, count = size, 1
-    for k in range(first, last):
-        tokens += workers[k].outstanding_tokens
-        count += workers[k].outstanding_requests
+    for k in range(view.first, view.last):
+        if may_go(view, k):
+            tokens += view.workers[k].outstanding_tokens
+            count += view.workers[k].outstanding_requests
     return float(tokens / count)
 
 
 @jit_inline
-def present(workers: Any, first: int, last: int, r: Any) -> float:
+def present(workers: Any, r: Any) -> float:
     """Return the present time: the request's arrival, or the end of the batch that completed its prefill."""
     clock = r.arrival_time
     for k in range(workers.shape[0]):
@@ -113,13 +114,15 @@ def present(workers: Any, first: int, last: int, r: Any) -> float:
 def weighted_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the worker with the least sum of weighted terms."""
     problems, workers, r = view.problems, view.workers, view.requests[view.request]
-    first, last, p = view.first, view.last, weights_in(params)
+    last, p = view.last, weights_in(params)
     tokens = expected_tokens(r)
-    mean = mean_tokens(workers, first, last, tokens)
-    clock = present(workers, first, last, r)
+    mean = mean_tokens(view, tokens)
+    clock = present(workers, r)
     size = tokens / (tokens + mean)
-    best, least = first, np.inf
-    for k in range(first, last):
+    best, least = first_open(view), np.inf
+    for k in range(best, last):
+        if not may_go(view, k):
+            continue
         w, problem = workers[k], problems[k]
         memory = float(problem.kv_capacity)
         count = float(w.outstanding_requests)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,20 +13,25 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, RunError, shown
 from kvgym.policies.policy import CompiledPolicy, Policy, SystemInfo, make_policy
+from kvgym.policies.results import SimulationResult as SimulationResult
+from kvgym.policies.results import arrived_table as arrived_table
+from kvgym.policies.results import copy_of as copy_of
+from kvgym.policies.results import final_records as final_records
+from kvgym.policies.results import result_of as result_of
 from kvgym.policies.routing import DEFAULT_ROUTER, Router, make_router
+from kvgym.policies.scaling import Autoscaler, make_autoscaler
+from kvgym.simulator.cluster.changing import Scaling
 from kvgym.simulator.cluster.simulation import ClusterSimulation
+from kvgym.simulator.fleet import Fleet
 from kvgym.simulator.observer import Follower, Observer
-from kvgym.simulator.recording.gaps import filled_bins
 from kvgym.simulator.recording.progress import report_progress
-from kvgym.simulator.recording.samples import Sampler, Samples
-from kvgym.simulator.recording.window import Measured, Watch, Window
+from kvgym.simulator.recording.samples import Sampler
+from kvgym.simulator.recording.window import Watch, Window
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
-from kvgym.simulator.tables import FINISHED
 from kvgym.utils.arguments import explained
 from kvgym.utils.seeding import stream_seed
 from kvgym.utils.user_code import calling
-from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 
 # Columns of the request table that a need requires.
@@ -49,43 +54,6 @@ _EXAMPLES = {
     "length_distribution": "distribution:shape=log_t",
     "renewed_length": "noisy:epsilon=0.5,renew_every=20",
 }
-
-
-@dataclass(frozen=True)
-class SimulationResult:
-    """The outcome of a run.
-
-    Attributes:
-        policy: the policy, with its hyperparameters.
-        system: the system.
-        table: the requests, true lengths included; in the closed loop of sessions those that arrived, in the order and
-            with the times in which they did.
-        requests: their records, dtype REQUEST, shape (n,).
-        worker: the worker's totals, dtype WORKER, shape (r,).
-        log: per-iteration rows, dtype ITERATION, shape (iterations,); None without a log.
-        gap_counts: int64, number of token gaps in each bin that has any, shortest gaps first, see
-            :mod:`kvgym.simulator.recording.gaps`.
-        gap_sums: float64, their sums in seconds.
-        completed: whether all requests finished; False if the horizon or an error came first.
-        moves: requests that the router moved, in order, dtype MOVE; None without a log or a router that reassigns.
-        window: the measured part; None = all.
-        samples: running requests at moments all over the run; None unless requested.
-        to_come: session of each turn that had not arrived in the closed loop of sessions, int64.
-    """
-
-    policy: Policy
-    system: System
-    table: RequestTable
-    requests: NDArray[Any]
-    worker: NDArray[Any]
-    log: NDArray[Any] | None
-    gap_counts: NDArray[np.int64]
-    gap_sums: NDArray[np.float64]
-    completed: bool
-    moves: NDArray[Any] | None = None
-    window: Measured | None = None
-    samples: Samples | None = None
-    to_come: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 def check_needs(policy: Policy, table: RequestTable) -> None:
@@ -190,6 +158,7 @@ def simulate(
     policy: str | Policy,
     *,
     router: str | Router | None = None,
+    autoscaler: str | Autoscaler | None = None,
     seed: int = 0,
     log: bool = False,
     compiled: bool = True,
@@ -205,6 +174,7 @@ def simulate(
         policy: a policy or its name, e.g. ``"mc_sf"`` or ``"alpha_greedy:alpha=0.25"``; in a cluster every worker
             has its own copy.
         router: in a cluster, a router or its name, e.g. ``"join_shortest_queue"``; None = ``"round_robin"``.
+        autoscaler: of a fleet, an autoscaler or its name, e.g. ``"hpa:target=8"``; None = the size stays.
         seed: seed of the policy's own randomness.
         log: keep a row per iteration.
         compiled: False runs the same engine as plain Python, for reading and debugging.
@@ -227,7 +197,7 @@ def simulate(
     policy = make_policy(policy)
     check_needs(policy, table)
     keep_log = log or observer is not None
-    simulation, copies = prepare_run(system, table, policy, router, seed, keep_log, compiled)
+    simulation, copies = prepare_run(system, table, policy, router, seed, keep_log, compiled, autoscaler)
 
     watch = None if window is None else Watch(simulation, window)
     sampler = Sampler(simulation, samples) if samples else None
@@ -328,6 +298,7 @@ def prepare_run(
     seed: int = 0,
     log: bool = False,
     compiled: bool = True,
+    autoscaler: str | Autoscaler | None = None,
 ) -> tuple[Simulation, list[Policy]]:
     """Return a simulation ready to run, and the policy of each worker; arguments as for :func:`simulate`."""
     name, needs = policy.info.name, known_to(policy, table)
@@ -338,6 +309,10 @@ def prepare_run(
         info = system_info(system, table, seed, needs, k)
         with calling(policy, "policy", "reset"):
             own.reset(info)
+    if autoscaler is not None and system.fleet is None:
+        raise ConfigError(
+            "an autoscaler is for fleets; the system has a fixed number of workers (System.fleet)"
+        )
     if not system.workers:
         if router is not None:
             raise ConfigError(
@@ -349,96 +324,39 @@ def prepare_run(
     chosen = make_router(DEFAULT_ROUTER if router is None else router)
     with calling(chosen, "router", "reset"):
         chosen.reset(len(system.workers), stream_seed(seed, "routing"))
+    if system.fleet is not None:
+        renewal = Renewal(system, table, seed, needs, tuple(copies))
+        options["scaling"] = scaling_of(system.fleet, autoscaler, seed, renewal)
     cluster = ClusterSimulation(system, table, chosen, **options)
     cluster.set_policies(copies)
     return cluster, copies
 
 
-def copy_of(table: NDArray[Any]) -> NDArray[Any]:
-    """Copy a table of records as one block; ``copy()`` copies each row field by field, which is slow."""
-    return words(table).copy().view(table.dtype, type(table)).reshape(table.shape)
+@dataclass(frozen=True)
+class Renewal:
+    """Resets the policy of a worker that has started again; arguments as of :func:`system_info`."""
+
+    system: System
+    table: RequestTable
+    seed: int
+    needs: frozenset[str]
+    policies: tuple[Policy, ...]
+
+    def __call__(self, worker: int, life: int) -> Policy:
+        """Return the policy of a worker, reset for its life of this number, from 1."""
+        info = system_info(self.system, self.table, self.seed, self.needs, worker)
+        own = np.random.SeedSequence(info.seed.entropy, spawn_key=(*info.seed.spawn_key, worker, life))
+        policy = self.policies[worker]
+        with calling(policy, "policy", "reset"):
+            policy.reset(replace(info, seed=own))
+        return policy
 
 
-def final_records(
-    requests: NDArray[Any], active: NDArray[Any], num_active: NDArray[np.int64], *, copied: bool = True
-) -> NDArray[Any]:
-    """Return request records, with the state of the slots copied to the rows of active requests.
-
-    Args:
-        requests: dtype REQUEST, (n,).
-        active: dtype SLOT, (r, slots).
-        num_active: slots in use of each worker, (r,).
-        copied: whether to return a copy; otherwise ``requests`` is changed in place.
-    """
-    records = copy_of(requests) if copied else requests
-    if not num_active.any():
-        return records
-    slots = active[np.arange(active.shape[1]) < num_active[:, None]]
-    ids = slots["request_id"]
-    for name in (
-        "num_output_tokens",
-        "num_kv_tokens",
-        "num_prefill_left",
-        "last_token_time",
-        "max_token_gap",
-    ):
-        records[name][ids] = slots[name]
-    made, delivered = slots["num_output_tokens"], slots["num_delivered_tokens"]
-    records["num_delivered_tokens"][ids] = np.maximum(made, delivered)
-    return records
-
-
-def arrived_table(
-    system: System,
-    table: RequestTable,
-    tracker: NDArray[Any],
-    turns: NDArray[Any],
-    workload: NDArray[Any],
-) -> tuple[RequestTable, NDArray[np.int64]]:
-    """Return the requests by request id: in the closed loop of sessions those that have arrived, as they arrived.
-
-    Args:
-        system: the system.
-        table: the requests of the run.
-        tracker: TRACKER (1,).
-        turns: TURN (n,).
-        workload: WORKLOAD (n,).
-
-    Returns:
-        The requests, and the session of each turn that has not arrived.
-    """
-    if system.sessions == "open" or table.session_id is None:
-        return table, np.zeros(0, np.int64)
-    count = int(tracker[0]["next_arrival"])
-    rows = turns["row"][:count]
-    return table.as_arrived(rows, workload["arrival_time"][:count]), np.delete(table.session_id, rows)
-
-
-def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False) -> SimulationResult:
-    """Return the outcome of a simulation, or its outcome so far if it has not ended.
-
-    Args:
-        simulation: the simulation.
-        policy: the policy of its first worker.
-        given_up: whether the simulation is finished with; its tables then become those of the result, or of later runs.
-    """
-    active, num_active = simulation.active, simulation.workers["num_active"]
-    gap_counts, gap_sums = filled_bins(simulation.gap_counts, simulation.gap_sums, given_up=given_up)
-    tracker, kept = simulation.tracker[0], bool(simulation.problem[0]["keep_log"])
-    table, to_come = arrived_table(
-        simulation.system, simulation.table, simulation.tracker, simulation.turns, simulation.workload
-    )
-    requests = simulation.requests[: len(table)]
-    return SimulationResult(
-        policy=policy,
-        system=simulation.system,
-        table=table,
-        requests=final_records(requests, active, num_active, copied=not given_up),
-        worker=simulation.workers if given_up else simulation.workers.copy(),
-        log=simulation.log[: int(tracker["num_log"])] if kept else None,
-        gap_counts=gap_counts,
-        gap_sums=gap_sums,
-        completed=bool((simulation.requests["status"] == FINISHED).all()),
-        moves=simulation.moves[: int(tracker["num_moves"])] if kept and tracker["reassigns"] else None,
-        to_come=to_come,
-    )
+def scaling_of(fleet: Fleet, autoscaler: str | Autoscaler | None, seed: int, renewal: Renewal) -> Scaling:
+    """Return how a fleet is scaled in a run, with an autoscaler that is reset for it."""
+    chosen = None
+    if autoscaler is not None:
+        chosen = copy.copy(make_autoscaler(autoscaler))
+        with calling(chosen, "autoscaler", "reset"):
+            chosen.reset(fleet, stream_seed(seed, "autoscaler"))
+    return Scaling(chosen, stream_seed(seed, "startup"), renewal)

@@ -111,20 +111,25 @@ class Fleet:
         """The budget, GPUs; inf without one."""
         return math.inf if self.budget is None else self.budget
 
-    def check(self, workers: Any) -> None:
-        """Check that there is a worker for each place, equal ones in a pool.
+    def check(self, workers: Any, cache_rule: str) -> None:
+        """Check that the fleet suits a cluster.
 
         Args:
-            workers: the workers of the cluster.
+            workers: the workers of the cluster, one for each place, of one role in a pool.
+            cache_rule: the rule of their prefix caches.
 
         Raises:
-            ConfigError: there is not, or a stage has no place.
+            ConfigError: it does not.
         """
         if len(workers) != self.num_places:
             raise ConfigError(
                 f"a fleet of {self.num_places} places and {len(workers)} workers; expected a worker for each place"
             )
         for g in range(len(self.pools)):
-            own = [worker for worker, pool in zip(workers, self.pool_of, strict=True) if pool == g]
-            if any(worker != own[0] for worker in own):
-                raise ConfigError(f"workers of pool {g} differ; expected equal ones, or a pool for each kind")
+            roles = {worker.role for worker, pool in zip(workers, self.pool_of, strict=True) if pool == g}
+            if len(roles) > 1:
+                raise ConfigError(
+                    f"pool {g} has workers of roles {', '.join(sorted(roles))}; expected one role"
+                )
+        if cache_rule != "lru":
+            raise ConfigError(f"cache_rule = {shown(cache_rule)} in a fleet; expected lru")

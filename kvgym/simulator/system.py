@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, WorkloadError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.simulator.fleet import Fleet
 from kvgym.simulator.prefix.rules import LRU, CacheRule, parse_rule
 from kvgym.simulator.tables import (
     PROBLEM,
@@ -22,6 +23,7 @@ from kvgym.simulator.tables import (
     REQUEUE_ARRIVAL,
     REQUEUE_BACK,
     REQUEUE_FRONT,
+    REVEALED,
     ROLE_DECODE,
     ROLE_MIXED,
     ROLE_PREFILL,
@@ -117,16 +119,6 @@ class Worker:
         _check_name("role", self.role, ROLES)
 
 
-_REVEALED = {
-    "reveal_output": "true_length",
-    "reveal_predicted": "predicted_length",
-    "reveal_interval": "length_interval",
-    "reveal_class": "class",
-    "reveal_slo": "slo",
-}
-"""Fields of PROBLEM that say what policies observe, and the need that asks for it."""
-
-
 @explained_class
 @dataclass(frozen=True)
 class System:
@@ -176,6 +168,7 @@ class System:
             ``"fixed:tool=5"``, see :mod:`kvgym.simulator.prefix.rules`.
         cache_staleness: seconds (0 to 1e6) until the router of a cluster observes that a content has come to the prefix
             cache of a worker, from the end of its batch, or left it; of several changes it overlooks the earlier ones.
+        fleet: the pools of a cluster with workers that start and stop; None = all workers are always there.
         sessions: ``"open"``: every request arrives at its recorded time. ``"closed"``: only first turns of sessions do;
             a later turn arrives when the turn before it has finished and its ``think_time`` has passed.
     """
@@ -198,6 +191,7 @@ class System:
     cache_rule: str = "lru"
     cache_staleness: float = 0.0
     sessions: str = "open"
+    fleet: Fleet | None = None
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -247,6 +241,9 @@ class System:
                 f"workers with roles {', '.join(roles)}; expected at least one prefill worker, then at least one "
                 "decode worker"
             )
+
+        if self.fleet is not None:
+            self.fleet.check(self.workers, self.rule.name)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle and copy the attributes, not the values derived from them."""
@@ -443,7 +440,7 @@ class System:
             problem["effort_weight"], problem["effort_limit"] = weight, limit
             problem["idle_weight"] = limit // max(10_000, LEAST_EFFORT // weight)
         problem["keep_log"] = log
-        for field, need in _REVEALED.items():
+        for field, need in REVEALED.items():
             problem[field] = need in needs
         if table.forecasts is not None and "renewed_length" in needs:
             problem["renew_every"] = table.forecasts.every

@@ -43,6 +43,11 @@ RUN, WAIT = 0, 1
 OK, DECIDE, DONE, HORIZON, LOG_FULL, STALLED, DEADLOCK, BUDGET, ROUTE, REASSIGN = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
 BAD_EVICT, BAD_ADMIT, BAD_TOKENS, NO_MEMORY, TOO_MANY, BAD_WAIT, BAD_DURATION = 10, 11, 12, 13, 14, 15, 16
 BAD_ROUTE, BAD_MOVE, ENDLESS_MOVES, BAD_CLOCK = 17, 18, 19, 20
+# Of a fleet: a place may change its state, or the autoscaler is due.
+CHANGE, CONTROL = -1, -2
+
+# Whether a place of a fleet takes requests.
+CLOSED, OPEN, DRAINING = 0, 1, 2
 
 REQUEST = np.dtype(
     [
@@ -368,6 +373,15 @@ PROBLEM = np.dtype(
     align=True,
 )
 """Settings of a run that the compiled functions read."""
+
+REVEALED = {
+    "reveal_output": "true_length",
+    "reveal_predicted": "predicted_length",
+    "reveal_interval": "length_interval",
+    "reveal_class": "class",
+    "reveal_slo": "slo",
+}
+"""Fields of PROBLEM that say what policies observe, and the need that asks for it."""
 
 TRACKER = np.dtype(
     [

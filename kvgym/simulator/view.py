@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from kvgym.simulator.boundary import RUN_TABLES
 from kvgym.simulator.decision import Decision, read_decision
 from kvgym.simulator.policy_interface import PolicyDecision, PolicyMemory, PolicyView
 from kvgym.simulator.prefix.cache import PrefixCache
-from kvgym.simulator.tables import UNKNOWN
+from kvgym.simulator.tables import OPEN, UNKNOWN
 from kvgym.workloads.layout import FEATURE_COLUMNS
 
 # Columns that exist only for policies with the given need.
@@ -323,17 +324,20 @@ class ClusterView:
 
     Attributes:
         request_id: the request to route; UNKNOWN when requests may be moved.
-        candidates: workers it may go to.
+        candidates: workers it may go to; in a fleet those that are ready.
+        span: the first of the workers of its role, and their end (exclusive).
         boundary: the worker that has just ended a batch or a wait, when requests may be moved; else None.
     """
 
-    def __init__(
-        self, simulation: Any, request_id: int, candidates: range, boundary: int | None = None
-    ) -> None:
+    def __init__(self, simulation: Any, request_id: int, workers: range, boundary: int | None = None) -> None:
         """Wrap a :class:`~kvgym.simulator.cluster.simulation.ClusterSimulation`."""
         self._simulation = simulation
         self.request_id = request_id
-        self.candidates = candidates
+        self.span = workers.start, workers.stop
+        is_open = getattr(simulation, "open_places", ())
+        self.candidates: Sequence[int] = (
+            [k for k in workers if is_open[k] == OPEN] if len(is_open) else workers
+        )
         self.boundary = boundary
 
     def waiting(self, worker: int) -> RequestColumns:

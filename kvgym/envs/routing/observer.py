@@ -148,7 +148,7 @@ class Observer:
         return Choice(
             clock=float(self.episode["since"][0]),
             request=request,
-            handover=there and simulation.cluster_view.candidates.start > 0,
+            handover=there and simulation.cluster_view.span[0] > 0,
             prompt_len=int(simulation.workload["prompt_len"][request]) if there else 0,
             predicted_len=int(simulation.workload["predicted_len"][request]) if revealed else UNKNOWN,
             candidate=self.mask.astype(bool) & there,
@@ -158,5 +158,5 @@ class Observer:
 
 def shortest_queue(view: ClusterView) -> int:
     """Return the candidate with the fewest unfinished requests, the first of several."""
-    first, last = view.candidates.start, view.candidates.stop
+    first, last = view.span
     return first + int(np.argmin(view.column("outstanding_requests")[first:last]))

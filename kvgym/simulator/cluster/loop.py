@@ -3,10 +3,13 @@
 At a time t, events happen in this order, workers by index:
 
 1. Batches that end at t finish; requests that have just completed their prefill leave their prefill worker.
-2. Requests that complete their transfer arrive at their workers.
-3. New requests arrive and are routed by the state of the cluster at t.
-4. A router that reassigns is called for every worker that has just ended a batch or a wait, until it moves no more.
-5. Every free worker decides.
+2. Places of a fleet change their states, see :mod:`kvgym.simulator.cluster.members`.
+3. Requests that complete their transfer arrive at their workers.
+4. New requests arrive and are routed by the state of the cluster at t. While no place is open to them, they wait
+   outside, in the order of their arrival.
+5. The autoscaler of a fleet sets its targets, if it is due.
+6. A router that reassigns is called for every worker that has just ended a batch or a wait, until it moves no more.
+7. Every free worker decides.
 
 A cluster of one worker has exactly the states of :func:`~kvgym.simulator.loop.run_loop`. The tables are passed by
 address, see :mod:`kvgym.simulator.cluster.tables`.
@@ -54,12 +57,15 @@ from kvgym.simulator.tables import (
     BAD_ROUTE,
     BUDGET,
     BUSY,
+    CHANGE,
+    CONTROL,
     DEADLOCK,
     DECIDE,
     DONE,
     HORIZON,
     LOG_FULL,
     OK,
+    OPEN,
     READY,
     REASSIGN,
     ROLE_PREFILL,
@@ -80,11 +86,11 @@ def settle_route(c: Cluster, k: int) -> int:
     """Send the request that needs a worker to worker ``k``; BAD_ROUTE if it may not go there."""
     t = c.tracker
     first, last = candidates(c)
-    if not first <= k < last:
+    if not first <= k < last or (c.open.shape[0] > 0 and c.open[k] != OPEN):
         t.error_request, t.error_needed = t.request, k
         return BAD_ROUTE
     remember_worker(c, t.request, k)
-    if t.handoff_head != UNKNOWN:
+    if hands_over(c):
         send(c, k)
     else:
         count_arrival(run_of(c, k))
@@ -95,12 +101,28 @@ def settle_route(c: Cluster, k: int) -> int:
 
 
 @jit
+def hands_over(c: Cluster) -> bool:
+    """Return whether a prefilled request needs a decode worker, and there is one that may take it."""
+    if c.tracker.handoff_head == UNKNOWN:
+        return False
+    return bool(c.fleet.shape[0] == 0 or c.fleet[0].open_decode > 0)
+
+
+@jit
+def arrival_due(c: Cluster) -> float:
+    """Return when the next request arrives at the router; inf if none does, or while no place is open to it."""
+    if c.fleet.shape[0] > 0 and c.fleet[0].open_first == 0:
+        return np.inf
+    return next_arrival_time(c.problems[0], c.tracker, c.workload)
+
+
+@jit
 def candidates(c: Cluster) -> tuple[int, int]:
     """Return the range of workers that the request may go to: the first, and the end (exclusive)."""
     prefill, total = c.tracker.num_prefill_workers, c.workers.shape[0]
     if prefill == 0:
         return 0, total
-    if c.tracker.handoff_head != UNKNOWN:
+    if hands_over(c):
         return prefill, total
     return 0, prefill
 
@@ -111,10 +133,10 @@ def request_to_route(c: Cluster) -> int:
     t = c.tracker
     if t.clock >= c.problems[0].horizon:
         return UNKNOWN
-    if t.handoff_head != UNKNOWN:
+    if hands_over(c):
         return int(t.handoff_head)
     deliver_transfers(c)
-    if next_arrival_time(c.problems[0], t, c.workload) > t.clock:
+    if arrival_due(c) > t.clock:
         return UNKNOWN
     return int(reveal_next(run_of(c, 0)))
 
@@ -127,7 +149,7 @@ def next_event(c: Cluster) -> float:
     """
     time = c.events[1]
     if c.tracker.clock < c.problems[0].horizon:
-        time = min(time, next_arrival_time(c.problems[0], c.tracker, c.workload))
+        time = min(time, arrival_due(c))
         if c.tracker.transfer_head != UNKNOWN:
             time = min(time, c.requests[c.tracker.transfer_head].ready_time)
     return time
@@ -165,9 +187,8 @@ def wake(c: Cluster, time: float) -> None:
 
 
 @jit
-def stop(c: Cluster) -> int:
-    """Return why the run is over: no batch is running, and no event comes before the horizon."""
-    horizon = c.problems[0].horizon
+def anything_left(c: Cluster) -> bool:
+    """Return whether a request has not finished; sets ``tracker.worker`` to the last worker that has one."""
     t = c.tracker
     left = t.transfer_head != UNKNOWN or t.handoff_head != UNKNOWN or t.next_arrival < c.workload.shape[0]
     for k in range(c.workers.shape[0]):
@@ -175,7 +196,14 @@ def stop(c: Cluster) -> int:
         if w.num_active > 0 or w.num_waiting > 0:
             left = True
             t.worker = k
-    if not left:
+    return bool(left or (c.fleet.shape[0] > 0 and c.fleet[0].lacking > 0))
+
+
+@jit
+def stop(c: Cluster) -> int:
+    """Return why the run is over: no batch is running, and no event comes before the horizon."""
+    horizon = c.problems[0].horizon
+    if not anything_left(c):
         return DONE
     if horizon == np.inf:
         return DEADLOCK
@@ -195,6 +223,8 @@ def nothing_to_come(c: Cluster, w: Any) -> bool:
     """
     t = c.tracker
     if next_arrival_time(c.problems[0], t, c.workload) < np.inf:
+        return False
+    if c.fleet.shape[0] > 0 and c.fleet[0].lacking > 0:
         return False
     follows = t.next_arrival < c.problems[0].num_requests
     for k in range(c.workers.shape[0]):
@@ -236,11 +266,16 @@ def settle_reassign(c: Cluster, answer: int) -> int:
 def next_question(c: Cluster) -> int:
     """Continue until a worker can decide (DECIDE), the router is needed (ROUTE, REASSIGN), or the run is over."""
     t = c.tracker
+    fleet = c.fleet.shape[0] > 0
     while True:
+        if fleet and c.fleet[0].due <= t.clock:
+            return CHANGE
         i = request_to_route(c)
         if i != UNKNOWN:
             t.request = i
             return ROUTE
+        if fleet and c.fleet[0].control <= t.clock:
+            return CONTROL
         if t.reassigns == 1 and worker_to_reassign(c) != UNKNOWN:
             if c.problems[0].keep_log == 1 and t.num_moves >= c.moves.shape[0]:
                 return LOG_FULL
@@ -255,6 +290,8 @@ def next_question(c: Cluster) -> int:
                 return STALLED
             return STALLED if wastes_effort(w, c.problems[k]) and nothing_to_come(c, w) else DECIDE
         time = next_event(c)
+        if fleet and t.clock < c.problems[0].horizon and (time < np.inf or anything_left(c)):
+            time = min(time, c.fleet[0].due, c.fleet[0].control)
         if time >= c.problems[0].horizon and not any_busy(c):
             return stop(c)
         wake(c, time)
@@ -310,7 +347,8 @@ def run_cluster(
         budget: value of ``tracker.used``, which counts decisions, at which to return BUDGET.
 
     Returns:
-        DECIDE (with the decision of ``tracker.worker`` reset), ROUTE, REASSIGN, or a reason to stop as in
+        DECIDE (with the decision of ``tracker.worker`` reset), ROUTE, REASSIGN, of a fleet CHANGE or CONTROL, or a
+        reason to stop as in
         :func:`~kvgym.simulator.loop.run_loop`.
     """
     c = by_address(open_cluster(shared, shared_sizes, rows, sizes, handles))

@@ -194,18 +194,24 @@ def seconds_in(
     return found
 
 
-def startup_times(fleet: Fleet, seed: np.random.SeedSequence) -> Callable[[int, int], float]:
-    """Return the start-up time of a place, in seconds, by its index and the number of its start; see :class:`Pool`.
+class StartUps:
+    """Start-up times: a call with a place and the number of its start returns its seconds, see :class:`Pool`.
 
     Each start has a draw of its own, so all autoscalers meet the same luck.
-    """
-    pools = fleet.pool_of
 
-    def draw(place: int, start: int) -> float:
-        pool = fleet.pools[pools[place]]
+    Args:
+        fleet: the fleet.
+        seed: of the draws.
+    """
+
+    def __init__(self, fleet: Fleet, seed: np.random.SeedSequence) -> None:
+        self._pools = [fleet.pools[g] for g in fleet.pool_of]
+        self._seed = seed
+
+    def __call__(self, place: int, start: int) -> float:
+        """Return the start-up time of a place."""
+        pool, seed = self._pools[place], self._seed
         if pool.sigma == 0:
             return pool.startup
         own = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, place, start))
         return float(pool.startup * np.exp(pool.sigma * np.random.default_rng(own).standard_normal()))
-
-    return draw

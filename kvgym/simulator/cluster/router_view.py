@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kvgym.compiling.kernel import jit, uncompiled
 from kvgym.compiling.references import Reference
 from kvgym.simulator.policy_interface import table_type, tuple_type
-from kvgym.simulator.tables import CONTENT, PREFIX, PROBLEM, REQUEST, SLOT, UNKNOWN, WORKER
+from kvgym.simulator.tables import CONTENT, OPEN, PREFIX, PROBLEM, REQUEST, SLOT, UNKNOWN, WORKER
 from kvgym.workloads.table import RequestTable
 
 
@@ -38,6 +38,7 @@ class RouterView(NamedTuple):
         session: number of the request's session, from 0; UNKNOWN without sessions.
         previous: the worker of the session's previous request, for a request that is handed over the worker that
             decoded it; UNKNOWN if there is none.
+        open: uint8 (r,), whether each place of a fleet takes requests, see :func:`may_go`; empty if all do.
     """
 
     problems: Any
@@ -55,6 +56,7 @@ class RouterView(NamedTuple):
     boundary: Any
     session: Any
     previous: Any
+    open: Any
 
     def hits(self) -> NDArray[np.int64]:
         """Return :func:`hit_of` of each worker in plain Python, int64 (r,)."""
@@ -75,6 +77,7 @@ ROUTER_SIGNATURE = types.int64(
             table_type(PREFIX),
             types.float64,
             *(types.int64,) * 6,
+            types.uint8[::1],
         )
     ),
     types.float64[::1],
@@ -87,6 +90,21 @@ when its prefill has ended on a prefill worker. The answer of the second kernel 
 (:func:`kvgym.kernels.move_to`), or UNKNOWN for none. It is called when a batch or a wait of worker ``view.boundary``
 has ended, before any worker decides, and again after every move that it returns.
 """
+
+
+@jit
+def may_go(view: RouterView, k: int) -> bool:
+    """Return whether worker ``k`` takes requests now: always, but in a fleet only while it is ready."""
+    return bool(view.open.shape[0] == 0 or view.open[k] == OPEN)
+
+
+@jit
+def first_open(view: RouterView) -> int:
+    """Return the first worker that the request may go to; there always is one."""
+    k = view.first
+    while not may_go(view, k):
+        k += 1
+    return int(k)
 
 
 @jit
@@ -159,7 +177,7 @@ def python_router_view(simulation: Any, view: Any) -> RouterView:
     if view.request_id != UNKNOWN and len(simulation.session):
         turns, row = simulation.turns, view.request_id
         session = int(simulation.session[turns["row"][row] if len(turns) else row])
-        stage = len(simulation.last_worker) // 2 if view.candidates.start > 0 else 0
+        stage = len(simulation.last_worker) // 2 if view.span[0] > 0 else 0
         previous = int(simulation.last_worker[session + stage])
     return RouterView(
         tables["problem"],
@@ -172,9 +190,9 @@ def python_router_view(simulation: Any, view: Any) -> RouterView:
         tables["prefix"],
         view.clock,
         view.request_id,
-        view.candidates.start,
-        view.candidates.stop,
+        *view.span,
         UNKNOWN if view.boundary is None else view.boundary,
         session,
         previous,
+        simulation.open_places,
     )

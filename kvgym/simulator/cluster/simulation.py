@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from kvgym.compiling.pointers import function_handle
 from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, RoughFigures, params_of
 from kvgym.simulator.boundary import RUN_TABLES
+from kvgym.simulator.cluster.changing import Changing, FleetRecord, Scaling, fleet_tables
 from kvgym.simulator.cluster.event_queue import empty_event_queue
 from kvgym.simulator.cluster.loop import (
     ASK_POLICY,
@@ -31,6 +32,7 @@ from kvgym.simulator.cluster.router_view import (
     python_router_view,
     session_tables,
 )
+from kvgym.simulator.cluster.routers import RouterLike, named, refused_move
 from kvgym.simulator.cluster.tables import (
     BATCH_TIME,
     POLICY,
@@ -39,16 +41,17 @@ from kvgym.simulator.cluster.tables import (
     ROW,
     SHARED,
 )
-from kvgym.simulator.decision import STATUS_NAMES, Decision
+from kvgym.simulator.decision import Decision
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE, check_memories, policy_memory
 from kvgym.simulator.recording.progress import in_slices
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import (
-    ACTIVE,
     BAD_MOVE,
     BAD_ROUTE,
     BUDGET,
+    CHANGE,
+    CONTROL,
     DECIDE,
     ENDLESS_MOVES,
     ITERATION,
@@ -57,39 +60,12 @@ from kvgym.simulator.tables import (
     REASSIGN,
     ROUTE,
     UNKNOWN,
-    WAITING,
 )
 from kvgym.simulator.view import ClusterView
 from kvgym.utils.user_code import calling
 from kvgym.workloads.table import RequestTable
 
 _FOREVER = 1_000_000_000
-
-
-class RouterLike(Protocol):
-    """The interface of routers that a cluster needs; :class:`kvgym.policies.routing.Router` has it."""
-
-    @property
-    def info(self) -> Any:
-        """Name and description of the router."""
-        ...
-
-    def route(self, view: ClusterView) -> int:
-        """Return the worker for ``view.request_id``."""
-        ...
-
-    @property
-    def reassigns(self) -> bool:
-        """Whether :meth:`reassign` is called at boundaries."""
-        ...
-
-    def reassign(self, view: ClusterView) -> tuple[int, int] | None:
-        """Return a request and the worker it moves to, None if none is left to move."""
-        ...
-
-    def compiled_rule(self, num_workers: int) -> tuple[Kernel, Kernel | None, tuple[Any, Any]] | None:
-        """Return both kernels, parameters and state of a router that runs in the compiled core; else None."""
-        ...
 
 
 class ClusterSimulation(Simulation):
@@ -107,6 +83,7 @@ class ClusterSimulation(Simulation):
         policy_name: for messages.
         log: keep a row per iteration.
         compiled: run compiled code; False runs the same functions as plain Python.
+        scaling: how a fleet is scaled; None = its workers stay.
     """
 
     def __init__(
@@ -119,6 +96,7 @@ class ClusterSimulation(Simulation):
         policy_name: str = "decision",
         log: bool = False,
         compiled: bool = True,
+        scaling: Scaling | None = None,
     ) -> None:
         super().__init__(system, table, needs=needs, policy_name=policy_name, log=log, compiled=compiled)
         t = self.tracker[0]
@@ -142,7 +120,25 @@ class ClusterSimulation(Simulation):
                     known[key] = worker.batch_time.rough_figures(key[1])
             for name, value in known[key]._asdict().items():
                 self.problem[k][f"batch_{name}"] = value
+        self.open_places, self.fleet_tracker = map(guarded, fleet_tables(system))
         self.set_router(router)
+        self.changing_fleet = None
+        if system.fleet is not None:
+            scaling = scaling or Scaling(None, np.random.SeedSequence(0))
+            self.changing_fleet = Changing(self, system.fleet, scaling)
+
+    def fleet_record(self) -> FleetRecord | None:
+        """Return what the fleet has done so far; None without one."""
+        return None if self.changing_fleet is None else self.changing_fleet.record()
+
+    def renew_policy(self, k: int, policy: Any) -> None:
+        """Give worker ``k`` a policy that has been reset, as it has started again."""
+        if self._kernel is not None:
+            self._memory[k], self._addresses = policy.arguments(), None
+
+    def forget_addresses(self) -> None:
+        """Compute the addresses of tables anew, as one of them is another array now."""
+        self._addresses = None
 
     def set_router(self, router: RouterLike | None) -> None:
         """Set the router, which has been reset for the run; None to route from outside."""
@@ -178,7 +174,9 @@ class ClusterSimulation(Simulation):
         fixed = {"problem", "log", "chain", "script"} | (
             {"workload"} if self.system.sessions == "open" else set()
         )
-        names = (*(name for name in RUN_TABLES if name not in fixed), "events", "last_worker")
+        names = [*(name for name in RUN_TABLES if name not in fixed), "events", "last_worker"]
+        if self.changing_fleet is not None:
+            names += ["open_places", "fleet_tracker"]
         return [*(getattr(self, name) for name in names), *(part for own in self._memory for part in own)]
 
     @property
@@ -197,9 +195,11 @@ class ClusterSimulation(Simulation):
         """The cluster as the router observes it now."""
         prefill, r = int(self.tracker[0]["num_prefill_workers"]), len(self.workers)
         handed_over = int(self.tracker[0]["handoff_head"]) != UNKNOWN
-        candidates = range(prefill, r) if handed_over else range(prefill or r)
+        if handed_over and len(self.fleet_tracker):
+            handed_over = bool(self.fleet_tracker["open_decode"][0] > 0)
+        stage = range(prefill, r) if handed_over else range(prefill or r)
         request, boundary = int(self.tracker[0]["request"]), int(self.tracker[0]["asking"])
-        return ClusterView(self, request, candidates, boundary if request == UNKNOWN else None)
+        return ClusterView(self, request, stage, boundary if request == UNKNOWN else None)
 
     def router_view(self, view: ClusterView) -> RouterView:
         """Return the view of a router's kernel, for uncompiled code (:func:`kvgym.compiling.kernel.uncompiled`)."""
@@ -211,7 +211,10 @@ class ClusterSimulation(Simulation):
         for k, memory in enumerate(self._memory):
             check(f"{blamed}, worker {k}", {**memory._asdict(), "batch_params": self.worker_params[k]})
         params, state = self._router_memory
-        own = {"moves": self.moves, "session": self.session, "last_worker": self.last_worker}
+        own = {
+            "moves": self.moves, "open_places": self.open_places, "fleet_tracker": self.fleet_tracker,
+            "session": self.session, "last_worker": self.last_worker,
+        }  # fmt: skip
         check(blamed, {**own, "router_params": params, "router_state": state})
 
     def _handle_of(self, function: Any, signature: Any) -> tuple[int, int]:
@@ -306,8 +309,8 @@ class ClusterSimulation(Simulation):
             nonlocal resume
             self.tracker[0]["used"] = 0
             status = self._drive(resume, self._ask_router, most)
-            while status in (ROUTE, REASSIGN) and self.router is not None:
-                status = self._drive(self._choose(status), self._ask_router, most)
+            while (answered := self._choose(status)) is not None:
+                status = self._drive(answered, self._ask_router, most)
             resume = RESUME_NOTHING
             return status
 
@@ -329,14 +332,25 @@ class ClusterSimulation(Simulation):
         candidates = self.cluster_view.candidates
         if not isinstance(worker, int | np.integer) or worker not in candidates:
             raise InvalidDecisionError(
-                f"request {self.pending} cannot go to worker {shown(worker)}; valid: {candidates.start} … "
-                f"{candidates.stop - 1}"
+                f"request {self.pending} cannot go to worker {shown(worker)}; valid: {named(candidates)}"
             )
         self.tracker[0]["route"] = worker
         return self._continue(RESUME_ROUTE, budget)
 
-    def _choose(self, question: int) -> int:
-        """Call the router for the pending request's worker or for a move; return how to resume."""
+    def _choose(self, question: int) -> int | None:
+        """Call the router for the pending request's worker or for a move, or change the fleet.
+
+        Returns:
+            How to resume; None if the question is for the caller.
+        """
+        if question in (CHANGE, CONTROL) and self.changing_fleet is not None:
+            if question == CHANGE:
+                self.changing_fleet.change()
+            else:
+                self.changing_fleet.control()
+            return RESUME_NOTHING
+        if question not in (ROUTE, REASSIGN) or self.router is None:
+            return None
         self.tracker[0]["route"] = self._answer(question, self.cluster_view)
         return RESUME_REASSIGN if question == REASSIGN else RESUME_ROUTE
 
@@ -369,27 +383,8 @@ class ClusterSimulation(Simulation):
                 f"router {shown(router.info.name)} reassigns {shown(chosen)}; expected a request and a worker, or None"
             ) from None
         if not (0 <= worker < count and 0 <= request < len(self.requests)):
-            raise InvalidDecisionError(self._refused_move(router, request, worker))
+            raise InvalidDecisionError(refused_move(self, router, request, worker))
         return request * count + worker
-
-    def _refused_move(self, router: RouterLike, request: int, worker: int) -> str:
-        """Return why a move is not allowed."""
-        roles, text = (
-            self.workers["role"],
-            f"router {shown(router.info.name)} moves request {shown(request)} to worker {shown(worker)}",
-        )
-        if not 0 <= worker < len(roles):
-            return f"{text}; valid: 0 … {len(roles) - 1}"
-        if not 0 <= request < len(self.requests):
-            return f"{text}; requests are 0 … {len(self.requests) - 1}"
-        source = int(self.requests["worker"][request])
-        if self.requests["status"][request] not in (WAITING, ACTIVE):
-            return f"{text}, but it is {STATUS_NAMES[int(self.requests['status'][request])]}"
-        if source == worker:
-            return f"{text}, where it is already"
-        if roles[source] != roles[worker]:
-            return f"{text}, which does other work than worker {source}"
-        return f"{text}, but worker {source} has a batch running with it"
 
     def start(self) -> bool:
         """Advance to the first decision of a worker; False if there is none."""
@@ -411,10 +406,10 @@ class ClusterSimulation(Simulation):
     def _ask(self, resume: int) -> bool:
         self.tracker[0]["used"] = 0
         status = self._drive(resume, ASK_POLICY | ASK_ROUTER, _FOREVER)
-        while status in (ROUTE, REASSIGN):
-            if self.router is None:
-                raise KVGymError("stepping a cluster needs a router")
-            status = self._drive(self._choose(status), ASK_POLICY | ASK_ROUTER, _FOREVER)
+        while (answered := self._choose(status)) is not None:
+            status = self._drive(answered, ASK_POLICY | ASK_ROUTER, _FOREVER)
+        if status in (ROUTE, REASSIGN):
+            raise KVGymError("stepping a cluster needs a router")
         return self._settle(status)
 
     def _raise_for(self, status: int) -> None:
@@ -423,13 +418,12 @@ class ClusterSimulation(Simulation):
             name = self.router.info.name if self.router is not None else "?"
             raise InvalidDecisionError(
                 f"router {shown(name)} sends request {int(t['error_request'])} to worker "
-                f"{int(t['error_needed'])}; valid: {self.cluster_view.candidates.start} … "
-                f"{self.cluster_view.candidates.stop - 1}"
+                f"{int(t['error_needed'])}; valid: {named(self.cluster_view.candidates)}"
             )
         if status == BAD_MOVE and self.router is not None:
             t = self.tracker[0]
             request, worker = int(t["error_request"]), int(t["error_needed"])
-            raise InvalidDecisionError(self._refused_move(self.router, request, worker))
+            raise InvalidDecisionError(refused_move(self, self.router, request, worker))
         if status == ENDLESS_MOVES and self.router is not None:
             raise LivelockError(
                 f"router {shown(self.router.info.name)} has moved more requests than there are at one boundary of "

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 from numba import types
 
 from kvgym.compiling.kernel import jit, jit_expand
@@ -41,11 +42,25 @@ _slots_at, _contents_at, _changed_at = view_at(SLOT, 2), view_at(CONTENT, 2), vi
 _prefix_at = view_at(PREFIX)
 
 
+FLEET = np.dtype(
+    [
+        ("due", "f8"),  # s, when a place may change its state; -inf: now
+        ("control", "f8"),  # s, when the autoscaler is asked next
+        ("open_first", "i8"),  # open places for requests that arrive
+        ("open_decode", "i8"),  # open places for requests that have been prefilled elsewhere
+        ("lacking", "i8"),  # requests that have lost their worker and arrive again
+    ],
+    align=True,
+)
+"""What the loop of a cluster knows of a fleet; other clusters have no such record."""
+
+
 class Cluster(NamedTuple):
     """The tables that all workers share, and addresses of each worker's own; ``events``: the event queue.
 
     Attributes:
         session: int32 (n,), number of the session of each row of the workload; empty without sessions, as is the next.
+        open: uint8 (r,), CLOSED, OPEN or DRAINING for each place of a fleet; empty without one, as ``fleet`` is.
         last_worker: int32 (2 s,), the worker of the last request of each session, UNKNOWN before; then the same for
             decode workers that requests were handed over to.
         rows: int64 (r, len(ROW)), addresses of the tables of each worker.
@@ -64,6 +79,8 @@ class Cluster(NamedTuple):
     turns: Annotated[Any, Table(TURN, "turns")]
     session: Annotated[Any, Table("i4", "sessions")]
     last_worker: Annotated[Any, Table("i4", "sessions")]
+    open: Annotated[Any, Table("u1", "open", name="open_places")]
+    fleet: Annotated[Any, Table(FLEET, "fleet", name="fleet_tracker")]
     router_params: Annotated[Any, Table("f8", "params")]
     router_state: Annotated[Any, Table("i8", "state")]
     rows: Any
@@ -188,6 +205,7 @@ def router_view(c: Cluster, request: int, first: int, last: int, boundary: int) 
         boundary,
         session,
         last_worker_of(c, session, first),
+        c.open,
     )
 
 

@@ -29,8 +29,10 @@ from kvgym.simulator.tables import (
     ACTIVE,
     BAD_MOVE,
     BUSY,
+    DRAINING,
     ENDLESS_MOVES,
     OK,
+    OPEN,
     READY,
     ROLE_DECODE,
     TRANSFERRING,
@@ -49,6 +51,8 @@ def plan(c: Cluster, k: int) -> None:
         set_time(c.events, k, NOW)
     else:
         set_time(c.events, k, NEVER)
+    if c.open.shape[0] > 0 and c.open[k] == DRAINING and w.outstanding_requests == 0:
+        c.fleet[0].due = NOW
 
 
 @jit
@@ -160,6 +164,8 @@ def can_move(c: Cluster, i: int, k: int) -> bool:
     if r.status != WAITING and r.status != ACTIVE:
         return False
     source = c.workers[r.worker]
+    if c.open.shape[0] > 0 and c.open[k] != OPEN:
+        return False
     return bool(
         r.worker != k and source.role == c.workers[k].role and (r.status == WAITING or source.phase != BUSY)
     )

@@ -131,7 +131,7 @@ class RemoteRouter(Router):
 
     def _answer(self, view: ClusterView) -> int:
         boundary = -1 if view.boundary is None else view.boundary
-        point = POINT.pack(view.request_id, view.candidates.start, view.candidates.stop, boundary)
+        point = POINT.pack(view.request_id, *view.span, boundary)
         answer = self._asking.ask(simulation_of(view), b"R", point).get("answer")
         if not isinstance(answer, int):
             raise LostError("its process wrote what is no decision")

@@ -15,8 +15,8 @@ from kvgym.simulator.cluster.members import (
     STATES,
     UP,
     Members,
+    StartUps,
     seconds_in,
-    startup_times,
 )
 from kvgym.simulator.fleet import Fleet, Pool
 
@@ -30,7 +30,7 @@ class Places:
         fleet = Fleet(pools, budget=budget)
         self.load = [0] * fleet.num_places
         initial = [pool.count for pool in pools]
-        self.members = Members(fleet, initial, self.load.__getitem__, startup_times(fleet, SEED))
+        self.members = Members(fleet, initial, self.load.__getitem__, StartUps(fleet, SEED))
 
     @property
     def states(self) -> list[str]:
@@ -41,11 +41,13 @@ class Places:
 def test_a_start_takes_its_time_and_is_billed_from_the_order() -> None:
     fleet = Places(Pool(0, most=2, least=0, startup=60))
     fleet.members.set_targets(10, [1])
-    assert fleet.states == ["starting", "off"] and fleet.members.due == 70
+    assert fleet.states == ["starting", "off"]
+    assert fleet.members.due == 70
     fleet.members.advance(69)
     assert fleet.states == ["starting", "off"]
     fleet.members.advance(70)
-    assert fleet.states == ["ready", "off"] and fleet.members.due == np.inf
+    assert fleet.states == ["ready", "off"]
+    assert fleet.members.due == np.inf
     assert seconds_in(fleet.members.changes, 2, 80, (STARTING, UP, DRAINS)).tolist() == [70, 0]
 
 
@@ -95,7 +97,8 @@ def test_a_start_waits_for_the_budget_and_draining_workers_count() -> None:
     assert fleet.states == ["ready", "draining", "off"]
     fleet.load[1] = 0
     fleet.members.advance(5)
-    assert fleet.states == ["ready", "off", "starting"] and fleet.members.due == 8
+    assert fleet.states == ["ready", "off", "starting"]
+    assert fleet.members.due == 8
 
 
 def test_gpus_of_an_idle_worker_serve_a_start_of_an_earlier_pool_at_once() -> None:
@@ -110,7 +113,8 @@ def test_a_drain_waits_for_the_least_up_time_and_then_takes_the_older_worker() -
     fleet.members.set_targets(5, [2])
     fleet.members.advance(10)
     fleet.members.set_targets(15, [1])
-    assert fleet.states == ["ready", "ready", "off"] and fleet.members.due == 20
+    assert fleet.states == ["ready", "ready", "off"]
+    assert fleet.members.due == 20
     fleet.members.advance(20)
     assert fleet.states == ["off", "ready", "off"]
 
@@ -130,10 +134,11 @@ def test_one_bit_of_time_does_not_stop_a_drain_for_ever() -> None:
 
 def test_equal_starts_have_equal_times_for_every_autoscaler() -> None:
     fleet = Fleet((Pool(1, most=3, startup=100, sigma=0.05),))
-    one, two = startup_times(fleet, SEED), startup_times(fleet, SEED)
+    one, two = StartUps(fleet, SEED), StartUps(fleet, SEED)
     drawn = [one(place, start) for place in range(3) for start in range(3)]
     assert drawn == [two(place, start) for place in range(3) for start in range(3)]
-    assert len(set(drawn)) == 9 and 80 < min(drawn) < max(drawn) < 120
+    assert len(set(drawn)) == 9
+    assert 80 < min(drawn) < max(drawn) < 120
 
 
 @given(st.data())

@@ -1,0 +1,152 @@
+"""The outcome of a run, collected from the tables of its simulation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.policies.policy import Policy
+from kvgym.simulator.cluster.changing import FleetRecord
+from kvgym.simulator.recording.gaps import filled_bins
+from kvgym.simulator.recording.samples import Samples
+from kvgym.simulator.recording.window import Measured
+from kvgym.simulator.simulation import Simulation
+from kvgym.simulator.system import System
+from kvgym.simulator.tables import FINISHED
+from kvgym.workloads.layout import words
+from kvgym.workloads.table import RequestTable
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """The outcome of a run.
+
+    Attributes:
+        policy: the policy, with its hyperparameters.
+        system: the system.
+        table: the requests, true lengths included; in the closed loop of sessions those that arrived, in the order and
+            with the times in which they did.
+        requests: their records, dtype REQUEST, shape (n,).
+        worker: the worker's totals, dtype WORKER, shape (r,).
+        log: per-iteration rows, dtype ITERATION, shape (iterations,); None without a log.
+        gap_counts: int64, number of token gaps in each bin that has any, shortest gaps first, see
+            :mod:`kvgym.simulator.recording.gaps`.
+        gap_sums: float64, their sums in seconds.
+        completed: whether all requests finished; False if the horizon or an error came first.
+        moves: requests that the router moved, in order, dtype MOVE; None without a log or a router that reassigns.
+        window: the measured part; None = all.
+        samples: running requests at moments all over the run; None unless requested.
+        to_come: session of each turn that had not arrived in the closed loop of sessions, int64.
+        fleet: what the fleet did; None without one.
+    """
+
+    policy: Policy
+    system: System
+    table: RequestTable
+    requests: NDArray[Any]
+    worker: NDArray[Any]
+    log: NDArray[Any] | None
+    gap_counts: NDArray[np.int64]
+    gap_sums: NDArray[np.float64]
+    completed: bool
+    moves: NDArray[Any] | None = None
+    window: Measured | None = None
+    samples: Samples | None = None
+    to_come: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    fleet: FleetRecord | None = None
+
+
+def copy_of(table: NDArray[Any]) -> NDArray[Any]:
+    """Copy a table of records as one block; ``copy()`` copies each row field by field, which is slow."""
+    return words(table).copy().view(table.dtype, type(table)).reshape(table.shape)
+
+
+def final_records(
+    requests: NDArray[Any], active: NDArray[Any], num_active: NDArray[np.int64], *, copied: bool = True
+) -> NDArray[Any]:
+    """Return request records, with the state of the slots copied to the rows of active requests.
+
+    Args:
+        requests: dtype REQUEST, (n,).
+        active: dtype SLOT, (r, slots).
+        num_active: slots in use of each worker, (r,).
+        copied: whether to return a copy; otherwise ``requests`` is changed in place.
+    """
+    records = copy_of(requests) if copied else requests
+    if not num_active.any():
+        return records
+    slots = active[np.arange(active.shape[1]) < num_active[:, None]]
+    ids = slots["request_id"]
+    for name in (
+        "num_output_tokens",
+        "num_kv_tokens",
+        "num_prefill_left",
+        "last_token_time",
+        "max_token_gap",
+    ):
+        records[name][ids] = slots[name]
+    made, delivered = slots["num_output_tokens"], slots["num_delivered_tokens"]
+    records["num_delivered_tokens"][ids] = np.maximum(made, delivered)
+    return records
+
+
+def arrived_table(
+    system: System,
+    table: RequestTable,
+    tracker: NDArray[Any],
+    turns: NDArray[Any],
+    workload: NDArray[Any],
+) -> tuple[RequestTable, NDArray[np.int64]]:
+    """Return the requests by request id: in the closed loop of sessions those that have arrived, as they arrived.
+
+    Args:
+        system: the system.
+        table: the requests of the run.
+        tracker: TRACKER (1,).
+        turns: TURN (n,).
+        workload: WORKLOAD (n,).
+
+    Returns:
+        The requests, and the session of each turn that has not arrived.
+    """
+    if system.sessions == "open" or table.session_id is None:
+        return table, np.zeros(0, np.int64)
+    count = int(tracker[0]["next_arrival"])
+    rows = turns["row"][:count]
+    return table.as_arrived(rows, workload["arrival_time"][:count]), np.delete(table.session_id, rows)
+
+
+def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False) -> SimulationResult:
+    """Return the outcome of a simulation, or its outcome so far if it has not ended.
+
+    Args:
+        simulation: the simulation.
+        policy: the policy of its first worker.
+        given_up: whether the simulation is finished with; its tables then become those of the result, or of later runs.
+    """
+    active, num_active = simulation.active, simulation.workers["num_active"]
+    gap_counts, gap_sums = filled_bins(simulation.gap_counts, simulation.gap_sums, given_up=given_up)
+    tracker, kept = simulation.tracker[0], bool(simulation.problem[0]["keep_log"])
+    table, to_come = arrived_table(
+        simulation.system, simulation.table, simulation.tracker, simulation.turns, simulation.workload
+    )
+    requests = simulation.requests[: len(table)]
+    return SimulationResult(
+        policy=policy,
+        system=simulation.system,
+        table=table,
+        requests=final_records(requests, active, num_active, copied=not given_up),
+        worker=simulation.workers if given_up else simulation.workers.copy(),
+        log=simulation.log[: int(tracker["num_log"])] if kept else None,
+        gap_counts=gap_counts,
+        gap_sums=gap_sums,
+        completed=bool((simulation.requests["status"] == FINISHED).all()),
+        moves=simulation.moves[: int(tracker["num_moves"])]
+        if kept and (tracker["reassigns"] or tracker["num_moves"])
+        else None,
+        to_come=to_come,
+        fleet=simulation.fleet_record(),
+    )

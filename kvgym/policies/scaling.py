@@ -1,0 +1,120 @@
+"""The interface of autoscalers, which choose how many workers each pool of a fleet has.
+
+An autoscaler is asked at times that it names, and answers a target for each pool. The fleet then starts and drains
+workers until it agrees with the targets, see :mod:`kvgym.simulator.cluster.members`. It is plain Python: it is asked
+every few seconds of simulated time, so compiled code would gain nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from kvgym.policies.hyperparameters import Declaring, dataclass_transform
+from kvgym.simulator.cluster.fleet_view import FleetView
+from kvgym.simulator.cluster.fleet_view import PoolView as PoolView
+from kvgym.simulator.fleet import Fleet
+from kvgym.utils.arguments import check_fields, explained
+from kvgym.utils.checks import check_name
+from kvgym.utils.factory import Factory
+from kvgym.utils.registry import import_package
+
+
+@dataclass(frozen=True)
+class AutoscalerInfo:
+    """Description of an autoscaler.
+
+    Attributes:
+        name: registry id, snake_case.
+        summary: one line for listings.
+        paper: authors and title, or "" if it comes from practice.
+    """
+
+    name: str
+    summary: str
+    paper: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            ConfigError: one is not a text.
+        """
+        check_name(self.name, "autoscaler")
+        check_fields(self)
+
+
+@dataclass_transform(kw_only_default=True)
+class Autoscaler(Declaring, ABC):
+    """Chooses the targets of a fleet's pools. Hyperparameters are declared as those of policies.
+
+    Attributes:
+        info: its description.
+        interval: seconds between questions, unless the fleet says otherwise.
+        label: its name in results; "" = its name and the hyperparameters that were given.
+    """
+
+    info: ClassVar[AutoscalerInfo]
+    interval: float = 15.0
+    label: str = ""
+    _kind = "autoscaler"
+
+    def reset(self, fleet: Fleet, seed: np.random.SeedSequence) -> None:
+        """Reset all state and prepare for a run. Randomness may come from ``seed`` only."""
+        self._every = self.interval if fleet.control is None else fleet.control
+
+    def initial(self, fleet: Fleet) -> Sequence[int]:
+        """Return the workers of each pool that are ready at the start; by default as the pools say."""
+        return [pool.count for pool in fleet.pools]
+
+    def next_time(self, time: float) -> float:
+        """Return when it is asked next, seconds; by default at the multiples of its interval, the first at 0.
+
+        Args:
+            time: the present question; -inf before the first.
+        """
+        return 0.0 if time < 0 else time + self._every
+
+    @abstractmethod
+    def scale(self, view: FleetView) -> Sequence[int]:
+        """Return a target for each pool; the fleet limits them to least and most workers, and starts to its budget."""
+
+
+_FACTORY: Factory[Autoscaler] = Factory(
+    Autoscaler,
+    AutoscalerInfo,
+    "a name, with hyperparameters as in 'hpa:target=8', or an Autoscaler",
+    partial(import_package, "kvgym.baselines"),
+)
+
+AUTOSCALERS = _FACTORY.registry
+"""All autoscalers by name."""
+
+A = TypeVar("A", bound=type[Autoscaler])
+
+
+@explained
+def register_autoscaler(cls: A) -> A:
+    """Class decorator: register an autoscaler under ``cls.info.name``."""
+    return _FACTORY.register(cls)
+
+
+@explained
+def make_autoscaler(spec: str | Autoscaler, **hyperparameters: Any) -> Autoscaler:
+    """Return an autoscaler by name.
+
+    Args:
+        spec: a registered name, optionally with hyperparameters as in ``"name:key=value"``; an instance is returned as
+            it is.
+        **hyperparameters: override those in ``spec``.
+
+    Raises:
+        UnknownNameError: no autoscaler of that name.
+        ConfigError: an unknown hyperparameter or a value out of range.
+    """
+    return _FACTORY.make(spec, hyperparameters)

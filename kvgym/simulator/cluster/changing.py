@@ -1,0 +1,277 @@
+"""How a run of a cluster follows its fleet: places open and close, waiting requests move, the autoscaler is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.compiling.checked_build import guarded
+from kvgym.compiling.kernel import uncompiled
+from kvgym.errors import InvalidDecisionError, LivelockError, shown
+from kvgym.simulator.cluster.fleet_view import Counts, FleetView, wanted
+from kvgym.simulator.cluster.members import (
+    DRAINS,
+    OFF,
+    STARTING,
+    UP,
+    Change,
+    Members,
+    StartUps,
+    seconds_in,
+)
+from kvgym.simulator.cluster.tables import FLEET, open_cluster
+from kvgym.simulator.cluster.transfers import move
+from kvgym.simulator.fleet import Fleet
+from kvgym.simulator.prefix.cache import clear_caches
+from kvgym.simulator.system import System
+from kvgym.simulator.tables import CLOSED, DRAINING, MOVE, OPEN, UNKNOWN
+from kvgym.utils.user_code import calling
+
+_OPENING = {OFF: CLOSED, STARTING: CLOSED, UP: OPEN, DRAINS: DRAINING}
+
+MOST_IDLE = 10_000
+"""Questions in a row at which nothing runs, starts or arrives, after which a run is declared a livelock."""
+
+
+class AutoscalerLike(Protocol):
+    """The interface of autoscalers that a fleet needs; :class:`kvgym.policies.scaling.Autoscaler` has it."""
+
+    @property
+    def info(self) -> Any:
+        """Name and description."""
+        ...
+
+    def initial(self, fleet: Fleet) -> Sequence[int]:
+        """Return the workers of each pool that are ready at the start."""
+        ...
+
+    def next_time(self, time: float) -> float:
+        """Return when it is asked next, after ``time``; inf = never."""
+        ...
+
+    def scale(self, view: FleetView) -> Sequence[int]:
+        """Return a target for each pool."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How a fleet is scaled in a run.
+
+    Attributes:
+        autoscaler: already reset for the run; None = the workers of the start stay.
+        seed: of start-up times.
+        renew: prepares the policy of a worker that has started again, given its place and the number of its life,
+            and returns it; None = policies stay as they are.
+    """
+
+    autoscaler: AutoscalerLike | None
+    seed: np.random.SeedSequence
+    renew: Callable[[int, int], Any] | None = None
+
+
+@dataclass(frozen=True)
+class FleetRecord:
+    """What a fleet did in a run.
+
+    Attributes:
+        fleet: its settings.
+        changes: all changes of places, in order; initially ready ones first.
+        targets: when targets changed, and the targets of the pools from then on.
+        end: when the run ended, seconds; workers are billed until then.
+    """
+
+    fleet: Fleet
+    changes: tuple[Change, ...]
+    targets: tuple[tuple[float, tuple[int, ...]], ...]
+    end: float
+
+    def gpu_seconds(self) -> NDArray[np.float64]:
+        """Return the billed GPU-seconds of each place, (r,): from the order to start until it is off, or the end."""
+        gpus = np.array([self.fleet.pools[g].gpus for g in self.fleet.pool_of])
+        return gpus * self.seconds_in(STARTING, UP, DRAINS)
+
+    def seconds_in(self, *states: int) -> NDArray[np.float64]:
+        """Return the seconds that each place spent in some states, (r,)."""
+        return seconds_in(self.changes, self.fleet.num_places, self.end, states)
+
+
+def fleet_tables(system: System) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+    """Return the tables ``open_places`` and ``fleet_tracker`` of a cluster; empty without a fleet."""
+    count = 0 if system.fleet is None else len(system.workers)
+    return np.zeros(count, np.uint8), np.zeros(min(1, count), FLEET)
+
+
+class Changing:
+    """The fleet of a run.
+
+    Args:
+        simulation: the :class:`~kvgym.simulator.cluster.simulation.ClusterSimulation`.
+        fleet: its settings.
+        scaling: how it is scaled.
+    """
+
+    def __init__(self, simulation: Any, fleet: Fleet, scaling: Scaling) -> None:
+        self._simulation, self._scaling = simulation, scaling
+        autoscaler = scaling.autoscaler
+        initial: Sequence[int] = [pool.count for pool in fleet.pools]
+        if autoscaler is not None:
+            with calling(autoscaler, "autoscaler", "initial"):
+                initial = self._checked(autoscaler.initial(fleet), len(fleet.pools))
+        initial = [min(n, pool.most) for n, pool in zip(initial, fleet.pools, strict=True)]
+        self.members = Members(
+            fleet,
+            initial,
+            self._unfinished,
+            StartUps(fleet, scaling.seed),
+        )
+        self._lives, self._before, self._idle = [0] * fleet.num_places, Counts(), 0
+        self._first = np.array([worker.role != "decode" for worker in simulation.system.workers])
+        simulation.fleet_tracker["control"] = np.inf if autoscaler is None else self._next_time(-np.inf)
+        self._follow(0)
+
+    def _unfinished(self, k: int) -> int:
+        """Return the unfinished requests of a place; a method, so that copies of a run have their own."""
+        return int(self._simulation.workers["outstanding_requests"][k])
+
+    def record(self) -> FleetRecord:
+        """Return what the fleet has done so far."""
+        m = self.members
+        end = float(self._simulation.tracker[0]["clock"])
+        return FleetRecord(m.fleet, tuple(m.changes), tuple(m.targets), end)
+
+    def change(self) -> None:
+        """Let places change their states now."""
+        known = len(self.members.changes)
+        self.members.advance(float(self._simulation.tracker[0]["clock"]))
+        self._follow(known)
+
+    def control(self) -> None:
+        """Ask the autoscaler for targets and let the places follow them.
+
+        Raises:
+            InvalidDecisionError: it does not return a whole number for each pool.
+            LivelockError: it leaves requests without workers for ever.
+        """
+        simulation, members, autoscaler = self._simulation, self.members, self._scaling.autoscaler
+        assert autoscaler is not None
+        known, view = len(members.changes), FleetView(simulation, members, self._before)
+        with calling(autoscaler, "autoscaler", "scale"):
+            answer = autoscaler.scale(view)
+        targets = self._checked(answer, len(members.fleet.pools))
+        members.set_targets(view.time, targets)
+        self._check_progress(view)
+        self._before = view.counts
+        simulation.fleet_tracker["control"] = self._next_time(view.time)
+        self._follow(known)
+
+    def _checked(self, answer: Any, pools: int) -> tuple[int, ...]:
+        try:
+            found = wanted(answer)
+        except Exception:  # user code may return anything
+            found = ()
+        if len(found) != pools:
+            name = shown(self._scaling.autoscaler.info.name) if self._scaling.autoscaler else "?"
+            raise InvalidDecisionError(
+                f"autoscaler {name} returned {shown(answer)}; expected a whole number of workers for each of the "
+                f"{pools} pools"
+            )
+        return found
+
+    def _next_time(self, time: float) -> float:
+        autoscaler = self._scaling.autoscaler
+        assert autoscaler is not None
+        with calling(autoscaler, "autoscaler", "next_time"):
+            found = float(autoscaler.next_time(time))
+        if not found > time:
+            raise InvalidDecisionError(
+                f"autoscaler {shown(autoscaler.info.name)} would be asked again at {found} s; expected a time after "
+                f"{time} s"
+            )
+        return found
+
+    def _check_progress(self, view: FleetView) -> None:
+        workers, now = self._simulation.workers, view.counts
+        same = (now.arrivals, now.completions, now.output_tokens) == (
+            self._before.arrivals, self._before.completions, self._before.output_tokens,
+        )  # fmt: skip
+        coming = now.arrivals < len(self._simulation.workload)
+        quiet = same and not coming and not workers["num_active"].any() and self.members.due == np.inf
+        self._idle = self._idle + 1 if quiet else 0
+        if self._idle > MOST_IDLE and self._scaling.autoscaler is not None:
+            raise LivelockError(
+                f"autoscaler {shown(self._scaling.autoscaler.info.name)} has been asked {MOST_IDLE} times while "
+                f"requests lacked a worker and nothing ran or started (t = {view.time:.6g} s); its targets are "
+                f"{list(self.members.target)}"
+            )
+
+    # ------------------------------------------------------------ following
+
+    def _follow(self, known: int) -> None:
+        """Make the tables of the run agree with the states of places, of which all after ``known`` are new."""
+        simulation, members = self._simulation, self.members
+        new = members.changes[known:]
+        for change in new:
+            if change.state == OFF:
+                self._clear(change.place)
+            elif change.state == UP and simulation.open_places[change.place] != DRAINING:
+                self._begin_life(change.place)
+            simulation.open_places[change.place] = _OPENING[change.state]
+        tracker, is_open = simulation.fleet_tracker, simulation.open_places == OPEN
+        tracker["open_first"], tracker["open_decode"] = (
+            int((is_open & self._first).sum()),
+            int((is_open & ~self._first).sum()),
+        )
+        tracker["due"] = members.due
+        for change in new:
+            k = change.place
+            pool = members.fleet.pools[members.pool_of[k]]
+            if (
+                change.state == DRAINS
+                and members.state[k] == DRAINS
+                and pool.drain == "requeue"
+                and self._first[k]
+            ):
+                self._requeue(k)
+
+    def _begin_life(self, k: int) -> None:
+        self._lives[k] += 1
+        if self._lives[k] > 1 and self._scaling.renew is not None:
+            self._simulation.renew_policy(k, self._scaling.renew(k, self._lives[k] - 1))
+
+    def _clear(self, k: int) -> None:
+        """Empty the prefix cache of a place that is off."""
+        s = self._simulation
+        if s.system.prefix_unit == 0:
+            return
+        if s.changed.shape[-1]:
+            s.changed[k, s.contents["unit"][k] != UNKNOWN] = s.tracker[0]["clock"]
+        s.units[k, : int(s.pool["num_rows"][k])] = np.zeros((), s.units.dtype)
+        s.pool[k] = np.zeros((), s.pool.dtype)
+        clear_caches({"pool": s.pool[k : k + 1], "contents": s.contents[k : k + 1]}, None)
+        s.workers["kv_cached"][k] = 0
+
+    def _requeue(self, k: int) -> None:
+        """Route the waiting requests of a draining worker again, while another of its role is open."""
+        s = self._simulation
+        open_decode = int(s.fleet_tracker["open_decode"][0])
+        s.fleet_tracker["open_decode"] = 0  # the question is not about a request that is handed over
+        while s.fleet_tracker["open_first"][0] > 0 and s.workers["num_waiting"][k] > 0:
+            i = int(s.workers["queue_head"][k])
+            s.tracker["request"] = i
+            target = s.consult_router(s.cluster_view)
+            s.tracker["request"], s.tracker["num_asked"] = UNKNOWN, 0
+            if not (0 <= target < len(s.workers) and s.open_places[target] == OPEN):
+                raise InvalidDecisionError(
+                    f"router {shown(s.router.info.name)} sends request {i} to worker {target}, which takes no requests"
+                )
+            if s.problem[0]["keep_log"] and int(s.tracker[0]["num_moves"]) >= len(s.moves):
+                s.moves = guarded(np.concatenate([s.moves, np.zeros(max(1, len(s.moves)), MOVE)]))
+                s.forget_addresses()
+            cluster = uncompiled(open_cluster)(*s.addresses())
+            uncompiled(move)(cluster, i, target)
+        s.fleet_tracker["open_decode"] = open_decode

@@ -1,0 +1,65 @@
+"""The interface of routers that a cluster needs, and messages about answers that it cannot carry out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from kvgym.compiling.kernel import Kernel
+from kvgym.errors import shown, some
+from kvgym.simulator.decision import STATUS_NAMES
+from kvgym.simulator.tables import ACTIVE, OPEN, WAITING
+from kvgym.simulator.view import ClusterView
+
+
+class RouterLike(Protocol):
+    """The interface of routers that a cluster needs; :class:`kvgym.policies.routing.Router` has it."""
+
+    @property
+    def info(self) -> Any:
+        """Name and description of the router."""
+        ...
+
+    def route(self, view: ClusterView) -> int:
+        """Return the worker for ``view.request_id``."""
+        ...
+
+    @property
+    def reassigns(self) -> bool:
+        """Whether :meth:`reassign` is called at boundaries."""
+        ...
+
+    def reassign(self, view: ClusterView) -> tuple[int, int] | None:
+        """Return a request and the worker it moves to, None if none is left to move."""
+        ...
+
+    def compiled_rule(self, num_workers: int) -> tuple[Kernel, Kernel | None, tuple[Any, Any]] | None:
+        """Return both kernels, parameters and state of a router that runs in the compiled core; else None."""
+        ...
+
+
+def named(workers: Sequence[int]) -> str:
+    """Return workers for a message."""
+    if isinstance(workers, range):
+        return f"{workers.start} … {workers.stop - 1}"
+    return some(workers)
+
+
+def refused_move(simulation: Any, router: RouterLike, request: int, worker: int) -> str:
+    """Return why a move is not allowed."""
+    requests, roles = simulation.requests, simulation.workers["role"]
+    text = f"router {shown(router.info.name)} moves request {shown(request)} to worker {shown(worker)}"
+    if not 0 <= worker < len(roles):
+        return f"{text}; valid: 0 … {len(roles) - 1}"
+    if not 0 <= request < len(requests):
+        return f"{text}; requests are 0 … {len(requests) - 1}"
+    source = int(requests["worker"][request])
+    if requests["status"][request] not in (WAITING, ACTIVE):
+        return f"{text}, but it is {STATUS_NAMES[int(requests['status'][request])]}"
+    if source == worker:
+        return f"{text}, where it is already"
+    if len(simulation.open_places) and simulation.open_places[worker] != OPEN:
+        return f"{text}, which takes no requests now"
+    if roles[source] != roles[worker]:
+        return f"{text}, which does other work than worker {source}"
+    return f"{text}, but worker {source} has a batch running with it"

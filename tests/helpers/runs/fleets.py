@@ -1,0 +1,98 @@
+"""Fleets with runs worked by hand: each worker has one slot; a prefill takes 1 s, as does each further token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kvgym.baselines.autoscalers.given import Plan
+from kvgym.batch_time import AffineBatchTime
+from kvgym.policies.runner import SimulationResult, simulate
+from kvgym.simulator.cluster.members import DRAINS, OFF, STARTING, UP
+from kvgym.simulator.fleet import Fleet, Pool
+from kvgym.simulator.system import System, Worker
+from kvgym.workloads.table import RequestTable
+
+SECOND = AffineBatchTime(constant=1.0)
+
+
+def table_of(*requests: tuple[float, int]) -> RequestTable:
+    """Return requests from their arrivals and the seconds that they decode; no two of them fit on a worker."""
+    arrival, decode = zip(*requests, strict=True)
+    return RequestTable.from_columns(
+        arrival_time=np.array(arrival, float),
+        prompt_len=np.full(len(arrival), 1000),
+        output_len=np.array(decode) + 1,
+    )
+
+
+def system_of(*pools: Pool, budget: int | None = None) -> System:
+    """Return a fleet of workers with one slot."""
+    places = [Worker(1900, SECOND)] * sum(pool.most for pool in pools)
+    return replace(System.cluster(places), fleet=Fleet(pools, budget=budget))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case: pools, plan and requests, and what must come out: first tokens, ends, states, billed GPU-seconds."""
+
+    pools: tuple[Pool, ...]
+    plan: tuple[tuple[float, tuple[int, ...]], ...]
+    requests: tuple[tuple[float, int], ...]
+    first: tuple[float, ...]
+    end: tuple[float, ...]
+    workers: tuple[int, ...]
+    changes: tuple[tuple[float, int, int], ...]
+    gpu_seconds: float
+    budget: int | None = None
+
+    def system(self, price: float = 1.0) -> System:
+        """Return the fleet."""
+        return system_of(*(replace(pool, price=price) for pool in self.pools), budget=self.budget)
+
+    def play(
+        self, compiled: bool = True, ttft_slo: float | None = None, price: float = 1.0
+    ) -> SimulationResult:
+        """Run the case, with a target for all requests and a price of the workers."""
+        table = table_of(*self.requests)
+        if ttft_slo is not None:
+            table = table.replace(ttft_slo=np.full(len(table), ttft_slo))
+        return simulate(
+            self.system(price), table, "fcfs", router="join_shortest_queue", autoscaler=Plan(file=self.plan),
+            compiled=compiled,
+        )  # fmt: skip
+
+
+CASES = {
+    "start-up: two requests wait outside, and are routed when the worker is ready": Case(
+        (Pool(0, most=2, least=0, startup=60),), ((10, (1,)),), ((5, 4), (20, 4)),
+        (71, 76), (75, 80), (0, 0), ((10, 0, STARTING), (70, 0, UP)), 70,
+    ),
+    "same time: a worker that becomes ready serves the request that arrives then": Case(
+        (Pool(1, most=2, startup=10),), ((0, (2,)),), ((0, 19), (10, 1), (20, 1)),
+        (1, 11, 21), (20, 12, 22), (0, 1, 0), ((0, 0, UP), (0, 1, STARTING), (10, 1, UP)), 44,
+    ),
+    "drain: the worker with fewer requests, which finishes them": Case(
+        (Pool(2, most=2),), ((2, (1,)),), ((0, 9), (0, 4), (1, 2), (3, 1)),
+        (1, 1, 11, 14), (10, 5, 13, 15), (0, 1, 0, 0), ((0, 0, UP), (0, 1, UP), (2, 1, DRAINS), (5, 1, OFF)), 20,
+    ),
+    "requeue: of equal workers the last drains, and its waiting request moves": Case(
+        (Pool(2, most=2, drain="requeue"),), ((2, (1,)),), ((0, 9), (0, 9), (1, 1), (1, 1)),
+        (1, 1, 11, 13), (10, 10, 12, 14), (0, 1, 0, 0), ((0, 0, UP), (0, 1, UP), (2, 1, DRAINS), (10, 1, OFF)), 24,
+    ),
+    "a cancelled drain: ready again at once": Case(
+        (Pool(2, most=2),), ((2, (1,)), (4, (2,))), ((0, 9), (0, 4), (5, 1)),
+        (1, 1, 6), (10, 5, 7), (0, 1, 1), ((0, 0, UP), (0, 1, UP), (2, 1, DRAINS), (4, 1, UP)), 20,
+    ),
+    "budget: a start waits for the GPU of a drain": Case(
+        (Pool(2, most=2, startup=0), Pool(0, most=1, least=0, startup=3)), ((1, (1, 1)),), ((0, 9), (0, 4), (9, 1)),
+        (1, 1, 10), (10, 5, 11), (0, 1, 2),
+        ((0, 0, UP), (0, 1, UP), (1, 1, DRAINS), (5, 1, OFF), (5, 2, STARTING), (8, 2, UP)), 22, 2,
+    ),
+    "up-time: a start is cancelled, and the older worker drains when it has been up for long enough": Case(
+        (Pool(1, most=3, startup=10, min_uptime=20),), ((0, (3,)), (5, (2,)), (15, (1,))), ((16, 1), (25, 1)),
+        (17, 26), (18, 27), (0, 1),
+        ((0, 0, UP), (0, 1, STARTING), (0, 2, STARTING), (5, 2, OFF), (10, 1, UP), (20, 0, DRAINS), (20, 0, OFF)), 52,
+    ),
+}  # fmt: skip
