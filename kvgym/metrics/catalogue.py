@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from kvgym.errors import ConfigError, UnknownNameError, shown
+from kvgym.metrics import fleets
 from kvgym.metrics.measured import STATISTICS, Measured, gap_statistics, ratio, statistics
 from kvgym.policies.runner import SimulationResult
 from kvgym.utils.arguments import explained
@@ -141,6 +142,26 @@ SCALARS: dict[str, Computed[Measured, float]] = {
     "finished": Computed("1", "requests finished", False, lambda m: m.finished.sum()),
     "unfinished": Computed("1", "requests not finished when the run stopped", True,
         lambda m: m.arrived.sum() - m.finished.sum()),
+    "gpu_hours": Computed("h", "GPU-hours of a fleet, from the order to start a worker until it is off", True,
+        fleets.of_fleet(fleets.gpu_hours)),
+    "fleet_cost": Computed("h", "GPU-hours by price, and the penalty of requests that missed a target", True,
+        fleets.of_fleet(fleets.fleet_cost)),
+    "goodput_per_gpu_hour": Computed("1/h", "requests that met all of their SLOs for each GPU-hour of a fleet", False,
+        fleets.of_fleet(fleets.goodput_per_gpu_hour)),
+    "ready_workers": Computed("1", "time average of ready workers of a fleet", None,
+        fleets.of_fleet(fleets.ready_workers)),
+    "time_to_scale": Computed("s", "mean time from the order to start a worker until it is ready", True,
+        fleets.of_fleet(fleets.time_to_scale)),
+    "late_time": Computed("s", "time with fewer ready workers than the target", True,
+        fleets.of_fleet(fleets.late_time)),
+    "wasted_warm_time": Computed("1", "share of billed time in which a worker could serve and no batch ran", True,
+        fleets.of_fleet(fleets.wasted_warm_time)),
+    "cancelled_time": Computed("s", "time of starts that were cancelled", True,
+        fleets.of_fleet(fleets.cancelled_time)),
+    "unrouted_time": Computed("s", "time that requests spent outside, as no worker was ready, summed", True,
+        fleets.of_fleet(fleets.unrouted_time)),
+    "target_changes": Computed("1", "changes of an autoscaler's targets", None,
+        fleets.of_fleet(fleets.target_changes)),
 }  # fmt: skip
 """Metrics with one value per run."""
 

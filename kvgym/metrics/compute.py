@@ -48,6 +48,14 @@ of each session with all turns finished), ``service_time`` (the sum of c - a ove
 ``sessions_unfinished`` (begun by t1, and not all turns finished). In a window, sessions that begin in it count; the
 last two remain those of the whole run.
 
+In a fleet (otherwise NaN): ``gpu_hours`` (each worker is billed from the order to start until it is off, and to the end
+of the run), ``fleet_cost`` (the same times the prices of the pools, plus ``Fleet.penalty`` GPU-seconds for each request
+that had arrived by t1 and missed a target, all in hours), ``goodput_per_gpu_hour``, ``ready_workers`` (time average),
+``time_to_scale`` (mean over the starts that were not cancelled), ``late_time`` (time in which a pool had fewer ready
+workers than its target), ``wasted_warm_time`` (share of billed time in which a ready or draining worker ran no batch),
+``cancelled_time``, ``unrouted_time`` (summed over requests: time until a worker was open to them), ``target_changes``.
+They cover whole runs. Other averages over workers count all places, those that are off included.
+
 In a run with a window [w0, w1) (:class:`kvgym.simulator.recording.window.Window`) latencies, shares within SLOs,
 ``jain_fairness``, ``client_fairness``, ``worst_client_ttft`` and ``max_wait`` cover the requests with w0 ≤ a < w1,
 however long they take; ``request_throughput``, ``token_throughput`` and ``goodput`` over those with w0 ≤ c < w1, per
