@@ -24,7 +24,7 @@ from kvgym.errors import ConfigError, shown
 from kvgym.utils.version import __version__
 
 COMMANDS = {
-    "compare": "Run schedulers, or routers of a cluster, on identical workloads and compare them.",
+    "compare": "Run schedulers, routers or autoscalers on identical workloads and compare them.",
     "run": "Run one scheduler once and write a record of every request.",
     "sweep": "Run schedulers at every point of a grid over fields of the scenario and hyperparameters of policies.",
     "workload": "Describe a workload: its rate, lengths and sessions, and its reuse by a prefix cache.",

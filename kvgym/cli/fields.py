@@ -96,6 +96,11 @@ SCENARIO_OPTIONS: dict[str, Field] = {
         "Link from prefill to decode workers: 25GB/s, 200Gbit/s, with a latency 25GB/s+1ms, with the share that "
         "transfers attain 200GB/s+0.4ms,share=0.73 (default: the GPU's, in a server of 8).",
     ),
+    "fleet": Field("cluster", "Fewest and most workers of a fleet, as in 1-8.", "RANGE"),
+    "startup": Field("cluster", "Start-up time of its workers: seconds, prepared or cold.", "TIME"),
+    "autoscaler": Field(
+        "cluster", "Autoscaler of a fleet (kvgym list autoscalers).", "NAME", complete="autoscalers"
+    ),
     "router": Field("cluster", "Router (kvgym list routers), or an agent.", "NAME", complete="routers"),
     "sessions": Field(
         "requests",
@@ -116,6 +121,11 @@ SCENARIO_OPTIONS: dict[str, Field] = {
 
 ROUTERS = Field("cluster", "Routers, comma-separated (kvgym list routers).", "NAMES", complete="routers")
 """``--router`` of commands that compare routers; the command splits the list."""
+
+AUTOSCALERS = Field(
+    "cluster", "Autoscalers, comma-separated (kvgym list autoscalers).", "NAMES", complete="autoscalers"
+)
+"""``--autoscaler`` of commands that compare autoscalers."""
 
 DESCRIBED_OPTIONS: dict[str, Field] = {
     "model": Field(

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from kvgym.policies.policy import PolicyInfo
 
 LISTS = (
-    "policies", "agents", "scenarios", "hardware", "workloads", "environments", "routers", "training", "sweeps",
-    "traces", "metrics", "models", "gpus", "engines", "cache-rules", "tasks", "fields",
+    "policies", "agents", "scenarios", "hardware", "workloads", "environments", "routers", "autoscalers", "training",
+    "sweeps", "traces", "metrics", "models", "gpus", "engines", "cache-rules", "tasks", "fields",
 )  # fmt: skip
 SHOWN_ERRORS = ("linear", "attention_decode", "attention_decode_homogeneous", "attention_prefill")
 """Operator groups with median held-out errors in the list of hardware."""
@@ -65,11 +65,14 @@ def details(what: str, name: str) -> list[Listing]:
         raise UnknownNameError(f"entry of {what}", name, rows)
     facts = {head: (text,) for head, text in zip(headings[1:], rows[name], strict=True) if head != OPTIONS}
     found: list[Listing] = [("", (name, ""), facts)]
-    if what in ("policies", "routers"):
+    if what in ("policies", "routers", "autoscalers"):
         from kvgym.policies.policy import POLICIES
         from kvgym.policies.routing import ROUTERS
+        from kvgym.policies.scaling import AUTOSCALERS
 
-        options = option_rows(POLICIES[name] if what == "policies" else ROUTERS[name])
+        options = option_rows(
+            {"policies": POLICIES, "routers": ROUTERS, "autoscalers": AUTOSCALERS}[what][name]
+        )
         if options:
             found.append(
                 (f"Options, as in {name}:{next(iter(options))}=…", ("option", "default", "meaning"), options)
@@ -286,6 +289,10 @@ def listing(
         from kvgym.policies.routing import ROUTERS
 
         lines = {name: ROUTERS[name].info.summary for name in ROUTERS}
+    elif what == "autoscalers":
+        from kvgym.policies.scaling import AUTOSCALERS
+
+        lines = {name: AUTOSCALERS[name].info.summary for name in AUTOSCALERS}
     elif what == "cache-rules":
         from kvgym.simulator.prefix.rules import rule_lines
 

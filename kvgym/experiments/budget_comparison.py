@@ -1,4 +1,4 @@
-"""Comparisons in which every policy with a token budget also runs with its best of a few budgets."""
+"""Comparisons that also run the best of several settings: token budgets of policies, fixed sizes of a fleet."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.errors import ConfigError
 from kvgym.experiments.budgets import ADVICE, Choice, add_best_budgets, ranking_notes, training_seeds
 from kvgym.experiments.comparison import Comparison, compare
+from kvgym.experiments.fleet.choices import BEST_FIXED, fixed_sizes
 from kvgym.experiments.resolving import resolve_policy
 from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import less_is_better
 from kvgym.policies.policy import Policy, make_policy
+from kvgym.policies.scaling import make_autoscaler
 from kvgym.utils.checks import check_seeds
 
 
@@ -62,6 +65,36 @@ def compare_budgets(
     ranked = ranking_notes(result.policies, best, means, lower, metric, training, scenario.replays)
     notes = [note.removesuffix(f" {ADVICE}") for note in result.notes]
     return replace(result, notes=(*notes, *ranked))
+
+
+def compare_fleets(
+    scenario: Scenario, policies: Sequence[str], autoscalers: Sequence[str], **options: Any
+) -> Comparison:
+    """Compare autoscalers, and the fixed size with the least mean ``fleet_cost`` on the same seeds with them.
+
+    Args:
+        scenario: a scenario with a fleet.
+        policies: policies; the best size is that of the first.
+        autoscalers: specs.
+        **options: further arguments of :func:`~kvgym.experiments.comparison.compare`.
+
+    Raises:
+        KVGymError: an argument is wrong; nothing has been run.
+    """
+    sizes = fixed_sizes(scenario)
+    for spec in autoscalers:
+        make_autoscaler(spec)
+    shared = {name: options[name] for name in ("seeds", "folder", "jobs", "ray") if name in options}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a size that fails is not the best
+        tried = compare(scenario, list(policies)[:1], autoscalers=sizes, **shared)
+    costs = np.array([tried.values(label, "fleet_cost").mean() for label in tried.policies])
+    if np.isnan(costs).all():
+        raise ConfigError(
+            f"no fixed size can serve the requests; the first error: {next(iter(tried.errors().values()))}"
+        )
+    best = sizes[int(np.nanargmin(costs))]
+    return compare(scenario, policies, autoscalers=[f"{BEST_FIXED}={best}", *autoscalers], **options)
 
 
 def _by_metric(scenario: Scenario, metric: str, options: dict[str, Any]) -> Choice:

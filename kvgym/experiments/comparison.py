@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError, UnknownNameError, some
 from kvgym.experiments.budgets import ADVICE, budget_note
 from kvgym.experiments.disaggregation import in_settings
+from kvgym.experiments.fleet.choices import with_autoscalers
 from kvgym.experiments.journal import kept_runs
 from kvgym.experiments.load.sustained import Backlogs, load_note, with_load
 from kvgym.experiments.marks import Mark, find_marks, mark_notes, measure_marks
@@ -271,6 +272,7 @@ def compare(
     seeds: int | Iterable[int] | None = None,
     routers: Sequence[str | Router] | None = None,
     together: bool = False,
+    autoscalers: Sequence[str] | None = None,
     keep_examples: bool = False,
     bound: bool = False,
     folder: str | Path | None = None,
@@ -289,6 +291,8 @@ def compare(
         together: of separate prefill and decode workers, also run everything on the same workers together, each of
             which then serves whole requests; labels name both, ``"fcfs, 1 prefill 2 decode"`` and
             ``"fcfs, 3 together"``.
+        autoscalers: autoscalers of a fleet to compare, by their specs, each with every policy and router; None = the
+            scenario's. :func:`~kvgym.experiments.budget_comparison.compare_fleets` adds the best fixed size.
         keep_examples: keep the first seed's results with per-iteration logs.
         bound: also find a lower bound for any scheduler, and run the clairvoyant reference, see docs/bounds.md.
         folder: folder that saves each run when it finishes, in ``unfinished.jsonl``; equal runs of a stopped call are
@@ -323,6 +327,8 @@ def compare(
     first, table = player.requests(chosen, numbers[0])
     made = [resolve_policy(policy, first, table) for policy in made]
     pairs, settings = in_settings(_pairs_by_label(chosen, made, routers), chosen, together)
+    if autoscalers is not None:
+        pairs, settings = with_autoscalers(pairs, settings, autoscalers)
     labels = list(pairs)
     tables: list[RequestTable] = []
     bounds: list[Bound] = []

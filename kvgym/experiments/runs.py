@@ -201,7 +201,7 @@ class Player:
             started = time.perf_counter()
             result = simulate(
                 system, table, resolved, router=router, seed=run.seed, log=run.log, window=scenario.window,
-                samples=SAMPLES if run.keep else 0,
+                samples=SAMPLES if run.keep else 0, autoscaler=scenario.autoscaler,
             )  # fmt: skip
             elapsed = time.perf_counter() - started
             metrics = compute_metrics(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
@@ -15,6 +15,8 @@ from kvgym.batch_time.deployments.described import HardwareName
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
 from kvgym.experiments.cache_notes import cache_notes
+from kvgym.experiments.fleet.groups import Engine as Engine
+from kvgym.experiments.fleet.groups import FleetSettings, Served, WorkerGroup
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO as DEFAULT_SCENARIO
 from kvgym.policies.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.recording.window import Extent, Window, parse_extent
@@ -32,24 +34,6 @@ from kvgym.workloads.workload import Workload, describe_workload, make_workload
 
 COMPARED = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta", "sarathi", "vllm_v1")
 """Default policies of a scenario: the schedulers of its paper, and schedulers in production use."""
-
-Engine: TypeAlias = str | dict[str, Any] | None
-"""An engine by name or by its figures; None = not given."""
-
-
-class Served(NamedTuple):
-    """What a group of equal workers has; see the fields of :class:`Scenario`."""
-
-    hardware: HardwareName | None
-    engine: Engine
-    batch_time: Mapping[str, Any]
-
-    @property
-    def loaded(self) -> Hardware | None:
-        """The hardware of its batch times; None if it has none, or a batch-time model replaces it."""
-        if self.hardware is None or "kind" in self.batch_time:
-            return None
-        return load_hardware(self.hardware)
 
 
 class SystemSettings(Description):
@@ -74,28 +58,6 @@ class SystemSettings(Description):
     sessions: str = "open"
 
 
-class WorkerGroup(Description):
-    """Equal workers of a cluster; fields that are not given are as in the scenario.
-
-    Attributes:
-        count: number of workers.
-        role: ``"mixed"``, ``"prefill"`` or ``"decode"``.
-        hardware: as in :class:`Scenario`.
-        engine: as in :class:`Scenario`.
-        batch_time: as in :class:`Scenario`.
-        kv_capacity: KV memory of each, tokens.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    count: int = Field(default=1, ge=1, le=MAX_WORKERS)
-    role: Literal["mixed", "prefill", "decode"] = "mixed"
-    hardware: HardwareName | None = None
-    engine: Engine = None
-    batch_time: dict[str, Any] = Field(default_factory=dict)
-    kv_capacity: int | None = Field(default=None, ge=2)
-
-
 class Scenario(Description):
     """A deployment, a workload and policies: JSON-able, frozen, unknown keys are rejected.
 
@@ -116,7 +78,10 @@ class Scenario(Description):
         workload: preset name, trace file or description, see :func:`kvgym.workloads.make_workload`; in a file, the
             path of a trace is relative to the folder of that file.
         system: rules of the engine.
-        workers: a number of equal workers, or groups of workers (prefill workers first); 1 = no cluster.
+        workers: a number of equal workers, or groups of workers (prefill workers first); 1 = no cluster. Groups with
+            ``most`` are pools of a fleet, with workers that start and stop.
+        fleet: what these pools share; None = nothing but defaults.
+        autoscaler: autoscaler of a fleet; None = the workers of the start stay.
         router: router of a cluster, which assigns requests to workers (``kvgym list routers``).
         policies: default policies of ``kvgym compare``.
         too_long: what to do with requests if prompt + output exceed the KV capacity: ``"error"``, ``"drop"`` or
@@ -139,6 +104,8 @@ class Scenario(Description):
     workload: str | dict[str, Any]
     system: SystemSettings = SystemSettings()
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] | tuple[WorkerGroup, ...] = 1
+    fleet: FleetSettings | None = None
+    autoscaler: str | None = None
     router: str = DEFAULT_ROUTER
     policies: tuple[str, ...] = COMPARED
     too_long: Literal["error", "drop", "clip"] = "error"
@@ -202,7 +169,13 @@ class Scenario(Description):
 
     @property
     def _num_workers(self) -> int:
-        return self.workers if isinstance(self.workers, int) else sum(group.count for group in self.workers)
+        return self.workers if isinstance(self.workers, int) else sum(group.places for group in self.workers)
+
+    @property
+    def has_fleet(self) -> bool:
+        """Whether workers start and stop."""
+        groups = () if isinstance(self.workers, int) else self.workers
+        return any(group.most is not None for group in groups)
 
     def make_system(self) -> System:
         """Return the system.
@@ -211,6 +184,11 @@ class Scenario(Description):
             ConfigError: the description is contradictory or incomplete.
         """
         settings = {k: v for k, v in self.system.model_dump().items() if v is not None}
+        if not self.has_fleet and (self.fleet or self.autoscaler):
+            raise ConfigError(
+                f"scenario {shown(self.name)}: fleet and autoscaler need groups of workers with most, as in "
+                "workers: [{count: 2, most: 8}]"
+            )
         if isinstance(self.workers, int):
             kv_capacity, model = self._worker(self.served[0], self._capacity)
             system = System(kv_capacity=kv_capacity, batch_time=model, **settings)
@@ -224,7 +202,11 @@ class Scenario(Description):
         workers: list[Worker] = []
         for group in self.workers:
             capacity = group.kv_capacity or (self._capacity if group.hardware is None else None)
-            workers += [Worker(*self._worker(self._group(group), capacity), group.role)] * group.count
+            workers += [Worker(*self._worker(self._group(group), capacity), group.role)] * group.places
+        if self.has_fleet:
+            shared = self.fleet or FleetSettings()
+            pools = (group.pool(shared, self._group(group).loaded) for group in self.workers)
+            settings["fleet"] = shared.fleet(tuple(pools))
         return System.cluster(workers, **settings)
 
     def _group(self, group: WorkerGroup) -> Served:

@@ -72,6 +72,10 @@ class ScenarioOptions:
         link: link between the two, ``"25GB/s"``, or with latency and share ``"25GB/s+1ms,share=0.8"``, see
             :func:`kvgym.experiments.disaggregation.parse_link`; new separate workers, and other hardware, have the link
             of the GPU unless it is given, which must be if they do not fit into one server.
+        fleet: fewest and most workers of a fleet, ``"1-8"``, at the start as many as the scenario has.
+        startup: start-up time of its workers: seconds, ``"prepared"`` or ``"cold"``, see
+            :class:`~kvgym.experiments.fleet.groups.FleetSettings`.
+        autoscaler: autoscaler of a fleet.
         router: router of a cluster.
         sessions: ``"open"`` or ``"closed"``, when later turns of sessions arrive, see
             :class:`~kvgym.simulator.system.System`.
@@ -107,6 +111,9 @@ class ScenarioOptions:
     prefill_workers: int | None = None
     decode_workers: int | None = None
     link: str | None = None
+    fleet: str | None = None
+    startup: str | None = None
+    autoscaler: str | None = None
     router: str | None = None
     sessions: str | None = None
     horizon: float | None = None

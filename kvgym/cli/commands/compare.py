@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.fields import ALL, ROUTERS
+from kvgym.cli.fields import ALL, AUTOSCALERS, ROUTERS
 from kvgym.cli.options.scenario import PANELS, ScenarioOption, scenario_options
 from kvgym.cli.options.shared import (
     OUTPUT,
@@ -34,7 +34,7 @@ from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
 
 
-@scenario_options(*ALL, instead={"router": ROUTERS})
+@scenario_options(*ALL, instead={"router": ROUTERS, "autoscaler": AUTOSCALERS})
 def compare(
     options: ScenarioOptions,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
@@ -75,12 +75,12 @@ def compare(
     report: ReportOption = True,
     progress: ProgressOption = True,
 ) -> None:
-    """Run schedulers, or routers of a cluster, on identical workloads and compare them.
+    """Run schedulers, routers or autoscalers on identical workloads and compare them.
 
     Shows a table with 95 % bootstrap intervals and writes runs.csv, summary.json, config.json and
     report.html; with the extra parquet also runs.parquet.
     """
-    from kvgym.experiments.budget_comparison import compare_budgets
+    from kvgym.experiments.budget_comparison import compare_budgets, compare_fleets
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import compare as run_comparison
     from kvgym.experiments.describing import describe_scenario
@@ -90,7 +90,10 @@ def compare(
     if output not in ("table", "vllm-bench"):
         raise ConfigError(f"--format {output}: valid are table, vllm-bench")
     routers = split_specs(options.router or "")
-    chosen = build_scenario(scenario, options, router=routers[0] if routers else None)
+    scalers = split_specs(options.autoscaler or "")
+    chosen = build_scenario(
+        scenario, options, router=routers[0] if routers else None, autoscaler=scalers[0] if scalers else None
+    )
     if output == "vllm-bench":
         from kvgym.report.export import vllm_bench
 
@@ -118,6 +121,8 @@ def compare(
         together is None and (options.prefill_workers or options.decode_workers) is not None
     )
     runs = (len(specs) + added) * max(1, len(routers)) * count * (1 + both)
+    if scalers:
+        runs *= 1 + len(scalers)
     if tune_budgets and (several or both):
         raise ConfigError(
             "--tune-budgets compares policies with one router in one setting; give one router, and --no-together"
@@ -130,12 +135,16 @@ def compare(
         if tune_budgets:
             metric = "e2e_latency_mean" if metrics is None else columns_shown[0]
             comparison = compare_budgets(chosen, specs, metric=metric, **arguments)
+        elif scalers:
+            comparison = compare_fleets(chosen, specs, scalers, routers=several, together=both, **arguments)
         else:
             comparison = run_comparison(chosen, specs, routers=several, together=both, **arguments)
     with replacing(folder, options.trace, kept=True):
         comparison.save(folder, command=command_line())
     if metrics is None and comparison.has_targets:
         columns_shown = (*columns_shown, "slo_attainment")
+    if metrics is None and scalers:
+        columns_shown = ("ttft_p99", "slo_attainment", "ready_workers", "gpu_hours", "fleet_cost")
     console.print_table(
         console.comparison_table(comparison, columns_shown, files=f"{folder / 'summary.json'}")
     )

@@ -1,0 +1,1 @@
+"""Fleets in scenarios: groups of workers, and what comparisons of autoscalers run."""

@@ -1,0 +1,30 @@
+"""Autoscalers on the command line."""
+
+import json
+
+
+def test_autoscalers_are_listed_with_their_settings(kvgym):
+    out = kvgym.output("list", "autoscalers")
+    assert "hpa" in out
+    assert "constant number of workers" in out
+    assert "look_back" in kvgym.output("list", "autoscalers", "ray")
+
+
+def test_compare_has_the_best_fixed_size(kvgym, tmp_path):
+    folder = tmp_path / "results"
+    out = kvgym.output(
+        "compare -n 40 --seeds 1 --workers 2 --fleet 1-3 --startup 5 --ttft-slo 20s -p fcfs --no-progress",
+        "--autoscaler", "hpa:target=4,ray", "--router", "join_shortest_queue", "--out", folder,
+    )  # fmt: skip
+    assert "best fixed" in out
+    summary = json.loads((folder / "summary.json").read_text())
+    best, hpa, ray = summary["policies"]
+    assert best.startswith("best fixed, workers=")
+    assert (hpa, ray) == ("hpa:target=4", "ray")
+    assert summary["policies"][hpa]["gpu_hours"]["value"] > 0
+    assert "The fleet over time" in (folder / "report.html").read_text("utf-8")
+
+
+def test_autoscalers_need_a_fleet(kvgym):
+    assert "workers with most" in kvgym.error("compare", "--workers", "2", "--autoscaler", "hpa")
+    assert "as in 1-8" in kvgym.error("compare", "--fleet", "8", "--autoscaler", "hpa")
