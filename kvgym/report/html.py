@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvgym.errors import UnknownNameError
 from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.describing import titled
-from kvgym.report import breakdown, caching, content, inside, plots
+from kvgym.report import breakdown, caching, content, fleets, inside, plots
 from kvgym.report.numbers import figures
 from kvgym.report.page import Page
 from kvgym.report.plots import busiest_minute
@@ -65,6 +65,13 @@ def _add_figures(page: Page, comparison: Comparison) -> None:
             title="By worker",
             legend=[p for p in comparison.policies if comparison.worker_means(p)],
         )
+    if any(result.fleet is not None for result in comparison.examples.values()):
+        page.add(
+            "fleet", fleets.fleet_pictures(comparison),
+            "Workers by state and the target of the autoscaler; arrivals and completions; time to first token by "
+            f"arrival. Seed {comparison.seeds[0]}.",
+            title="The fleet over time", wide=True,
+        )  # fmt: skip
     if comparison.examples:
         _add_inside(page, comparison)
         _add_single_runs(page, comparison)
