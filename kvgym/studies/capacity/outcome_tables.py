@@ -179,7 +179,7 @@ def window_table(result: Provisioning, number: Callable[[float], str]) -> Outcom
             cells += [
                 ("peak", "", "", str(profile.peak)),
                 ("sufficient in 95 % of the windows", "", "", str(profile.p95)),
-                ("mean, paid for with autoscaling", "", "", f"{profile.mean:.2f}{cost}"),
+                ("mean, if workers came and went at once", "", "", f"{profile.mean:.2f}{cost}"),
             ]
         rows += [Row(result.label(plan), names, own) for own in cells]
     return OutcomeTable(_names("policy", "router"), columns, tuple(rows))

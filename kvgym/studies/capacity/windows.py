@@ -64,7 +64,7 @@ class WindowSummary:
     Attributes:
         peak: the most workers that any window needs.
         p95: workers that suffice in 95 % of the windows.
-        mean: average over time, which is paid for with autoscaling.
+        mean: average over time, the cost of workers that come and go at once.
     """
 
     peak: int
