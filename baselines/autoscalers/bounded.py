@@ -114,7 +114,7 @@ class APA(Autoscaler):
     def reset(self, fleet: Fleet, seed: np.random.SeedSequence) -> None:
         """Forget the past."""
         super().reset(fleet, seed)
-        self._changed = [-math.inf] * len(fleet.pools)
+        self._changed = [0.0] * len(fleet.pools)
 
     def scale(self, view: FleetView) -> Sequence[int]:
         """Return the sizes."""

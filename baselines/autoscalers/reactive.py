@@ -52,10 +52,11 @@ def size_by_ratio(current: int, workers: int, value: float, target: float, toler
 
 
 class _Window:
-    """Recommendations of the last seconds."""
+    """Recommendations of the last seconds; before the first of them, the size at that time was recommended."""
 
     def __init__(self) -> None:
         self._found: list[tuple[float, int]] = []
+        self.first: tuple[float, int] | None = None
 
     def add(self, time: float, size: int, kept: float) -> None:
         """Add a recommendation, and forget those older than ``kept`` seconds."""
@@ -116,8 +117,11 @@ class HPA(Autoscaler):
         ]
 
     def _stable(self, time: float, pool: PoolView, window: _Window) -> int:
+        window.first = window.first or (time, pool.target)
         window.add(time, self.size_of(pool), max(self.up, self.down))
         least, most = min(window.since(time - self.up)), max(window.since(time - self.down))
+        if time < window.first[0] + self.down:
+            most = max(most, window.first[1])
         size = min(max(pool.target, least), most)
         return min(size, pool.target + max(pool.target, 4))
 

@@ -56,6 +56,7 @@ def test_hpa_shrinks_to_the_most_of_its_window_and_grows_at_most_twofold() -> No
     rule = make_autoscaler("hpa:target=6,down=60")
     steps = [(0.0, pool([6] * 4)), (30.0, pool([1] * 4)), (75.0, pool([1] * 4)), (100.0, pool([1] * 4))]
     assert asked(rule, *steps) == [4, 4, 1, 1]
+    assert asked(rule, (0.0, pool([0] * 4)), (59.0, pool([0] * 4)), (61.0, pool([0] * 4))) == [4, 4, 0]
     assert asked(rule, (0.0, pool([600] * 4))) == [8]
     assert asked(rule, (0.0, pool([600]))) == [5]
 
@@ -158,6 +159,7 @@ def test_kpa_takes_means_over_its_times() -> None:
 
 def test_apa_waits_before_it_shrinks() -> None:
     rule = make_autoscaler("apa:target=4,down=60")
+    assert asked(rule, (0.0, pool([1, 1])), (60.0, pool([1, 1]))) == [2, 1]
     steps = [(0.0, pool([8, 8])), (30.0, pool([1] * 4)), (60.0, pool([1] * 4)), (90.0, pool([4, 4]))]
     assert asked(rule, *steps) == [4, 4, 2, 2]
 
