@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kvgym.policies.policy import Policy
 from kvgym.simulator.cluster.changing import FleetRecord
+from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.recording.gaps import filled_bins
 from kvgym.simulator.recording.samples import Samples
 from kvgym.simulator.recording.window import Measured
@@ -148,5 +149,5 @@ def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False)
         if kept and (tracker["reassigns"] or tracker["num_moves"])
         else None,
         to_come=to_come,
-        fleet=simulation.fleet_record(),
+        fleet=simulation.fleet_record() if isinstance(simulation, ClusterSimulation) else None,
     )

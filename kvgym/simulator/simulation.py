@@ -145,10 +145,6 @@ class Simulation:
         """Index of the worker that decides."""
         return 0
 
-    def fleet_record(self) -> Any:
-        """Return what a fleet has done; None without one."""
-        return None
-
     @property
     def view(self) -> SystemView:
         """What a policy observes of that worker; a new object, as a cycle would keep tables in memory after a run."""

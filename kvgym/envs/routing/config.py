@@ -141,7 +141,9 @@ class RoutingConfig(Description):
             scenario = scenario.override(system=rules)
         system = scenario.make_system()
         if system.fleet is not None:
-            raise ConfigError("kvgym/Route-v0 routes in clusters with fixed workers; expected groups without most")
+            raise ConfigError(
+                "kvgym/Route-v0 routes in clusters with fixed workers; expected groups without most"
+            )
         count, prefill = len(system.all_workers), system.num_prefill_workers
         if max(prefill, count - prefill) < 2:
             raise ConfigError(f"{count} workers, {prefill} of them for prefill, leave no choice to a router")
