@@ -141,7 +141,19 @@ def describe_cluster(scenario: Scenario, routers: Sequence[str] = ()) -> str:
     if count == 1:
         return ""
     router = f"{len(routers)} routers" if several else (*routers, scenario.router)[0]
-    return f"{describe_roles(scenario) or f'{count} workers'}, {router}: "
+    return f"{_ranges(scenario) or describe_roles(scenario) or f'{count} workers'}, {router}: "
+
+
+def _ranges(scenario: Scenario) -> str:
+    """Return the ranges of the pools of a fleet in words; "" without one."""
+    fleet = scenario.make_system().fleet
+    if fleet is None:
+        return ""
+    roles = [worker.role for worker in scenario.make_system().workers]
+    names = [role if role != "mixed" else "workers" for role in roles]
+    starts = [fleet.pool_of.index(g) for g in range(len(fleet.pools))]
+    spans = (f"{p.least} to {p.most} {names[k]}" for p, k in zip(fleet.pools, starts, strict=True))
+    return f"fleet of {', '.join(spans)}"
 
 
 def describe_scenario(scenario: Scenario, routers: Sequence[str] = ()) -> str:
@@ -228,7 +240,8 @@ def _group(group: WorkerGroup) -> str:
     """Return a group of workers in a few words: count, role, hardware and engine."""
     model = hardware_label(group.hardware) or flat(group.batch_time)
     engine = group.engine if isinstance(group.engine, str) else flat(group.engine or {})
-    parts = (f"{group.count} {group.role}", model, f"engine {engine}" if engine else "")
+    count = str(group.count) if group.most is None else f"{group.least} to {group.most}"
+    parts = (f"{count} {group.role}", model, f"engine {engine}" if engine else "")
     return ", ".join(filter(None, parts))
 
 

@@ -144,7 +144,7 @@ def compare(
     if metrics is None and comparison.has_targets:
         columns_shown = (*columns_shown, "slo_attainment")
     if metrics is None and scalers:
-        columns_shown = ("ttft_p99", "slo_attainment", "ready_workers", "gpu_hours", "fleet_cost")
+        columns_shown = ("fleet_cost", "gpu_hours", "slo_attainment", "ttft_p99", "ready_workers")
     console.print_table(
         console.comparison_table(comparison, columns_shown, files=f"{folder / 'summary.json'}")
     )

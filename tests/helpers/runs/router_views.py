@@ -52,5 +52,5 @@ def router_view(
     chain = np.arange(length, dtype=np.int32)
     return RouterView(
         *tables, records(SLOT, count, 1), contents, np.zeros((count, 0)), chain, prefix,
-        0.0, 0, 0, count, UNKNOWN, session, previous,
+        0.0, 0, 0, count, UNKNOWN, session, previous, np.zeros(0, np.uint8),
     )  # fmt: skip
