@@ -11,7 +11,8 @@ from kvgym.batch_time.deployments.load import hardware_label, load_hardware
 from kvgym.batch_time.hardware.checkpoints import checkpoint_name
 from kvgym.errors import KVGymError
 from kvgym.experiments.disaggregation import describe_roles
-from kvgym.experiments.scenario import Scenario, WorkerGroup
+from kvgym.experiments.fleet.groups import WorkerGroup
+from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.scenario_options import RULES
 from kvgym.workloads.base import IntRange
 from kvgym.workloads.describing import describe_requests

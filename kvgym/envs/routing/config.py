@@ -12,7 +12,8 @@ from kvgym.envs.routing.features import ROUTING_SETTINGS
 from kvgym.envs.scheduling.config import EnvConfig, check_names, episode_horizon, validated
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, shown
-from kvgym.experiments.scenario import Scenario, WorkerGroup
+from kvgym.experiments.fleet.groups import WorkerGroup
+from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
 from kvgym.policies.policy import CompiledPolicy, make_policy
 from kvgym.simulator.system import System

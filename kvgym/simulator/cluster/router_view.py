@@ -174,6 +174,7 @@ def python_router_view(simulation: Any, view: Any) -> RouterView:
         view: its :class:`~kvgym.simulator.view.ClusterView`.
     """
     tables, session, previous = simulation.python_tables(), UNKNOWN, UNKNOWN
+    first, last = view.span
     if view.request_id != UNKNOWN and len(simulation.session):
         turns, row = simulation.turns, view.request_id
         session = int(simulation.session[turns["row"][row] if len(turns) else row])
@@ -190,7 +191,8 @@ def python_router_view(simulation: Any, view: Any) -> RouterView:
         tables["prefix"],
         view.clock,
         view.request_id,
-        *view.span,
+        first,
+        last,
         UNKNOWN if view.boundary is None else view.boundary,
         session,
         previous,
