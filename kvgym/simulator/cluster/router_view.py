@@ -178,7 +178,7 @@ def python_router_view(simulation: Any, view: Any) -> RouterView:
     if view.request_id != UNKNOWN and len(simulation.session):
         turns, row = simulation.turns, view.request_id
         session = int(simulation.session[turns["row"][row] if len(turns) else row])
-        stage = len(simulation.last_worker) // 2 if view.span[0] > 0 else 0
+        stage = len(simulation.last_worker) // 2 if first > 0 else 0
         previous = int(simulation.last_worker[session + stage])
     return RouterView(
         tables["problem"],
