@@ -70,10 +70,8 @@ def details(what: str, name: str) -> list[Listing]:
         from kvgym.policies.routing import ROUTERS
         from kvgym.policies.scaling import AUTOSCALERS
 
-        registries: dict[str, Any] = {
-            "policies": POLICIES, "routers": ROUTERS, "autoscalers": AUTOSCALERS
-        }  # fmt: skip
-        options = option_rows(registries[what][name])
+        classes: dict[str, Any] = {"policies": POLICIES, "routers": ROUTERS, "autoscalers": AUTOSCALERS}
+        options = option_rows(classes[what][name])
         if options:
             found.append(
                 (f"Options, as in {name}:{next(iter(options))}=…", ("option", "default", "meaning"), options)
