@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.checked_build import guarded
 from kvgym.compiling.kernel import uncompiled
-from kvgym.errors import InvalidDecisionError, LivelockError, shown
+from kvgym.errors import ConfigError, InvalidDecisionError, LivelockError, shown
 from kvgym.simulator.cluster.fleet_view import Counts, FleetView, wanted
 from kvgym.simulator.cluster.members import (
     DRAINS,
@@ -123,6 +123,11 @@ class Changing:
             with calling(autoscaler, "autoscaler", "initial"):
                 initial = self._checked(autoscaler.initial(fleet), len(fleet.pools))
         initial = [min(n, pool.most) for n, pool in zip(initial, fleet.pools, strict=True)]
+        used = sum(n * pool.gpus for n, pool in zip(initial, fleet.pools, strict=True))
+        if used > fleet.limit:
+            raise ConfigError(
+                f"{used} GPUs at the start of a fleet with a budget of {fleet.budget}; expected at most that"
+            )
         self.members = Members(
             fleet,
             initial,

@@ -234,6 +234,12 @@ def test_a_fleet_has_a_worker_for_each_place() -> None:
         replace(small("mixed", "mixed"), fleet=Fleet((Pool(1, most=3),)))
 
 
+def test_a_fixed_size_keeps_the_budget() -> None:
+    system = system_of(Pool(1, most=3), budget=2)
+    with pytest.raises(ConfigError, match="3 GPUs at the start of a fleet with a budget of 2"):
+        simulate(system, table_of((0, 1)), "fcfs", autoscaler="fixed:workers=3")
+
+
 def test_a_horizon_ends_a_fleet() -> None:
     result = changing("join_shortest_queue", horizon=5.0)
     assert result.fleet is not None
