@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from kvgym.batch_time.deployments.deployment import Hardware
 from kvgym.batch_time.deployments.described import HardwareName
@@ -101,6 +101,10 @@ class Served(NamedTuple):
         return load_hardware(self.hardware)
 
 
+_POOL = ("most", "least", "startup", "price", "min_uptime", "drain")
+"""Fields of a group of workers that make it a pool of a fleet."""
+
+
 class WorkerGroup(Description):
     """Equal workers of a cluster; fields that are not given are as in the scenario.
 
@@ -140,6 +144,16 @@ class WorkerGroup(Description):
         if self.most is None and self.count < 1:
             raise ValueError("count = 0; expected at least 1, or a pool with most")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_pool(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Omit the fields of a pool from a group that is none, so that files and hashes of static clusters stay."""
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in handler(self).items()
+            if name not in _POOL or getattr(self, name) != fields[name].default
+        }
 
     @property
     def places(self) -> int:
