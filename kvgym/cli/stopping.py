@@ -8,16 +8,24 @@ from contextlib import contextmanager, suppress
 
 
 @contextmanager
-def until_stopped() -> Iterator[None]:
-    """End the context at Ctrl-C (SIGINT) or SIGTERM, in place of the process.
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt in the context at Ctrl-C (SIGINT) or SIGTERM, in place of ending the process.
 
     Shells start background jobs with SIGINT ignored; a command that would go on for ever answers it all the same.
     """
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    before = {number: signal.getsignal(number) for number in numbers}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
     try:
-        with suppress(KeyboardInterrupt):
-            yield
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def until_stopped() -> Iterator[None]:
+    """End the context at Ctrl-C or SIGTERM, see :func:`interruptible`."""
+    with interruptible(), suppress(KeyboardInterrupt):
+        yield

@@ -64,7 +64,8 @@ def test_no_extra_is_needed():
         "jinja2",
         "markupsafe",
         "pyarrow",
-        "httpx",
+        "aiohttp",
+        "prometheus_client",
         "ray",
         "minari",
     )

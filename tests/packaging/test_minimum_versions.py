@@ -8,7 +8,7 @@ import pytest
 PYPROJECT = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text("utf-8")
 # Lowest versions without known vulnerabilities.
 SAFE = {
-    "torch": "2.13", "filelock": "3.20.3", "Jinja2": "3.1.6", "tqdm": "4.66.3", "ray": "2.55", "h11": "0.16",
+    "torch": "2.13", "filelock": "3.20.3", "Jinja2": "3.1.6", "tqdm": "4.66.3", "ray": "2.55", "aiohttp": "3.13.3",
     "pillow": "11.3",
 }  # fmt: skip
 

@@ -1,7 +1,8 @@
 """Send requests to a server at given moments, whether or not earlier ones are answered, and measure the answers.
 
-Needs the extra ``kvgym[observe]`` (httpx). All times are of one clock of this process; a token counts when its event
+Needs the extra ``kvgym[observe]`` (aiohttp). All times are of one clock of this process; a token counts when its event
 has been read. One event may bring several tokens: gaps are between events, lengths are those of the server's ``usage``.
+In the closed loop of sessions, a later turn is sent when the turn before it has ended and its think time has passed.
 """
 
 from __future__ import annotations
@@ -9,30 +10,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import httpx
+import aiohttp
+import numpy as np
 
 from kvgym.errors import ConfigError
-from kvgym.servers.endpoint.mock import OWNER
-from kvgym.servers.endpoint.prompts import PROBES, Prompts
-from kvgym.servers.endpoint.target import APIS, Counters, Target
+from kvgym.servers.endpoint.answers import (
+    CONNECT,
+    NOT_STREAMED,
+    AnswerError,
+    Event,
+    Model,
+    Models,
+    Usage,
+    asking,
+    checked,
+    chunks,
+    events,
+    fetch,
+    session,
+)
+from kvgym.servers.endpoint.prompts import PROBES, Conversations, Prompts
+from kvgym.servers.endpoint.target import APIS, OWNER, Counters, Target
+from kvgym.simulator.sessions import neighbours
 from kvgym.workloads.table import RequestTable
-
-CONNECT = 10.0
-"""Seconds to connect."""
 
 FASTEST_TOKEN = 5e-5
 """Seconds per token below which an answer was not streamed but split: events of one packet are read that fast."""
 
 STOPPED = "stopped before the answer was complete"
 NO_USAGE = "no usage in the answer"
-NOT_STREAMED = "the answer was not streamed"
 IN_ONE_PIECE = "the answer came in one piece"
 NO_OUTPUT = "no output tokens"
 
@@ -49,6 +61,7 @@ class Measured:
         token_times: when events with text came, seconds since the start.
         prompt_len: tokens, as the server counts them; None = not known.
         output_len: the same for the answer.
+        cached_tokens: tokens of the prompt that the server's prefix cache had; None = not known.
         reason: why the answer cannot be compared, "" if it can.
         warm_up: whether it was only sent to warm the server up.
     """
@@ -60,6 +73,7 @@ class Measured:
     token_times: list[float] = field(default_factory=list)
     prompt_len: int | None = None
     output_len: int | None = None
+    cached_tokens: int | None = None
     reason: str = ""
     warm_up: bool = False
 
@@ -77,6 +91,7 @@ class Measured:
             "ttft": round(times[0] - start, 6) if times else None,
             "e2e_latency": round(times[-1] - start, 6) if times else None,
             "gaps": [round(b - a, 6) for a, b in itertools.pairwise(times)],
+            **({} if self.cached_tokens is None else {"cached_tokens": self.cached_tokens}),
             "reason": self.reason or None,
             **({"warm_up": True} if self.warm_up else {}),
         }
@@ -103,13 +118,6 @@ class Server:
     simulated: bool = False
 
 
-def _client(timeout: float) -> httpx.AsyncClient:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    return httpx.AsyncClient(
-        limits=limits, timeout=httpx.Timeout(timeout, connect=min(CONNECT, timeout), pool=None)
-    )
-
-
 def meet(target: Target, *, seed: int = 0, timeout: float = 60.0) -> Server:
     """Ask a server for its model, and measure the tokens of a word with two short requests.
 
@@ -125,11 +133,12 @@ def meet(target: Target, *, seed: int = 0, timeout: float = 60.0) -> Server:
 
 
 async def _meet(target: Target, seed: int, timeout: float) -> Server:
-    async with _client(timeout) as client:
-        target, owner = await _with_model(client, target)
+    async with session() as client:
+        target, model = await _with_model(client, target, timeout)
         server = Server(target, Prompts(seed=seed))
-        if owner.get("owned_by") == OWNER:
-            server = replace(server, speed=float(owner.get("speed", 1.0)), simulated=True)
+        speed = model.speed
+        if model.owned_by == OWNER and isinstance(speed, int | float) and 0 < speed < math.inf:
+            server = replace(server, speed=float(speed), simulated=True)
         counts = []
         for number, words in enumerate(PROBES):
             found = await _probe(client, server, words, -1 - number, timeout)
@@ -145,35 +154,30 @@ async def _meet(target: Target, seed: int, timeout: float) -> Server:
     return replace(server, prompts=Prompts.measured(short, long, seed))
 
 
-async def _with_model(client: httpx.AsyncClient, target: Target) -> tuple[Target, dict[str, Any]]:
+async def _with_model(client: aiohttp.ClientSession, target: Target, timeout: float) -> tuple[Target, Model]:
     """Return the server with the name of its model, and what it says of the model."""
+    url, listed, problem = f"{target.base}/models", list[Model](), "no list of models"
     try:
-        answer = await client.get(f"{target.base}/models", headers=target.headers)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ConfigError(_refusal(target, _failure(error, target))) from None
-    if answer.status_code in (401, 403):
-        raise ConfigError(_refusal(target, _status(answer.status_code, answer.text, target)))
-    listed: list[Any] = []
-    with contextlib.suppress(ValueError, TypeError, LookupError):
-        listed = [each for each in answer.json()["data"] if isinstance(each["id"], str)]
-    known = {each["id"]: each for each in listed}
+        listed = checked(Models, await fetch(client, target, url, timeout)).data
+    except AnswerError as error:
+        problem = str(error)
+        if problem.startswith(("HTTP 401", "HTTP 403")) or not problem.startswith(("HTTP", "an event")):
+            raise ConfigError(_refusal(target, problem)) from None
+    known = {each.id: each for each in listed if each.id.isprintable()}
     if target.model:
-        return target, known.get(target.model, {})
+        return target, known.get(target.model, Model(id=target.model))
     if not known:
-        raise ConfigError(
-            f"{target.base}/models: HTTP {answer.status_code}, no list of models; check the URL, or name the model: "
-            "--served-model NAME"
-        )
-    model = next(iter(known))
-    return replace(target, model=model), known[model]
+        what = f"{problem}, no list of models" if problem.startswith("HTTP") else "no list of models"
+        raise ConfigError(f"{url}: {what}; check the URL, or name the model: --served-model NAME")
+    first = next(iter(known.values()))
+    return replace(target, model=first.id), first
 
 
 async def _probe(
-    client: httpx.AsyncClient, server: Server, words: int, number: int, timeout: float
+    client: aiohttp.ClientSession, server: Server, words: int, number: int, timeout: float
 ) -> Measured:
     found = Measured(number, 0.0, (words, 4))
-    prompt = server.prompts.words(words, abs(number))
-    await _send(client, server, found, prompt, time.perf_counter, timeout)
+    await _send(client, server, found, [server.prompts.words(words, abs(number))], time.perf_counter, timeout)
     return found
 
 
@@ -196,8 +200,10 @@ def send(
     table: RequestTable,
     *,
     timeout: float = 600.0,
+    closed: bool = False,
+    warm_up: int = 0,
     found: list[Measured],
-    progress: Callable[[str], None] = lambda _: None,
+    ended: Callable[[Measured], None] = lambda _: None,
 ) -> None:
     """Send requests at their arrival times and wait for all answers.
 
@@ -205,133 +211,151 @@ def send(
         server: from :func:`meet`.
         table: the requests.
         timeout: longest time for an answer, seconds.
-        found: receives the requests when they are sent. After a KeyboardInterrupt it has those so far; unfinished ones
+        closed: whether later turns of sessions wait for the answer before them and their think time.
+        warm_up: first requests that only warm the server up.
+        found: receives the requests when they are sent.
+        ended: called with every request when its answer has ended, also after a KeyboardInterrupt: unfinished ones then
             have the reason :data:`STOPPED`.
-        progress: called with a line of text after every answer.
     """
-    try:
-        asyncio.run(_send_all(server, table, timeout, found, progress))
-    finally:
-        for each in found:
-            if each.reason == "" and each.output_len is None:
-                each.reason = STOPPED
+    asyncio.run(_Sending(server, table, timeout, closed, warm_up, found, ended).run())
 
 
-async def _send_all(
-    server: Server,
-    table: RequestTable,
-    timeout: float,
-    found: list[Measured],
-    progress: Callable[[str], None],
-) -> None:
-    texts = [server.prompts.text(int(length), number) for number, length in enumerate(table.prompt_len)]
-    arrivals = (table.arrival_time - table.arrival_time[:1].sum()).tolist()
-    lengths = zip(table.prompt_len.tolist(), table.output_len.tolist(), strict=True)
+class _Sending:
+    """Requests that are being sent; arguments as of :func:`send`."""
 
-    def now() -> float:
-        return (time.perf_counter() - begun) * server.speed
+    def __init__(
+        self,
+        server: Server,
+        table: RequestTable,
+        timeout: float,
+        closed: bool,
+        warm_up: int,
+        found: list[Measured],
+        ended: Callable[[Measured], None],
+    ) -> None:
+        self._server, self._table, self._timeout, self._warm_up = server, table, timeout, warm_up
+        self._found, self._ended, self._begun = found, ended, 0.0
+        self._conversations = Conversations(server.prompts, table)
+        self._following = np.full(len(table), -1)
+        first = np.ones(len(table), np.bool_)
+        if closed and table.session_id is not None:
+            before, self._following = neighbours(table.session_id)
+            first = before < 0
+        self._first = np.flatnonzero(first)
+        self._texts = [self._conversations.first(int(i)) for i in self._first]
 
-    async def one(request: Measured, text: str) -> None:
-        await _send(client, server, request, text, now, timeout)
-        progress(f"request {request.number}")
+    def _now(self) -> float:
+        return (time.perf_counter() - self._begun) * self._server.speed
 
-    async with _client(timeout) as client:
-        tasks = []
-        begun = time.perf_counter()  # a client takes a tenth of a second to make
-        for number, (at, wanted, text) in enumerate(zip(arrivals, lengths, texts, strict=True)):
-            while (left := (at - now()) / server.speed) > 0:
-                await asyncio.sleep(left)
-            found.append(Measured(number, at, wanted))
-            tasks.append(asyncio.create_task(one(found[-1], text)))
-        await asyncio.gather(*tasks)
+    async def _until(self, at: float) -> None:
+        while (left := (at - self._now()) / self._server.speed) > 0:
+            await asyncio.sleep(left)
+
+    async def run(self) -> None:
+        """Send everything."""
+        arrivals = (self._table.arrival_time - self._table.arrival_time[:1].sum()).tolist()
+        async with session() as client:
+            self._begun = time.perf_counter()  # a client takes a while to make
+            tasks = []
+            try:
+                for i, parts in zip(self._first.tolist(), self._texts, strict=True):
+                    await self._until(arrivals[i])
+                    tasks.append(asyncio.create_task(self._session(client, i, arrivals[i], parts)))
+                await asyncio.gather(*tasks)
+            finally:  # before the client closes: those that are stopped end as such
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _session(self, client: aiohttp.ClientSession, i: int, at: float, parts: list[str]) -> None:
+        """Send a request, and those that wait for its end."""
+        table = self._table
+        while True:
+            request = Measured(i, at, (int(table.prompt_len[i]), int(table.output_len[i])))
+            request.warm_up = i < self._warm_up
+            self._found.append(request)
+            words: list[str] | None = [] if (following := int(self._following[i])) >= 0 else None
+            try:
+                await _send(client, self._server, request, parts, self._now, self._timeout, words)
+            except asyncio.CancelledError:
+                request.reason = request.reason or STOPPED
+                raise
+            finally:
+                self._ended(request)
+            if words is None:
+                return
+            think = 0.0 if table.think_time is None else float(table.think_time[following])
+            at = self._now() + max(think, 0.0)
+            await self._until(at)
+            parts = self._conversations.after(following, i, parts, "".join(words))
+            i = following
 
 
 async def _send(
-    client: httpx.AsyncClient,
+    client: aiohttp.ClientSession,
     server: Server,
     request: Measured,
-    prompt: str,
+    parts: Sequence[str],
     now: Callable[[], float],
     timeout: float,
+    words: list[str] | None = None,
 ) -> None:
-    """Send a request and record its answer; failures are recorded as its reason."""
+    """Send a request and record its answer, also its text in ``words``; failures are recorded as its reason."""
     target = server.target
-    body = target.body(prompt, request.wanted[1], ignore_eos=server.ignore_eos)
+    body = target.body(parts, request.wanted[1], ignore_eos=server.ignore_eos)
     request.arrival_time = now()
     try:
-        await asyncio.wait_for(_receive(client, target, request, body, now), timeout)
-    except (httpx.ReadTimeout, TimeoutError, asyncio.TimeoutError):
-        request.reason = f"no complete answer within {timeout:g} s"
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        request.reason = _failure(error, target)
-        if request.token_times:
+        async with asking(client, target, target.url, timeout, body) as answer:
+            if answer.content_type != "text/event-stream":
+                data = b"".join([chunk async for chunk in chunks(answer)])
+                with contextlib.suppress(AnswerError):
+                    _count(request, checked(Event, data).usage)
+                raise AnswerError(NOT_STREAMED)
+            await _receive(answer, target, request, now, words)
+    except AnswerError as error:
+        request.reason = str(error)
+        if request.token_times and not request.reason.startswith(("no complete", "error", "an event")):
             request.reason = f"broken off: {request.reason}"
 
 
-def _failure(error: Exception, target: Target) -> str:
-    """Return what went wrong in a few words."""
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        return f"no connection ({target.plain(str(error), 60) or type(error).__name__})"
-    return target.plain(f"{type(error).__name__}: {error}", 80)
-
-
-def _status(status: int, text: str, target: Target) -> str:
-    """Return a failed status with the server's message."""
-    with contextlib.suppress(ValueError, TypeError, LookupError, AttributeError):
-        content = json.loads(text)
-        error = content.get("error", content)
-        text = str(error.get("message") or error.get("detail") or text)
-    return f"HTTP {status}{text and ': '}{target.plain(text)}"
-
-
 async def _receive(
-    client: httpx.AsyncClient,
+    answer: aiohttp.ClientResponse,
     target: Target,
     request: Measured,
-    body: dict[str, Any],
     now: Callable[[], float],
+    words: list[str] | None,
 ) -> None:
-    usage: dict[str, Any] = {}
-    ended = False
-    async with client.stream("POST", target.url, json=body, headers=target.headers) as answer:
-        if answer.status_code != 200:
-            request.reason = _status(
-                answer.status_code, (await answer.aread()).decode(errors="replace"), target
-            )
-            return
-        if "text/event-stream" not in answer.headers.get("content-type", ""):
-            with contextlib.suppress(ValueError, AttributeError):
-                usage = json.loads(await answer.aread()).get("usage") or {}
-            _count(request, usage)
-            request.reason = NOT_STREAMED
-            return
-        async for data in _events(answer.aiter_bytes()):
-            moment = now()
-            if data == "[DONE]":
-                ended = True
-                continue
-            try:
-                event = json.loads(data)
-                choices = event.get("choices") or []
-                usage = event.get("usage") or usage
-            except (ValueError, AttributeError):
-                request.reason = "an event of the stream is not a JSON object"
-                return
-            if error := event.get("error"):
-                request.reason = target.plain(f"error in the stream: {json.dumps(error)}")
-                return
-            if any(_has_text(choice) for choice in choices):
-                request.token_times.append(moment)
-            ended = ended or any(choice.get("finish_reason") for choice in choices)
+    """Record the events of a stream."""
+    usage, ended = None, False
+    async for data in events(answer):
+        moment = now()
+        if data == b"[DONE]":
+            ended = True
+            continue
+        event = checked(Event, data)
+        if event.error:
+            raise AnswerError(target.plain(f"error in the stream: {_message(event.error)}"))
+        choices, usage = event.choices or [], event.usage or usage
+        if any(choice.has_output for choice in choices):
+            request.token_times.append(moment)
+        if words is not None:
+            words += [choice.words for choice in choices]
+        ended = ended or any(choice.finish_reason for choice in choices)
     _count(request, usage)
     request.reason = _problem(request, ended)
 
 
-def _count(request: Measured, usage: dict[str, Any]) -> None:
+def _message(error: Any) -> str:
+    """Return an error that a stream brings in a few words."""
+    return str(error.get("message", error) if isinstance(error, dict) else error)
+
+
+def _count(request: Measured, usage: Usage | None) -> None:
     """Record the lengths of an answer's usage."""
-    prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    request.prompt_len = prompt if isinstance(prompt, int) else None
-    request.output_len = output if isinstance(output, int) else None
+    if usage is not None:
+        request.prompt_len, request.output_len = usage.prompt_tokens, usage.completion_tokens
+        details = usage.prompt_tokens_details
+        request.cached_tokens = None if details is None else details.cached_tokens
 
 
 def _problem(request: Measured, ended: bool) -> str:
@@ -347,34 +371,18 @@ def _problem(request: Measured, ended: bool) -> str:
     return ""
 
 
-def _has_text(choice: Any) -> bool:
-    """Return whether a choice of an event brings output."""
-    delta = choice.get("delta") or {}
-    return bool(
-        choice.get("text")
-        or any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls"))
-    )
-
-
-async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """Yield the data of server-sent events, one line each, as they come."""
-    rest = b""
-    async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                yield line[5:].strip().decode(errors="replace")
-    if rest.startswith(b"data:"):
-        yield rest[5:].strip().decode(errors="replace")
-
-
 def read_counters(target: Target) -> Counters:
     """Return the counters of a server; NaN if it has none."""
-    with contextlib.suppress(httpx.HTTPError, httpx.InvalidURL):
-        answer = httpx.get(target.metrics_url, headers=target.headers, timeout=CONNECT)
-        if answer.status_code == 200:
-            return Counters.of(answer.text)
-    return Counters()
+    return asyncio.run(_read_counters(target))
+
+
+async def _read_counters(target: Target) -> Counters:
+    try:
+        async with session() as client:
+            data = await fetch(client, target, target.metrics_url, CONNECT)
+    except AnswerError:
+        return Counters()
+    return Counters.of(data.decode(errors="replace"))
 
 
 def lateness(found: Sequence[Measured]) -> float:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +15,9 @@ from kvgym.errors import ConfigError, shown
 
 APIS = {"completions": "/completions", "chat": "/chat/completions"}
 """Path of an API below ``/v1``, by its name."""
+
+OWNER = "kvgym server mock"
+"""Owner of the model in ``/v1/models`` of :mod:`kvgym.servers.endpoint.mock`, by which a client recognises it."""
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 """Environment variable with the key, unless another is named."""
@@ -94,11 +100,22 @@ class Target:
         """Headers of requests."""
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
-    def body(self, prompt: str, output_len: int, *, ignore_eos: bool) -> dict[str, Any]:
-        """Return the body of a request for a streamed answer of a number of tokens."""
-        content: dict[str, Any] = {"prompt": prompt}
+    def body(self, parts: Sequence[str], output_len: int, *, ignore_eos: bool) -> dict[str, Any]:
+        """Return the body of a request for a streamed answer of a number of tokens.
+
+        Args:
+            parts: the prompt: what was sent and answered by turns, from the first message to the one to be answered.
+            output_len: tokens.
+            ignore_eos: whether the answer goes on until then.
+        """
+        content: dict[str, Any] = {"prompt": "".join(parts)}
         if self.api == "chat":
-            content = {"messages": [{"role": "user", "content": prompt}]}
+            roles = itertools.cycle(("user", "assistant"))
+            content = {
+                "messages": [
+                    {"role": role, "content": text} for role, text in zip(roles, parts, strict=False)
+                ]
+            }
         whole = {"ignore_eos": True} if ignore_eos else {}
         stream = {"stream": True, "stream_options": {"include_usage": True}}
         return {"model": self.model, **content, "max_tokens": output_len, **stream, **whole}
@@ -107,7 +124,7 @@ class Target:
         """Return a server's text in one short line, without the key."""
         if self.key:
             text = text.replace(self.key, "***")
-        return " ".join(text.split())[:limit]
+        return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:limit]
 
 
 @dataclass(frozen=True)
@@ -129,13 +146,16 @@ class Counters:
         """Read counters in Prometheus' form, under the names of vLLM."""
         memory = 0
         for labels in re.findall(r"^vllm:cache_config_info{([^}]*)}", text, re.MULTILINE):
-            found = dict(re.findall(r'(\w+)="(\d+)"', labels))
+            found = dict(re.findall(r'(\w+)="(\d{1,12})"', labels))
             memory += int(found.get("block_size", 0)) * int(found.get("num_gpu_blocks", 0))
         evictions, answered = (_total(text, name) for name in ("num_preemptions", "request_success"))
         return cls(evictions, memory or math.nan, answered)
 
 
 def _total(text: str, name: str) -> float:
-    """Return the sum of a counter of vLLM over its labels, NaN if it is not there."""
+    """Return the sum of a counter of vLLM over its labels, NaN if it is not there or no count."""
     found = re.findall(rf"^vllm:{name}_total(?:{{[^}}]*}})? (\S+)", text, re.MULTILINE)
-    return sum(map(float, found)) if found else math.nan
+    total = math.nan
+    with contextlib.suppress(ValueError):
+        total = sum(map(float, found)) if found else math.nan
+    return total if 0 <= total <= 2**53 else math.nan

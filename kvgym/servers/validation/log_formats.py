@@ -175,15 +175,23 @@ def _read_observed(
     path: Path, records: Iterable[Mapping[str, Any]]
 ) -> tuple[Sequence[Row], int | None, list[str]]:
     about = _read_about(path.with_name(OBSERVED))
+    notes = list(about.get("notes", []))
+    kept: list[Mapping[str, Any]] = []
+    try:
+        kept.extend(records)
+    except TraceFormatError:
+        if path.read_bytes().endswith(b"\n"):
+            raise
+        notes.append("The last row is cut off: the measurement was killed.")
     rows = [
         Row(
             **{name: _number(record.get(name)) for name in NUMBERS},
             reason=record.get("reason") or "",
             warm_up=bool(record.get("warm_up")),
         )
-        for record in records
+        for record in kept
     ]
-    return rows, about.get("num_evictions"), list(about.get("notes", []))
+    return rows, about.get("num_evictions"), notes
 
 
 def _number(value: Any) -> float:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -45,6 +46,12 @@ def trace(tmp_path):
     return "trace.csv"
 
 
+def rows_of(folder):
+    """Return the rows of a log, in the order of the requests."""
+    rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+    return sorted(rows, key=lambda row: row["request_id"])
+
+
 def test_from_url_to_error_table(kvgym, served, trace, tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     code, out, err = kvgym(
@@ -62,7 +69,7 @@ def test_from_url_to_error_table(kvgym, served, trace, tmp_path, monkeypatch):
     assert {path.name for path in (tmp_path / "r").iterdir()} >= {
         "requests.jsonl", "observed.json", "config.json", "requests.csv", "summary.json",
     }  # fmt: skip
-    rows = [json.loads(line) for line in (tmp_path / "r" / "requests.jsonl").read_text().splitlines()]
+    rows = rows_of(tmp_path / "r")
     assert [row["request_id"] for row in rows] == list(range(24))
     for row in rows:
         assert row["reason"] is None
@@ -87,7 +94,7 @@ def test_requests_that_warm_the_server_up_are_replayed_but_not_compared(kvgym, s
         f"server observe {served} --warm-up 10 --trace {trace} --validate --no-picture --no-progress -o r"
     )
     assert "note: The first 10 requests are replayed but not compared." in " ".join(out.split())
-    rows = [json.loads(line) for line in (tmp_path / "r" / "requests.jsonl").read_text().splitlines()]
+    rows = rows_of(tmp_path / "r")
     assert ["warm_up" in row for row in rows] == [True] * 10 + [False] * 14
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert (summary["num_requests"], summary["skipped"]) == (24, 10)
@@ -133,9 +140,37 @@ def test_ctrl_c_keeps_what_was_measured(kvgym, served, run, tmp_path):
     assert code == 130
     assert "stopped: 3 of 4 requests were sent and are in r" in err
     assert "Traceback" not in err
-    rows = [json.loads(line) for line in (tmp_path / "r" / "requests.jsonl").read_text().splitlines()]
+    rows = rows_of(tmp_path / "r")
     assert [row["reason"] for row in rows] == [None, None, "stopped before the answer was complete"]
     assert rows[2]["gaps"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_signals_lose_no_answer(served, tmp_path, sent):
+    rows = "".join(f"{t},10,3\n" for t in (0.0, 0.1)) + "0.2,10,5000\n1000,10,3\n"
+    (tmp_path / "trace.csv").write_text(f"arrival_time,prompt_len,output_len\n{rows}")
+    command = [sys.executable, "-m", "kvgym", "server", "observe", served, "--trace", "trace.csv", "-o", "r"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        log = tmp_path / "r" / "requests.jsonl"
+        while not (log.exists() and log.read_bytes().count(b"\n") == 2):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(sent)
+        process.wait()
+    about = json.loads((tmp_path / "r" / "observed.json").read_text())
+    assert len(read_served(tmp_path / "r")) == 2
+    if sent == signal.SIGTERM:
+        assert process.returncode == 130
+        assert rows_of(tmp_path / "r")[2]["reason"] == "stopped before the answer was complete"
+        assert about["sent"] == 3
+    else:
+        assert about["sent"] is None
+        assert (
+            "The measurement was killed: requests without an answer until then are missing." in about["notes"]
+        )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")

@@ -12,10 +12,11 @@ import pytest
 
 from kvgym.errors import LIMIT, ConfigError
 from kvgym.servers.endpoint.client import Measured, lateness, meet, read_counters, send
-from kvgym.servers.endpoint.log import notes, save_observed
-from kvgym.servers.endpoint.prompts import Prompts
+from kvgym.servers.endpoint.log import RequestLog, notes, save_observed
+from kvgym.servers.endpoint.prompts import Conversations, Prompts
 from kvgym.servers.endpoint.target import Counters, Target
 from kvgym.servers.validation.log_formats import parse_log
+from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 
 KEY = "sk-very-secret"
@@ -149,8 +150,15 @@ def answers_then(rest):
         (lambda _: stream(usage(9, 0)), "no output tokens"),
         (lambda _: stream(text(), usage(9, 40)), "the answer came in one piece"),
         (lambda _: stream("{", done=False), "an event of the stream is not a JSON object"),
+        (lambda _: stream(text(), usage(9, -1)), "an event of the stream has a wrong usage.completion_tokens: Input"),
+        (lambda _: stream('{"usage": {"prompt_tokens": ' + "9" * 5000 + "}}"), "an event of the stream"),
+        (lambda _: stream({"choices": {}}), "an event of the stream has a wrong choices: Input"),
+        (lambda _: plain("302 Found\r\nLocation: http://elsewhere/", ""), "HTTP 302: it sends on to http://elsewhere/"),
+        (lambda _: plain("200 OK\r\nContent-Encoding: gzip", "x"), "the answer is encoded (gzip), unasked"),
+        (lambda _: plain("200 OK\r\nContent-Length: " + "9" * 5000, ""), "ClientResponseError"),
+        (lambda _: [stream()[0], b"data: " + b"x" * (1 << 21)], "an event of the stream has more than 1,048,576 bytes"),
         (lambda _: stream("[1]"), "an event of the stream is not a JSON object"),
-        (lambda _: stream(text(), {"error": {"message": KEY}}), 'error in the stream: {"message": "***"}'),
+        (lambda _: stream(text(), {"error": {"message": KEY}}), "error in the stream: ***"),
         (lambda _: plain("200 OK", usage(9, 4)), "the answer was not streamed"),
         (lambda _: [], "broken off"),
         (lambda _: None, "no complete answer within 0.3 s"),
@@ -159,9 +167,11 @@ def answers_then(rest):
 def test_reasons(fake, tmp_path, answer, reason):
     met = meet(Target.of(fake(answers_then(answer)).url, key=KEY))
     (found,) = observe(met, timeout=0.3 if "0.3 s" in reason else 60)
-    expected = "RemoteProtocolError" if reason == "broken off" else reason
+    expected = "ServerDisconnectedError" if reason == "broken off" else reason
     assert found.reason.startswith(expected)
     assert found.row()["reason"] == found.reason
+    with contextlib.closing(RequestLog(tmp_path)) as log:
+        log.add(found)
     save_observed(tmp_path, met, [found], (Counters(), Counters()), workload="w", command="c")
     about = json.loads((tmp_path / "observed.json").read_text())
     assert (about["sent"], about["complete"], about["num_evictions"]) == (1, 0, None)
@@ -185,6 +195,9 @@ def test_a_server_that_dies_in_the_middle(fake, tmp_path):
     assert found[1].reason == "broken off: the stream ended early"
     assert found[1].row()["ttft"] > 0
     assert found[4].reason.startswith("no connection")
+    with contextlib.closing(RequestLog(tmp_path)) as rows:
+        for each in found:
+            rows.add(each)
     save_observed(tmp_path, met, found, (Counters(3), Counters(5)), workload="w", command="c")
     log = parse_log(tmp_path / "requests.jsonl")
     assert len(log.rows) == sum(not each.reason for each in found)
@@ -198,7 +211,7 @@ def test_a_server_that_dies_in_the_middle(fake, tmp_path):
          ("HTTP 401: bad key ***", "MY_KEY", "--api-key-env")),
         (lambda _: plain("404 No", {"message": "no such model"}), ("no such model", "--served-model", "--api chat")),
         (lambda _: plain("500 No", ""), ("HTTP 500",)),
-        (lambda _: [b"SSH-2.0-OpenSSH\r\n"], ("RemoteProtocolError", "check that the server runs")),
+        (lambda _: [b"SSH-2.0-OpenSSH\r\n"], ("ClientResponseError", "check that the server runs")),
     ],
 )  # fmt: skip
 def test_refusals_are_explained_before_anything_is_sent(fake, answer, parts):
@@ -223,6 +236,15 @@ def test_servers_without_options(fake):
     silent = meet(Target.of(fake(lambda _: stream(text(), text())).url))
     assert not silent.reports_usage
     assert silent.prompts == Prompts()
+
+
+def test_counters_of_any_form_are_data(fake):
+    text = (
+        'vllm:num_preemptions_total{engine="0"} many\nvllm:request_success_total 1e400\n'
+        f'vllm:cache_config_info{{block_size="{"9" * 5000}",num_gpu_blocks="2"}} 1\n'
+    )
+    found = read_counters(Target.of(fake(good, text).url))
+    assert np.isnan([found.evictions, found.kv_capacity, found.answered]).all()
 
 
 def test_counters_of_vllm(fake):
@@ -278,11 +300,62 @@ def test_keys_that_no_header_takes_are_not_shown():
     assert "sk-" not in str(caught.value)
 
 
-def test_pages_are_no_lists_of_models(fake):
+@pytest.mark.parametrize("models", ["<html>hello</html>", {"data": [{"id": 3}]}, {"data": {}}, "[" * 10**5])
+def test_pages_are_no_lists_of_models(fake, models):
     server = fake(good)
-    server.models = "<html>hello</html>"
+    server.models = models
     with pytest.raises(ConfigError, match=r"no list of models; check the URL"):
         meet(Target.of(server.url))
+
+
+def test_a_speed_is_only_that_of_the_mock_server(fake):
+    for speed, owner in (("x", "kvgym server mock"), (-1, "kvgym server mock"), (3, "another")):
+        server = fake(good)
+        server.models = {"data": [{"id": "m", "owned_by": owner, "speed": speed}]}
+        assert meet(Target.of(server.url)).speed == 1.0
+
+
+def shared_table(**columns):
+    """Return three requests, of which two begin with the same 32 tokens, and the third goes on after the first."""
+    return RequestTable.from_columns(
+        arrival_time=[0.0, 0.01, 0.02], prompt_len=[40, 40, 60], output_len=[8, 8, 8],
+        hashes=BlockHashes.from_rows([[1, 2, 3], [1, 2, 4], [1, 2, 3, 5]], [48, 48, 64], 16), **columns,
+    )  # fmt: skip
+
+
+def test_equal_hashes_give_equal_text(fake):
+    prompts = Prompts(tokens_per_word=1.6, fixed_tokens=5)
+    first, second, third = (Conversations(prompts, shared_table()).first(i)[0].split() for i in range(3))
+    assert [len(first), len(second), len(third)] == [
+        22,
+        22,
+        34,
+    ]  # round((40 - 5) / 1.6), round((60 - 5) / 1.6)
+    assert first[:20] == second[:20] == third[:20]  # the two blocks end at word 32 / 1.6 = 20
+    assert first[:22] == third[:22]
+    assert first[20:] != second[20:]
+    alone = [prompts.text(40, i).split() for i in range(2)]
+    assert alone[0][:3] != alone[1][:3]
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+def test_turns_of_closed_sessions_wait_for_the_answer_and_contain_it(fake, api):
+    server = fake(good)
+    met = meet(Target.of(server.url, api=api))
+    table = shared_table(session_id=[0, 1, 0], turn=[1, 1, 2], think_time=[0.0, 0.0, 0.3])
+    found: list[Measured] = []
+    send(met, table, closed=True, found=found)
+    by_number = {each.number: each for each in found}
+    ended = by_number[0].token_times[-1]
+    assert by_number[2].scheduled_time >= ended + 0.3
+    assert by_number[2].arrival_time >= by_number[2].scheduled_time
+    bodies = [json.loads(body) for *_, body in server.seen[-3:]]
+    if api == "chat":
+        first, last = bodies[0]["messages"], bodies[2]["messages"]
+        assert [each["role"] for each in last] == ["user", "assistant", "user"]
+        assert last[:2] == [*first, {"role": "assistant", "content": "a ba b"}]
+    else:
+        assert bodies[2]["prompt"].startswith(f"{bodies[0]['prompt']}a ba b ")
 
 
 @pytest.mark.parametrize(

@@ -184,3 +184,18 @@ def test_evictions_of_a_table_are_summed(tmp_path):
     text = "arrival_time,prompt_len,output_len,ttft,e2e_latency,preemptions\n0,5,2,1,2,3\n1,5,2,1,2,0\n2,5,2,1,2,1\n"
     (tmp_path / "served.csv").write_text(text)
     assert read_served(tmp_path / "served.csv").num_evictions == 4
+
+
+def test_a_log_of_a_killed_measurement(tmp_path):
+    row = {
+        "request_id": 0, "scheduled_time": 0.0, "arrival_time": 0.0, "prompt_len": 5, "output_len": 2,
+        "ttft": 0.1, "e2e_latency": 0.3, "gaps": [0.2], "reason": None,
+    }  # fmt: skip
+    whole = "".join(json.dumps({**row, "request_id": i}) + "\n" for i in range(3))
+    (tmp_path / "requests.jsonl").write_text(whole[:-20])
+    log = read_served(tmp_path)
+    assert len(log) == 2
+    assert "The last row is cut off: the measurement was killed." in log.notes
+    (tmp_path / "requests.jsonl").write_text(whole[:20] + whole)
+    with pytest.raises(TraceFormatError, match="line 1"):
+        read_served(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,6 +45,7 @@ class _Stage:
     name: str  # folder in the results, "" = the results themselves
     workload: str
     table: RequestTable
+    closed: bool  # whether turns of sessions wait for the answers before them
     sent: int = 0
     log: ServedLog | None = None
 
@@ -105,16 +107,18 @@ def observe(
 
     Requests are sent at their times, whether or not earlier ones are answered, and answers are streamed. Writes
     requests.jsonl (times sent, TTFT, gaps between tokens, lengths as the server counts them, or why an answer cannot be
-    compared) and observed.json, with --rates in a folder per rate. Prompts are random words. Ctrl-C keeps what was
-    measured.
+    compared) and observed.json, with --rates in a folder per rate. A row is written when its answer ends; Ctrl-C,
+    SIGTERM and a kill keep what was measured. Prompts are random words; equal block hashes give equal text. With
+    --set sessions=closed a turn waits for the answer before it and its think time.
     """
     from kvgym.experiments.changes import build_scenario
 
-    if find_spec("httpx") is None:
-        raise ConfigError('kvgym server observe needs httpx; install it with: pip install "kvgym[observe]"')
+    if find_spec("aiohttp") is None:
+        raise ConfigError('kvgym server observe needs aiohttp; install it with: pip install "kvgym[observe]"')
     from kvgym.servers.endpoint.client import meet
     from kvgym.servers.endpoint.target import KEY_VARIABLE, Target
     from kvgym.servers.validation.log_formats import REQUESTS
+    from kvgym.simulator.sessions import check_closed
 
     policy = one_policy(policies or ["vllm_v1"], "server observe")
     if api_key_env is not None and not os.environ.get(api_key_env):
@@ -129,7 +133,10 @@ def observe(
         chosen = build_scenario(scenario, options, **({} if rate is None else {"rate": rate}))
         source = chosen.make_workload()
         name = "" if rate is None else f"rate-{rate:g}"
-        stages.append(_Stage(name, source.spec.name, source.sample(seed)))
+        table, closed = source.sample(seed), chosen.system.sessions == "closed"
+        if closed:
+            check_closed(table)
+        stages.append(_Stage(name, source.spec.name, table, closed))
     if warm_up >= len(stages[0].table):
         raise ConfigError(
             f"--warm-up {warm_up}: {len(stages[0].table):,} requests are sent{' at the first rate' if rates else ''}, "
@@ -193,8 +200,10 @@ def _run(
 
     The first ``warm_up`` requests of the first stage warm the server up.
     """
+    from kvgym.cli.stopping import interruptible
     from kvgym.servers.endpoint.client import read_counters, send
-    from kvgym.servers.endpoint.log import save_observed
+    from kvgym.servers.endpoint.log import RequestLog, save_observed
+    from kvgym.servers.endpoint.target import Counters
     from kvgym.servers.validation.served import read_served
 
     total = sum(len(stage.table) for stage in stages)
@@ -211,15 +220,25 @@ def _run(
         for stage in stages:
             before, stopped = read_counters(server.target), False
             found: list[Measured] = []
-            try:
-                send(server, stage.table, timeout=timeout, found=found, progress=advance)
-            except KeyboardInterrupt:
-                stopped = True
-            counters = before, read_counters(server.target)
-            for each in found if stage is stages[0] else ():
-                each.warm_up = each.number < warm_up
-            place, stage.sent = folder / stage.name, len(found)
-            save_observed(place, server, found, counters, workload=stage.workload, command=command_line())
+            place = folder / stage.name
+            about = {"workload": stage.workload, "command": command_line()}
+            save_observed(place, server, None, (before, Counters()), **about)
+            with closing(RequestLog(place)) as log:
+
+                def ended(request: Measured, log: RequestLog = log) -> None:
+                    log.add(request)
+                    advance(f"request {request.number}")
+
+                try:
+                    with interruptible():
+                        send(
+                            server, stage.table, timeout=timeout, closed=stage.closed, found=found, ended=ended,
+                            warm_up=warm_up if stage is stages[0] else 0,
+                        )  # fmt: skip
+                except KeyboardInterrupt:
+                    stopped = True
+            stage.sent = len(found)
+            save_observed(place, server, found, (before, read_counters(server.target)), **about)
             try:
                 stage.log = read_served(place) if found else None
             except (TraceFormatError, ConfigError) as error:
