@@ -54,7 +54,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send the page or a state."""
-        address = urlsplit(self.path)
+        try:
+            address = urlsplit(self.path)
+        except ValueError:
+            self._refuse(HTTPStatus.BAD_REQUEST, "this is no address")
+            return
         place = self._place(address.path)
         if place == "":
             policy = "default-src 'none'; style-src 'unsafe-inline'; connect-src 'self'; "
@@ -83,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
             return
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > LARGEST:
+        if not (length.isdecimal() and len(length) < 10 and int(length) <= LARGEST):
             self._refuse(HTTPStatus.BAD_REQUEST, f"a control has at most {LARGEST} bytes")
             return
         try:

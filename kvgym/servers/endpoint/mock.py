@@ -1,45 +1,52 @@
 """A small OpenAI-compatible server that answers with the simulator's times, in real time or faster.
 
 It listens on 127.0.0.1 and answers ``/v1/completions`` and ``/v1/chat/completions``, streamed or not, ``/v1/models``,
-``/health`` and ``/metrics`` (vLLM's names). An answer has as many tokens as requested (``max_tokens``), each in its own
-event, at the moment at which the simulator delivers it. A prompt has a token per word; a list of token ids its length.
-One asyncio loop in a thread does everything; the simulator never waits for a client.
+``/health`` and ``/metrics``. An answer has as many tokens as requested (``max_tokens``), each in its own event, at the
+moment at which the simulator delivers it. A prompt has a token per word; a list of token ids its length. Needs the
+extra ``kvgym[observe]``: aiohttp does the HTTP in one loop in a thread; the simulator never waits for a client.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
+import logging
 import math
 import socket
 import threading
 from collections import deque
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
+from aiohttp import web
+from prometheus_client import generate_latest
+
 from kvgym.errors import ConfigError, KVGymError, WorkloadError
+from kvgym.servers.endpoint.mock_metrics import MockMetrics
 from kvgym.servers.endpoint.online import OnlineRun, Tokens
-from kvgym.workloads.traces.conversations import count_words
+from kvgym.servers.endpoint.target import OWNER
 
 HOST = "127.0.0.1"
-
-OWNER = "kvgym server mock"
-"""Owner of the model in ``/v1/models``, by which a client recognises this server."""
 
 DEFAULT_OUTPUT = 16
 """Output tokens of a request that does not say how many, as with OpenAI's completions."""
 
-LARGEST_HEAD, LARGEST_BODY = 1 << 16, 1 << 26
-"""Most bytes of a request's head and body."""
+LARGEST_BODY = 1 << 26
+"""Most bytes of a request's body."""
 
 PATIENCE = 60.0
-"""Seconds after which a silent connection is closed."""
+"""Seconds after which a silent connection is closed, and in which a body must arrive."""
 
 _SPIN = 0.0012
 """Seconds before a delivery from which the loop polls: timers of the system are up to a millisecond late."""
 
-_WORD = " token"
+_TOKEN = "token"
+_WORD = f" {_TOKEN}"
+
+_SILENT = logging.getLogger("kvgym.mock")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
 
 
 class BadRequestError(KVGymError):
@@ -58,69 +65,67 @@ class _Asked(NamedTuple):
     """What a request asks for."""
 
     chat: bool
-    prompt_len: int
+    words: list[str]  # the prompt, a word per token
     output_len: int
     stream: bool
     usage: bool  # whether the stream ends with the usage
 
+    @property
+    def prompt_len(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.words)
+
 
 class _Answer:
-    """An answer in progress."""
+    """An answer in progress; times are simulated seconds."""
 
-    def __init__(self, writer: asyncio.StreamWriter, asked: _Asked, name: str, model: str) -> None:
-        self.writer, self.asked = writer, asked
-        self.done = asyncio.Event()
-        kind = "chat.completion" if asked.chat else "text_completion"
+    def __init__(self, asked: _Asked, name: str, model: str, arrival: float) -> None:
+        self.asked, self.arrival, self.last = asked, arrival, arrival
+        self.given, self.cached, self.more = 0, 0, asyncio.Event()
+        kind = "text_completion"
+        if asked.chat:
+            kind = "chat.completion.chunk" if asked.stream else "chat.completion"
         self._about = {"id": name, "object": kind, "created": 0, "model": model}
-        self._token = self._event(self._choice(_WORD, None))
-        self._usage = {
-            "prompt_tokens": asked.prompt_len,
-            "completion_tokens": asked.output_len,
-            "total_tokens": asked.prompt_len + asked.output_len,
-        }
 
-    def _choice(self, text: str, reason: str | None, *, whole: bool = False) -> dict[str, Any]:
+    def _choice(self, text: str, reason: str | None) -> dict[str, Any]:
         content: dict[str, Any] = {"text": text}
         if self.asked.chat:
-            content = {"message" if whole else "delta": {"role": "assistant", "content": text}}
+            content = {"delta" if self.asked.stream else "message": {"role": "assistant", "content": text}}
         return {"choices": [{"index": 0, **content, "finish_reason": reason}]}
 
+    def _usage(self) -> dict[str, Any]:
+        prompt, output = self.asked.prompt_len, self.asked.output_len
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": output,
+            "total_tokens": prompt + output,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+        }
+
     def _event(self, content: dict[str, Any]) -> bytes:
-        kind = "chat.completion.chunk" if self.asked.chat else "text_completion"
-        return _chunk(f"data: {json.dumps({**self._about, 'object': kind, **content})}\n\n")
+        return f"data: {json.dumps({**self._about, **content})}\n\n".encode()
 
-    def deliver(self, last: bool) -> None:
-        """Send one more token."""
-        if self.asked.stream:
-            if not last:
-                self.writer.write(self._token)
-                return
-            parts = [self._event(self._choice(_WORD, "length"))]
-            if self.asked.usage:
-                parts.append(self._event({"choices": [], "usage": self._usage}))
-            self.writer.write(b"".join([*parts, _chunk("data: [DONE]\n\n"), b"0\r\n\r\n"]))
-        elif last:
-            choice = self._choice(_WORD * self.asked.output_len, "length", whole=True)
-            self.writer.write(_response({**self._about, **choice, "usage": self._usage}))
-        if last:
-            self.done.set()
+    def whole(self) -> dict[str, Any]:
+        """Return the whole answer."""
+        return {
+            **self._about,
+            **self._choice(_WORD * self.asked.output_len, "length"),
+            "usage": self._usage(),
+        }
 
-    def begin(self) -> None:
-        """Send the head of a stream."""
-        if self.asked.stream:
-            head = "Content-Type: text/event-stream\r\nCache-Control: no-store\r\nTransfer-Encoding: chunked"
-            self.writer.write(f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode())
-
-
-def _chunk(text: str) -> bytes:
-    data = text.encode()
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def _response(content: Any, status: HTTPStatus = HTTPStatus.OK, kind: str = "application/json") -> bytes:
-    data = (content if isinstance(content, str) else json.dumps(content)).encode()
-    head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}"
-    return f"{head}\r\n\r\n".encode() + data
+    async def stream(self, response: web.StreamResponse) -> None:
+        """Send the tokens as they come, and the end."""
+        sent, length, token = 0, self.asked.output_len, self._event(self._choice(_WORD, None))
+        while sent < length:
+            await self.more.wait()
+            self.more.clear()
+            count, sent = self.given - sent, self.given
+            data = token * (count - 1 if sent == length else count)
+            if sent == length:
+                data += self._event(self._choice(_WORD, "length"))
+                data += self._event({"choices": [], "usage": self._usage()}) if self.asked.usage else b""
+                data += b"data: [DONE]\n\n"
+            await response.write(data)
 
 
 class MockServer:
@@ -145,6 +150,8 @@ class MockServer:
             raise ConfigError(f"speed = {speed}: expected simulated seconds per second > 0")
         self.model, self.speed = model, speed
         self._run, self._answers, self._pending = run, dict[int, _Answer](), deque[Tokens]()
+        self._metrics = MockMetrics(run, model)
+        self._timers: dict[Any, asyncio.TimerHandle] = {}  # of connections without a request so far
         self._error: BaseException | None = None
         self._changed = asyncio.Event()
         try:
@@ -189,7 +196,17 @@ class MockServer:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        server = await asyncio.start_server(self._connection, sock=self._socket, limit=LARGEST_HEAD)
+        runner = web.AppRunner(
+            self._application(),
+            access_log=None,
+            logger=_SILENT,
+            keepalive_timeout=PATIENCE,
+            shutdown_timeout=0.1,
+        )
+        await runner.setup()
+        connection = runner.server
+        assert connection is not None
+        server = await self._loop.create_server(lambda: self._limited(connection()), sock=self._socket)
         self._origin = self._loop.time()
         self._task = self._loop.create_task(self._play())
         self._ready.set()
@@ -197,6 +214,7 @@ class MockServer:
             await self._task
         finally:
             server.close()
+            await runner.cleanup()
 
     @property
     def _now(self) -> float:
@@ -217,12 +235,18 @@ class MockServer:
             tokens = self._pending.popleft()
             finished = set(tokens.finished.tolist())
             for i in tokens.request_id.tolist():
-                last = i in finished
-                answer = self._answers.pop(i) if last else self._answers[i]
-                if not answer.writer.is_closing():
-                    answer.deliver(last)
-                elif last:
-                    answer.done.set()
+                answer = self._answers[i] if i not in finished else self._answers.pop(i)
+                if answer.given == 0:
+                    answer.cached = self._run.cached(i)
+                    self._metrics.first(tokens.time - answer.arrival)
+                else:
+                    self._metrics.next(tokens.time - answer.last)
+                answer.given, answer.last = answer.given + 1, tokens.time
+                if i in finished:
+                    self._metrics.finished(
+                        tokens.time - answer.arrival, answer.asked.prompt_len, answer.given
+                    )
+                answer.more.set()
 
     async def _until(self, time: float) -> None:
         """Wait for a moment, or for the next arrival if that is earlier."""
@@ -240,102 +264,96 @@ class MockServer:
 
     # ------------------------------------------------------------ HTTP
 
-    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the requests of a connection; a client may end it at any time."""
-        with contextlib.suppress(
-            ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.TimeoutError
-        ):
-            try:
-                while await self._exchange(reader, writer):
-                    pass
-            except BadRequestError as error:
-                writer.write(_response(_error(error), error.status))
-                await writer.drain()
-            finally:
-                writer.close()
+    def _limited(self, connection: web.RequestHandler) -> web.RequestHandler:
+        """Return a new connection, which is closed unless it soon brings the head of a request."""
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Read a request and answer it; return whether the connection stays open."""
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
-        first, *lines = head.decode("latin-1").split("\r\n")[:-2]
-        method, path, version = (*first.split(" "), "", "")[:3]
-        headers = {
-            name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)
-        }
-        length = headers.get("content-length", "0")
-        if not version.startswith("HTTP/1.") or "transfer-encoding" in headers or not length.isdecimal():
-            raise BadRequestError("expected HTTP/1.1 with a Content-Length")
-        if int(length) > LARGEST_BODY:
-            raise BadRequestError(
-                f"a body of at most {LARGEST_BODY:,} bytes", HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-            )
-        body = await asyncio.wait_for(reader.readexactly(int(length)), PATIENCE)
+        def end() -> None:
+            del self._timers[connection]
+            connection.force_close()
+
+        self._timers[connection] = self._loop.call_later(PATIENCE, end)
+        return connection
+
+    def _application(self) -> web.Application:
+        application = web.Application(client_max_size=LARGEST_BODY, middlewares=[self._answered])
+        application.add_routes(
+            [
+                web.post("/v1/completions", self._complete),
+                web.post("/v1/chat/completions", self._complete),
+                web.get("/v1/models", self._models),
+                web.get("/metrics", self._metrics_page),
+                web.get("/health", self._health),
+            ]
+        )
+        return application
+
+    @web.middleware
+    async def _answered(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Answer a request, one without an answer by an error as OpenAI's."""
+        if (timer := self._timers.pop(request.protocol, None)) is not None:
+            timer.cancel()
         try:
-            await self._answer(method, path.partition("?")[0].rstrip("/"), body, writer)
+            return await handler(request)
         except BadRequestError as error:
-            writer.write(_response(_error(error), error.status))
-        await writer.drain()
-        return version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
-
-    async def _answer(self, method: str, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
-        """Answer a request.
-
-        Raises:
-            BadRequestError: it has no answer.
-        """
-        if (method, path) == ("POST", "/v1/completions"):
-            await self._complete(asked(body, chat=False), writer)
-        elif (method, path) == ("POST", "/v1/chat/completions"):
-            await self._complete(asked(body, chat=True), writer)
-        elif (method, path) == ("GET", "/v1/models"):
-            model = {"id": self.model, "object": "model", "owned_by": OWNER, "speed": self.speed}
-            writer.write(_response({"object": "list", "data": [model]}))
-        elif (method, path) == ("GET", "/metrics"):
-            writer.write(_response(self._metrics(), kind="text/plain; version=0.0.4"))
-        elif (method, path) == ("GET", "/health"):
-            writer.write(_response({}))
-        else:
-            raise BadRequestError(
-                f"{method} {path}: valid are POST /v1/completions and /v1/chat/completions, GET /v1/models, /metrics "
-                "and /health",
-                HTTPStatus.NOT_FOUND,
+            status, text = error.status.value, str(error)
+        except web.HTTPRequestEntityTooLarge:
+            status, text = 413, f"a body of at most {LARGEST_BODY:,} bytes"
+        except web.HTTPException as error:
+            status = error.status
+            text = (
+                f"{request.method} {request.path[:80]}: {error.reason}; valid are POST /v1/completions and "
+                "/v1/chat/completions, GET /v1/models, /metrics and /health"
             )
+        content = {"error": {"message": text, "type": "invalid_request_error", "code": status}}
+        return web.json_response(content, status=status)
 
-    async def _complete(self, wanted: _Asked, writer: asyncio.StreamWriter) -> None:
-        """Enter a request into the run and wait until it has been answered."""
+    async def _models(self, request: web.Request) -> web.Response:
+        model = {"id": self.model, "object": "model", "owned_by": OWNER, "speed": self.speed}
+        return web.json_response({"object": "list", "data": [model]})
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.json_response({})
+
+    async def _metrics_page(self, request: web.Request) -> web.Response:
+        content_type = "text/plain; version=0.0.4; charset=utf-8"
+        return web.Response(
+            body=generate_latest(self._metrics.registry), headers={"Content-Type": content_type}
+        )
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        """Enter a request into the run and answer it."""
+        if (size := request.content_length or 0) > LARGEST_BODY:
+            raise web.HTTPRequestEntityTooLarge(LARGEST_BODY, size)
         try:
-            i = self._run.add(self._now, wanted.prompt_len, wanted.output_len)
+            body = await asyncio.wait_for(request.read(), PATIENCE)
+        except (TimeoutError, asyncio.TimeoutError):
+            raise BadRequestError(
+                f"no whole body within {PATIENCE:g} s", HTTPStatus.REQUEST_TIMEOUT
+            ) from None
+        wanted = asked(body, chat=request.path.endswith("/chat/completions"))
+        tokens = [*wanted.words, *[_TOKEN] * wanted.output_len]
+        now = self._now
+        try:
+            i = self._run.add(now, wanted.prompt_len, wanted.output_len, tokens)
         except WorkloadError as error:
             raise BadRequestError(str(error)) from None
         except ConfigError as error:
             raise BadRequestError(str(error), HTTPStatus.SERVICE_UNAVAILABLE) from None
-        answer = self._answers[i] = _Answer(writer, wanted, f"cmpl-{i}", self.model)
-        answer.begin()
+        answer = self._answers[i] = _Answer(wanted, f"cmpl-{i}", self.model, now)
         self._changed.set()
-        await answer.done.wait()
-
-    def _metrics(self) -> str:
-        """Return counters in the form and under the names of vLLM."""
-        w, system = self._run.worker, self._run.system
-        label = f'model_name="{self.model}"'
-        blocks = system.usable_capacity // system.block_size
-        return "".join(
-            f"# TYPE {name.removesuffix('_total')} {kind}\n{name}{{{labels}}} {value}\n"
-            for name, kind, labels, value in (
-                ("vllm:num_requests_running", "gauge", label, w["num_active"]),
-                ("vllm:num_requests_waiting", "gauge", label, w["num_waiting"]),
-                ("vllm:num_preemptions_total", "counter", label, w["total_evicted"]),
-                ("vllm:request_success_total", "counter", label, w["total_finished"]),
-                (
-                    "vllm:cache_config_info", "gauge",
-                    f'block_size="{system.block_size}",num_gpu_blocks="{blocks}"', 1,
-                ),
-            )
-        )  # fmt: skip
-
-
-def _error(error: BadRequestError) -> dict[str, Any]:
-    return {"error": {"message": str(error), "type": "invalid_request_error", "code": error.status.value}}
+        if not wanted.stream:
+            while answer.given < wanted.output_len:
+                await answer.more.wait()
+                answer.more.clear()
+            return web.json_response(answer.whole())
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+        )
+        await response.prepare(request)
+        await answer.stream(response)
+        return response
 
 
 def asked(body: bytes, *, chat: bool) -> _Asked:
@@ -354,33 +372,33 @@ def asked(body: bytes, *, chat: bool) -> _Asked:
         raise BadRequestError("the body is not JSON") from None
     if not isinstance(given, dict):
         raise BadRequestError("the body is not a JSON object")
-    prompt_len = _chat_len(given.get("messages")) if chat else _prompt_len(given.get("prompt"))
+    words = _chat_words(given.get("messages")) if chat else _prompt_words(given.get("prompt"))
     output = given.get("max_completion_tokens") or given.get("max_tokens") or DEFAULT_OUTPUT
-    if not isinstance(output, int) or not 1 <= output < 2**31:
+    if not isinstance(output, int) or isinstance(output, bool) or not 1 <= output < 2**31:
         raise BadRequestError(f"max_tokens = {output!r:.40}; expected a whole number ≥ 1")
     if given.get("n") not in (None, 1):
         raise BadRequestError("n must be 1")
     options = given.get("stream_options")
     usage = isinstance(options, dict) and bool(options.get("include_usage"))
-    return _Asked(chat, max(prompt_len, 1), output, bool(given.get("stream")), usage)
+    return _Asked(chat, words or [""], output, bool(given.get("stream")), usage)
 
 
-def _prompt_len(prompt: Any) -> int:
-    """Return the length of a prompt: words of a text, or token ids."""
+def _prompt_words(prompt: Any) -> list[str]:
+    """Return the tokens of a prompt: words of a text, or token ids."""
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         (prompt,) = prompt
     if isinstance(prompt, str):
-        return count_words(prompt)
+        return prompt.split()
     if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
-        return len(prompt)
+        return [hex(token) for token in prompt]
     raise BadRequestError("prompt: expected a text or a list of token ids, one per request")
 
 
-def _chat_len(messages: Any) -> int:
-    """Return the length of messages, words."""
+def _chat_words(messages: Any) -> list[str]:
+    """Return the words of messages."""
     try:
         contents = [message.get("content") or "" for message in messages]
         texts = [c if isinstance(c, str) else " ".join(part["text"] for part in c) for c in contents]
     except (TypeError, LookupError, AttributeError):
         raise BadRequestError("messages: expected a list of messages with a text as content") from None
-    return sum(map(count_words, texts))
+    return " ".join(texts).split()

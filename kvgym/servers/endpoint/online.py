@@ -2,24 +2,28 @@
 
 The tables of a run have a row per request. Here the rows are written when a request arrives; until then the arrival is
 at infinity. The horizon is the present: the engine makes no decision from there on, and goes on when it has moved. So
-every decision is the one of a run that knows all requests beforehand.
+every decision is the one of a run that knows all requests beforehand. With a prefix cache, a request also brings its
+tokens as texts: blocks of equal tokens after equal tokens get equal numbers, and the tables of them grow.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.compiling.checked_build import guarded
 from kvgym.errors import ConfigError
 from kvgym.experiments.resolving import resolve_policy
 from kvgym.policies.policy import Policy
 from kvgym.policies.runner import check_needs, prepare_run, steps_of
 from kvgym.simulator.system import System
-from kvgym.simulator.tables import WAIT
+from kvgym.simulator.tables import CONTENT, UNKNOWN, WAIT
 from kvgym.workloads.table import RequestTable
 
 MOST = 100_000
@@ -82,6 +86,8 @@ class OnlineRun:
             *(["predicted_len", "predicted_low", "predicted_high"] if known else []),
         )
         self.system, self._iteration, self.num_requests = system, 0, 0
+        self._contents: dict[bytes, int] = {}
+        self._num_units = 0  # of all chains
 
     @property
     def worker(self) -> Any:
@@ -94,13 +100,14 @@ class OnlineRun:
         other.add(0.0, 1, 1)
         other.advance(1.0)
 
-    def add(self, time: float, prompt_len: int, output_len: int) -> int:
+    def add(self, time: float, prompt_len: int, output_len: int, tokens: Sequence[str] = ()) -> int:
         """Enter a request and return its number.
 
         Args:
             time: its arrival, seconds; not before an earlier one, nor before the end of the last :meth:`advance`.
             prompt_len: tokens.
             output_len: tokens.
+            tokens: of the prompt and then of the output, for the prefix cache; those that are not known are missing.
 
         Raises:
             WorkloadError: it can never be served.
@@ -116,8 +123,46 @@ class OnlineRun:
         for name in self._lengths:
             workload[name][i] = output_len
         workload["arrival_time"][i] = time
+        if self.system.prefix_unit:
+            self._enter_chain(i, tokens)
         self.num_requests += 1
         return i
+
+    def _enter_chain(self, i: int, tokens: Sequence[str]) -> None:
+        """Write the chain of a request into the tables of the prefix cache."""
+        simulation: Any = self._simulation
+        unit, name, chain = self.system.prefix_unit, b"", []
+        for k in range(len(tokens) // unit):
+            text = "\n".join(tokens[k * unit : (k + 1) * unit])
+            name = hashlib.blake2b(name + text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            chain.append(self._contents.setdefault(name, len(self._contents)))
+        first, self._num_units = self._num_units, self._num_units + len(chain)
+        blank = np.zeros((), CONTENT)
+        blank["unit"] = blank["waiting"] = UNKNOWN
+        self._grow("contents", len(self._contents), blank)
+        for table in ("chain", "held"):
+            self._grow(table, self._num_units, 0)
+        simulation.chain[first : self._num_units] = chain
+        prefix = simulation.prefix[i : i + 1]
+        prefix["chain"], prefix["held"], prefix["length"] = first, first, len(chain)
+
+    def _grow(self, name: str, length: int, blank: Any) -> None:
+        """Give a table at least a number of rows."""
+        simulation = self._simulation
+        table = getattr(simulation, name)
+        if table.shape[-1] < length:
+            larger = np.full((*table.shape[:-1], max(2 * length, 1024)), blank, table.dtype)
+            larger[..., : table.shape[-1]] = table
+            setattr(simulation, name, guarded(larger))
+            simulation._addresses = None
+
+    def cached(self, i: int) -> int:
+        """Return the prompt tokens that a request which has started found in the prefix cache; 0 without one."""
+        if not self.system.prefix_unit:
+            return 0
+        simulation: Any = self._simulation
+        left = int(simulation.prefix["to_prefill"][i])
+        return max(int(simulation.workload["prompt_len"][i]) - left, 0)
 
     def advance(self, until: float) -> list[Tokens]:
         """Make all decisions before a moment, and return the tokens of their batches, which may end later.

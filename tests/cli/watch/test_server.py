@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 
 import pytest
 
@@ -67,6 +68,21 @@ def test_strangers_get_nothing(server):
     assert ask(server, place, Host=f"localhost:{port}")[0] == 200
     assert server.server_address[0] == "127.0.0.1"
     assert ask(server, place, "PUT")[0] == 501
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "GET http://[::1/ HTTP/1.1\r\n\r\n",
+        "POST /{}/control HTTP/1.1\r\nHost: {}\r\nContent-Length: " + "9" * 5000 + "\r\n\r\n",
+    ],
+)
+def test_requests_of_all_forms(server, capfd, sent):
+    name = f"{HOST}:{server.server_address[1]}"
+    with socket.create_connection((HOST, server.server_address[1]), timeout=30) as connection:
+        connection.sendall(sent.format(server.token, name).encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+    assert capfd.readouterr().err == ""
 
 
 def test_a_used_port(server, live_run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from kvgym.cli.fields import group
 from kvgym.cli.options.scenario import ScenarioOption, scenario_options
 from kvgym.cli.options.shared import one_policy, policies_option
 from kvgym.cli.stopping import until_stopped
+from kvgym.errors import ConfigError
 from kvgym.experiments.scenario_options import SERVER_SCENARIO, ScenarioOptions
 
 
@@ -33,9 +35,15 @@ def mock(
     """Answer OpenAI-compatible requests on this machine with the simulator's times.
 
     Serves completions and chat completions, streamed or not: as many tokens as requested (max_tokens), each when the
-    simulator delivers it. To try clients, dashboards and kvgym server observe without a GPU. Ctrl-C or SIGTERM ends it.
+    simulator delivers it, with the hits of a prefix cache in usage, and vLLM's metrics at /metrics. To try clients,
+    dashboards and kvgym server observe without a GPU. Ctrl-C or SIGTERM ends it.
     """
     from kvgym.experiments.changes import build_scenario
+
+    if find_spec("aiohttp") is None or find_spec("prometheus_client") is None:
+        raise ConfigError(
+            'kvgym server mock needs aiohttp and prometheus_client; install them with: pip install "kvgym[observe]"'
+        )
     from kvgym.experiments.describing import describe_hardware, served_name
     from kvgym.policies.policy import make_policy
     from kvgym.servers.endpoint.mock import MockServer
@@ -43,7 +51,8 @@ def mock(
 
     policy = make_policy(one_policy(policies or ["vllm_v1"], "server mock"))
     chosen = build_scenario(scenario, options)
-    system = chosen.override(system={**chosen.system.model_dump(), "horizon": None}).make_system()
+    fixed = {"horizon": None, "sessions": "open"}  # clients decide when a turn comes, and when all ends
+    system = chosen.override(system={**chosen.system.model_dump(), **fixed}).make_system()
     server = MockServer(
         OnlineRun(system, policy, seed=seed), model=served_name(chosen), speed=speed, port=port
     )
