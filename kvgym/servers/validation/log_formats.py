@@ -4,6 +4,7 @@
 - vLLM: the JSON file of ``vllm bench serve --save-result --save-detailed`` (repository vllm-project/vllm,
   ``vllm/benchmarks/serve.py``, commit 009e6d4), which has a list per column, and the one of ``kvgym run --format
   vllm-bench``.
+- GuideLLM, AIPerf: see :mod:`kvgym.servers.validation.client_logs`.
 - inference-perf: ``per_request_lifecycle_metrics.json`` (repository kubernetes-sigs/inference-perf,
   ``inference_perf/reportgen/base.py`` and ``inference_perf/apis/base.py``), also of its first versions, which have the
   token times directly in ``info``.
@@ -26,7 +27,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvgym.errors import TraceFormatError, cut
+from kvgym.errors import TraceFormatError, cut, some
+from kvgym.servers.validation.client_logs import (
+    check_summary,
+    read_aiperf,
+    read_guidellm,
+    refuse_aiperf_summary,
+)
+from kvgym.servers.validation.log_rows import NUMBERS, Row, number
 from kvgym.workloads.traces.source import SourceFile
 
 REQUESTS = "requests.jsonl"
@@ -40,40 +48,6 @@ OWN_OUTPUT = (
     "docs/validation.md lists the forms."
 )
 """The note on a log that is the simulator's own output."""
-
-
-class Row(NamedTuple):
-    """One request of a log.
-
-    Attributes:
-        arrival_time: seconds of any clock.
-        prompt_len: tokens.
-        output_len: tokens.
-        ttft: seconds from arrival to first token.
-        e2e_latency: seconds from arrival to last token.
-        reason: why the request cannot be compared; "" if it can.
-        warm_up: whether it was only sent to warm the server up.
-    """
-
-    arrival_time: float = math.nan
-    prompt_len: float = math.nan
-    output_len: float = math.nan
-    ttft: float = math.nan
-    e2e_latency: float = math.nan
-    reason: str = ""
-    warm_up: bool = False
-
-    def problem(self) -> str:
-        """Return why the request cannot be compared, "" if it can."""
-        if self.reason:
-            return self.reason
-        if not (self.prompt_len >= 1 and self.output_len >= 1):
-            return "no output tokens" if self.output_len == 0 else "no lengths"
-        return "" if np.isfinite([getattr(self, name) for name in NUMBERS]).all() else "no times"
-
-
-NUMBERS = ("arrival_time", "prompt_len", "output_len", "ttft", "e2e_latency")
-"""The numbers of a :class:`Row`."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +72,13 @@ class LogFormat(NamedTuple):
         name: its name.
         keys: keys of the first record by which it is recognised.
         read: returns rows, evictions and notes from the path and the records.
+        is_log: whether it can be read; the others have an error with a remedy.
     """
 
     name: str
     keys: frozenset[str]
     read: Callable[[Path, Iterable[Mapping[str, Any]]], tuple[Sequence[Row], int | None, list[str]]]
+    is_log: bool = True
 
 
 def parse_log(path: Path) -> ParsedLog | None:
@@ -114,13 +90,21 @@ def parse_log(path: Path) -> ParsedLog | None:
     Raises:
         TraceFormatError: the file cannot be read, or has no request that can be compared.
     """
+    check_summary(path)
     found = _records(path)
     if found is None:
         return None
     names, records = found
     known = next((f for f in FORMATS if f.keys <= set(names)), None)
     if known is None:
-        return None
+        first = next(iter(records), {})
+        if any(isinstance(value, int | float) for value in first.values()):
+            return None
+        raise TraceFormatError(
+            f"{path}: no log of {', '.join(f.name for f in FORMATS if f.is_log)}, and no table of requests (keys "
+            f"{some(names, 60)}); write a row per request, CSV or JSON lines: arrival_time,prompt_len,output_len,ttft,"
+            "e2e_latency"
+        )
     try:
         rows, evictions, notes = known.read(path, records)
         problems = [row.problem() for row in rows]
@@ -185,7 +169,7 @@ def _read_observed(
         notes.append("The last row is cut off: the measurement was killed.")
     rows = [
         Row(
-            **{name: _number(record.get(name)) for name in NUMBERS},
+            **{name: number(record.get(name)) for name in NUMBERS},
             reason=record.get("reason") or "",
             warm_up=bool(record.get("warm_up")),
         )
@@ -194,29 +178,40 @@ def _read_observed(
     return rows, about.get("num_evictions"), notes
 
 
-def _number(value: Any) -> float:
-    """Return a number of a JSON file, NaN for null."""
-    return math.nan if value is None else float(value)
-
-
 # ------------------------------------------------------------ vLLM's benchmark
 
 
-def _read_vllm(
+VLLM = "vllm bench serve"
+
+
+def _read_sglang(
     path: Path, records: Iterable[Mapping[str, Any]]
+) -> tuple[Sequence[Row], int | None, list[str]]:
+    return _read_vllm(path, records, "SGLang's bench_serving", "--output-details")
+
+
+def _read_vllm(
+    path: Path,
+    records: Iterable[Mapping[str, Any]],
+    program: str = VLLM,
+    option: str = "--save-detailed",
 ) -> tuple[Sequence[Row], int | None, list[str]]:
     results = list(records)
     if len(results) > 1:
         raise TraceFormatError(
-            f"{path}: {len(results)} results of vllm bench serve in one file (--append-result); give each its own file"
+            f"{path}: {len(results)} results of {program} in one file; give each its own file"
         )
     (result,) = results
     wanted = ("input_lens", "output_lens", "ttfts", "start_times")
     missing = [name for name in wanted if name not in result]
     if missing:
-        advice = "use a version that saves them" if "ttfts" in result else "add --save-detailed"
+        advice = "use a version that saves them" if "ttfts" in result else f"add {option}"
+        if program != VLLM and missing == ["start_times"]:
+            advice = (
+                "measure with kvgym server observe, vllm bench serve, GuideLLM or AIPerf, which save them"
+            )
         raise TraceFormatError(
-            f"{path}: a result of vllm bench serve without {', '.join(missing)}; a log needs the values of every "
+            f"{path}: a result of {program} without {', '.join(missing)}; a log needs the values of every "
             f"request: {advice}"
         )
     latencies = result.get("latencies") or [
@@ -268,8 +263,8 @@ def _inference_perf_row(record: Mapping[str, Any]) -> tuple[Row, int]:
     details = usage.get("prompt_tokens_details") or {}
     row = Row(
         arrival_time=start,
-        prompt_len=_number(usage.get("prompt_tokens") or prompt),
-        output_len=_number(usage.get("completion_tokens") or response.get("output_tokens")),
+        prompt_len=number(usage.get("prompt_tokens") or prompt),
+        output_len=number(usage.get("completion_tokens") or response.get("output_tokens")),
         ttft=min(times) - start,
         e2e_latency=max(times) - start,
     )
@@ -284,7 +279,7 @@ def _read_engine(
 ) -> tuple[Sequence[Row], int | None, list[str]]:
     times = ("arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
     kept = list(records)
-    table = np.array([[_number(record.get(name)) for name in times] for record in kept], np.float64)
+    table = np.array([[number(record.get(name)) for name in times] for record in kept], np.float64)
     # Two clocks that run equally fast: the arrival closest to its place in the queue shows their distance.
     arrival = table[:, 0] + np.nanmin(table[:, 1] - table[:, 0], initial=math.inf)
     rows = [
@@ -307,7 +302,7 @@ def _read_engine(
 def _tokens(record: Mapping[str, Any], side: str) -> float:
     """Return the prompt or output length of a record."""
     names = (f"{side}_{what}" for what in ("toks", "tokens", "len"))
-    return _number(next((record[name] for name in names if name in record), None))
+    return number(next((record[name] for name in names if name in record), None))
 
 
 def _server_settings(path: Path) -> Iterator[str]:
@@ -331,7 +326,18 @@ FORMATS = (
         frozenset({"scheduled_time", "arrival_time", "ttft", "gaps", "reason"}),
         _read_observed,
     ),
-    LogFormat("vllm bench serve", frozenset({"duration", "completed", "total_input_tokens"}), _read_vllm),
+    LogFormat(
+        "SGLang's bench_serving", frozenset({"duration", "total_output_tokens_retokenized"}), _read_sglang
+    ),
+    LogFormat("GuideLLM", frozenset({"metadata", "benchmarks"}), read_guidellm),
+    LogFormat("AIPerf", frozenset({"metadata", "metrics", "error"}), read_aiperf),
+    LogFormat(
+        "AIPerf's summary",
+        frozenset({"request_throughput", "request_latency", "request_count"}),
+        refuse_aiperf_summary,
+        is_log=False,
+    ),
+    LogFormat(VLLM, frozenset({"duration", "completed", "total_input_tokens"}), _read_vllm),
     LogFormat("inference-perf", frozenset({"start_time", "end_time", "info"}), _read_inference_perf),
     LogFormat(
         "engine times",

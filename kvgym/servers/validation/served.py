@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, TraceFormatError, some
-from kvgym.servers.validation.log_formats import NUMBERS, OWN_OUTPUT, REQUESTS, parse_log
+from kvgym.servers.validation.log_formats import OWN_OUTPUT, REQUESTS, parse_log
+from kvgym.servers.validation.log_rows import NUMBERS
 from kvgym.utils.arguments import explained
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.traces.clock import UNITS, named_unit, time_kind
@@ -162,7 +163,8 @@ def read_served(
     """Read a log of served requests.
 
     Logs of :data:`~kvgym.servers.validation.log_formats.FORMATS` are recognised: ``kvgym server observe`` (its folder
-    is enough), ``vllm bench serve --save-detailed``, inference-perf, and times of vLLM's engine. Any other file, and
+    is enough), ``vllm bench serve --save-detailed``, GuideLLM's ``benchmarks.json``, AIPerf's ``profile_export.jsonl``,
+    SGLang's bench_serving, inference-perf, and times of vLLM's engine. Any other file, and
     any file with ``columns`` or ``time_unit``, is a table with columns ``arrival_time``, ``prompt_len``,
     ``output_len``, ``first_token_time`` or ``ttft``, ``finish_time`` or ``e2e_latency``, optionally ``num_evictions``,
     or other names, recognised or given, as in traces (docs/traces.md). Moments are of any one clock; other columns are

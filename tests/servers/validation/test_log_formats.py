@@ -199,3 +199,100 @@ def test_a_log_of_a_killed_measurement(tmp_path):
     (tmp_path / "requests.jsonl").write_text(whole[:20] + whole)
     with pytest.raises(TraceFormatError, match="line 1"):
         read_served(tmp_path)
+
+
+def guidellm(*sizes):
+    """The report of GuideLLM with the rows, in benchmarks of some sizes, and a failed request in the last."""
+
+    def request(start, prompt, output, first, last):
+        times = {
+            "request_start": start, "first_token_iteration": first, "last_token_iteration": last,
+            "request_end": None if last is None else last + 0.1,
+        }  # fmt: skip
+        return {
+            "request_id": "x", "info": {"timings": times, "error": None if first else "timed out"},
+            "prompt_tokens": prompt, "output_tokens": output,
+        }  # fmt: skip
+
+    left, benchmarks = [request(*row) for row in ROWS], []
+    for size in sizes:
+        requests = {"successful": left[:size], "incomplete": [], "errored": []}
+        left = left[size:]
+        benchmarks.append({"config": {}, "metrics": {}, "requests": requests})
+    benchmarks[-1]["requests"]["errored"] = [request(100.5, 4, None, None, None)]
+    return {"metadata": {"version": 2}, "config": {}, "benchmarks": benchmarks}
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("sizes", [(3,), (1, 2)])
+def test_guidellm(tmp_path, indent, sizes):
+    (tmp_path / "benchmarks.json").write_text(json.dumps(guidellm(*sizes), indent=indent))
+    log = read_served(tmp_path / "benchmarks.json")
+    check(log, "1 of 4 requests are left out: 1 x timed out.")
+    assert ("2 benchmarks follow each other." in log.notes) == (len(sizes) == 2)
+
+
+def test_aiperf(tmp_path):
+    def record(start, prompt, output, first, last):
+        metrics = {
+            "input_sequence_length": {"value": prompt, "unit": "tokens"},
+            "output_sequence_length": {"value": output, "unit": "tokens"},
+            "time_to_first_token": {"value": 1e3 * (first - start), "unit": "ms"},
+            "request_latency": {"value": 1e3 * (last - start), "unit": "ms"},
+            "inter_chunk_latency": {"value": [], "unit": "ms"},
+        }
+        about = {"request_start_ns": int(start * 1e9), "benchmark_phase": "profiling", "was_cancelled": False}
+        return {"metadata": about, "metrics": metrics, "error": None}
+
+    failed = {
+        "metadata": {"request_start_ns": 1, "was_cancelled": True},
+        "metrics": {"error_isl": {"value": 5, "unit": "tokens"}},
+        "error": {"code": 499, "type": "RequestCancellationError", "message": "cancelled"},
+    }
+    path = tmp_path / "profile_export.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in [*(record(*row) for row in ROWS), failed]))
+    check(read_served(path), "1 of 4 requests are left out: 1 x RequestCancellationError.")
+
+
+def test_sglang(tmp_path):
+    result = vllm(total_output_tokens_retokenized=15, latencies=None, backend="sglang-oai")
+    path = tmp_path / "sglang.jsonl"
+    path.write_text(json.dumps(result))
+    log = read_served(path)
+    check(log, "1 of 4 requests are left out")
+    assert "Read as a log of SGLang's bench_serving." in log.notes
+    for names, words in (
+        (["start_times"], "measure with kvgym server observe"),
+        (["ttfts", "start_times"], "--output-details"),
+    ):
+        path.write_text(json.dumps({name: value for name, value in result.items() if name not in names}))
+        with pytest.raises(TraceFormatError, match="a result of SGLang's bench_serving without") as caught:
+            read_served(path)
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        (
+            "benchmarks.csv",
+            "Run Info,Run Info,Timings\nRun ID,Run Index,Start\n,,s\n",
+            "give benchmarks.json",
+        ),
+        ("profile_export_aiperf.csv", "Metric,avg,min,max\n", "give profile_export.jsonl"),
+        (
+            "profile_export_aiperf.json",
+            '{\n"request_throughput": {}, "request_latency": {}, "request_count": {}}',
+            "give profile_export.jsonl",
+        ),
+        ("x.json", '{"results": {"a": [1, 2]}}', "write a row per request"),
+        ("x.json", '{\n"results": {"a": [1, 2]}\n}', "write a row per request"),
+        ("x.json", '{"metadata": {}, "benchmarks": [{"requests": {}}]}', "the report has no requests"),
+        ("x.json", '{"metadata": {}, "benchmarks": 3}', "looks like a log of GuideLLM"),
+    ],
+)
+def test_files_that_are_no_logs_have_a_remedy(tmp_path, name, content, words):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(TraceFormatError) as caught:
+        read_served(tmp_path / name)
+    assert words in str(caught.value)
