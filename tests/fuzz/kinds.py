@@ -60,7 +60,7 @@ class Kind:
 
 MODULES = (
     "file", "calibration", "result", "benchmark", "agent", "learner", "api", "state", "command", "folder", "user",
-    "engine",
+    "engine", "server",
 )  # fmt: skip
 """Modules of the kinds, without ``_kinds``."""
 

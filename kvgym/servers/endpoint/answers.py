@@ -166,6 +166,8 @@ async def asking(
         raise AnswerError(f"no connection ({target.plain(str(error), 100)})") from None
     except (TimeoutError, asyncio.TimeoutError):
         raise AnswerError(f"no complete answer within {timeout:g} s") from None
+    except aiohttp.ServerDisconnectedError as error:
+        raise AnswerError(f"{type(error).__name__}: the server closed the connection") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:  # some odd headers are ValueErrors in aiohttp
         raise AnswerError(target.plain(f"{type(error).__name__}: {error}", 80)) from None
 

@@ -371,15 +371,15 @@ def _problem(request: Measured, ended: bool) -> str:
     return ""
 
 
-def read_counters(target: Target) -> Counters:
-    """Return the counters of a server; NaN if it has none."""
-    return asyncio.run(_read_counters(target))
+def read_counters(target: Target, timeout: float = CONNECT) -> Counters:
+    """Return the counters of a server; NaN if it has none, or does not answer within a time, seconds."""
+    return asyncio.run(_read_counters(target, timeout))
 
 
-async def _read_counters(target: Target) -> Counters:
+async def _read_counters(target: Target, timeout: float) -> Counters:
     try:
         async with session() as client:
-            data = await fetch(client, target, target.metrics_url, CONNECT)
+            data = await fetch(client, target, target.metrics_url, timeout)
     except AnswerError:
         return Counters()
     return Counters.of(data.decode(errors="replace"))

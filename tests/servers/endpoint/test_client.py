@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import threading
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ class Fake:
     def __init__(self, answer, metrics=""):
         self.answer, self.metrics, self.seen = answer, metrics, []
         self.models = {"data": [{"id": "m/8b"}, {"id": "other"}]}
-        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.socket = socket.create_server(("127.0.0.1", 0), backlog=300)
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
         threading.Thread(target=self.listen, daemon=True).start()
 
@@ -371,3 +372,20 @@ def test_addresses_that_are_none(url, api):
         Target.of(url, api=api)
     assert "pw" not in str(caught.value).replace("password", "")
     assert len(str(caught.value)) <= LIMIT
+
+
+def test_200_answers_at_once_that_are_none(fake):
+    odd = [
+        lambda given: stream(text(), "{"),
+        lambda given: [b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000],
+        lambda given: stream(text(), done=False),
+        lambda given: plain("500 Oops", "no"),
+        lambda given: [],
+    ]
+    count = iter(range(10**6))
+    met = meet(Target.of(fake(answers_then(lambda given: odd[next(count) % 5](given))).url))
+    found = observe(met, (20,) * 200, (4,) * 200, apart=0.0)
+    reasons = Counter(each.reason[:20] for each in found)
+    assert sum(reasons.values()) == 200
+    assert "" not in reasons
+    assert len(reasons) == 5
