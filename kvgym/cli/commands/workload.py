@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,18 +18,19 @@ from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 if TYPE_CHECKING:
     from kvgym.experiments.scenario import Scenario
 
-_REQUESTS = tuple(name for name in group("requests") if name not in ("trace", "workload", "predictions"))
+_REQUESTS = tuple(name for name in group("requests") if name not in ("workload", "predictions"))
 
 
 @scenario_options(*_REQUESTS)
 def workload(
     options: ScenarioOptions,
     source: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            help="Trace file, preset (kvgym list workloads), or scenario (kvgym list scenarios, or a YAML file)."
+            help="Trace file, preset (kvgym list workloads), or scenario (kvgym list scenarios, or a YAML file); "
+            "or give --trace."
         ),
-    ],
+    ] = None,
     unit: Annotated[
         int | None,
         typer.Option(min=1, help="Tokens that a prefix cache shares at a time (default: those of a hash)."),
@@ -60,6 +62,12 @@ def workload(
     from kvgym.workloads.describing import describe_requests
     from kvgym.workloads.summary import summarise
 
+    if (source is None) == (options.trace is None):
+        from kvgym.errors import ConfigError
+
+        raise ConfigError("give one workload: a trace file, preset or scenario, or --trace FILE")
+    if source is None:
+        source, options = str(options.trace), replace(options, trace=None)
     chosen = find_workload(source, options)
     made = chosen.make_workload()
     requests = made.sample(seed)

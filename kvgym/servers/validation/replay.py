@@ -91,6 +91,30 @@ class Drift(NamedTuple):
         return apart and abs(last.value - first.value) >= LEAST_DRIFT
 
 
+class Part(NamedTuple):
+    """A part of the error of the mean end-to-end latency; all parts add up to it.
+
+    Attributes:
+        name: what the part is.
+        observed: seconds per request.
+        simulated: seconds per request.
+    """
+
+    name: str
+    observed: float
+    simulated: float
+
+
+STEADY = 25
+"""Requests of a block in which a start-up phase is looked for."""
+
+SLOWER = 0.05
+"""Share by which blocks of a start-up phase are slower than later ones, at least."""
+
+FASTEST = 0.05
+"""Share of requests with the least extra delay; what even these have is of client and API, not of waiting."""
+
+
 @dataclass(frozen=True, eq=False)
 class Replay:
     """A log and the simulation of the same requests.
@@ -144,6 +168,51 @@ class Replay:
                 error = Estimate(ratio.value - 1, ratio.low - 1, ratio.high - 1, ratio.n)
                 found.append(Difference(metric, name, float(x), float(y), error))
         return found
+
+    def parts(self) -> list[Part]:
+        """Return what the error of the mean end-to-end latency consists of, the largest part first; empty if unknown.
+
+        Client and API: the delay of the first token that even the requests with the least extra delay have. Queue and
+        prompts: the rest of the time to the first token, which is the engine's scheduling and the time of its prefills.
+        Batches: the time between tokens. Waiting multiplies errors of batch times: of a loaded server only the last
+        part is an error by itself.
+        """
+        skip, log = self.log.skip, self.log
+        first = log.ttft[skip:], self.simulated("ttft")[skip:]
+        rest = (
+            log.e2e_latency[skip:] - first[0],
+            self.simulated("e2e_latency")[skip:] - first[1],
+        )
+        if not np.isfinite([*first, *rest]).all():
+            return []
+        delay = max(float(np.quantile(first[0] - first[1], FASTEST)), 0.0)
+        found = [
+            Part("client and API", delay, 0.0),
+            Part("queue and prompts", float(first[0].mean()) - delay, float(first[1].mean())),
+            Part("batches between tokens", float(rest[0].mean()), float(rest[1].mean())),
+        ]
+        return sorted(found, key=lambda part: -abs(part.simulated - part.observed))
+
+    def start_up(self) -> int:
+        """Return the number of first requests in a start-up phase of the server, 0 without one.
+
+        Blocks of requests are in it as long as observed times between tokens, compared with simulated ones, exceed
+        those of the log's second half by more than :data:`SLOWER` and by more than any block of that half does.
+        """
+        observed, simulated = self.observed("tbt"), self.simulated("tbt")
+        count = len(observed) // STEADY
+        if count < 2 * QUARTERS:
+            return 0
+        both = np.isfinite(observed) & np.isfinite(simulated)
+        x, y = (
+            np.where(both, values, 0.0)[: count * STEADY].reshape(count, STEADY).sum(axis=1)
+            for values in (observed, simulated)
+        )
+        ratio = x / np.maximum(y, 1e-12)
+        later = ratio[count // 2 :]
+        slow = ratio > max(float(np.median(later)) * (1 + SLOWER), float(later.max()))
+        length = count if slow.all() else int(np.argmin(slow))
+        return length * STEADY if length < count // 2 else 0
 
     def rank_correlation(self, metric: str) -> float:
         """Return Spearman's correlation over the requests, NaN where either side is constant."""

@@ -39,6 +39,10 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
         "notes": list(replay.log.notes),
         "loss": loss(replay) if has_token_times(replay) else None,
         "mean_error": mean_error(replay) if has_token_times(replay) else None,
+        "start_up": replay.start_up(),
+        "parts": {
+            part.name: {"observed": part.observed, "simulated": part.simulated} for part in replay.parts()
+        },
         "metrics": {metric: rows for metric, rows in differences.items() if rows},
         "rank_correlation": {metric: replay.rank_correlation(metric) for metric in METRICS},
         "totals": totals,

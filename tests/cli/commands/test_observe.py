@@ -148,7 +148,7 @@ def test_ctrl_c_keeps_what_was_measured(kvgym, served, run, tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_signals_lose_no_answer(served, tmp_path, sent):
-    rows = "".join(f"{t},10,3\n" for t in (0.0, 0.1)) + "0.2,10,5000\n1000,10,3\n"
+    rows = "".join(f"{t},10,3\n" for t in (0.0, 0.1)) + "0.1,10,5000\n1000,10,3\n"
     (tmp_path / "trace.csv").write_text(f"arrival_time,prompt_len,output_len\n{rows}")
     command = [sys.executable, "-m", "kvgym", "server", "observe", served, "--trace", "trace.csv", "-o", "r"]
     with subprocess.Popen(

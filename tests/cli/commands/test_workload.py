@@ -93,3 +93,9 @@ workload:
 def test_mistakes(kvgym, trace, arguments, message):
     err = kvgym.error("workload", *arguments)
     assert message in " ".join(err.split())
+
+
+def test_a_trace_as_an_option(kvgym, trace):
+    assert kvgym.output("workload", "--trace", trace) == kvgym.output("workload", trace)
+    assert "give one workload" in kvgym.error("workload")
+    assert "give one workload" in kvgym.error("workload", "lmsys", "--trace", trace)

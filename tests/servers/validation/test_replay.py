@@ -129,3 +129,35 @@ def test_a_log_without_token_times_or_without_any_time_has_a_summary(log):
     replay = replay_log(nothing, scenario(engine=TRUE), "vllm")
     assert set(replay.totals()) == {"makespan", "evictions"}
     assert np.isnan(replay_summary(replay)["totals"]["makespan"]["error"])
+
+
+def test_parts_add_up_to_the_error_and_name_its_source(log):
+    replay = replay_log(log, scenario(engine=TRUE), "vllm")
+
+    def largest(changed):
+        parts = replace(replay, log=changed).parts()
+        total = sum(part.observed - part.simulated for part in parts)
+        assert total == pytest.approx((changed.e2e_latency - log.e2e_latency).mean(), abs=1e-9)
+        return parts[0].name, parts[0].observed - parts[0].simulated
+
+    delayed = replace(log, ttft=log.ttft + 0.05, e2e_latency=log.e2e_latency + 0.05)
+    assert largest(delayed) == ("client and API", pytest.approx(0.05))
+    slower = replace(log, e2e_latency=log.ttft + 1.2 * (log.e2e_latency - log.ttft))
+    assert largest(slower) == (
+        "batches between tokens",
+        pytest.approx(0.2 * (log.e2e_latency - log.ttft).mean()),
+    )
+    waits = np.where(np.arange(len(log)) % 2, 0.3, 0.0)
+    late = replace(log, ttft=log.ttft + waits, e2e_latency=log.e2e_latency + waits)
+    assert largest(late) == ("queue and prompts", pytest.approx(waits.mean()))
+
+
+@pytest.mark.parametrize(("slow", "found"), [(0, 0), (40, 25), (60, 50)])
+def test_a_start_up_phase_is_recognised(log, slow, found):
+    replay = replay_log(log, scenario(engine=TRUE), "vllm")
+    assert len(log) == 8 * 25
+    factor = np.where(np.arange(len(log)) < slow, 1.25, 1.0)
+    noise = np.random.default_rng(0).normal(1.0, 0.01, len(log))
+    changed = replace(log, e2e_latency=log.ttft + factor * noise * (log.e2e_latency - log.ttft))
+    assert replace(replay, log=changed).start_up() in (found, found + 25)
+    assert (replace(replay, log=changed).start_up() == 0) == (slow == 0)

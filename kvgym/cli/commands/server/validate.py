@@ -63,9 +63,9 @@ def validate(
         Path,
         typer.Argument(
             metavar="LOG",
-            help="A log of kvgym server observe (or its folder), vllm bench serve --save-detailed or inference-perf, "
-            "or any CSV, JSONL or Parquet with a row per request: arrival_time, prompt_len, output_len, "
-            "first_token_time (or ttft), finish_time (or e2e_latency).",
+            help="A log of kvgym server observe (or its folder), vllm bench serve --save-detailed, GuideLLM, AIPerf or "
+            "inference-perf, or any CSV, JSONL or Parquet with a row per request: arrival_time, prompt_len, "
+            "output_len, first_token_time (or ttft), finish_time (or e2e_latency).",
         ),
     ],
     scenario: ScenarioOption = SERVER_SCENARIO,
@@ -80,6 +80,7 @@ def validate(
 ) -> None:
     """Replay a log of a real server and show the simulator's errors.
 
+    Shows first which part of the error comes from the client, the queue and the batches, and names a start-up phase.
     Compares TTFT, TBT (mean time per output token of a request), E2E latency, throughput and evictions, by quantile,
     with 95 % bootstrap intervals, and over the time of the log. Writes config.json, requests.csv (observed and
     simulated, by request), summary.json and validation.png. docs/validation.md lists what to log.
@@ -151,6 +152,8 @@ class Check:
         """Print tables and notes, and write the picture."""
         from kvgym.servers.validation.results import save_picture
 
+        if (table := parts_table(self._replay)) is not None:
+            console.print_table(table)
         console.print_table(difference_table(self._replay))
         if (table := drift_table(self._replay)) is not None:
             console.print_table(table)
@@ -164,6 +167,12 @@ class Check:
             print_fit(self._fit)
         for note in self._log.compared().notes:
             console.out.print(f"note: {note}", markup=False)
+        if (slow := self._replay.start_up()) > self._log.skip:
+            console.out.print(
+                f"note: start-up phase: the first {slow:,} requests were slower than later ones, compared with the "
+                f"simulation; leave them out by --skip {slow}",
+                markup=False,
+            )
         if picture:
             with console.optional("picture"):
                 save_picture(self._replay, folder / "validation.png", fit=self._fit)
@@ -193,6 +202,25 @@ def setup_line(replay: Replay, scenario: str, policy: str, settings: Mapping[str
     command = shlex.join(["kvgym", "compare", *given, "-p", policy])
     served = f"{where}{with_engine(replay.scenario)}, blocks of {found.system.block_size}"
     return f"replayed on scenario {scenario}: {served}; to compare schedulers: {command}"
+
+
+def parts_table(replay: Replay) -> ResultTable | None:
+    """Return the table of what the error of the mean end-to-end latency consists of, None if it is not known."""
+    parts = replay.parts()
+    if not parts:
+        return None
+    table = ResultTable(
+        "where the error of the mean end-to-end latency comes from",
+        "seconds per request, the largest part first; all parts add up to the error",
+    )
+    for text in ("", "observed", "simulated", "difference", "of the latency"):
+        table.column(text, words=not text)
+    whole = sum(part.observed for part in parts)
+    for part in parts:
+        difference = part.simulated - part.observed
+        figures = (console.number(x) for x in (part.observed, part.simulated, difference))
+        table.row(part.name, *figures, console.percent(difference / whole if whole > 0 else math.nan))
+    return table
 
 
 def drift_table(replay: Replay) -> ResultTable | None:
