@@ -58,11 +58,13 @@ class ParsedLog:
         rows: at least one.
         num_evictions: evictions (vLLM: preemptions) during the log; None = not known.
         notes: what was left out and how times were read, one sentence each.
+        inside: whether its times are the engine's own, without its API.
     """
 
     rows: tuple[Row, ...]
     num_evictions: int | None = None
     notes: tuple[str, ...] = ()
+    inside: bool = False
 
 
 class LogFormat(NamedTuple):
@@ -73,12 +75,14 @@ class LogFormat(NamedTuple):
         keys: keys of the first record by which it is recognised.
         read: returns rows, evictions and notes from the path and the records.
         is_log: whether it can be read; the others have an error with a remedy.
+        inside: whether its times are the engine's own, without its API.
     """
 
     name: str
     keys: frozenset[str]
     read: Callable[[Path, Iterable[Mapping[str, Any]]], tuple[Sequence[Row], int | None, list[str]]]
     is_log: bool = True
+    inside: bool = False
 
 
 def parse_log(path: Path) -> ParsedLog | None:
@@ -121,7 +125,8 @@ def parse_log(path: Path) -> ParsedLog | None:
     if not kept:
         raise TraceFormatError(f"{path}: no request of the log can be compared: {listed or 'it has none'}")
     left_out = f"{reasons.total():,} of {len(rows):,} requests are left out: {listed}." if reasons else ""
-    return ParsedLog(kept, evictions, (f"Read as a log of {known.name}.", *notes, *filter(None, [left_out])))
+    notes = [f"Read as a log of {known.name}.", *notes, *filter(None, [left_out])]
+    return ParsedLog(kept, evictions, tuple(notes), known.inside)
 
 
 def _records(path: Path) -> tuple[Sequence[str], Iterable[dict[str, Any]]] | None:
@@ -343,6 +348,7 @@ FORMATS = (
         "engine times",
         frozenset({"arrival_time", "queued_ts", "first_token_ts", "last_token_ts"}),
         _read_engine,
+        inside=True,
     ),
 )
 """All formats."""

@@ -321,6 +321,8 @@ def without_long(log: ServedLog, kv_capacity: int) -> ServedLog:
 def replay_log(log: ServedLog, scenario: Scenario, policy: str | Policy, *, seed: int = 0) -> Replay:
     """Simulate the requests of a log, with their true lengths, to the end.
 
+    The engine's API time counts unless the log has the engine's own times.
+
     Args:
         log: the served requests.
         scenario: hardware, engine, workers and rules; its workload and horizon are ignored.
@@ -336,6 +338,9 @@ def replay_log(log: ServedLog, scenario: Scenario, policy: str | Policy, *, seed
     known = bool({"predicted_length", "length_interval"} & set(made.info.needs))
     endless = scenario.model_copy(update={"system": scenario.system.model_copy(update={"horizon": None})})
     system, table = endless.make_system(), log.requests(known=known)
+    if log.inside:
+        for worker in system.all_workers:
+            worker.batch_time.api_time = 0.0
     made = resolve_policy(made, system, table)
     result = simulate(system, table, made, router=endless.make_router(), seed=seed)
     return Replay(log, endless, result)

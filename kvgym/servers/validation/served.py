@@ -86,6 +86,7 @@ class ServedLog:
         num_evictions: evictions (vLLM: preemptions) during the log; None = the log does not have them.
         notes: what was left out, one sentence each.
         skip: number of first requests that are replayed, but not compared: the server warmed up meanwhile.
+        inside: whether its times are the engine's own, without its API.
     """
 
     name: str
@@ -97,6 +98,7 @@ class ServedLog:
     num_evictions: int | None = None
     notes: tuple[str, ...] = ()
     skip: int = 0
+    inside: bool = False
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -114,7 +116,7 @@ class ServedLog:
 
     def select(self, keep: NDArray[np.bool_], note: str) -> ServedLog:
         """Return the requests under ``keep``, bool (n,), times as they are, with a note."""
-        others = ("name", "num_evictions", "notes", "skip")
+        others = ("name", "num_evictions", "notes", "skip", "inside")
         columns = {f.name: getattr(self, f.name)[keep] for f in fields(self) if f.name not in others}
         return replace(self, **columns, notes=(*self.notes, note), skip=int(keep[: self.skip].sum()))
 
@@ -188,7 +190,7 @@ def read_served(
         return _read_table(path, columns or {}, time_unit)
     data = {name: np.array([getattr(row, name) for row in parsed.rows]) for name in NUMBERS}
     log = _log_of(path, data, parsed.num_evictions, parsed.notes)
-    return log.skipping(sum(row.warm_up for row in parsed.rows))
+    return replace(log, inside=parsed.inside).skipping(sum(row.warm_up for row in parsed.rows))
 
 
 def _read_table(path: Path, columns: Mapping[str, str], time_unit: str | None) -> ServedLog:

@@ -129,6 +129,7 @@ def test_times_of_the_engine_are_on_two_clocks(tmp_path):
     log = read_served(path)
     assert log.ttft == pytest.approx([0.24, 0.99, 0.49])  # from the moment that the server has the request
     assert log.e2e_latency == pytest.approx([0.24, 1.99, 1.49])
+    assert log.inside
     assert "1 of 4 requests are left out: 1 x no times." in log.notes
     assert "kv-capacity" not in " ".join(log.notes)
     about = {

@@ -161,3 +161,13 @@ def test_a_start_up_phase_is_recognised(log, slow, found):
     changed = replace(log, e2e_latency=log.ttft + factor * noise * (log.e2e_latency - log.ttft))
     assert replace(replay, log=changed).start_up() in (found, found + 25)
     assert (replace(replay, log=changed).start_up() == 0) == (slow == 0)
+
+
+def test_a_log_of_the_engines_own_times_is_replayed_without_its_api(log):
+    api = scenario(engine={"base_ms": 1, "api_ms": 500})
+    outside, inside = (
+        replay_log(replace(log, inside=flag), api, "fcfs").simulated("ttft") for flag in (False, True)
+    )
+    without = replay_log(log, scenario(engine={"base_ms": 1}), "fcfs").simulated("ttft")
+    np.testing.assert_array_equal(inside, without)
+    assert (outside >= 0.5).all()
