@@ -84,7 +84,11 @@ def bound(
     found: dict[str, Interval] = {}
     with run_progress(len(specs) + len(names), progress) as advance:
         for spec in specs:
-            runs.append(simulate(system, table, spec, router=chosen.make_router(), seed=seed))
+            runs.append(
+                simulate(
+                    system, table, spec, router=chosen.make_router(), seed=seed, autoscaler=chosen.autoscaler
+                )
+            )
             advance(f"run of {spec}")
         if not all(run.completed for run in runs):
             raise ConfigError("a run did not complete; bounds need a run that serves all requests")

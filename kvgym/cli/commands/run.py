@@ -106,6 +106,7 @@ def run(
                 made,
                 trace_out,
                 router=chosen.make_router(),
+                autoscaler=chosen.autoscaler,
                 seed=seed,
                 log=log,
                 window=chosen.window,

@@ -95,6 +95,7 @@ def _run(options: ScenarioOptions, scenario: str, policy: str, seed: int, speed:
         table,
         made,
         router=chosen.make_router(),
+        autoscaler=chosen.autoscaler,
         seed=seed,
         speed=speed,
         title=label_of(made),

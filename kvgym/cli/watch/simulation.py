@@ -48,6 +48,7 @@ class LiveRun(Source):
         table: the requests.
         policy: the policy.
         router: of a cluster.
+        autoscaler: of a fleet, its spec.
         seed: of the policy.
         speed: simulated seconds per second.
         title: heading of the page.
@@ -56,10 +57,10 @@ class LiveRun(Source):
 
     def __init__(
         self, system: System, table: RequestTable, policy: Policy, *, router: Router | None, seed: int,
-        speed: float, title: str, about: list[str],
+        speed: float, title: str, about: list[str], autoscaler: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(title, about, charts_of(len(system.all_workers)), "simulated seconds", speed)
-        self._run = system, table, policy, router, seed
+        self._run, self._autoscaler = (system, table, policy, router, seed), autoscaler
         self._recorded, self._shown = -INTERVAL, -1.0  # moment and clock of the last row
         self._origin = 0.0, 0.0, 0.0  # since when, in real and in simulated seconds, and the speed since then
 
@@ -67,7 +68,7 @@ class LiveRun(Source):
         """Run to the end."""
         system, table, policy, router, seed = self._run
         self.update(status="compiling")
-        simulation, copies = prepare_run(system, table, policy, router, seed)
+        simulation, copies = prepare_run(system, table, policy, router, seed, autoscaler=self._autoscaler)
         for _ in steps_of(simulation, policy, copies):
             if not self._keep_time(simulation):
                 return

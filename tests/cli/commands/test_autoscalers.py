@@ -28,3 +28,14 @@ def test_compare_has_the_best_fixed_size(kvgym, tmp_path):
 def test_autoscalers_need_a_fleet(kvgym):
     assert "workers with most" in kvgym.error("compare", "--workers", "2", "--autoscaler", "hpa")
     assert "as in 1-8" in kvgym.error("compare", "--fleet", "8", "--autoscaler", "hpa")
+
+
+def test_run_asks_the_autoscaler(kvgym, tmp_path):
+    line = "run -n 40 --workers 1 --fleet 1-3 --startup 5 -p fcfs --no-progress --autoscaler"
+    made = {}
+    for spec in ("fixed:workers=3", "fixed:workers=1"):
+        folder = tmp_path / spec[-1]
+        kvgym.output(line, spec, "--out", folder)
+        made[spec] = json.loads((folder / "metrics.json").read_text())
+    assert made["fixed:workers=3"]["ready_workers"] == 3
+    assert made["fixed:workers=1"]["ready_workers"] == 1
