@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from kvgym.policies.routing import CompiledRouter, Router, RouterInfo, make_router, register_router
     from kvgym.policies.runner import SimulationResult, simulate
+    from kvgym.policies.scaling import Autoscaler, AutoscalerInfo, make_autoscaler, register_autoscaler
     from kvgym.report import write_report
     from kvgym.simulator.observer import Observer
     from kvgym.simulator.recording.window import Window
@@ -67,6 +68,7 @@ else:
             "report": "write_report",
             "policies.routing": "CompiledRouter Router RouterInfo make_router register_router",
             "policies.runner": "SimulationResult simulate",
+            "policies.scaling": "Autoscaler AutoscalerInfo make_autoscaler register_autoscaler",
             "simulator.observer": "Observer",
             "simulator.recording.window": "Window",
             "simulator.simulation": "Simulation",
@@ -81,6 +83,8 @@ else:
 
 __all__ = [
     "AgentPolicy",
+    "Autoscaler",
+    "AutoscalerInfo",
     "ClusterView",
     "Comparison",
     "CompiledPolicy",
@@ -117,6 +121,7 @@ __all__ = [
     "load_hardware",
     "load_router",
     "load_scenario",
+    "make_autoscaler",
     "make_batch_time",
     "make_policy",
     "make_router",
@@ -127,6 +132,7 @@ __all__ = [
     "provision",
     "read_trace",
     "register_action",
+    "register_autoscaler",
     "register_metric",
     "register_policy",
     "register_router",

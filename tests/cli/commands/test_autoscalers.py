@@ -36,6 +36,6 @@ def test_run_asks_the_autoscaler(kvgym, tmp_path):
     for spec in ("fixed:workers=3", "fixed:workers=1"):
         folder = tmp_path / spec[-1]
         kvgym.output(line, spec, "--out", folder)
-        made[spec] = json.loads((folder / "metrics.json").read_text())
+        made[spec] = json.loads((folder / "summary.json").read_text())["metrics"]
     assert made["fixed:workers=3"]["ready_workers"] == 3
     assert made["fixed:workers=1"]["ready_workers"] == 1
