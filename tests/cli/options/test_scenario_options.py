@@ -22,6 +22,7 @@ GIVEN = {
     "block_size": 16, "prefix_cache": "computed", "prefix_block": 32, "cache_rule": "fixed:tool=5",
     "rules": "engine", "workers": 4,
     "prefill_workers": 2, "decode_workers": 3, "link": "10GB/s",
+    "fleet": "2-6", "startup": "45", "autoscaler": "hpa:target=4",
     "router": "round_robin", "sessions": "closed", "horizon": 12.5, "warm_up": "5", "cool_down": "20r",
 }  # fmt: skip
 """A value for every field."""
@@ -121,6 +122,8 @@ def test_every_field_changes_the_scenario(name, tmp_path, azure_trace):
         "engine": "base_ms=5",
     }[name]
     others = {"workers": 4} if name == "router" else {}
+    if name in ("startup", "autoscaler"):
+        others = {"fleet": "1-4"}
     if name in ("trace_format", "columns", "time_unit", "rate_scale", "shared_prefix"):
         others = {"trace": azure_trace if name == "trace_format" else times}
     separate = name in ("prefill_workers", "decode_workers", "link")
