@@ -83,9 +83,11 @@ def _change_workers(
         changes["engine"] = parse_spec(f"engine:{engine}", "engine")[1] if "=" in engine else engine
     settings = {name: getattr(options, name, None) for name in SystemSettings.model_fields}
     given = {name: value for name, value in settings.items() if value is not None}
+    rules = _rules(base, options)
     if "prefix_block" in given or "cache_rule" in given:
-        given = {"prefix_cache": "computed", **given}
-    if given := {**_rules(base, options), **given}:
+        as_engine = rules.get("output_kv") == "next_iteration" and "cache_rule" not in given
+        given = {"prefix_cache": "scheduled" if as_engine else "computed", **given}
+    if given := {**rules, **given}:
         changes["system"] = {**base.system.model_dump(), **given}
         if given.get("prefix_cache") == "off":
             changes["system"].update(prefix_block=None, cache_rule=given.get("cache_rule", "lru"))
@@ -112,15 +114,21 @@ def _rules(base: Scenario, options: ScenarioOptions) -> dict[str, Any]:
     if not HardwareName(options.hardware or "").described or (base.hardware and base.hardware.described):
         return {}
     stated = base.system.model_fields_set if "system" in base.model_fields_set else set()
-    if stated & {"first_token", "progress_on_evict", "requeue"}:
+    engine = RULES["engine"]
+    if any(
+        getattr(base.system, name) != value
+        for name, value in engine.items()
+        if name in stated - {"block_size"}
+    ):
         return {}
-    return {name: value for name, value in RULES["engine"].items() if name not in stated}
+    return {name: value for name, value in engine.items() if name not in stated}
 
 
 def _cached(base: Scenario, options: ScenarioOptions, changed: Scenario) -> Scenario:
     """Return a scenario with the engine's prefix cache if it was given the engine's rules and requests share hashes."""
-    stated = options.prefix_cache is not None or "prefix_cache" in base.system.model_fields_set
-    if stated or _rules(base, options).get("requeue") != "front" or not _has_hashes(changed):
+    given = (options.prefix_cache, options.prefix_block, options.cache_rule)
+    stated = any(value is not None for value in given) or "prefix_cache" in base.system.model_fields_set
+    if stated or _rules(base, options).get("output_kv") != "next_iteration" or not _has_hashes(changed):
         return changed
     return changed.override(system={**changed.system.model_dump(), "prefix_cache": "scheduled"})
 

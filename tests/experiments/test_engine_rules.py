@@ -4,6 +4,7 @@ import pytest
 
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.describing import rules_of
+from kvgym.experiments.scenario import load_scenario
 
 HARDWARE = "model=llama3-8b,gpu=h100"
 ENGINE = ("recompute", "front", 16, "next_iteration")
@@ -49,6 +50,14 @@ def test_a_papers_rules_and_those_that_a_scenario_states_stay():
     assert rules(agents) == ("lost", "arrival", 1, "at_once")
     assert agents.system.prefix_cache == "off"
     assert rules_of(agents) == "paper rules"
-    rush = build_scenario("rush", hardware=HARDWARE)
+    rush = load_scenario("rush")
     assert rules(rush) == ("recompute", "front", 16, "at_once")
     assert rules_of(rush) == "engine rules: KV of a token at once"
+    assert rules(build_scenario("rush", hardware=HARDWARE)) == ENGINE  # it states nothing else
+
+
+def test_a_size_of_units_keeps_the_cache_of_the_engine():
+    given = {"hardware": HARDWARE, "workload": "coding-agent", "prefix_block": 256}
+    assert build_scenario("rush", **given).system.prefix_cache == "scheduled"
+    assert build_scenario("rush", cache_rule="fixed:tool=5", **given).system.prefix_cache == "computed"
+    assert build_scenario("rush", rules="paper", **given).system.prefix_cache == "computed"
