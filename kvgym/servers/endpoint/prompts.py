@@ -6,8 +6,8 @@ that counts is the one the server reports.
 
 The words of a block follow from its hash alone. Equal hashes therefore give equal text, so that the prefix cache of the
 server finds what the trace says that it can. All other words follow from the number of the request: without hashes no
-two prompts begin alike. In the closed loop of sessions, a turn with hashes that begin with those of the turn
-before, output included, is sent after its real answer, since a server caches what it has generated.
+two prompts begin alike. In the closed loop of sessions, a turn with hashes that begin with those of the turn before,
+output included, contains the real answer of that turn, since a server caches what it has generated.
 """
 
 from __future__ import annotations
