@@ -104,7 +104,7 @@ def read_aiperf(
 
 
 def _aiperf_row(record: Mapping[str, Any]) -> Row:
-    about, metrics, error = record["metadata"], record["metrics"] or {}, record["error"]
+    about, metrics, error = record["metadata"], record["metrics"] or {}, record.get("error")
     if error or about.get("was_cancelled"):
         return Row(reason=str((error or {}).get("type") or "cancelled"))
     return Row(

@@ -335,7 +335,7 @@ FORMATS = (
         "SGLang's bench_serving", frozenset({"duration", "total_output_tokens_retokenized"}), _read_sglang
     ),
     LogFormat("GuideLLM", frozenset({"metadata", "benchmarks"}), read_guidellm),
-    LogFormat("AIPerf", frozenset({"metadata", "metrics", "error"}), read_aiperf),
+    LogFormat("AIPerf", frozenset({"metadata", "metrics"}), read_aiperf),
     LogFormat(
         "AIPerf's summary",
         frozenset({"request_throughput", "request_latency", "request_count"}),
