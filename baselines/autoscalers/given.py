@@ -1,4 +1,4 @@
-"""Autoscalers that do not look at the fleet: a constant size, and a plan by time."""
+"""Autoscalers that do not read the fleet: a constant size, and a plan by time."""
 
 from __future__ import annotations
 

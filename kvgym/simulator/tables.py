@@ -279,18 +279,9 @@ SESSION = np.dtype(
         ("session_id", "i4"),
         ("turn", "i4"),
         ("previous", "i4"),  # request of the turn before, UNKNOWN for the first
-        (
-            "gap_kind",
-            "i4",
-        ),  # what the time before it was, an index of GAP_KINDS; UNKNOWN without the need class
-        (
-            "next_kind",
-            "i4",
-        ),  # what follows its end, 0 also if no turn does; UNKNOWN before its end
-        (
-            "next_prompt",
-            "i4",
-        ),  # prompt of the next turn, 0: none follows; UNKNOWN without the need true_length
+        ("gap_kind", "i4"),  # what the time before it was, an index of GAP_KINDS; UNKNOWN without the need
+        ("next_kind", "i4"),  # what follows its end, 0 also if no turn does; UNKNOWN before its end
+        ("next_prompt", "i4"),  # prompt of the next turn, 0: none; UNKNOWN without the need true_length
     ],
     align=True,
 )

@@ -137,7 +137,7 @@ class ClusterSimulation(Simulation):
             self._memory[k], self._addresses = policy.arguments(), None
 
     def forget_addresses(self) -> None:
-        """Compute the addresses of tables anew, as one of them is another array now."""
+        """Compute the addresses of tables again, as one of them is another array now."""
         self._addresses = None
 
     def set_router(self, router: RouterLike | None) -> None:
