@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.batch_time import RooflineBatchTime, load_hardware
+from kvgym.batch_time import Hardware, RooflineBatchTime, load_hardware
 from kvgym.batch_time.hardware.overhead import NO_ENGINE, EngineOverhead
 from kvgym.servers.validation.published import BATCHES, MODEL, REFERENCE, Deployment, MeasuredBatch
 from kvgym.simulator.batch_time import BatchTimeModel
@@ -19,6 +19,18 @@ CONSTANTS: Mapping[str, EngineOverhead] = {
     "constant 10 ms": EngineOverhead(base_ms=10.0),
 }
 """Constant overheads of no engine, shown for comparison."""
+
+COMPARED = ("vllm-2023", "early-2024", "vllm-2024", "vllm-2026", NO_ENGINE)
+"""Engines that these measurements of 2023 and 2024 are compared with; the others are of GPUs that came later."""
+
+
+def _compared(hardware: Hardware) -> dict[str, EngineOverhead]:
+    """Return the engines of :data:`COMPARED`, and the hardware's own."""
+    return {
+        name: engine
+        for name, engine in hardware.all_engines.items()
+        if name in (*COMPARED, *hardware.engines)
+    }
 
 
 @dataclass(frozen=True)
@@ -85,11 +97,11 @@ def predictor(deployment: Deployment) -> Predictor:
         roofline = RooflineBatchTime(
             deployment.gpu, MODEL, tensor_parallel=deployment.tensor_parallel, overhead=0.0
         )
-        return Predictor(deployment, roofline, False, None, reference.all_engines, reference.engine)
+        return Predictor(deployment, roofline, False, None, _compared(reference), reference.engine)
     hardware = load_hardware(deployment.hardware)
     source = hardware if hardware.engine != NO_ENGINE else reference
     kernels = hardware.batch_time(engine=NO_ENGINE)
-    return Predictor(deployment, kernels, True, hardware.kv_capacity, source.all_engines, source.engine)
+    return Predictor(deployment, kernels, True, hardware.kv_capacity, _compared(source), source.engine)
 
 
 def decode_ms(model: BatchTimeModel, requests: int, contexts: NDArray[np.int64]) -> NDArray[np.float64]:
