@@ -24,7 +24,7 @@ DECISIVE = (
     "agents", "baselines", "batch_time", "compiling", "configs/gpu", "configs/hardware",
     "configs/model", "configs/operators", "configs/scenario", "envs", "experiments/cache_notes.py",
     "experiments/disaggregation.py", "experiments/resolving.py", "experiments/runs.py", "experiments/scenario.py",
-    "experiments/fleet/groups.py",
+    "experiments/fleet",
     "kernels.py", "metrics", "policies", "simulator", "theory", "utils", "workloads",
 )  # fmt: skip
 """Parts of the library that determine the results of runs; agents take scales from the scenario of their training."""

@@ -325,7 +325,6 @@ class ClusterView:
     Attributes:
         request_id: the request to route; UNKNOWN when requests may be moved.
         candidates: workers it may go to; in a fleet those that are ready.
-        span: the first of the workers of its role, and their end (exclusive).
         boundary: the worker that has just ended a batch or a wait, when requests may be moved; else None.
     """
 
@@ -333,12 +332,17 @@ class ClusterView:
         """Wrap a :class:`~kvgym.simulator.cluster.simulation.ClusterSimulation`."""
         self._simulation = simulation
         self.request_id = request_id
-        self.span = workers.start, workers.stop
+        self._workers = workers
         is_open = getattr(simulation, "open_places", ())
         self.candidates: Sequence[int] = (
             [k for k in workers if is_open[k] == OPEN] if len(is_open) else workers
         )
         self.boundary = boundary
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first of the workers of the request's role, and their end (exclusive)."""
+        return self._workers.start, self._workers.stop
 
     def waiting(self, worker: int) -> RequestColumns:
         """The waiting requests of a worker, in queue order."""

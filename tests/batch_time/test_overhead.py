@@ -84,7 +84,7 @@ def test_an_engine_sets_what_its_policies_and_its_users_see():
 @pytest.mark.parametrize(
     ("engine", "kind", "message"),
     [
-        ("vllm-2022", UnknownNameError, "Did you mean .*'vllm-2023'"),
+        ("vllm-2022", UnknownNameError, r"Did you mean 'vllm-202\d'.*vllm-2023"),
         ({"base": 3}, ConfigError, "fields: base_ms, per_request_ms"),
         ({"base_ms": -1}, ConfigError, "base_ms"),
         ({"base_ms": "fast"}, ConfigError, "base_ms"),

@@ -38,6 +38,7 @@ OWN = {
     ("server validate", "columns"),
     ("server validate", "time_unit"),
     *(("render", name) for name in ALL),
+    ("workload", "trace"),
 }
 """Options with the name of a scenario option that take several values, describe a log, or are of an environment."""
 
