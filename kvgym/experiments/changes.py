@@ -14,6 +14,7 @@ from kvgym.experiments.fleet.choices import with_fleet
 from kvgym.experiments.scenario import Scenario, SystemSettings, load_scenario
 from kvgym.experiments.scenario_options import RULES, UNCHANGED, ScenarioOptions
 from kvgym.utils.specs import parse_spec
+from kvgym.workloads.inference_perf import SUFFIXES, read_specification
 from kvgym.workloads.workload import describe_workload
 
 
@@ -147,7 +148,12 @@ def _change_workload(base: Scenario, options: ScenarioOptions) -> Scenario:
     if options.workload is not None:
         source = describe_workload(options.workload)
     elif options.trace is not None:
-        source = describe_workload({"trace": str(options.trace)})
+        specified = options.trace.suffix.lower() in SUFFIXES
+        source = (
+            read_specification(options.trace)
+            if specified
+            else describe_workload({"trace": str(options.trace)})
+        )
     before = dict(source)
     _set_trace_options(
         source,

@@ -118,10 +118,13 @@ def find_workload(source: str, options: ScenarioOptions) -> Scenario:
     from kvgym.errors import UnknownNameError
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.scenario import scenario_names
+    from kvgym.workloads.inference_perf import is_specification
     from kvgym.workloads.presets import PRESETS
 
     if source in PRESETS:
         return build_scenario(DEFAULT_SCENARIO, options, workload=source)
+    if is_specification(Path(source)):
+        return build_scenario(DEFAULT_SCENARIO, options, trace=Path(source))
     if source in scenario_names() or Path(source).suffix in (".yaml", ".yml"):
         return build_scenario(source, options)
     if Path(source).suffix or Path(source).exists():
