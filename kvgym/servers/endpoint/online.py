@@ -181,12 +181,16 @@ class OnlineRun:
 
     @property
     def due(self) -> float:
-        """When the next decision is due, seconds; inf = not before the next arrival."""
-        w, decision = self.worker, self._simulation.decision[0]
+        """When the next decision is due, seconds; inf = not before another request is entered."""
+        simulation = self._simulation
+        w, decision, problem = self.worker, simulation.decision[0], simulation.problem[0]
+        i, reached = int(simulation.tracker[0]["next_arrival"]), math.inf
+        if i < self.num_requests:  # the engine's API still has it
+            reached = float(simulation.workload["arrival_time"][i] + problem["api_time"])
         if w["num_active"] == w["num_waiting"] == 0:
-            return math.inf
-        waits = decision["act"] == WAIT and w["clock"] == self._simulation.problem["horizon"][0]
-        return float(decision["wait_until"] if waits else w["clock"])
+            return reached
+        waits = decision["act"] == WAIT and w["clock"] == problem["horizon"]
+        return min(float(decision["wait_until"]), reached) if waits else float(w["clock"])
 
     def _delivered(self) -> list[Tokens]:
         """Return the tokens of the last batch, unless they have been returned."""

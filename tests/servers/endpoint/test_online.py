@@ -65,6 +65,22 @@ def test_times_are_those_of_a_run_that_knows_everything(name, step):
     assert run.due == math.inf
 
 
+def test_a_request_that_the_engines_api_still_has_is_due():
+    """Entered at 1 s, it reaches the queue 8 ms later; the clock must come back then."""
+
+    class Slow(AffineBatchTime):
+        api_time = 0.008
+
+    run = OnlineRun(replace(SYSTEM, batch_time=Slow(constant=0.01)), make_policy("vllm_v1"), most=5)
+    assert run.advance(1.0) == []
+    run.add(1.0, 10, 1)
+    assert run.advance(1.001) == []
+    assert run.due == 1.008
+    (tokens,) = run.advance(1.009)
+    assert tokens.time == pytest.approx(1.018)
+    assert run.due == math.inf
+
+
 class Patient(Policy):
     """Admits everything, half a second after the first arrival."""
 
