@@ -120,8 +120,8 @@ class _Data(BaseModel):
 class _Stage(BaseModel):
     """Requests per second for some seconds."""
 
-    rate: float = Field(gt=0, allow_inf_nan=False)
-    duration: float = Field(gt=0, allow_inf_nan=False)
+    rate: float = Field(gt=0, le=1e9, allow_inf_nan=False)
+    duration: float = Field(gt=0, le=1e9, allow_inf_nan=False)
 
 
 class _Load(BaseModel):
