@@ -25,6 +25,15 @@ def test_compare_has_the_best_fixed_size(kvgym, tmp_path):
     assert "The fleet over time" in (folder / "report.html").read_text("utf-8")
 
 
+def test_the_best_size_is_shown_without_a_report_too(kvgym, tmp_path):
+    """Runs that are stored with their label are not taken for the best size, which has another."""
+    out = kvgym.output(
+        "compare -n 20 --seeds 2 --fleet 1-2 --startup 5 -p fcfs --no-progress --no-report --autoscaler hpa:target=4",
+        "--out", tmp_path / "results",
+    )  # fmt: skip
+    assert "best fixed, workers=1" in out
+
+
 def test_autoscalers_need_a_fleet(kvgym):
     assert "workers with most" in kvgym.error("compare", "--workers", "2", "--autoscaler", "hpa")
     assert "as in 1-8" in kvgym.error("compare", "--fleet", "8", "--autoscaler", "hpa")
