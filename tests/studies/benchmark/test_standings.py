@@ -20,7 +20,7 @@ def test_rank_and_neighbours():
     found = {name: place_of(BY_NAME[name]) for name in ("ranked", "request_level", "lmetric")}
     assert found == {
         "ranked": "0.716, rank 2 of 44 schedulers, between reinforce_hidden_kinds (0.736) and ranked_documents (0.715)",
-        "request_level": "-1.000, rank 43 of 44 schedulers, between fast_serve (-0.838) and rad_batched (-1.000)",
+        "request_level": "-1.000, rank 43 of 44 schedulers, between fast_serve (-0.949) and rad_batched (-1.000)",
         "lmetric": "0.841, rank 1 of 12 routers, above preble (0.797)",
     }
     new = replace(BY_NAME["ranked"], name="mine")
