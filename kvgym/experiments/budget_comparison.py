@@ -84,8 +84,7 @@ def compare_fleets(
     sizes = fixed_sizes(scenario)
     for spec in autoscalers:
         make_autoscaler(spec)
-    # Without the folder: a stored run keeps its label, and the best size gets another.
-    shared = {name: options[name] for name in ("seeds", "jobs", "ray") if name in options}
+    shared = {name: options[name] for name in ("seeds", "folder", "jobs", "ray") if name in options}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a size that fails is not the best
         tried = compare(scenario, list(policies)[:1], autoscalers=sizes, **shared)

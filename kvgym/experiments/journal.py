@@ -187,7 +187,8 @@ def play_kept(
     left = []
     for place, (run, key) in enumerate(zip(runs, keys, strict=True)):
         if key in journal.known and not run.keep:
-            yield place, journal.known[key]
+            known = journal.known[key]  # by another name, perhaps: keys are those of what runs
+            yield place, replace(known, record=replace(known.record, policy=run.label))
         else:
             left.append(place)
     for number, played in play_runs([runs[place] for place in left], executor):

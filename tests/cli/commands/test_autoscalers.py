@@ -26,7 +26,7 @@ def test_compare_has_the_best_fixed_size(kvgym, tmp_path):
 
 
 def test_the_best_size_is_shown_without_a_report_too(kvgym, tmp_path):
-    """Runs that are stored with their label are not taken for the best size, which has another."""
+    """Runs that were stored under the name of their size are shown under the name of the best one."""
     out = kvgym.output(
         "compare -n 20 --seeds 2 --fleet 1-2 --startup 5 -p fcfs --no-progress --no-report --autoscaler hpa:target=4",
         "--out", tmp_path / "results",
