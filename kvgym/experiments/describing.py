@@ -97,7 +97,12 @@ def engine_line(*scenarios: Scenario) -> str:
 
 
 _WRITTEN = {"next_iteration": "KV of a token an iteration later", "at_once": "KV of a token at once"}
-_CACHES = {"off": "", "scheduled": ", prefix cache", "computed": ", prefix cache of computed blocks"}
+_CACHES = {
+    "off": "",
+    "scheduled": ", prefix cache",
+    "computed": ", prefix cache of computed blocks",
+    "radix": ", prefix cache in a tree",
+}
 
 
 def rules_of(scenario: Scenario) -> str:
@@ -147,10 +152,11 @@ def describe_cluster(scenario: Scenario, routers: Sequence[str] = ()) -> str:
 
 def _ranges(scenario: Scenario) -> str:
     """Return the ranges of the pools of a fleet in words; "" without one."""
-    fleet = scenario.make_system().fleet
-    if fleet is None:
+    if not scenario.has_fleet:
         return ""
-    roles = [worker.role for worker in scenario.make_system().workers]
+    system = scenario.make_system()
+    fleet, roles = system.fleet, [worker.role for worker in system.workers]
+    assert fleet is not None
     names = [role if role != "mixed" else "workers" for role in roles]
     starts = [fleet.pool_of.index(g) for g in range(len(fleet.pools))]
     spans = (f"{p.least} to {p.most} {names[k]}" for p, k in zip(fleet.pools, starts, strict=True))

@@ -5,6 +5,7 @@ import pytest
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.describing import rules_of
 from kvgym.experiments.scenario import load_scenario
+from kvgym.simulator.system import PREFIX_CACHES
 
 HARDWARE = "model=llama3-8b,gpu=h100"
 ENGINE = ("recompute", "front", 16, "next_iteration")
@@ -61,3 +62,10 @@ def test_a_size_of_units_keeps_the_cache_of_the_engine():
     assert build_scenario("rush", **given).system.prefix_cache == "scheduled"
     assert build_scenario("rush", cache_rule="fixed:tool=5", **given).system.prefix_cache == "computed"
     assert build_scenario("rush", rules="paper", **given).system.prefix_cache == "computed"
+
+
+@pytest.mark.parametrize("cache", PREFIX_CACHES)
+def test_every_prefix_cache_has_a_heading(cache):
+    scenario = build_scenario("rush", rules="engine", prefix_cache=cache)
+    assert rules_of(scenario).startswith("engine rules: KV of a token an iteration later")
+    assert ("prefix cache" in rules_of(scenario)) == (cache != "off")
