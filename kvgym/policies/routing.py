@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -31,9 +30,8 @@ from kvgym.policies.hyperparameters import Declaring, dataclass_transform
 from kvgym.simulator.cluster.router_view import ROUTER_SIGNATURE, RouterView
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.simulator.view import ClusterView, simulation_of
-from kvgym.utils.arguments import check_fields, explained
-from kvgym.utils.checks import check_name
-from kvgym.utils.factory import Factory
+from kvgym.utils.arguments import explained
+from kvgym.utils.factory import EntryInfo, Factory
 from kvgym.utils.registry import import_package
 
 __all__ = [
@@ -49,28 +47,10 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class RouterInfo:
-    """Description of a router.
+class RouterInfo(EntryInfo):
+    """Description of a router."""
 
-    Attributes:
-        name: registry id, snake_case.
-        summary: one line for listings.
-        paper: authors and title, or "" if it comes from practice.
-    """
-
-    name: str
-    summary: str
-    paper: str = ""
-
-    def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            ConfigError: one is not a text.
-        """
-        check_name(self.name, "router")
-        check_fields(self)
+    what = "router"
 
 
 @dataclass_transform(kw_only_default=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -19,34 +18,15 @@ from kvgym.policies.hyperparameters import Declaring, dataclass_transform
 from kvgym.simulator.cluster.fleet_view import FleetView
 from kvgym.simulator.cluster.fleet_view import PoolView as PoolView
 from kvgym.simulator.fleet import Fleet
-from kvgym.utils.arguments import check_fields, explained
-from kvgym.utils.checks import check_name
-from kvgym.utils.factory import Factory
+from kvgym.utils.arguments import explained
+from kvgym.utils.factory import EntryInfo, Factory
 from kvgym.utils.registry import import_package
 
 
-@dataclass(frozen=True)
-class AutoscalerInfo:
-    """Description of an autoscaler.
+class AutoscalerInfo(EntryInfo):
+    """Description of an autoscaler."""
 
-    Attributes:
-        name: registry id, snake_case.
-        summary: one line for listings.
-        paper: authors and title, or "" if it comes from practice.
-    """
-
-    name: str
-    summary: str
-    paper: str = ""
-
-    def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            ConfigError: one is not a text.
-        """
-        check_name(self.name, "autoscaler")
-        check_fields(self)
+    what = "autoscaler"
 
 
 @dataclass_transform(kw_only_default=True)

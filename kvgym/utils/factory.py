@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from kvgym.errors import ConfigError, shown
-from kvgym.utils.checks import check_text
+from kvgym.utils.arguments import check_fields
+from kvgym.utils.checks import check_name, check_text
 from kvgym.utils.hyperparameters import (
     Hyperparameter,
     construct,
@@ -20,6 +22,33 @@ from kvgym.utils.specs import parse_spec
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
+
+
+@dataclass(frozen=True)
+class EntryInfo:
+    """Description of a router or an autoscaler; policies have more to say.
+
+    Attributes:
+        name: registry id, snake_case.
+        summary: one line for listings.
+        paper: authors and title, or "" if it comes from practice.
+    """
+
+    what: ClassVar[str]
+    """What it describes, for messages."""
+
+    name: str
+    summary: str
+    paper: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            ConfigError: one is not a text.
+        """
+        check_name(self.name, self.what)
+        check_fields(self)
 
 
 class Configurable:
