@@ -1,13 +1,14 @@
 """Arrival processes: immutable descriptions that sample arrival times in seconds.
 
 Every process draws random numbers in the order of the requests. So the first n times of a longer sample equal the
-sample of n, and scaling the rate stretches the same realisation. The non-homogeneous Poisson processes are exact:
-unit-rate arrivals are mapped through the inverse of the cumulative rate.
+sample of n, and scaling the rate stretches the same realisation. Those with a rate that changes are in
+:mod:`kvgym.workloads.varying_arrivals`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from pydantic import Field, model_validator
 
 from kvgym.errors import ConfigError
 from kvgym.workloads.base import FloatRange, Spec, check_size
-from kvgym.workloads.classes import RateProfile
+from kvgym.workloads.classes import KnownRates, RateProfile
 
 Times = NDArray[np.float64]
 Rate = Annotated[float, Field(gt=0)]
@@ -36,18 +37,20 @@ class ArrivalProcess(Spec):
 
     def sample(self, n: int, rng: np.random.Generator) -> Times:
         """Return the first ``n`` arrival times, float64 (n,), seconds, non-decreasing."""
-        return self._times(np.cumsum(self._gaps(n, rng)))
+        mapping = self._mapping(rng)
+        return mapping(np.cumsum(self._gaps(n, rng)))
 
     def sample_until(self, duration: float, rng: np.random.Generator) -> Times:
         """Return all arrival times before ``duration`` seconds, float64 (n,); a prefix of those of longer durations."""
         gaps: list[NDArray[np.float64]] = []
+        mapping = self._mapping(rng)
         chunk = int(1.1 * self.mean_rate * duration) + 64
         while True:
             check_size(
                 chunk / 4, f"arrivals at {self.mean_rate:g} per second that do not reach {duration:g} s"
             )
             gaps.append(self._gaps(chunk, rng))
-            times = self._times(np.cumsum(np.concatenate(gaps)))
+            times = mapping(np.cumsum(np.concatenate(gaps)))
             if times[-1] >= duration:
                 return times[: int(np.searchsorted(times, duration, side="left"))]
             chunk *= 2
@@ -68,9 +71,27 @@ class ArrivalProcess(Spec):
         """How the rate changes over time; None if it is constant or unknown in advance."""
         return None
 
+    def known_rates(self, rng: np.random.Generator, horizon: float) -> KnownRates | None:
+        """Return the rates of the sample that an equal generator draws; None if no rate function describes it.
+
+        Args:
+            rng: a generator as given to :meth:`sample`.
+            horizon: last arrival of the sample, seconds.
+        """
+        profile = self.profile
+        if profile is None:
+            if not 0 < self.mean_rate < math.inf:
+                return None
+            profile = RateProfile((0.0,), (self.mean_rate,))
+        return KnownRates(profile, profile)
+
     def _gaps(self, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Return ``n`` independent gaps of mean 1, which :meth:`_times` scales to the rate."""
         return rng.standard_exponential(n)
+
+    def _mapping(self, rng: np.random.Generator) -> Callable[[Times], Times]:
+        """Return the function that maps the unit-rate clock of a sample to seconds."""
+        return self._times
 
     def _times(self, clock: Times) -> Times:
         """Map the unit-rate clock, non-decreasing, to seconds."""
@@ -127,6 +148,10 @@ class PoissonArrivals(ArrivalProcess):
     def scaled(self, factor: float) -> PoissonArrivals:
         """Return this process at ``factor`` times the rate."""
         return PoissonArrivals(rate=self.rate * factor)
+
+    def cumulative(self, time: Times) -> Times:
+        """Return the arrivals that are expected before times, seconds, (n,)."""
+        return self.rate * time
 
     def _times(self, clock: Times) -> Times:
         return clock / self.rate
@@ -193,133 +218,6 @@ class DeterministicArrivals(ArrivalProcess):
         return DeterministicArrivals(rate=self.rate * factor)
 
 
-class PiecewiseArrivals(ArrivalProcess):
-    """Poisson process with a constant rate between breakpoints.
-
-    Attributes:
-        times: start of each piece, seconds; the first is 0, increasing.
-        rates: arrivals per second in each piece, ≥ 0.
-        period: seconds after which the pieces repeat; None = the last rate continues.
-    """
-
-    kind: Literal["piecewise"] = "piecewise"
-    times: tuple[float, ...] = Field(min_length=1)
-    rates: tuple[Annotated[float, Field(ge=0)], ...] = Field(min_length=1)
-    period: float | None = None
-
-    @model_validator(mode="after")
-    def _consistent(self) -> PiecewiseArrivals:
-        if len(self.times) != len(self.rates):
-            raise ValueError(f"{len(self.times)} times but {len(self.rates)} rates; one rate per piece")
-        if self.times[0] != 0 or any(b <= a for a, b in zip(self.times, self.times[1:], strict=False)):
-            raise ValueError(f"times must start at 0 and increase, got {self.times}")
-        if self.period is None and self.rates[-1] == 0:
-            raise ValueError("the last rate must be > 0 without a period, else arrivals end")
-        if self.period is not None and (self.period <= self.times[-1] or sum(self.rates) == 0):
-            raise ValueError(f"period = {self.period} must exceed the last time, and a rate must be > 0")
-        return self
-
-    @property
-    def mean_rate(self) -> float:
-        """Mean over a period, or the last rate without a period."""
-        if self.period is None:
-            return self.rates[-1]
-        return float(np.diff([*self.times, self.period]) @ np.asarray(self.rates)) / self.period
-
-    @property
-    def profile(self) -> RateProfile:
-        """The pieces."""
-        return RateProfile(self.times, self.rates, self.period)
-
-    def expected(self, duration: float) -> float:
-        """Return the integral of the rate; for repeating pieces, over whole periods."""
-        if self.period is not None:
-            return self.mean_rate * self.period * (duration // self.period + 1)
-        ends = np.array([*self.times[1:], math.inf])
-        spans = np.minimum(ends, duration) - np.minimum(self.times, duration)
-        return float(spans @ np.asarray(self.rates))
-
-    def rate_at(self, time: Times) -> Times:
-        """Return the rate at ``time`` (seconds, any shape), arrivals per second."""
-        time = np.asarray(time, np.float64) if self.period is None else np.mod(time, self.period)
-        return np.asarray(self.rates)[np.searchsorted(self.times, time, side="right") - 1]
-
-    def scaled(self, factor: float) -> PiecewiseArrivals:
-        """Return this process with every rate times ``factor``."""
-        rates = tuple(rate * factor for rate in self.rates)
-        return PiecewiseArrivals(times=self.times, rates=rates, period=self.period)
-
-    def _times(self, clock: Times) -> Times:
-        starts, rates = np.asarray(self.times), np.asarray(self.rates)
-        cumulative = np.concatenate([[0.0], np.cumsum(np.diff(starts) * rates[:-1])])
-        offset: Times | float = 0.0
-        if self.period is not None:
-            total = self.mean_rate * self.period
-            cycles = np.floor(clock / total)
-            offset = cycles * self.period
-            clock = np.clip(clock - cycles * total, 0.0, np.nextafter(total, 0.0))
-        piece = np.searchsorted(cumulative, clock, side="right") - 1
-        with np.errstate(divide="ignore", invalid="ignore"):
-            within = np.where(rates[piece] > 0, (clock - cumulative[piece]) / rates[piece], 0.0)
-        return np.maximum.accumulate(starts[piece] + within + offset)
-
-
-class SinusoidArrivals(ArrivalProcess):
-    """Poisson process of rate λ(t) = rate · (1 + amplitude · sin(2πt/period + phase)).
-
-    Attributes:
-        rate: mean arrivals per second.
-        amplitude: relative swing, 0 to 1.
-        period: seconds.
-        phase: radians.
-    """
-
-    kind: Literal["sinusoid"] = "sinusoid"
-    rate: Rate
-    amplitude: float = Field(default=0.5, ge=0, le=1)
-    period: float = Field(gt=0)
-    phase: float = 0.0
-
-    @property
-    def mean_rate(self) -> float:
-        """Mean over a period."""
-        return self.rate
-
-    @property
-    def profile(self) -> RateProfile:
-        """256 pieces of a period, each with the largest rate in it, so that no rate is too low."""
-        pieces = 256
-        edges = np.arange(pieces + 1) * self.period / pieces
-        rates = np.maximum(*(self.rate_at(e) for e in (edges[:-1], edges[1:])))
-        crest = np.mod((0.25 - self.phase / (2 * np.pi)) * self.period, self.period)
-        rates[int(crest / self.period * pieces) % pieces] = self.rate * (1 + self.amplitude)
-        return RateProfile(tuple(edges[:-1].tolist()), tuple(rates.tolist()), self.period)
-
-    def rate_at(self, time: Times) -> Times:
-        """Return the rate at ``time`` (seconds, any shape), arrivals per second."""
-        angle = 2 * np.pi * np.asarray(time, np.float64) / self.period + self.phase
-        return np.asarray(self.rate * (1 + self.amplitude * np.sin(angle)), np.float64)
-
-    def scaled(self, factor: float) -> SinusoidArrivals:
-        """Return this process at ``factor`` times the mean rate."""
-        return self.model_copy(update={"rate": self.rate * factor})
-
-    def _cumulative(self, time: Times) -> Times:
-        """Return ∫₀ᵗ λ / rate, seconds."""
-        scale = self.amplitude * self.period / (2 * np.pi)
-        return time + scale * (math.cos(self.phase) - np.cos(2 * np.pi * time / self.period + self.phase))
-
-    def _times(self, clock: Times) -> Times:
-        target = clock / self.rate
-        swing = self.amplitude * self.period / np.pi  # |cumulative(t) − t| never exceeds it
-        low, high = np.maximum(target - swing, 0.0), target + swing
-        for _ in range(64):  # bisection to the last bit, which also works if the rate reaches zero
-            middle = 0.5 * (low + high)
-            below = self._cumulative(middle) < target
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return np.maximum.accumulate(high) if len(high) else high
-
-
 class TimestampArrivals(ArrivalProcess):
     """Replayed arrival times.
 
@@ -358,6 +256,9 @@ class TimestampArrivals(ArrivalProcess):
         """Return the scaled times below ``duration``."""
         times = np.asarray(self.times, np.float64) / self.rate_scale
         return times[times < duration]
+
+    def known_rates(self, rng: np.random.Generator, horizon: float) -> None:
+        """Return None: the times were recorded."""
 
     def scaled(self, factor: float) -> TimestampArrivals:
         """Return these times at ``factor`` times the rate."""
@@ -411,20 +312,6 @@ class SlottedArrivals(ArrivalProcess):
 
     def _draw(self, rng: np.random.Generator) -> float:
         return self.rate.draw(rng) if isinstance(self.rate, FloatRange) else self.rate
-
-
-AnyArrivals = Annotated[
-    AllAtOnce
-    | PoissonArrivals
-    | GammaArrivals
-    | DeterministicArrivals
-    | PiecewiseArrivals
-    | SinusoidArrivals
-    | TimestampArrivals
-    | SlottedArrivals,
-    Field(discriminator="kind"),
-]
-"""Any arrival process, distinguished by ``kind``."""
 
 
 def mean_rate_of(times: Times) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvgym.errors import WorkloadError, shown
 
@@ -49,6 +51,47 @@ class RateProfile:
             tuple(r * factor for r in self.rates),
             None if self.period is None else self.period / speed,
         )
+
+    def most(self, start: float, end: float) -> float:
+        """Return the highest rate between two times, seconds; ``end`` > ``start`` >= 0."""
+        if self.period is None:
+            return max(self._within(start, end))
+        if end - start >= self.period:
+            return max(self.rates)
+        begin = start % self.period
+        finish = begin + (end - start)
+        wrapped = self._within(0.0, finish - self.period) if finish > self.period else ()
+        return max((*self._within(begin, min(finish, self.period)), *wrapped))
+
+    def _within(self, start: float, end: float) -> tuple[float, ...]:
+        """Return the rates of the pieces from ``start`` until before ``end``."""
+        first = bisect.bisect_right(self.times, start) - 1
+        return self.rates[first : max(first + 1, bisect.bisect_left(self.times, end))]
+
+
+@dataclass(frozen=True)
+class KnownRates:
+    """What an all-knowing forecast would say of the arrivals, but for the moment of each.
+
+    Attributes:
+        mean: the rate over time, as far as it does not depend on the seed.
+        drawn: the same with the bursts of this seed.
+    """
+
+    mean: RateProfile
+    drawn: RateProfile
+
+    @classmethod
+    def counted(cls, times: NDArray[np.float64], seconds: float = 60.0) -> KnownRates:
+        """Return the rates of recorded arrivals, by windows; ``times``: seconds, (n,)."""
+        windows = int(times[-1] // seconds) + 1 if len(times) else 1
+        counts = np.bincount((times // seconds).astype(np.int64), minlength=windows) / seconds
+        found = RateProfile(tuple((np.arange(windows) * seconds).tolist()), tuple(counts.tolist()))
+        return cls(found, found)
+
+    def scaled(self, factor: float, speed: float = 1.0) -> KnownRates:
+        """Return them with ``factor`` times the rates and ``speed`` times as fast."""
+        return KnownRates(self.mean.scaled(factor, speed), self.drawn.scaled(factor, speed))
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from kvgym.errors import ConfigError
-from kvgym.workloads.arrivals import AnyArrivals, Rate
+from kvgym.workloads.arrivals import Rate
 from kvgym.workloads.base import MAX_TOKENS, IntRange, Spec
 from kvgym.workloads.lengths import AnyLength, EmpiricalPairs, FillLengths, IndependentLengths
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.mixtures import MixedLengths
 from kvgym.workloads.predictions import AnyPredictor
 from kvgym.workloads.prefix.prefixes import Prefixes
+from kvgym.workloads.varying_arrivals import AnyArrivals
 
 
 class TraceLengths(Spec):

@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import WorkloadError, shown
 from kvgym.utils.checks import as_array, real_number
-from kvgym.workloads.classes import ClassStatistics
+from kvgym.workloads.classes import ClassStatistics, KnownRates
 from kvgym.workloads.forecasts import Forecasts
 from kvgym.workloads.hashes import BlockHashes, Chains
 from kvgym.workloads.layout import FEATURE_COLUMNS, UNKNOWN, WORKLOAD, words
 
-_ABOUT = ("hashes", "forecasts", "notes", "classes")  # fields that are not columns
+_ABOUT = ("hashes", "forecasts", "notes", "classes", "rates")  # fields that are not columns
 
 GAP_KINDS = ("user", "tool")
 """What a turn of a session waits for, by its ``gap_kind``: a person, or a tool that the model has called."""
@@ -68,6 +68,7 @@ class RequestTable:
         forecasts: predicted distributions and renewed predictions, or None.
         notes: what was clipped or dropped, one sentence each; shown to the user.
         classes: rates and mean lengths of the classes, if the workload has classes; entry k describes class_id k.
+        rates: arrivals per second over time, if an arrival process has drawn the requests; no policy sees them.
     """
 
     arrival_time: NDArray[np.float64]
@@ -94,6 +95,7 @@ class RequestTable:
     forecasts: Forecasts | None = None
     notes: tuple[str, ...] = field(default=())
     classes: tuple[ClassStatistics, ...] = field(default=())
+    rates: KnownRates | None = None
 
     def __post_init__(self) -> None:
         """Sort and validate the columns.
@@ -101,7 +103,7 @@ class RequestTable:
         Raises:
             WorkloadError: as for :meth:`from_columns`.
         """
-        vars(self).update(vars(RequestTable._of(self._all(), {}, self.notes, self.classes)))
+        vars(self).update(vars(RequestTable._of(self._all(), {}, self.notes, self.classes, self.rates)))
 
     @classmethod
     def from_columns(
@@ -109,6 +111,7 @@ class RequestTable:
         *,
         notes: tuple[str, ...] = (),
         classes: tuple[ClassStatistics, ...] = (),
+        rates: KnownRates | None = None,
         **columns: ArrayLike | BlockHashes | Forecasts | None,
     ) -> RequestTable:
         """Build a table from columns: sorts by arrival (stable), converts and validates.
@@ -116,13 +119,14 @@ class RequestTable:
         Args:
             notes: notes of the table.
             classes: classes of the table.
+            rates: rates of the table.
             **columns: the attributes above by name, ``hashes`` and ``forecasts`` included; ``arrival_time``,
                 ``prompt_len`` and ``output_len`` are required.
 
         Raises:
             WorkloadError: missing, unknown, ragged or out-of-range columns, with the first bad row.
         """
-        return cls._of(columns, {}, notes, classes)
+        return cls._of(columns, {}, notes, classes, rates)
 
     @classmethod
     def _of(
@@ -131,6 +135,7 @@ class RequestTable:
         checked: Mapping[str, Any],
         notes: tuple[str, ...],
         classes: tuple[ClassStatistics, ...],
+        rates: KnownRates | None,
     ) -> RequestTable:
         """Build a table from new columns (None drops one) and the remaining ones of another table."""
         unknown = sorted(set(columns) - {*_COLUMNS, "hashes", "forecasts"})
@@ -194,6 +199,7 @@ class RequestTable:
                 "forecasts": forecasts,
                 "notes": tuple(notes),
                 "classes": tuple(classes),
+                "rates": rates,
             }
         )
         return table
@@ -230,6 +236,7 @@ class RequestTable:
         *,
         notes: tuple[str, ...] | None = None,
         classes: tuple[ClassStatistics, ...] | None = None,
+        rates: KnownRates | None = None,
         **columns: ArrayLike | BlockHashes | Forecasts | None,
     ) -> RequestTable:
         """Return a table with some columns replaced (None removes an optional one); new columns are validated.
@@ -241,6 +248,7 @@ class RequestTable:
             self._all(),
             self.notes if notes is None else notes,
             self.classes if classes is None else classes,
+            self.rates if rates is None else rates,
         )
 
     def _all(self) -> dict[str, Any]:
@@ -252,6 +260,7 @@ class RequestTable:
         return RequestTable.from_columns(
             notes=(*self.notes, *notes),
             classes=self.classes,
+            rates=self.rates,
             hashes=None if self.hashes is None else self.hashes[keep],
             forecasts=None if self.forecasts is None else self.forecasts[keep],
             **{name: column[keep] for name, column in self.columns().items()},
@@ -267,6 +276,7 @@ class RequestTable:
         return RequestTable.from_columns(
             notes=self.notes,
             classes=self.classes,
+            rates=self.rates,
             hashes=None if self.hashes is None else self.hashes[rows],
             forecasts=None if self.forecasts is None else self.forecasts[rows],
             **{name: column[rows] for name, column in self.columns().items()} | {"arrival_time": times},
@@ -280,7 +290,8 @@ class RequestTable:
         """
         factor = real_number(factor, "factor", "a finite number > 0", lambda number: 0 < number < np.inf)
         classes = tuple(c.at_rate(factor, speed=factor) for c in self.classes)
-        return self.replace(arrival_time=self.arrival_time / factor, classes=classes)
+        rates = None if self.rates is None else self.rates.scaled(factor, factor)
+        return self.replace(arrival_time=self.arrival_time / factor, classes=classes, rates=rates)
 
     def chains(self, unit: int) -> Chains | None:
         """Return the chains of block hashes in units of ``unit`` tokens, None without hashes.

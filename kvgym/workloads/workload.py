@@ -172,6 +172,9 @@ class Workload:
         table = spec.limits.apply(table)
         targets = {"ttft_slo": spec.ttft_slo, "tbt_slo": spec.tbt_slo, "e2e_slo": spec.e2e_slo}
         given: dict[str, Any] = {name: np.full(len(table), x) for name, x in targets.items() if x is not None}
+        if spec.arrivals is not None and len(table):
+            rng = substream(seed, "arrivals")
+            given["rates"] = spec.arrivals.known_rates(rng, float(table.arrival_time[-1]))
         if given:
             table = table.replace(**given)
         if spec.clients is not None:
@@ -241,10 +244,8 @@ class Workload:
         if spec.arrivals is not None:
             times = spec.arrivals.draw(n, horizon, substream(seed, "arrivals"))
             return times, self._draw_classes(seed, len(times)) if spec.classes else None
-        parts = [
-            process.draw(n, horizon, substream(seed, "arrivals", _CLASS, k))
-            for k, process in enumerate(processes)
-        ]
+        streams = [substream(seed, "arrivals", _CLASS, k) for k in range(len(processes))]
+        parts = [p.draw(n, horizon, rng) for p, rng in zip(processes, streams, strict=True)]
         times = np.concatenate(parts)
         class_id = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         order = np.argsort(times, kind="stable")[:n]

@@ -11,8 +11,8 @@ from kvgym.batch_time import AffineBatchTime
 from kvgym.errors import ConfigError, WorkloadError
 from kvgym.theory.fluid import full_batch_time, wait_thresholds
 from kvgym.theory.time_varying import peak_arrivals, time_varying_wait_thresholds, worst_arrivals
-from kvgym.workloads.arrivals import PiecewiseArrivals, SinusoidArrivals
 from kvgym.workloads.classes import ClassStatistics, RateProfile
+from kvgym.workloads.varying_arrivals import PiecewiseArrivals, SinusoidArrivals
 from kvgym.workloads.workload import make_workload
 
 

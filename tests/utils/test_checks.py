@@ -17,7 +17,8 @@ from kvgym.utils.checks import (
     whole_numbers,
 )
 from kvgym.workloads import base, make_workload
-from kvgym.workloads.arrivals import PiecewiseArrivals, SlottedArrivals
+from kvgym.workloads.arrivals import SlottedArrivals
+from kvgym.workloads.varying_arrivals import PiecewiseArrivals
 
 
 @pytest.mark.parametrize(

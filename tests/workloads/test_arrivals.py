@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,17 +10,24 @@ from pydantic import TypeAdapter
 from kvgym.errors import ConfigError
 from kvgym.workloads.arrivals import (
     AllAtOnce,
-    AnyArrivals,
     ArrivalProcess,
     DeterministicArrivals,
     GammaArrivals,
-    PiecewiseArrivals,
     PoissonArrivals,
-    SinusoidArrivals,
     SlottedArrivals,
     TimestampArrivals,
 )
 from kvgym.workloads.base import FloatRange
+from kvgym.workloads.varying_arrivals import (
+    AnyArrivals,
+    Bursts,
+    BurstyArrivals,
+    PiecewiseArrivals,
+    SinusoidArrivals,
+    Wave,
+)
+
+BURSTS = Bursts(every=40.0, length=FloatRange(low=4, high=10), factor=FloatRange(low=1.5, high=2.2))
 
 RANDOM = [
     PoissonArrivals(rate=4.0),
@@ -28,6 +36,12 @@ RANDOM = [
     PiecewiseArrivals(times=(0, 5, 7), rates=(2, 0, 6), period=10),
     PiecewiseArrivals(times=(0, 10), rates=(8, 4)),
     SinusoidArrivals(rate=4.0, amplitude=1.0, period=20.0, phase=0.3),
+    SinusoidArrivals(
+        rate=4.0, amplitude=0.6, period=5.0, phase=0.3, periods=(Wave(amplitude=0.4, period=20.0),)
+    ),
+    BurstyArrivals(base=PoissonArrivals(rate=4.0), bursts=BURSTS),
+    BurstyArrivals(base=SinusoidArrivals(rate=4.0, amplitude=1.0, period=20.0), bursts=BURSTS),
+    BurstyArrivals(base=PiecewiseArrivals(times=(0, 5, 7), rates=(2, 0, 6), period=10), bursts=BURSTS),
     SlottedArrivals(rate=4.0),
     SlottedArrivals(rate=FloatRange(low=2, high=6), start=1),
 ]
@@ -188,3 +202,82 @@ def test_timestamps_scale():
 def test_mistakes_are_named(make, message: str):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_several_waves_add_up():
+    process = SinusoidArrivals(
+        rate=2, amplitude=0.5, period=10, periods=(Wave(amplitude=0.5, period=40, phase=np.pi),)
+    )
+    time = np.array([0.0, 2.5, 10.0, 30.0])
+    waves = [0, 0.5 - 0.5 * math.sin(2 * np.pi / 16), -0.5, 0.5]
+    np.testing.assert_allclose(process.rate_at(time), 2 * (1 + np.array(waves)), atol=1e-12)
+    profile = process.profile
+    assert profile.period == 40
+    grid = np.linspace(0, 40, 5001)[:-1]
+    found = np.asarray(profile.rates)[np.searchsorted(profile.times, grid, side="right") - 1]
+    assert (found >= process.rate_at(grid) - 1e-12).all()
+    assert found.max() == pytest.approx(process.rate_at(grid).max(), abs=0.05)
+
+
+def test_a_single_wave_is_described_as_before():
+    assert "periods" not in SinusoidArrivals(rate=1, period=5).model_dump()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"periods": [{"amplitude": 0.6, "period": 20}]}, "add up to 1.1"),
+        ({"periods": [{"amplitude": 0.1, "period": 15}]}, "the longest period, 15 s, must be a multiple"),
+    ],
+)
+def test_waves_that_do_not_fit_are_named(wrong: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message):
+        SinusoidArrivals(rate=1.0, amplitude=0.5, period=10.0, **wrong)
+
+
+def test_bursts_multiply_the_rate_while_they_last():
+    bursts = Bursts(every=50.0, length=10.0, factor=3.0)
+    process = BurstyArrivals(base=PoissonArrivals(rate=20.0), bursts=bursts)
+    assert process.mean_rate == pytest.approx(20 * (1 + 2 * 10 / 50))
+    times = process.sample_until(5000.0, rng(7))
+    known = process.known_rates(rng(7), 5000.0)
+    assert known is not None
+    assert known.mean.rates == (process.mean_rate,)
+    edges = np.append(known.drawn.times, 5000.0)
+    counts, rates = np.histogram(times, edges)[0], np.asarray(known.drawn.rates)
+    assert set(rates.tolist()) == {20.0, 60.0}
+    spans = np.diff(edges)
+    assert spans[rates == 60][:-1] == pytest.approx(10.0)
+    for rate in (20.0, 60.0):
+        assert counts[rates == rate].sum() / spans[rates == rate].sum() == pytest.approx(rate, rel=0.03)
+
+
+def test_bursts_stay_where_they_are_at_another_rate():
+    process = BurstyArrivals(base=SinusoidArrivals(rate=4.0, period=20.0), bursts=BURSTS)
+    slow, fast = process.known_rates(rng(1), 200.0), process.scaled(2.0).known_rates(rng(1), 200.0)
+    assert slow is not None
+    assert fast is not None
+    assert fast.drawn.times == slow.drawn.times
+    np.testing.assert_allclose(fast.drawn.rates, 2 * np.asarray(slow.drawn.rates))
+
+
+def test_bursts_must_be_apart():
+    with pytest.raises(ConfigError, match="length = 60 must be above 0 and below every = 50"):
+        Bursts(every=50.0, length=60.0, factor=2.0)
+
+
+def test_the_most_of_a_rate_ahead():
+    profile = PiecewiseArrivals(times=(0, 5, 7), rates=(2, 0, 6), period=10).profile
+    spans = {
+        (0, 4): 2,
+        (0, 5): 2,
+        (5, 6): 0,
+        (6, 8): 6,
+        (8, 11): 6,
+        (15, 16.5): 0,
+        (16, 28): 6,
+        (19.9, 21): 6,
+    }
+    assert {span: profile.most(*span) for span in spans} == spans
+    forever = PiecewiseArrivals(times=(0, 10), rates=(8, 4)).profile
+    assert [forever.most(0, 5), forever.most(9, 12), forever.most(50, 60)] == [8, 8, 4]
