@@ -1,5 +1,5 @@
 """Autoscalers of a fleet: how many workers each pool has."""
 
-from kvgym.baselines.autoscalers import bounded, given, reactive
+from kvgym.baselines.autoscalers import bounded, by_rate, given, reactive, saturation
 
-__all__ = ["bounded", "given", "reactive"]
+__all__ = ["bounded", "by_rate", "given", "reactive", "saturation"]

@@ -1,74 +1,30 @@
 """Autoscalers of current platforms, which react to what the workers have to do now.
 
-Each is defined in its class, with its source and the platform's defaults. Requests outside, for which no worker is
-ready, count as ongoing and as waiting.
+Each is defined in its class, with its source and the platform's defaults.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from kvgym.policies.hyperparameters import choice, fraction, hyperparameter, positive
+from kvgym.baselines.autoscalers.metrics import (
+    METRICS,
+    MetricRule,
+    recent_of,
+    seconds,
+    size_by_ratio,
+)
+from kvgym.policies.hyperparameters import choice, positive
 from kvgym.policies.scaling import Autoscaler, AutoscalerInfo, PoolView, register_autoscaler
 from kvgym.simulator.cluster.fleet_view import FleetView
 from kvgym.simulator.fleet import Fleet
 
-METRICS: dict[str, Callable[[PoolView], float]] = {
-    "ongoing": lambda pool: float(pool.ongoing.sum() + pool.unrouted),
-    "waiting": lambda pool: float(pool.waiting.sum() + pool.unrouted),
-    "kv": lambda pool: float(pool.kv.sum() + (pool.unrouted > 0)),
-    "saturation": lambda pool: float(np.maximum(pool.waiting / 5, pool.kv / 0.8).sum() + pool.unrouted / 5),
-}
-"""What a pool has to do, summed over its ready workers.
-
-``ongoing``: unfinished requests. ``waiting``: requests in queues. ``kv``: share of the KV memory in use.
-``saturation``: of each worker the larger of its queue, relative to 5, and its memory in use, relative to 0.8, as the
-utilisation detector of llm-d's router has it; its target is 1.
-"""
-
-
-def seconds(default: float) -> float:
-    """Declare a hyperparameter that is a time."""
-    found: float = hyperparameter(default, lambda x: 0 <= x <= 1e6, "seconds, 0 … 1e6")
-    return found
-
-
-def size_by_ratio(current: int, workers: int, value: float, target: float, tolerance: float) -> int:
-    """Return the size at which a metric per worker would meet its target.
-
-    Args:
-        current: the present size.
-        workers: workers that the value is from.
-        value: sum of the metric over them.
-        target: the metric of a worker that is wanted.
-        tolerance: deviation of the ratio of both from 1 at which the size stays.
-    """
-    if workers > 0 and abs(value / workers / target - 1) <= tolerance:
-        return current
-    return math.ceil(value / target)
-
-
-class _Window:
-    """Recommendations of the last seconds; before the first of them, the size at that time was recommended."""
-
-    def __init__(self) -> None:
-        self._found: list[tuple[float, int]] = []
-        self.first: tuple[float, int] | None = None
-
-    def add(self, time: float, size: int, kept: float) -> None:
-        """Add a recommendation, and forget those older than ``kept`` seconds."""
-        self._found = [*(item for item in self._found if item[0] >= time - kept), (time, size)]
-
-    def since(self, time: float) -> list[int]:
-        """Return the recommendations since a time."""
-        return [size for at, size in self._found if at >= time]
-
 
 @register_autoscaler
-class HPA(Autoscaler):
+class HPA(MetricRule):
     """The Horizontal Pod Autoscaler of Kubernetes on a metric of the workers.
 
     It wants ⌈n · value / target⌉ workers, with the mean value over the n ready ones; nothing changes while the ratio
@@ -80,15 +36,11 @@ class HPA(Autoscaler):
     policies is from that text.
     """
 
-    info = AutoscalerInfo(name="hpa", summary="a metric of the workers at its target, as Kubernetes' HPA")
+    info = AutoscalerInfo(
+        name="hpa", summary="a metric of the workers at its target, as Kubernetes' HPA", weight="target"
+    )
     interval = 15.0
 
-    metric: str = choice("ongoing", tuple(METRICS))
-    """ongoing, waiting, kv or saturation."""
-    target: float = positive(8.0)
-    """value of the metric that a worker should have."""
-    tolerance: float = fraction(0.1)
-    """deviation of the ratio from 1 at which nothing changes."""
     up: float = seconds(0.0)
     """seconds over which the least recommendation counts to grow."""
     down: float = seconds(300.0)
@@ -97,31 +49,31 @@ class HPA(Autoscaler):
     def reset(self, fleet: Fleet, seed: np.random.SeedSequence) -> None:
         """Forget the recommendations."""
         super().reset(fleet, seed)
-        self._windows = [_Window() for _ in fleet.pools]
+        self._wanted = recent_of(fleet)
+        self._first: list[tuple[float, int]] = []  # before the first, the size at that time was recommended
 
     def size_of(self, pool: PoolView) -> int:
         """Return the size that the metric asks for now."""
-        value, current = METRICS[self.metric](pool), pool.target
+        value, current = self.value_of(pool), pool.target
         if value <= pool.ready * self.target or pool.starting == 0:
             return size_by_ratio(current, pool.ready, value, self.target, self.tolerance)
-        whole = (
-            pool.ready + pool.starting
-        )  # those that start have a value of 0, which does not turn growth around
+        # Those that start have a value of 0, which does not turn growth around.
+        whole = pool.ready + pool.starting
         return max(current, size_by_ratio(current, whole, value, self.target, self.tolerance))
 
     def scale(self, view: FleetView) -> Sequence[int]:
         """Return the stabilised sizes."""
-        return [
-            self._stable(view.time, pool, window)
-            for pool, window in zip(view.pools, self._windows, strict=True)
-        ]
+        if not self._first:
+            self._first = [(view.time, pool.target) for pool in view.pools]
+        return [self._stable(view.time, g, pool) for g, pool in enumerate(view.pools)]
 
-    def _stable(self, time: float, pool: PoolView, window: _Window) -> int:
-        window.first = window.first or (time, pool.target)
-        window.add(time, self.size_of(pool), max(self.up, self.down))
-        least, most = min(window.since(time - self.up)), max(window.since(time - self.down))
-        if time < window.first[0] + self.down:
-            most = max(most, window.first[1])
+    def _stable(self, time: float, g: int, pool: PoolView) -> int:
+        wanted, (start, first) = self._wanted[g], self._first[g]
+        up, down = (np.nextafter(time - span, -np.inf) for span in (self.up, self.down))  # both ends included
+        wanted.add(time, self.size_of(pool), time - min(up, down))
+        least, most = int(min(wanted.after(up))), int(max(wanted.after(down)))
+        if time < start + self.down:
+            most = max(most, first)
         size = min(max(pool.target, least), most)
         return min(size, pool.target + max(pool.target, 4))
 
@@ -131,24 +83,26 @@ class KEDA(HPA):
     """A threshold of the sum of a metric, as KEDA hands it to Kubernetes: ⌈Σ metric / threshold⌉, every 30 s.
 
     KEDA gives the sum of its trigger to the Horizontal Pod Autoscaler as an average value, so the size does not depend
-    on the workers that are ready. Windows and limits of that are those of ``hpa``.
+    on the workers that are ready. Windows and limits of that are those of ``hpa``. With ``metric=tokens,target=1`` it
+    is llm-d's token-aware scaling: seconds of queued prompts by 1.5, or memory in use by 0.8, the larger.
 
-    Source: KEDA documentation, "Scaling Deployments": pollingInterval 30 s, metricType AverageValue.
+    Source: KEDA documentation, "Scaling Deployments": pollingInterval 30 s, metricType AverageValue; llm-d's guide
+    "Token-Aware Autoscaling".
     """
 
-    info = AutoscalerInfo(name="keda", summary="the sum of a metric by a threshold for a worker, as KEDA")
+    info = AutoscalerInfo(
+        name="keda", summary="the sum of a metric by a threshold for a worker, as KEDA", weight="target"
+    )
     interval = 30.0
 
     metric: str = choice("waiting", tuple(METRICS))
-    """ongoing, waiting, kv or saturation."""
+    """ongoing, waiting, kv, saturation or tokens."""
     target: float = positive(0.5)
     """threshold of the metric for a worker."""
 
     def size_of(self, pool: PoolView) -> int:
         """Return the sum by the threshold; within the tolerance nothing changes."""
-        return size_by_ratio(
-            pool.target, pool.target, METRICS[self.metric](pool), self.target, self.tolerance
-        )
+        return size_by_ratio(pool.target, pool.target, self.value_of(pool), self.target, self.tolerance)
 
 
 @register_autoscaler
@@ -162,7 +116,9 @@ class Ray(Autoscaler):
     documentation's.
     """
 
-    info = AutoscalerInfo(name="ray", summary="ongoing requests for each worker at a target, as Ray Serve")
+    info = AutoscalerInfo(
+        name="ray", summary="ongoing requests for each worker at a target, as Ray Serve", weight="target"
+    )
     interval = 10.0
 
     target: float = positive(2.0)
@@ -179,7 +135,7 @@ class Ray(Autoscaler):
     def reset(self, fleet: Fleet, seed: np.random.SeedSequence) -> None:
         """Forget the past."""
         super().reset(fleet, seed)
-        self._ongoing: list[list[tuple[float, float]]] = [[] for _ in fleet.pools]
+        self._ongoing = recent_of(fleet)
         self._since = [(0, 0.0)] * len(fleet.pools)  # direction wanted, and since when
 
     def size_of(self, pool: PoolView, ongoing: float) -> int:
@@ -197,9 +153,8 @@ class Ray(Autoscaler):
         return [self._delayed(view.time, g, pool) for g, pool in enumerate(view.pools)]
 
     def _delayed(self, time: float, g: int, pool: PoolView) -> int:
-        recent = [item for item in self._ongoing[g] if item[0] > time - self.look_back]
-        self._ongoing[g] = [*recent, (time, METRICS["ongoing"](pool))]
-        size = self.size_of(pool, float(np.mean([value for _, value in self._ongoing[g]])))
+        self._ongoing[g].add(time, METRICS["ongoing"](pool), self.look_back)
+        size = self.size_of(pool, self._ongoing[g].mean(time - self.look_back))
         direction = int(np.sign(size - pool.target))
         if direction != self._since[g][0]:
             self._since[g] = direction, time

@@ -208,7 +208,9 @@ def comparison_table(
     return table
 
 
-_MARK = "; * clairvoyant: knows the true lengths, a reference only"
+def _mark(comparison: Comparison) -> str:
+    known = f"; * clairvoyant: knows {comparison.foreknown}, a reference only"
+    return known * bool(comparison.clairvoyant)
 
 
 def _caption(comparison: Comparison) -> str:
@@ -218,7 +220,7 @@ def _caption(comparison: Comparison) -> str:
     text = f"{over}; × = ratio to the first result{real}" + (", paired by seed" if many else "")
     if comparison.bounds:
         text += "; × optimum: mean E2E over its lower bound"
-    return text + _MARK * bool(comparison.clairvoyant)
+    return text + _mark(comparison)
 
 
 def agent_table(comparison: Comparison, agent: str, metric: str, *, files: str = "") -> ResultTable:
@@ -228,7 +230,7 @@ def agent_table(comparison: Comparison, agent: str, metric: str, *, files: str =
 
     caption = (
         f"means over {len(comparison.seeds)} seeds from {comparison.seeds[0]:,}, 95 % intervals, paired by seed; "
-        "positive = the agent is better" + _MARK * bool(comparison.clairvoyant)
+        "positive = the agent is better" + _mark(comparison)
     )
     short = short_labels(comparison.policies)
     table = ResultTable(titled(comparison.scenario.heading, comparison.scenario), caption, files=files)

@@ -37,6 +37,7 @@ from kvgym.metrics.compute import WORKER_METRICS
 from kvgym.policies.policy import Policy, make_policy
 from kvgym.policies.routing import Router, make_router
 from kvgym.policies.runner import SimulationResult, check_needs
+from kvgym.policies.scaling import foresees
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_seeds
 from kvgym.utils.frame import Frame
@@ -170,6 +171,11 @@ class Comparison:
         """
         found = [p for p in self.policies if np.isfinite(self.estimate(p, metric).value)]
         return next((p for p in found if p not in self.clairvoyant), (found or self.policies)[0])
+
+    @property
+    def foreknown(self) -> str:
+        """What clairvoyant entries know."""
+        return "the arrivals to come" if self.scenario.has_fleet else "the true lengths"
 
     def signs(self, policy: str) -> str:
         """Return the signs behind the label of a policy: of its marks, and a star if it is clairvoyant."""
@@ -401,7 +407,11 @@ def compare(
             label: all_hyperparameters(policy) if routers is None else both_described(policy, router)
             for label, (policy, router) in pairs.items()
         },
-        clairvoyant=frozenset(label for label, (policy, _) in pairs.items() if policy.info.clairvoyant),
+        clairvoyant=frozenset(
+            label
+            for label, (policy, _) in pairs.items()
+            if policy.info.clairvoyant or foresees(settings[label].autoscaler)
+        ),
         bounds=tuple(bounds),
         marks={label: marks for label, each in by_label.items() if (marks := find_marks(each))},
         loads={label: load for label, load in loads.items() if not np.isnan(load)},

@@ -21,6 +21,7 @@ from kvgym.policies.results import result_of as result_of
 from kvgym.policies.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.policies.scaling import Autoscaler, make_autoscaler
 from kvgym.simulator.cluster.changing import Scaling
+from kvgym.simulator.cluster.fleet_view import Ahead
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.fleet import Fleet
 from kvgym.simulator.observer import Follower, Observer
@@ -32,6 +33,7 @@ from kvgym.simulator.system import System
 from kvgym.utils.arguments import explained
 from kvgym.utils.seeding import stream_seed
 from kvgym.utils.user_code import calling
+from kvgym.workloads.classes import KnownRates
 from kvgym.workloads.table import RequestTable
 
 # Columns of the request table that a need requires.
@@ -359,4 +361,8 @@ def scaling_of(fleet: Fleet, autoscaler: str | Autoscaler | None, seed: int, ren
         chosen = copy.copy(make_autoscaler(autoscaler))
         with calling(chosen, "autoscaler", "reset"):
             chosen.reset(fleet, stream_seed(seed, "autoscaler"))
-    return Scaling(chosen, stream_seed(seed, "startup"), renewal)
+    ahead, table = None, renewal.table
+    if chosen is not None and chosen.info.clairvoyant:
+        rates = table.rates or KnownRates.counted(table.arrival_time)
+        ahead = Ahead(rates, float(table.prompt_len.mean()), float(table.output_len.mean()))
+    return Scaling(chosen, stream_seed(seed, "startup"), renewal, ahead)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from kvgym.errors import ConfigError, shown
 from kvgym.policies.hyperparameters import Declaring, dataclass_transform
 from kvgym.simulator.cluster.fleet_view import FleetView
 from kvgym.simulator.cluster.fleet_view import PoolView as PoolView
@@ -22,11 +24,43 @@ from kvgym.utils.arguments import explained
 from kvgym.utils.factory import EntryInfo, Factory
 from kvgym.utils.registry import import_package
 
+AUTOSCALER_NEEDS = {
+    "tokens": "prompt tokens that are queued, and output tokens of finished requests",
+    "arrivals_ahead": "the rates of all arrivals, those to come included",
+}
+"""What an autoscaler may need beyond counters of the workers."""
 
+
+@dataclass(frozen=True)
 class AutoscalerInfo(EntryInfo):
-    """Description of an autoscaler."""
+    """Description of an autoscaler.
+
+    Attributes:
+        needs: what it observes beyond counters of the workers, of :data:`AUTOSCALER_NEEDS`.
+        weight: its one hyperparameter to be tuned: a number > 0, of which a larger one wants fewer workers; "" = none.
+    """
 
     what = "autoscaler"
+
+    needs: frozenset[str] = frozenset()
+    weight: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            ConfigError: one has another type, or there is no such need.
+        """
+        super().__post_init__()
+        if unknown := sorted(self.needs - AUTOSCALER_NEEDS.keys()):
+            raise ConfigError(
+                f"autoscaler {shown(self.name)}: needs = {shown(unknown[0])}; valid: {', '.join(AUTOSCALER_NEEDS)}"
+            )
+
+    @property
+    def clairvoyant(self) -> bool:
+        """Whether it observes what no autoscaler of a real fleet can: a reference."""
+        return "arrivals_ahead" in self.needs
 
 
 @dataclass_transform(kw_only_default=True)
@@ -43,6 +77,11 @@ class Autoscaler(Declaring, ABC):
     interval: float = 15.0
     label: str = ""
     _kind = "autoscaler"
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What it observes beyond counters of the workers; settings may add to :attr:`AutoscalerInfo.needs`."""
+        return self.info.needs
 
     def reset(self, fleet: Fleet, seed: np.random.SeedSequence) -> None:
         """Reset all state and prepare for a run. Randomness may come from ``seed`` only."""
@@ -98,3 +137,8 @@ def make_autoscaler(spec: str | Autoscaler, **hyperparameters: Any) -> Autoscale
         ConfigError: an unknown hyperparameter or a value out of range.
     """
     return _FACTORY.make(spec, hyperparameters)
+
+
+def foresees(autoscaler: str | None) -> bool:
+    """Return whether a spec is that of an autoscaler that knows the arrivals to come."""
+    return autoscaler is not None and make_autoscaler(autoscaler).info.clairvoyant

@@ -52,7 +52,7 @@ def _add_figures(page: Page, comparison: Comparison) -> None:
     if comparison.bounds:
         over += f"; dashed: {figures(comparison.bound().value)} s, a lower bound for any scheduler"
     if comparison.clairvoyant:
-        over += "; * clairvoyant: knows the true lengths; a reference, not a deployable scheduler"
+        over += f"; * clairvoyant: knows {comparison.foreknown}; a reference, not a deployable scheduler"
     page.add(
         "bars", plots.latency_bars(comparison), f"Mean end-to-end latency by policy: {over}.",
         title="Mean end-to-end latency",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kvgym.compiling.checked_build import guarded
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, InvalidDecisionError, LivelockError, shown
-from kvgym.simulator.cluster.fleet_view import Counts, FleetView, wanted
+from kvgym.simulator.cluster.fleet_view import Ahead, Counts, FleetView, wanted
 from kvgym.simulator.cluster.members import (
     DRAINS,
     OFF,
@@ -45,6 +45,11 @@ class AutoscalerLike(Protocol):
         """Name and description."""
         ...
 
+    @property
+    def needs(self) -> frozenset[str]:
+        """What it observes beyond counters of the workers."""
+        ...
+
     def initial(self, fleet: Fleet) -> Sequence[int]:
         """Return the workers of each pool that are ready at the start."""
         ...
@@ -67,11 +72,13 @@ class Scaling:
         seed: of start-up times.
         renew: prepares the policy of a worker that has started again, given its place and the number of its life,
             and returns it; None = policies stay as they are.
+        ahead: all arrivals, for autoscalers that need ``"arrivals_ahead"``.
     """
 
     autoscaler: AutoscalerLike | None
     seed: np.random.SeedSequence
     renew: Callable[[int, int], Any] | None = None
+    ahead: Ahead | None = None
 
 
 @dataclass(frozen=True)
@@ -164,7 +171,8 @@ class Changing:
         """
         simulation, members, autoscaler = self._simulation, self.members, self._scaling.autoscaler
         assert autoscaler is not None
-        known, view = len(members.changes), FleetView(simulation, members, self._before)
+        known = len(members.changes)
+        view = FleetView(simulation, members, self._before, autoscaler.needs, self._scaling.ahead)
         with calling(autoscaler, "autoscaler", "scale"):
             answer = autoscaler.scale(view)
         targets = self._checked(answer, len(members.fleet.pools))

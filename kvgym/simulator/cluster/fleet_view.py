@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.simulator.cluster.members import DRAINS, STARTING, UP, Members
 from kvgym.simulator.fleet import Pool
+from kvgym.simulator.system import Worker
+from kvgym.simulator.tables import FINISHED, WAITING
+from kvgym.workloads.classes import KnownRates
+
+
+class Ahead(NamedTuple):
+    """What is to come.
+
+    Attributes:
+        rates: of all arrivals over time.
+        prompt_len: mean prompt of all requests, tokens.
+        output_len: mean output, tokens.
+    """
+
+    rates: KnownRates
+    prompt_len: float
+    output_len: float
 
 
 @dataclass(frozen=True)
@@ -19,7 +36,7 @@ class PoolView:
 
     Attributes:
         settings: the pool's settings.
-        role: ``"mixed"``, ``"prefill"`` or ``"decode"``.
+        worker: what is known of each of its workers beforehand: role, KV memory and batch times.
         target: its present target.
         ready: number of ready workers.
         starting: number of workers that start.
@@ -30,10 +47,12 @@ class PoolView:
         ongoing: int64, unfinished requests, those on their way to the worker included.
         kv: float64, share of the KV memory in use, in whole blocks.
         unrouted: requests outside that this pool could serve: no place of its role takes requests.
+        prefill_tokens: int64, prompt tokens that the worker's requests still have to process; needs ``"tokens"``, empty
+            without.
     """
 
     settings: Pool
-    role: str
+    worker: Worker
     target: int
     ready: int
     starting: int
@@ -44,6 +63,12 @@ class PoolView:
     ongoing: NDArray[np.int64]
     kv: NDArray[np.float64]
     unrouted: int
+    prefill_tokens: NDArray[np.int64]
+
+    @property
+    def role(self) -> str:
+        """``"mixed"``, ``"prefill"`` or ``"decode"``."""
+        return self.worker.role
 
 
 class FleetView:
@@ -57,11 +82,30 @@ class FleetView:
         prompt_tokens: their prompt tokens.
         completions: requests that finished since then.
         output_tokens: output tokens generated since then.
+        finished_tokens: output tokens of the requests that finished since then; needs ``"tokens"``, 0 without.
+        ahead: all arrivals, those to come included; needs ``"arrivals_ahead"``, None without.
     """
 
-    def __init__(self, simulation: Any, members: Members, before: Counts) -> None:
-        """Read a :class:`~kvgym.simulator.cluster.simulation.ClusterSimulation`; ``before``: the last question."""
-        self._now = counts_of(simulation)
+    def __init__(
+        self,
+        simulation: Any,
+        members: Members,
+        before: Counts,
+        needs: frozenset[str] = frozenset(),
+        ahead: Ahead | None = None,
+    ) -> None:
+        """Read a :class:`~kvgym.simulator.cluster.simulation.ClusterSimulation`.
+
+        Args:
+            simulation: the run.
+            members: its places.
+            before: the counts at the last question.
+            needs: what the autoscaler needs, of :data:`~kvgym.policies.scaling.AUTOSCALER_NEEDS`.
+            ahead: all arrivals.
+        """
+        tokens = "tokens" in needs
+        self._now = counts_of(simulation, tokens)
+        self.ahead = ahead if "arrivals_ahead" in needs else None
         self.time = self._now.time
         self.interval = self.time - before.time
         self.arrivals = self._now.arrivals - before.arrivals
@@ -71,7 +115,10 @@ class FleetView:
         )
         self.completions = self._now.completions - before.completions
         self.output_tokens = self._now.output_tokens - before.output_tokens
-        self.pools = tuple(_pool(simulation, members, g, self._now) for g in range(len(members.fleet.pools)))
+        self.finished_tokens = self._now.finished_tokens - before.finished_tokens
+        self.pools = tuple(
+            _pool(simulation, members, g, self._now, tokens) for g in range(len(members.fleet.pools))
+        )
 
     @property
     def counts(self) -> Counts:
@@ -95,40 +142,50 @@ class Counts:
         arrivals: requests that have arrived.
         completions: requests that have finished.
         output_tokens: output tokens generated.
+        finished_tokens: output tokens of the requests that have finished; 0 if they were not counted.
     """
 
     time: float = 0.0
     arrivals: int = 0
     completions: int = 0
     output_tokens: int = 0
+    finished_tokens: int = 0
 
 
-def counts_of(simulation: Any) -> Counts:
-    """Return the counters of a simulation now."""
+def counts_of(simulation: Any, tokens: bool = False) -> Counts:
+    """Return the counters of a simulation now, with ``tokens`` also those that take a pass over all requests."""
     tracker, workers = simulation.tracker[0], simulation.workers
     time, taken = float(tracker["clock"]), int(tracker["next_arrival"])
     arrival = simulation.workload["arrival_time"]
     more = 0
     if simulation.system.sessions == "open":
         more = max(0, int(np.searchsorted(arrival, time, side="right")) - taken)
+    finished = 0
+    if tokens:
+        arrived = simulation.requests[:taken]
+        finished = int(arrived["num_output_tokens"][arrived["status"] == FINISHED].sum(dtype=np.int64))
     return Counts(
-        time, taken + more, int(workers["total_finished"].sum()), int(workers["total_output_tokens"].sum())
+        time,
+        taken + more,
+        int(workers["total_finished"].sum()),
+        int(workers["total_output_tokens"].sum()),
+        finished,
     )
 
 
-def _pool(simulation: Any, members: Members, g: int, now: Counts) -> PoolView:
+def _pool(simulation: Any, members: Members, g: int, now: Counts, tokens: bool) -> PoolView:
     mine, state = members.pool_of == g, members.state
     up = np.flatnonzero(mine & (state == UP))
     workers = simulation.workers[up]
-    role = simulation.system.workers[int(np.argmax(mine))].role
+    worker = simulation.system.workers[int(np.argmax(mine))]
     starting = np.sort(members.places["ready_at"][mine & (state == STARTING)]) - now.time
     capacity = simulation.problem["kv_capacity"][up]
     unrouted = 0
-    if role != "decode" and simulation.fleet_tracker["open_first"][0] == 0:
+    if worker.role != "decode" and simulation.fleet_tracker["open_first"][0] == 0:
         unrouted = now.arrivals - int(simulation.tracker[0]["next_arrival"])
     return PoolView(
         settings=members.fleet.pools[g],
-        role=role,
+        worker=worker,
         target=members.target[g],
         ready=len(up),
         starting=len(starting),
@@ -139,7 +196,20 @@ def _pool(simulation: Any, members: Members, g: int, now: Counts) -> PoolView:
         ongoing=workers["outstanding_requests"].copy(),
         kv=workers["kv_allocated"] / capacity,
         unrouted=unrouted,
+        prefill_tokens=_prefill_tokens(simulation, up) if tokens else np.zeros(0, np.int64),
     )
+
+
+def _prefill_tokens(simulation: Any, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the prompt tokens that the requests at each of some places still have to process."""
+    arrived = simulation.requests[: int(simulation.tracker[0]["next_arrival"])]
+    waiting = np.flatnonzero(arrived["status"] == WAITING)
+    left = np.bincount(
+        arrived["worker"][waiting], arrived["num_prefill_left"][waiting], minlength=len(simulation.workers)
+    )
+    counts = simulation.workers["num_active"]
+    active = [simulation.active[k]["num_prefill_left"][: counts[k]].sum() for k in places.tolist()]
+    return np.asarray(left[places] + np.array(active, np.float64), np.int64)
 
 
 def wanted(answer: Sequence[int]) -> tuple[int, ...]:

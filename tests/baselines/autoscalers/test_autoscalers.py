@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from kvgym.baselines.autoscalers.bounded import KPA, saturation_step
+from helpers.runs.pools import FLEET, POOL, asked, pool, view_at
+from kvgym.baselines.autoscalers.bounded import KPA
+from kvgym.baselines.autoscalers.saturation import saturation_step
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.policies.scaling import AUTOSCALERS, Autoscaler, PoolView, make_autoscaler
+from kvgym.policies.scaling import AUTOSCALERS, make_autoscaler
 from kvgym.simulator.fleet import Fleet, Pool
-
-POOL = Pool(4, most=20, least=1)
-FLEET = Fleet((POOL,))
-
-
-def pool(ongoing: Sequence[int], target: int | None = None, starting: int = 0, **columns: Any) -> PoolView:
-    """Return a pool with a ready worker for each number of ongoing requests."""
-    ready = len(ongoing)
-    zeros = np.zeros(ready, np.int64)
-    values: dict[str, Any] = {
-        "settings": POOL, "role": "mixed", "target": ready if target is None else target, "ready": ready,
-        "starting": starting, "draining": 0, "ready_in": (10.0,) * starting, "waiting": zeros, "active": zeros,
-        "ongoing": np.array(ongoing, np.int64), "kv": np.zeros(ready), "unrouted": 0, **columns,
-    }  # fmt: skip
-    return PoolView(**values)
-
-
-def asked(autoscaler: Autoscaler, *steps: tuple[float, PoolView]) -> list[int]:
-    """Return the targets of an autoscaler at some times."""
-    autoscaler.reset(FLEET, np.random.SeedSequence(0))
-    views: list[Any] = [SimpleNamespace(time=time, pools=(view,)) for time, view in steps]
-    return [int(autoscaler.scale(view)[0]) for view in views]
 
 
 def test_hpa_scales_by_the_ratio_unless_it_is_near_one() -> None:
@@ -133,8 +110,7 @@ def test_every_autoscaler_describes_itself_and_answers_for_each_pool(name: str) 
     assert rule.info.summary
     fleet = Fleet((Pool(1, most=4), Pool(1, most=4)))
     rule.reset(fleet, np.random.SeedSequence(0))
-    view: Any = SimpleNamespace(time=0.0, pools=(pool([3]), pool([0])))
-    assert len(rule.scale(view)) == len(rule.initial(fleet)) == 2
+    assert len(rule.scale(view_at(0.0, pool([3]), pool([0])))) == len(rule.initial(fleet)) == 2
 
 
 def test_unknown_names_and_settings() -> None:

@@ -14,13 +14,15 @@ def test_compare_has_the_best_fixed_size(kvgym, tmp_path):
     folder = tmp_path / "results"
     out = kvgym.output(
         "compare -n 40 --seeds 1 --workers 2 --fleet 1-3 --startup 5 --ttft-slo 20s -p fcfs --no-progress",
-        "--autoscaler", "hpa:target=4,ray", "--router", "join_shortest_queue", "--out", folder,
+        "--autoscaler", "hpa:target=4,foresight", "--router", "join_shortest_queue", "--out", folder,
     )  # fmt: skip
     assert "best fixed" in out
+    assert "clairvoyant: knows the arrivals to come" in " ".join(out.split())
     summary = json.loads((folder / "summary.json").read_text())
-    best, hpa, ray = summary["policies"]
+    best, hpa, known = summary["policies"]
     assert best.startswith("best fixed, workers=")
-    assert (hpa, ray) == ("hpa:target=4", "ray")
+    assert (hpa, known) == ("hpa:target=4", "foresight")
+    assert summary["clairvoyant"] == ["foresight"]
     assert summary["policies"][hpa]["gpu_hours"]["value"] > 0
     assert "The fleet over time" in (folder / "report.html").read_text("utf-8")
 

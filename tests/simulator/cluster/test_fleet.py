@@ -18,7 +18,7 @@ from kvgym.policies.policy import make_policy
 from kvgym.policies.routing import ROUTERS, Router, RouterInfo
 from kvgym.policies.runner import SimulationResult, prepare_run, result_of, simulate
 from kvgym.policies.scaling import Autoscaler, AutoscalerInfo
-from kvgym.simulator.cluster.fleet_view import FleetView
+from kvgym.simulator.cluster.fleet_view import Ahead, FleetView
 from kvgym.simulator.cluster.members import DRAINS, STARTING, UP
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.fleet import Fleet, Pool
@@ -89,6 +89,41 @@ class EverySecond(Autoscaler):
     def scale(self, view: FleetView) -> Sequence[int]:
         """Return the target of this second."""
         return [self.targets[int(view.time) % len(self.targets)]] * len(view.pools)
+
+
+class Watching(Autoscaler):
+    """Notes what a view shows of tokens, every half second."""
+
+    info = AutoscalerInfo(
+        name="watching", summary="notes tokens", needs=frozenset({"tokens", "arrivals_ahead"})
+    )
+    interval = 0.5
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, list[int], int]] = []
+        self.ahead: list[Ahead | None] = []
+
+    def scale(self, view: FleetView) -> Sequence[int]:
+        """Note, and keep the size."""
+        self.seen.append((view.time, view.pools[0].prefill_tokens.tolist(), view.finished_tokens))
+        self.ahead.append(view.ahead)
+        return [view.pools[0].target]
+
+
+def test_an_autoscaler_that_needs_them_sees_tokens_and_arrivals_to_come() -> None:
+    watching = Watching()
+    table = table_of((0, 2), (0, 1), (1, 1))
+    simulate(system_of(Pool(1, most=1)), table, "fcfs", router="join_shortest_queue", autoscaler=watching)
+    queued = {time: tokens for time, tokens, _ in watching.seen}
+    # One at a time, prefills of 1,000 tokens in 1 s, then 2, 1 and 1 s of decodes: 0 – 3, 3 – 5, 5 – 7.
+    assert [queued[time] for time in (0.5, 1.0, 2.5, 3.5, 4.5, 5.5, 6.5)] == [
+        [2000], [2000], [2000], [2000], [1000], [1000], [0]
+    ]  # fmt: skip
+    assert sum(tokens for *_, tokens in watching.seen) == 7
+    ahead = watching.ahead[0]
+    assert ahead is not None
+    assert ahead.rates.mean.rates == (3 / 60,)
+    assert (ahead.prompt_len, ahead.output_len) == (1000, 7 / 3)
 
 
 TARGETS = (3, 1, 4, 0, 2, 4, 1)
