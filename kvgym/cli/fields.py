@@ -94,7 +94,8 @@ SCENARIO_OPTIONS: dict[str, Field] = {
     "link": Field(
         "cluster",
         "Link from prefill to decode workers: 25GB/s, 200Gbit/s, with a latency 25GB/s+1ms, with the share that "
-        "transfers attain 200GB/s+0.4ms,share=0.73 (default: the GPU's, in a server of 8).",
+        "transfers attain 200GB/s+0.4ms,share=0.73, shared by all of a worker 25GB/s,shared (default: the GPU's, in a "
+        "server of 8).",
     ),
     "fleet": Field("cluster", "Fewest and most workers of a fleet, as in 1-8.", "RANGE"),
     "startup": Field("cluster", "Start-up time of its workers: seconds, prepared or cold.", "TIME"),

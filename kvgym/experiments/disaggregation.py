@@ -19,7 +19,8 @@ UNITS = {"MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12, "Mbit/s": 1.25e5, "Gbit/s": 1.2
 """Bytes per second of each unit."""
 
 LINK_FORMS = (
-    "25GB/s or 200Gbit/s, with a latency as in 25GB/s+1ms, a share attained as in 200GB/s+0.4ms,share=0.73"
+    "25GB/s or 200Gbit/s, with a latency as in 25GB/s+1ms, a share attained as in 200GB/s+0.4ms,share=0.73, shared by "
+    "transfers as in 25GB/s,shared"
 )
 
 SERVER_GPUS = 8
@@ -75,16 +76,20 @@ class Link(NamedTuple):
         latency: seconds of a hand-over without a token; None = the GPU's.
         share: of the bandwidth that transfers attain.
         copies: of the cache that are sent; None = as many as the decode worker keeps.
+        shared: whether the transfers of a worker share it, see ``transfer_link`` of the system.
+        overlap: layers of the model, where prefill and hand-over overlap; 0 = they do not.
     """
 
     bandwidth: float
     latency: float | None = None
     share: float = 1.0
     copies: int | None = None
+    shared: bool = False
+    overlap: int = 0
 
 
 def parse_link(text: str) -> Link:
-    """Read a link such as ``"25GB/s"``, ``"200Gbit/s"``, ``"25GB/s+1ms"`` or ``"200GB/s+0.4ms,share=0.73,copies=2"``.
+    """Read a link such as ``"25GB/s"``, ``"25GB/s+1ms,shared,overlap=32"`` or ``"200GB/s+0.4ms,share=0.73,copies=2"``.
 
     Raises:
         ConfigError: the text has another form.
@@ -100,9 +105,12 @@ def parse_link(text: str) -> Link:
         raise ConfigError(f"{what}: expected a bandwidth, as in {LINK_FORMS}")
     latency = None if match[3] is None else parse_seconds(match[3], f"{what}: latency")
     given = dict(part.strip().partition("=")[::2] for part in rest.split(",")) if rest else {}
-    if unknown := sorted(set(given) - {"share", "copies"}):
+    shared = given.pop("shared", None)
+    if shared:
+        raise ConfigError(f"{what}: shared = {shown(shared)}; expected shared alone, as in 25GB/s,shared")
+    if unknown := sorted(set(given) - {"share", "copies", "overlap"}):
         raise ConfigError(
-            f"{what}: {shown(unknown[0])} is neither share=… nor copies=…; expected {LINK_FORMS}"
+            f"{what}: {shown(unknown[0])} is none of share=…, copies=…, shared and overlap=…; expected {LINK_FORMS}"
         )
     options = {name: parse_value(value) for name, value in given.items()}
     share = real_number(
@@ -111,14 +119,16 @@ def parse_link(text: str) -> Link:
     copies = options.get("copies")
     if copies is not None:
         copies = whole_number(copies, f"{what}: copies", "a whole number ≥ 1")
-    return Link(bandwidth, latency, share, copies)
+    overlap = options.get("overlap", 0)
+    whole_number(overlap, f"{what}: overlap", "layers of the model, 0 … 10,000", least=0, most=10_000)
+    return Link(bandwidth, latency, share, copies, shared is not None, overlap)
 
 
 def _is_share(value: float) -> bool:
     return 0 < value <= 1
 
 
-def link_settings(scenario: Scenario, link: str | None) -> dict[str, float]:
+def link_settings(scenario: Scenario, link: str | None) -> dict[str, Any]:
     """Return the settings of the engine for the link between prefill and decode workers.
 
     A hand-over takes the latency, and the KV cache of the request divided by the share of the bandwidth that transfers
@@ -131,7 +141,8 @@ def link_settings(scenario: Scenario, link: str | None) -> dict[str, float]:
             its part of the cache over its own link to peers in the same server.
 
     Returns:
-        ``transfer_latency``, seconds, and ``transfer_time``, seconds per token; empty if there is no link to set.
+        ``transfer_latency``, seconds, and ``transfer_time``, seconds per token; of a link that is given also
+        ``transfer_link`` and ``transfer_overlap``; empty if there is no link to set.
 
     Raises:
         ConfigError: the workers are not separate, the size of the cache is unknown, or no link is given although the
@@ -152,7 +163,7 @@ def link_settings(scenario: Scenario, link: str | None) -> dict[str, float]:
             f"link = {shown(link)} needs hardware, which has the bytes of a token; without, set transfer_time of the "
             "system, seconds per token"
         )
-    gpu, model = hardware.gpu, hardware.model
+    gpu, model, sharing = hardware.gpu, hardware.model, {}
     if link is None:
         _check_one_server(scenario)
         bandwidth, latency = gpu.link_bandwidth * model.kv_parts(hardware.tensor_parallel), None
@@ -160,9 +171,14 @@ def link_settings(scenario: Scenario, link: str | None) -> dict[str, float]:
         given = parse_link(link)
         bandwidth = given.bandwidth * given.share / (given.copies or _copies(scenario))
         latency = given.latency
+        sharing = {
+            "transfer_link": "shared" if given.shared else "private",
+            "transfer_overlap": given.overlap,
+        }
     return {
         "transfer_latency": gpu.link_latency if latency is None else latency,
         "transfer_time": model.kv_bytes_per_token / bandwidth,
+        **sharing,
     }
 
 
@@ -203,6 +219,10 @@ def describe_roles(scenario: Scenario) -> str:
         link = f"{1e6 * seconds:.3g} µs per token between them"
     else:
         link = f"link {hardware.model.kv_bytes_per_token / seconds / 1e9:.3g} GB/s"
+    if scenario.system.transfer_link == "shared":
+        link += ", shared"
+    if scenario.system.transfer_overlap:
+        link += f", overlap over {scenario.system.transfer_overlap} layers"
     return f"{prefill} prefill and {decode} decode workers, {link}"
 
 

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+)
 
 from kvgym.batch_time import BatchTimeModel, make_batch_time
 from kvgym.batch_time.deployments.deployment import Hardware, RooflineHardware
@@ -56,6 +64,21 @@ class SystemSettings(Description):
     cache_rule: str = "lru"
     cache_staleness: float = 0.0
     sessions: str = "open"
+    transfer_link: str = "private"
+    transfer_overlap: int = 0
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Omit younger rules that are not used, so that files and hashes of other scenarios stay."""
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in handler(self).items()
+            if name not in _YOUNGER or value != fields[name].default
+        }
+
+
+_YOUNGER = ("transfer_link", "transfer_overlap")
 
 
 class Scenario(Description):

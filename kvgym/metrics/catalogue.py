@@ -142,6 +142,8 @@ SCALARS: dict[str, Computed[Measured, float]] = {
     "finished": Computed("1", "requests finished", False, lambda m: m.finished.sum()),
     "unfinished": Computed("1", "requests not finished when the run stopped", True,
         lambda m: m.arrived.sum() - m.finished.sum()),
+    "transfer_wait": Computed("s", "mean time by which shared links prolong a request's transfers", True,
+        Measured.transfer_wait),
     "gpu_hours": Computed("h", "GPU-hours of a fleet, from the order to start a worker until it is off", True,
         fleets.of_fleet(fleets.gpu_hours)),
     "fleet_cost": Computed("h", "GPU-hours by price, and the penalty of requests that missed a target", True,

@@ -168,6 +168,11 @@ class Measured:
         """Return how many of some requests, bool (n,) or True, met all of their targets; NaN if none has any."""
         return float((slo_met(self.result) & requests).sum()) if has_targets(self.table) else math.nan
 
+    def transfer_wait(self) -> float:
+        """Return the mean seconds by which sharing links has prolonged the transfers of a finished request."""
+        waited = self.result.transfer_wait
+        return math.nan if waited is None else ratio(waited[self.done].sum(), self.done.sum())
+
     def max_wait(self) -> float:
         """Return the longest time from arrival to the first admission, or to the end without one."""
         arrival, status = self.table.arrival_time, self.records["status"]

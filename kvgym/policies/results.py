@@ -42,6 +42,8 @@ class SimulationResult:
         samples: running requests at moments all over the run; None unless requested.
         to_come: session of each turn that had not arrived in the closed loop of sessions, int64.
         fleet: what the fleet did; None without one.
+        transfer_wait: float64 (n,), by how much sharing has prolonged the transfers of each request, seconds; None
+            unless links are shared.
     """
 
     policy: Policy
@@ -58,6 +60,7 @@ class SimulationResult:
     samples: Samples | None = None
     to_come: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     fleet: FleetRecord | None = None
+    transfer_wait: NDArray[np.float64] | None = None
 
 
 def copy_of(table: NDArray[Any]) -> NDArray[Any]:
@@ -135,6 +138,7 @@ def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False)
         simulation.system, simulation.table, simulation.tracker, simulation.turns, simulation.workload
     )
     requests = simulation.requests[: len(table)]
+    cluster = simulation if isinstance(simulation, ClusterSimulation) else None
     return SimulationResult(
         policy=policy,
         system=simulation.system,
@@ -149,5 +153,8 @@ def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False)
         if kept and (tracker["reassigns"] or tracker["num_moves"])
         else None,
         to_come=to_come,
-        fleet=simulation.fleet_record() if isinstance(simulation, ClusterSimulation) else None,
+        fleet=cluster.fleet_record() if cluster else None,
+        transfer_wait=cluster.flows["waited"][: len(table)].copy()
+        if cluster and len(cluster.flows)
+        else None,
     )

@@ -1,19 +1,74 @@
-"""Settings of a fleet: a cluster with places at which workers start and stop during a run."""
+"""Settings of a worker, and of a fleet: a cluster with places at which workers start and stop during a run."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from kvgym.errors import ConfigError, shown
+from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.simulator.tables import ROLE_DECODE, ROLE_MIXED, ROLE_PREFILL
 from kvgym.utils.arguments import explained_class
 from kvgym.utils.checks import real_number, whole_number
 
+ROLES = {"mixed": ROLE_MIXED, "prefill": ROLE_PREFILL, "decode": ROLE_DECODE}
 DRAINS = ("finish", "requeue")
+
+MAX_CAPACITY = 2**31 - 1
+"""Most tokens that a KV cache may hold."""
 
 STARTUP = 60.0
 """Seconds from the order to start a worker until it is ready, where nothing more is known."""
+
+
+def check_capacity(kv_capacity: Any) -> None:
+    """Check a size of a KV memory; ConfigError if it is none."""
+    whole_number(
+        kv_capacity, "kv_capacity", "a whole number of tokens, 2 … 2^31-1", least=2, most=MAX_CAPACITY
+    )
+
+
+def check_name(name: str, value: Any, valid: Iterable[str]) -> None:
+    """Check that the value of a setting is one of some names; ConfigError with these if not."""
+    if not isinstance(value, str) or value not in valid:
+        raise ConfigError(f"{name} = {shown(value)}; valid: {', '.join(valid)}")
+
+
+def check_model(batch_time: Any) -> None:
+    """Check that a value is a batch-time model; ConfigError if not."""
+    if not isinstance(batch_time, BatchTimeModel):
+        raise ConfigError(
+            f"batch_time = {shown(batch_time)}; expected a BatchTimeModel, as make_batch_time returns"
+        )
+
+
+@explained_class
+@dataclass(frozen=True)
+class Worker:
+    """One worker of a cluster.
+
+    Attributes:
+        kv_capacity: KV memory, tokens.
+        batch_time: duration of an iteration.
+        role: ``"mixed"`` serves whole requests. With disaggregation, ``"prefill"`` processes prompts only and
+            hands requests over to a ``"decode"`` worker.
+    """
+
+    kv_capacity: int
+    batch_time: BatchTimeModel
+    role: str = "mixed"
+
+    def __post_init__(self) -> None:
+        """Check the settings.
+
+        Raises:
+            ConfigError: a value out of range, with the valid ones.
+        """
+        check_capacity(self.kv_capacity)
+        check_model(self.batch_time)
+        check_name("role", self.role, ROLES)
 
 
 @explained_class

@@ -29,7 +29,7 @@ class Transfer:
     Attributes:
         request_id: the request.
         worker: the decode worker it goes to; None if the run ended before one was chosen.
-        ready_time: when its KV arrives, seconds; NaN without a worker.
+        ready_time: when its KV arrives, seconds, on shared links as expected now; NaN without a worker.
     """
 
     request_id: int
@@ -201,6 +201,8 @@ class Follower:
         """Report arrivals and the ends of transfers up to a moment, in order."""
         simulation, known = self._simulation, int(self._simulation.tracker[0]["next_arrival"])
         times, prompts = simulation.workload["arrival_time"], simulation.workload["prompt_len"]
+        if simulation.system.transfer_link == "shared":
+            self._follow_ends()
         while True:
             arrival = times[self._arrivals] if self._arrivals < known else math.inf
             ready = self._travelling[0][0] if self._travelling else math.inf
@@ -214,6 +216,15 @@ class Follower:
             worker = self._worker_of(i)
             with self._guard:
                 self._observer.joined(float(min(arrival, ready)), worker, i)
+
+    def _follow_ends(self) -> None:
+        """Take the present ends of transfers, which those that share their links have changed."""
+        ready = self._simulation.requests["ready_time"]
+        overwritten = set(self._new_moves()["request_id"].tolist())
+        for j, (_, order, i) in enumerate(self._travelling):
+            if i not in overwritten and not math.isnan(ready[i]):
+                self._travelling[j] = float(ready[i]), order, i
+        heapq.heapify(self._travelling)
 
     def _report_decided(self, k: int, time: float, before: Ids, rows: Any) -> None:
         """Report the decision of worker ``k``, unless it was refused; ``rows`` are new in the log."""
@@ -271,8 +282,9 @@ class Follower:
         r, p = self._simulation.requests[i], self._simulation.problem[0]
         if math.isnan(r["ready_time"]):
             return Transfer(i, None, math.nan)
-        # its ready_time may have been overwritten by a move
-        ready = start + float(p["transfer_latency"]) + float(p["transfer_time"]) * int(r["num_kv_tokens"])
+        ready = float(r["ready_time"])
+        if i in self._new_moves()["request_id"]:  # has overwritten it
+            ready = start + float(p["transfer_latency"]) + float(p["transfer_time"]) * int(r["num_kv_tokens"])
         heapq.heappush(self._travelling, (ready, next(self._order), i))
         return Transfer(i, self._worker_of(i), ready)
 

@@ -17,13 +17,14 @@ from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, Livelock
 from kvgym.simulator.batch_time import duration_error, params_of
 from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests, extra_tables
 from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
+from kvgym.simulator.fleet import ROLES
 from kvgym.simulator.loop import run_full_loop, run_loop, step_worker, worker_row
 from kvgym.simulator.policy_interface import PolicyDecision, PolicyMemory, check_memories, check_room
 from kvgym.simulator.prefix.cache import empty_caches
 from kvgym.simulator.recording.gaps import empty_histogram
 from kvgym.simulator.recording.progress import in_slices
 from kvgym.simulator.sessions import empty_sessions
-from kvgym.simulator.system import ROLES, System
+from kvgym.simulator.system import System
 from kvgym.simulator.tables import (
     ACTIVE,
     BAD_ADMIT,

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, WorkloadError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
-from kvgym.simulator.fleet import Fleet
+from kvgym.simulator.fleet import MAX_CAPACITY as MAX_CAPACITY
+from kvgym.simulator.fleet import Fleet, check_capacity, check_model, check_name
+from kvgym.simulator.fleet import Worker as Worker
 from kvgym.simulator.prefix.rules import LRU, CacheRule, parse_rule
 from kvgym.simulator.tables import (
     PROBLEM,
@@ -24,9 +26,6 @@ from kvgym.simulator.tables import (
     REQUEUE_BACK,
     REQUEUE_FRONT,
     REVEALED,
-    ROLE_DECODE,
-    ROLE_MIXED,
-    ROLE_PREFILL,
 )
 from kvgym.utils.arguments import explained_class
 from kvgym.utils.checks import real_number, whole_number
@@ -37,7 +36,7 @@ OUTPUT_KV = ("at_once", "next_iteration")
 PROGRESS_ON_EVICT = {"lost": PROGRESS_LOST, "recompute": PROGRESS_RECOMPUTE, "kept": PROGRESS_KEPT}
 PREFIX_CACHES = ("off", "computed", "scheduled", "radix")
 SESSIONS = ("open", "closed")
-ROLES = {"mixed": ROLE_MIXED, "prefill": ROLE_PREFILL, "decode": ROLE_DECODE}
+TRANSFER_LINKS = ("private", "shared")
 
 LEAST_EFFORT = 1_000_000_000
 """Effort without progress that is always allowed, in units of a request in a batch.
@@ -47,9 +46,6 @@ of a policy that looks ahead); a step of a returning request through the queue c
 allowed, and 10 evictions per request, so that a policy may decide at random and reorder its queue. These are counts,
 not times, so equal runs end alike on all machines.
 """
-
-MAX_CAPACITY = 2**31 - 1
-"""Most tokens that a KV cache may hold."""
 
 MAX_WORKERS = 10_000
 """Most workers of a cluster."""
@@ -63,24 +59,6 @@ MAX_SECONDS = 1e6
 REQUEUE = {"arrival": REQUEUE_ARRIVAL, "front": REQUEUE_FRONT, "back": REQUEUE_BACK}
 
 
-def _check_capacity(kv_capacity: Any) -> None:
-    whole_number(
-        kv_capacity, "kv_capacity", "a whole number of tokens, 2 … 2^31-1", least=2, most=MAX_CAPACITY
-    )
-
-
-def _check_name(name: str, value: Any, valid: Iterable[str]) -> None:
-    if not isinstance(value, str) or value not in valid:
-        raise ConfigError(f"{name} = {shown(value)}; valid: {', '.join(valid)}")
-
-
-def _check_model(batch_time: Any) -> None:
-    if not isinstance(batch_time, BatchTimeModel):
-        raise ConfigError(
-            f"batch_time = {shown(batch_time)}; expected a BatchTimeModel, as make_batch_time returns"
-        )
-
-
 def whole_blocks(kv_capacity: int, block_size: int) -> int:
     """Return the tokens of the whole blocks that fit into a memory of ``kv_capacity`` tokens."""
     return kv_capacity // block_size * block_size
@@ -90,33 +68,6 @@ def _smallest(workers: Sequence[Worker]) -> int:
     """Return the memory of the smallest worker on which whole requests must fit."""
     whole = [worker.kv_capacity for worker in workers if worker.role != "prefill"]
     return min(whole or (worker.kv_capacity for worker in workers))
-
-
-@explained_class
-@dataclass(frozen=True)
-class Worker:
-    """One worker of a cluster.
-
-    Attributes:
-        kv_capacity: KV memory, tokens.
-        batch_time: duration of an iteration.
-        role: ``"mixed"`` serves whole requests. With disaggregation, ``"prefill"`` processes prompts only and
-            hands requests over to a ``"decode"`` worker.
-    """
-
-    kv_capacity: int
-    batch_time: BatchTimeModel
-    role: str = "mixed"
-
-    def __post_init__(self) -> None:
-        """Check the settings.
-
-        Raises:
-            ConfigError: a value out of range, with the valid ones.
-        """
-        _check_capacity(self.kv_capacity)
-        _check_model(self.batch_time)
-        _check_name("role", self.role, ROLES)
 
 
 @explained_class
@@ -171,6 +122,11 @@ class System:
         fleet: the pools of a cluster with workers that start and stop; None = all workers are always there.
         sessions: ``"open"``: every request arrives at its recorded time. ``"closed"``: only first turns of sessions do;
             a later turn arrives when the turn before it has finished and its ``think_time`` has passed.
+        transfer_link: ``"private"``: each transfer has the whole bandwidth. ``"shared"``: each worker has one port for
+            what it sends and one for what it receives, which its transfers share equally, see
+            :mod:`kvgym.simulator.cluster.links`.
+        transfer_overlap: layers of the model, where its KV is handed over layer by layer while the last batch of the
+            prompt runs; 0 = the hand-over begins when that batch has ended.
     """
 
     kv_capacity: int
@@ -192,6 +148,8 @@ class System:
     cache_staleness: float = 0.0
     sessions: str = "open"
     fleet: Fleet | None = None
+    transfer_link: str = "private"
+    transfer_overlap: int = 0
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -199,13 +157,21 @@ class System:
         Raises:
             ConfigError: a value out of range, with the valid ones.
         """
-        _check_capacity(self.kv_capacity)
-        _check_model(self.batch_time)
-        _check_name("first_token", self.first_token, FIRST_TOKEN)
-        _check_name("progress_on_evict", self.progress_on_evict, PROGRESS_ON_EVICT)
-        _check_name("requeue", self.requeue, REQUEUE)
-        _check_name("output_kv", self.output_kv, OUTPUT_KV)
-        _check_name("sessions", self.sessions, SESSIONS)
+        check_capacity(self.kv_capacity)
+        check_model(self.batch_time)
+        check_name("first_token", self.first_token, FIRST_TOKEN)
+        check_name("progress_on_evict", self.progress_on_evict, PROGRESS_ON_EVICT)
+        check_name("requeue", self.requeue, REQUEUE)
+        check_name("output_kv", self.output_kv, OUTPUT_KV)
+        check_name("sessions", self.sessions, SESSIONS)
+        check_name("transfer_link", self.transfer_link, TRANSFER_LINKS)
+        whole_number(
+            self.transfer_overlap,
+            "transfer_overlap",
+            "layers, 0 … 10,000; 0 = no overlap",
+            least=0,
+            most=10_000,
+        )
         if self.output_kv != "at_once" and self.first_token != "counted":
             raise ConfigError(
                 f"output_kv = {self.output_kv} with first_token = {self.first_token}; expected first_token = counted, "
@@ -258,7 +224,7 @@ class System:
             )
 
     def _check_cache(self) -> None:
-        _check_name("prefix_cache", self.prefix_cache, PREFIX_CACHES)
+        check_name("prefix_cache", self.prefix_cache, PREFIX_CACHES)
         smallest = min(whole_blocks(worker.kv_capacity, self.block_size) for worker in self.all_workers)
         if self.prefix_block is not None:
             expected = f"a multiple of block_size = {self.block_size}, at most kv_capacity = {smallest}"

@@ -24,10 +24,11 @@ LLAMA_3_8B = 131072
         ("25GB/s+0", (25e9, 0.0, 1.0, None)),
         ("200GB/s+0.4ms,share=0.73", (2e11, 4e-4, 0.73, None)),
         ("200GB/s, copies=2, share=1", (2e11, None, 1.0, 2)),
+        ("25GB/s+1ms,shared,overlap=32", (25e9, 1e-3, 1.0, None, True, 32)),
     ],
 )
 def test_links(text, expected):
-    assert parse_link(text) == expected
+    assert parse_link(text) == (*expected, False, 0)[:6]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,12 @@ def test_links_of_another_form(text):
         ("25GB/s,share", "share = ''; expected"),
         ("25GB/s,copies=0", "copies = 0; expected a whole number ≥ 1"),
         ("25GB/s,copies=1.5", "copies = 1.5; expected"),
-        ("25GB/s,latency=1ms", r"'latency' is neither share=… nor copies=…; expected 25GB/s.*25GB/s\+1ms"),
+        ("25GB/s,shared=yes", "shared = 'yes'; expected shared alone"),
+        ("25GB/s,overlap=-1", "overlap = -1; expected layers of the model"),
+        (
+            "25GB/s,latency=1ms",
+            r"'latency' is none of share=…, copies=…, shared and overlap=…; expected 25GB/s.*25GB/s\+1ms",
+        ),
     ],
 )
 def test_wrong_shares_and_copies(text, message):
@@ -64,6 +70,20 @@ def test_options_reproduce_the_scenario_of_separate_workers():
     assert made.system.transfer_time == LLAMA_3_8B / 25e9  # 5.24 microseconds; the scenario rounds to 5.2
     assert describe_roles(made) == "1 prefill and 2 decode workers, link 25 GB/s"
     assert made.summary.startswith("1 prefill and 2 decode workers, link 25 GB/s, least_outstanding_work: ")
+
+
+def test_links_that_transfers_share():
+    shipped = load_scenario("a100-llama3-8b-disaggregated")
+    made = build_scenario(shipped, link="25GB/s+1ms,shared,overlap=32")
+    assert (made.system.transfer_link, made.system.transfer_overlap) == ("shared", 32)
+    assert (
+        describe_roles(made) == "1 prefill and 2 decode workers, link 25 GB/s, shared, overlap over 32 layers"
+    )
+    system = made.make_system()
+    assert (system.transfer_link, system.transfer_overlap) == ("shared", 32)
+    again = build_scenario(made, link="25GB/s+1ms").system
+    assert again.transfer_link == "private"
+    assert "transfer_link" not in again.model_dump()  # so that hashes of scenarios without it stay
 
 
 def test_the_link_is_that_of_the_gpu_unless_given():

@@ -16,6 +16,7 @@ from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, RoughFigures, param
 from kvgym.simulator.boundary import RUN_TABLES
 from kvgym.simulator.cluster.changing import Changing, FleetRecord, Scaling, fleet_tables
 from kvgym.simulator.cluster.event_queue import empty_event_queue
+from kvgym.simulator.cluster.links import link_tables
 from kvgym.simulator.cluster.loop import (
     ASK_POLICY,
     ASK_ROUTER,
@@ -66,6 +67,8 @@ from kvgym.utils.user_code import calling
 from kvgym.workloads.table import RequestTable
 
 _FOREVER = 1_000_000_000
+
+_LINKS = ("link", "ports", "flows")
 
 
 class ClusterSimulation(Simulation):
@@ -121,6 +124,8 @@ class ClusterSimulation(Simulation):
             for name, value in known[key]._asdict().items():
                 self.problem[k][f"batch_{name}"] = value
         self.open_places, self.fleet_tracker = map(guarded, fleet_tables(system))
+        links = link_tables(system, len(self.requests))
+        self.link, self.ports, self.flows = (guarded(links[name]) for name in _LINKS)
         self.set_router(router)
         self.changing_fleet = None
         if system.fleet is not None:
@@ -174,7 +179,7 @@ class ClusterSimulation(Simulation):
         fixed = {"problem", "log", "chain", "script"} | (
             {"workload"} if self.system.sessions == "open" else set()
         )
-        names = [*(name for name in RUN_TABLES if name not in fixed), "events", "last_worker"]
+        names = [*(name for name in RUN_TABLES if name not in fixed), "events", "last_worker", *_LINKS]
         if self.changing_fleet is not None:
             names += ["open_places", "fleet_tracker"]
         return [*(getattr(self, name) for name in names), *(part for own in self._memory for part in own)]
@@ -214,6 +219,7 @@ class ClusterSimulation(Simulation):
         own = {
             "moves": self.moves, "open_places": self.open_places, "fleet_tracker": self.fleet_tracker,
             "session": self.session, "last_worker": self.last_worker,
+            **{name: getattr(self, name) for name in _LINKS},
         }  # fmt: skip
         check(blamed, {**own, "router_params": params, "router_state": state})
 

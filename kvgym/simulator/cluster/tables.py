@@ -55,11 +55,53 @@ FLEET = np.dtype(
 """What the loop of a cluster knows of a fleet; other clusters have no such record."""
 
 
+LINK = np.dtype(
+    [
+        ("num_flows", "i8"),  # transfers on shared links now
+        ("layers", "i8"),  # of the model, where a prefill and its transfer overlap; 0: they do not
+    ],
+    align=True,
+)
+"""How transfers use links, see :mod:`kvgym.simulator.cluster.links`."""
+
+PORT = np.dtype(
+    [
+        ("num_sent", "i4"),  # transfers from the worker now
+        ("num_received", "i4"),  # and to it
+        ("first_sent", "i4"),  # one of them each, UNKNOWN if there is none
+        ("first_received", "i4"),
+    ],
+    align=True,
+)
+"""The ports of a worker, if links are shared."""
+
+FLOW = np.dtype(
+    [
+        ("left", "f8"),  # tokens that are left to send, as of `since`
+        ("since", "f8"),  # s, when it got its present share; while nothing moves, the end of the latency
+        ("alone", "f8"),  # s, when it would end without others
+        ("waited", "f8"),  # s that sharing has cost the transfers of this request that have ended
+        ("share", "i4"),  # transfers at the busier of its ports
+        ("source", "i4"),  # worker
+        ("place", "i4"),  # in the heap of all transfers by their ends
+        ("heap", "i4"),  # request of the transfer in this place of that heap
+        ("next_sent", "i4"),  # neighbours at the port of its source
+        ("before_sent", "i4"),
+        ("next_received", "i4"),  # and of its target
+        ("before_received", "i4"),
+    ],
+    align=True,
+)
+"""The transfer of a request on shared links."""
+
+
 class Cluster(NamedTuple):
     """The tables that all workers share, and addresses of each worker's own; ``events``: the event queue.
 
     Attributes:
         session: int32 (n,), number of the session of each row of the workload; empty without sessions, as is the next.
+        link: one record if links are shared or transfers overlap with prefills, else none; ``ports``: PORT (r,) and
+            ``flows``: FLOW (n,), by request, if they are shared, else empty.
         open: uint8 (r,), CLOSED, OPEN or DRAINING for each place of a fleet; empty without one, as ``fleet`` is.
         last_worker: int32 (2 s,), the worker of the last request of each session, UNKNOWN before; then the same for
             decode workers that requests were handed over to.
@@ -81,6 +123,9 @@ class Cluster(NamedTuple):
     last_worker: Annotated[Any, Table("i4", "sessions")]
     open: Annotated[Any, Table("u1", "open", name="open_places")]
     fleet: Annotated[Any, Table(FLEET, "fleet", name="fleet_tracker")]
+    link: Annotated[Any, Table(LINK, "link")]
+    ports: Annotated[Any, Table(PORT, "ports")]
+    flows: Annotated[Any, Table(FLOW, "flows")]
     router_params: Annotated[Any, Table("f8", "params")]
     router_state: Annotated[Any, Table("i8", "state")]
     rows: Any

@@ -22,6 +22,7 @@ from kvgym.simulator.boundary import (
     withdraw,
 )
 from kvgym.simulator.cluster.event_queue import NEVER, NOW, set_time
+from kvgym.simulator.cluster.links import join_ports, leave_ports, left_to_send
 from kvgym.simulator.cluster.tables import Cluster, queued_of, remember_worker, run_of
 from kvgym.simulator.prefix.cache import lose_hit, tokens_there
 from kvgym.simulator.queue import queue_remove
@@ -91,13 +92,25 @@ def to_transfer(c: Cluster, k: int, i: int) -> int:
 
 
 @jit
-def travel(c: Cluster, k: int, i: int) -> None:
-    """Start the transfer of the KV of request ``i`` that worker ``k`` lacks."""
+def travel(c: Cluster, k: int, i: int, seconds: float) -> None:
+    """Start the transfer of the KV of request ``i`` that worker ``k`` lacks.
+
+    Args:
+        c: the cluster.
+        k: the worker.
+        i: the request, still of the worker that sends it.
+        seconds: of the batch that has computed the last of its KV and ends now; 0 = there is none.
+    """
     t, requests, p = c.tracker, c.requests, c.problems[0]
     r = requests[i]
+    source = r.worker
     r.status = TRANSFERRING
     assign(c.workers[k], r)
-    r.ready_time = t.clock + p.transfer_latency + p.transfer_time * to_transfer(c, k, i)
+    tokens = left_to_send(c, to_transfer(c, k, i), seconds)
+    r.ready_time = t.clock + p.transfer_latency + p.transfer_time * tokens
+    if c.flows.shape[0] > 0:
+        join_ports(c, source, i, tokens)
+        return
     after = t.transfer_tail  # sorted by ready_time; equal times stay in order
     while after != UNKNOWN and requests[after].ready_time > r.ready_time:
         after = requests[after].queue_prev
@@ -114,11 +127,30 @@ def travel(c: Cluster, k: int, i: int) -> None:
 
 
 @jit
+def end_transfer(c: Cluster, i: int) -> None:
+    """Take request ``i`` out of the transfers: it has landed, or is lost on its way."""
+    if c.flows.shape[0] > 0:
+        leave_ports(c, i)
+        return
+    t, requests = c.tracker, c.requests
+    before, after = requests[i].queue_prev, requests[i].queue_next
+    if before == UNKNOWN:
+        t.transfer_head = after
+    else:
+        requests[before].queue_next = after
+    if after == UNKNOWN:
+        t.transfer_tail = before
+    else:
+        requests[after].queue_prev = before
+
+
+@jit
 def send(c: Cluster, k: int) -> None:
     """Start the transfer of the first request that waits for a decode worker to worker ``k``."""
     i = c.tracker.handoff_head
     c.tracker.handoff_head = c.requests[i].queue_next
-    travel(c, k, i)
+    w = c.workers[c.requests[i].worker]
+    travel(c, k, i, w.batch_duration if w.last_batch_end == c.tracker.clock else 0.0)
 
 
 @jit
@@ -146,11 +178,7 @@ def deliver_transfers(c: Cluster) -> None:
     t, requests = c.tracker, c.requests
     while t.transfer_head != UNKNOWN and requests[t.transfer_head].ready_time <= t.clock:
         i = t.transfer_head
-        t.transfer_head = requests[i].queue_next
-        if t.transfer_head == UNKNOWN:
-            t.transfer_tail = UNKNOWN
-        else:
-            requests[t.transfer_head].queue_prev = UNKNOWN
+        end_transfer(c, i)
         k = requests[i].worker
         place(c, k, i, c.workers[k].role == ROLE_DECODE)
 
@@ -200,7 +228,7 @@ def move(c: Cluster, i: int, k: int) -> int:
     transferred = 0
     if r.num_kv_tokens > 0:
         transferred = to_transfer(c, k, i)
-        travel(c, k, i)
+        travel(c, k, i, 0.0)
     else:
         assign(c.workers[k], r)
         place(c, k, i, False)

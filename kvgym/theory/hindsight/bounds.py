@@ -162,6 +162,7 @@ def _same_system(one: System, other: System) -> bool:
             "swap_time",
             "transfer_latency",
             "transfer_time",
+            "transfer_overlap",
             "block_size",
         )
         return [workers, *(getattr(system, name) for name in names)]

@@ -274,7 +274,10 @@ class Pools:
         self.lengths = int((table.prompt_len + table.output_len).max()) + 2
         count, apart = len(system.all_workers), system.num_prefill_workers
         self.pools = [range(apart), range(apart, count)] if apart else [range(count)]
-        moving = system.transfer_latency + system.transfer_time * self.first
+        shown = max(
+            1, system.transfer_overlap
+        )  # with an overlap, at least one layer is sent after the prefill
+        moving = system.transfer_latency + system.transfer_time * self.first / shown
         self.handover = np.where(self.decodes > 0, moving, 0.0) if apart else np.zeros(len(table))
         self._alone = alone
         self._costs: dict[tuple[int, float], Costs] = {}
