@@ -43,7 +43,6 @@ from kvgym.baselines.class_queues import (
 )
 from kvgym.baselines.memory_constrained import BLOCKED_ID, HEAP, Margin, blocked_request, margin_of, try_admit
 from kvgym.kernels import (
-    ROLE_PREFILL,
     UNKNOWN,
     PolicyDecision,
     PolicyMemory,
@@ -258,7 +257,7 @@ def a_min_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemor
         for k in range(w.num_active):
             slot = view.active[k]
             profile_of(view.problem, profile, offset, slot, state[predictions + slot.request_id])
-    for j in range(w.num_finished if w.role != ROLE_PREFILL and w.num_left == 0 else 0):
+    for j in range(w.num_finished if view.problem.hands_over == 0 and w.num_left == 0 else 0):
         i = view.finished[j]
         predicted_len, made = state[predictions + i], view.requests[i].num_output_tokens
         if predicted_len > made:

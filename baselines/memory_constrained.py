@@ -23,7 +23,6 @@ import numpy as np
 
 from kvgym.baselines.margins import MARGINS
 from kvgym.kernels import (
-    ROLE_PREFILL,
     UNKNOWN,
     WAITING,
     PolicyDecision,
@@ -107,7 +106,7 @@ def update_profile(view: PolicyView, memory: PolicyMemory, longest: bool) -> int
             slot = view.active[k]
             high = view.requests[slot.request_id].predicted_high
             profile_of(view.problem, profile, offset, slot, high if longest else slot.predicted_len)
-    for j in range(w.num_finished if w.role != ROLE_PREFILL and w.num_left == 0 else 0):
+    for j in range(w.num_finished if view.problem.hands_over == 0 and w.num_left == 0 else 0):
         r = view.requests[view.finished[j]]
         predicted_len = r.predicted_high if longest else r.predicted_len
         if predicted_len > r.num_output_tokens:

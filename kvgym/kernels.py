@@ -72,9 +72,11 @@ from kvgym.simulator.blocks import written_tokens as written_tokens
 from kvgym.simulator.cluster.router_view import RouterView as RouterView
 from kvgym.simulator.cluster.router_view import first_open as first_open
 from kvgym.simulator.cluster.router_view import hit_of as hit_of
+from kvgym.simulator.cluster.router_view import may_choose as may_choose
 from kvgym.simulator.cluster.router_view import may_go as may_go
 from kvgym.simulator.cluster.router_view import missing_of as missing_of
 from kvgym.simulator.cluster.router_view import prefill_backlog as prefill_backlog
+from kvgym.simulator.cluster.router_view import prefill_only as prefill_only
 from kvgym.simulator.kernels.ahead import decide_again as decide_again
 from kvgym.simulator.kernels.ahead import decide_ahead as decide_ahead
 from kvgym.simulator.kernels.ahead import preempt_finished as preempt_finished
@@ -219,6 +221,7 @@ __all__ = [
     "key_request",
     "kv_growth",
     "left_request",
+    "may_choose",
     "missing_of",
     "move_to",
     "need_of",
@@ -235,6 +238,7 @@ __all__ = [
     "policy_memory",
     "predicted_rounds",
     "prefill_backlog",
+    "prefill_only",
     "profile_add",
     "profile_clear",
     "profile_forget",

@@ -21,7 +21,6 @@ from typing import NamedTuple
 from kvgym.baselines.phases.steps import decode_first, take_next
 from kvgym.kernels import (
     NO_LIMIT,
-    ROLE_PREFILL,
     WAIT,
     PolicyDecision,
     PolicyMemory,
@@ -50,7 +49,7 @@ def dist_serve_kernel(view: PolicyView, decision: PolicyDecision, memory: Policy
     width = width_of(memory.params).decodes
     take_next(view, decision, NO_LIMIT, NO_LIMIT, width)
     if decision.record.explicit == 0:
-        if view.worker.role == ROLE_PREFILL:
+        if view.problem.hands_over == 1:
             decision.record.act = WAIT
         else:
             decode_first(view, decision, width)

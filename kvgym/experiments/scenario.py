@@ -7,15 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_serializer,
-)
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from kvgym.batch_time import BatchTimeModel, make_batch_time
 from kvgym.batch_time.deployments.deployment import Hardware, RooflineHardware
@@ -25,6 +17,7 @@ from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
 from kvgym.experiments.cache_notes import cache_notes
 from kvgym.experiments.fleet.groups import Engine as Engine
 from kvgym.experiments.fleet.groups import FleetSettings, Served, WorkerGroup
+from kvgym.experiments.fleet.rules import SystemSettings as SystemSettings
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO as DEFAULT_SCENARIO
 from kvgym.policies.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.recording.window import Extent, Window, parse_extent
@@ -42,43 +35,6 @@ from kvgym.workloads.workload import Workload, describe_workload, make_workload
 
 COMPARED = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta", "sarathi", "vllm_v1")
 """Default policies of a scenario: the schedulers of its paper, and schedulers in production use."""
-
-
-class SystemSettings(Description):
-    """Rules of the engine, see :class:`~kvgym.simulator.system.System`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    first_token: str = "counted"
-    progress_on_evict: str = "lost"
-    requeue: str = "arrival"
-    horizon: float | None = None
-    stall_limit: int | None = None
-    swap_time: float = 0.0
-    transfer_latency: float = 0.0
-    transfer_time: float = 0.0
-    block_size: int = 1
-    output_kv: str = "at_once"
-    prefix_cache: str = "off"
-    prefix_block: int | None = None
-    cache_rule: str = "lru"
-    cache_staleness: float = 0.0
-    sessions: str = "open"
-    transfer_link: str = "private"
-    transfer_overlap: int = 0
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit younger rules that are not used, so that files and hashes of other scenarios stay."""
-        fields = type(self).model_fields
-        return {
-            name: value
-            for name, value in handler(self).items()
-            if name not in _YOUNGER or value != fields[name].default
-        }
-
-
-_YOUNGER = ("transfer_link", "transfer_overlap")
 
 
 class Scenario(Description):

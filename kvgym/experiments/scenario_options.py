@@ -72,6 +72,8 @@ class ScenarioOptions:
         link: link between the two, ``"25GB/s"``, or with latency and share ``"25GB/s+1ms,share=0.8"``, see
             :func:`kvgym.experiments.disaggregation.parse_link`; new separate workers, and other hardware, have the link
             of the GPU unless it is given, which must be if they do not fit into one server.
+        local_prefill: whether the router may choose where requests are prefilled, see
+            :class:`~kvgym.simulator.system.System`.
         fleet: fewest and most workers of a fleet, ``"1-8"``, at the start as many as the scenario has.
         startup: start-up time of its workers: seconds, ``"prepared"`` or ``"cold"``, see
             :class:`~kvgym.experiments.fleet.groups.FleetSettings`.
@@ -111,6 +113,7 @@ class ScenarioOptions:
     prefill_workers: int | None = None
     decode_workers: int | None = None
     link: str | None = None
+    local_prefill: bool | None = None
     fleet: str | None = None
     startup: str | None = None
     autoscaler: str | None = None

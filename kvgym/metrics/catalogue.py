@@ -144,6 +144,8 @@ SCALARS: dict[str, Computed[Measured, float]] = {
         lambda m: m.arrived.sum() - m.finished.sum()),
     "transfer_wait": Computed("s", "mean time by which shared links prolong a request's transfers", True,
         Measured.transfer_wait),
+    "local_prefills": Computed("1", "finished requests prefilled and decoded by one worker, where routers choose", None,
+        Measured.local_prefills),
     "gpu_hours": Computed("h", "GPU-hours of a fleet, from the order to start a worker until it is off", True,
         fleets.of_fleet(fleets.gpu_hours)),
     "fleet_cost": Computed("h", "GPU-hours by price, and the penalty of requests that missed a target", True,

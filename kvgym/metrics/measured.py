@@ -173,6 +173,11 @@ class Measured:
         waited = self.result.transfer_wait
         return math.nan if waited is None else ratio(waited[self.done].sum(), self.done.sum())
 
+    def local_prefills(self) -> float:
+        """Return how many finished requests one worker prefilled and decoded; NaN without ``local_prefill``."""
+        whole = self.result.whole
+        return math.nan if whole is None else float(whole[self.done].sum())
+
     def max_wait(self) -> float:
         """Return the longest time from arrival to the first admission, or to the end without one."""
         arrival, status = self.table.arrival_time, self.records["status"]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kvgym.policies.policy import Policy
 from kvgym.simulator.cluster.changing import FleetRecord
 from kvgym.simulator.cluster.simulation import ClusterSimulation
+from kvgym.simulator.cluster.tables import KEPT, WHOLE
 from kvgym.simulator.recording.gaps import filled_bins
 from kvgym.simulator.recording.samples import Samples
 from kvgym.simulator.recording.window import Measured
@@ -44,6 +45,7 @@ class SimulationResult:
         fleet: what the fleet did; None without one.
         transfer_wait: float64 (n,), by how much sharing has prolonged the transfers of each request, seconds; None
             unless links are shared.
+        whole: bool (n,), which requests were prefilled and decoded by one worker; None without ``local_prefill``.
     """
 
     policy: Policy
@@ -61,6 +63,7 @@ class SimulationResult:
     to_come: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     fleet: FleetRecord | None = None
     transfer_wait: NDArray[np.float64] | None = None
+    whole: NDArray[np.bool_] | None = None
 
 
 def copy_of(table: NDArray[Any]) -> NDArray[Any]:
@@ -157,4 +160,5 @@ def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False)
         transfer_wait=cluster.flows["waited"][: len(table)].copy()
         if cluster and len(cluster.flows)
         else None,
+        whole=np.isin(cluster.stage[: len(table)], (WHOLE, KEPT)) if cluster and len(cluster.stage) else None,
     )

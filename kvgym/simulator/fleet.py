@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.tables import ROLE_DECODE, ROLE_MIXED, ROLE_PREFILL
 from kvgym.utils.arguments import explained_class
-from kvgym.utils.checks import real_number, whole_number
+from kvgym.utils.checks import check_one_of, real_number, whole_number
 
 ROLES = {"mixed": ROLE_MIXED, "prefill": ROLE_PREFILL, "decode": ROLE_DECODE}
 DRAINS = ("finish", "requeue")
@@ -28,12 +27,6 @@ def check_capacity(kv_capacity: Any) -> None:
     whole_number(
         kv_capacity, "kv_capacity", "a whole number of tokens, 2 … 2^31-1", least=2, most=MAX_CAPACITY
     )
-
-
-def check_name(name: str, value: Any, valid: Iterable[str]) -> None:
-    """Check that the value of a setting is one of some names; ConfigError with these if not."""
-    if not isinstance(value, str) or value not in valid:
-        raise ConfigError(f"{name} = {shown(value)}; valid: {', '.join(valid)}")
 
 
 def check_model(batch_time: Any) -> None:
@@ -68,7 +61,7 @@ class Worker:
         """
         check_capacity(self.kv_capacity)
         check_model(self.batch_time)
-        check_name("role", self.role, ROLES)
+        check_one_of(self.role, "role", tuple(ROLES))
 
 
 @explained_class

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError, WorkloadError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.fleet import MAX_CAPACITY as MAX_CAPACITY
-from kvgym.simulator.fleet import Fleet, check_capacity, check_model, check_name
+from kvgym.simulator.fleet import Fleet, check_capacity, check_model
 from kvgym.simulator.fleet import Worker as Worker
 from kvgym.simulator.prefix.rules import LRU, CacheRule, parse_rule
 from kvgym.simulator.tables import (
@@ -28,7 +28,7 @@ from kvgym.simulator.tables import (
     REVEALED,
 )
 from kvgym.utils.arguments import explained_class
-from kvgym.utils.checks import real_number, whole_number
+from kvgym.utils.checks import check_flag, check_one_of, real_number, whole_number
 from kvgym.workloads.table import RequestTable
 
 FIRST_TOKEN = {"counted": (1, 1), "uncounted": (0, 1), "decode": (0, 0)}
@@ -64,9 +64,9 @@ def whole_blocks(kv_capacity: int, block_size: int) -> int:
     return kv_capacity // block_size * block_size
 
 
-def _smallest(workers: Sequence[Worker]) -> int:
-    """Return the memory of the smallest worker on which whole requests must fit."""
-    whole = [worker.kv_capacity for worker in workers if worker.role != "prefill"]
+def _smallest(workers: Sequence[Worker], anywhere: bool) -> int:
+    """Return the memory of the smallest worker on which whole requests must fit; ``anywhere``: on all."""
+    whole = [worker.kv_capacity for worker in workers if anywhere or worker.role != "prefill"]
     return min(whole or (worker.kv_capacity for worker in workers))
 
 
@@ -127,6 +127,9 @@ class System:
             :mod:`kvgym.simulator.cluster.links`.
         transfer_overlap: layers of the model, where its KV is handed over layer by layer while the last batch of the
             prompt runs; 0 = the hand-over begins when that batch has ended.
+        local_prefill: whether the router may send any request to any worker, when it arrives and when its prefill has
+            ended: to a decode worker that prefills it as well, back to the worker that has prefilled it, or to one that
+            only prefills it (:func:`kvgym.kernels.prefill_only`). Otherwise roles decide.
     """
 
     kv_capacity: int
@@ -150,6 +153,7 @@ class System:
     fleet: Fleet | None = None
     transfer_link: str = "private"
     transfer_overlap: int = 0
+    local_prefill: bool = False
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -159,12 +163,13 @@ class System:
         """
         check_capacity(self.kv_capacity)
         check_model(self.batch_time)
-        check_name("first_token", self.first_token, FIRST_TOKEN)
-        check_name("progress_on_evict", self.progress_on_evict, PROGRESS_ON_EVICT)
-        check_name("requeue", self.requeue, REQUEUE)
-        check_name("output_kv", self.output_kv, OUTPUT_KV)
-        check_name("sessions", self.sessions, SESSIONS)
-        check_name("transfer_link", self.transfer_link, TRANSFER_LINKS)
+        check_one_of(self.first_token, "first_token", tuple(FIRST_TOKEN))
+        check_one_of(self.progress_on_evict, "progress_on_evict", tuple(PROGRESS_ON_EVICT))
+        check_one_of(self.requeue, "requeue", tuple(REQUEUE))
+        check_one_of(self.output_kv, "output_kv", tuple(OUTPUT_KV))
+        check_one_of(self.sessions, "sessions", tuple(SESSIONS))
+        check_flag(self.local_prefill, "local_prefill")
+        check_one_of(self.transfer_link, "transfer_link", tuple(TRANSFER_LINKS))
         whole_number(
             self.transfer_overlap,
             "transfer_overlap",
@@ -197,9 +202,10 @@ class System:
         apart = ["prefill"] * roles.count("prefill") + ["decode"] * roles.count("decode")
         if "mixed" in roles and apart:
             raise ConfigError("a cluster has either mixed workers, or prefill and decode workers")
-        if self.workers and self.kv_capacity != _smallest(self.workers):
+        smallest = _smallest(self.workers, self.local_prefill) if self.workers else self.kv_capacity
+        if self.kv_capacity != smallest:
             raise ConfigError(
-                f"kv_capacity = {self.kv_capacity}, but the workers have {_smallest(self.workers)}; make clusters "
+                f"kv_capacity = {self.kv_capacity}, but the workers have {smallest}; make clusters "
                 "with System.cluster or System.replicate"
             )
         if apart and (roles != apart or len(set(apart)) < 2):
@@ -224,7 +230,7 @@ class System:
             )
 
     def _check_cache(self) -> None:
-        check_name("prefix_cache", self.prefix_cache, PREFIX_CACHES)
+        check_one_of(self.prefix_cache, "prefix_cache", tuple(PREFIX_CACHES))
         smallest = min(whole_blocks(worker.kv_capacity, self.block_size) for worker in self.all_workers)
         if self.prefix_block is not None:
             expected = f"a multiple of block_size = {self.block_size}, at most kv_capacity = {smallest}"
@@ -260,7 +266,7 @@ class System:
         if not 1 <= len(chosen) <= MAX_WORKERS or not all(isinstance(worker, Worker) for worker in chosen):
             raise ConfigError(f"a cluster needs at least one Worker, and takes at most {MAX_WORKERS:,}")
         return cls(
-            kv_capacity=_smallest(chosen),
+            kv_capacity=_smallest(chosen, bool(rules.get("local_prefill"))),
             batch_time=chosen[0].batch_time,
             workers=chosen,
             **rules,
@@ -355,7 +361,8 @@ class System:
             WorkloadError: the KV of a request at its last token exceeds the capacity in whole blocks.
         """
         for worker, usable in zip(self.all_workers, self.usable_capacities.tolist(), strict=True):
-            output_len = np.minimum(table.output_len, 1) if worker.role == "prefill" else table.output_len
+            whole = self.local_prefill or worker.role != "prefill"
+            output_len = table.output_len if whole else np.minimum(table.output_len, 1)
             output_len = output_len - self.unwritten_tokens
             peak = table.prompt_len + output_len
             too_long = peak > usable
@@ -391,7 +398,9 @@ class System:
         p["cache_staleness"] = self.cache_staleness
         problem[1:] = p
         problem["kv_capacity"] = self.usable_capacities
-        problem["hands_over"] = [worker.role == "prefill" for worker in self.all_workers]
+        problem["hands_over"] = [
+            worker.role == "prefill" and not self.local_prefill for worker in self.all_workers
+        ]
         return problem
 
     def to_record(self, table: RequestTable, needs: frozenset[str], log: bool) -> np.ndarray[Any, Any]:

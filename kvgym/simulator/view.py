@@ -324,7 +324,8 @@ class ClusterView:
 
     Attributes:
         request_id: the request to route; UNKNOWN when requests may be moved.
-        candidates: workers it may go to; in a fleet those that are ready.
+        candidates: workers it may go to by its role; in a fleet those that are ready.
+        allowed: workers it may go to: these, or with ``local_prefill`` of the system all that are ready.
         boundary: the worker that has just ended a batch or a wait, when requests may be moved; else None.
     """
 
@@ -334,9 +335,12 @@ class ClusterView:
         self.request_id = request_id
         self._workers = workers
         is_open = getattr(simulation, "open_places", ())
-        self.candidates: Sequence[int] = (
-            [k for k in workers if is_open[k] == OPEN] if len(is_open) else workers
-        )
+        everywhere = range(len(simulation.workers)) if len(getattr(simulation, "stage", ())) else workers
+
+        def ready(given: range) -> Sequence[int]:
+            return [k for k in given if is_open[k] == OPEN] if len(is_open) else given
+
+        self.candidates, self.allowed = ready(workers), ready(everywhere)
         self.boundary = boundary
 
     @property

@@ -23,12 +23,13 @@ from kvgym.simulator.cluster.members import (
     StartUps,
     seconds_in,
 )
+from kvgym.simulator.cluster.router_view import PREFILL_ONLY
 from kvgym.simulator.cluster.tables import FLEET, open_cluster
 from kvgym.simulator.cluster.transfers import move
 from kvgym.simulator.fleet import Fleet
 from kvgym.simulator.prefix.cache import clear_caches
 from kvgym.simulator.system import System
-from kvgym.simulator.tables import CLOSED, DRAINING, MOVE, OPEN, UNKNOWN
+from kvgym.simulator.tables import CLOSED, DRAINING, MOVE, OK, OPEN, UNKNOWN
 from kvgym.utils.user_code import calling
 
 _OPENING = {OFF: CLOSED, STARTING: CLOSED, UP: OPEN, DRAINS: DRAINING}
@@ -142,7 +143,10 @@ class Changing:
             StartUps(fleet, scaling.seed),
         )
         self._lives, self._before, self._idle = [0] * fleet.num_places, Counts(), 0
-        self._first = np.array([worker.role != "decode" for worker in simulation.system.workers])
+        self._first, self._second = (
+            np.array([worker.role != other for worker in simulation.system.workers])
+            for other in ("decode", "prefill")
+        )
         simulation.fleet_tracker["control"] = np.inf if autoscaler is None else self._next_time(-np.inf)
         self._follow(0)
 
@@ -237,7 +241,7 @@ class Changing:
         tracker, is_open = simulation.fleet_tracker, simulation.open_places == OPEN
         tracker["open_first"], tracker["open_decode"] = (
             int((is_open & self._first).sum()),
-            int((is_open & ~self._first).sum()),
+            int((is_open & self._second).sum()),
         )
         tracker["due"] = members.due
         for change in new:
@@ -276,7 +280,7 @@ class Changing:
         while s.fleet_tracker["open_first"][0] > 0 and s.workers["num_waiting"][k] > 0:
             i = int(s.workers["queue_head"][k])
             s.tracker["request"] = i
-            target = s.consult_router(s.cluster_view)
+            target = s.consult_router(s.cluster_view) % PREFILL_ONLY
             s.tracker["request"], s.tracker["num_asked"] = UNKNOWN, 0
             if not (0 <= target < len(s.workers) and s.open_places[target] == OPEN):
                 raise InvalidDecisionError(
@@ -286,5 +290,6 @@ class Changing:
                 s.moves = guarded(np.concatenate([s.moves, np.zeros(max(1, len(s.moves)), MOVE)]))
                 s.forget_addresses()
             cluster = uncompiled(open_cluster)(*s.addresses())
-            uncompiled(move)(cluster, i, target)
+            if uncompiled(move)(cluster, i, target) != OK:
+                break  # it would go to a worker of another role, and stays
         s.fleet_tracker["open_decode"] = open_decode

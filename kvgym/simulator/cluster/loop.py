@@ -36,8 +36,11 @@ from kvgym.simulator.boundary import (
     wastes_effort,
 )
 from kvgym.simulator.cluster.event_queue import NOW, first_due
+from kvgym.simulator.cluster.router_view import PREFILL_ONLY
 from kvgym.simulator.cluster.tables import (
     CLUSTER_PLACES,
+    LEAVES,
+    WHOLE,
     Cluster,
     batch_params_of,
     batch_time_of,
@@ -50,7 +53,7 @@ from kvgym.simulator.cluster.tables import (
     router_view,
     run_of,
 )
-from kvgym.simulator.cluster.transfers import deliver_transfers, hand_over, move, place, plan, send
+from kvgym.simulator.cluster.transfers import deliver_transfers, hand_over, keep, move, place, plan, send
 from kvgym.simulator.engine import begin, clear_decision
 from kvgym.simulator.policy_interface import decision_of, view_of
 from kvgym.simulator.tables import (
@@ -82,17 +85,27 @@ RESUME_NOTHING, RESUME_DECISION, RESUME_ROUTE, RESUME_REASSIGN = 0, 1, 2, 3
 
 
 @jit
-def settle_route(c: Cluster, k: int) -> int:
-    """Send the request that needs a worker to worker ``k``; BAD_ROUTE if it may not go there."""
-    t = c.tracker
+def settle_route(c: Cluster, answer: int) -> int:
+    """Send the request that needs a worker to the worker of an answer; BAD_ROUTE if it may not go there."""
+    t, chooses = c.tracker, c.stage.shape[0] > 0
     first, last = candidates(c)
-    if not first <= k < last or (c.open.shape[0] > 0 and c.open[k] != OPEN):
-        t.error_request, t.error_needed = t.request, k
+    if chooses:
+        first, last = 0, c.workers.shape[0]
+    only = answer >= PREFILL_ONLY
+    k = answer - PREFILL_ONLY if only else answer
+    wrong = only and (not chooses or hands_over(c))
+    if wrong or not first <= k < last or (c.open.shape[0] > 0 and c.open[k] != OPEN):
+        t.error_request, t.error_needed = t.request, answer
         return BAD_ROUTE
     remember_worker(c, t.request, k)
     if hands_over(c):
-        send(c, k)
+        if chooses and c.requests[t.request].worker == k:
+            keep(c)
+        else:
+            send(c, k)
     else:
+        if chooses:
+            c.stage[t.request] = LEAVES if only or c.workers[k].role == ROLE_PREFILL else WHOLE
         count_arrival(run_of(c, k))
         assign(c.workers[k], c.requests[t.request])
         note_return(run_of(c, k), t.request)
@@ -176,8 +189,8 @@ def wake(c: Cluster, time: float) -> None:
         if w.phase == BUSY:
             run = run_of(c, k)
             finish_batch(run)
-            if w.role == ROLE_PREFILL:
-                hand_over(run)
+            if w.role == ROLE_PREFILL or c.stage.shape[0] > 0:
+                hand_over(c, run)
         else:
             w.phase = READY
             advance_clock(w, time)
@@ -226,14 +239,15 @@ def nothing_to_come(c: Cluster, w: Any) -> bool:
         return False
     if c.fleet.shape[0] > 0 and c.fleet[0].lacking > 0:
         return False
-    follows = t.next_arrival < c.problems[0].num_requests
+    follows, chooses = t.next_arrival < c.problems[0].num_requests, c.stage.shape[0] > 0
     for k in range(c.workers.shape[0]):
         other = c.workers[k]
         comes = other.role == ROLE_PREFILL and w.role != ROLE_PREFILL
+        comes = comes or (chooses and k != w.index)
         moves = t.reassigns == 1 and other.role == w.role and k != w.index
         if (comes or moves or (follows and k != w.index)) and other.outstanding_requests > 0:
             return False
-    if w.role == ROLE_PREFILL:
+    if w.role == ROLE_PREFILL and not chooses:
         return True
     return bool(t.handoff_head == UNKNOWN and t.transfer_head == UNKNOWN)
 
@@ -299,9 +313,9 @@ def next_question(c: Cluster) -> int:
 
 @jit_inline
 def choose_worker(c: Cluster, router: Any) -> int:
-    """Return the router's worker for the request; without a call if there is only one candidate."""
+    """Return the router's answer for the request; without a call if there is only one candidate."""
     first, last = candidates(c)
-    if last - first == 1:
+    if last - first == 1 and c.stage.shape[0] == 0:
         return first
     view = router_view(c, c.tracker.request, first, last, UNKNOWN)
     return int(router(by_address(view), c.router_params, c.router_state))
@@ -342,7 +356,7 @@ def run_cluster(
         handles: int64 (r, 8), handles of each worker's functions, two numbers each, at POLICY, BATCH_TIME,
             ROUTER and REASSIGNING.
         resume: RESUME_DECISION executes the decision of ``tracker.worker`` first; RESUME_ROUTE sends
-            ``tracker.request`` to worker ``tracker.route``; RESUME_REASSIGN makes the move ``tracker.route``.
+            ``tracker.request`` by the answer ``tracker.route``; RESUME_REASSIGN makes the move ``tracker.route``.
         ask: sum of ASK_POLICY and ASK_ROUTER: return DECIDE, or ROUTE and REASSIGN, instead of calling the kernel.
         budget: value of ``tracker.used``, which counts decisions, at which to return BUDGET.
 

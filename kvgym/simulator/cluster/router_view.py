@@ -14,6 +14,9 @@ from kvgym.simulator.policy_interface import table_type, tuple_type
 from kvgym.simulator.tables import CONTENT, OPEN, PREFIX, PROBLEM, REQUEST, SLOT, UNKNOWN, WORKER
 from kvgym.workloads.table import RequestTable
 
+PREFILL_ONLY = 1 << 32
+"""Added to the answer of a router, see :func:`prefill_only`."""
+
 
 class RouterView(NamedTuple):
     """The view of a router's kernel: n requests in the run, r workers; read-only.
@@ -86,7 +89,11 @@ ROUTER_SIGNATURE = types.int64(
 """Signature of a compiled router, ``(view, params, state) -> answer``; it may change only ``state``.
 
 The answer of the kernel that routes is a worker for ``view.request``. It is called when a request arrives, and again
-when its prefill has ended on a prefill worker. The answer of the second kernel of a router that reassigns is a move
+when its prefill has ended on a prefill worker. With ``local_prefill`` of the system, :func:`may_choose`, the answer may
+be any worker that takes requests: when it arrives also a decode worker, which then serves all of it, or
+:func:`prefill_only` of any; when its prefill has ended also the worker that has prefilled it.
+
+The answer of the second kernel of a router that reassigns is a move
 (:func:`kvgym.kernels.move_to`), or UNKNOWN for none. It is called when a batch or a wait of worker ``view.boundary``
 has ended, before any worker decides, and again after every move that it returns.
 """
@@ -96,6 +103,18 @@ has ended, before any worker decides, and again after every move that it returns
 def may_go(view: RouterView, k: int) -> bool:
     """Return whether worker ``k`` takes requests now: always, but in a fleet only while it is ready."""
     return bool(view.open.shape[0] == 0 or view.open[k] == OPEN)
+
+
+@jit
+def prefill_only(k: int) -> int:
+    """Return the answer that a new request is prefilled by worker ``k`` and then handed over, whatever its role."""
+    return k + PREFILL_ONLY
+
+
+@jit
+def may_choose(view: RouterView) -> bool:
+    """Return whether a request may go to any worker that takes requests (``local_prefill``), not only by its role."""
+    return bool(view.problems[0].hands_over == 0)
 
 
 @jit

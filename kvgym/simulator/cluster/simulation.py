@@ -28,6 +28,7 @@ from kvgym.simulator.cluster.loop import (
     run_cluster,
 )
 from kvgym.simulator.cluster.router_view import (
+    PREFILL_ONLY,
     ROUTER_SIGNATURE,
     RouterView,
     python_router_view,
@@ -68,7 +69,8 @@ from kvgym.workloads.table import RequestTable
 
 _FOREVER = 1_000_000_000
 
-_LINKS = ("link", "ports", "flows")
+_OWN = ("last_worker", "link", "ports", "flows", "stage")
+"""Tables of its own that a cluster's run changes, besides its events and its fleet."""
 
 
 class ClusterSimulation(Simulation):
@@ -125,7 +127,8 @@ class ClusterSimulation(Simulation):
                 self.problem[k][f"batch_{name}"] = value
         self.open_places, self.fleet_tracker = map(guarded, fleet_tables(system))
         links = link_tables(system, len(self.requests))
-        self.link, self.ports, self.flows = (guarded(links[name]) for name in _LINKS)
+        self.link, self.ports, self.flows = (guarded(links[name]) for name in ("link", "ports", "flows"))
+        self.stage = guarded(np.zeros(len(self.requests) if system.local_prefill else 0, np.uint8))
         self.set_router(router)
         self.changing_fleet = None
         if system.fleet is not None:
@@ -179,7 +182,7 @@ class ClusterSimulation(Simulation):
         fixed = {"problem", "log", "chain", "script"} | (
             {"workload"} if self.system.sessions == "open" else set()
         )
-        names = [*(name for name in RUN_TABLES if name not in fixed), "events", "last_worker", *_LINKS]
+        names = [*(name for name in RUN_TABLES if name not in fixed), "events", *_OWN]
         if self.changing_fleet is not None:
             names += ["open_places", "fleet_tracker"]
         return [*(getattr(self, name) for name in names), *(part for own in self._memory for part in own)]
@@ -218,8 +221,7 @@ class ClusterSimulation(Simulation):
         params, state = self._router_memory
         own = {
             "moves": self.moves, "open_places": self.open_places, "fleet_tracker": self.fleet_tracker,
-            "session": self.session, "last_worker": self.last_worker,
-            **{name: getattr(self, name) for name in _LINKS},
+            "session": self.session, **{name: getattr(self, name) for name in _OWN},
         }  # fmt: skip
         check(blamed, {**own, "router_params": params, "router_state": state})
 
@@ -335,10 +337,10 @@ class ClusterSimulation(Simulation):
         """
         if self.pending is None:
             raise InvalidDecisionError("no request waits for a worker")
-        candidates = self.cluster_view.candidates
-        if not isinstance(worker, int | np.integer) or worker not in candidates:
+        allowed = self.cluster_view.allowed
+        if not isinstance(worker, int | np.integer) or worker not in allowed:
             raise InvalidDecisionError(
-                f"request {self.pending} cannot go to worker {shown(worker)}; valid: {named(candidates)}"
+                f"request {self.pending} cannot go to worker {shown(worker)}; valid: {named(allowed)}"
             )
         self.tracker[0]["route"] = worker
         return self._continue(RESUME_ROUTE, budget)
@@ -365,8 +367,9 @@ class ClusterSimulation(Simulation):
         assert self.router is not None
         if question == REASSIGN:
             return self._move(self.router, view)
+        only_one = len(view.candidates) == 1 and not self.system.local_prefill
         with calling(self.router, "router", "route"):
-            chosen = view.candidates[0] if len(view.candidates) == 1 else self.router.route(view)
+            chosen = view.candidates[0] if only_one else self.router.route(view)
         try:
             return int(np.int64(operator.index(chosen)))
         except Exception:  # user code may raise any exception
@@ -418,13 +421,23 @@ class ClusterSimulation(Simulation):
             raise KVGymError("stepping a cluster needs a router")
         return self._settle(status)
 
+    def _allowed(self) -> str:
+        """Return which answers of a router are valid now, for a message about one that is not."""
+        view = self.cluster_view
+        valid = f"valid: {named(view.allowed)}"
+        if int(self.tracker[0]["error_needed"]) < PREFILL_ONLY:
+            return valid
+        if not self.system.local_prefill:
+            return f"{valid}; prefill_only needs local_prefill of the system"
+        return f"{valid}, and not prefill_only, as it has been prefilled"
+
     def _raise_for(self, status: int) -> None:
         if status == BAD_ROUTE:
             t = self.tracker[0]
             name = self.router.info.name if self.router is not None else "?"
             raise InvalidDecisionError(
                 f"router {shown(name)} sends request {int(t['error_request'])} to worker "
-                f"{int(t['error_needed'])}; valid: {named(self.cluster_view.candidates)}"
+                f"{int(t['error_needed']) % PREFILL_ONLY}; {self._allowed()}"
             )
         if status == BAD_MOVE and self.router is not None:
             t = self.tracker[0]

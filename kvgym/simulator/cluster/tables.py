@@ -55,6 +55,11 @@ FLEET = np.dtype(
 """What the loop of a cluster knows of a fleet; other clusters have no such record."""
 
 
+LEAVES, WHOLE, SENT, KEPT = 1, 2, 3, 4
+"""Where a request is decoded: it will be handed over, it is where it is prefilled, it has been handed over to another
+worker, or to its own source.
+"""
+
 LINK = np.dtype(
     [
         ("num_flows", "i8"),  # transfers on shared links now
@@ -102,6 +107,8 @@ class Cluster(NamedTuple):
         session: int32 (n,), number of the session of each row of the workload; empty without sessions, as is the next.
         link: one record if links are shared or transfers overlap with prefills, else none; ``ports``: PORT (r,) and
             ``flows``: FLOW (n,), by request, if they are shared, else empty.
+        stage: uint8 (n,), LEAVES, WHOLE, SENT or KEPT for each request that has been routed, 0 before; empty unless
+            the router chooses where requests are prefilled (``local_prefill``).
         open: uint8 (r,), CLOSED, OPEN or DRAINING for each place of a fleet; empty without one, as ``fleet`` is.
         last_worker: int32 (2 s,), the worker of the last request of each session, UNKNOWN before; then the same for
             decode workers that requests were handed over to.
@@ -126,6 +133,7 @@ class Cluster(NamedTuple):
     link: Annotated[Any, Table(LINK, "link")]
     ports: Annotated[Any, Table(PORT, "ports")]
     flows: Annotated[Any, Table(FLOW, "flows")]
+    stage: Annotated[Any, Table("u1", "stage")]
     router_params: Annotated[Any, Table("f8", "params")]
     router_state: Annotated[Any, Table("i8", "state")]
     rows: Any

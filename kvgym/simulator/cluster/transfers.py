@@ -23,9 +23,9 @@ from kvgym.simulator.boundary import (
 )
 from kvgym.simulator.cluster.event_queue import NEVER, NOW, set_time
 from kvgym.simulator.cluster.links import join_ports, leave_ports, left_to_send
-from kvgym.simulator.cluster.tables import Cluster, queued_of, remember_worker, run_of
+from kvgym.simulator.cluster.tables import KEPT, LEAVES, SENT, Cluster, queued_of, remember_worker, run_of
 from kvgym.simulator.prefix.cache import lose_hit, tokens_there
-from kvgym.simulator.queue import queue_remove
+from kvgym.simulator.queue import queue_insert, queue_remove
 from kvgym.simulator.tables import (
     ACTIVE,
     BAD_MOVE,
@@ -57,19 +57,24 @@ def plan(c: Cluster, k: int) -> None:
 
 
 @jit
-def hand_over(run: Run) -> None:
-    """Remove requests that have completed their prefill from a prefill worker, in order of activation."""
-    w, t = run.w, run.tracker
+def hand_over(c: Cluster, run: Run) -> None:
+    """Remove requests that have completed their prefill from a worker, in order of activation.
+
+    From a prefill worker all leave, or those for which the router has chosen that.
+    """
+    w, t, chosen = run.w, run.tracker, c.stage.shape[0] > 0
     gone = stay = 0
     for k in range(w.num_active):
         slot = run.active[k]
-        if slot.num_prefill_left > 0:
-            continue
         i = slot.request_id
+        if slot.num_prefill_left > 0 or (chosen and c.stage[i] != LEAVES):
+            continue
         r = run.requests[i]
         free_memory(run, slot)
         detach(w, r, slot)
         depart(w, r)
+        if chosen:
+            withdraw(w, run.queued, i)  # its policy could not know that it leaves
         r.status = TRANSFERRING
         r.queue_next = UNKNOWN
         if t.handoff_head == UNKNOWN:
@@ -150,7 +155,24 @@ def send(c: Cluster, k: int) -> None:
     i = c.tracker.handoff_head
     c.tracker.handoff_head = c.requests[i].queue_next
     w = c.workers[c.requests[i].worker]
+    if c.stage.shape[0] > 0:
+        c.stage[i] = SENT
     travel(c, k, i, w.batch_duration if w.last_batch_end == c.tracker.clock else 0.0)
+
+
+@jit
+def keep(c: Cluster) -> None:
+    """Return the first request that waits for a decode worker to its source: to the front of the queue, with its KV."""
+    t, requests = c.tracker, c.requests
+    i = t.handoff_head
+    t.handoff_head = requests[i].queue_next
+    k = requests[i].worker
+    c.stage[i] = KEPT
+    requests[i].ready_time = t.clock  # so that its KV is restored at no cost
+    assign(c.workers[k], requests[i])
+    place(c, k, i, True)
+    queue_remove(c.workers[k], requests, i)
+    queue_insert(c.workers[k], requests, i, c.workers[k].queue_head)
 
 
 @jit
@@ -180,7 +202,7 @@ def deliver_transfers(c: Cluster) -> None:
         i = t.transfer_head
         end_transfer(c, i)
         k = requests[i].worker
-        place(c, k, i, c.workers[k].role == ROLE_DECODE)
+        place(c, k, i, c.workers[k].role == ROLE_DECODE or c.stage.shape[0] > 0)
 
 
 @jit

@@ -163,6 +163,7 @@ def _same_system(one: System, other: System) -> bool:
             "transfer_latency",
             "transfer_time",
             "transfer_overlap",
+            "local_prefill",
             "block_size",
         )
         return [workers, *(getattr(system, name) for name in names)]

@@ -41,6 +41,7 @@ def worker(
     policy.reset(system_info(system, table, 0, policy.info.needs))
     simulation = Simulation(system, table, needs=policy.info.needs, log=True)
     simulation.workers["role"] = role
+    simulation.problem["hands_over"] = role == ROLE_PREFILL
     assert simulation.start()
     return simulation, policy
 

@@ -85,6 +85,7 @@ def follow(
     for scheduler in (policy, book):
         scheduler.reset(system_info(system, table, 0, policy.info.needs))
     simulation.workers["role"] = role
+    simulation.problem["hands_over"] = role == ROLE_PREFILL
     running, seen = simulation.start(), set[int]()
     while running:
         view = simulation.view

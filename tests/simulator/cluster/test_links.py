@@ -69,7 +69,7 @@ def play(system: System, table: RequestTable, router: Any, compiled: bool = True
 @pytest.mark.parametrize("compiled", [True, False])
 def test_cases_worked_by_hand(compiled: bool) -> None:
     # One target: 100 tokens at 0.01 s and a latency of 0.5 s, sent at 1 and, from another source, at 2. The first moves
-    # from 1.5 and has 50 left at 2, when the second joins: 0.5 + 50 at half the rate, so it lands at 3. The second moves
+    # from 1.5 and has 50 left at 2, when the second joins; at half the rate it lands at 3. The second moves
     # nothing until 2.5, then at half the rate: 25 tokens by 3, and the other 75 alone: 3.75.
     two = RequestTable.from_columns(arrival_time=[0.0, 1.0], prompt_len=[99, 99], output_len=[6, 6])
     result = play(cluster(2, 1, transfer_latency=0.5), two, Sends([0, 1], [2, 2]), compiled)

@@ -273,6 +273,8 @@ class Pools:
             self.decodes = np.full(len(table), int(system.first_token == "decode"), np.int64)
         self.lengths = int((table.prompt_len + table.output_len).max()) + 2
         count, apart = len(system.all_workers), system.num_prefill_workers
+        if system.local_prefill:
+            apart = 0  # any worker may do both
         self.pools = [range(apart), range(apart, count)] if apart else [range(count)]
         shown = max(
             1, system.transfer_overlap
