@@ -97,7 +97,9 @@ SCENARIO_OPTIONS: dict[str, Field] = {
         "transfers attain 200GB/s+0.4ms,share=0.73, shared by all of a worker 25GB/s,shared (default: the GPU's, in a "
         "server of 8).",
     ),
-    "local_prefill": Field("cluster", "Whether the router chooses where requests are prefilled (true or false)."),
+    "local_prefill": Field(
+        "cluster", "Whether the router chooses where requests are prefilled (true or false)."
+    ),
     "fleet": Field("cluster", "Fewest and most workers of a fleet, as in 1-8.", "RANGE"),
     "startup": Field("cluster", "Start-up time of its workers: seconds, prepared or cold.", "TIME"),
     "autoscaler": Field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,12 +121,15 @@ class Fleet:
         budget: most GPUs of starting, ready and draining workers together; None = no limit.
         control: seconds between questions to the autoscaler; None = as it has them.
         penalty: cost of a request that missed its SLO, in GPU-seconds.
+        switch: seconds that a worker needs to change to another pool of equal hardware when it has drained; None =
+            such a change is a stop and a start.
     """
 
     pools: tuple[Pool, ...]
     budget: int | None = None
     control: float | None = None
     penalty: float = 20.0
+    switch: float | None = None
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -143,6 +147,8 @@ class Fleet:
         if self.control is not None:
             real_number(self.control, "control", "seconds > 0, at most 1e6", lambda x: 0 < x <= 1e6)
         real_number(self.penalty, "penalty", "GPU-seconds, 0 … 1e9", lambda x: 0 <= x <= 1e9)
+        if self.switch is not None:
+            real_number(self.switch, "switch", "seconds, 0 … 1e6", lambda x: 0 <= x <= 1e6)
 
     @property
     def num_places(self) -> int:
@@ -159,7 +165,22 @@ class Fleet:
         """The budget, GPUs; inf without one."""
         return math.inf if self.budget is None else self.budget
 
-    def check(self, workers: Any, cache_rule: str) -> None:
+    def kinds(self, workers: Sequence[Worker]) -> tuple[int, ...]:
+        """Return the hardware of each pool as a number, equal for pools that may exchange workers.
+
+        Args:
+            workers: the worker of each place.
+        """
+        if self.switch is None:
+            return ()
+        firsts = [workers[self.pool_of.index(g)] for g in range(len(self.pools))]
+        hardware = [
+            (worker.kv_capacity, worker.batch_time.kernel, worker.batch_time.params().tobytes(), pool.gpus)
+            for worker, pool in zip(firsts, self.pools, strict=True)
+        ]
+        return tuple(map(hardware.index, hardware))
+
+    def check(self, workers: Sequence[Worker], cache_rule: str) -> None:
         """Check that the fleet suits a cluster.
 
         Args:
@@ -179,5 +200,11 @@ class Fleet:
                 raise ConfigError(
                     f"pool {g} has workers of roles {', '.join(sorted(roles))}; expected one role"
                 )
+        kinds = self.kinds(workers)
+        if self.switch is not None and len(set(kinds)) == len(kinds):
+            raise ConfigError(
+                f"switch = {self.switch:g} s, but no two pools have equal hardware and memory; expected pools that may "
+                "exchange workers, or none"
+            )
         if cache_rule != "lru":
             raise ConfigError(f"cache_rule = {shown(cache_rule)} in a fleet; expected lru")

@@ -71,6 +71,8 @@ class FleetSettings(Description):
         startup: start-up time of workers: seconds, ``"prepared"`` (weights and compiled code at hand), ``"cold"``, or
             ``{median: 240, sigma: 0.3}``; None = prepared where the model is known, else 60 s.
         penalty: cost of a request that missed a target, in GPU-seconds.
+        switch: seconds that a worker needs to change its role when it has drained, between groups of equal hardware;
+            None = a stop and a start.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,11 +81,13 @@ class FleetSettings(Description):
     budget: int | None = None
     startup: StartUp | None = None
     penalty: float = 20.0
+    switch: float | str | None = None
 
     def fleet(self, pools: tuple[Pool, ...]) -> Fleet:
         """Return the fleet of some pools."""
         control = None if self.control is None else parse_seconds(self.control, "control")
-        return Fleet(pools, budget=self.budget, control=control, penalty=self.penalty)
+        switch = None if self.switch is None else parse_seconds(self.switch, "switch")
+        return Fleet(pools, budget=self.budget, control=control, penalty=self.penalty, switch=switch)
 
 
 class Served(NamedTuple):

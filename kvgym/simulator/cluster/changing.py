@@ -141,6 +141,7 @@ class Changing:
             initial,
             self._unfinished,
             StartUps(fleet, scaling.seed),
+            fleet.kinds(simulation.system.workers),
         )
         self._lives, self._before, self._idle = [0] * fleet.num_places, Counts(), 0
         self._first, self._second = (

@@ -6,12 +6,17 @@ then starts places that are off, the lowest index first, as far as the budget al
 cancels starts, the latest to be ready first, then drains ready workers with the fewest unfinished requests, of equal
 ones the highest index. It is called again whenever something changes: a GPU is free, an up-time has been reached.
 
+Between pools of equal hardware workers may change their role, if the fleet has a time for that. Where one pool has too
+many and another lacks some, ready workers drain as above, and each then starts at a place of the other pool, in the
+time of a switch instead of a start. Its GPUs stay in use.
+
 All of it is plain Python. Such changes are rare, some per minute of simulated time, and the compiled loop pauses for
 them (:data:`~kvgym.simulator.tables.CHANGE`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -31,6 +36,7 @@ MEMBER = np.dtype(
         ("ready_at", "f8"),  # when it is ready, or has become ready, s
         ("drained", "i8"),  # number of the drain, of those of all places
         ("starts", "i8"),  # orders to start so far
+        ("bound", "i8"),  # while it drains: 1 + the pool that its worker changes to, 0 if to none
     ],
     align=True,
 )
@@ -59,6 +65,7 @@ class Members:
         initial: workers of each pool that are ready at time 0.
         unfinished: returns the unfinished requests of a place, those on their way to it included.
         startup: returns the start-up time of a place, in seconds, from its index and the number of its start.
+        kinds: the hardware of each pool, of which equal ones may exchange workers; empty = none do.
 
     Attributes:
         changes: all changes so far, in order; initially ready places first.
@@ -71,8 +78,12 @@ class Members:
         initial: Sequence[int],
         unfinished: Callable[[int], int],
         startup: Callable[[int, int], float],
+        kinds: Sequence[int] = (),
     ) -> None:
         self.fleet, self._unfinished, self._startup = fleet, unfinished, startup
+        self._exchanges = [
+            (g, to) for g, to in itertools.permutations(range(len(kinds)), 2) if kinds[g] == kinds[to]
+        ]
         self.places = guarded(np.zeros(fleet.num_places, MEMBER))
         self.pool_of = np.array(fleet.pool_of)
         self.gpus = np.array([pool.gpus for pool in fleet.pools])[self.pool_of]
@@ -131,21 +142,41 @@ class Members:
         """
         freed = True
         while freed:
-            freed, self._blocked = False, np.inf
+            self._blocked = np.inf
+            freed = self._exchange(time)
             for g, target in enumerate(self.target):
-                mine = self.pool_of == g
-                have = int((mine & ((self.state == STARTING) | (self.state == UP))).sum())
+                mine, have = self.pool_of == g, self._have(g)
                 if have < target:
                     self._raise(time, mine, target - have)
                 elif have > target:
                     freed = self._lower(time, mine, have - target) or freed
 
+    def _have(self, g: int) -> int:
+        """Return the starting and ready workers of a pool, and those that change to it."""
+        mine = (self.pool_of == g) & ((self.state == STARTING) | (self.state == UP))
+        return int(mine.sum() + (self.places["bound"] == g + 1).sum())
+
+    def _exchange(self, time: float) -> bool:
+        """Let workers change to pools that lack some; return whether an idle one has done so at once."""
+        freed = False
+        for g, to in self._exchanges:
+            mine, its = self.pool_of == g, self.pool_of == to
+            self._cancel_drains(time, its, self.target[to] - self._have(to))
+            surplus, missing = self._have(g) - self.target[g], self.target[to] - self._have(to)
+            if surplus > 0 and missing > 0:
+                free = int((its & (self.state == OFF)).sum() - (self.places["bound"] == to + 1).sum())
+                freed = self._drain(time, mine, min(surplus, missing, free), to)[1] or freed
+        return freed
+
+    def _change(self, time: float, g: int) -> None:
+        """Start a worker that has changed its role at the first free place of pool ``g``."""
+        free = np.flatnonzero((self.pool_of == g) & (self.state == OFF))
+        if len(free) > 0 and self.fleet.switch is not None:
+            self.places["ready_at"][free[0]] = time + self.fleet.switch
+            self._enter(time, int(free[0]), STARTING)
+
     def _raise(self, time: float, mine: NDArray[np.bool_], missing: int) -> None:
-        draining = np.flatnonzero(mine & (self.state == DRAINS))
-        latest = draining[np.argsort(-self.places["drained"][draining])]
-        for k in latest[:missing].tolist():
-            self._enter(time, k, UP)
-        missing -= min(missing, len(latest))
+        missing -= self._cancel_drains(time, mine, missing)
         for k in np.flatnonzero(mine & (self.state == OFF))[:missing].tolist():
             if self.in_use + self.gpus[k] > self.fleet.limit:
                 return
@@ -156,29 +187,63 @@ class Members:
     def _lower(self, time: float, mine: NDArray[np.bool_], surplus: int) -> bool:
         """Stop ``surplus`` workers of a pool; return whether an idle one is off at once."""
         ready_at, freed = self.places["ready_at"], False
+        coming = np.flatnonzero(self.places["bound"] == self.pool_of[np.argmax(mine)] + 1)
+        for k in coming[np.argsort(-self.places["drained"][coming])][:surplus].tolist():
+            self.places["bound"][k] = 0
+            surplus -= 1
         starting = np.flatnonzero(mine & (self.state == STARTING)).tolist()
         for k in sorted(starting, key=lambda k: (-ready_at[k], -k))[:surplus]:
             self._enter(time, k, OFF)
             surplus, freed = surplus - 1, True
-        up = np.flatnonzero(mine & (self.state == UP)).tolist()
+        drained, off = self._drain(time, mine, surplus)
+        if (
+            surplus > drained
+        ):  # the same expression as there: another one may differ by one bit, and stand still
+            least = self.fleet.pools[self.pool_of[np.argmax(mine)]].min_uptime
+            up = np.flatnonzero(mine & (self.state == UP)).tolist()
+            later = [ready_at[k] + least for k in up if not time >= ready_at[k] + least]
+            self._blocked = min(self._blocked, *later)
+        return freed or off
+
+    def _drain(
+        self, time: float, mine: NDArray[np.bool_], count: int, to: int | None = None
+    ) -> tuple[int, bool]:
+        """Drain workers of a pool that may, those with the fewest requests; return how many, and whether one is off.
+
+        Args:
+            time: s.
+            mine: the places of the pool, (r,).
+            count: the most.
+            to: the pool that they change to; None = they stop.
+        """
+        up, freed = np.flatnonzero(mine & (self.state == UP)).tolist(), False
         least = self.fleet.pools[self.pool_of[np.argmax(mine)]].min_uptime
-        allowed = [k for k in up if time >= ready_at[k] + least]
-        for k in sorted(allowed, key=lambda k: (self._unfinished(k), -k))[:surplus]:
+        allowed = [k for k in up if time >= self.places["ready_at"][k] + least]
+        chosen = sorted(allowed, key=lambda k: (self._unfinished(k), -k))[:count]
+        for k in chosen:
             self._drains += 1
             self.places["drained"][k] = self._drains
             self._enter(time, k, DRAINS)
-            surplus -= 1
+            self.places["bound"][k] = 0 if to is None else to + 1
             if self._unfinished(k) == 0:
                 self._enter(time, k, OFF)
                 freed = True
-        if surplus:  # the same expression as above: another one may differ by one bit, and stand still
-            later = [ready_at[k] + least for k in up if not time >= ready_at[k] + least]
-            self._blocked = min(self._blocked, *later)
-        return freed
+        return len(chosen), freed
+
+    def _cancel_drains(self, time: float, mine: NDArray[np.bool_], missing: int) -> int:
+        """Cancel drains of a pool, the latest first, at most ``missing``; return how many."""
+        draining = np.flatnonzero(mine & (self.state == DRAINS))
+        latest = draining[np.argsort(-self.places["drained"][draining])][: max(0, missing)].tolist()
+        for k in latest:
+            self._enter(time, k, UP)
+        return len(latest)
 
     def _enter(self, time: float, k: int, state: int) -> None:
+        bound, self.places["bound"][k] = int(self.places["bound"][k]), 0
         self.places["state"][k] = state
         self.changes.append(Change(time, k, state))
+        if state == OFF and bound > 0:
+            self._change(time, bound - 1)
 
 
 def seconds_in(

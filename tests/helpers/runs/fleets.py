@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,12 +10,18 @@ import numpy as np
 from kvgym.baselines.autoscalers.given import Plan
 from kvgym.batch_time import AffineBatchTime
 from kvgym.policies.runner import SimulationResult, simulate
-from kvgym.simulator.cluster.members import DRAINS, OFF, STARTING, UP
+from kvgym.simulator.cluster.members import DRAINS, OFF, STARTING, UP, Members, StartUps
 from kvgym.simulator.fleet import Fleet, Pool
 from kvgym.simulator.system import System, Worker
 from kvgym.workloads.table import RequestTable
 
 SECOND = AffineBatchTime(constant=1.0)
+
+
+def members_of(fleet: Fleet, load: Sequence[int], kinds: Sequence[int] = ()) -> Members:
+    """Return the places of a fleet, with numbers of unfinished requests that a test sets."""
+    startups = StartUps(fleet, np.random.SeedSequence(0))
+    return Members(fleet, [pool.count for pool in fleet.pools], load.__getitem__, startups, kinds)
 
 
 def table_of(*requests: tuple[float, int]) -> RequestTable:
