@@ -1,10 +1,13 @@
 """Run clients of other projects, from their own packages, against ``kvgym server mock``, and read what they write.
 
     python -m venv clients && clients/bin/pip install guidellm aiperf transformers
-    python scripts/checks/run_clients.py clients/bin/python
+    python scripts/checks/run_clients.py clients/bin/python --clients guidellm,aiperf
+    python3.12 -m venv another && another/bin/pip install inference-perf
+    python scripts/checks/run_clients.py another/bin/python --clients inference-perf
 
-GuideLLM and AIPerf send 20 requests each; their logs must have as many, each with the requested tokens. Not part of CI:
-the two packages and what they need are gigabytes. AIPerf counts prompts by a tokenizer of words that is made here.
+Each client sends 20 requests; its log must have as many, each with the requested tokens. Not part of CI: the packages
+and what they need are gigabytes, and inference-perf wants a transformers of its own. Those that count prompts get a
+tokenizer of words that is made here.
 """
 
 from __future__ import annotations
@@ -68,7 +71,30 @@ def aiperf(python: str, url: str, folder: Path) -> Path:
     return found
 
 
-CLIENTS = {"guidellm": guidellm, "aiperf": aiperf}
+def inference_perf(python: str, url: str, folder: Path) -> Path:
+    """Run inference-perf and return its records; it draws the prompts."""
+    run([python, "-c", TOKENIZER, folder / "tokenizer"])
+    drawn = {
+        f"{name}_distribution": {
+            "type": "fixed", "min": length, "max": length, "mean": length, "std_dev": 0, "total_count": REQUESTS
+        }
+        for name, length in (("input", WORDS), ("output", OUTPUT))
+    }  # fmt: skip
+    config = {
+        "server": {"type": "vllm", "model_name": "kvgym", "base_url": url, "ignore_eos": True},
+        "api": {"type": "completion", "streaming": True},
+        "data": {"type": "random", **drawn},
+        "load": {"type": "constant", "num_workers": 1, "stages": [{"rate": REQUESTS, "duration": 1}]},
+        "tokenizer": {"pretrained_model_name_or_path": str(folder / "tokenizer")},
+        "report": {"request_lifecycle": {"per_request": True}},
+        "storage": {"local_storage": {"path": str(folder / "inference-perf")}},
+    }
+    (folder / "config.yml").write_text(json.dumps(config))  # which YAML includes
+    run([Path(python).with_name("inference-perf"), "--config_file", folder / "config.yml"])
+    return folder / "inference-perf" / "per_request_lifecycle_metrics.json"
+
+
+CLIENTS = {"guidellm": guidellm, "aiperf": aiperf, "inference-perf": inference_perf}
 
 
 def prompt(number: int) -> str:

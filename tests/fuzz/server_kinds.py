@@ -1,4 +1,4 @@
-"""Kind of input for observed servers: answers of any bytes, speed and end."""
+"""Kind of input for observed servers: answers of any bytes, speed and end, and kills of either side."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import contextlib
 import functools
 import gzip
 import json
+import os
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,6 +22,9 @@ from fuzz.kinds import Kind, raw, refuse
 KEY = "sk-very-secret"
 PATIENCE = 0.25
 """Seconds that the client waits for an answer."""
+
+KILLS = {name: getattr(signal, name) for name in ("SIGKILL", "SIGTERM") if hasattr(signal, name)}
+"""Signals to ``kvgym server observe`` in the middle of a measurement."""
 
 LONGEST = 60.0
 """Seconds after which an input has hung, also where it only waits."""
@@ -63,6 +70,9 @@ def server_seeds() -> list[Any]:
         tree(whole('{"choices": [{"text": "a"}], "usage": {"prompt_tokens": 5}}')),
         tree(STREAM, TOKEN, end="reset"),
         tree(STREAM, TOKEN, end="stay"),
+        tree(STREAM, TOKEN, end="die"),
+        tree(STREAM, TOKEN, end="stay", kill="SIGKILL", after=0.1),
+        tree(*PROBE, kill="SIGTERM", after=0.1),
         tree(STREAM, *TOKEN, pause=0.03),  # a trickle
         tree(STREAM, TOKEN * 1000, times=3000),
         tree(STREAM, "data: " + "x" * 60_000, times=3000),
@@ -84,22 +94,41 @@ class Server:
     def __init__(self) -> None:
         self.given: dict[str, Any] = {}
         self.left = 0
+        self._open: set[socket.socket] = set()
+        self._start()
+
+    def _start(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=300)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._listen, args=[self._socket], daemon=True).start()
 
     def set(self, content: Any) -> None:
         """Answer by another input."""
+        if self._socket.fileno() < 0:
+            self._start()
         self.given = content if isinstance(content, dict) else {}
         probes = self.given.get("probes")
         self.left = probes if isinstance(probes, int) and 0 <= probes < 10 else 2
 
-    def _listen(self) -> None:
-        while True:
-            threading.Thread(target=self._serve, args=self._socket.accept()[:1], daemon=True).start()
+    def _listen(self, listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it has died
+            while True:
+                connection, _ = listening.accept()
+                self._open.add(connection)
+                threading.Thread(target=self._serve, args=[connection], daemon=True).start()
+
+    def _die(self) -> None:
+        """Reset all connections and accept no others, as a server does that is killed."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for connection in list(self._open):
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
+        with connection, contextlib.suppress(OSError, ValueError, IndexError):  # closed at either end
             connection.settimeout(5)
             place = self._asked(connection)
             given = self.given
@@ -113,6 +142,7 @@ class Server:
                     connection.sendall(packet.encode())
             else:
                 self._answer(connection, given)
+        self._open.discard(connection)
 
     def _answer(self, connection: socket.socket, given: dict[str, Any]) -> None:
         packets = given.get("packets")
@@ -127,6 +157,8 @@ class Server:
             time.sleep(2 * PATIENCE)
         elif end == "reset":
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        elif end == "die":
+            self._die()
 
     @staticmethod
     def _asked(connection: socket.socket) -> str:
@@ -151,7 +183,7 @@ def server() -> Server:
 
 
 def play_server(content: Any, folder: Path) -> None:
-    """Measure a server: every request has a row without the key, whatever it answers."""
+    """Measure a server: every request has a row without the key, whatever it answers and when either side dies."""
     import numpy as np
 
     from kvgym.servers.endpoint.client import Measured, meet, read_counters, send
@@ -161,6 +193,10 @@ def play_server(content: Any, folder: Path) -> None:
     from kvgym.workloads.table import RequestTable
 
     server().set(content)
+    kill, after = (content.get(name) if isinstance(content, dict) else None for name in ("kill", "after"))
+    if isinstance(kill, str) and kill in KILLS:
+        _kill_observe(KILLS[kill], after if isinstance(after, float) and 0 <= after < 0.5 else 0.0, folder)
+        return
     began = time.monotonic()
     try:
         met = meet(Target.of(server().url, key=KEY), timeout=PATIENCE)
@@ -181,6 +217,45 @@ def play_server(content: Any, folder: Path) -> None:
         read_served(folder)
     finally:
         refuse(time.monotonic() - began > LONGEST, "an answer had no deadline")
+
+
+def _kill_observe(number: signal.Signals, after: float, folder: Path) -> None:
+    """Send a signal to the command some seconds after its log is there: all rows that it has are whole."""
+    from kvgym.servers.validation.served import read_served
+
+    rows = "0,30,4\n" * 3 + "1000,30,4\n"  # it would wait for the last one
+    (folder / "trace.csv").write_text(f"arrival_time,prompt_len,output_len\n{rows}")
+    command = [sys.executable, "-m", "kvgym", "server", "observe", server().url, "--trace", "trace.csv"]
+    log, limit = folder / "r" / "requests.jsonl", time.monotonic() + LONGEST
+    with (
+        (folder / "said").open("wb") as said,
+        subprocess.Popen(
+            [*command, "--timeout", f"{4 * PATIENCE}", "--no-progress", "-o", "r"],
+            cwd=folder, env={**os.environ, "OPENAI_API_KEY": KEY}, stdout=said, stderr=said,
+        ) as process,
+    ):  # fmt: skip
+        while process.poll() is None and not log.exists():
+            refuse(time.monotonic() > limit, "an answer had no deadline")
+            time.sleep(0.01)
+        time.sleep(after)
+        process.send_signal(number)
+        process.wait(LONGEST)
+    text = (folder / "said").read_text(errors="replace")
+    refuse("Traceback" in text or "bug in kvgym" in text, "it ended in a traceback")
+    refuse(KEY in text, "the key was printed")
+    if not log.exists():  # the server was refused before
+        return
+    kept = log.read_text()
+    refuse(kept != "" and not kept.endswith("\n"), "a row is not whole")
+    found = [json.loads(row) for row in kept.splitlines()]
+    about = json.loads((folder / "r" / "observed.json").read_text())
+    refuse(KEY in kept + json.dumps(about), "the key is in a file")
+    if process.returncode == 130:
+        refuse(about["sent"] != len(found), "a request has no row")
+    else:
+        refuse(process.returncode != -number, f"it ended with {process.returncode}")
+        refuse(about["sent"] is not None, "the file says that the measurement went on to its end")
+    read_served(folder / "r")
 
 
 SERVER = Kind("server", server_seeds, play_server)

@@ -1,5 +1,6 @@
 """``kvgym server observe`` and ``kvgym server mock``, from URL to error table on this machine."""
 
+import csv
 import json
 import os
 import signal
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 
 from kvgym.experiments.changes import build_scenario
+from kvgym.experiments.scenario_options import ScenarioOptions
 from kvgym.policies.policy import make_policy
 from kvgym.servers.endpoint.mock import MockServer
 from kvgym.servers.endpoint.online import OnlineRun
 from kvgym.servers.validation.served import read_served
+from kvgym.workloads.traces import write_sample_trace
 
 
 @pytest.fixture
@@ -103,6 +106,29 @@ def test_requests_that_warm_the_server_up_are_replayed_but_not_compared(kvgym, s
     assert read_served(tmp_path / "r").skip == 10
     err = kvgym.error(f"server observe {served} --warm-up 24 --trace {trace} -o q")
     assert "--warm-up 24: 24 requests are sent, none is left to compare" in err
+
+
+def test_a_trace_hits_the_prefix_cache_as_often_as_in_a_comparison(kvgym, tmp_path):
+    write_sample_trace(tmp_path / "trace.jsonl", "mooncake")
+    kvgym.output(
+        "compare --trace trace.jsonl --prefix-cache scheduled -p vllm_v1 --hardware llama3-8b-a100-tp1 --seeds 1 "
+        "--no-report --no-progress -o compared"
+    )
+    with (tmp_path / "compared" / "runs.csv").open() as file:
+        expected = float(next(csv.DictReader(file))["hit_rate"])
+    cached = ScenarioOptions(prefix_cache="scheduled", hardware="llama3-8b-a100-tp1")
+    system = build_scenario("vllm-v1", cached).make_system()
+    server = MockServer(OnlineRun(system, make_policy("vllm_v1")), speed=40.0)
+    server.start()
+    try:
+        kvgym.output(f"server observe {server.url} --trace trace.jsonl --no-progress -o observed")
+    finally:
+        server.close()
+    rows = rows_of(tmp_path / "observed")
+    assert len(rows) == 200
+    found = sum(row["cached_tokens"] for row in rows) / sum(row["prompt_len"] for row in rows)
+    assert expected > 0.3
+    assert found == pytest.approx(expected, rel=0.01)
 
 
 def test_rates_have_folders_of_their_own(kvgym, served, tmp_path):
