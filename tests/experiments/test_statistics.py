@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
+from kvgym.experiments import statistics
 from kvgym.experiments.statistics import (
     block_ratio_intervals,
     improvement_interval,
@@ -96,6 +97,15 @@ def test_intervals_are_those_of_scipy(n: int, kind: str):
     pairs = ratio_interval(x, y)
     expected = theirs((x, y), lambda a, b, axis=-1: a.mean(axis=axis) / b.mean(axis=axis))
     assert (pairs.low, pairs.high) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [2, 5, 7, 8, 11, 16, 128, 130, 300])
+def test_means_of_resamples_have_the_bits_of_numpy(n: int):
+    rng = np.random.default_rng(n)
+    data = np.vstack([rng.lognormal(0, 1, (2, n)), np.full(n, -0.0)])
+    drawn = rng.integers(n, size=(20, n))
+    found = statistics._resampled_means(data, drawn)
+    assert found.tobytes() == np.take(data, drawn, axis=-1).mean(axis=-1).tobytes()
 
 
 def test_intervals_are_open_if_some_resamples_have_no_ratio():
