@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -20,7 +21,7 @@ _OfMeans = Callable[..., NDArray[np.float64]]
 """Maps the means of one or two tables to the statistic, element by element."""
 
 _NORMAL = NormalDist()
-_MOST = 400_000  # resampled means that are computed at a time: they stay in the cache of the processor
+_MOST = 130_000  # resampled means that are computed at a time: they stay in the cache of the processor
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def _bca(
     draws are those of ``scipy.stats.bootstrap`` with the generator 0.
     """
     n = data[0].shape[-1]
-    drawn = np.random.default_rng(0).integers(n, size=(resamples, n))
+    drawn = _draws(n, resamples)
     found = statistic(*(_resampled_means(d, drawn) for d in data))
     others = np.array([[i for i in range(n) if i != j] for j in range(n)])
     left_out = statistic(*(np.take(d, others, axis=-1).mean(axis=-1) for d in data))
@@ -162,11 +163,17 @@ def _levels(below: float, skewness: float, tail: float) -> tuple[float, float]:
     return (ends[0], ends[1]) if np.isfinite(ends).all() else (tail, 1 - tail)
 
 
+@functools.lru_cache(maxsize=1)
+def _draws(n: int, resamples: int) -> NDArray[np.int64]:
+    """Return the draws of all resamples of n values, shape (n, resamples), as ``scipy.stats.bootstrap`` makes them."""
+    return np.ascontiguousarray(np.random.default_rng(0).integers(n, size=(resamples, n)).T)
+
+
 def _resampled_means(data: NDArray[np.float64], drawn: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the means of resampled rows, shape (rows, resamples), as ``mean`` of each resampled row would.
 
     All rows and resamples are added at once, one draw after the other: the mean of a short row takes NumPy ten times
-    as long. The order of the additions, and so every bit, is NumPy's.
+    as long. The order of the additions, and so every bit, is NumPy's. ``drawn`` is of :func:`_draws`.
     """
     columns = np.ascontiguousarray(data.T)
 
@@ -174,17 +181,17 @@ def _resampled_means(data: NDArray[np.float64], drawn: NDArray[np.int64]) -> NDA
         if n > 128:
             half = n // 2 - n // 2 % 8
             return total(first, half) + total(first + half, n - half)
-        sums = [columns[drawn[:, first + k]] for k in range(8 if n >= 8 else 1)]
+        sums = [np.take(columns, drawn[first + k], axis=0) for k in range(8 if n >= 8 else 1)]
         end = n - n % 8 if n >= 8 else 1
         for k in range(len(sums), end):
-            sums[k % 8] += columns[drawn[:, first + k]]
+            sums[k % 8] += np.take(columns, drawn[first + k], axis=0)
         while len(sums) > 1:
             sums = [a + b for a, b in zip(sums[::2], sums[1::2], strict=True)]
         for k in range(end, n):
-            sums[0] += columns[drawn[:, first + k]]
+            sums[0] += np.take(columns, drawn[first + k], axis=0)
         return sums[0]
 
-    n = drawn.shape[1]
+    n = len(drawn)
     return np.ascontiguousarray(((total(0, n) + 0.0) / n).T)  # NumPy begins with 0.0: no mean is -0.0
 
 

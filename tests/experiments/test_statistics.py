@@ -104,7 +104,7 @@ def test_means_of_resamples_have_the_bits_of_numpy(n: int):
     rng = np.random.default_rng(n)
     data = np.vstack([rng.lognormal(0, 1, (2, n)), np.full(n, -0.0)])
     drawn = rng.integers(n, size=(20, n))
-    found = statistics._resampled_means(data, drawn)
+    found = statistics._resampled_means(data, drawn.T)
     assert found.tobytes() == np.take(data, drawn, axis=-1).mean(axis=-1).tobytes()
 
 
