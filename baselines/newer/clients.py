@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvgym.baselines.class_queues import (
+    CLASS_IDS,
     NUM_CLASSES,
     class_row,
     forget_of_row,
@@ -72,14 +73,14 @@ class Service(NamedTuple):
 service = named_numbers(Service)
 
 # The state for n requests are the queues of class_queues, with clients in place of classes, followed by the output
-# tokens that each request has paid for, and the client that was the last to have waiting requests. The real numbers are
-# the counters, by the row of the client.
+# tokens that each request has paid for and the row that its client had when it was last looked up, in pairs, and the
+# client that was the last to have waiting requests. The real numbers are the counters, by the row of the client.
 
 
 @jit_inline
 def paid_at(n: int, i: int) -> int:
-    """Return the index of the output tokens that request ``i`` has paid for."""
-    return next_at(n, n) + i
+    """Return the index of the output tokens that request ``i`` has paid for; the row of its client follows."""
+    return next_at(n, n) + 2 * i
 
 
 @jit_inline
@@ -90,7 +91,7 @@ def last_at(n: int) -> int:
 
 def service_size(n: int) -> int:
     """Return the length of the state of ``vtc`` for n requests."""
-    return queues_size(n) + n + 1
+    return queues_size(n) + 2 * n + 1
 
 
 @jit
@@ -105,11 +106,20 @@ def row_of_client(memory: PolicyMemory, n: int, client: int) -> int:
     return row
 
 
+@jit_inline
+def row_of(view: PolicyView, memory: PolicyMemory, n: int, i: int) -> int:
+    """Return the row of a request's client: where it was last, unless rows have moved since."""
+    state, client, known = memory.state, view.extras[i].client_id, paid_at(n, i) + 1
+    row = state[known]
+    if row >= state[NUM_CLASSES] or state[CLASS_IDS + row] != client:
+        row = state[known] = row_of_client(memory, n, client)
+    return row
+
+
 @jit
-def join_client(memory: PolicyMemory, n: int, i: int, client: int, returns: bool) -> None:
+def join_client(memory: PolicyMemory, n: int, i: int, row: int, returns: bool) -> None:
     """Add a request to the queue of its client, at the head if it returns; lift the counter of an idle client."""
     state, counters = memory.state, memory.reals
-    row = row_of_client(memory, n, client)
     head, tail, following = head_at(n, row), tail_at(n, row), next_at(n, 0)
     if state[head] == UNKNOWN:
         least = math.inf
@@ -137,7 +147,7 @@ def charge(view: PolicyView, memory: PolicyMemory, n: int, i: int, made: int) ->
     """Charge a request's client for output tokens that it has not paid for."""
     paid = paid_at(n, i)
     if made > memory.state[paid]:
-        row = row_of_client(memory, n, view.extras[i].client_id)
+        row = row_of(view, memory, n, i)
         memory.reals[row] += service(memory.params).output_weight * (made - memory.state[paid])
         memory.state[paid] = made
 
@@ -172,11 +182,10 @@ def vtc_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory)
     charge_all(view, memory, n)
     for j in range(w.num_left):
         i = left_request(view, j)
-        row = row_of_client(memory, n, view.extras[i].client_id)
-        forget_of_row(state, n, row, i)
+        forget_of_row(state, n, row_of(view, memory, n, i), i)
     for j in range(w.num_queued):
         i = view.queued[j]
-        join_client(memory, n, i, view.extras[i].client_id, view.requests[i].num_evictions > 0)
+        join_client(memory, n, i, row_of(view, memory, n, i), view.requests[i].num_evictions > 0)
     need = need_of_active(view)
     if need > view.problem.kv_capacity:
         evict_latest(view, decision, need)

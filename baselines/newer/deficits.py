@@ -25,7 +25,7 @@ import numpy as np
 from kvgym.baselines.class_queues import NUM_CLASSES
 from kvgym.baselines.longest_prefix import rank_waiting
 from kvgym.baselines.margins import PROTECTION, Protected
-from kvgym.baselines.newer.clients import Service, charge_all, last_at, row_of_client, service, service_size
+from kvgym.baselines.newer.clients import Service, charge_all, last_at, row_of, service, service_size
 from kvgym.kernels import (
     UNKNOWN,
     PolicyDecision,
@@ -105,7 +105,7 @@ def start_in_turn(
     i = first_waiting(view) if place == UNKNOWN else state[place]
     while i != UNKNOWN:
         if state[stamps + i] != now:
-            row = row_of_client(memory, n, view.extras[i].client_id)
+            row = row_of(view, memory, n, i)
             if debts[row] < 0.0:
                 use = taken_by(view, i)
                 if not has_place(view, decision) or need + use > room_to_admit(view, decision, p.limit):
@@ -134,7 +134,7 @@ def refill(view: PolicyView, memory: PolicyMemory, place: int) -> None:
     i = first_waiting(view) if place == UNKNOWN else state[place]
     while i != UNKNOWN:
         if state[stamps + i] != now:
-            row = row_of_client(memory, n, view.extras[i].client_id)
+            row = row_of(view, memory, n, i)
             times = min(times, math.floor(debts[row] / quantum) + 1.0)
         k += 1
         i = next_waiting(view, i) if place == UNKNOWN else state[k]

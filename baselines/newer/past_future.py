@@ -59,10 +59,11 @@ class Past(NamedTuple):
 past = named_numbers(Past)
 
 # Layout of the state: six words of random numbers, how many past lengths there are, the place of the next one in their
-# ring; then the ring, the same lengths sorted, and for each list of samples its pairs of held and remaining tokens, in
-# descending order of the latter.
+# ring; then the ring, the same lengths sorted, and for each list of samples the tokens that its requests hold, followed
+# by their remaining tokens, in descending order of these. Sorting needs as much room as a list has, and counters.
 _COUNT, _NEXT, _RING = 6, 7, 8
 _LISTS, _SAMPLES = 5, 200
+_DIGITS = 256
 
 
 @jit
@@ -89,13 +90,11 @@ def note_length(state: Any, window: int, length: int) -> None:
 @jit
 def sample_rest(state: Any, window: int, longest: int, made: int) -> int:
     """Return a sample of the tokens that a request with ``made`` tokens still generates."""
-    base, low, high = _RING + window, 0, state[_COUNT]
-    while low < high:
-        middle = (low + high) // 2
-        if state[base + middle] <= made:
-            low = middle + 1
-        else:
-            high = middle
+    base, low, span = _RING + window, 0, state[_COUNT]
+    while span > 0:  # binary search without branches, which the processor could not predict
+        half = (span + 1) >> 1
+        low += half if state[base + low + half - 1] <= made else 0
+        span -= half
     above = state[_COUNT] - low  # past lengths that exceed it, between `made` and the longest one
     place = next_uniform(state, 0) * (above + 1)
     k = int(place)
@@ -106,22 +105,56 @@ def sample_rest(state: Any, window: int, longest: int, made: int) -> int:
 
 
 @jit
-def insert(state: Any, at: int, count: int, held: int, left: int) -> None:
-    """Insert a request into a list with ``count`` entries, in descending order of the remaining tokens."""
-    k = count
-    while k > 0 and state[at + 2 * k - 1] < left:
-        state[at + 2 * k], state[at + 2 * k + 1] = state[at + 2 * k - 2], state[at + 2 * k - 1]
-        k -= 1
-    state[at + 2 * k], state[at + 2 * k + 1] = held, left
+def sort_list(state: Any, at: int, room: int, most: int, count: int) -> None:
+    """Sort a list by its remaining tokens, descending, a digit at a time from the last (radix sort).
+
+    Args:
+        state: the policy's state.
+        at: index of the list; remaining tokens begin ``most`` later.
+        room: index of as much room, which counters of digits follow.
+        most: most requests of a list.
+        count: requests of the list.
+    """
+    counters, largest, source, target, shift = room + 2 * most, 0, at, room, 0
+    for k in range(count):
+        largest = max(largest, state[at + most + k])
+    while largest >> shift > 0:
+        for digit in range(_DIGITS):
+            state[counters + digit] = 0
+        for k in range(count):
+            state[counters + ((state[source + most + k] >> shift) & (_DIGITS - 1))] += 1
+        place = 0
+        for digit in range(_DIGITS - 1, -1, -1):
+            place, state[counters + digit] = place + state[counters + digit], place
+        for k in range(count):
+            left = state[source + most + k]
+            counter = counters + ((left >> shift) & (_DIGITS - 1))
+            place = state[counter]
+            state[counter] = place + 1
+            state[target + place], state[target + most + place] = state[source + k], left
+        source, target, shift = target, source, shift + 8
+    if source != at:
+        for k in range(count):
+            state[at + k], state[at + most + k] = state[room + k], state[room + most + k]
 
 
 @jit
-def peak_of(state: Any, at: int, count: int) -> int:
-    """Return the largest memory that the requests of a list will hold, tokens."""
+def insert(state: Any, at: int, most: int, count: int, held: int, left: int) -> None:
+    """Insert a request into a sorted list with ``count`` entries."""
+    k, rest = count, at + most
+    while k > 0 and state[rest + k - 1] < left:
+        state[at + k], state[rest + k] = state[at + k - 1], state[rest + k - 1]
+        k -= 1
+    state[at + k], state[rest + k] = held, left
+
+
+@jit
+def peak_of(state: Any, at: int, most: int, count: int) -> int:
+    """Return the largest memory that the requests of a sorted list will hold, tokens."""
     held, peak = 0, 0
     for k in range(count):
-        held += state[at + 2 * k]
-        peak = max(peak, held + (k + 1) * state[at + 2 * k + 1])
+        held += state[at + k]
+        peak = max(peak, held + (k + 1) * state[at + most + k])
     return peak
 
 
@@ -147,19 +180,23 @@ def past_future_kernel(view: PolicyView, decision: PolicyDecision, memory: Polic
         return
     count = w.num_active
     lists = min(_LISTS, _SAMPLES // max(count, 1) + 1) if count > 0 else 1
-    size = 2 * (decision.admit.shape[0] + 1)
+    most = decision.admit.shape[0] + 1
     start = _RING + 2 * window
+    room = start + 2 * _LISTS * most
     for k in range(lists):
+        at = start + 2 * k * most
         for j in range(count):
             slot = view.active[j]
-            left = sample_rest(state, window, p.longest, slot.num_output_tokens)
-            insert(state, start + k * size, j, held_with(view, slot), left)
+            state[at + j] = held_with(view, slot)
+            state[at + most + j] = sample_rest(state, window, p.longest, slot.num_output_tokens)
+        sort_list(state, at, room, most, count)
     while i != UNKNOWN and has_place(view, decision):
         r, peak = view.requests[i], 0
         for k in range(lists):
+            at = start + 2 * k * most
             left = state[_RING + window + int(next_uniform(state, 0) * state[_COUNT])]
-            insert(state, start + k * size, count, held_with(view, r), left)
-            peak = max(peak, peak_of(state, start + k * size, count + 1))
+            insert(state, at, most, count, held_with(view, r), left)
+            peak = max(peak, peak_of(state, at, most, count + 1))
         use = taken_by(view, i)
         if need + use > capacity or (peak >= p.limit and count > 0):
             break
@@ -202,7 +239,7 @@ class PastFuture(CompiledPolicy):
         """Return a state with the initial lengths and random numbers."""
         slots = max(1, min(system.max_requests, system.kv_capacity))
         check_table(16 * self.window, f"past_future: window = {self.window:,} past lengths", "lower window")
-        state = np.zeros(_RING + 2 * self.window + _LISTS * 2 * (slots + 1), np.int64)
+        state = np.zeros(_RING + 2 * self.window + (_LISTS + 1) * 2 * (slots + 1) + _DIGITS, np.int64)
         half = self.window // 2
         state[:6], state[_COUNT], state[_NEXT] = seed_words(system.seed), half, half
         state[_RING : _RING + half] = state[_RING + self.window : _RING + self.window + half] = self.initial

@@ -44,6 +44,9 @@ WARM_UP, SLICE, SLICES = 300, 500, 4
 LONGEST_WAITING, LONGEST_REPEATS = (2_300, 60_000), 4
 """Waiting requests of the cells, and equal runs of each; every iteration is timed alone."""
 
+CLIENTS = 30
+"""Clients that send the requests."""
+
 SECONDS, REPEATS = 0.8, 15
 """Limits of a cell in a checkout: seconds and repetitions."""
 
@@ -81,15 +84,23 @@ def chat(burst: int, n: int, rate: float) -> Any:
     """Return n requests with every column that a policy can need: ``burst`` at the start, then ``rate`` per second."""
     from kvgym import make_workload
     from kvgym.workloads.classes import ClassStatistics
+    from kvgym.workloads.forecasts import Forecasts
 
     table = make_workload("lmsys", num_requests=n, rate=rate).sample(0)
     output, rng = table.output_len, np.random.default_rng(0)
     paying = rng.random(n) < 0.05
+    shares = np.linspace(0.2, 2.0, 10)  # a distribution around the length, and predictions that become better
+    every, count = 200, output // 200
+    start = np.cumsum(count) - count
+    again = np.repeat(np.ceil(1.1 * output).astype(np.int64), count)
+    tenths = np.maximum(1, np.rint(output[:, None] * shares)).astype(np.int64)
     return table.replace(
         arrival_time=np.maximum(0.0, table.arrival_time - table.arrival_time[burst]),
         predicted_low=np.maximum(1, output // 2),
         predicted_high=2 * output,
         class_id=rng.integers(0, 3, n),
+        client_id=rng.integers(0, CLIENTS, n),
+        forecasts=Forecasts(tenths=tenths, every=every, renewed=again, start=start, count=count),
         priority=paying.astype(int),
         tbt_slo=np.where(paying, 0.1, 0.5),
         classes=tuple(ClassStatistics(name, 10.0, 60.0, 80.0) for name in "abc"),

@@ -7,7 +7,7 @@ import pytest
 
 import kvgym
 from kvgym.baselines.newer import ordered
-from kvgym.baselines.newer.past_future import note_length, peak_of
+from kvgym.baselines.newer.past_future import note_length, peak_of, sort_list
 from kvgym.batch_time import UnitBatchTime
 from kvgym.policies.contract.cases import Case, requests, require_equal
 from kvgym.policies.policy import Decision, Policy, PolicyInfo, make_policy
@@ -42,7 +42,19 @@ def test_levels_by_hand():
 
 def test_future_peak_by_hand():
     # Holds 5 and grows by 3 more, holds 2 and grows by 1: when the second ends they hold 7 + 2, later 5 + 3.
-    assert peak_of.py_func(np.array([5, 3, 2, 1]), 0, 2) == 9
+    assert peak_of.py_func(np.array([5, 2, 3, 1]), 0, 2, 2) == 9
+
+
+def test_lists_are_sorted_by_their_rest():
+    rng, count, most = np.random.default_rng(0), 50, 60
+    for largest in (0, 1, 200, 5000, 100_000):
+        held, left = rng.integers(1, 100, count), rng.integers(0, largest + 1, count)
+        state = np.zeros(4 * most + 256, np.int64)
+        state[:count], state[most : most + count] = held, left
+        sort_list.py_func(state, 0, 2 * most, most, count)
+        order = np.argsort(-left, kind="stable")
+        assert state[:count].tolist() == held[order].tolist()
+        assert state[most : most + count].tolist() == left[order].tolist()
 
 
 def test_past_lengths_replace_the_oldest():
