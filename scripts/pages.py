@@ -11,16 +11,19 @@ from typing import Any
 from gymnasium import spaces
 from pydantic import BaseModel
 
-from kvgym.envs import IDS, ROUTING_ID, environment_names
+from kvgym.envs import IDS, ROUTING_ID, SCALING_ID, environment_names
 from kvgym.envs.routing.caches import CACHE_FEATURES
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.routing.features import REQUEST_FEATURES, SYSTEM_FEATURES, WORKER_FEATURES, observation_size
+from kvgym.envs.scaling.config import ScalingConfig
+from kvgym.envs.scaling.environment import ScalingEnv
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.explaining import TITLES, Feature, observation_rows, rows
 from kvgym.envs.scheduling.spaces import flat_space
 from kvgym.envs.scheduling.tables import REWARD_TERMS
+from kvgym.policies.fleet_features import FLEET_FEATURES, POOL_FEATURES
 from kvgym.utils.docstrings import meanings, sections
 from kvgym.utils.files import write_text
 
@@ -136,18 +139,47 @@ def routing_page() -> list[str]:
     ]
 
 
+def scaling_page() -> list[str]:
+    """Return the sections of the page of the environment that scales."""
+    config, env = ScalingConfig.of(), ScalingEnv()
+    about, bounds = sections(ScalingEnv), env.observation_space
+    fleet, pool = ([(name, meaning) for name, meaning, _ in f] for f in (FLEET_FEATURES, POOL_FEATURES))
+    groups = (("The fleet", fleet, 0, ""), ("Each pool g", pool, len(fleet), "g"))
+    return [
+        markdown(about[""]),
+        markdown(about["Description"]),
+        f"## Actions\n\n`{short(env.action_space)}`, with the default of one pool and m = {config.step}.",
+        markdown(about["Action Space"]),
+        f"## Observations\n\n`{short(env.observation_space)}`, with the default arguments. All features are "
+        "normalised: shares, and x / (x + scale), which is ½ at the scale.",
+        *(
+            f"### {title}\n\n{features_table(rows(f, first, bounds.low, bounds.high, g))}"
+            for title, f, first, g in groups
+        ),
+        f"## Rewards\n\n{markdown(about['Rewards'])}",
+        *closing(ScalingEnv, config),
+    ]
+
+
 def ending(environment: type[Any], config: EnvConfig | RoutingConfig) -> list[str]:
     """Return the last sections of a page: rewards, episodes and arguments."""
     rewards = table(
         ("term", "meaning", "unit", "default weight"),
         ((f"`{t}`", *REWARDS[t], f"{config.reward.get(t, 0):g}") for t in REWARD_TERMS),
     )
-    about = sections(environment)
     return [
         "## Rewards\n\nThe weighted sum of terms, each divided by `reward_scale` (default: requests per episode), so "
         "that with the default weights the undiscounted return of a completed episode is minus the mean end-to-end "
         'latency in seconds. All terms are in `info["reward_terms"]`, in this order.',
         rewards,
+        *closing(environment, config),
+    ]
+
+
+def closing(environment: type[Any], config: BaseModel) -> list[str]:
+    """Return the sections about episodes and arguments."""
+    about = sections(environment)
+    return [
         *(f"## {title.capitalize()}\n\n{markdown(about[title])}" for title in SHARED),
         f"## Arguments\n\nArguments of `gymnasium.make`, all JSON-able, besides `render_mode`.\n\n"
         f"{arguments_table(config)}",
@@ -185,7 +217,8 @@ def pages() -> dict[str, str]:
         what = listed[name]
         head = f"<!-- python scripts/pages.py docs/environments -->\n\n# {name}"
         film = f"![An episode of {name}](../images/environments/{name.removeprefix('kvgym/')}.gif)"
-        own = routing_page() if name == ROUTING_ID else scheduling_page(action)
+        clusters = {ROUTING_ID: routing_page, SCALING_ID: scaling_page}
+        own = clusters[name]() if name in clusters else scheduling_page(action)
         parts = [head, f"{what[0].upper()}{what[1:]}.", MAKING.format(name), film, *own]
         made[f"{action}.md"] = "\n\n".join(parts) + "\n"
         overview.append((f"[{name}]({action}.md)", what))
@@ -193,7 +226,8 @@ def pages() -> dict[str, str]:
     making = MAKING.format("kvgym/AdmitCount-v0").replace("this environment", "one")
     made["index.md"] = (
         f"<!-- python scripts/pages.py docs/environments -->\n\n# Environments\n\n{making}\n\n"
-        "The environments share dynamics, observations and rewards; they differ in their actions.\n\n"
+        "Those that schedule a worker share dynamics, observations and rewards, and differ in their actions; `Route` "
+        "and `Scale` decide for a cluster.\n\n"
         f"{table(('id', 'action'), overview)}\n\n{PICTURES}\n\n{toctree}\n"
     )
     return made

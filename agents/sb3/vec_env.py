@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from kvgym.envs import ROUTING_ID, SCHEDULING_IDS
+from kvgym.envs import CLUSTER_IDS, SCHEDULING_IDS
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.utils.arguments import explained
@@ -200,13 +200,13 @@ def make_sb3_env(
 
     Raises:
         UnknownNameError: no such id or kind of action.
-        ConfigError: an argument is wrong, or the environment routes.
+        ConfigError: an argument is wrong, or the environment is of a cluster.
     """
     ids = {action: name for name, action in SCHEDULING_IDS.items()}
     name = ids.get(env_id_or_action, env_id_or_action.removeprefix("kvgym:"))
-    if name == ROUTING_ID:
+    if name in CLUSTER_IDS:
         raise ConfigError(
-            f"{name} routes to a cluster and has no adapter; use stable_baselines3.common.env_util.make_vec_env for "
+            f"{name} decides for a cluster and has no adapter; use stable_baselines3.common.env_util.make_vec_env for "
             "scalar environments or gymnasium.make_vec for the native vector"
         )
     if name not in SCHEDULING_IDS:

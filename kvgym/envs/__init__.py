@@ -1,8 +1,9 @@
 """The Gymnasium environments; importing :mod:`kvgym` registers them.
 
-In ``scheduling`` an agent schedules one worker, in ``routing`` it assigns requests to the workers of a cluster;
-``rendering`` draws both. ``registration`` has the ids, and ``agents`` runs policies in environments and agents as
-policies. May import :mod:`kvgym.report` and below; may be imported from :mod:`kvgym.agents` and above.
+In ``scheduling`` an agent schedules one worker, in ``routing`` it assigns requests to the workers of a cluster, in
+``scaling`` it says how many workers a fleet has; ``clusters`` has what the last two share, and ``rendering`` draws all.
+``registration`` has the ids, and ``agents`` runs policies in environments and agents as policies. May import
+:mod:`kvgym.report` and below; may be imported from :mod:`kvgym.agents` and above.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from kvgym.envs.routing.agents import AgentRouter, play_router
     from kvgym.envs.routing.config import RoutingConfig
     from kvgym.envs.routing.environment import RoutingEnv
+    from kvgym.envs.scaling.agents import AgentAutoscaler, play_autoscaler
+    from kvgym.envs.scaling.config import ScalingConfig
+    from kvgym.envs.scaling.environment import ScalingEnv
     from kvgym.envs.scheduling.actions.composing import (
         add_admission,
         add_eviction,
@@ -66,6 +70,9 @@ else:
             "routing.agents": "AgentRouter play_router",
             "routing.config": "RoutingConfig",
             "routing.environment": "RoutingEnv",
+            "scaling.agents": "AgentAutoscaler play_autoscaler",
+            "scaling.config": "ScalingConfig",
+            "scaling.environment": "ScalingEnv",
             "scheduling.actions.composing": (
                 "add_admission add_eviction can_admit evict_overflow number_fitting room_left settle"
             ),
@@ -87,8 +94,10 @@ __all__ = [
     "IDS",
     "MORE",
     "ROUTING_ID",
+    "SCALING_ID",
     "SCHEDULING_IDS",
     "ActionKind",
+    "AgentAutoscaler",
     "AgentPolicy",
     "AgentRouter",
     "Demonstrations",
@@ -97,6 +106,8 @@ __all__ = [
     "RewardTerm",
     "RoutingConfig",
     "RoutingEnv",
+    "ScalingConfig",
+    "ScalingEnv",
     "ServingEnv",
     "ServingVectorEnv",
     "add_admission",
@@ -118,6 +129,7 @@ __all__ = [
     "open_environment",
     "open_rule",
     "play",
+    "play_autoscaler",
     "play_router",
     "register_action",
     "register_observation",
@@ -133,26 +145,40 @@ SCHEDULING_IDS = {entry.id: name for name, entry in BUILT_IN.items()}
 ROUTING_ID = "kvgym/Route-v0"
 """Id of the environment that routes requests to the workers of a cluster."""
 
-IDS = {**SCHEDULING_IDS, ROUTING_ID: "route"}
+SCALING_ID = "kvgym/Scale-v0"
+"""Id of the environment that scales a fleet."""
+
+CLUSTER_IDS = {
+    ROUTING_ID: "the worker of a cluster that serves a request; a built-in scheduler runs on each (Discrete)",
+    SCALING_ID: "how many workers each pool of a fleet has, at every control interval (MultiDiscrete)",
+}
+"""Ids of the built-in environments of clusters, and their summaries."""
+
+IDS = {**SCHEDULING_IDS, ROUTING_ID: "route", SCALING_ID: "scale"}
 """Ids of all built-in environments, and their kinds of action."""
 
-ROUTING_STEPS = 25_000
-"""Steps after which Gymnasium truncates an episode; a default one has a step for each of its 1,000 requests."""
+_CLUSTERS = {
+    ROUTING_ID: ("routing", "Routing", 25_000),
+    SCALING_ID: ("scaling", "Scaling", 10_000),
+}
+"""Folder, class names, and the steps after which Gymnasium truncates an episode.
 
-ROUTE_SUMMARY = "the worker of a cluster that serves a request; a built-in scheduler runs on each (Discrete)"
+A default one has a step for each of 1,000 requests, or for every 30 s of an hour.
+"""
 
 
 def environment_names() -> dict[str, str]:
     """Return the ids of all environments and their summaries."""
-    return {ACTIONS[name].id: ACTIONS[name].summary for name in ACTIONS} | {ROUTING_ID: ROUTE_SUMMARY}
+    return {ACTIONS[name].id: ACTIONS[name].summary for name in ACTIONS} | CLUSTER_IDS
 
 
 def register_all() -> None:
-    """Register the routing id, once; ``registration`` registers the scheduling ids when it is imported."""
-    if ROUTING_ID not in gym.registry:
-        gym.register(
-            ROUTING_ID,
-            entry_point="kvgym.envs.routing.environment:RoutingEnv",
-            vector_entry_point="kvgym.envs.routing.vector_environment:RoutingVectorEnv",
-            max_episode_steps=ROUTING_STEPS,
-        )
+    """Register the ids of clusters, once; ``registration`` registers the scheduling ids when it is imported."""
+    for name, (folder, prefix, steps) in _CLUSTERS.items():
+        if name not in gym.registry:
+            gym.register(
+                name,
+                entry_point=f"kvgym.envs.{folder}.environment:{prefix}Env",
+                vector_entry_point=f"kvgym.envs.{folder}.vector_environment:{prefix}VectorEnv",
+                max_episode_steps=steps,
+            )

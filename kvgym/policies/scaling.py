@@ -8,7 +8,7 @@ every few seconds of simulated time, so compiled code would gain nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -123,12 +123,30 @@ def register_autoscaler(cls: A) -> A:
     return _FACTORY.register(cls)
 
 
+AutoscalerSource = Callable[[str], Autoscaler | None]
+"""Makes the autoscaler that a text names; returns None for a text of another form."""
+
+
+@explained
+def register_autoscaler_source(
+    source: AutoscalerSource, names: Callable[[], Iterable[str]] | None = None
+) -> AutoscalerSource:
+    """Register a source of autoscalers for :func:`make_autoscaler` in addition to registered names.
+
+    Args:
+        source: makes the autoscaler that a text names, or returns None.
+        names: returns the names it knows, which messages list with the registered ones; None = none.
+    """
+    return _FACTORY.sources.add(source, names)
+
+
 @explained
 def make_autoscaler(spec: str | Autoscaler, **hyperparameters: Any) -> Autoscaler:
     """Return an autoscaler by name.
 
     Args:
-        spec: a registered name, optionally with hyperparameters as in ``"name:key=value"``; an instance is returned as
+        spec: a registered name, optionally with hyperparameters as in ``"name:key=value"``; or a learned autoscaler,
+            see :func:`kvgym.agents.load_autoscaler`, unless a registered one has its name; an instance is returned as
             it is.
         **hyperparameters: override those in ``spec``.
 

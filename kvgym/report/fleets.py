@@ -36,12 +36,21 @@ def fleet_pictures(runs: Runs) -> Iterator[tuple[Chart, str]]:
     end = max((result.fleet.end for result in results.values() if result.fleet is not None), default=1.0)
     most = max((result.fleet.fleet.num_places for result in results.values() if result.fleet), default=1)
     for label, result in results.items():
-        assert result.fleet is not None
-        x = Axis(TIME, 0, end)
-        yield (
-            Chart([_workers(label, result.fleet, x, most), _load(result, x), _first_tokens(result, x)]),
-            label,
-        )
+        yield Chart(fleet_panels(label, result, end, most)), label
+
+
+def fleet_panels(title: str, result: SimulationResult, end: float, most: int) -> list[Panel]:
+    """Return the panels of a run with a fleet: workers, load, and time to first token.
+
+    Args:
+        title: of the first.
+        result: the run, or its outcome so far.
+        end: right end of the time axis, seconds.
+        most: workers at the upper end of their axis.
+    """
+    assert result.fleet is not None
+    x = Axis(TIME, 0, end)
+    return [_workers(title, result.fleet, x, most), _load(result, x), _first_tokens(result, x)]
 
 
 def _workers(label: str, fleet: FleetRecord, x: Axis, most: int) -> Panel:
@@ -64,12 +73,13 @@ def _workers(label: str, fleet: FleetRecord, x: Axis, most: int) -> Panel:
 
 
 def _load(result: SimulationResult, x: Axis) -> Panel:
-    """Return arrivals and completions per second."""
-    edges = np.linspace(0, x.high, BINS + 1)
+    """Return arrivals so far and completions per second."""
+    edges, arrival = np.linspace(0, x.high, BINS + 1), result.table.arrival_time
+    now = x.high if result.fleet is None else result.fleet.end
     width = edges[1] - edges[0]
     parts = []
     for name, times, color in (
-        ("arrivals", result.table.arrival_time, PALETTE[0]),
+        ("arrivals", arrival[arrival <= now], PALETTE[0]),
         ("completions", result.requests["finish_time"], PALETTE[3]),
     ):
         rate = np.histogram(times[np.isfinite(times)], edges)[0] / width

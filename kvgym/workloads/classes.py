@@ -52,6 +52,20 @@ class RateProfile:
             None if self.period is None else self.period / speed,
         )
 
+    def later(self, start: float) -> RateProfile:
+        """Return the rates from ``start`` seconds on."""
+        begin = start if self.period is None else start % self.period
+        first = bisect.bisect_right(self.times, begin) - 1
+        pieces = [(0.0, self.rates[first])]
+        pieces += [
+            (t - begin, r) for t, r in zip(self.times[first + 1 :], self.rates[first + 1 :], strict=True)
+        ]
+        if self.period is not None:  # those before come again at the end
+            again = zip(self.times[: first + 1], self.rates[: first + 1], strict=True)
+            pieces += [(t + self.period - begin, r) for t, r in again if t < begin]
+        times, rates = zip(*pieces, strict=True)
+        return RateProfile(times, rates, self.period)
+
     def most(self, start: float, end: float) -> float:
         """Return the highest rate between two times, seconds; ``end`` > ``start`` >= 0."""
         if self.period is None:
@@ -88,6 +102,10 @@ class KnownRates:
         counts = np.bincount((times // seconds).astype(np.int64), minlength=windows) / seconds
         found = RateProfile(tuple((np.arange(windows) * seconds).tolist()), tuple(counts.tolist()))
         return cls(found, found)
+
+    def later(self, start: float) -> KnownRates:
+        """Return them from ``start`` seconds on."""
+        return KnownRates(self.mean.later(start), self.drawn.later(start))
 
     def scaled(self, factor: float, speed: float = 1.0) -> KnownRates:
         """Return them with ``factor`` times the rates and ``speed`` times as fast."""

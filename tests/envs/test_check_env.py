@@ -9,7 +9,7 @@ import gymnasium as gym
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from kvgym.envs import IDS, ROUTING_ID
+from kvgym.envs import IDS, ROUTING_ID, SCALING_ID
 from kvgym.envs.scheduling.config import EnvConfig
 
 OBSERVATIONS = typing.get_args(EnvConfig.model_fields["observation"].annotation)
@@ -31,7 +31,17 @@ ROUTING = (
         "information": [],
     },
 )
-CASES = [(name, arguments) for name in IDS for arguments in (ROUTING if name == ROUTING_ID else SETTINGS)]
+SCALING = (
+    {"num_requests": 200},
+    {
+        "scenario": "mc-sf-model-2",
+        "workers": [{"count": 1, "role": "prefill", "most": 3}, {"role": "decode", "most": 2, "least": 0}],
+        "action": "target",
+        "window": None,
+    },
+)
+CLUSTERS = {ROUTING_ID: ROUTING, SCALING_ID: SCALING}
+CASES = [(name, arguments) for name in IDS for arguments in CLUSTERS.get(name, SETTINGS)]
 
 
 @pytest.mark.parametrize("observation", OBSERVATIONS)

@@ -7,10 +7,15 @@ from gymnasium.vector import AutoresetMode
 
 import kvgym
 from helpers.environments import vector_play
-from kvgym.envs import IDS
+from kvgym.envs import IDS, SCALING_ID
 
 FEW = {"num_requests": 12, "rate": 2.0}
 STEPS = 5
+
+
+def few(name):
+    """Return arguments of an episode that random actions do not end within STEPS."""
+    return {**FEW, "control": 1.0} if name == SCALING_ID else FEW
 
 
 def last(env, steps):
@@ -26,7 +31,7 @@ def last(env, steps):
 
 @pytest.mark.parametrize("name", IDS)
 def test_the_declared_limit_ends_an_episode_with_its_metrics(name):
-    env = gym.make(vector_play.limited(name, STEPS), **FEW)
+    env = gym.make(vector_play.limited(name, STEPS), **few(name))
     *_, terminated, truncated, info = last(env, STEPS)
     assert (terminated, truncated, info["completed"]) == (False, True, False)
     expected = kvgym.compute_metrics(env.unwrapped.result())
@@ -40,8 +45,8 @@ def test_the_declared_limit_ends_an_episode_with_its_metrics(name):
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("name", IDS)
 def test_a_vector_applies_any_limit(name, mode):
-    env = gym.make_vec(name, 2, autoreset_mode=mode, max_episode_steps=STEPS, **FEW)
-    alone = gym.make(vector_play.limited(name, STEPS), **FEW)
+    env = gym.make_vec(name, 2, autoreset_mode=mode, max_episode_steps=STEPS, **few(name))
+    alone = gym.make(vector_play.limited(name, STEPS), **few(name))
     env.reset(seed=[1, 1])
     alone.reset(seed=1)
     env.action_space.seed(0)

@@ -66,7 +66,7 @@ def test_make(name, small):
     assert sync.single_observation_space == vector.single_observation_space
 
 
-@pytest.mark.parametrize("names", [tuple(SCHEDULING_IDS), ("kvgym/Route-v0",)])
+@pytest.mark.parametrize("names", [tuple(SCHEDULING_IDS), ("kvgym/Route-v0", "kvgym/Scale-v0")])
 def test_make_without_importing_kvgym(names, tmp_path):
     """The first id of each kind of environment imports kvgym; the others work afterwards."""
     program = (

@@ -167,8 +167,8 @@ def test_options(small):
 def test_wrong_arguments(small):
     with pytest.raises(UnknownNameError, match=r"admit_cuont.*Did you mean 'admit_count'"):
         make("admit_cuont", 2)
-    with pytest.raises(ConfigError, match="kvgym/Route-v0 routes to a cluster and has no adapter"):
-        make("kvgym/Route-v0", 2)
+    with pytest.raises(ConfigError, match="kvgym/Scale-v0 decides for a cluster and has no adapter"):
+        make("kvgym/Scale-v0", 2)
     with pytest.raises(ConfigError, match="queue_windo"):
         make("admit_count", 2, queue_windo=2)
     with pytest.raises(ConfigError, match="needs autoreset_mode='SameStep', got 'NextStep'"):

@@ -18,6 +18,7 @@ from kvgym.workloads.arrivals import (
     TimestampArrivals,
 )
 from kvgym.workloads.base import FloatRange
+from kvgym.workloads.classes import RateProfile
 from kvgym.workloads.varying_arrivals import (
     AnyArrivals,
     Bursts,
@@ -281,3 +282,12 @@ def test_the_most_of_a_rate_ahead():
     assert {span: profile.most(*span) for span in spans} == spans
     forever = PiecewiseArrivals(times=(0, 10), rates=(8, 4)).profile
     assert [forever.most(0, 5), forever.most(9, 12), forever.most(50, 60)] == [8, 8, 4]
+
+
+@pytest.mark.parametrize("period", [None, 20.0])
+@pytest.mark.parametrize("start", [0.0, 3.0, 5.0, 12.5, 19.0, 47.0])
+def test_rates_from_a_later_time(period, start):
+    profile = RateProfile((0.0, 5.0, 12.0), (1.0, 2.0, 3.0), period)
+    later = profile.later(start)
+    for t in np.arange(0.25, 60.0, 0.5).tolist():
+        assert later.most(t, t + 1e-6) == profile.most(start + t, start + t + 1e-6)

@@ -12,7 +12,7 @@ from kvgym.cli import console
 from kvgym.cli.fields import Field, group
 from kvgym.cli.options.scenario import ScenarioOption, scenario_options
 from kvgym.cli.options.shared import policies_option, split_names
-from kvgym.envs import IDS, ROUTING_ID, environment_names
+from kvgym.envs import CLUSTER_IDS, IDS, ROUTING_ID, SCALING_ID, environment_names
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 
@@ -41,14 +41,14 @@ def render(
         list[str] | None,
         policies_option(
             "Player: greedy (admits as much as fits; the default), random (inside the mask), any policy or agent "
-            f"(kvgym list policies, agents), or in {ROUTING_ID} a router (kvgym list routers). Several "
-            "are shown side by side, on the same requests.",
+            f"(kvgym list policies, agents), in {ROUTING_ID} a router (kvgym list routers), or in {SCALING_ID} an "
+            "autoscaler (kvgym list autoscalers). Several are shown side by side, on the same requests.",
         ),
     ] = None,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     scheduler: Annotated[
         str | None,
-        typer.Option(help=f"Policy on every worker, in {ROUTING_ID} (kvgym list policies)."),
+        typer.Option(help=f"Policy on every worker, in {ROUTING_ID} and {SCALING_ID} (kvgym list policies)."),
     ] = None,
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of requests (as in kvgym compare) and policies.")
@@ -68,17 +68,19 @@ def render(
     """Play an episode of an environment; write a GIF or MP4 of it and a PNG summary.
 
     Frames show KV memory, the queue, running requests and the outcome of each request; for a cluster, memory and
-    requests of every worker. Policies and agents act as in kvgym compare, whatever actions the environment has.
+    requests of every worker; for a fleet, workers by state, load and first tokens. Policies and agents act as in kvgym
+    compare, whatever actions the environment has.
 
     kvgym render --policies mc_sf,fcfs --rate 40 shows two of them side by side.
     """
     from kvgym.envs.rendering.episode import record_episodes
 
     name = id_of(env)
-    for field, value in (*((each, getattr(options, each)) for each in _WORKERS), ("scheduler", scheduler)):
-        if value is not None and name != ROUTING_ID:
+    of_clusters = [(each, getattr(options, each), (ROUTING_ID,)) for each in _WORKERS]
+    for field, value, ids in (*of_clusters, ("scheduler", scheduler, tuple(CLUSTER_IDS))):
+        if value is not None and name not in ids:
             option = f"--{field.replace('_', '-')}"
-            raise ConfigError(f"{option} {value}: {name} schedules one worker; {option} is for {ROUTING_ID}")
+            raise ConfigError(f"{option} {value}: {option} is for {' and '.join(ids)}, not for {name}")
     arguments = {**_arguments(scenario, options), "policy": scheduler}
     given = {key: value for key, value in arguments.items() if value is not None}
     made: Any = gym.make(name, disable_env_checker=True, **given).unwrapped

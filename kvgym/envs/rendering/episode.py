@@ -15,6 +15,7 @@ from kvgym.envs.recordable import Act
 from kvgym.envs.rendering.film import Film, check_files, side_by_side, write_film, write_picture
 from kvgym.envs.rendering.performing import Performance, perform
 from kvgym.envs.routing.config import RoutingConfig
+from kvgym.envs.scaling.config import ScalingConfig
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError
 from kvgym.policies.policy import Policy
@@ -46,7 +47,7 @@ class EpisodeRecord:
 
 
 def record_episode(
-    env: gym.Env[Any, Any] | EnvConfig | RoutingConfig | dict[str, Any],
+    env: gym.Env[Any, Any] | EnvConfig | RoutingConfig | ScalingConfig | dict[str, Any],
     policy: str | Act | Policy | Any = None,
     **options: Any,
 ) -> EpisodeRecord:
@@ -63,6 +64,7 @@ def record_episode(
               trained agent. Policies, and agents by name, act on the worker as in :func:`kvgym.simulate`, whatever
               actions the environment has.
             - A name for the environment that routes: a router, learned or not (``kvgym list routers``).
+            - A name for the environment that scales: an autoscaler, learned or not (``kvgym list autoscalers``).
             - A :class:`~kvgym.policies.policy.Policy`.
             - A function ``(observation, mask) -> action``; :func:`kvgym.envs.routing.players.router_player` makes one
               from any router.
@@ -77,7 +79,7 @@ def record_episode(
 
 
 def record_episodes(
-    env: gym.Env[Any, Any] | EnvConfig | RoutingConfig | dict[str, Any],
+    env: gym.Env[Any, Any] | EnvConfig | RoutingConfig | ScalingConfig | dict[str, Any],
     policies: Sequence[str | Act | Policy | Any],
     *,
     seed: int = 0,

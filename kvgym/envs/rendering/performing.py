@@ -12,6 +12,8 @@ from kvgym.envs.recordable import Act, Recordable
 from kvgym.envs.rendering.recorder import Recorder, WorkerRecorder
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
+from kvgym.envs.scaling.config import ScalingConfig
+from kvgym.envs.scaling.environment import ScalingEnv
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, LivelockError, UnknownNameError, shown
@@ -99,7 +101,7 @@ class Scheduling(Performance):
 
 
 def perform(
-    env: gym.Env[Any, Any] | EnvConfig | RoutingConfig | dict[str, Any],
+    env: gym.Env[Any, Any] | EnvConfig | RoutingConfig | ScalingConfig | dict[str, Any],
     policy: Any = None,
     *,
     seed: int = 0,
@@ -143,6 +145,8 @@ def _environment(env: Any) -> tuple[gym.Env[Any, Any], Recordable]:
         env = ServingEnv(**env.model_dump())
     elif isinstance(env, RoutingConfig):
         env = RoutingEnv(**env.model_dump())
+    elif isinstance(env, ScalingConfig):
+        env = ScalingEnv(**env.model_dump())
     elif isinstance(env, dict):
         env = ServingEnv(**env)
     served = getattr(env, "unwrapped", None)

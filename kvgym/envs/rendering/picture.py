@@ -6,6 +6,7 @@ The limits of the axes change in a few round steps, so that a film does not flic
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,13 @@ from kvgym.envs.rendering.scene import (
     ROLES,
     SPANS,
     ClusterScene,
+    FleetScene,
     Floats,
     Integers,
     Scene,
     WorkerScene,
 )
+from kvgym.report.chart import Quantity
 from kvgym.report.colours import GRID, PALETTE
 
 BLUE, ORANGE, GREEN = PALETTE[:3]
@@ -38,6 +41,9 @@ MAX_BARS, MAX_NAMES, MAX_WORKERS, MAX_LINED = 40, 14, 32, 12
 MEMORY, QUEUE, GANTT = (62, 70, 492, 190), (62, 236, 492, 306), (62, 352, 492, 548)
 TOTAL, ACTIVE = (560, 70, 780, 100), (560, 152, 780, 548)
 """Axes in the picture of a moment of a worker."""
+
+FLEET = (62, 70, 780, 232), (62, 286, 780, 390), (62, 444, 780, 548)
+"""Axes in the picture of a moment of a fleet."""
 
 CLUSTER_MEMORY, CLUSTER_REQUESTS = (84, 96, 392, 522), (436, 96, 780, 522)
 """Axes in the picture of a moment of a cluster."""
@@ -65,6 +71,8 @@ def draw(scene: Scene) -> NDArray[np.uint8]:
     elif isinstance(scene, ClusterScene):
         canvas.text(16, 54, scene.choice.headline())
         _draw_workers(canvas, scene)
+    elif isinstance(scene, FleetScene):
+        _draw_fleet(canvas, scene, FLEET)
     return canvas.pixels()
 
 
@@ -90,6 +98,8 @@ def draw_summary(scene: Scene, title: str) -> NDArray[np.uint8]:
         _draw_requests(canvas, scene, (72, 450, 980, 748), (0.0, end or 1.0), max(len(scene.rows), 1))
     elif isinstance(scene, ClusterScene):
         _draw_course(canvas, scene, end or 1.0)
+    elif isinstance(scene, FleetScene):
+        _draw_fleet(canvas, scene, ((72, 92, 980, 332), (72, 386, 980, 540), (72, 594, 980, 748)))
     return canvas.pixels()
 
 
@@ -272,3 +282,37 @@ def _draw_lane(panel: Panel, time: Floats, shares: Floats, k: int, color: str) -
     panel.canvas.fill(left + 1, bottom, right + 1, bottom + 1, faded(GRID, 0.5))
     if panel.ends[1][0] < MAX_LINED:
         lane.limit(y=1.0)
+
+
+# ---------------------------------------------------------------- a fleet
+
+
+def _draw_fleet(canvas: Canvas, scene: FleetScene, boxes: Sequence[Box]) -> None:
+    """Draw the panels that reports have of a fleet: steps, filled or as lines, and dashed limits."""
+    for k, (panel, box) in enumerate(zip(scene.panels, boxes, strict=True)):
+        (left, right), (low, high) = (panel.x.low, panel.x.high), (panel.y.low, panel.y.high)
+        axes = Panel(canvas, box, (left, right), (low, high), label_of(panel.y.quantity))
+        axes.axes(ticks(left, right, 8), ticks(low, high, 4))
+        names = []
+        for series in reversed(panel.series):  # bands stand on each other: the lowest is drawn last
+            color, fill = str(series.look["color"]), float(series.look.get("fill", 0.0))
+            x, y = (np.asarray(series.values[name], np.float64) for name in ("x", "y"))
+            known = np.isfinite(y)
+            names.append((series.name, faded(color, fill) if fill else color))
+            if fill and known.any():
+                axes.steps(x[known], y[known], faded(color, fill), area=faded(color, fill), thick=1)
+        for series in panel.series:
+            x, y = (np.asarray(series.values[name], np.float64) for name in ("x", "y"))
+            known = np.isfinite(y)
+            if not series.look.get("fill") and known.any():
+                axes.steps(x[known], y[known], str(series.look["color"]))
+        axes.legend(names[::-1])
+        for _, value, _ in panel.rules:
+            axes.limit(y=value)
+        if k == len(boxes) - 1:
+            axes.below("Time (s)")
+
+
+def label_of(quantity: Quantity) -> str:
+    """Return the name of a quantity with its unit."""
+    return f"{quantity.label} ({quantity.unit})" if quantity.unit else quantity.label

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.report.chart import Panel
 from kvgym.report.colours import PALETTE
 from kvgym.simulator.tables import UNKNOWN
 
@@ -231,6 +232,56 @@ class ClusterScene(Scene):
             )
         if len(self.workers) > TEXT_WORKERS:
             lines.append(f"{'...':>8} {len(self.workers) - TEXT_WORKERS:,} more workers")
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A pool of a fleet.
+
+    Attributes:
+        target: workers that are wanted.
+        ready: ready workers, and so on.
+        starting: those that start.
+        draining: those that drain.
+        most: places.
+        ongoing: unfinished requests.
+        kv: mean share of the memory in use of ready workers.
+    """
+
+    target: int
+    ready: int
+    starting: int
+    draining: int
+    most: int
+    ongoing: int
+    kv: float
+
+
+@dataclass(frozen=True)
+class FleetScene(Scene):
+    """What is drawn of one moment of a fleet.
+
+    Attributes:
+        panels: workers, load and first tokens over time, as reports have them.
+        pools: the pools now.
+    """
+
+    panels: tuple[Panel, ...]
+    pools: tuple[Sized, ...]
+
+    def text(self) -> str:
+        """Return the moment as plain text, at most 80 columns wide."""
+        lines = [
+            f"t = {self.clock:.1f} s   {self.num_arrived:,} arrived, {self.num_finished:,} finished{self.latency}",
+            "",
+            f"{'pool':>6}{'target':>8}{'ready':>8}{'starting':>10}{'draining':>10}{'ongoing':>10}{'memory':>9}",
+        ]
+        for g, pool in enumerate(self.pools):
+            lines.append(
+                f"{g:>6}{pool.target:>8}{pool.ready:>8}{pool.starting:>10}{pool.draining:>10}{pool.ongoing:>10,}"
+                f"{pool.kv:>9.0%}   {'#' * pool.ready}{'+' * pool.starting}{'-' * pool.draining}"[:80]
+            )
         return "\n".join(lines) + "\n"
 
 

@@ -15,7 +15,6 @@ from kvgym.errors import ConfigError, shown
 from kvgym.experiments.fleet.groups import WorkerGroup
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
-from kvgym.policies.policy import CompiledPolicy, make_policy
 from kvgym.simulator.system import System
 from kvgym.utils.reading import Description
 from kvgym.workloads.table import RequestTable
@@ -100,19 +99,6 @@ class RoutingConfig(Description):
         check_names("reward term", config.reward, REWARD_TERMS)
         return config
 
-    def make_policy(self) -> CompiledPolicy:
-        """Return the scheduler of the workers.
-
-        Raises:
-            ConfigError: it is not compiled.
-        """
-        policy = make_policy(self.policy)
-        if not isinstance(policy, CompiledPolicy) or type(policy).schedule is not CompiledPolicy.schedule:
-            raise ConfigError(
-                f"policy {shown(self.policy)} is plain Python; the workers of this environment need a compiled one"
-            )
-        return policy
-
     def make_scenario(self) -> Scenario:
         """Return the cluster scenario with the overrides of this configuration.
 
@@ -143,7 +129,7 @@ class RoutingConfig(Description):
         system = scenario.make_system()
         if system.fleet is not None:
             raise ConfigError(
-                "kvgym/Route-v0 routes in clusters with fixed workers; expected groups without most"
+                "kvgym/Route-v0 routes in clusters with fixed workers; expected groups without most, or kvgym/Scale-v0"
             )
         count, prefill = len(system.all_workers), system.num_prefill_workers
         if max(prefill, count - prefill) < 2:

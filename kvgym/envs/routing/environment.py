@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -10,29 +9,22 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from kvgym.envs.closing import Closed, not_running, step_limit
-from kvgym.envs.rebuilt import Rebuilt
-from kvgym.envs.recordable import RANDOM, Act, Recordable
+from kvgym.envs.closing import step_limit
+from kvgym.envs.clusters.environment import ClusterEnv, compiled_policy
+from kvgym.envs.recordable import RANDOM, Act
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.observer import Observer, feature_names, observation_space, shortest_queue
 from kvgym.envs.routing.players import router_player
 from kvgym.envs.routing.state import RoutingState, check_packed, pack, unpack
-from kvgym.envs.scheduling.actions.reading import ActionReader, outside, sample_mask
-from kvgym.envs.scheduling.drawing import workload_seed
 from kvgym.envs.scheduling.state import frozen
-from kvgym.envs.scheduling.stepping import RUNNING, TERMINATED, TRUNCATED
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, LivelockError, UnknownNameError, shown
-from kvgym.metrics.catalogue import STANDARD_METRICS
-from kvgym.metrics.compute import compute_metrics
-from kvgym.policies.policy import CompiledPolicy
 from kvgym.policies.routing import DEFAULT_ROUTER, ROUTERS, make_router
-from kvgym.policies.runner import SimulationResult, check_needs, known_to, result_of, system_info
+from kvgym.policies.runner import check_needs
 from kvgym.simulator.cluster.simulation import ClusterSimulation
-from kvgym.simulator.tables import FINISHED
 from kvgym.simulator.view import ClusterView
 from kvgym.utils.checks import check_array, check_parts, check_seed
-from kvgym.utils.user_code import calling
+from kvgym.workloads.table import RequestTable
 
 _FLAGS: dict[str, Any] = {
     "_over": bool,
@@ -44,7 +36,7 @@ _FLAGS: dict[str, Any] = {
 """Attributes that are part of a state, and their types."""
 
 
-class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
+class RoutingEnv(ClusterEnv):
     """``kvgym/Route-v0``: routing requests to workers, each with its scheduler and KV cache.
 
     Description:
@@ -106,14 +98,13 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     """
 
     reward_terms: ClassVar[tuple[str, ...]] = REWARD_TERMS
-    metric_names: ClassVar[tuple[str, ...]] = STANDARD_METRICS
 
     def __init__(self, *, render_mode: str | None = None, compiled: bool = True, **arguments: Any) -> None:
         """Create the environment; see :class:`~kvgym.envs.routing.config.RoutingConfig` for the arguments."""
         self.set_render_mode(render_mode)
         self.config = RoutingConfig.of(**arguments)
         self._compiled = compiled
-        self._policy = self.config.make_policy()
+        self._policy = compiled_policy(self.config.policy)
         self.scenario = self.config.make_scenario()
         self.workload = self.scenario.make_workload()
         first = self.workload.sample(0)
@@ -125,18 +116,9 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         stages = self._prefill, self._count - self._prefill
         self._has_forced_stage = 1 in stages  # a stage with a single worker
         self.observer = Observer(self.config, settings, self._count)
-        self.action_space = spaces.Discrete(self._count)
-        self._action = np.zeros(1)
-        self._reader = ActionReader(self.action_space, self._action)
-        self.observation_space = observation_space(self.config, self._count)
-        self.simulation: ClusterSimulation | None = None
-        self._done = self._over = True
-        self._livelock = False
-        self._steps, self._limit = 0, step_limit(None)
-        self._recording: Any = None
         self._owed: Any = None
         self.request = -1
-        self._seed = 0
+        self._ready(spaces.Discrete(self._count), observation_space(self.config, self._count))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -145,41 +127,12 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     # ------------------------------------------------------------ episodes
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode.
-
-        Args:
-            seed: seeds the random generator.
-            options: ``{"workload_seed": k}`` uses the requests of seed k instead of a drawn seed.
-
-        Raises:
-            ConfigError: a seed that is not a whole number ≥ 0, or an unknown option.
-        """
-        super().reset(seed=None if seed is None else check_seed(seed))
-        self.start(workload_seed(options, self.np_random))
-        return self.observer.present(), self._info(0)
-
-    def start(self, seed: int) -> None:
-        """Start the episode of a workload seed, and run to its first choice."""
-        if isinstance(self.simulation, Closed):
-            raise not_running(True)
-        self._seed = seed
-        table = self.scenario.sample(self.workload, seed, self.system.usable_capacity)
-        needs = known_to(self._policy, table)
-        self._policies = [copy.copy(self._policy) for _ in range(self._count)]
-        for k, policy in enumerate(self._policies):
-            with calling(policy, "policy", "reset"):
-                policy.reset(system_info(self.system, table, seed, needs, k))
-        self.simulation = ClusterSimulation(
+    def _simulate(self, table: RequestTable, needs: frozenset[str], seed: int) -> ClusterSimulation:
+        return ClusterSimulation(
             self.system, table, None, needs=needs, policy_name=self._policy.info.name, compiled=self._compiled
         )
-        self.simulation.set_policies(self._policies)
-        self.observer.attach(self.simulation)
-        self._recording = None
-        self._done = self._livelock = False
-        self._steps, self._limit = 0, step_limit(self.spec)
+
+    def _begin(self) -> None:
         self._continue(None)
         # If a stage has one worker, time may pass before the first choice; its reward belongs to the first step.
         self._owed = self.observer.episode.copy() if self._has_forced_stage else None
@@ -208,36 +161,10 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             self._over = self._livelock = True
         self.request = self.observer.update(self._over)
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Send the pending request to worker ``action`` and run to the next choice, see the class.
-
-        Raises:
-            gymnasium.error.ResetNeeded: the episode has ended or was never started.
-            gymnasium.error.ClosedEnvironmentError: the environment is closed.
-            ConfigError: the action is not in the action space; nothing has changed.
-            InvalidDecisionError: a worker's scheduler made an invalid decision.
-        """
-        if self._done or self.simulation is None:
-            raise not_running(isinstance(self.simulation, Closed))
-        self._reader.read(action)
-        if not 0 <= self._action[0] < self._count:
-            raise outside(self.action_space, self._action)
-        outcome, ignored = self.advance(int(self._action[0]))
-        info = self._info(ignored)
-        reward = float(self.observer.episode["reward"][0])
-        if outcome != RUNNING or self._steps == self._limit:
-            info["metrics"] = np.array(list(compute_metrics(self.result(), STANDARD_METRICS).values()))
-            info["completed"] = outcome == TERMINATED
-        return self.observer.present(), reward, outcome == TERMINATED, outcome == TRUNCATED, info
-
-    def advance(self, worker: int) -> tuple[int, int]:
-        """Do what a step does; the observer has its results.
-
-        Returns:
-            RUNNING, TERMINATED or TRUNCATED; and 1 if the action was ignored, else 0.
-        """
+    def advance(self, action: NDArray[np.float64]) -> tuple[int, int]:
+        """Send the pending request to a worker, see :class:`~kvgym.envs.clusters.environment.ClusterEnv`."""
         assert self.simulation is not None
-        ignored = 0
+        worker, ignored = int(action[0]), 0
         if not self._over:  # an episode without any choice ends with its first step
             if not self.observer.mask[worker]:
                 worker, ignored = shortest_queue(self.view), 1
@@ -246,20 +173,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             for name in ("terms", "reward"):
                 self.observer.episode[name] += self._owed[name]
             self._owed = None
-        self._steps += 1
-        self._done = self._over
-        if not self._over:
-            return RUNNING, ignored
-        finished = bool((self.simulation.requests["status"] == FINISHED).all())
-        return TERMINATED if finished and not self._livelock else TRUNCATED, ignored
-
-    def close(self) -> None:
-        """Free the memory of the environment. Saved states, results and returned arrays stay valid."""
-        freed: Any = Closed()
-        self.simulation = self.observer = self._policies = freed
-        self._done = True
-        self._recording = None
-        super().close()
+        return self._outcome(), ignored
 
     # ------------------------------------------------------------ saved states
 
@@ -324,14 +238,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             check_array(state.flags["_owed"], self.observer.episode, "the state: _owed")
 
     def _info(self, ignored: int) -> dict[str, Any]:
-        episode = self.observer.episode
-        return {
-            "action_mask": self.sample_mask(),
-            "reward_terms": episode["terms"][0].copy(),
-            "ignored": ignored,
-            "time": float(episode["since"][0]),
-            "request": self.request,
-        }
+        return {**super()._info(ignored), "request": self.request}
 
     # ------------------------------------------------------------ masks and results
 
@@ -346,39 +253,6 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             raise gym.error.ResetNeeded("there is no episode yet; call reset() first")
         return self.simulation.cluster_view
 
-    @property
-    def policy(self) -> CompiledPolicy:
-        """The workers' scheduler."""
-        return self._policy
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no request is left to route."""
-        return self._over
-
-    def action_masks(self) -> NDArray[np.bool_]:
-        """Return the mask as sb3-contrib reads it, bool (r,)."""
-        return self.observer.mask.astype(bool)
-
-    def sample_mask(self) -> NDArray[np.int8]:
-        """Return the mask in the form that ``action_space.sample(mask=...)`` takes, as in ``info["action_mask"]``."""
-        found: NDArray[np.int8] = sample_mask(self.action_space, self.observer.mask)
-        return found
-
-    def result(self) -> SimulationResult:
-        """Return the records of the current episode, in the form of :func:`kvgym.simulate`; the arrays are copies."""
-        if self.simulation is None:
-            raise gym.error.ResetNeeded("there is no episode yet; call reset() first")
-        return result_of(self.simulation, self._policies[0])
-
-    def metrics(self) -> dict[str, float]:
-        """Return the metrics of the current episode so far by name, see :func:`kvgym.compute_metrics`.
-
-        Raises:
-            gymnasium.error.ResetNeeded: there is no episode yet.
-        """
-        return compute_metrics(self.result())
-
     # ------------------------------------------------------------ rendering
 
     @property
@@ -388,30 +262,9 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         workers = f"{apart if self._prefill else self._count} workers"
         return f"{self.scenario.name}, {workers} under {self._policy.info.name}"
 
-    def recording(self) -> Any:
-        """Return a :class:`~kvgym.envs.rendering.recorder.ClusterRecorder` of the current episode, from now on.
-
-        Until the next ``reset`` it also records moments between two choices.
-
-        Raises:
-            gymnasium.error.ResetNeeded: there is no episode yet.
-        """
-        self._recording = self._recorder()
-        return self._recording
-
-    def scene(self) -> Any:
-        """Return what is drawn of the current moment.
-
-        Raises:
-            gymnasium.error.ResetNeeded: there is no episode yet.
-        """
-        return self._recorder().scene()
-
-    def _recorder(self) -> Any:
+    def _make_recorder(self) -> Any:
         from kvgym.envs.rendering.recorder import ClusterRecorder
 
-        if self.simulation is None:
-            raise gym.error.ResetNeeded("there is nothing to render yet; call reset() first")
         return ClusterRecorder(self.simulation, lambda: self.observer.choice(self.request))
 
     def players(self) -> tuple[str, ...]:

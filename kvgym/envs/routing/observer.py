@@ -68,6 +68,7 @@ class Observer:
     Attributes:
         flat: float32 (D,), the latest observation.
         mask: uint8 (r,), the candidates of the request; all ones at the end of a run.
+        parts: slice of each key of the Dict observation in the flat one.
         episode: dtype ROUTING_EPISODE, shape (1,), with the reward terms since the previous observation.
     """
 
@@ -79,7 +80,7 @@ class Observer:
         self.mask: NDArray[np.uint8] = guarded(np.ones(num_workers, np.uint8))
         self.loads = guarded(np.zeros(num_workers * LOADS))
         self.episode = guarded(np.zeros(1, ROUTING_EPISODE))
-        self._parts = parts(config, num_workers)
+        self.parts = parts(config, num_workers)
 
     def attach(self, simulation: ClusterSimulation) -> None:
         """Start observing another run, from its beginning."""
@@ -139,7 +140,7 @@ class Observer:
 
     def present(self) -> Any:
         """Return the observation in the form of its space, in memory of its own."""
-        return present(self.config.observation, self._parts, self.flat, self.mask)
+        return present(self.config.observation, self.parts, self.flat, self.mask)
 
     def choice(self, request: int) -> Choice:
         """Return what pictures show of the request to be routed; ``request`` is UNKNOWN at the end."""

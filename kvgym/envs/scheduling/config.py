@@ -432,8 +432,8 @@ class EnvConfig(Description):
         system = scenario.make_system()
         if system.workers:
             raise ConfigError(
-                f"scenario {shown(scenario.name)} is a cluster; this environment schedules one worker, and "
-                "kvgym/Route-v0 routes requests between workers"
+                f"scenario {shown(scenario.name)} is a cluster; this environment schedules one worker; "
+                "kvgym/Route-v0 routes requests between workers, and kvgym/Scale-v0 scales a fleet"
             )
         self.kind.check_system(system)
         horizon = episode_horizon(self.horizon, system, workload, episode_requests)

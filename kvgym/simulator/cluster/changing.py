@@ -74,12 +74,14 @@ class Scaling:
         renew: prepares the policy of a worker that has started again, given its place and the number of its life,
             and returns it; None = policies stay as they are.
         ahead: all arrivals, for autoscalers that need ``"arrivals_ahead"``.
+        pauses: whether the run pauses when the autoscaler is due, for targets from outside, instead of asking it.
     """
 
     autoscaler: AutoscalerLike | None
     seed: np.random.SeedSequence
     renew: Callable[[int, int], Any] | None = None
     ahead: Ahead | None = None
+    pauses: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,14 @@ class Changing:
         end = float(self._simulation.tracker[0]["clock"])
         return FleetRecord(m.fleet, tuple(m.changes), tuple(m.targets), end)
 
+    def proceed(self, change: bool) -> bool:
+        """Let places change, or ask the autoscaler; return whether the run goes on, or waits for targets."""
+        if change:
+            self.change()
+        elif not self._scaling.pauses:
+            self.control()
+        return change or not self._scaling.pauses
+
     def change(self) -> None:
         """Let places change their states now."""
         known = len(self.members.changes)
@@ -174,17 +184,41 @@ class Changing:
             InvalidDecisionError: it does not return a whole number for each pool.
             LivelockError: it leaves requests without workers for ever.
         """
-        simulation, members, autoscaler = self._simulation, self.members, self._scaling.autoscaler
+        autoscaler, view = self._scaling.autoscaler, self.view()
         assert autoscaler is not None
-        known = len(members.changes)
-        view = FleetView(simulation, members, self._before, autoscaler.needs, self._scaling.ahead)
         with calling(autoscaler, "autoscaler", "scale"):
             answer = autoscaler.scale(view)
-        targets = self._checked(answer, len(members.fleet.pools))
-        members.set_targets(view.time, targets)
+        self.follow_targets(view, answer)
+
+    @property
+    def lacks_targets(self) -> bool:
+        """Whether the run has stopped for targets from outside, which :meth:`follow_targets` takes."""
+        simulation = self._simulation
+        now = simulation.tracker[0]["clock"]
+        return self._scaling.pauses and bool(simulation.fleet_tracker["control"][0] <= now)
+
+    def view(self) -> FleetView:
+        """Return what an autoscaler observes now."""
+        autoscaler = self._scaling.autoscaler
+        needs = frozenset() if autoscaler is None else autoscaler.needs
+        return FleetView(self._simulation, self.members, self._before, needs, self._scaling.ahead)
+
+    def follow_targets(self, view: FleetView, answer: Any) -> None:
+        """Let the places follow targets.
+
+        Args:
+            view: of this moment.
+            answer: a target for each pool.
+
+        Raises:
+            InvalidDecisionError: they are not a whole number for each pool.
+            LivelockError: they leave requests without workers for ever.
+        """
+        members, known = self.members, len(self.members.changes)
+        members.set_targets(view.time, self._checked(answer, len(members.fleet.pools)))
         self._check_progress(view)
         self._before = view.counts
-        simulation.fleet_tracker["control"] = self._next_time(view.time)
+        self._simulation.fleet_tracker["control"] = self._next_time(view.time)
         self._follow(known)
 
     def _checked(self, answer: Any, pools: int) -> tuple[int, ...]:

@@ -110,6 +110,11 @@ class FleetView:
         self.interval = self.time - before.time
         self.arrivals = self._now.arrivals - before.arrivals
         self._times = simulation.workload["arrival_time"][: self._now.arrivals]
+        self._first, self._workload, self._requests = (
+            before.arrivals,
+            simulation.workload,
+            simulation.requests,
+        )
         self.prompt_tokens = int(
             simulation.workload["prompt_len"][before.arrivals : self._now.arrivals].sum(dtype=np.int64)
         )
@@ -131,6 +136,19 @@ class FleetView:
         if span <= 0:
             return 0.0
         return float((len(self._times) - np.searchsorted(self._times, self.time - span, side="right")) / span)
+
+    def first_tokens(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+        """Return how the requests that have arrived since the last question fare; only while the question lasts.
+
+        Returns:
+            Of each request the seconds until its first token, or its age without one, (n,); its target, inf = none,
+            (n,); and whether it has had its first token, (n,).
+        """
+        rows = slice(self._first, self._now.arrivals)
+        token = self._requests["first_token_time"][rows]
+        there = ~np.isnan(token)
+        seconds = np.where(there, token, self.time) - self._times[rows]
+        return seconds, self._workload["ttft_slo"][rows].copy(), there
 
 
 @dataclass(frozen=True)

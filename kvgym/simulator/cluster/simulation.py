@@ -323,7 +323,7 @@ class ClusterSimulation(Simulation):
             return status
 
         status = in_slices(advance, limit, self)
-        if status in (BUDGET, ROUTE):
+        if status in (BUDGET, ROUTE, CONTROL):
             return False
         self._raise_for(status)
         self._ended = True
@@ -352,11 +352,7 @@ class ClusterSimulation(Simulation):
             How to resume; None if the question is for the caller.
         """
         if question in (CHANGE, CONTROL) and self.changing_fleet is not None:
-            if question == CHANGE:
-                self.changing_fleet.change()
-            else:
-                self.changing_fleet.control()
-            return RESUME_NOTHING
+            return RESUME_NOTHING if self.changing_fleet.proceed(question == CHANGE) else None
         if question not in (ROUTE, REASSIGN) or self.router is None:
             return None
         self.tracker[0]["route"] = self._answer(question, self.cluster_view)
