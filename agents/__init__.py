@@ -17,7 +17,7 @@ if __name__ != "kvgym.agents":
 if TYPE_CHECKING:
     from kvgym.agents.evolution.config import EvolutionConfig
     from kvgym.agents.evolution.model import EvolvedModel
-    from kvgym.agents.library import agent_names, load_agent, load_router
+    from kvgym.agents.library import agent_names, load_agent, load_autoscaler, load_router
     from kvgym.agents.runs.config import load_training, training_names
     from kvgym.agents.runs.run import TrainingResult, resume, train
     from kvgym.agents.sb3 import export
@@ -33,7 +33,7 @@ else:
             "runs.config": "load_training training_names",
             "evolution.config": "EvolutionConfig",
             "evolution.model": "EvolvedModel",
-            "library": "agent_names load_agent load_router",
+            "library": "agent_names load_agent load_autoscaler load_router",
             "sb3.config": "TrainConfig",
             "sb3.discounting": "discount_by_time",
             "sb3.networks": "policy_for",
@@ -54,6 +54,7 @@ __all__ = [
     "discount_by_time",
     "export",
     "load_agent",
+    "load_autoscaler",
     "load_router",
     "load_training",
     "make_sb3_env",

@@ -1,6 +1,6 @@
-"""Trained agents by name or file, as policies or routers.
+"""Trained agents by name or file, as policies, routers or autoscalers.
 
-``kvgym compare --policies mc_sf,MODEL`` and ``--router MODEL`` find them here.
+``kvgym compare --policies mc_sf,MODEL``, ``--router MODEL`` and ``--autoscaler MODEL`` find them here.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.experiments.scenario_options import OVERLOAD_SCENARIO
 from kvgym.policies.policy import Policy, register_policy_source
 from kvgym.policies.routing import Router, register_router_source
+from kvgym.policies.scaling import Autoscaler, register_autoscaler_source
 from kvgym.utils.arguments import explained
 from kvgym.utils.reading import check_archive
 
@@ -104,8 +105,18 @@ def router_of(spec: str) -> Router | None:
     return load_router(spec) if is_agent(spec) else None
 
 
-register_policy_source(agent_of, lambda: [name for name in _files() if not is_router(name)])
-register_router_source(router_of, lambda: filter(is_router, _files()))
+def autoscaler_of(spec: str) -> Autoscaler | None:
+    """Return the learned autoscaler that ``spec`` names, None if it names no agent."""
+    return load_autoscaler(spec) if is_agent(spec) else None
+
+
+def _of_kind(kind: str) -> Callable[[], list[str]]:
+    return lambda: [name for name in _files() if kind_of(name) == kind]
+
+
+register_policy_source(agent_of, _of_kind("policy"))
+register_router_source(router_of, _of_kind("router"))
+register_autoscaler_source(autoscaler_of, _of_kind("autoscaler"))
 
 
 def load_model(spec: str | Path) -> Model:
@@ -116,7 +127,7 @@ def load_model(spec: str | Path) -> Model:
             (its best agent).
 
     Returns:
-        The weights of a network, or of an evolved policy or router.
+        The weights of a network, or of an evolved policy, router or autoscaler.
 
     Raises:
         UnknownNameError: no such agent.
@@ -162,7 +173,7 @@ def load_agent(
 
     Raises:
         UnknownNameError: no such agent.
-        ConfigError: the file is damaged, has another format, is a router, or is not trusted.
+        ConfigError: the file is damaged, has another format, is no policy, or is not trusted.
     """
     spec, options = split_options(spec)
     deterministic = options.get("deterministic", deterministic)
@@ -186,6 +197,10 @@ def load_agent(
     made = model.make(label)
     if isinstance(made, Router):
         raise ConfigError(f"agent {label} is a router, not a policy; use it as the router of a cluster")
+    if isinstance(made, Autoscaler):
+        raise ConfigError(
+            f"agent {label} is an autoscaler, not a policy; use it as the autoscaler of a fleet"
+        )
     return made
 
 
@@ -218,20 +233,53 @@ def load_router(spec: str | Path, *, name: str | None = None) -> Router:
         UnknownNameError: no such agent.
         ConfigError: the file is damaged, has another format, or is a policy.
     """
-    label = name or _label(spec)
-    model = load_model(spec)
-    made = model.make(label) if isinstance(model, EvolvedModel) else None
+    made, kind = _evolved(spec, name)
     if not isinstance(made, Router):
-        raise ConfigError(f"agent {label} is a policy, not a router; use it as a policy")
+        what = _WITH_ARTICLE[kind]
+        raise ConfigError(f"agent {name or _label(spec)} is {what}, not a router; use it as {what}")
     return made
 
 
-def is_router(spec: str | Path) -> bool:
-    """Return whether an agent is a router; ``spec`` is as for :func:`load_model`, or a ``.zip`` file."""
-    if Path(split_options(spec)[0]).suffix == ".zip":
-        return False
+@explained
+def load_autoscaler(spec: str | Path, *, name: str | None = None) -> Autoscaler:
+    """Return a learned autoscaler, for ``simulate(autoscaler=...)`` and scenarios.
+
+    Args:
+        spec: a ``.json`` file, or the folder of a training run.
+        name: label in results; None = the name, or the path without its suffix.
+
+    Raises:
+        UnknownNameError: no such agent.
+        ConfigError: the file is damaged, has another format, or is no autoscaler.
+    """
+    made, kind = _evolved(spec, name)
+    if not isinstance(made, Autoscaler):
+        what = _WITH_ARTICLE[kind]
+        raise ConfigError(f"agent {name or _label(spec)} is {what}, not an autoscaler; use it as {what}")
+    return made
+
+
+_WITH_ARTICLE = {"policy": "a policy", "router": "a router", "autoscaler": "an autoscaler"}
+
+
+def _evolved(spec: str | Path, name: str | None) -> tuple[Policy | Router | Autoscaler | None, str]:
+    """Return what evolution has learned, None for a network, and its kind."""
     model = load_model(spec)
-    return isinstance(model, EvolvedModel) and model.kind == "router"
+    made = model.make(name or _label(spec)) if isinstance(model, EvolvedModel) else None
+    return made, kind_of(spec)
+
+
+def kind_of(spec: str | Path) -> str:
+    """Return ``"policy"``, ``"router"`` or ``"autoscaler"``; ``spec`` is as for :func:`load_model`, or a ``.zip``."""
+    if Path(split_options(spec)[0]).suffix == ".zip":
+        return "policy"
+    model = load_model(spec)
+    return model.kind if isinstance(model, EvolvedModel) else "policy"
+
+
+def is_router(spec: str | Path) -> bool:
+    """Return whether an agent is a router; ``spec`` is as for :func:`kind_of`."""
+    return kind_of(spec) == "router"
 
 
 def _label(spec: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""Configurations of evolution: the policy or router, its weights, the services and the metric."""
+"""Configurations of evolution: the policy, router or autoscaler, its weights, the services and the metric."""
 
 from __future__ import annotations
 
@@ -66,8 +66,9 @@ class EvolutionConfig(TrainingConfig):
 
     Attributes:
         algorithm: ``"cma_es"`` or ``"openai_es"``, see :mod:`kvgym.agents.evolution.strategies`.
-        policy: registered name of the evolved policy; if a router is evolved, spec of the policy on its workers.
-        router: registered name of the evolved router; None = the policy is evolved.
+        policy: registered name of the evolved policy; if something else is evolved, spec of the policy on the workers.
+        router: registered name of the evolved router; None = no router is evolved.
+        autoscaler: registered name of the evolved autoscaler; None = no autoscaler is evolved.
         fixed: hyperparameters that are not learned.
         weights: hyperparameters to learn, a list of names, or a mapping of names to changes of their declaration;
             empty = all declared weights.
@@ -84,8 +85,8 @@ class EvolutionConfig(TrainingConfig):
         services: distribution of training services.
         services_per_generation: new services for each generation, the same for all its candidates.
         metric: metric to improve, see :mod:`kvgym.metrics`.
-        reference: policies (or routers, if a router is evolved); the objective compares with the best of them on each
-            service (:mod:`kvgym.agents.evolution.objective`).
+        reference: policies (or routers or autoscalers, if such is evolved); the objective compares with the best of
+            them on each service (:mod:`kvgym.agents.evolution.objective`).
         behind: weight of a service on which the best reference is better: 1 optimises the mean, more makes losses
             rarer. Reported improvements do not depend on it.
         held_out: evaluation and early stopping.
@@ -98,6 +99,7 @@ class EvolutionConfig(TrainingConfig):
 
     policy: str
     router: str | None = None
+    autoscaler: str | None = None
     fixed: dict[str, Any] = Field(default_factory=dict)
     weights: dict[str, WeightChoice] = Field(default_factory=dict)
     start: str | None = None
@@ -139,13 +141,15 @@ class EvolutionConfig(TrainingConfig):
 
     @property
     def role(self) -> Role:
-        """Whether a policy or a router is evolved, and the policy on its workers."""
+        """What is evolved, and the policy on the workers."""
+        if self.autoscaler is not None:
+            return Role("autoscaler", self.policy)
         return AS_POLICY if self.router is None else Role("router", self.policy)
 
     @property
     def learner(self) -> str:
-        """Registered name of the evolved policy or router."""
-        return self.policy if self.router is None else self.router
+        """Registered name of the evolved policy, router or autoscaler."""
+        return self.autoscaler or self.router or self.policy
 
     def check(self) -> EvolutionConfig:
         """Check everything beyond types, and return the configuration.
@@ -154,23 +158,26 @@ class EvolutionConfig(TrainingConfig):
             ConfigError: a value is wrong; the message has the valid ones.
         """
         try:
+            if self.autoscaler is not None and self.router is not None:
+                raise ConfigError("router and autoscaler are both given; only one of them can be evolved")
+            others = self.role is not AS_POLICY
             learned, starts = self.learned()
             self.make_strategy(sum(weight.size for weight in learned))
             make = KINDS[self.role.kind].make
             make(self.learner, **self.fixed, **starts)
             if self.imitate is not None:
-                if self.router is not None:
-                    raise ConfigError("imitate is for the network of a policy; a router has none")
+                if others:
+                    raise ConfigError(f"imitate is for the network of a policy; a {self.role.kind} has none")
                 network_of(self.policy, learned, starts)
             if self.predictor is not None:
-                if self.router is not None or self.imitate is not None:
+                if others or self.imitate is not None:
                     raise ConfigError("predictor is for a policy, and without imitate; leave one of them out")
                 EnvConfig.of(action="priority", scheduler=self.policy)  # the policy uses predicted lengths
             for spec in self.reference:
                 make(spec)
-            if self.router is not None:
+            if others:
                 make_policy(self.policy)
-            self.services.check(clusters=self.router is not None)
+            self.services.check(clusters=others, fleets=self.autoscaler is not None)
             if self.metric in WITHIN_SLO:
                 for family in self.services.families:
                     check_targets((self.metric,), family.typical_requests())

@@ -1,6 +1,6 @@
-"""The file of an evolved agent: JSON with a policy or router and its hyperparameters, checked when read.
+"""The file of an evolved agent: JSON with a policy, router or autoscaler and its hyperparameters, checked when read.
 
-The key is ``policy`` or ``router``; its value is the registered name.
+The key is ``policy``, ``router`` or ``autoscaler``; its value is the registered name.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kvgym.agents.evolution.space import Value, checked, weights_of
 from kvgym.errors import ConfigError, shown
 from kvgym.policies.policy import Policy, policy_defaults
 from kvgym.policies.routing import Router
+from kvgym.policies.scaling import Autoscaler
 from kvgym.utils.files import write_text
 from kvgym.utils.reading import parse_json, read_bytes
 
@@ -27,10 +28,10 @@ _MAPPINGS = ("fixed", "weights", "metadata")
 
 @dataclass(frozen=True)
 class EvolvedModel:
-    """A policy or a router with learned weights.
+    """A policy, a router or an autoscaler with learned weights.
 
     Attributes:
-        name: registered name of the policy or router.
+        name: its registered name.
         fixed: hyperparameters that were not learned, JSON-able.
         weights: learned hyperparameters by name.
         metadata: JSON-able: ``name``, ``summary``, ``training`` (its configuration), ``seed``, …
@@ -43,13 +44,13 @@ class EvolvedModel:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     kind: str = "policy"
 
-    def make(self, name: str) -> Policy | Router:
-        """Return the policy or router with a name for results.
+    def make(self, name: str) -> Policy | Router | Autoscaler:
+        """Return it with a name for results.
 
         Raises:
             ConfigError: a hyperparameter is wrong.
         """
-        made: Policy | Router = KINDS[self.kind].make(self.name, **self.fixed, **self.weights)
+        made: Policy | Router | Autoscaler = KINDS[self.kind].make(self.name, **self.fixed, **self.weights)
         made.info = replace(made.info, name=name)  # type: ignore[misc]
         made.label = name
         return made
@@ -58,7 +59,7 @@ class EvolvedModel:
         """Check the name and the hyperparameters, and return the model with checked weights.
 
         Raises:
-            UnknownNameError: no policy or router of that name.
+            UnknownNameError: nothing of that kind and name.
             ConfigError: a hyperparameter is wrong.
         """
         declared = weights_of(self.name, self.fixed, self.kind)

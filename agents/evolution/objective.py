@@ -1,4 +1,4 @@
-"""Objective of evolution: a policy or router relative to references on the same requests.
+"""Objective of evolution: a policy, router or autoscaler relative to references on the same requests.
 
 With the metric v and the best reference value r, the objective of a service is:
 
@@ -72,14 +72,16 @@ def measure(
     """
     nothing = dict.fromkeys(names, math.nan)
     try:
-        policy, router = role.cast(spec, hyperparameters, service.router)
+        policy, router, autoscaler = role.cast(spec, hyperparameters, service.router)
     except UnknownNameError:
         raise
     except ConfigError as error:
         return Measurement(nothing, 1.0, str(error))
     check_needs(policy, service.table)
     try:
-        result = simulate(service.system, service.table, policy, router=router, seed=service.seed)
+        result = simulate(
+            service.system, service.table, policy, router=router, autoscaler=autoscaler, seed=service.seed
+        )
     except RunError as error:
         done = 0 if error.result is None else int((error.result.requests["status"] == FINISHED).sum())
         return Measurement(nothing, 1 - done / len(service.table), str(error))

@@ -59,12 +59,13 @@ class Family(Part):
     rate: Any = None
     load: Any = None
 
-    def check(self, place: str, *, clusters: bool = False) -> None:
+    def check(self, place: str, *, clusters: bool = False, fleets: bool = False) -> None:
         """Check everything that the family can draw.
 
         Args:
             place: path in the configuration, for messages.
             clusters: whether every service needs several workers.
+            fleets: whether every service needs workers that start and stop.
 
         Raises:
             ConfigError: a value is wrong; the message has its place.
@@ -92,6 +93,10 @@ class Family(Part):
                 scenario.make_router()
                 if clusters and len(system.all_workers) == 1:
                     raise ConfigError("a service has one worker and nothing to route; give workers, e.g. 4")
+                if fleets and system.fleet is None:
+                    raise ConfigError(
+                        "a service has nothing to scale; give workers with most, as in [{count: 2, most: 8}]"
+                    )
             except ConfigError as error:
                 raise ConfigError(f"{place}: {error}") from None
 
@@ -152,18 +157,19 @@ class Services(Part):
 
     families: tuple[Family, ...] = Field(min_length=1)
 
-    def check(self, place: str = "services", *, clusters: bool = False) -> None:
+    def check(self, place: str = "services", *, clusters: bool = False, fleets: bool = False) -> None:
         """Check all families.
 
         Args:
             place: path in the configuration, for messages.
             clusters: whether every service needs several workers.
+            fleets: whether every service needs workers that start and stop.
 
         Raises:
             ConfigError: a value is wrong; the message has its place.
         """
         for i, family in enumerate(self.families):
-            family.check(f"{place}.families.{i}", clusters=clusters)
+            family.check(f"{place}.families.{i}", clusters=clusters, fleets=fleets)
 
     def draw(self, seed: int) -> Service:
         """Return the service of a seed; equal seeds give equal bits.

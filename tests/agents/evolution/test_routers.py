@@ -75,14 +75,14 @@ def test_metrics_of_routers():
 def test_roles():
     assert Role().cast("fcfs", {}, None)[1] is None
     other = make_router("round_robin")
-    policy, router = AS_POLICY.cast("fcfs", {"protection": 0.1}, other)
+    policy, router, _ = AS_POLICY.cast("fcfs", {"protection": 0.1}, other)
     assert isinstance(policy, Policy)
     assert policy.hyperparameters() == {"protection": 0.1}
     assert router is other
-    policy, router = Role("router", "fcfs:protection=0.2").cast("weighted", {"pace": 3.0}, other)
+    policy, router, _ = Role("router", "fcfs:protection=0.2").cast("weighted", {"pace": 3.0}, other)
     assert policy.hyperparameters() == {"protection": 0.2}
     assert router.hyperparameters() == {"pace": 3.0}
-    assert set(KINDS) == {"policy", "router"}
+    assert set(KINDS) == {"policy", "router", "autoscaler"}
 
 
 def test_a_file_is_a_router_in_scenarios_and_comparisons(run, tmp_path):

@@ -43,4 +43,5 @@ def view_at(time: float, *pools: PoolView, **counted: Any) -> Any:
     nothing = dict.fromkeys(
         ("arrivals", "prompt_tokens", "completions", "output_tokens", "finished_tokens"), 0
     )
-    return SimpleNamespace(**{"time": time, "pools": pools, "ahead": None, **nothing, **counted})
+    usual = {"time": time, "pools": pools, "ahead": None, "rate": lambda seconds: 0.0, **nothing}
+    return SimpleNamespace(**{**usual, **counted})
