@@ -18,6 +18,7 @@ import gymnasium as gym
 from harness import AFFINE, command_line, write_json
 from kvgym.envs import IDS, SCHEDULING_IDS
 from kvgym.envs.routing.environment import RoutingEnv
+from kvgym.envs.scaling.environment import ScalingEnv
 from kvgym.envs.scheduling.environment import ServingEnv
 from stepping import (
     answering,
@@ -29,6 +30,7 @@ from stepping import (
     play,
     play_vector,
     route,
+    scale,
     state_costs,
 )
 from training import train_fps
@@ -52,6 +54,12 @@ def single(report: Report, steps: int, repeats: int) -> None:
     calibrated = ServingEnv(action="admit_count", **NARROW, **PROFILE)
     report(f"{name} raw step, narrow, profile", microseconds(play(calibrated, steps), repeats))
     report("kvgym/Route-v0 raw step, 4 workers", microseconds(route(steps), repeats))
+    hours = max(1, steps // 1000)
+    report(
+        "kvgym/Scale-v0 raw step, 6 workers, 150 requests",
+        microseconds(scale(hours, alone=True), min(repeats, 3)),
+    )
+    report("kvgym/Scale-v0 episode of an hour", microseconds(scale(hours, alone=False), min(repeats, 3)))
 
 
 def states(report: Report, steps: int, repeats: int) -> None:
@@ -59,6 +67,7 @@ def states(report: Report, steps: int, repeats: int) -> None:
     for name, env, steps_of in (
         ("kvgym/AdmitCount-v0", ServingEnv(**NARROW, **PROFILE), lambda env: play(env, 100)),
         ("kvgym/Route-v0, 4 workers", RoutingEnv(caches=False, **PROFILE), lambda env: route(100)),
+        ("kvgym/Scale-v0", ScalingEnv(num_requests=18_000), lambda env: scale(1, alone=True)),
     ):
         step = microseconds(steps_of(env), repeats)
         for what, cost in state_costs(env, max(steps // 50, 1), repeats).items():
@@ -75,7 +84,8 @@ def vectors(report: Report, short: int, long: int, repeats: int) -> None:
     separate = play_vector(sync, short, restart=True, choose=most_admissions)
     report("kvgym/AdmitCount-v0, SyncVectorEnv of 8, steps alone", microseconds(separate, repeats))
     for name, kind in IDS.items():
-        envs = gym.make_vec(name, num_envs=64, **({} if kind in ("keep", "route") else TASK))
+        own = {"keep": {}, "route": {}, "scale": {"num_requests": 2000, "window": None}}
+        envs = gym.make_vec(name, num_envs=64, **own.get(kind, TASK))
         alone = microseconds(play_vector(envs, short, restart=True), repeats)
         report(f"{name}, vector of 64, steps alone", alone)
         throughout = microseconds(play_vector(envs, long, restart=False), 1)

@@ -20,7 +20,16 @@ from kvgym.agents.reinforce.export import as_agent, feature_places
 from kvgym.agents.reinforce.network import Network
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
+from kvgym.envs.scaling.config import ScalingConfig
+from kvgym.envs.scaling.environment import ScalingEnv
 from kvgym.envs.scheduling.environment import greedy_action
+
+CHATS = {
+    "kind": "independent",
+    "prompt": {"kind": "constant", "value": 500},
+    "output": {"kind": "lognormal", "median": 78, "mean": 94},
+}
+"""Lengths of the scenario scale-day."""
 
 
 def microseconds(work: Callable[[], tuple[int, float]], repeats: int) -> float:
@@ -33,9 +42,11 @@ def microseconds(work: Callable[[], tuple[int, float]], repeats: int) -> float:
 
 
 def busiest(envs: Any, info: dict[str, Any]) -> Any:
-    """Return an action for each environment of a native vector: as many admissions as possible, or workers in turn."""
+    """Return actions of a native vector: as many admissions as possible, workers in turn, or as many workers as now."""
     if isinstance(envs.config, RoutingConfig):
         return np.arange(envs.num_envs) % envs.single_action_space.n
+    if isinstance(envs.config, ScalingConfig):
+        return np.full((envs.num_envs, 1), envs.config.step)  # as many workers as there are
     return np.array([greedy_action(envs.config, mask) for mask in envs.episodes.masks])
 
 
@@ -99,6 +110,35 @@ def route(steps: int) -> Callable[[], tuple[int, float]]:
             if env.step(k & 3)[2]:
                 env.reset(seed=0)
         return steps, time.process_time() - started
+
+    return work
+
+
+def scale(episodes: int, *, alone: bool) -> Callable[[], tuple[int, float]]:
+    """Return work that plays hours of 18,000 requests on six workers, with 150 requests in a step.
+
+    Args:
+        episodes: their number.
+        alone: count steps, without resets; else whole episodes.
+    """
+    arrivals = {"kind": "poisson", "rate": 5.0}
+    env = ScalingEnv(
+        workload={"lengths": CHATS, "arrivals": arrivals, "ttft_slo": 2.0, "num_requests": 18_000}
+    )
+    env.reset(seed=0)  # compile
+
+    def work() -> tuple[int, float]:
+        steps, spent = 0, 0.0
+        for k in range(episodes):
+            began = time.process_time()
+            env.reset(options={"workload_seed": k})
+            started, ended = time.process_time(), False
+            change = 6
+            while not ended:
+                ended = env.step([change])[2]
+                change, steps = 4, steps + 1
+            spent += time.process_time() - (started if alone else began)
+        return (steps if alone else episodes), spent
 
     return work
 

@@ -42,7 +42,7 @@ class ScalingConfig(Description):
         startup: start-up time: seconds, ``"prepared"``, ``"cold"``, or a median and a sigma; None = the scenario's.
         control: seconds between actions; None = the scenario's, or 30 s.
         router: the router, a compiled one (``kvgym list routers``); None = the scenario's.
-        policy: the scheduler on every worker, a compiled one (``kvgym list policies``).
+        policy: the scheduler on every worker, a compiled one (``kvgym list policies``); None = the scenario's first.
         hardware: name or file of calibrated hardware.
         engine: engine on that hardware: its name, ``"none"``, or its figures.
         batch_time: description of a batch-time model, or options of the hardware's model.
@@ -74,7 +74,7 @@ class ScalingConfig(Description):
     startup: StartUp | None = None
     control: float | None = Field(default=None, gt=0)
     router: str | None = None
-    policy: str = "fcfs"
+    policy: str | None = None
     hardware: str | None = None
     engine: str | dict[str, Any] | None = None
     batch_time: dict[str, Any] | None = None

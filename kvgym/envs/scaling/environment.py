@@ -115,8 +115,8 @@ class ScalingEnv(ClusterEnv):
         self.set_render_mode(render_mode)
         self.config = ScalingConfig.of(**arguments)
         self._compiled = compiled
-        self._policy = compiled_policy(self.config.policy)
         self.scenario = self.config.make_scenario()
+        self._policy = compiled_policy(self.config.policy or str(self.scenario.policies[0]))
         self._router = self.config.make_router(self.scenario)
         self.workload = self.scenario.make_workload()
         first = self.workload.sample(0)
