@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import stat
 import subprocess
 import sys
 import tarfile
@@ -75,8 +76,15 @@ def wheel(tmp_path_factory):
     return next(folder.glob("*.whl"))
 
 
+BUILT = (".pyc", ".nbi", ".nbc", ".so")
+"""Ends of compiled files, which belong to one machine or version."""
+
+
 def test_content_of_the_wheel(wheel):
-    names = zipfile.ZipFile(wheel).namelist()
+    files = zipfile.ZipFile(wheel).infolist()
+    names = [file.filename for file in files]
+    assert not [file.filename for file in files if stat.S_ISLNK(file.external_attr >> 16)]
+    assert not [name for name in names if name.endswith(BUILT)]
     tops = {name.split("/")[0] for name in names}
     assert {t for t in tops if not t.endswith(".dist-info")} == {"kvgym"}
     for needed in (
@@ -163,8 +171,12 @@ def test_the_licences_are_in_the_wheel_and_in_the_source_distribution(wheel, tmp
         capture_output=True,
     )
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        assert all(member.isfile() or member.isdir() for member in archive)
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "THIRD_PARTY_NOTICES", "kvgym/configs/operators/h200.npz"} <= names
+    tests = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py")}
+    assert tests <= names
+    assert not [name for name in names if name.endswith(BUILT)]
 
 
 def test_workflows_pin_every_action_by_commit():
