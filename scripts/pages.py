@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 from gymnasium import spaces
 from pydantic import BaseModel
 
-from kvgym.envs import IDS, ROUTING_ID, SCALING_ID, environment_names
+from kvgym.envs import ACTIONS, IDS, ROUTING_ID, SCALING_ID, environment_names
 from kvgym.envs.routing.caches import CACHE_FEATURES
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
@@ -65,6 +66,19 @@ def short(space: spaces.Space[Any]) -> str:
     return f"Box({space.shape[0]}), {space.dtype}" if isinstance(space, spaces.Box) else str(space)
 
 
+def spaces_table(name: str, action: spaces.Space[Any], observation: spaces.Space[Any]) -> str:
+    """Return the table of an environment's spaces, as on Gymnasium's own pages."""
+    return table(
+        ("", ""),
+        [
+            ("Action Space", f"`{short(action)}`"),
+            ("Observation Space", f"`{short(observation)}`"),
+            ("Steps", f"at most {gym.spec(name).max_episode_steps:,}"),
+            ("Import", f'`gymnasium.make("kvgym:{name}")`'),
+        ],
+    )
+
+
 def arguments_table(config: BaseModel) -> str:
     """Return the table of the keyword arguments."""
     explained = meanings(type(config))
@@ -85,9 +99,10 @@ def scheduling_page(action: str) -> list[str]:
     groups = observation_rows(config)
     shown = [f"### {TITLES[key]}\n\n{features_table(features)}" for key, features in groups.items()]
     return [
-        markdown(about["Description"]),
-        f"## Actions\n\n`{short(config.action_space)}`, with the default windows: Q = {config.queue_window} waiting "
-        f"and W = {config.active_window} active requests.",
+        spaces_table(ACTIONS[action].id, config.action_space, flat_space(config)),
+        f"## Description\n\n{markdown(about['Description'])}",
+        f"## Action Space\n\n`{short(config.action_space)}`, with the default windows: Q = {config.queue_window} "
+        f"waiting and W = {config.active_window} active requests.",
         table(
             ("index", "meaning", "unit", "min", "max"),
             ((p.place, p.meaning, p.unit, f"{p.low:g}", f"{p.high:g}") for p in kind.parts(config)),
@@ -99,9 +114,9 @@ def scheduling_page(action: str) -> list[str]:
         ),
         'A choice outside `info["action_mask"]` adds nothing to the decision and is counted in `info["ignored"]`. '
         "[Kinds of action](../actions.md) describes them further, and lists the schedulers that they can express.",
-        f"## Observations\n\n`{short(flat_space(config))}`, with the default arguments. All features are normalised: "
-        "flags, shares, and x / (x + scale), which is ½ at the scale. Features that `information` does not reveal are "
-        "0, and so are positions without a request; more `information` and `features` add columns.",
+        f"## Observation Space\n\n`{short(flat_space(config))}`, with the default arguments. All features are "
+        "normalised: flags, shares, and x / (x + scale), which is ½ at the scale. Features that `information` does not "
+        "reveal are 0, and so are positions without a request; more `information` and `features` add columns.",
         *shown,
         *ending(ServingEnv, config),
     ]
@@ -121,15 +136,16 @@ def routing_page() -> list[str]:
         ("The prefix cache of each worker w", CACHE_FEATURES, observation_size(count), "w"),
     )
     return [
+        spaces_table(ROUTING_ID, workers, bounds),
         markdown(about[""]),
-        markdown(about["Description"]),
-        f"## Actions\n\n`{short(env.action_space)}`, with the default of {count} workers.",
+        f"## Description\n\n{markdown(about['Description'])}",
+        f"## Action Space\n\n`{short(env.action_space)}`, with the default of {count} workers.",
         table(
             ("index", "meaning", "unit", "min", "max"),
             [(f"0 … {count - 1}", "send the request to this worker", "–", 0, count - 1)],
         ),
         markdown(about["Action Space"]),
-        f"## Observations\n\n`{short(env.observation_space)}`, with the default arguments. All features are "
+        f"## Observation Space\n\n`{short(env.observation_space)}`, with the default arguments. All features are "
         "normalised: flags, shares, and x / (x + scale), which is ½ at the scale.",
         *(
             f"### {title}\n\n{features_table(rows(f, first, bounds.low, bounds.high, w))}"
@@ -146,11 +162,12 @@ def scaling_page() -> list[str]:
     fleet, pool = ([(name, meaning) for name, meaning, _ in f] for f in (FLEET_FEATURES, POOL_FEATURES))
     groups = (("The fleet", fleet, 0, ""), ("Each pool g", pool, len(fleet), "g"))
     return [
+        spaces_table(SCALING_ID, env.action_space, bounds),
         markdown(about[""]),
-        markdown(about["Description"]),
-        f"## Actions\n\n`{short(env.action_space)}`, with the default of one pool and m = {config.step}.",
+        f"## Description\n\n{markdown(about['Description'])}",
+        f"## Action Space\n\n`{short(env.action_space)}`, with the default of one pool and m = {config.step}.",
         markdown(about["Action Space"]),
-        f"## Observations\n\n`{short(env.observation_space)}`, with the default arguments. All features are "
+        f"## Observation Space\n\n`{short(env.observation_space)}`, with the default arguments. All features are "
         "normalised: shares, and x / (x + scale), which is ½ at the scale.",
         *(
             f"### {title}\n\n{features_table(rows(f, first, bounds.low, bounds.high, g))}"
@@ -180,9 +197,10 @@ def closing(environment: type[Any], config: BaseModel) -> list[str]:
     """Return the sections about episodes and arguments."""
     about = sections(environment)
     return [
-        *(f"## {title.capitalize()}\n\n{markdown(about[title])}" for title in SHARED),
+        *(f"## {title}\n\n{markdown(about[title])}" for title in SHARED),
         f"## Arguments\n\nArguments of `gymnasium.make`, all JSON-able, besides `render_mode`.\n\n"
         f"{arguments_table(config)}",
+        "## Version History\n\n- v0: the first version",
     ]
 
 
@@ -194,6 +212,7 @@ what the agent may observe. Texts need nothing more, pictures and files do:
 | for | use | needs |
 | --- | --- | --- |
 | an image | `render_mode="rgb_array"` | `pip install "kvgym[pictures]"` |
+| a window | `render_mode="human"`; Gymnasium draws it, and warns | `pip install "kvgym[pictures]" pygame` |
 | an animation (GIF), a summary of an episode (PNG) | `kvgym render` | `pip install "kvgym[pictures]"` |
 | a video (MP4) | the same, with a file that ends in `.mp4` | `pip install "kvgym[pictures,video]"` |
 | a video of your own loop | `gymnasium.wrappers.RecordVideo` | `pip install "kvgym[pictures]" moviepy` |
@@ -219,7 +238,7 @@ def pages() -> dict[str, str]:
         film = f"![An episode of {name}](../images/environments/{name.removeprefix('kvgym/')}.gif)"
         clusters = {ROUTING_ID: routing_page, SCALING_ID: scaling_page}
         own = clusters[name]() if name in clusters else scheduling_page(action)
-        parts = [head, f"{what[0].upper()}{what[1:]}.", MAKING.format(name), film, *own]
+        parts = [head, f"{what[0].upper()}{what[1:]}.", film, MAKING.format(name), *own]
         made[f"{action}.md"] = "\n\n".join(parts) + "\n"
         overview.append((f"[{name}]({action}.md)", what))
     toctree = "\n".join(["```{toctree}", ":hidden:", "", *IDS.values(), "```"])
