@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.fields import ROUTERS, Field, group
+from kvgym.cli.fields import AUTOSCALERS, ROUTERS, Field, group
 from kvgym.cli.options.scenario import ScenarioOption, scenario_options
 from kvgym.cli.options.shared import (
     JobsOption,
@@ -36,7 +36,9 @@ SEVERAL = Field("hardware", "Hardware to compare, comma-separated.", "NAMES", co
 @scenario_options(
     *group("requests", "slos", "lengths", "hardware"),
     "router",
-    instead={"hardware": SEVERAL, "router": ROUTERS},
+    "startup",
+    "autoscaler",
+    instead={"hardware": SEVERAL, "router": ROUTERS, "autoscaler": AUTOSCALERS},
 )
 def provision(
     options: ScenarioOptions,
@@ -61,6 +63,9 @@ def provision(
             "one worker meets the targets at the highest rate.",
         ),
     ] = False,
+    hindsight: Annotated[
+        bool, typer.Option("--hindsight", help="With --autoscaler, also search for the best plan over time.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload, policies and routers.")] = 0,
     jobs: JobsOption = None,
     ray: RayOption = None,
@@ -75,9 +80,11 @@ def provision(
     """Find how many workers a load needs, by theory and by simulation, and their cost.
 
     Shows the smallest number of workers that meets the targets and its cost, with --window also over time, and with
-    --details estimates of the rate that one worker serves next to the measured rate. If no number of workers can meet
-    a target, because a single request takes longer, this is reported at once. Writes report.html, provision.json,
-    estimates.csv, windows.csv, probes.csv (with the extra parquet also probes.parquet) and config.json.
+    --details estimates of the rate that one worker serves next to the measured rate. With --autoscaler it also shows
+    the GPU-hours of workers that come and go: for each autoscaler, the setting with the fewest that meets the targets.
+    If no number of workers can meet a target, because a single request takes longer, this is reported at once. Writes
+    report.html, provision.json, estimates.csv, windows.csv, fleets.csv, probes.csv (with the extra parquet also
+    probes.parquet) and config.json.
     docs/capacity.md has the definitions.
     """
     from kvgym.batch_time.deployments.described import HardwareName
@@ -85,7 +92,13 @@ def provision(
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.describing import engine_line
     from kvgym.experiments.labels import short_labels, shortener
-    from kvgym.studies.capacity.outcome_tables import estimate_table, labels_of, plan_table, window_table
+    from kvgym.studies.capacity.outcome_tables import (
+        estimate_table,
+        fleet_table,
+        labels_of,
+        plan_table,
+        window_table,
+    )
     from kvgym.studies.capacity.provisioning import CURVE, on_hardware
     from kvgym.studies.capacity.provisioning import provision as plan_workers
     from kvgym.studies.capacity.targets import parse_targets
@@ -95,7 +108,8 @@ def provision(
     kinds = [HardwareName(name) for name in split_specs(options.hardware)] if options.hardware else None
     # The rules do not depend on the order.
     first = next((name for name in kinds if name.described), kinds[0]) if kinds else None
-    chosen = build_scenario(scenario, options, hardware=first, router=None, ttft_slo=None, tbt_slo=None)
+    apart = {"router": None, "startup": None, "autoscaler": None, "ttft_slo": None, "tbt_slo": None}
+    chosen = build_scenario(scenario, options, hardware=first, **apart)
     if kinds and len(kinds) > 1:  # the name is the first one's
         chosen = chosen.model_copy(update={"name": chosen.make_workload().spec.name})
     folder = make_folder(out or default_folder("provision", chosen.name))
@@ -114,6 +128,9 @@ def provision(
             most_workers=most_workers,
             curve=CURVE if report else (),
             tune_budgets=tune_budgets,
+            autoscalers=split_specs(options.autoscaler) if options.autoscaler else (),
+            startup=options.startup,
+            hindsight=hindsight,
             folder=folder,
             jobs=jobs,
             ray=ray,
@@ -137,6 +154,7 @@ def provision(
         console.out.print(answer, style="bold", markup=False)
     tables = [
         ("Workers", plan_table(result, LONGEST_REASON)),
+        ("Workers that come and go", fleet_table(result)),
         ("Workers over time", window_table(result, console.number)),
     ]
     if details:

@@ -12,6 +12,7 @@ from kvgym.report.sections import mark_words
 from kvgym.studies.capacity.estimates import OBVIOUS, SOUND
 from kvgym.studies.capacity.provisioned import Provisioning
 from kvgym.studies.capacity.result import Capacity, CapacityResult
+from kvgym.studies.capacity.scaled import FIXED
 from kvgym.studies.capacity.targets import Target
 
 Value = Estimate | float | int | str | None
@@ -179,10 +180,35 @@ def window_table(result: Provisioning, number: Callable[[float], str]) -> Outcom
             cells += [
                 ("peak", "", "", str(profile.peak)),
                 ("sufficient in 95 % of the windows", "", "", str(profile.p95)),
-                ("mean, if workers came and went at once", "", "", f"{profile.mean:.2f}{cost}"),
+                ("mean: the instant profile", "", "", f"{profile.mean:.2f}{cost}"),
             ]
         rows += [Row(result.label(plan), names, own) for own in cells]
     return OutcomeTable(_names("policy", "router"), columns, tuple(rows))
+
+
+def fleet_table(result: Provisioning) -> OutcomeTable:
+    """Return a row per autoscaler, for the best fixed size and for the references; GPU-hours relative to the first."""
+    priced = any(plan.cost is not None for plan in result.fleets)
+    columns = [
+        Column("rule", "Rule", rank=1, words=True), Column("GPU-hours", "GPU-hours", rank=2),
+        Column("saved", "Saved", rank=3), Column("workers", "Mean workers", rank=6),
+        *([Column("cost", "Cost", rank=4)] if priced else []), *_of_targets(result.targets, rank=5),
+    ]  # fmt: skip
+    named = [name for name in ("hardware", "router") if len({getattr(p, name) for p in result.fleets}) > 1]
+    short = short_labels(labels_of(result))
+    fixed = {(p.hardware, p.policy, p.router): p.gpu_hours for p in result.fleets if p.rule == FIXED}
+    rows = []
+    for plan in result.fleets:
+        own = {"hardware": hardware_label(plan.hardware) or "–", "router": short[plan.router]}
+        saved = 1 - plan.gpu_hours / fixed[plan.hardware, plan.policy, plan.router]
+        missed = plan.gpu_hours != plan.gpu_hours
+        cells: list[Value] = [f"{plan.rule}{'*' * plan.reference}", None if missed else plan.gpu_hours]
+        cells += ["misses the targets" if missed else f"{saved:.0%}", None if missed else plan.workers]
+        cells += [plan.cost] if priced else []
+        cells += [plan.values.get(target.metric) for target in result.targets]
+        names = (*(own[name] for name in named), short[plan.policy])
+        rows.append(Row(result.label(plan), names, tuple(cells)))
+    return OutcomeTable(_names(*named, "policy"), tuple(columns), tuple(rows))
 
 
 def estimate_table(result: Provisioning) -> OutcomeTable:

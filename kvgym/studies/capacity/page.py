@@ -17,6 +17,7 @@ from kvgym.studies.capacity.outcome_tables import (
     Value,
     capacity_table,
     estimate_table,
+    fleet_table,
     plan_table,
     window_table,
 )
@@ -76,6 +77,7 @@ def _of_capacities(result: CapacityResult) -> dict[str, Any]:
         "remarks_title": "Why targets are missed",
         "remarks": [(c.label, text) for c in result.capacities for text in (*c.why, *c.notes)],
         "windows": NO_TABLE,
+        "fleets": NO_TABLE,
         "estimates": NO_TABLE,
     }
 
@@ -105,6 +107,7 @@ def _of_plans(result: Provisioning) -> dict[str, Any]:
         "remarks_title": "Remarks",
         "remarks": [(result.label(plan), note) for plan in result.plans for note in plan.notes],
         "windows": shown_table(window_table(result, figures)),
+        "fleets": shown_table(fleet_table(result)),
         "estimates": shown_table(estimate_table(result)),
     }
 

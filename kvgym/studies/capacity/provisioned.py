@@ -14,6 +14,7 @@ from kvgym.experiments.scenario import Scenario
 from kvgym.studies.capacity.estimates import OBVIOUS, SOUND, WorkerEstimates
 from kvgym.studies.capacity.probing import Probe, Quest
 from kvgym.studies.capacity.result import write_outcome
+from kvgym.studies.capacity.scaled import FleetPlan
 from kvgym.studies.capacity.targets import Target
 from kvgym.studies.capacity.windows import WindowPlan, WindowSummary
 from kvgym.theory.stability import provision
@@ -122,6 +123,7 @@ class Provisioning:
         probes: the runs of the searches for numbers of workers, with their hardware.
         notes: changes to the workload and excluded policies, one sentence each.
         points: numbers of workers at other rates, by plan and rate; empty unless requested.
+        fleets: plans for workers that come and go, by hardware, policy, router and rule; empty unless requested.
     """
 
     scenario: Scenario
@@ -135,13 +137,14 @@ class Provisioning:
     probes: tuple[tuple[str, Probe], ...]
     notes: tuple[str, ...]
     points: tuple[LoadPoint, ...] = ()
+    fleets: tuple[FleetPlan, ...] = ()
 
     def cost_per_million_tokens(self, plan: WorkersPlan | LoadPoint) -> float | None:
         """Return the cost of a million output tokens at the rate of a plan or a point; None if it is unknown."""
         cost, rate = plan.cost_per_hour, plan.rate if isinstance(plan, LoadPoint) else self.rate
         return None if cost is None else cost / (rate * self.mean_output * 3600 / 1e6)
 
-    def label(self, plan: WorkersPlan) -> str:
+    def label(self, plan: WorkersPlan | FleetPlan) -> str:
         """Return the policy of a plan, with its router and hardware where plans differ in them."""
         several = [len({getattr(p, name) for p in self.plans}) > 1 for name in ("router", "hardware")]
         router = f" via {plan.router}" if several[0] else ""
@@ -195,6 +198,7 @@ class Provisioning:
                 {"plan": self.label(p.plan), "rate": p.rate, "workers": p.workers, "cost_per_hour": p.cost_per_hour}
                 for p in self.points
             ],
+            "fleets": [vars(plan) for plan in self.fleets],
             "notes": list(self.notes),
         })  # fmt: skip
         return content
@@ -202,7 +206,7 @@ class Provisioning:
     def save(self, folder: str | Path, *, command: str = "") -> Path:
         """Write ``provision.json``, ``estimates.csv``, ``probes.csv`` and ``config.json``.
 
-        With windows also ``windows.csv``, with PyArrow ``probes.parquet``.
+        With windows also ``windows.csv``, with autoscalers ``fleets.csv``, with PyArrow ``probes.parquet``.
 
         Args:
             folder: created if missing.
@@ -215,6 +219,14 @@ class Provisioning:
         tables = {"estimates": Frame.from_rows(row for own in self.workers for row in own.rows())}
         if self.windows:
             tables["windows"] = Frame.from_rows(vars(w) for w in self.windows)
+        if self.fleets:
+            tables["fleets"] = Frame.from_rows(
+                {
+                    **{name: x for name, x in vars(plan).items() if name != "values"},
+                    **{t.metric: plan.values.get(t.metric, math.nan) for t in self.targets},
+                }
+                for plan in self.fleets
+            )
         return write_outcome(folder, "provision", self.summary(), self.scenario, command, probes, **tables)
 
 

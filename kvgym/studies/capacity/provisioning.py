@@ -12,6 +12,7 @@ from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.budgets import BUDGETS, add_best_budgets, budget_note, is_open
 from kvgym.experiments.comparison import label_of
+from kvgym.experiments.fleet.groups import StartUp
 from kvgym.experiments.journal import kept_runs
 from kvgym.experiments.load.loads import Load
 from kvgym.experiments.resolving import resolve_policy
@@ -32,9 +33,10 @@ from kvgym.studies.capacity.estimates import (
 from kvgym.studies.capacity.finding import TOLERANCE, by_capacity
 from kvgym.studies.capacity.probing import Prober, Progress, Quest, rate_quest, workers_quest
 from kvgym.studies.capacity.provisioned import LoadPoint, Provisioning, WorkersPlan
+from kvgym.studies.capacity.scaled import FleetPlanner, check_fleets
 from kvgym.studies.capacity.targets import Target, parse_targets
 from kvgym.studies.capacity.verdict import check_requests
-from kvgym.studies.capacity.windows import WindowPlan, WindowPlanner, check_windows
+from kvgym.studies.capacity.windows import WindowPlan, WindowPlanner, WindowSummary, check_windows
 from kvgym.theory.hindsight.calibrated.latencies import least_latencies
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import real_number
@@ -66,6 +68,9 @@ def provision(
     most_workers: int = MOST_WORKERS,
     curve: Sequence[float] = (),
     tune_budgets: bool = False,
+    autoscalers: Sequence[str] = (),
+    startup: StartUp | None = None,
+    hindsight: bool = False,
     folder: str | Path | None = None,
     jobs: int | None = 1,
     ray: str | None = None,
@@ -97,6 +102,10 @@ def provision(
         curve: further rates, as shares of the load's rate, to find the number of workers for; of :data:`CURVE`.
         tune_budgets: also plan with the best token budget of every policy that has one, unless its spec sets it; of
             :data:`~kvgym.experiments.budgets.BUDGETS`, by the capacity of one worker under this load.
+        autoscalers: also find what the load takes on workers that come and go: for each autoscaler, the setting of its
+            one weight with the fewest GPU-hours that meets the targets, next to the best fixed size.
+        startup: start-up time of these workers, as in :class:`~kvgym.experiments.fleet.groups.FleetSettings`.
+        hindsight: also search for a plan of targets over time for these very requests.
         folder: folder that saves runs, as in ``find_capacity``.
         jobs: as in ``find_capacity``.
         ray: as in ``find_capacity``.
@@ -123,6 +132,7 @@ def provision(
     player, notes = Player(), []
     loads, reasons = _within_reach(loads, player, seed, wanted)
     notes += reasons
+    check_fleets(autoscalers, startup, hindsight)
     made: list[list[Policy]] = []
     for load in loads:
         check_windows(load, window)
@@ -171,6 +181,14 @@ def provision(
             for (load, policy), own in zip(pairs, estimates, strict=True):
                 _, table = player.requests(load.scenario, seed)
                 windows += planner.plan(load, policy, own, table, prober)
+        fleets = [
+            plan
+            for (load, policy, router), quest in zip(setups, quests, strict=True)
+            if autoscalers and quest.held is not None
+            for plan in _fleet_planner(
+                load, policy, router, seed, quest.held.workers, most_workers, startup, priced
+            ).plans(autoscalers, prober, _instant(windows, load, policy, router), hindsight)
+        ]
     _, table = player.requests(loads[0].scenario, seed)
     plans = tuple(
         WorkersPlan.of(quest, own, loads[0].rate, wanted, priced.get(own.hardware))
@@ -195,7 +213,31 @@ def provision(
             LoadPoint(plans[k], share * loads[0].rate, None if quest.held is None else quest.held.workers)
             for k, share, quest in further
         ),
+        fleets=tuple(fleets),
     )
+
+
+def _fleet_planner(
+    load: Load,
+    policy: Policy,
+    router: Router,
+    seed: int,
+    fixed: int,
+    most_workers: int,
+    startup: StartUp | None,
+    priced: Mapping[str, float],
+) -> FleetPlanner:
+    """Return the planner for workers that come and go, up to twice the fixed size."""
+    most, price = max(fixed, min(most_workers, 2 * fixed + 2)), priced.get(load.scenario.hardware or "")
+    return FleetPlanner(load, policy, router, seed, fixed, most, startup, price)
+
+
+def _instant(
+    windows: Sequence[WindowPlan], load: Load, policy: Policy, router: Router
+) -> WindowSummary | None:
+    """Return the workers over the windows of a load; None without windows."""
+    own = (load.scenario.hardware or "", label_of(policy), label_of(router))
+    return WindowSummary.of([w for w in windows if (w.hardware, w.policy, w.router) == own])
 
 
 def prices_of(

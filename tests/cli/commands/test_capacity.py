@@ -134,8 +134,11 @@ def test_wrong_options_of_capacity(kvgym, options, says):
 def test_provision(kvgym, azure_trace, tmp_path):
     out = kvgym.output(
         f"capacity provision -s a100-llama3-8b --trace {azure_trace} -p vllm_v1 --slo 'ttft_p99<1' --window 5 "
-        "--price llama3-8b-a100-tp1=2.5 --router round_robin,join_shortest_queue --details --no-progress -o res"
+        "--price llama3-8b-a100-tp1=2.5 --router round_robin,join_shortest_queue --details --no-progress -o res "
+        "--autoscaler hpa:target=4 --startup 1"
     )
+    assert "Workers that come and go" in out
+    assert out.count("hpa:target=4") == out.count("instant profile*") == 2
     answer = re.search(
         r"vllm_v1 via round_robin: (\d+) workers?, ([\d.]+) per hour, [\d.]+ per million output tokens", out
     )
@@ -147,9 +150,10 @@ def test_provision(kvgym, azure_trace, tmp_path):
     assert "μ, median batch time, trace as it is (obvious)" in out
     assert "cost/hour" in out
     assert "sufficient in 95 % of the windows" in out
+    assert "Workers that come and go" in (tmp_path / "res" / "report.html").read_text("utf-8")
     assert {f.name for f in (tmp_path / "res").iterdir()} == {
-        "provision.json", "estimates.csv", "windows.csv", "probes.csv", "probes.parquet", "config.json", "report.html",
-        ".kvgym-results.json",
+        "provision.json", "estimates.csv", "windows.csv", "fleets.csv", "probes.csv", "probes.parquet", "config.json",
+        "report.html", ".kvgym-results.json",
     }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.load.loads import Load
 from kvgym.experiments.scenario import load_scenario
 from kvgym.studies.capacity.estimates import SOUND
+from kvgym.studies.capacity.outcome_tables import fleet_table
 from kvgym.studies.capacity.provisioned import Provisioning, WorkersPlan
 from kvgym.studies.capacity.provisioning import _loads, provision
 from kvgym.studies.capacity.windows import WindowPlan, WindowSummary, cut
@@ -92,6 +93,47 @@ def test_files(found, tmp_path):
     assert set(pl.read_parquet(folder / "probes.parquet")["router"]) == {"round_robin", "join_shortest_queue"}
     assert not (folder / "windows.csv").exists()
     assert json.loads((folder / "config.json").read_text())["scenario"]["workload"]["num_requests"] == 300
+
+
+def test_workers_that_come_and_go():
+    day = HEAVY.override(
+        workload={
+            "preset": "stab-1-1",
+            "num_requests": 300,
+            "arrivals": {"kind": "sinusoid", "rate": 9.0, "amplitude": 0.9, "period": 33.0, "phase": -1.57},
+        },
+        router="join_shortest_queue",
+    )
+    options = {"prices": 2.0, "startup": 1.0, "hindsight": True}
+    found = provision(day, TARGETS, ["work_conserving_fcfs"], autoscalers=["foresight", "wva_v1", "hpa:target=0.01"],
+                      **options)  # fmt: skip
+    fixed, known, step, many, plan = found.fleets
+    assert fixed.rule == "best fixed"
+    assert fixed.workers == pytest.approx(found.plans[0].simulated)
+    assert fixed.values["ttft_p99"] == pytest.approx(found.plans[0].values["ttft_p99"])
+    assert known.rule.startswith("foresight:share=")
+    assert (step.rule, many.rule, plan.rule) == ("wva_v1", "hpa:target=0.01", "plan in hindsight")
+    assert [p.reference for p in found.fleets] == [False, True, False, False, True]
+    assert many.gpu_hours > fixed.gpu_hours > plan.gpu_hours  # "many" has its weight set, and is run as it is
+    assert known.gpu_hours >= plan.gpu_hours
+    for p in found.fleets:
+        assert math.isnan(p.gpu_hours) or (p.values["ttft_p99"] < 2 and p.cost == 2 * p.gpu_hours)
+    assert [row["rule"] for row in found.summary()["fleets"]] == [p.rule for p in found.fleets]
+    assert fleet_table(found).rows[0].cells[2] == "0%"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"autoscalers": ["fixed"]}, "the best fixed size is always there"),
+        ({"autoscalers": ["hpa", "hpa"]}, "expected all different"),
+        ({"hindsight": True}, "give --autoscaler"),
+        ({"startup": 5.0}, "give --autoscaler"),
+    ],
+)
+def test_wrong_fleets(options, message):
+    with pytest.raises(ConfigError, match=message):
+        provision(HEAVY, TARGETS, ["vllm_v1"], **options)
 
 
 def test_other_rates():
