@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -236,7 +237,6 @@ class RequestTable:
         *,
         notes: tuple[str, ...] | None = None,
         classes: tuple[ClassStatistics, ...] | None = None,
-        rates: KnownRates | None = None,
         **columns: ArrayLike | BlockHashes | Forecasts | None,
     ) -> RequestTable:
         """Return a table with some columns replaced (None removes an optional one); new columns are validated.
@@ -248,7 +248,7 @@ class RequestTable:
             self._all(),
             self.notes if notes is None else notes,
             self.classes if classes is None else classes,
-            self.rates if rates is None else rates,
+            self.rates,
         )
 
     def _all(self) -> dict[str, Any]:
@@ -290,8 +290,14 @@ class RequestTable:
         """
         factor = real_number(factor, "factor", "a finite number > 0", lambda number: 0 < number < np.inf)
         classes = tuple(c.at_rate(factor, speed=factor) for c in self.classes)
-        rates = None if self.rates is None else self.rates.scaled(factor, factor)
-        return self.replace(arrival_time=self.arrival_time / factor, classes=classes, rates=rates)
+        table = self.replace(arrival_time=self.arrival_time / factor, classes=classes)
+        return table.with_rates(None if self.rates is None else self.rates.scaled(factor, factor))
+
+    def with_rates(self, rates: KnownRates | None) -> RequestTable:
+        """Return the table with other rates."""
+        table = copy.copy(self)
+        vars(table)["rates"] = rates
+        return table
 
     def chains(self, unit: int) -> Chains | None:
         """Return the chains of block hashes in units of ``unit`` tokens, None without hashes.

@@ -172,11 +172,11 @@ class Workload:
         table = spec.limits.apply(table)
         targets = {"ttft_slo": spec.ttft_slo, "tbt_slo": spec.tbt_slo, "e2e_slo": spec.e2e_slo}
         given: dict[str, Any] = {name: np.full(len(table), x) for name, x in targets.items() if x is not None}
-        if spec.arrivals is not None and len(table):
-            rng = substream(seed, "arrivals")
-            given["rates"] = spec.arrivals.known_rates(rng, float(table.arrival_time[-1]))
         if given:
             table = table.replace(**given)
+        if spec.arrivals is not None and len(table):
+            rng, last = substream(seed, "arrivals"), float(table.arrival_time[-1])
+            table = table.with_rates(spec.arrivals.known_rates(rng, last))
         if spec.clients is not None:
             table = self._with_clients(table, seed)
         predictor = self._predictor(table)

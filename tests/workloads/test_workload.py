@@ -392,3 +392,28 @@ def test_a_number_that_depends_on_the_seed_is_unknown(tmp_path):
     assert make_workload({**trace, **poisson, "num_requests": 7}).size == 7
     assert make_workload("flow").size is None
     assert make_workload("lmsys").size == 1000
+
+
+def test_requests_carry_the_rates_that_have_drawn_them():
+    bursts = {"every": 20.0, "length": 5.0, "factor": 2.0}
+    base = {"kind": "poisson", "rate": 8}
+    lengths = {"kind": "independent", "prompt": TWO_CLASSES[0]["prompt"], "output": TWO_CLASSES[0]["output"]}
+    spec = {
+        "lengths": lengths,
+        "num_requests": 400,
+        "arrivals": {"kind": "bursty", "base": base, "bursts": bursts},
+    }
+    table = make_workload(spec).sample(3)
+    rates = table.rates
+    assert rates is not None
+    assert rates.mean.rates == (10.0,)
+    assert set(rates.drawn.rates) == {8.0, 16.0}
+    assert rates != make_workload(spec).sample(4).rates
+    assert table.select(slice(0, 10)).rates == rates
+    fast = table.faster(2.0).rates
+    assert fast is not None
+    assert fast.mean.rates == (20.0,)
+    assert fast.drawn.times[1] == rates.drawn.times[1] / 2
+    assert (
+        make_workload("wait-low", num_requests=5).sample(0).rates is None
+    )  # classes have their own processes
