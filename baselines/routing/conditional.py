@@ -1,6 +1,6 @@
 """When a decode worker prefills itself: the conditions of conditional disaggregation in one router.
 
-With separate prefill and decode workers, a short prompt, or one whose beginning a decode worker has cached, may wait
+With separate prefill and decode workers, a short prompt, or one that a decode worker has cached in part, may wait
 longer for a prefill worker and for its transfer than its prefill would take on the decode worker. Released routers
 decide that by a few thresholds, which :class:`ConditionalPrefill` has as settings:
 

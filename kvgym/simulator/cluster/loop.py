@@ -91,7 +91,7 @@ def settle_route(c: Cluster, answer: int) -> int:
     first, last = candidates(c)
     if chooses:
         first, last = 0, c.workers.shape[0]
-    only = answer >= PREFILL_ONLY
+    only = PREFILL_ONLY <= answer < 2 * PREFILL_ONLY
     k = answer - PREFILL_ONLY if only else answer
     wrong = only and (not chooses or hands_over(c))
     if wrong or not first <= k < last or (c.open.shape[0] > 0 and c.open[k] != OPEN):

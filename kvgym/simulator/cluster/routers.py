@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from kvgym.compiling.kernel import Kernel
 from kvgym.errors import shown, some
+from kvgym.simulator.cluster.router_view import PREFILL_ONLY
 from kvgym.simulator.decision import STATUS_NAMES
 from kvgym.simulator.tables import ACTIVE, OPEN, WAITING
 from kvgym.simulator.view import ClusterView
@@ -43,6 +44,19 @@ def named(workers: Sequence[int]) -> str:
     if isinstance(workers, range):
         return f"{workers.start} … {workers.stop - 1}"
     return some(workers)
+
+
+def refused_route(simulation: Any, router: RouterLike | None, request: int, answer: int) -> str:
+    """Return why a router's answer for a request is not allowed."""
+    only = PREFILL_ONLY <= answer < 2 * PREFILL_ONLY
+    name, worker = "?" if router is None else router.info.name, answer - PREFILL_ONLY if only else answer
+    valid = named(simulation.cluster_view.allowed)
+    text = f"router {shown(name)} sends request {request} to worker {worker}; valid: {valid}"
+    if not only:
+        return text
+    if not simulation.system.local_prefill:
+        return f"{text}; prefill_only needs local_prefill of the system"
+    return f"{text}, and not prefill_only, as it has been prefilled"
 
 
 def refused_move(simulation: Any, router: RouterLike, request: int, worker: int) -> str:

@@ -28,13 +28,12 @@ from kvgym.simulator.cluster.loop import (
     run_cluster,
 )
 from kvgym.simulator.cluster.router_view import (
-    PREFILL_ONLY,
     ROUTER_SIGNATURE,
     RouterView,
     python_router_view,
     session_tables,
 )
-from kvgym.simulator.cluster.routers import RouterLike, named, refused_move
+from kvgym.simulator.cluster.routers import RouterLike, named, refused_move, refused_route
 from kvgym.simulator.cluster.tables import (
     BATCH_TIME,
     POLICY,
@@ -417,24 +416,11 @@ class ClusterSimulation(Simulation):
             raise KVGymError("stepping a cluster needs a router")
         return self._settle(status)
 
-    def _allowed(self) -> str:
-        """Return which answers of a router are valid now, for a message about one that is not."""
-        view = self.cluster_view
-        valid = f"valid: {named(view.allowed)}"
-        if int(self.tracker[0]["error_needed"]) < PREFILL_ONLY:
-            return valid
-        if not self.system.local_prefill:
-            return f"{valid}; prefill_only needs local_prefill of the system"
-        return f"{valid}, and not prefill_only, as it has been prefilled"
-
     def _raise_for(self, status: int) -> None:
         if status == BAD_ROUTE:
             t = self.tracker[0]
-            name = self.router.info.name if self.router is not None else "?"
-            raise InvalidDecisionError(
-                f"router {shown(name)} sends request {int(t['error_request'])} to worker "
-                f"{int(t['error_needed']) % PREFILL_ONLY}; {self._allowed()}"
-            )
+            answer = int(t["error_needed"])
+            raise InvalidDecisionError(refused_route(self, self.router, int(t["error_request"]), answer))
         if status == BAD_MOVE and self.router is not None:
             t = self.tracker[0]
             request, worker = int(t["error_request"]), int(t["error_needed"])
