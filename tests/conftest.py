@@ -49,17 +49,18 @@ FAST = (
     "envs/test_every_id.py",
 )
 
-# They take longest: begun last, one of them would run while the other processes have nothing to do. The first ones
-# compile what the others use.
+# They take longest: begun last, one of them would run while the other processes have nothing to do. The first three
+# compile what the others use, and not the same: the policies and loops, the environments, the checked build. What
+# needs code that another process is compiling waits for it.
 LONGEST = (
     "baselines/test_contract.py",
-    "simulator/cluster/test_loop.py",
-    "test_code_quality.py",
     "envs/scheduling/test_vector.py",
     "compiling/test_checked_build.py",
+    "test_code_quality.py",
+    "simulator/cluster/test_loop.py",
     "baselines/ranked/test_ranked_oracle.py",
-    "test_docs.py",
     "test_readme.py",
+    "test_docs.py",
     "scripts/checks/test_check_report.py",
     "utils/test_wrong_types.py",
     "envs/test_sb3.py",
@@ -71,6 +72,12 @@ def pytest_addoption(parser):
     parser.addoption(
         "--long", action="store_true", help="run the tests in full: all policies, settings and examples"
     )
+
+
+def pytest_xdist_auto_num_workers():
+    """With ``-n auto`` one process more than cores: tests wait a fifth of their time, for programs and servers."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return (cores or 1) + 1
 
 
 def pytest_configure(config):

@@ -27,7 +27,7 @@ SMALLER = {
     ),
     "kvgym evaluate results/agent": "kvgym evaluate results/agent --seeds 3 --num-requests 100",
     "python scripts/examples/train_with_sb3.py": (
-        "python scripts/examples/train_with_sb3.py --steps 4096 --seeds 2"
+        "python scripts/examples/train_with_sb3.py --steps 4096 --seeds 1"
     ),
 }
 MOST_LINES = 150

@@ -138,8 +138,9 @@ def test_hyperparameters(name: str) -> None:
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_compiled_uncompiled_and_plain_are_equal(name: str, system: str) -> None:
     for seed in range(number(3, 1)):
+        table = workload(seed, number(40, 24))
         runs = [
-            simulate(SYSTEMS[system], workload(seed), "vllm", router=router, seed=seed, log=True, compiled=c)
+            simulate(SYSTEMS[system], table, "vllm", router=router, seed=seed, log=True, compiled=c)
             for router in (name, Plain(make_router(name)))
             for c in (True, False)
         ]

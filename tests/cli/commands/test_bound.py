@@ -116,7 +116,7 @@ def test_clairvoyant_policies_are_never_the_best(compared):
 
 def test_bounds_use_the_drawn_memory(kvgym):
     """Each seed of Arrival Model 1 has its own memory: the bound of another memory would be invalid."""
-    found = compare("mc-sf-model-1", ["mc_sf"], seeds=number(6, 3), bound=True)
+    found = compare("mc-sf-model-1", ["mc_sf"], seeds=number(6, 2), bound=True)
     model = load_scenario("mc-sf-model-1")
     assert len({model.of_seed(seed).make_system().kv_capacity for seed in range(3)}) == 3
     for seed, own in enumerate(found.bounds):

@@ -21,7 +21,7 @@ def script(checks):
 
 def test_no_bound_is_broken(script):
     reached = 0
-    for seed in range(number(200, 50)):
+    for seed in range(number(200, 30)):
         found = script.check_instance(seed, POLICIES)
         assert found.broken == [], seed
         reached += any(ratio < 1 + 1e-9 for ratio in found.ratios.values())
@@ -56,7 +56,7 @@ def test_a_bound_that_is_too_high_is_found(script, monkeypatch, capsys, tmp_path
 
 
 def test_instances_are_shared_among_processes(script, monkeypatch, capsys, tmp_path):
-    out, count = tmp_path / "found.json", number(45, 15)
+    out, count = tmp_path / "found.json", number(45, 6)
     arguments = ["--first", "3", "--instances", str(count), "--policies", "fcfs", "--json", str(out)]
     monkeypatch.setattr(sys, "argv", ["check_bounds.py", *arguments])
     assert script.main() == 0
