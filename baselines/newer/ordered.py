@@ -69,9 +69,10 @@ class Order(NamedTuple):
 order = named_numbers(Order)
 
 # Layout of the state for n requests: the last request that the guard has helped, then the heap of waiting requests and
-# the heap of those that the guard helps, n + 1 each, the iteration at which each request joined the queue, and whether
-# the guard helps it. The real numbers are the scores of waiting requests, then those of running ones by slot, and for
-# a queue of feedback the place of each request in its level.
+# the heap of those that the guard helps, n + 1 each, the iteration at which each request joined the queue, whether the
+# guard helps it, and the heap of running requests by place, n + 1. Places count slots from the last, so that the latest
+# of equal scores leaves first. The real numbers are the scores of waiting requests, then those of running ones by
+# place, with the sign changed, and for a queue of feedback the place of each request in its level.
 _HELPED, _HEAP = 0, 1
 
 LEVEL = 2.0**40
@@ -94,6 +95,12 @@ def joined_at(n: int, i: int) -> int:
 def helped_at(n: int, i: int) -> int:
     """Return the index of whether the guard helps request ``i``."""
     return joined_at(n, n) + i
+
+
+@jit_inline
+def running_at(n: int) -> int:
+    """Return the index of the heap of running requests, by place, the largest score first."""
+    return helped_at(n, n)
 
 
 @jit
@@ -228,30 +235,31 @@ def first_place(view: PolicyView, memory: PolicyMemory) -> int:
 
 
 @jit_inline
-def worst_slot(view: PolicyView, memory: PolicyMemory, above: float) -> int:
-    """Return the slot with the largest score above a bound, the latest of equal ones, UNKNOWN if there is none."""
-    scores, base, worst, found = memory.reals, order(memory.params).requests, above, UNKNOWN
-    for k in range(view.worker.num_active):
-        if scores[base + k] >= worst and scores[base + k] > above:
-            worst, found = scores[base + k], k
-    return found
-
-
-@jit_inline
 def score_running(view: PolicyView, memory: PolicyMemory, least: float) -> None:
-    """Compute the scores of the running requests, at least ``least``."""
-    base = order(memory.params).requests
+    """Put the running requests that may leave into their heap, by their scores, at least ``least``."""
+    n, last = order(memory.params).requests, view.worker.num_active - 1
+    memory.state[running_at(n)] = 0
     for k in range(view.worker.num_active):
-        memory.reals[base + k] = max(running_score(view, memory, k), least)
+        score = max(running_score(view, memory, k), least)
+        if score > -math.inf:
+            memory.reals[n + last - k] = -score
+            ranked_push(memory.state, running_at(n), memory.reals, n, last - k)
 
 
 @jit_inline
-def leave(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, k: int) -> int:
-    """Evict the request in slot ``k``; return the memory that this frees in the next iteration."""
-    p, reals = order(memory.params), memory.reals
-    if p.score == BY_LEVEL and reals[p.requests + k] >= 0.0:
-        reals[2 * p.requests + view.active[k].request_id] = reals[p.requests + k]
-    reals[p.requests + k] = -math.inf
+def worst_score(memory: PolicyMemory, n: int) -> float:
+    """Return the largest score of the running requests that may leave, -inf without any."""
+    at = running_at(n)
+    return -memory.reals[n + memory.state[at + 1]] if memory.state[at] > 0 else -math.inf
+
+
+@jit_inline
+def leave(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, place: int) -> int:
+    """Evict the request at a place; return the memory that this frees in the next iteration."""
+    p, k = order(memory.params), view.worker.num_active - 1 - place
+    score = -memory.reals[p.requests + place]
+    if p.score == BY_LEVEL and score >= 0.0:
+        memory.reals[2 * p.requests + view.active[k].request_id] = score
     evict(decision, k)
     return need_of(view, view.active[k]) - kept_by_others(view, view.active[k])
 
@@ -260,17 +268,23 @@ def leave(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, k: i
 def preempt(
     view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, score: float, need: int, limit: int
 ) -> int:
-    """Evict requests with a larger score until ``need`` is within the limit, if that is possible; return the need."""
-    base, most = order(memory.params).requests, 0
-    for k in range(view.worker.num_active):
-        if memory.reals[base + k] > score:
-            most += need_of(view, view.active[k])
+    """Evict requests with a larger score until ``need`` is within the limit, if that is possible; return the need.
+
+    If it is not, no other request is tried at this decision.
+    """
+    n, state, most = order(memory.params).requests, memory.state, 0
+    at, last = running_at(n), view.worker.num_active - 1
+    end = state[at]
+    while need - most > limit and worst_score(memory, n) > score:
+        place = ranked_pop(state, at, memory.reals, n)
+        most += need_of(view, view.active[last - place])
+        state[at + 1 + state[at]] = place  # where the heap has ended
     if need - most > limit:
         return need
-    k = worst_slot(view, memory, score)
-    while need > limit and k != UNKNOWN:
-        need -= leave(view, decision, memory, k)
-        k = worst_slot(view, memory, score)
+    for j in range(end - 1, state[at] - 1, -1):
+        need -= leave(view, decision, memory, state[at + 1 + j])
+    while need > limit and worst_score(memory, n) > score:  # others keep a part of what has been evicted
+        need -= leave(view, decision, memory, ranked_pop(state, at, memory.reals, n))
     return need
 
 
@@ -284,7 +298,8 @@ def ordered_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMem
     if need > view.problem.kv_capacity:
         score_running(view, memory, -1e300)
         while need > view.problem.kv_capacity:
-            need -= leave(view, decision, memory, worst_slot(view, memory, -math.inf))
+            worst = ranked_pop(state, running_at(p.requests), memory.reals, p.requests)
+            need -= leave(view, decision, memory, worst)
         return
     scored = False
     place = first_place(view, memory)
@@ -334,7 +349,7 @@ class Ordered(Protected):
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return a state without waiting requests."""
         n = max(1, system.max_requests)
-        state = np.zeros(helped_at(n, n), np.int64)
+        state = np.zeros(running_at(n) + n + 1, np.int64)
         state[_HELPED] = UNKNOWN
         return policy_memory(
             self.params(system), state=state, reals=np.zeros((3 if self.score == BY_LEVEL else 2) * n)
