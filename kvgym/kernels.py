@@ -69,6 +69,7 @@ from kvgym.simulator.apply_decision import full_tokens as full_tokens
 from kvgym.simulator.blocks import allocated as allocated
 from kvgym.simulator.blocks import kv_growth as kv_growth
 from kvgym.simulator.blocks import written_tokens as written_tokens
+from kvgym.simulator.cluster.router_view import REJECT as REJECT
 from kvgym.simulator.cluster.router_view import RouterView as RouterView
 from kvgym.simulator.cluster.router_view import first_open as first_open
 from kvgym.simulator.cluster.router_view import hit_of as hit_of
@@ -177,6 +178,7 @@ __all__ = [
     "PROGRESS_KEPT",
     "PROGRESS_LOST",
     "PROGRESS_RECOMPUTE",
+    "REJECT",
     "REQUEUE_ARRIVAL",
     "REQUEUE_BACK",
     "REQUEUE_FRONT",

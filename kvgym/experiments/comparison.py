@@ -18,7 +18,7 @@ from kvgym.experiments.fleet.choices import with_autoscalers
 from kvgym.experiments.journal import kept_runs
 from kvgym.experiments.load.sustained import Backlogs, load_note, with_load
 from kvgym.experiments.marks import Mark, find_marks, mark_notes, measure_marks
-from kvgym.experiments.notes import merge_notes, rule_notes
+from kvgym.experiments.notes import merge_notes, not_finished, rule_notes
 from kvgym.experiments.resolving import both_described, resolve_policy
 from kvgym.experiments.resolving import label_of as label_of
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
@@ -373,10 +373,7 @@ def compare(
     for run in runs:
         record = played[run.label, run.seed].record
         if not record.error and not record.completed_once:
-            left = f"{int(record.metrics['unfinished']):,} requests left"
-            notes.append(
-                (run.seed, f"{run.label} stopped at the horizon, {system.horizon:g} s, with {left}.")
-            )
+            notes.append((run.seed, f"{run.label} {not_finished(record.metrics, system.horizon)}."))
     failed = [(run, error) for run in runs if (error := played[run.label, run.seed].record.error)]
     if failed:
         warnings.warn(

@@ -159,7 +159,10 @@ def _ranges(scenario: Scenario) -> str:
     assert fleet is not None
     names = [role if role != "mixed" else "workers" for role in roles]
     starts = [fleet.pool_of.index(g) for g in range(len(fleet.pools))]
-    spans = (f"{p.least} to {p.most} {names[k]}" for p, k in zip(fleet.pools, starts, strict=True))
+    spans = (
+        f"{p.least} to {p.most} {names[k]}" if p.least < p.most else f"{p.most} {names[k]}"
+        for p, k in zip(fleet.pools, starts, strict=True)
+    )
     return f"fleet of {', '.join(spans)}"
 
 

@@ -20,6 +20,16 @@ _FIGURE = re.compile(r"(?<![\w=.,:/-])\d[\d,]*(?:\.\d+)?(?![\w.]*\w)")
 """A number on its own, not part of a name, an option or a version."""
 
 
+def not_finished(metrics: Mapping[str, float], horizon: float) -> str:
+    """Return what became of the requests of a run that did not finish."""
+    left = int(metrics["unfinished"])
+    if left:
+        return f"stopped at the horizon, {horizon:g} s, with {left:,} requests left"
+    ends = {"aborted": "given up by users", "shed": "refused by the router", "failed": "lost with workers"}
+    parts = [f"{int(n):,} {what}" for name, what in ends.items() if (n := metrics.get(name, 0.0)) > 0]
+    return f"ended with requests that did not finish: {', '.join(parts)}"
+
+
 def merge_notes(notes: list[tuple[int, str]], seeds: int) -> tuple[str, ...]:
     """Return each note once, with its seeds unless it applies to all.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from kvgym.experiments.fleet.groups import FleetSettings, Served, WorkerGroup
 from kvgym.experiments.fleet.rules import SystemSettings as SystemSettings
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO as DEFAULT_SCENARIO
 from kvgym.policies.routing import DEFAULT_ROUTER, Router, make_router
+from kvgym.simulator.fleet import Fleet
 from kvgym.simulator.recording.window import Extent, Window, parse_extent
 from kvgym.simulator.system import MAX_WORKERS, System, Worker
 from kvgym.utils.arguments import explained
@@ -152,9 +154,10 @@ class Scenario(Description):
 
     @property
     def has_fleet(self) -> bool:
-        """Whether workers start and stop."""
+        """Whether workers start, stop or fail, or users give up."""
         groups = () if isinstance(self.workers, int) else self.workers
-        return any(group.most is not None for group in groups)
+        troubled = self.fleet is not None and self.fleet.troubled
+        return troubled or any(group.most is not None for group in groups)
 
     def make_system(self) -> System:
         """Return the system.
@@ -166,11 +169,13 @@ class Scenario(Description):
         if not self.has_fleet and (self.fleet or self.autoscaler):
             raise ConfigError(
                 f"scenario {shown(self.name)}: fleet and autoscaler need groups of workers with most, as in "
-                "workers: [{count: 2, most: 8}]"
+                "workers: [{count: 2, most: 8}], or a fleet with failures or users"
             )
         if isinstance(self.workers, int):
             kv_capacity, model = self._worker(self.served[0], self._capacity)
             system = System(kv_capacity=kv_capacity, batch_time=model, **settings)
+            if self.has_fleet:
+                return dataclasses.replace(system.replicate(self.workers), fleet=self._fleet())
             return system if self.workers == 1 else system.replicate(self.workers)
         for name in ("hardware", "engine"):
             if getattr(self, name) is not None and all(_stands_alone(group) for group in self.workers):
@@ -183,10 +188,14 @@ class Scenario(Description):
             capacity = group.kv_capacity or (self._capacity if group.hardware is None else None)
             workers += [Worker(*self._worker(self._group(group), capacity), group.role)] * group.places
         if self.has_fleet:
-            shared = self.fleet or FleetSettings()
-            pools = (group.pool(shared, self._group(group).loaded) for group in self.workers)
-            settings["fleet"] = shared.fleet(tuple(pools))
+            settings["fleet"] = self._fleet()
         return System.cluster(workers, **settings)
+
+    def _fleet(self) -> Fleet:
+        """Return the fleet that the workers are."""
+        groups = (WorkerGroup(count=self.workers),) if isinstance(self.workers, int) else self.workers
+        shared = self.fleet or FleetSettings()
+        return shared.fleet(tuple(group.pool(shared, self._group(group).loaded) for group in groups))
 
     def _group(self, group: WorkerGroup) -> Served:
         """Return what a group of workers has."""

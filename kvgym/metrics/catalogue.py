@@ -16,6 +16,7 @@ import numpy as np
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.metrics import fleets
 from kvgym.metrics.measured import STATISTICS, Measured, gap_statistics, ratio, statistics
+from kvgym.policies.results import ended
 from kvgym.policies.runner import SimulationResult
 from kvgym.utils.arguments import explained
 from kvgym.utils.registry import Registry, load_plugins, same_definition
@@ -85,7 +86,7 @@ SCALARS: dict[str, Computed[Measured, float]] = {
     "e2e_attainment": Computed("1", "share of the requests with a deadline that met it", False,
         lambda m: m.attained("e2e")),
     "evictions": Computed("1", "requests evicted", True, lambda m: m.total("total_evicted")),
-    "recomputed_tokens": Computed("tokens", "KV tokens lost by evictions", True,
+    "recomputed_tokens": Computed("tokens", "KV tokens lost by evictions, and by retries in a fleet", True,
         lambda m: m.total("total_recomputed_tokens")),
     "put_back": Computed("1", "requests selected before the memory check that then did not fit", True,
         lambda m: m.total("total_put_back")),
@@ -140,8 +141,8 @@ SCALARS: dict[str, Computed[Measured, float]] = {
     "sessions_unfinished": Computed("1", "sessions with turns left when the run stopped", True,
         lambda m: m.jobs.unfinished),
     "finished": Computed("1", "requests finished", False, lambda m: m.finished.sum()),
-    "unfinished": Computed("1", "requests not finished when the run stopped", True,
-        lambda m: m.arrived.sum() - m.finished.sum()),
+    "unfinished": Computed("1", "requests that had not ended when the run stopped", True,
+        lambda m: (m.arrived & ~ended(m.records)).sum()),
     "transfer_wait": Computed("s", "mean time by which shared links prolong a request's transfers", True,
         Measured.transfer_wait),
     "local_prefills": Computed("1", "finished requests prefilled and decoded by one worker, where routers choose", None,
@@ -166,6 +167,14 @@ SCALARS: dict[str, Computed[Measured, float]] = {
         fleets.of_fleet(fleets.unrouted_time)),
     "target_changes": Computed("1", "changes of an autoscaler's targets", None,
         fleets.of_fleet(fleets.target_changes)),
+    "aborted": Computed("1", "requests that users gave up before the first token", True,
+        fleets.of_fleet(fleets.aborted)),
+    "failed": Computed("1", "requests that ended as their worker failed", True, fleets.of_fleet(fleets.failed)),
+    "shed": Computed("1", "requests that the router refused, and that did not come again", True, fleets.shed),
+    "retries": Computed("1", "further tries of requests, after a loss, a refusal or the end of a user's patience", True,
+        fleets.of_fleet(fleets.retries)),
+    "lost_tokens": Computed("tokens", "KV tokens of requests that were lost with their workers", True,
+        fleets.of_fleet(fleets.lost_tokens)),
 }  # fmt: skip
 """Metrics with one value per run."""
 

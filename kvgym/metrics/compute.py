@@ -23,15 +23,15 @@ that met all of their SLOs: f - a ≤ TTFT SLO, every gap ≤ TBT SLO, and c - a
 meets it; if no request has a target, both are NaN. ``ttft_attainment``, ``tbt_attainment`` and ``e2e_attainment`` are
 the shares of the requests with a target of that kind that had arrived by t1, finished and met it.
 
-Cost and use: ``evictions``, ``recomputed_tokens`` (KV tokens lost by evictions), ``put_back`` (requests that a policy
-selected before the memory check and that then did not fit; only policies that select first report it), ``overflows``
-(decisions that evicted or put back a request), ``moves`` (requests that a cluster's router reassigned or migrated),
-``kv_utilisation`` (time average of memory in use / M, both in whole blocks), ``kv_peak`` (the largest), ``batch_size``
-(requests per iteration), ``active_requests`` (time average), ``busy_fraction`` (share of span spent in batches),
-``iterations``, ``makespan`` = span, ``duration`` = t1, ``input_tokens`` and ``output_tokens`` (sums of s and of o
-over finished requests), ``jain_fairness`` = (Σx)² / (n Σx²) of the finished requests' token rates x = o / (c - a)
-(1 = equal), ``max_wait`` (longest b - a; requests not yet admitted wait until t1), ``finished``, ``unfinished``
-(arrived by t1 and not finished).
+Cost and use: ``evictions``, ``recomputed_tokens`` (KV tokens lost by evictions and, in a fleet, by retries),
+``put_back`` (requests that a policy selected before the memory check and that then did not fit; only policies that
+select first report it), ``overflows`` (decisions that evicted or put back a request), ``moves`` (requests that a
+cluster's router reassigned or migrated), ``kv_utilisation`` (time average of memory in use / M, both in whole blocks),
+``kv_peak`` (the largest), ``batch_size`` (requests per iteration), ``active_requests`` (time average),
+``busy_fraction`` (share of span spent in batches), ``iterations``, ``makespan`` = span, ``duration`` = t1,
+``input_tokens`` and ``output_tokens`` (sums of s and of o over finished requests), ``jain_fairness`` = (Σx)² / (n Σx²)
+of the finished requests' token rates x = o / (c - a) (1 = equal), ``max_wait`` (longest b - a; requests not yet
+admitted wait until t1), ``finished``, ``unfinished`` (arrived by t1 and not ended by then).
 
 With clients (otherwise NaN): ``client_fairness`` is the same index of x = Σo / Σ(c - a) over the finished requests of
 each client, ``worst_client_ttft`` the largest mean of f - a of a client, ``service_difference`` see
@@ -54,7 +54,10 @@ that had arrived by t1 and missed a target, all in hours), ``goodput_per_gpu_hou
 ``time_to_scale`` (mean over the starts that were not cancelled), ``late_time`` (time in which a pool had fewer ready
 workers than its target), ``wasted_warm_time`` (share of billed time in which a ready or draining worker ran no batch),
 ``cancelled_time``, ``unrouted_time`` (summed over requests: time until a worker was open to them), ``target_changes``.
-They cover whole runs. Other averages over workers count all places, those that are off included.
+``aborted``, ``failed`` and ``shed`` count the requests that users gave up, that were lost with their workers and that
+the router refused (``shed`` also without a fleet, if there are any), ``retries`` further tries of requests, and
+``lost_tokens`` the KV tokens of lost requests. They cover whole runs. Other averages over workers count all places,
+those that are off included.
 
 In a run with a window [w0, w1) (:class:`kvgym.simulator.recording.window.Window`) latencies, shares within SLOs,
 ``jain_fairness``, ``client_fairness``, ``worst_client_ttft`` and ``max_wait`` cover the requests with w0 ≤ a < w1,

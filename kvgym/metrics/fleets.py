@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kvgym.metrics.measured import Measured, ratio
 from kvgym.simulator.cluster.changing import FleetRecord
 from kvgym.simulator.cluster.members import DRAINS, OFF, STARTING, UP
+from kvgym.simulator.tables import ABORTED, FAILED, SHED
 
 HOUR = 3600.0
 
@@ -91,6 +92,32 @@ def unrouted_time(run: Measured, fleet: FleetRecord) -> float:
 def target_changes(run: Measured, fleet: FleetRecord) -> float:
     """Return how often the targets changed."""
     return float(len(fleet.targets) - 1)
+
+
+def aborted(run: Measured, fleet: FleetRecord) -> float:
+    """Return how many requests users gave up."""
+    return float((run.records["status"] == ABORTED).sum())
+
+
+def failed(run: Measured, fleet: FleetRecord) -> float:
+    """Return how many requests ended with their worker."""
+    return float((run.records["status"] == FAILED).sum())
+
+
+def shed(run: Measured) -> float:
+    """Return how many requests the router refused; NaN without a fleet, unless it refused any."""
+    count = float((run.records["status"] == SHED).sum())
+    return math.nan if run.result.fleet is None and count == 0 else count
+
+
+def retries(run: Measured, fleet: FleetRecord) -> float:
+    """Return how often requests came again."""
+    return float(sum(attempts - 1 for _, attempts in fleet.attempts))
+
+
+def lost_tokens(run: Measured, fleet: FleetRecord) -> float:
+    """Return the KV tokens of requests that were lost with their workers."""
+    return float(fleet.lost_tokens)
 
 
 def goodput_per_gpu_hour(run: Measured, fleet: FleetRecord) -> float:

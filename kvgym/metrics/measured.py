@@ -201,8 +201,12 @@ def _span(result: SimulationResult) -> tuple[float, float]:
     """Return the end of the run and the time since the first arrival, seconds."""
     arrival, r = result.table.arrival_time, result.requests
     start = float(arrival[0]) if len(arrival) else 0.0
-    over = result.completed and len(r)
-    end = float(r["finish_time"].max()) if over else float(result.worker["clock"].max())
+    if result.completed and len(r) and (r["status"] == FINISHED).all():
+        end = float(r["finish_time"].max())
+    elif result.completed and len(r) and result.fleet is not None:  # the last one may have ended otherwise
+        end = result.fleet.end
+    else:
+        end = float(result.worker["clock"].max())
     return end, max(end - start, 0.0)
 
 

@@ -17,7 +17,7 @@ from kvgym.simulator.recording.samples import Samples
 from kvgym.simulator.recording.window import Measured
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
-from kvgym.simulator.tables import FINISHED
+from kvgym.simulator.tables import ABORTED, FINISHED
 from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 
@@ -37,7 +37,8 @@ class SimulationResult:
         gap_counts: int64, number of token gaps in each bin that has any, shortest gaps first, see
             :mod:`kvgym.simulator.recording.gaps`.
         gap_sums: float64, their sums in seconds.
-        completed: whether all requests finished; False if the horizon or an error came first.
+        completed: whether all requests finished, or ended otherwise in a fleet; False if the horizon or an error came
+            first.
         moves: requests that the router moved, in order, dtype MOVE; None without a log or a router that reassigns.
         window: the measured part; None = all.
         samples: running requests at moments all over the run; None unless requested.
@@ -64,6 +65,11 @@ class SimulationResult:
     fleet: FleetRecord | None = None
     transfer_wait: NDArray[np.float64] | None = None
     whole: NDArray[np.bool_] | None = None
+
+
+def ended(requests: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return whether requests have ended: finished, given up by their users, lost or refused, (n,)."""
+    return np.asarray((requests["status"] == FINISHED) | (requests["status"] >= ABORTED))
 
 
 def copy_of(table: NDArray[Any]) -> NDArray[Any]:
@@ -151,7 +157,7 @@ def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False)
         log=simulation.log[: int(tracker["num_log"])] if kept else None,
         gap_counts=gap_counts,
         gap_sums=gap_sums,
-        completed=bool((simulation.requests["status"] == FINISHED).all()),
+        completed=bool(ended(simulation.requests).all()),
         moves=simulation.moves[: int(tracker["num_moves"])]
         if kept and (tracker["reassigns"] or tracker["num_moves"])
         else None,

@@ -27,6 +27,7 @@ from kvgym.compiling.kernel import Kernel, kernel, uncompiled
 from kvgym.compiling.named import row_of
 from kvgym.errors import ConfigError, shown
 from kvgym.policies.hyperparameters import Declaring, dataclass_transform
+from kvgym.simulator.cluster.router_view import REJECT as REJECT
 from kvgym.simulator.cluster.router_view import ROUTER_SIGNATURE, RouterView
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.simulator.view import ClusterView, simulation_of
@@ -36,6 +37,7 @@ from kvgym.utils.registry import import_package
 
 __all__ = [
     "DEFAULT_ROUTER",
+    "REJECT",
     "ROUTERS",
     "CompiledRouter",
     "Router",
@@ -60,11 +62,13 @@ class Router(Declaring, ABC):
     Attributes:
         info: its description.
         reassigns: whether :meth:`reassign` is called at boundaries.
+        sheds: whether it may answer REJECT, which refuses a request that has just arrived.
         label: its name in results; "" = its name and the hyperparameters that were given.
     """
 
     info: ClassVar[RouterInfo]
     reassigns: bool = False
+    sheds: bool = False
     label: str = ""
     _kind = "router"
 
@@ -74,7 +78,7 @@ class Router(Declaring, ABC):
 
     @abstractmethod
     def route(self, view: ClusterView) -> int:
-        """Return the worker for request ``view.request_id``, one of ``view.candidates``."""
+        """Return the worker for request ``view.request_id``, one of ``view.candidates``, or REJECT if it sheds."""
 
     def reassign(self, view: ClusterView) -> tuple[int, int] | None:
         """Return a request and the worker it moves to, None if none is left to move.

@@ -22,6 +22,7 @@ from kvgym.policies.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.policies.scaling import Autoscaler, make_autoscaler
 from kvgym.simulator.cluster.changing import Scaling
 from kvgym.simulator.cluster.fleet_view import Ahead
+from kvgym.simulator.cluster.luck import DRAWN, Luck
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.fleet import Fleet
 from kvgym.simulator.observer import Follower, Observer
@@ -365,4 +366,5 @@ def scaling_of(fleet: Fleet, autoscaler: str | Autoscaler | None, seed: int, ren
     if chosen is not None and chosen.info.clairvoyant:
         rates = table.rates or KnownRates.counted(table.arrival_time)
         ahead = Ahead(rates, float(table.prompt_len.mean()), float(table.output_len.mean()))
-    return Scaling(chosen, stream_seed(seed, "startup"), renewal, ahead)
+    luck = Luck(fleet, {name: stream_seed(seed, name) for name in DRAWN})
+    return Scaling(chosen, luck, renewal, ahead)

@@ -13,7 +13,20 @@ from numpy.typing import NDArray
 
 from kvgym.errors import InvalidDecisionError, shown
 from kvgym.simulator.policy_interface import PolicyDecision
-from kvgym.simulator.tables import ACTIVE, FINISHED, FUTURE, RUN, TRANSFERRING, UNKNOWN, WAIT, WAITING
+from kvgym.simulator.tables import (
+    ABORTED,
+    ACTIVE,
+    FAILED,
+    FINISHED,
+    FUTURE,
+    OUTSIDE,
+    RUN,
+    SHED,
+    TRANSFERRING,
+    UNKNOWN,
+    WAIT,
+    WAITING,
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,10 @@ STATUS_NAMES = {
     ACTIVE: "active",
     FINISHED: "finished",
     TRANSFERRING: "between two workers",
+    OUTSIDE: "without a worker",
+    ABORTED: "given up by its user",
+    FAILED: "lost with its worker",
+    SHED: "refused by the router",
 }
 """Names of the statuses of a request in messages."""
 

@@ -23,6 +23,9 @@ FUTURE, WAITING, ACTIVE, FINISHED = 0, 1, 2, 3
 EVICTING, ADMITTING = 4, 5
 # On its way from one worker to another.
 TRANSFERRING = 6
+# Without a worker, to be routed again; and how a request ends that does not finish: its user has given up, its worker
+# has failed, or the router has refused it.
+OUTSIDE, ABORTED, FAILED, SHED = 7, 8, 9, 10
 
 # What an evicted request keeps (PROBLEM.progress_on_evict).
 PROGRESS_LOST, PROGRESS_RECOMPUTE, PROGRESS_KEPT = 0, 1, 2
@@ -43,8 +46,9 @@ RUN, WAIT = 0, 1
 OK, DECIDE, DONE, HORIZON, LOG_FULL, STALLED, DEADLOCK, BUDGET, ROUTE, REASSIGN = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
 BAD_EVICT, BAD_ADMIT, BAD_TOKENS, NO_MEMORY, TOO_MANY, BAD_WAIT, BAD_DURATION = 10, 11, 12, 13, 14, 15, 16
 BAD_ROUTE, BAD_MOVE, ENDLESS_MOVES, BAD_CLOCK = 17, 18, 19, 20
-# Of a fleet: a place may change its state, or the autoscaler is due.
-CHANGE, CONTROL = -1, -2
+# Of a fleet: a place may change its state, the autoscaler is due, or users may give up; and the router has refused a
+# request.
+CHANGE, CONTROL, LEAVE, REFUSED = -1, -2, -3, -4
 
 # Whether a place of a fleet takes requests.
 CLOSED, OPEN, DRAINING = 0, 1, 2
@@ -386,6 +390,7 @@ TRACKER = np.dtype(
         ("route", "i8"),  # the answer
         ("num_prefill_workers", "i8"),
         ("reassigns", "i8"),  # 1: the router may move requests at boundaries
+        ("sheds", "i8"),  # 1: the router may refuse requests
         ("asking", "i8"),  # no worker before this one is at a boundary that the router must handle
         ("num_asked", "i8"),  # moves at this boundary so far
         ("num_moves", "i8"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError
@@ -14,7 +16,7 @@ from kvgym.experiments.fleet.choices import fixed_sizes
 from kvgym.experiments.fleet.groups import startup_of
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.experiments.scenario_options import ScenarioOptions
-from kvgym.simulator.fleet import Fleet, Pool
+from kvgym.simulator.fleet import Failures, Fleet, Pool, Users
 
 TEXT = """\
 batch_time: {kind: affine, constant: 0.02, per_decode_token: 0.004}
@@ -55,6 +57,61 @@ def test_without_a_fleet_nothing_is_one() -> None:
 def test_fleets_need_pools(field: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="need groups of workers with most"):
         load_scenario("rush").override(**field).make_system()
+
+
+TROUBLE = """
+failures: {mtbf: 500h, repair: 10min, at: [[90s, 0]]}
+users: {patience: {median: 30s, sigma: 0.5}, again: {probability: 0.5, delay: 5s, most: 2}}
+on_loss: fail
+retry_delay: 500ms
+keep_tokens: true
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_failures_and_users_make_any_cluster_a_fleet(workers: int) -> None:
+    scenario = load_scenario("rush").override(workers=workers, fleet=yaml.safe_load(TROUBLE))
+    fleet = scenario.make_system().fleet
+    assert fleet is not None
+    (pool,) = fleet.pools
+    assert (pool.count, pool.least, pool.most) == (workers,) * 3
+    assert fleet == Fleet(
+        fleet.pools, on_loss="fail", retry_delay=0.5, keep_tokens=True,
+        failures=Failures(mtbf=1_800_000.0, repair=600.0, at=((90.0, 0),)),
+        users=Users(patience=30.0, sigma=0.5, again=0.5, delay=5.0, most=2),
+    )  # fmt: skip
+    again = Scenario.model_validate(scenario.model_dump(mode="json"))
+    assert again == scenario
+
+
+def test_settings_of_trouble_are_written_only_if_they_are_given(scenario: Scenario) -> None:
+    assert scenario.fleet is not None
+    assert set(scenario.fleet.model_dump()) == {"control", "budget", "startup", "penalty"}
+    assert "drain_limit" not in scenario.model_dump()["workers"][0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            {"failures": {"mtbf": "often"}},
+            "mtbf = 'often'; expected seconds, or a number with ms, s, min, h or d",
+        ),
+        ({"failures": {"mtbf": 0}}, "mtbf = 0.0; expected seconds, at least 1"),
+        ({"failures": {"at": [[5, 9]]}}, "place of a failure = 9; expected 0 … 3"),
+        ({"users": {"patience": 0}}, "patience = 0.0; expected seconds, at least 0.001"),
+        ({"users": {"patience": {"sigma": 1}}}, "expected seconds, or a median and a sigma"),
+        ({"users": {"again": {"probability": 2}}}, "again = 2.0; expected a probability, 0 … 1"),
+        ({"users": {"again": {"most": -1}}}, "most = -1; expected 0 … 1,000 further tries"),
+        ({"on_loss": "ignore"}, "on_loss = 'ignore'; valid: retry, fail"),
+        ({"retry_delay": -1}, "retry_delay = -1.0; expected seconds, 0 … 1e9"),
+    ],
+)
+def test_wrong_settings_of_trouble_are_named(
+    scenario: Scenario, wrong: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        scenario.override(fleet=wrong).make_system()
 
 
 def test_a_group_without_workers_is_a_pool_or_nothing(scenario: Scenario) -> None:

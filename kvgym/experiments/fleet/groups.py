@@ -11,6 +11,7 @@ from kvgym.batch_time.deployments.deployment import Hardware
 from kvgym.batch_time.deployments.described import HardwareName
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError, shown
+from kvgym.experiments.fleet.trouble import Duration, FailureSettings, UserSettings, parse_duration
 from kvgym.simulator.fleet import STARTUP, Fleet, Pool
 from kvgym.simulator.system import MAX_WORKERS
 from kvgym.utils.reading import Description
@@ -62,6 +63,10 @@ def startup_of(given: StartUp | None, hardware: Hardware | None) -> tuple[float,
         raise ConfigError(f"startup = {shown(given)}; expected {expected}") from None
 
 
+_TROUBLE = ("failures", "users", "on_loss", "retry_delay", "keep_tokens")
+"""Fields of :class:`FleetSettings` that are written only if they are given."""
+
+
 class FleetSettings(Description):
     """What the pools of a fleet share.
 
@@ -73,6 +78,11 @@ class FleetSettings(Description):
         penalty: cost of a request that missed a target, in GPU-seconds.
         switch: seconds that a worker needs to change its role when it has drained, between groups of equal hardware;
             None = a stop and a start.
+        failures: how workers fail: ``{mtbf: 500h, repair: 10min}``.
+        users: how users behave: ``{patience: 30s, again: {probability: 0.5, delay: 5s, most: 2}}``.
+        on_loss: what becomes of a request that is lost with its worker: ``"retry"`` or ``"fail"``.
+        retry_delay: time after which it arrives again.
+        keep_tokens: whether it continues after the tokens that its user has.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,12 +92,36 @@ class FleetSettings(Description):
     startup: StartUp | None = None
     penalty: float = 20.0
     switch: float | str | None = None
+    failures: FailureSettings | None = None
+    users: UserSettings | None = None
+    on_loss: str = "retry"
+    retry_delay: Duration = 0.0
+    keep_tokens: bool = False
+
+    @model_serializer(mode="wrap")
+    def _without_trouble(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Omit defaults of failures and users, so that files and hashes of fleets without them stay."""
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in handler(self).items()
+            if name not in _TROUBLE or getattr(self, name) != fields[name].default
+        }
+
+    @property
+    def troubled(self) -> bool:
+        """Whether workers fail or users give up, which makes any cluster a fleet."""
+        return self.failures is not None or self.users is not None
 
     def fleet(self, pools: tuple[Pool, ...]) -> Fleet:
         """Return the fleet of some pools."""
         control = None if self.control is None else parse_seconds(self.control, "control")
         switch = None if self.switch is None else parse_seconds(self.switch, "switch")
-        return Fleet(pools, budget=self.budget, control=control, penalty=self.penalty, switch=switch)
+        return Fleet(
+            pools, budget=self.budget, control=control, penalty=self.penalty, switch=switch, on_loss=self.on_loss,
+            failures=(self.failures or FailureSettings()).failures(), users=(self.users or UserSettings()).users(),
+            retry_delay=parse_duration(self.retry_delay, "retry_delay"), keep_tokens=self.keep_tokens,
+        )  # fmt: skip
 
 
 class Served(NamedTuple):
@@ -105,7 +139,7 @@ class Served(NamedTuple):
         return load_hardware(self.hardware)
 
 
-_POOL = ("most", "least", "startup", "price", "min_uptime", "drain")
+_POOL = ("most", "least", "startup", "price", "min_uptime", "drain", "drain_limit")
 """Fields of a group of workers that make it a pool of a fleet."""
 
 
@@ -125,6 +159,7 @@ class WorkerGroup(Description):
         price: cost of a GPU-second, relative to others.
         min_uptime: seconds that a worker must have been ready before it may drain.
         drain: ``"finish"`` or ``"requeue"``, see :class:`~kvgym.simulator.fleet.Pool`.
+        drain_limit: time after which a draining worker is stopped, and what it has is lost; None = never.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -141,6 +176,7 @@ class WorkerGroup(Description):
     price: float = 1.0
     min_uptime: float = 0.0
     drain: str = "finish"
+    drain_limit: Duration | None = None
 
     @model_validator(mode="after")
     def _has_places(self) -> WorkerGroup:
@@ -171,4 +207,5 @@ class WorkerGroup(Description):
         return Pool(
             self.count, most=self.places, least=least, startup=median, sigma=sigma, price=self.price,
             gpus=1 if hardware is None else hardware.num_gpus, min_uptime=self.min_uptime, drain=self.drain,
+            drain_limit=None if self.drain_limit is None else parse_duration(self.drain_limit, "drain_limit"),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How a run of a cluster follows its fleet: places open and close, waiting requests move, the autoscaler is asked."""
+"""How a run of a cluster follows its fleet: places open and close, requests move or are lost, autoscalers are asked."""
 
 from __future__ import annotations
 
@@ -13,29 +13,23 @@ from kvgym.compiling.checked_build import guarded
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, InvalidDecisionError, LivelockError, shown
 from kvgym.simulator.cluster.fleet_view import Ahead, Counts, FleetView, wanted
-from kvgym.simulator.cluster.members import (
-    DRAINS,
-    OFF,
-    STARTING,
-    UP,
-    Change,
-    Members,
-    StartUps,
-    seconds_in,
-)
-from kvgym.simulator.cluster.router_view import PREFILL_ONLY
-from kvgym.simulator.cluster.tables import FLEET, open_cluster
+from kvgym.simulator.cluster.luck import DRAWN, Luck
+from kvgym.simulator.cluster.members import DOWN, DRAINS, OFF, STARTING, UP, Change, Members, seconds_in
+from kvgym.simulator.cluster.outside import Outside, refuse
+from kvgym.simulator.cluster.router_view import PREFILL_ONLY, REJECT
+from kvgym.simulator.cluster.tables import FLEET, TRIP, open_cluster
 from kvgym.simulator.cluster.transfers import move
 from kvgym.simulator.fleet import Fleet
 from kvgym.simulator.prefix.cache import clear_caches
 from kvgym.simulator.system import System
-from kvgym.simulator.tables import CLOSED, DRAINING, MOVE, OK, OPEN, UNKNOWN
+from kvgym.simulator.tables import CHANGE, CLOSED, CONTROL, DRAINING, LEAVE, MOVE, OK, OPEN, REFUSED, UNKNOWN
 from kvgym.utils.user_code import calling
 
-_OPENING = {OFF: CLOSED, STARTING: CLOSED, UP: OPEN, DRAINS: DRAINING}
+_OPENING = {OFF: CLOSED, STARTING: CLOSED, UP: OPEN, DRAINS: DRAINING, DOWN: CLOSED}
 
 MOST_IDLE = 10_000
-"""Questions in a row at which nothing runs, starts or arrives, after which a run is declared a livelock."""
+"""Questions in a row at which nothing runs, starts or arrives, after which a run is declared a livelock; and failures
+in a row between which no user gets a token."""
 
 
 class AutoscalerLike(Protocol):
@@ -70,7 +64,7 @@ class Scaling:
 
     Attributes:
         autoscaler: already reset for the run; None = the workers of the start stay.
-        seed: of start-up times.
+        luck: what is drawn.
         renew: prepares the policy of a worker that has started again, given its place and the number of its life,
             and returns it; None = policies stay as they are.
         ahead: all arrivals, for autoscalers that need ``"arrivals_ahead"``.
@@ -78,10 +72,15 @@ class Scaling:
     """
 
     autoscaler: AutoscalerLike | None
-    seed: np.random.SeedSequence
+    luck: Luck
     renew: Callable[[int, int], Any] | None = None
     ahead: Ahead | None = None
     pauses: bool = False
+
+    @classmethod
+    def fixed(cls, fleet: Fleet) -> Scaling:
+        """Return how a fleet is scaled that nothing else is known of."""
+        return cls(None, Luck(fleet, {name: np.random.SeedSequence(0) for name in DRAWN}))
 
 
 @dataclass(frozen=True)
@@ -93,12 +92,16 @@ class FleetRecord:
         changes: all changes of places, in order; initially ready ones first.
         targets: when targets changed, and the targets of the pools from then on.
         end: when the run ended, seconds; workers are billed until then.
+        attempts: how often the requests came that came more than once, with their ids.
+        lost_tokens: KV tokens of requests that were lost with their workers.
     """
 
     fleet: Fleet
     changes: tuple[Change, ...]
     targets: tuple[tuple[float, tuple[int, ...]], ...]
     end: float
+    attempts: tuple[tuple[int, int], ...] = ()
+    lost_tokens: int = 0
 
     def gpu_seconds(self) -> NDArray[np.float64]:
         """Return the billed GPU-seconds of each place, (r,): from the order to start until it is off, or the end."""
@@ -110,10 +113,20 @@ class FleetRecord:
         return seconds_in(self.changes, self.fleet.num_places, self.end, states)
 
 
-def fleet_tables(system: System) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-    """Return the tables ``open_places`` and ``fleet_tracker`` of a cluster; empty without a fleet."""
-    count = 0 if system.fleet is None else len(system.workers)
-    return np.zeros(count, np.uint8), np.zeros(min(1, count), FLEET)
+def fleet_tables(system: System, requests: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return the tables ``open_places``, ``fleet_tracker`` and ``trips`` of a cluster; empty without a fleet."""
+    if system.fleet is None:
+        return np.zeros(0, np.uint8), np.zeros(0, FLEET), np.zeros(0, TRIP)
+    return np.zeros(len(system.workers), np.uint8), np.zeros(1, FLEET), np.zeros(requests, TRIP)
+
+
+def settle_pause(simulation: Any, question: int) -> bool:
+    """Do what the loop of a cluster has paused for, unless it is for its policies or its router; return whether so."""
+    if simulation.changing_fleet is not None:
+        return bool(simulation.changing_fleet.answer(question))
+    if question == REFUSED:
+        refuse(simulation, int(simulation.tracker[0]["error_request"]))
+    return question == REFUSED
 
 
 class Changing:
@@ -138,14 +151,19 @@ class Changing:
             raise ConfigError(
                 f"{used} GPUs at the start of a fleet with a budget of {fleet.budget}; expected at most that"
             )
+        luck = scaling.luck
+        self.outside = Outside(simulation, fleet, luck.crowd)
         self.members = Members(
             fleet,
             initial,
             self._unfinished,
-            StartUps(fleet, scaling.seed),
+            luck.startup,
+            luck.life,
+            self.outside.lose,
             fleet.kinds(simulation.system.workers),
         )
         self._lives, self._before, self._idle = [0] * fleet.num_places, Counts(), 0
+        self._failures, self._served = 0, 0  # since the users have that many tokens
         self._first, self._second = (
             np.array([worker.role != other for worker in simulation.system.workers])
             for other in ("decode", "prefill")
@@ -161,20 +179,30 @@ class Changing:
         """Return what the fleet has done so far."""
         m = self.members
         end = float(self._simulation.tracker[0]["clock"])
-        return FleetRecord(m.fleet, tuple(m.changes), tuple(m.targets), end)
+        attempts = self.outside.attempts
+        again = tuple((i, int(attempts[i])) for i in np.flatnonzero(attempts > 1).tolist())
+        return FleetRecord(m.fleet, tuple(m.changes), tuple(m.targets), end, again, self.outside.lost_tokens)
 
-    def proceed(self, change: bool) -> bool:
-        """Let places change, or ask the autoscaler; return whether the run goes on, or waits for targets."""
-        if change:
+    def answer(self, question: int) -> bool:
+        """Do what the loop has paused for; return whether the run goes on, or waits for its router or for targets."""
+        if question == CHANGE:
             self.change()
-        elif not self._scaling.pauses:
+        elif question == CONTROL and not self._scaling.pauses:
             self.control()
-        return change or not self._scaling.pauses
+        elif question == LEAVE:
+            self.outside.leave()
+        elif question == REFUSED:
+            self.outside.refuse(int(self._simulation.tracker[0]["error_request"]))
+        else:
+            return False
+        return True
 
     def change(self) -> None:
-        """Let places change their states now."""
+        """Let places change their states now, and requests arrive again."""
         known = len(self.members.changes)
         self.members.advance(float(self._simulation.tracker[0]["clock"]))
+        self.outside.advance()
+        self._check_failures(self.members.changes[known:])
         self._follow(known)
 
     def control(self) -> None:
@@ -252,13 +280,27 @@ class Changing:
             self._before.arrivals, self._before.completions, self._before.output_tokens,
         )  # fmt: skip
         coming = now.arrivals < len(self._simulation.workload)
-        quiet = same and not coming and not workers["num_active"].any() and self.members.due == np.inf
+        starts = self.members.may_recover or self.outside.due < np.inf
+        quiet = same and not coming and not workers["num_active"].any() and not starts
         self._idle = self._idle + 1 if quiet else 0
         if self._idle > MOST_IDLE and self._scaling.autoscaler is not None:
             raise LivelockError(
                 f"autoscaler {shown(self._scaling.autoscaler.info.name)} has been asked {MOST_IDLE} times while "
                 f"requests lacked a worker and nothing ran or started (t = {view.time:.6g} s); its targets are "
                 f"{list(self.members.target)}"
+            )
+
+    def _check_failures(self, changes: Sequence[Change]) -> None:
+        failed = sum(change.state == DOWN for change in changes)
+        if failed == 0:
+            return
+        served = int(self._simulation.workers["total_delivered_tokens"].sum())
+        self._failures = failed + (self._failures if served == self._served else 0)
+        self._served = served
+        if self._failures > MOST_IDLE:
+            raise LivelockError(
+                f"workers have failed {MOST_IDLE} times since a user got a token (t = {changes[-1].time:.6g} s, mtbf = "
+                f"{self.members.fleet.failures.mtbf:g} s); requests take longer than workers live"
             )
 
     # ------------------------------------------------------------ following
@@ -268,7 +310,8 @@ class Changing:
         simulation, members = self._simulation, self.members
         new = members.changes[known:]
         for change in new:
-            if change.state == OFF:
+            if change.state in (OFF, DOWN):
+                self.outside.let_go(change.place)
                 self._clear(change.place)
             elif change.state == UP and simulation.open_places[change.place] != DRAINING:
                 self._begin_life(change.place)
@@ -278,7 +321,7 @@ class Changing:
             int((is_open & self._first).sum()),
             int((is_open & self._second).sum()),
         )
-        tracker["due"] = members.due
+        tracker["due"] = min(members.due, self.outside.due)
         for change in new:
             k = change.place
             pool = members.fleet.pools[members.pool_of[k]]
@@ -308,15 +351,18 @@ class Changing:
         s.workers["kv_cached"][k] = 0
 
     def _requeue(self, k: int) -> None:
-        """Route the waiting requests of a draining worker again, while another of its role is open."""
+        """Route the waiting requests of a draining worker again, while another takes them."""
         s = self._simulation
         open_decode = int(s.fleet_tracker["open_decode"][0])
         s.fleet_tracker["open_decode"] = 0  # the question is not about a request that is handed over
         while s.fleet_tracker["open_first"][0] > 0 and s.workers["num_waiting"][k] > 0:
             i = int(s.workers["queue_head"][k])
             s.tracker["request"] = i
-            target = s.consult_router(s.cluster_view) % PREFILL_ONLY
+            answer = s.consult_router(s.cluster_view)
             s.tracker["request"], s.tracker["num_asked"] = UNKNOWN, 0
+            if answer == REJECT and s.tracker[0]["sheds"]:
+                break
+            target = answer % PREFILL_ONLY
             if not (0 <= target < len(s.workers) and s.open_places[target] == OPEN):
                 raise InvalidDecisionError(
                     f"router {shown(s.router.info.name)} sends request {i} to worker {target}, which takes no requests"

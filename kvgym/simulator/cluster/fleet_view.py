@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.simulator.cluster.members import DRAINS, STARTING, UP, Members
+from kvgym.simulator.cluster.members import DOWN, DRAINS, STARTING, UP, Members
 from kvgym.simulator.fleet import Pool
 from kvgym.simulator.system import Worker
 from kvgym.simulator.tables import FINISHED, WAITING
@@ -41,6 +41,7 @@ class PoolView:
         ready: number of ready workers.
         starting: number of workers that start.
         draining: number of workers that drain.
+        failed: number of places that are being repaired.
         ready_in: seconds until each starting worker is ready, the shortest first.
         waiting: int64, requests in the queue.
         active: int64, active requests.
@@ -57,6 +58,7 @@ class PoolView:
     ready: int
     starting: int
     draining: int
+    failed: int
     ready_in: tuple[float, ...]
     waiting: NDArray[np.int64]
     active: NDArray[np.int64]
@@ -201,6 +203,7 @@ def _pool(simulation: Any, members: Members, g: int, now: Counts, tokens: bool) 
     unrouted = 0
     if worker.role != "decode" and simulation.fleet_tracker["open_first"][0] == 0:
         unrouted = now.arrivals - int(simulation.tracker[0]["next_arrival"])
+        unrouted += int(np.isfinite(simulation.trips["since"]).sum())
     return PoolView(
         settings=members.fleet.pools[g],
         worker=worker,
@@ -208,6 +211,7 @@ def _pool(simulation: Any, members: Members, g: int, now: Counts, tokens: bool) 
         ready=len(up),
         starting=len(starting),
         draining=int((mine & (state == DRAINS)).sum()),
+        failed=int((mine & (state == DOWN)).sum()),
         ready_in=tuple(starting.tolist()),
         waiting=workers["num_waiting"].copy(),
         active=workers["num_active"].copy(),

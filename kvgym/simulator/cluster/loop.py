@@ -5,11 +5,12 @@ At a time t, events happen in this order, workers by index:
 1. Batches that end at t finish; requests that have just completed their prefill leave their prefill worker.
 2. Places of a fleet change their states, see :mod:`kvgym.simulator.cluster.members`.
 3. Requests that complete their transfer arrive at their workers.
-4. New requests arrive and are routed by the state of the cluster at t. While no place is open to them, they wait
-   outside, in the order of their arrival.
-5. The autoscaler of a fleet sets its targets, if it is due.
-6. A router that reassigns is called for every worker that has just ended a batch or a wait, until it moves no more.
-7. Every free worker decides.
+4. Users of a fleet give up, see :mod:`kvgym.simulator.cluster.outside`.
+5. Requests that arrive again, then new ones, are routed by the state of the cluster at t. While no place is open to
+   them, they wait outside, in the order in which they came to lack a worker.
+6. The autoscaler of a fleet sets its targets, if it is due.
+7. A router that reassigns is called for every worker that has just ended a batch or a wait, until it moves no more.
+8. Every free worker decides.
 
 A cluster of one worker has exactly the states of :func:`~kvgym.simulator.loop.run_loop`. The tables are passed by
 address, see :mod:`kvgym.simulator.cluster.tables`.
@@ -28,7 +29,6 @@ from kvgym.simulator.batch import finish_batch
 from kvgym.simulator.boundary import (
     advance_clock,
     assign,
-    count_arrival,
     next_arrival_time,
     note_return,
     reveal_next,
@@ -36,7 +36,8 @@ from kvgym.simulator.boundary import (
     wastes_effort,
 )
 from kvgym.simulator.cluster.event_queue import NOW, first_due
-from kvgym.simulator.cluster.router_view import PREFILL_ONLY
+from kvgym.simulator.cluster.lacking import first_lacking, take_in
+from kvgym.simulator.cluster.router_view import PREFILL_ONLY, REJECT
 from kvgym.simulator.cluster.tables import (
     CLUSTER_PLACES,
     LEAVES,
@@ -66,11 +67,13 @@ from kvgym.simulator.tables import (
     DECIDE,
     DONE,
     HORIZON,
+    LEAVE,
     LOG_FULL,
     OK,
     OPEN,
     READY,
     REASSIGN,
+    REFUSED,
     ROLE_PREFILL,
     ROUTE,
     STALLED,
@@ -86,11 +89,14 @@ RESUME_NOTHING, RESUME_DECISION, RESUME_ROUTE, RESUME_REASSIGN = 0, 1, 2, 3
 
 @jit
 def settle_route(c: Cluster, answer: int) -> int:
-    """Send the request that needs a worker to the worker of an answer; BAD_ROUTE if it may not go there."""
+    """Send the request that needs a worker where the answer says; BAD_ROUTE if it may not go there, or REFUSED."""
     t, chooses = c.tracker, c.stage.shape[0] > 0
     first, last = candidates(c)
     if chooses:
         first, last = 0, c.workers.shape[0]
+    if answer == REJECT and t.sheds == 1 and not hands_over(c):
+        t.error_request = t.request
+        return REFUSED
     only = PREFILL_ONLY <= answer < 2 * PREFILL_ONLY
     k = answer - PREFILL_ONLY if only else answer
     wrong = only and (not chooses or hands_over(c))
@@ -106,9 +112,10 @@ def settle_route(c: Cluster, answer: int) -> int:
     else:
         if chooses:
             c.stage[t.request] = LEAVES if only or c.workers[k].role == ROLE_PREFILL else WHOLE
-        count_arrival(run_of(c, k))
+        is_new = take_in(c, t.request)
         assign(c.workers[k], c.requests[t.request])
-        note_return(run_of(c, k), t.request)
+        if is_new:
+            note_return(run_of(c, k), t.request)
         place(c, k, t.request, True)
     return OK
 
@@ -142,13 +149,22 @@ def candidates(c: Cluster) -> tuple[int, int]:
 
 @jit
 def request_to_route(c: Cluster) -> int:
-    """Return the request that needs a worker now, UNKNOWN if there is none; from the horizon on, there is none."""
+    """Return the request that needs a worker now, UNKNOWN if there is none; LEAVE if users may give up before that.
+
+    From the horizon on, no request needs a worker.
+    """
     t = c.tracker
     if t.clock >= c.problems[0].horizon:
         return UNKNOWN
     if hands_over(c):
         return int(t.handoff_head)
     deliver_transfers(c)
+    if c.fleet.shape[0] > 0:
+        if c.fleet[0].leaving <= t.clock:
+            return LEAVE
+        i = first_lacking(c, arrival_due(c))
+        if i != UNKNOWN:
+            return int(i)
     if arrival_due(c) > t.clock:
         return UNKNOWN
     return int(reveal_next(run_of(c, 0)))
@@ -285,6 +301,8 @@ def next_question(c: Cluster) -> int:
         if fleet and c.fleet[0].due <= t.clock:
             return CHANGE
         i = request_to_route(c)
+        if i == LEAVE:
+            return LEAVE
         if i != UNKNOWN:
             t.request = i
             return ROUTE
@@ -305,7 +323,7 @@ def next_question(c: Cluster) -> int:
             return STALLED if wastes_effort(w, c.problems[k]) and nothing_to_come(c, w) else DECIDE
         time = next_event(c)
         if fleet and t.clock < c.problems[0].horizon and (time < np.inf or anything_left(c)):
-            time = min(time, c.fleet[0].due, c.fleet[0].control)
+            time = min(time, c.fleet[0].due, c.fleet[0].control, c.fleet[0].leaving)
         if time >= c.problems[0].horizon and not any_busy(c):
             return stop(c)
         wake(c, time)
@@ -315,7 +333,7 @@ def next_question(c: Cluster) -> int:
 def choose_worker(c: Cluster, router: Any) -> int:
     """Return the router's answer for the request; without a call if there is only one candidate."""
     first, last = candidates(c)
-    if last - first == 1 and c.stage.shape[0] == 0:
+    if last - first == 1 and c.stage.shape[0] == 0 and c.tracker.sheds == 0:
         return first
     view = router_view(c, c.tracker.request, first, last, UNKNOWN)
     return int(router(by_address(view), c.router_params, c.router_state))
@@ -361,8 +379,8 @@ def run_cluster(
         budget: value of ``tracker.used``, which counts decisions, at which to return BUDGET.
 
     Returns:
-        DECIDE (with the decision of ``tracker.worker`` reset), ROUTE, REASSIGN, of a fleet CHANGE or CONTROL, or a
-        reason to stop as in
+        DECIDE (with the decision of ``tracker.worker`` reset), ROUTE, REASSIGN, REFUSED (for
+        ``tracker.error_request``), of a fleet CHANGE, LEAVE or CONTROL, or a reason to stop as in
         :func:`~kvgym.simulator.loop.run_loop`.
     """
     c = by_address(open_cluster(shared, shared_sizes, rows, sizes, handles))

@@ -1,10 +1,11 @@
 """The states of the places of a fleet, and how they follow the targets of an autoscaler.
 
-A worker is off, starting (billed, takes no requests), ready, or draining (billed, serves what it has). :meth:`Members
-.reconcile` compares each pool with its target. Where workers are missing, it first cancels drains, the latest first,
-then starts places that are off, the lowest index first, as far as the budget allows. Where there are too many, it first
-cancels starts, the latest to be ready first, then drains ready workers with the fewest unfinished requests, of equal
-ones the highest index. It is called again whenever something changes: a GPU is free, an up-time has been reached.
+A worker is off, starting (billed, takes no requests), ready, draining (billed, serves what it has), or failed (not
+billed, its place cannot be used until it is repaired). :meth:`Members.reconcile` compares each pool with its target.
+Where workers are missing, it first cancels drains, the latest first, then starts places that are off, the lowest index
+first, as far as the budget allows. Where there are too many, it first cancels starts, the latest to be ready first,
+then drains ready workers with the fewest unfinished requests, of equal ones the highest index. It is called again
+whenever something changes: a GPU is free, a worker has failed, an up-time has been reached.
 
 Between pools of equal hardware workers may change their role, if the fleet has a time for that. Where one pool has too
 many and another lacks some, ready workers drain as above, and each then starts at a place of the other pool, in the
@@ -17,6 +18,7 @@ them (:data:`~kvgym.simulator.tables.CHANGE`).
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -26,8 +28,8 @@ from numpy.typing import NDArray
 from kvgym.compiling.checked_build import guarded
 from kvgym.simulator.fleet import Fleet
 
-OFF, STARTING, UP, DRAINS = 0, 1, 2, 3
-STATES = ("off", "starting", "ready", "draining")
+OFF, STARTING, UP, DRAINS, DOWN = 0, 1, 2, 3, 4
+STATES = ("off", "starting", "ready", "draining", "failed")
 """Names of the states."""
 
 MEMBER = np.dtype(
@@ -37,6 +39,9 @@ MEMBER = np.dtype(
         ("drained", "i8"),  # number of the drain, of those of all places
         ("starts", "i8"),  # orders to start so far
         ("bound", "i8"),  # while it drains: 1 + the pool that its worker changes to, 0 if to none
+        ("lives", "i8"),  # times that it has become ready
+        ("until", "f8"),  # when it fails, or is repaired, s; inf = never
+        ("cut_at", "f8"),  # when its drain reaches its limit, s; inf = never
     ],
     align=True,
 )
@@ -65,6 +70,8 @@ class Members:
         initial: workers of each pool that are ready at time 0.
         unfinished: returns the unfinished requests of a place, those on their way to it included.
         startup: returns the start-up time of a place, in seconds, from its index and the number of its start.
+        life: returns the seconds from the start of a worker to its failure, from its place and the number of its life.
+        lose: called with a place when all that it has is lost.
         kinds: the hardware of each pool, of which equal ones may exchange workers; empty = none do.
 
     Attributes:
@@ -78,13 +85,18 @@ class Members:
         initial: Sequence[int],
         unfinished: Callable[[int], int],
         startup: Callable[[int, int], float],
+        life: Callable[[int, int], float],
+        lose: Callable[[int], None],
         kinds: Sequence[int] = (),
     ) -> None:
         self.fleet, self._unfinished, self._startup = fleet, unfinished, startup
+        self._life, self._lose = life, lose
+        self._given = sorted(fleet.failures.at)
         self._exchanges = [
             (g, to) for g, to in itertools.permutations(range(len(kinds)), 2) if kinds[g] == kinds[to]
         ]
         self.places = guarded(np.zeros(fleet.num_places, MEMBER))
+        self.places["until"] = self.places["cut_at"] = math.inf
         self.pool_of = np.array(fleet.pool_of)
         self.gpus = np.array([pool.gpus for pool in fleet.pools])[self.pool_of]
         self.changes: list[Change] = []
@@ -108,13 +120,21 @@ class Members:
     @property
     def in_use(self) -> int:
         """GPUs of starting, ready and draining workers."""
-        return int(self.gpus[self.state != OFF].sum())
+        return int(self.gpus[(self.state != OFF) & (self.state != DOWN)].sum())
 
     @property
     def due(self) -> float:
         """When a state changes next without a new target, unless a drain ends before; inf = never."""
         starting = self.places["ready_at"][self.state == STARTING]
-        return float(min(starting.min(initial=np.inf), self._blocked))
+        ends = min(self.places["until"].min(), self.places["cut_at"].min())
+        given = self._given[0][0] if self._given else np.inf
+        return float(min(starting.min(initial=np.inf), self._blocked, ends, given))
+
+    @property
+    def may_recover(self) -> bool:
+        """Whether places that serve no requests now may do so later, without a new target."""
+        waits = (self.state == STARTING) | (self.state == DOWN)
+        return bool(waits.any() or self._blocked < np.inf)
 
     def set_targets(self, time: float, targets: Sequence[int]) -> None:
         """Set the target of each pool, clipped to its limits, and reconcile."""
@@ -127,13 +147,42 @@ class Members:
         self.reconcile(time)
 
     def advance(self, time: float) -> None:
-        """End drains that are over and starts that are complete at ``time``, and reconcile."""
+        """Change the states that change at ``time``, and reconcile.
+
+        Drains that are over end; workers fail, drains reach their limit, places are repaired, and starts are complete.
+        """
+        self._end_drains(time)
+        for k in self._failing(time):
+            if self.state[k] in (UP, DRAINS):
+                self._stop(time, k, DOWN)
+        for k in np.flatnonzero(self.places["cut_at"] <= time).tolist():
+            if self.state[k] == DRAINS:
+                self._stop(time, k, OFF)
+        for k in np.flatnonzero((self.state == DOWN) & (self.places["until"] <= time)).tolist():
+            self._enter(time, k, OFF)
+            self.reconcile(time)
+        for k in np.flatnonzero((self.state == STARTING) & (self.places["ready_at"] <= time)).tolist():
+            self._enter(time, k, UP)
+
+    def _end_drains(self, time: float) -> None:
         for k in np.flatnonzero(self.state == DRAINS).tolist():
             if self._unfinished(k) == 0:
                 self._enter(time, k, OFF)
         self.reconcile(time)
-        for k in np.flatnonzero((self.state == STARTING) & (self.places["ready_at"] <= time)).tolist():
-            self._enter(time, k, UP)
+
+    def _failing(self, time: float) -> list[int]:
+        """Return the places with a failure at ``time``, by index."""
+        up = (self.state == UP) | (self.state == DRAINS)
+        found = set(np.flatnonzero(up & (self.places["until"] <= time)).tolist())
+        while self._given and self._given[0][0] <= time:
+            found.add(self._given.pop(0)[1])
+        return sorted(found)
+
+    def _stop(self, time: float, k: int, state: int) -> None:
+        """End a worker with all that it has; transfers that are lost with it may end drains of others."""
+        self._enter(time, k, state)
+        self._lose(k)
+        self._end_drains(time)
 
     def reconcile(self, time: float) -> None:
         """Make the pools follow their targets as far as they can now.
@@ -240,7 +289,19 @@ class Members:
 
     def _enter(self, time: float, k: int, state: int) -> None:
         bound, self.places["bound"][k] = int(self.places["bound"][k]), 0
-        self.places["state"][k] = state
+        place = self.places[k]
+        drained = place["state"] == DRAINS
+        place["state"], place["cut_at"] = state, math.inf
+        if state == UP and not drained:
+            place["until"] = time + self._life(k, int(place["lives"]))
+            place["lives"] += 1
+        elif state == DRAINS:
+            limit = self.fleet.pools[self.pool_of[k]].drain_limit
+            place["cut_at"] = math.inf if limit is None else time + limit
+        elif state == DOWN:
+            place["until"] = time + self.fleet.failures.repair
+        elif state != UP:
+            place["until"] = math.inf
         self.changes.append(Change(time, k, state))
         if state == OFF and bound > 0:
             self._change(time, bound - 1)
@@ -257,26 +318,3 @@ def seconds_in(
         since[k], within[k] = at, state in states
     found[within] += np.maximum(0.0, time - since[within])
     return found
-
-
-class StartUps:
-    """Start-up times: a call with a place and the number of its start returns its seconds, see :class:`Pool`.
-
-    Each start has a draw of its own, so all autoscalers meet the same luck.
-
-    Args:
-        fleet: the fleet.
-        seed: of the draws.
-    """
-
-    def __init__(self, fleet: Fleet, seed: np.random.SeedSequence) -> None:
-        self._pools = [fleet.pools[g] for g in fleet.pool_of]
-        self._seed = seed
-
-    def __call__(self, place: int, start: int) -> float:
-        """Return the start-up time of a place."""
-        pool, seed = self._pools[place], self._seed
-        if pool.sigma == 0:
-            return pool.startup
-        own = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, place, start))
-        return float(pool.startup * np.exp(pool.sigma * np.random.default_rng(own).standard_normal()))

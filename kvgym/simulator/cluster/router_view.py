@@ -66,6 +66,9 @@ class RouterView(NamedTuple):
         return np.array([uncompiled(hit_of)(self, k) for k in range(len(self.workers))], np.int64)
 
 
+REJECT = -2
+"""Answer of a router that refuses the request, which has just arrived; it must declare ``sheds``."""
+
 ROUTER_SIGNATURE = types.int64(
     Reference(
         tuple_type(
@@ -88,14 +91,14 @@ ROUTER_SIGNATURE = types.int64(
 )
 """Signature of a compiled router, ``(view, params, state) -> answer``; it may change only ``state``.
 
-The answer of the kernel that routes is a worker for ``view.request``. It is called when a request arrives, and again
-when its prefill has ended on a prefill worker. With ``local_prefill`` of the system, :func:`may_choose`, the answer may
-be any worker that takes requests: when it arrives also a decode worker, which then serves all of it, or
+The answer of the kernel that routes is a worker for ``view.request``, or REJECT. It is called when a request arrives,
+and again when its prefill has ended on a prefill worker. With ``local_prefill`` of the system, :func:`may_choose`, the
+answer may be any worker that takes requests: when it arrives also a decode worker, which then serves all of it, or
 :func:`prefill_only` of any; when its prefill has ended also the worker that has prefilled it.
 
-The answer of the second kernel of a router that reassigns is a move
-(:func:`kvgym.kernels.move_to`), or UNKNOWN for none. It is called when a batch or a wait of worker ``view.boundary``
-has ended, before any worker decides, and again after every move that it returns.
+The answer of the second kernel of a router that reassigns is a move (:func:`kvgym.kernels.move_to`), or UNKNOWN for
+none. It is called when a batch or a wait of worker ``view.boundary`` has ended, before any worker decides, and again
+after every move that it returns.
 """
 
 

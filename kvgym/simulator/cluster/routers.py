@@ -30,6 +30,11 @@ class RouterLike(Protocol):
         """Whether :meth:`reassign` is called at boundaries."""
         ...
 
+    @property
+    def sheds(self) -> bool:
+        """Whether :meth:`route` may return REJECT."""
+        ...
+
     def reassign(self, view: ClusterView) -> tuple[int, int] | None:
         """Return a request and the worker it moves to, None if none is left to move."""
         ...

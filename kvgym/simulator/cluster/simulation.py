@@ -14,7 +14,7 @@ from kvgym.compiling.pointers import function_handle
 from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, RoughFigures, params_of
 from kvgym.simulator.boundary import RUN_TABLES
-from kvgym.simulator.cluster.changing import Changing, FleetRecord, Scaling, fleet_tables
+from kvgym.simulator.cluster.changing import Changing, FleetRecord, Scaling, fleet_tables, settle_pause
 from kvgym.simulator.cluster.event_queue import empty_event_queue
 from kvgym.simulator.cluster.links import link_tables
 from kvgym.simulator.cluster.loop import (
@@ -51,8 +51,6 @@ from kvgym.simulator.tables import (
     BAD_MOVE,
     BAD_ROUTE,
     BUDGET,
-    CHANGE,
-    CONTROL,
     DECIDE,
     ENDLESS_MOVES,
     ITERATION,
@@ -124,15 +122,14 @@ class ClusterSimulation(Simulation):
                     known[key] = worker.batch_time.rough_figures(key[1])
             for name, value in known[key]._asdict().items():
                 self.problem[k][f"batch_{name}"] = value
-        self.open_places, self.fleet_tracker = map(guarded, fleet_tables(system))
+        self.open_places, self.fleet_tracker, self.trips = map(guarded, fleet_tables(system, len(table)))
         links = link_tables(system, len(self.requests))
         self.link, self.ports, self.flows = (guarded(links[name]) for name in ("link", "ports", "flows"))
         self.stage = guarded(np.zeros(len(self.requests) if system.local_prefill else 0, np.uint8))
         self.set_router(router)
         self.changing_fleet = None
         if system.fleet is not None:
-            scaling = scaling or Scaling(None, np.random.SeedSequence(0))
-            self.changing_fleet = Changing(self, system.fleet, scaling)
+            self.changing_fleet = Changing(self, system.fleet, scaling or Scaling.fixed(system.fleet))
 
     def fleet_record(self) -> FleetRecord | None:
         """Return what the fleet has done so far; None without one."""
@@ -150,6 +147,7 @@ class ClusterSimulation(Simulation):
     def set_router(self, router: RouterLike | None) -> None:
         """Set the router, which has been reset for the run; None to route from outside."""
         self.router, self._ask_router, self._addresses = router, ASK_ROUTER, None
+        self.tracker[0]["sheds"] = router is not None and router.sheds
         self._router_kernels: list[Kernel | None] = [None, None]  # route, reassign
         with calling(router, "router", "compiled_rule"):
             rule = None if router is None else router.compiled_rule(len(self.workers))
@@ -183,7 +181,7 @@ class ClusterSimulation(Simulation):
         )
         names = [*(name for name in RUN_TABLES if name not in fixed), "events", *_OWN]
         if self.changing_fleet is not None:
-            names += ["open_places", "fleet_tracker"]
+            names += ["open_places", "fleet_tracker", "trips"]
         return [*(getattr(self, name) for name in names), *(part for own in self._memory for part in own)]
 
     @property
@@ -220,7 +218,7 @@ class ClusterSimulation(Simulation):
         params, state = self._router_memory
         own = {
             "moves": self.moves, "open_places": self.open_places, "fleet_tracker": self.fleet_tracker,
-            "session": self.session, **{name: getattr(self, name) for name in _OWN},
+            "trips": self.trips, "session": self.session, **{name: getattr(self, name) for name in _OWN},
         }  # fmt: skip
         check(blamed, {**own, "router_params": params, "router_state": state})
 
@@ -350,8 +348,8 @@ class ClusterSimulation(Simulation):
         Returns:
             How to resume; None if the question is for the caller.
         """
-        if question in (CHANGE, CONTROL) and self.changing_fleet is not None:
-            return RESUME_NOTHING if self.changing_fleet.proceed(question == CHANGE) else None
+        if settle_pause(self, question):
+            return RESUME_NOTHING
         if question not in (ROUTE, REASSIGN) or self.router is None:
             return None
         self.tracker[0]["route"] = self._answer(question, self.cluster_view)
@@ -362,7 +360,7 @@ class ClusterSimulation(Simulation):
         assert self.router is not None
         if question == REASSIGN:
             return self._move(self.router, view)
-        only_one = len(view.candidates) == 1 and not self.system.local_prefill
+        only_one = len(view.candidates) == 1 and not (self.system.local_prefill or self.router.sheds)
         with calling(self.router, "router", "route"):
             chosen = view.candidates[0] if only_one else self.router.route(view)
         try:

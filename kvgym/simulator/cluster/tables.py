@@ -48,11 +48,26 @@ FLEET = np.dtype(
         ("control", "f8"),  # s, when the autoscaler is asked next
         ("open_first", "i8"),  # open places for requests that arrive
         ("open_decode", "i8"),  # open places for requests that have been prefilled elsewhere
-        ("lacking", "i8"),  # requests that have lost their worker and arrive again
+        (
+            "lacking",
+            "i8",
+        ),  # requests without a worker that have arrived before, those that come later included
+        ("lacking_head", "i8"),  # those of them that can be routed now, in the order in which they came to
+        ("lacking_tail", "i8"),
+        ("leaving", "f8"),  # s, when a user may give up next
     ],
     align=True,
 )
 """What the loop of a cluster knows of a fleet; other clusters have no such record."""
+
+TRIP = np.dtype(
+    [
+        ("since", "f8"),  # s, since when it lacks a worker; NaN: it does not, or comes later
+        ("source", "i8"),  # worker that it was on last before the transfer, UNKNOWN once that has stopped
+    ],
+    align=True,
+)
+"""What the loop of a cluster knows of a request of a fleet; other clusters have no such records."""
 
 
 LEAVES, WHOLE, SENT, KEPT = 1, 2, 3, 4
@@ -109,7 +124,8 @@ class Cluster(NamedTuple):
             ``flows``: FLOW (n,), by request, if they are shared, else empty.
         stage: uint8 (n,), LEAVES, WHOLE, SENT or KEPT for each request that has been routed, 0 before; empty unless
             the router chooses where requests are prefilled (``local_prefill``).
-        open: uint8 (r,), CLOSED, OPEN or DRAINING for each place of a fleet; empty without one, as ``fleet`` is.
+        open: uint8 (r,), CLOSED, OPEN or DRAINING for each place of a fleet; empty without one, as are ``fleet`` and
+            ``trips`` (n,).
         last_worker: int32 (2 s,), the worker of the last request of each session, UNKNOWN before; then the same for
             decode workers that requests were handed over to.
         rows: int64 (r, len(ROW)), addresses of the tables of each worker.
@@ -130,6 +146,7 @@ class Cluster(NamedTuple):
     last_worker: Annotated[Any, Table("i4", "sessions")]
     open: Annotated[Any, Table("u1", "open", name="open_places")]
     fleet: Annotated[Any, Table(FLEET, "fleet", name="fleet_tracker")]
+    trips: Annotated[Any, Table(TRIP, "trips")]
     link: Annotated[Any, Table(LINK, "link")]
     ports: Annotated[Any, Table(PORT, "ports")]
     flows: Annotated[Any, Table(FLOW, "flows")]

@@ -110,6 +110,8 @@ def travel(c: Cluster, k: int, i: int, seconds: float) -> None:
     r = requests[i]
     source = r.worker
     r.status = TRANSFERRING
+    if c.trips.shape[0] > 0:
+        c.trips[i].source = r.worker
     assign(c.workers[k], r)
     tokens = left_to_send(c, to_transfer(c, k, i), seconds)
     r.ready_time = t.clock + p.transfer_latency + p.transfer_time * tokens

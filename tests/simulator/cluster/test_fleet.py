@@ -39,6 +39,7 @@ def test_cases_worked_by_hand(name: str, compiled: bool) -> None:
     assert result.fleet is not None
     assert [tuple(change) for change in result.fleet.changes] == list(case.changes)
     assert sum(result.fleet.gpu_seconds()) == case.gpu_seconds
+    assert result.fleet.attempts == case.again
 
 
 # ---------------------------------------------------------------- the same as a static cluster

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgym.errors import ConfigError
+from kvgym.simulator.cluster.luck import Lives, StartUps
 from kvgym.simulator.cluster.members import (
     DRAINS,
     OFF,
@@ -15,7 +18,6 @@ from kvgym.simulator.cluster.members import (
     STATES,
     UP,
     Members,
-    StartUps,
     seconds_in,
 )
 from kvgym.simulator.fleet import Fleet, Pool
@@ -26,11 +28,19 @@ SEED = np.random.SeedSequence(0)
 class Places:
     """A fleet with numbers of unfinished requests that a test sets."""
 
-    def __init__(self, *pools: Pool, budget: int | None = None) -> None:
-        fleet = Fleet(pools, budget=budget)
+    def __init__(self, *pools: Pool, **settings: Any) -> None:
+        fleet = Fleet(pools, **settings)
         self.load = [0] * fleet.num_places
         initial = [pool.count for pool in pools]
-        self.members = Members(fleet, initial, self.load.__getitem__, StartUps(fleet, SEED))
+        self.lost: list[int] = []
+        self.members = Members(
+            fleet, initial, self.load.__getitem__, StartUps(fleet, SEED), Lives(fleet, SEED), self.lose
+        )
+
+    def lose(self, k: int) -> None:
+        """Note that a worker has lost what it had."""
+        self.lost.append(k)
+        self.load[k] = 0
 
     @property
     def states(self) -> list[str]:
