@@ -67,7 +67,7 @@ class Outside:
         return bool(self.attempts[i] == attempt and self._simulation.requests["status"][i] == OUTSIDE)
 
     def _tables(self) -> Cluster:
-        """Return the tables; opening them takes longer than most of what is done with them."""
+        """Return the tables; opening them takes longer than most uses of them."""
         addresses = self._simulation.addresses()
         if self._opened is None or self._opened[0] is not addresses:
             self._opened = addresses, tables_of(self._simulation)

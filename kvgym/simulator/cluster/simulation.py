@@ -51,6 +51,7 @@ from kvgym.simulator.tables import (
     BAD_MOVE,
     BAD_ROUTE,
     BUDGET,
+    CONTROL,
     DECIDE,
     ENDLESS_MOVES,
     ITERATION,
