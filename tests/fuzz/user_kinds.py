@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from fuzz.kinds import Kind
+from kvgym.errors import ConfigError
 from kvgym.policies.policy import Decision, Policy, PolicyInfo
 from kvgym.policies.routing import Router, RouterInfo
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
@@ -57,13 +60,13 @@ class UserPolicy(Policy, Code):
 
 class _Router(Router, Code):
     info = RouterInfo(name="fuzzed", summary="behaves as the input specifies")
-    reassigns = True
+    reassigns = sheds = True
 
     def reset(self, num_workers: int, seed: Any) -> None:
         self.answer("reset")
 
     def route(self, view: Any) -> Any:
-        return self.answer("route", 0)
+        return self.answer("route", view.candidates[0])
 
     def reassign(self, view: Any) -> Any:
         return self.answer("reassign")
@@ -124,9 +127,36 @@ def user_seeds() -> list[Any]:
         {"router": {"reassign": [0, 1]}, "workers": 2},
         {"model": {"params": [0.5]}},
         {"model": {"params": [0.5, 1e-3]}, "workers": 2},
+        {
+            "workers": 2,
+            "fleet": {"failures": {"mtbf": "5s", "repair": 0.5, "at": [[1, 0]]}, "keep_tokens": True},
+        },
+        {
+            "workers": 2,
+            "fleet": {"failures": {"at": [[1, 0], [2.5, 1]]}, "on_loss": "fail", "retry_delay": "1s"},
+        },
+        {
+            "workers": 2,
+            "fleet": {"users": {"patience": 1.5, "again": {"probability": 0.5, "delay": 1, "most": 2}}},
+        },
+        {"workers": 2, "fleet": {"users": {"again": {"most": 3}}}, "router": {"route": -2}},
         {},
     ]
     return [*raising, *answers]
+
+
+def _fleet(settings: Any) -> Any:
+    """Return a fleet of two places with these settings; None without any."""
+    from kvgym.experiments.fleet.groups import FleetSettings
+    from kvgym.simulator.fleet import Pool
+
+    if not isinstance(settings, dict):
+        return None
+    try:
+        given = FleetSettings.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(f"fleet: {error.error_count()} fields are wrong") from None
+    return given.fleet((Pool(2, most=2, least=1, startup=0.5, drain_limit=1.0),))
 
 
 def play_user(content: Any, folder: Path) -> None:
@@ -139,8 +169,10 @@ def play_user(content: Any, folder: Path) -> None:
     clustered = isinstance(content.get("workers"), int) and content["workers"] > 1
     table = RequestTable([0, 0, 0.5, 2, 2], [4] * 5, [3, 2, 2, 5, 1])
     system = System(40, _Model(content.get("model")), stall_limit=20, horizon=1e9)
+    if clustered:
+        system = replace(system.replicate(2), fleet=_fleet(content.get("fleet")))
     simulated = simulate(
-        system.replicate(2) if clustered else system,
+        system,
         table,
         UserPolicy(content.get("policy")),
         router=_Router(content.get("router")) if clustered else None,

@@ -28,8 +28,10 @@ from kvgym.utils.user_code import calling
 _OPENING = {OFF: CLOSED, STARTING: CLOSED, UP: OPEN, DRAINS: DRAINING, DOWN: CLOSED}
 
 MOST_IDLE = 10_000
-"""Questions in a row at which nothing runs, starts or arrives, after which a run is declared a livelock; and failures
-in a row between which no user gets a token."""
+"""Questions in a row at which nothing runs, starts or arrives, after which a run is declared a livelock."""
+
+MOST_FAILURES = 1_000
+"""Failures in a row between which no user gets a token, after which a run is declared a livelock."""
 
 
 class AutoscalerLike(Protocol):
@@ -297,10 +299,10 @@ class Changing:
         served = int(self._simulation.workers["total_delivered_tokens"].sum())
         self._failures = failed + (self._failures if served == self._served else 0)
         self._served = served
-        if self._failures > MOST_IDLE:
+        if self._failures > MOST_FAILURES:
             raise LivelockError(
-                f"workers have failed {MOST_IDLE} times since a user got a token (t = {changes[-1].time:.6g} s, mtbf = "
-                f"{self.members.fleet.failures.mtbf:g} s); requests take longer than workers live"
+                f"workers have failed {MOST_FAILURES} times since a user got a token (t = {changes[-1].time:.6g} s, "
+                f"mtbf = {self.members.fleet.failures.mtbf:g} s); requests take longer than workers live"
             )
 
     # ------------------------------------------------------------ following

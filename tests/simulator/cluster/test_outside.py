@@ -129,7 +129,7 @@ def test_a_request_that_is_lost_may_end() -> None:
 
 
 def test_workers_that_fail_before_they_serve_are_a_livelock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvgym.simulator.cluster.changing.MOST_IDLE", 100)
+    monkeypatch.setattr("kvgym.simulator.cluster.changing.MOST_FAILURES", 100)
     system = system_of(Pool(1, most=1, startup=0), failures=Failures(mtbf=1.0, repair=0.0))
     with pytest.raises(LivelockError, match="workers have failed 100 times since a user got a token"):
         run(system, (0, 60))
