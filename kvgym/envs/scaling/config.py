@@ -172,4 +172,4 @@ class ScalingConfig(Description):
         inside = slice(*np.searchsorted(arrival, [begin, begin + self.window]).tolist())
         chosen = table.select(inside)
         rates = None if table.rates is None else table.rates.later(begin)
-        return chosen.replace(arrival_time=chosen.arrival_time - begin, rates=rates), begin
+        return chosen.replace(arrival_time=chosen.arrival_time - begin).with_rates(rates), begin
