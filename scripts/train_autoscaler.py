@@ -27,11 +27,11 @@ from kvgym.experiments.scenario import load_scenario
 SCENARIOS = ("scale-day", "scale-fast", "scale-slow")
 
 RULES: dict[str, tuple[str, ...]] = {
-    "hpa": tuple(f"hpa:target={n}" for n in (3, 4, 5, 6, 8, 10)),
-    "hpa, down 60 s": tuple(f"hpa:target={n},down=60" for n in (3, 4, 5, 6, 8, 10)),
-    "keda, ongoing requests": tuple(f"keda:metric=ongoing,target={n}" for n in (3, 4, 5, 6, 8, 10)),
-    "ray": tuple(f"ray:target={n}" for n in (3, 4, 6, 8)),
-    "foresight of the mean rate": tuple(f"foresight:share={x}" for x in (0.2, 0.3, 0.4, 0.5, 0.6)),
+    "hpa": tuple(f"hpa:target={n}" for n in (3, 4, 5, 6, 8, 10, 13, 16)),
+    "hpa, down 60 s": tuple(f"hpa:target={n},down=60" for n in (3, 4, 5, 6, 8, 10, 13, 16)),
+    "keda, ongoing requests": tuple(f"keda:metric=ongoing,target={n}" for n in (3, 4, 5, 6, 8, 10, 13, 16)),
+    "ray": tuple(f"ray:target={n}" for n in (3, 4, 6, 8, 10, 13)),
+    "foresight of the mean rate": tuple(f"foresight:share={x}" for x in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)),
 }
 """Settings of each rule that are tried; foresight knows the rates to come, as no rule of a real fleet does."""
 

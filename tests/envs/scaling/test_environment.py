@@ -273,6 +273,8 @@ def test_an_episode_is_a_stretch_of_the_load():
         inside = full[(full >= begin) & (full < begin + 20.0)] - begin
         assert np.array_equal(own, inside)
         counts.append(len(own))
+        rates = [env.simulation.table.rates.mean for env in (whole, part)]
+        assert rates[1].most(9.0, 9.01) == rates[0].most(begin + 9.0, begin + 9.01)
         begins.append(begin)
         angle = 2 * np.pi * begin / 60.0
         assert part.observer.flat[8] == np.float32(0.5 + 0.5 * np.sin(angle))
