@@ -191,8 +191,8 @@ def _resampled_means(data: NDArray[np.float64], drawn: NDArray[np.int64]) -> NDA
             sums[0] += np.take(columns, drawn[first + k], axis=0)
         return sums[0]
 
-    n = len(drawn)
-    return np.ascontiguousarray(((total(0, n) + 0.0) / n).T)  # NumPy begins with 0.0: no mean is -0.0
+    means = (total(0, len(drawn)) + 0.0) / len(drawn)  # NumPy begins with 0.0: no mean is -0.0
+    return np.ascontiguousarray(means.T)
 
 
 def _quantiles(ordered: NDArray[np.float64], levels: NDArray[np.float64]) -> NDArray[np.float64]:
