@@ -181,7 +181,8 @@ def _resampled_means(data: NDArray[np.float64], drawn: NDArray[np.int64]) -> NDA
         if n > 128:
             half = n // 2 - n // 2 % 8
             return total(first, half) + total(first + half, n - half)
-        sums = [np.take(columns, drawn[first + k], axis=0) for k in range(8 if n >= 8 else 1)]
+        begin = range(8 if n >= 8 else 1)
+        sums: list[NDArray[np.float64]] = [np.take(columns, drawn[first + k], axis=0) for k in begin]
         end = n - n % 8 if n >= 8 else 1
         for k in range(len(sums), end):
             sums[k % 8] += np.take(columns, drawn[first + k], axis=0)
