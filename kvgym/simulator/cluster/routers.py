@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from kvgym.compiling.kernel import Kernel
 from kvgym.errors import shown, some
-from kvgym.simulator.cluster.router_view import PREFILL_ONLY
+from kvgym.simulator.cluster.router_view import PREFILL_ONLY, REJECT
 from kvgym.simulator.decision import STATUS_NAMES
 from kvgym.simulator.tables import ACTIVE, OPEN, WAITING
 from kvgym.simulator.view import ClusterView
@@ -56,6 +56,8 @@ def refused_route(simulation: Any, router: RouterLike | None, request: int, answ
     only = PREFILL_ONLY <= answer < 2 * PREFILL_ONLY
     name, worker = "?" if router is None else router.info.name, answer - PREFILL_ONLY if only else answer
     valid = named(simulation.cluster_view.allowed)
+    if answer == REJECT:
+        return f"router {shown(name)} refuses request {request}; it must declare sheds, and the request be a new one"
     text = f"router {shown(name)} sends request {request} to worker {worker}; valid: {valid}"
     if not only:
         return text
