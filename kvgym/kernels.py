@@ -76,6 +76,7 @@ from kvgym.simulator.cluster.router_view import hit_of as hit_of
 from kvgym.simulator.cluster.router_view import may_choose as may_choose
 from kvgym.simulator.cluster.router_view import may_go as may_go
 from kvgym.simulator.cluster.router_view import missing_of as missing_of
+from kvgym.simulator.cluster.router_view import next_open as next_open
 from kvgym.simulator.cluster.router_view import prefill_backlog as prefill_backlog
 from kvgym.simulator.cluster.router_view import prefill_only as prefill_only
 from kvgym.simulator.kernels.ahead import decide_again as decide_again

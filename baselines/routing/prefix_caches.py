@@ -2,7 +2,8 @@
 
 Each is defined in its class, with its source. All observe the caches themselves (:func:`kvgym.kernels.hit_of`), late
 by ``System.cache_staleness``; the routers of practice keep an index of their own, made of events of the workers or of
-the requests that they have routed. Ties go to the worker with the lowest index, in practice to a random one.
+the requests that they have routed. Ties go to the worker with the lowest index, of routers that know scrapes to each
+in turn, in practice to a random one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvgym.kernels import (
+    UNKNOWN,
     RouterView,
     first_open,
     hit_of,
@@ -19,6 +21,7 @@ from kvgym.kernels import (
     may_go,
     missing_of,
     named_numbers,
+    next_open,
     prefill_backlog,
 )
 from kvgym.policies.hyperparameters import (
@@ -76,16 +79,15 @@ def prefix_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
     known = view.requests[view.request].num_kv_tokens + view.requests[view.request].num_prefill_left
     least_hit, most_hit = known, 0
     shortest = longest = workers[first].num_waiting
-    for k in range(first, view.last):
-        if not may_go(view, k):
-            continue
+    k = first
+    while k != UNKNOWN:
         hit, waiting = hit_of(view, k), workers[k].num_waiting
         least_hit, most_hit = min(least_hit, hit if hit > 0 else known), max(most_hit, hit)
         shortest, longest = min(shortest, waiting), max(longest, waiting)
-    best, most = first, -np.inf
-    for k in range(first, view.last):
-        if not may_go(view, k):
-            continue
+        k = next_open(view, k)
+    k = best = first
+    most = -np.inf
+    while k != UNKNOWN:
         hit = float(hit_of(view, k))
         prefix = hit / known
         if p.relative:
@@ -95,6 +97,7 @@ def prefix_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
         score = p.prefix * prefix + p.queue * queue + p.free * free
         if score > most:
             best, most = k, score
+        k = next_open(view, k)
     return int(best)
 
 
@@ -135,11 +138,9 @@ def cache_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the longest match if it is long enough and loads do not differ much, else the fewest requests."""
     workers, first, p = view.workers, first_open(view), match_in(params)
     r = view.requests[view.request]
-    busiest = idlest = longest = first
+    k = busiest = idlest = longest = first
     match = hit_of(view, first)
-    for k in range(first + 1, view.last):
-        if not may_go(view, k):
-            continue
+    while k != UNKNOWN:
         count = workers[k].outstanding_requests
         if count > workers[busiest].outstanding_requests:
             busiest = k
@@ -148,6 +149,7 @@ def cache_aware_kernel(view: RouterView, params: Any, state: Any) -> int:
         hit = hit_of(view, k)
         if hit > match:
             longest, match = k, hit
+        k = next_open(view, k)
     most, least = workers[busiest].outstanding_requests, workers[idlest].outstanding_requests
     if most - least > p.absolute and most > p.ratio * least:
         return int(idlest)
@@ -184,16 +186,16 @@ class CacheAware(CompiledRouter):
 @router_kernel
 def lmetric_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the least product of tokens to prefill and requests; equal products: the fewest tokens."""
-    best, least, fewest = first_open(view), np.inf, np.inf
-    for k in range(best, view.last):
-        if not may_go(view, k):
-            continue
+    k = best = first_open(view)
+    least = fewest = np.inf
+    while k != UNKNOWN:
         tokens = float(missing_of(view, k))
         if queued_in(params).queued:
             tokens += prefill_backlog(view, k)
         product = tokens * view.workers[k].outstanding_requests
         if product < least or (product == least and tokens < fewest):
             best, least, fewest = k, product, tokens
+        k = next_open(view, k)
     return int(best)
 
 
@@ -241,13 +243,14 @@ def preble_kernel(view: RouterView, params: Any, state: Any) -> int:
         if may_go(view, k):
             longest = max(longest, hit_of(view, k))
     reuse = 2 * longest > known
-    best, least = first_open(view), np.inf
-    for k in range(best, view.last):
-        if not may_go(view, k) or (reuse and hit_of(view, k) < longest):
-            continue
-        load = cost(view, k, expected_in(params).output)
-        if load < least:
-            best, least = k, load
+    k = best = first_open(view)
+    least = np.inf
+    while k != UNKNOWN:
+        if not reuse or hit_of(view, k) >= longest:
+            load = cost(view, k, expected_in(params).output)
+            if load < least:
+                best, least = k, load
+        k = next_open(view, k)
     return int(best)
 
 

@@ -3,7 +3,7 @@
 Uniform random routing is the resource planner of A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms
 for LLM Inference: Theory and Practice", Section 4.1; round robin is what "A Queueing-Theoretic Framework for
 Stability Analysis of LLM Inference with KV Cache Memory Constraints", Section 5.3, runs on eight GPUs. The other two
-come from practice. Ties go to the worker with the lowest index.
+come from practice. Ties go to the worker with the lowest index, of routers that know scrapes to each in turn.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.kernels import RouterView, first_open, jit, may_go
+from kvgym.kernels import UNKNOWN, RouterView, first_open, jit, may_go, next_open
 from kvgym.policies.routing import CompiledRouter, RouterInfo, register_router, router_kernel
 from kvgym.simulator.kernels.random import next_uniform, seed_words
 
@@ -34,8 +34,8 @@ def nth_open(view: RouterView, n: int) -> int:
     """Return the worker of number ``n``, from 0, of those that the request may go to."""
     if view.open.shape[0] == 0:
         return int(view.first + n)
-    k = first_open(view)
-    while n > 0:
+    k = view.first - 1
+    while n >= 0:
         k += 1
         n -= may_go(view, k)
     return int(k)
@@ -44,10 +44,12 @@ def nth_open(view: RouterView, n: int) -> int:
 @jit
 def fewest_requests(view: RouterView) -> int:
     """Return the worker with the fewest unfinished requests."""
-    workers, best = view.workers, first_open(view)
-    for k in range(best + 1, view.last):
-        if may_go(view, k) and workers[k].outstanding_requests < workers[best].outstanding_requests:
+    workers, k = view.workers, first_open(view)
+    best = k
+    while k != UNKNOWN:
+        if workers[k].outstanding_requests < workers[best].outstanding_requests:
             best = k
+        k = next_open(view, k)
     return int(best)
 
 
@@ -69,13 +71,15 @@ def round_robin_kernel(view: RouterView, params: Any, state: Any) -> int:
 @router_kernel
 def least_outstanding_work_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the worker with the fewest tokens of unfinished requests, relative to its memory."""
-    workers, problems, best = view.workers, view.problems, first_open(view)
-    for k in range(best + 1, view.last):
+    workers, problems, k = view.workers, view.problems, first_open(view)
+    best = k
+    while k != UNKNOWN:
         # a / A < b / B, exactly
-        if may_go(view, k) and workers[k].outstanding_tokens * problems[best].kv_capacity < (
+        if workers[k].outstanding_tokens * problems[best].kv_capacity < (
             workers[best].outstanding_tokens * problems[k].kv_capacity
         ):
             best = k
+        k = next_open(view, k)
     return int(best)
 
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit_inline
 from kvgym.compiling.named import numbers_named
-from kvgym.kernels import RouterView, first_open, hit_of, may_go
+from kvgym.kernels import UNKNOWN, RouterView, first_open, hit_of, may_go, next_open
 from kvgym.policies.hyperparameters import (
     weight,
     weights_of,
@@ -114,15 +114,14 @@ def present(workers: Any, r: Any) -> float:
 def weighted_kernel(view: RouterView, params: Any, state: Any) -> int:
     """Take the worker with the least sum of weighted terms."""
     problems, workers, r = view.problems, view.workers, view.requests[view.request]
-    last, p = view.last, weights_in(params)
+    p = weights_in(params)
     tokens = expected_tokens(r)
     mean = mean_tokens(view, tokens)
     clock = present(workers, r)
     size = tokens / (tokens + mean)
-    best, least = first_open(view), np.inf
-    for k in range(best, last):
-        if not may_go(view, k):
-            continue
+    k = best = first_open(view)
+    least = np.inf
+    while k != UNKNOWN:
         w, problem = workers[k], problems[k]
         memory = float(problem.kv_capacity)
         count = float(w.outstanding_requests)
@@ -153,6 +152,7 @@ def weighted_kernel(view: RouterView, params: Any, state: Any) -> int:
             score += problem.batch_prefill * (uncached - p.cached * hit)
         if score < least:
             best, least = k, score
+        k = next_open(view, k)
     return int(best)
 
 

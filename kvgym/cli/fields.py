@@ -106,6 +106,17 @@ SCENARIO_OPTIONS: dict[str, Field] = {
         "cluster", "Autoscaler of a fleet (kvgym list autoscalers).", "NAME", complete="autoscalers"
     ),
     "router": Field("cluster", "Router (kvgym list routers), or an agent.", "NAME", complete="routers"),
+    "router_view": Field(
+        "cluster",
+        "What routers know of the workers: exact, scraped, inflight (their own counts) or both.",
+        "VIEW",
+    ),
+    "scrape": Field(
+        "cluster",
+        "Interval at which routers and autoscalers see the workers: 5s, with a delay 5s+1s.",
+        "TIME",
+    ),
+    "routers": Field("cluster", "Number of routers, each with its own counts.", "N"),
     "sessions": Field(
         "requests",
         "When later turns of sessions arrive: at their recorded times (open), or when the turn before has finished and "

@@ -11,6 +11,7 @@ from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.experiments.describing import describe_scenario, name_of
 from kvgym.experiments.disaggregation import link_settings, roles, split_workers
 from kvgym.experiments.fleet.choices import with_fleet
+from kvgym.experiments.fleet.knowledge import with_knowledge
 from kvgym.experiments.scenario import Scenario, SystemSettings, load_scenario
 from kvgym.experiments.scenario_options import RULES, UNCHANGED, ScenarioOptions
 from kvgym.utils.specs import parse_spec
@@ -40,12 +41,12 @@ def build_scenario(
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"workers = {options.workers}: expected a whole number ≥ 1")
     groups = split_workers(base, options)
-    if (
-        options.router is not None
-        and options.fleet is None
-        and (groups or options.workers or base.workers) == 1
-    ):
-        raise ConfigError(f"router = {shown(options.router)} needs a cluster; add workers, as in workers = 4")
+    alone = options.fleet is None and (groups or options.workers or base.workers) == 1
+    for name in ("router", "router_view", "routers", "scrape"):
+        if alone and getattr(options, name) is not None:
+            raise ConfigError(
+                f"{name} = {shown(getattr(options, name))} needs a cluster; add workers, as in workers = 4"
+            )
     if options.workload is not None and options.trace is not None:
         raise ConfigError("workload and trace exclude each other: a trace is the workload")
     if options.engine is not None and options.batch_time is not None:
@@ -65,6 +66,7 @@ def _change_system(base: Scenario, options: ScenarioOptions, groups: list[dict[s
     """Return a scenario with other hardware, memory, engine rules, workers, link or window."""
     changed = _change_workers(base, options, groups)
     changed = with_fleet(changed, options.fleet, options.startup, options.autoscaler)
+    changed = with_knowledge(changed, options.router_view, options.routers, options.scrape)
     if options.link is None and options.hardware is None and any(roles(base)):
         return changed  # the scenario has its own link
     settings = link_settings(changed, options.link)

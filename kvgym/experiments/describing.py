@@ -147,7 +147,8 @@ def describe_cluster(scenario: Scenario, routers: Sequence[str] = ()) -> str:
     if count == 1:
         return ""
     router = f"{len(routers)} routers" if several else (*routers, scenario.router)[0]
-    return f"{_ranges(scenario) or describe_roles(scenario) or f'{count} workers'}, {router}: "
+    known = "" if scenario.knowledge is None else f" ({scenario.knowledge.knowledge().text})"
+    return f"{_ranges(scenario) or describe_roles(scenario) or f'{count} workers'}, {router}{known}: "
 
 
 def _ranges(scenario: Scenario) -> str:

@@ -18,6 +18,7 @@ from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
 from kvgym.experiments.cache_notes import cache_notes
 from kvgym.experiments.fleet.groups import Engine as Engine
 from kvgym.experiments.fleet.groups import FleetSettings, Served, WorkerGroup
+from kvgym.experiments.fleet.knowledge import KnowledgeSettings
 from kvgym.experiments.fleet.rules import SystemSettings as SystemSettings
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO as DEFAULT_SCENARIO
 from kvgym.policies.routing import DEFAULT_ROUTER, Router, make_router
@@ -64,6 +65,7 @@ class Scenario(Description):
         fleet: what these pools share; None = nothing but defaults.
         autoscaler: autoscaler of a fleet; None = the workers of the start stay.
         router: router of a cluster, which assigns requests to workers (``kvgym list routers``).
+        knowledge: what routers and an autoscaler know of the workers; None = the present.
         policies: default policies of ``kvgym compare``.
         too_long: what to do with requests if prompt + output exceed the KV capacity: ``"error"``, ``"drop"`` or
             ``"clip"`` (the prompt first); both are noted.
@@ -88,6 +90,7 @@ class Scenario(Description):
     fleet: FleetSettings | None = None
     autoscaler: str | None = None
     router: str = DEFAULT_ROUTER
+    knowledge: KnowledgeSettings | None = None
     policies: tuple[str, ...] = COMPARED
     too_long: Literal["error", "drop", "clip"] = "error"
     seeds: int = Field(default=5, ge=1, le=MAX_SEEDS)
@@ -171,6 +174,8 @@ class Scenario(Description):
                 f"scenario {shown(self.name)}: fleet and autoscaler need groups of workers with most, as in "
                 "workers: [{count: 2, most: 8}], or a fleet with failures or users"
             )
+        if self.knowledge is not None and self.workers != 1:
+            settings["knowledge"] = self.knowledge.knowledge()
         if isinstance(self.workers, int):
             kv_capacity, model = self._worker(self.served[0], self._capacity)
             system = System(kv_capacity=kv_capacity, batch_time=model, **settings)

@@ -79,6 +79,10 @@ class ScenarioOptions:
             :class:`~kvgym.experiments.fleet.groups.FleetSettings`.
         autoscaler: autoscaler of a fleet.
         router: router of a cluster.
+        router_view: what routers know of the workers: ``"exact"``, ``"scraped"``, ``"inflight"`` or ``"both"``, see
+            :class:`~kvgym.simulator.knowledge.Knowledge`.
+        scrape: interval of scrapes, ``"5s"``, or with a delay ``"5s+1s"``, which routers and an autoscaler know.
+        routers: number of routers.
         sessions: ``"open"`` or ``"closed"``, when later turns of sessions arrive, see
             :class:`~kvgym.simulator.system.System`.
         horizon: seconds after which a run stops.
@@ -118,6 +122,9 @@ class ScenarioOptions:
     startup: str | None = None
     autoscaler: str | None = None
     router: str | None = None
+    router_view: str | None = None
+    scrape: str | None = None
+    routers: int | None = None
     sessions: str | None = None
     horizon: float | None = None
     warm_up: float | str | None = None

@@ -63,12 +63,15 @@ class Router(Declaring, ABC):
         info: its description.
         reassigns: whether :meth:`reassign` is called at boundaries.
         sheds: whether it may answer REJECT, which refuses a request that has just arrived.
+        exact: whether it needs an exact view of the workers, and to be the only router, see
+            :class:`~kvgym.simulator.knowledge.Knowledge`; a router that reassigns always does.
         label: its name in results; "" = its name and the hyperparameters that were given.
     """
 
     info: ClassVar[RouterInfo]
     reassigns: bool = False
     sheds: bool = False
+    exact: bool = False
     label: str = ""
     _kind = "router"
 

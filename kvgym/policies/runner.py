@@ -325,14 +325,37 @@ def prepare_run(
         simulation.set_policies(copies)
         return simulation, copies
     chosen = make_router(DEFAULT_ROUTER if router is None else router)
+    others = other_routers(system, chosen, seed)
     with calling(chosen, "router", "reset"):
         chosen.reset(len(system.workers), stream_seed(seed, "routing"))
     if system.fleet is not None:
         renewal = Renewal(system, table, seed, needs, tuple(copies))
         options["scaling"] = scaling_of(system.fleet, autoscaler, seed, renewal)
-    cluster = ClusterSimulation(system, table, chosen, **options)
+    cluster = ClusterSimulation(system, table, chosen, others=others, **options)
     cluster.set_policies(copies)
     return cluster, copies
+
+
+def other_routers(system: System, router: Router, seed: int) -> list[Router]:
+    """Return the routers of a cluster but for the first, reset for the run.
+
+    Raises:
+        ConfigError: the router needs an exact view, and the system has another.
+    """
+    if system.knowledge is None:
+        return []
+    system.knowledge.check_router(router)
+    first = stream_seed(seed, "routing")
+    found = []
+    for j in range(1, system.knowledge.routers):
+        with calling(router, "router", "copy.deepcopy"):
+            other = copy.deepcopy(router)
+        with calling(other, "router", "reset"):
+            other.reset(
+                len(system.workers), np.random.SeedSequence(first.entropy, spawn_key=(*first.spawn_key, j))
+            )
+        found.append(other)
+    return found
 
 
 @dataclass(frozen=True)

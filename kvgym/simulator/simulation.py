@@ -111,7 +111,7 @@ class Simulation:
             "problem": system.to_record(table, needs, log),
             "workload": table.to_records(),
             "requests": blank_requests(n),
-            **empty_caches(table, system.prefix_unit, system.usable_capacities, system.cache_staleness > 0),
+            **empty_caches(table, system.prefix_unit, system.usable_capacities, system.caches_late),
             **extra_tables(table, needs),
         }
         given["gap_counts"], given["gap_sums"] = empty_histogram()

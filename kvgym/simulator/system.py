@@ -16,6 +16,7 @@ from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.fleet import MAX_CAPACITY as MAX_CAPACITY
 from kvgym.simulator.fleet import Fleet, check_capacity, check_model
 from kvgym.simulator.fleet import Worker as Worker
+from kvgym.simulator.knowledge import BOTH, SCRAPED, Knowledge
 from kvgym.simulator.prefix.rules import LRU, CacheRule, parse_rule
 from kvgym.simulator.tables import (
     PROBLEM,
@@ -120,6 +121,7 @@ class System:
         cache_staleness: seconds (0 to 1e6) until the router of a cluster observes that a content has come to the prefix
             cache of a worker, from the end of its batch, or left it; of several changes it overlooks the earlier ones.
         fleet: the pools of a cluster with workers that start and stop; None = all workers are always there.
+        knowledge: what routers and an autoscaler know of the workers of a cluster; None = the present.
         sessions: ``"open"``: every request arrives at its recorded time. ``"closed"``: only first turns of sessions do;
             a later turn arrives when the turn before it has finished and its ``think_time`` has passed.
         transfer_link: ``"private"``: each transfer has the whole bandwidth. ``"shared"``: each worker has one port for
@@ -154,6 +156,7 @@ class System:
     transfer_link: str = "private"
     transfer_overlap: int = 0
     local_prefill: bool = False
+    knowledge: Knowledge | None = None
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -297,6 +300,12 @@ class System:
     def rule(self) -> CacheRule:
         """The cache rule, without the values of its options."""
         return parse_rule(self.cache_rule)[0]
+
+    @property
+    def caches_late(self) -> bool:
+        """Whether routers know changes of prefix caches late."""
+        scraped = self.knowledge is not None and self.knowledge.code in (SCRAPED, BOTH)
+        return self.cache_staleness > 0 or scraped
 
     @property
     def num_prefill_workers(self) -> int:

@@ -349,12 +349,28 @@ class ClusterView:
         return self._workers.start, self._workers.stop
 
     def waiting(self, worker: int) -> RequestColumns:
-        """The waiting requests of a worker, in queue order."""
+        """The waiting requests of a worker, in queue order.
+
+        Raises:
+            InformationError: the router does not see the present.
+        """
+        self._check_present()
         return _waiting(self._simulation, worker)
 
     def active(self, worker: int) -> RequestColumns:
-        """The active requests of a worker, in order of activation, as of before a running batch."""
+        """The active requests of a worker, in order of activation, as of before a running batch.
+
+        Raises:
+            InformationError: the router does not see the present.
+        """
+        self._check_present()
         return _active(self._simulation, worker)
+
+    def _check_present(self) -> None:
+        if len(self._simulation.sent):
+            raise InformationError(
+                "only a router with router_view = exact sees the requests of a worker; columns have what others know"
+            )
 
     @property
     def clock(self) -> float:
@@ -379,7 +395,7 @@ class ClusterView:
         """Tokens of the request that each worker has in its prefix cache, int64 (r,), as the router knows it.
 
         These are the prompt tokens that it need not compute, of a request that is handed over the KV tokens that need
-        not be transferred. With a ``cache_staleness`` of the system, late changes are not known yet.
+        not be transferred. With a ``cache_staleness`` of the system, or scrapes, late changes are not known yet.
         """
         found: NDArray[np.int64] = self._simulation.router_view(self).hits()
         return found
@@ -397,7 +413,7 @@ class ClusterView:
         return RequestColumns(self._simulation, np.array([self.request_id], np.int64), None)
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a column of all workers, shape (r,).
+        """Return a column of all workers, shape (r,), as the router knows them.
 
         Args:
             name: ``num_waiting``, ``num_active``, ``kv_tokens``, ``kv_allocated`` (memory in use, tokens of whole
@@ -412,7 +428,7 @@ class ClusterView:
         if name in _FIXED_COLUMNS:
             column = self._simulation.problem[name].copy()
         elif name in _CLUSTER_COLUMNS:
-            column = self._simulation.workers[name].copy()
+            column = self._simulation.known_workers(self)[name].copy()
         else:
             raise AttributeError(
                 f"no worker column {shown(name)}; valid: {', '.join((*_FIXED_COLUMNS, *_CLUSTER_COLUMNS))}"

@@ -292,7 +292,7 @@ def play(decision: Decision) -> int:
     view = RouterView(
         problems, workers, requests, records(SLOT, count, 1), contents, changed, chain, prefix,
         clock=0.0, request=0, first=0, last=count, boundary=UNKNOWN, session=UNKNOWN, previous=UNKNOWN,
-        open=np.zeros(0, np.uint8),
+        open=np.zeros(0, np.uint8), backlog=np.zeros(0, np.int64), caches_known=0.0, begin=0,
     )  # fmt: skip
     return int(uncompiled(router.kernel)(view, *router.arguments()))
 

@@ -68,6 +68,7 @@ class AgentRouter(Router):
     """
 
     info = RouterInfo(name="agent", summary="a learned router")
+    exact = True
 
     @explained
     def __init__(self, model: Predictor, *, name: str = "agent", **arguments: Any) -> None:

@@ -16,8 +16,9 @@ from kvgym.compiling.places import places
 from kvgym.compiling.references import by_address
 from kvgym.envs.routing.features import saturate, share
 from kvgym.envs.scheduling.tables import Features
+from kvgym.simulator.cluster.knowledge import router_view
 from kvgym.simulator.cluster.router_view import hit_of, missing_of
-from kvgym.simulator.cluster.tables import CLUSTER_PLACES, open_cluster, router_view
+from kvgym.simulator.cluster.tables import CLUSTER_PLACES, open_cluster
 from kvgym.simulator.tables import UNKNOWN
 
 CACHE_FEATURES: Features = (

@@ -131,6 +131,8 @@ class RoutingConfig(Description):
             raise ConfigError(
                 "kvgym/Route-v0 routes in clusters with fixed workers; expected groups without most, or kvgym/Scale-v0"
             )
+        if system.knowledge is not None:
+            raise ConfigError("kvgym/Route-v0 shows the present to one agent; expected no knowledge")
         count, prefill = len(system.all_workers), system.num_prefill_workers
         if max(prefill, count - prefill) < 2:
             raise ConfigError(f"{count} workers, {prefill} of them for prefill, leave no choice to a router")

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from kvgym.compiling.checked_build import guarded
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, InvalidDecisionError, LivelockError, shown
-from kvgym.simulator.cluster.fleet_view import Ahead, Counts, FleetView, wanted
+from kvgym.simulator.cluster.fleet_view import Ahead, Counts, FleetView, counts_of, wanted
+from kvgym.simulator.cluster.knowing import forget_worker
 from kvgym.simulator.cluster.luck import DRAWN, Luck
 from kvgym.simulator.cluster.members import DOWN, DRAINS, OFF, STARTING, UP, Change, Members, seconds_in
 from kvgym.simulator.cluster.outside import Outside, refuse
@@ -164,7 +165,8 @@ class Changing:
             self.outside.lose,
             fleet.kinds(simulation.system.workers),
         )
-        self._lives, self._before, self._idle = [0] * fleet.num_places, Counts(), 0
+        self._lives, self._idle = [0] * fleet.num_places, 0
+        self._before = self._present = Counts()
         self._failures, self._served = 0, 0  # since the users have that many tokens
         self._first, self._second = (
             np.array([worker.role != other for worker in simulation.system.workers])
@@ -246,8 +248,9 @@ class Changing:
         """
         members, known = self.members, len(self.members.changes)
         members.set_targets(view.time, self._checked(answer, len(members.fleet.pools)))
-        self._check_progress(view)
-        self._before = view.counts
+        now = counts_of(self._simulation)
+        self._check_progress(now)
+        self._before, self._present = view.counts, now
         self._simulation.fleet_tracker["control"] = self._next_time(view.time)
         self._follow(known)
 
@@ -276,10 +279,10 @@ class Changing:
             )
         return found
 
-    def _check_progress(self, view: FleetView) -> None:
-        workers, now = self._simulation.workers, view.counts
+    def _check_progress(self, now: Counts) -> None:
+        workers, before = self._simulation.workers, self._present
         same = (now.arrivals, now.completions, now.output_tokens) == (
-            self._before.arrivals, self._before.completions, self._before.output_tokens,
+            before.arrivals, before.completions, before.output_tokens,
         )  # fmt: skip
         coming = now.arrivals < len(self._simulation.workload)
         starts = self.members.may_recover or self.outside.due < np.inf
@@ -288,7 +291,7 @@ class Changing:
         if self._idle > MOST_IDLE and self._scaling.autoscaler is not None:
             raise LivelockError(
                 f"autoscaler {shown(self._scaling.autoscaler.info.name)} has been asked {MOST_IDLE} times while "
-                f"requests lacked a worker and nothing ran or started (t = {view.time:.6g} s); its targets are "
+                f"requests lacked a worker and nothing ran or started (t = {now.time:.6g} s); its targets are "
                 f"{list(self.members.target)}"
             )
 
@@ -337,6 +340,7 @@ class Changing:
 
     def _begin_life(self, k: int) -> None:
         self._lives[k] += 1
+        forget_worker(self._simulation, k)
         if self._lives[k] > 1 and self._scaling.renew is not None:
             self._simulation.renew_policy(k, self._scaling.renew(k, self._lives[k] - 1))
 

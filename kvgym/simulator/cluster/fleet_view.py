@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.simulator.cluster.knowing import Seen, last_scrape
 from kvgym.simulator.cluster.members import DOWN, DRAINS, STARTING, UP, Members
 from kvgym.simulator.fleet import Pool
 from kvgym.simulator.system import Worker
@@ -74,7 +75,10 @@ class PoolView:
 
 
 class FleetView:
-    """A fleet when its autoscaler is asked; read-only, and exact.
+    """A fleet when its autoscaler is asked; read-only.
+
+    With scrapes (:class:`~kvgym.simulator.knowledge.Knowledge`) the figures of workers and all counts are those of the
+    last one that has arrived. States of workers, and requests outside, are always present.
 
     Attributes:
         time: seconds since the start of the run.
@@ -105,8 +109,8 @@ class FleetView:
             needs: what the autoscaler needs, of :data:`~kvgym.policies.scaling.AUTOSCALER_NEEDS`.
             ahead: all arrivals.
         """
-        tokens = "tokens" in needs
-        self._now = counts_of(simulation, tokens)
+        tokens, self._seen = "tokens" in needs, last_scrape(simulation)
+        self._now = counts_of(simulation, tokens, self._seen)
         self.ahead = ahead if "arrivals_ahead" in needs else None
         self.time = self._now.time
         self.interval = self.time - before.time
@@ -124,7 +128,7 @@ class FleetView:
         self.output_tokens = self._now.output_tokens - before.output_tokens
         self.finished_tokens = self._now.finished_tokens - before.finished_tokens
         self.pools = tuple(
-            _pool(simulation, members, g, self._now, tokens) for g in range(len(members.fleet.pools))
+            _pool(simulation, members, g, self._seen, tokens) for g in range(len(members.fleet.pools))
         )
 
     @property
@@ -134,10 +138,11 @@ class FleetView:
 
     def rate(self, seconds: float) -> float:
         """Return the arrivals per second over the last ``seconds``, or since the start if that is less."""
-        span = min(seconds, self.time)
+        now = min(self.time, self._seen.time)
+        span = min(seconds, now)
         if span <= 0:
             return 0.0
-        return float((len(self._times) - np.searchsorted(self._times, self.time - span, side="right")) / span)
+        return float((len(self._times) - np.searchsorted(self._times, now - span, side="right")) / span)
 
     def first_tokens(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
         """Return how the requests that have arrived since the last question fare; only while the question lasts.
@@ -172,37 +177,54 @@ class Counts:
     finished_tokens: int = 0
 
 
-def counts_of(simulation: Any, tokens: bool = False) -> Counts:
-    """Return the counters of a simulation now, with ``tokens`` also those that take a pass over all requests."""
-    tracker, workers = simulation.tracker[0], simulation.workers
-    time, taken = float(tracker["clock"]), int(tracker["next_arrival"])
-    arrival = simulation.workload["arrival_time"]
-    more = 0
-    if simulation.system.sessions == "open":
-        more = max(0, int(np.searchsorted(arrival, time, side="right")) - taken)
+def counts_of(simulation: Any, tokens: bool = False, seen: Seen | None = None) -> Counts:
+    """Return the counters of a simulation, with ``tokens`` also those that take a pass over all requests.
+
+    Args:
+        simulation: the run.
+        tokens: whether to count these.
+        seen: the last scrape; None = as they are now.
+    """
+    time, arrived = float(simulation.tracker[0]["clock"]), arrivals_of(simulation)
+    until, workers = (np.inf, simulation.workers) if seen is None else (seen.time, seen.workers)
+    if until < time:
+        arrival = simulation.workload["arrival_time"][:arrived]
+        arrived = int(np.searchsorted(arrival, until, side="right"))
     finished = 0
     if tokens:
-        arrived = simulation.requests[:taken]
-        finished = int(arrived["num_output_tokens"][arrived["status"] == FINISHED].sum(dtype=np.int64))
+        rows = simulation.requests[: int(simulation.tracker[0]["next_arrival"])]
+        ended = (rows["status"] == FINISHED) & (rows["finish_time"] <= until)
+        finished = int(rows["num_output_tokens"][ended].sum(dtype=np.int64))
     return Counts(
         time,
-        taken + more,
+        arrived,
         int(workers["total_finished"].sum()),
         int(workers["total_output_tokens"].sum()),
         finished,
     )
 
 
-def _pool(simulation: Any, members: Members, g: int, now: Counts, tokens: bool) -> PoolView:
+def arrivals_of(simulation: Any) -> int:
+    """Return how many requests have arrived by now, those outside included."""
+    tracker = simulation.tracker[0]
+    taken = int(tracker["next_arrival"])
+    if simulation.system.sessions != "open":
+        return taken
+    arrival = simulation.workload["arrival_time"]
+    return max(taken, int(np.searchsorted(arrival, float(tracker["clock"]), side="right")))
+
+
+def _pool(simulation: Any, members: Members, g: int, seen: Seen, tokens: bool) -> PoolView:
     mine, state = members.pool_of == g, members.state
     up = np.flatnonzero(mine & (state == UP))
-    workers = simulation.workers[up]
+    workers = seen.workers[up]
     worker = simulation.system.workers[int(np.argmax(mine))]
-    starting = np.sort(members.places["ready_at"][mine & (state == STARTING)]) - now.time
+    time = float(simulation.tracker[0]["clock"])
+    starting = np.sort(members.places["ready_at"][mine & (state == STARTING)]) - time
     capacity = simulation.problem["kv_capacity"][up]
     unrouted = 0
     if worker.role != "decode" and simulation.fleet_tracker["open_first"][0] == 0:
-        unrouted = now.arrivals - int(simulation.tracker[0]["next_arrival"])
+        unrouted = arrivals_of(simulation) - int(simulation.tracker[0]["next_arrival"])
         unrouted += int(np.isfinite(simulation.trips["since"]).sum())
     return PoolView(
         settings=members.fleet.pools[g],
@@ -218,12 +240,14 @@ def _pool(simulation: Any, members: Members, g: int, now: Counts, tokens: bool) 
         ongoing=workers["outstanding_requests"].copy(),
         kv=workers["kv_allocated"] / capacity,
         unrouted=unrouted,
-        prefill_tokens=_prefill_tokens(simulation, up) if tokens else np.zeros(0, np.int64),
+        prefill_tokens=_prefill_tokens(simulation, up, seen) if tokens else np.zeros(0, np.int64),
     )
 
 
-def _prefill_tokens(simulation: Any, places: NDArray[np.int64]) -> NDArray[np.int64]:
+def _prefill_tokens(simulation: Any, places: NDArray[np.int64], seen: Seen) -> NDArray[np.int64]:
     """Return the prompt tokens that the requests at each of some places still have to process."""
+    if seen.backlog is not None:
+        return seen.backlog[places]
     arrived = simulation.requests[: int(simulation.tracker[0]["next_arrival"])]
     waiting = np.flatnonzero(arrived["status"] == WAITING)
     left = np.bincount(

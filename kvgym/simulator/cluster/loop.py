@@ -8,9 +8,10 @@ At a time t, events happen in this order, workers by index:
 4. Users of a fleet give up, see :mod:`kvgym.simulator.cluster.outside`.
 5. Requests that arrive again, then new ones, are routed by the state of the cluster at t. While no place is open to
    them, they wait outside, in the order in which they came to lack a worker.
-6. The autoscaler of a fleet sets its targets, if it is due.
-7. A router that reassigns is called for every worker that has just ended a batch or a wait, until it moves no more.
-8. Every free worker decides.
+6. A scrape is taken, if it is due, see :mod:`kvgym.simulator.cluster.knowledge`.
+7. The autoscaler of a fleet sets its targets, if it is due.
+8. A router that reassigns is called for every worker that has just ended a batch or a wait, until it moves no more.
+9. Every free worker decides.
 
 A cluster of one worker has exactly the states of :func:`~kvgym.simulator.loop.run_loop`. The tables are passed by
 address, see :mod:`kvgym.simulator.cluster.tables`.
@@ -36,6 +37,7 @@ from kvgym.simulator.boundary import (
     wastes_effort,
 )
 from kvgym.simulator.cluster.event_queue import NOW, first_due
+from kvgym.simulator.cluster.knowledge import end_batch_sent, note_sent, own_state, router_view, scrape
 from kvgym.simulator.cluster.lacking import first_lacking, take_in
 from kvgym.simulator.cluster.router_view import PREFILL_ONLY, REJECT
 from kvgym.simulator.cluster.tables import (
@@ -51,7 +53,6 @@ from kvgym.simulator.cluster.tables import (
     reassign_of,
     remember_worker,
     router_of,
-    router_view,
     run_of,
 )
 from kvgym.simulator.cluster.transfers import deliver_transfers, hand_over, keep, move, place, plan, send
@@ -117,6 +118,7 @@ def settle_route(c: Cluster, answer: int) -> int:
         if is_new:
             note_return(run_of(c, k), t.request)
         place(c, k, t.request, True)
+    note_sent(c, t.request, k)
     return OK
 
 
@@ -207,6 +209,7 @@ def wake(c: Cluster, time: float) -> None:
             finish_batch(run)
             if w.role == ROLE_PREFILL or c.stage.shape[0] > 0:
                 hand_over(c, run)
+            end_batch_sent(c, k)
         else:
             w.phase = READY
             advance_clock(w, time)
@@ -296,7 +299,7 @@ def settle_reassign(c: Cluster, answer: int) -> int:
 def next_question(c: Cluster) -> int:
     """Continue until a worker can decide (DECIDE), the router is needed (ROUTE, REASSIGN), or the run is over."""
     t = c.tracker
-    fleet = c.fleet.shape[0] > 0
+    fleet, known = c.fleet.shape[0] > 0, c.knowledge.shape[0] > 0
     while True:
         if fleet and c.fleet[0].due <= t.clock:
             return CHANGE
@@ -306,6 +309,8 @@ def next_question(c: Cluster) -> int:
         if i != UNKNOWN:
             t.request = i
             return ROUTE
+        if known and c.knowledge[0].next <= t.clock:
+            scrape(c, t.clock)
         if fleet and c.fleet[0].control <= t.clock:
             return CONTROL
         if t.reassigns == 1 and worker_to_reassign(c) != UNKNOWN:
@@ -326,6 +331,8 @@ def next_question(c: Cluster) -> int:
             time = min(time, c.fleet[0].due, c.fleet[0].control, c.fleet[0].leaving)
         if time >= c.problems[0].horizon and not any_busy(c):
             return stop(c)
+        if known and c.knowledge[0].next < time:
+            scrape(c, time)
         wake(c, time)
 
 
@@ -336,7 +343,7 @@ def choose_worker(c: Cluster, router: Any) -> int:
     if last - first == 1 and c.stage.shape[0] == 0 and c.tracker.sheds == 0:
         return first
     view = router_view(c, c.tracker.request, first, last, UNKNOWN)
-    return int(router(by_address(view), c.router_params, c.router_state))
+    return int(router(by_address(view), c.router_params, own_state(c, c.tracker.request)))
 
 
 @jit_inline

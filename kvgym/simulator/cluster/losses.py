@@ -14,6 +14,7 @@ from kvgym.compiling.kernel import jit
 from kvgym.simulator.apply_decision import detach, free_memory
 from kvgym.simulator.batch import leave_batch
 from kvgym.simulator.boundary import advance_clock, cache_of, depart, withdraw
+from kvgym.simulator.cluster.knowledge import end_sent
 from kvgym.simulator.cluster.lacking import leave_list
 from kvgym.simulator.cluster.tables import Cluster, queued_of, run_of
 from kvgym.simulator.cluster.transfers import end_transfer, plan
@@ -66,6 +67,7 @@ def leave_cluster(c: Cluster, i: int) -> None:
     """Remove request ``i`` from where it is: a queue, a batch, on its way, or between prefill and decode."""
     t, r = c.tracker, c.requests[i]
     k = r.worker
+    end_sent(c, i)
     if r.status == WAITING or r.status == ACTIVE:
         withdraw(c.workers[k], queued_of(c, k), i)
         if r.status == WAITING:
@@ -104,11 +106,13 @@ def empty_worker(c: Cluster, k: int, lost: Any) -> int:
         free_memory(run, slot)
         detach(w, c.requests[i], slot)
         depart(w, c.requests[i])
+        end_sent(c, i)
         lost[count] = i
         count += 1
     w.num_active = 0
     while w.num_waiting > 0:
         lost[count] = w.queue_head
+        end_sent(c, w.queue_head)
         leave_queue(c, k, w.queue_head)
         count += 1
     w.num_queued = w.num_left = w.num_finished = w.swap_tokens = w.at_boundary = 0

@@ -23,14 +23,16 @@ class RouterView(NamedTuple):
 
     Attributes:
         problems: PROBLEM (r,), the settings of each worker (``kv_capacity`` in tokens, ``batch_base`` …).
-        workers: WORKER (r,), their state: of a running batch when it began.
+        workers: WORKER (r,), their state: of a running batch when it began. Of a router that does not see the present,
+            what it knows: ``num_waiting``, ``num_active``, ``kv_tokens``, ``kv_allocated``, ``outstanding_requests``,
+            ``outstanding_tokens``; ``index`` and ``role`` are always there, and no batch is known to run.
         requests: REQUEST (n,), by request id; rows of requests that have not arrived are blank, and so are the
             columns that the scheduler of the workers did not declare to need.
         active: SLOT (r, A), the active sets; the first ``workers[k].num_active`` rows of worker k count.
         contents: CONTENT (r, D), the contents of the prefix caches, for :func:`hit_of`. D = 0 without a cache, as in
             the next three tables.
-        changed: float64 (r, D), when a content last came to a worker's cache or left it, seconds; only with a
-            ``cache_staleness``.
+        changed: float64 (r, D), when a content last came to a worker's cache or left it, seconds; only if the router
+            knows caches late.
         chain: int32 (T,), the contents of the chains of all requests.
         prefix: PREFIX (n,), the place of each request's chain.
         clock: present time, seconds.
@@ -42,6 +44,10 @@ class RouterView(NamedTuple):
         previous: the worker of the session's previous request, for a request that is handed over the worker that
             decoded it; UNKNOWN if there is none.
         open: uint8 (r,), whether each place of a fleet takes requests, see :func:`may_go`; empty if all do.
+        backlog: int64 (r,), the prompt tokens that each worker has to compute, for :func:`prefill_backlog`; empty if
+            the router sees the present.
+        caches_known: as of when it knows the prefix caches, seconds.
+        begin: the worker that wins ties, see :func:`first_open`.
     """
 
     problems: Any
@@ -60,6 +66,9 @@ class RouterView(NamedTuple):
     session: Any
     previous: Any
     open: Any
+    backlog: Any
+    caches_known: Any
+    begin: Any
 
     def hits(self) -> NDArray[np.int64]:
         """Return :func:`hit_of` of each worker in plain Python, int64 (r,)."""
@@ -84,6 +93,9 @@ ROUTER_SIGNATURE = types.int64(
             types.float64,
             *(types.int64,) * 6,
             types.uint8[::1],
+            types.int64[::1],
+            types.float64,
+            types.int64,
         )
     ),
     types.float64[::1],
@@ -122,22 +134,39 @@ def may_choose(view: RouterView) -> bool:
 
 @jit
 def first_open(view: RouterView) -> int:
-    """Return the first worker that the request may go to; there always is one."""
-    k = view.first
+    """Return the first worker, in the order of ties, that the request may go to; there always is one.
+
+    That order begins at ``view.begin``: ``first``, but for routers that know scrapes each worker in turn.
+    """
+    k = view.begin
     while not may_go(view, k):
         k += 1
+        if k == view.last:
+            k = view.first
     return int(k)
+
+
+@jit
+def next_open(view: RouterView, k: int) -> int:
+    """Return the worker after ``k``, in the order of ties, that the request may go to; UNKNOWN after the last."""
+    while True:
+        k += 1
+        if k == view.last:
+            k = view.first
+        if k == view.begin:
+            return UNKNOWN
+        if may_go(view, k):
+            return int(k)
 
 
 @jit
 def is_cached(view: RouterView, k: int, content: int) -> bool:
     """Return whether a content is in the prefix cache of worker ``k``, as the router knows it.
 
-    With a ``cache_staleness`` the router does not know the last change of a content until that time has passed.
+    A router that knows caches late does not know the last change of a content until that time has passed.
     """
     cached = view.contents[k, content].unit != UNKNOWN
-    late = view.problems[k].cache_staleness
-    if late > 0 and view.changed[k, content] > view.clock - late:
+    if view.changed.shape[1] > 0 and view.changed[k, content] > view.caches_known:
         cached = not cached
     return bool(cached)
 
@@ -168,17 +197,24 @@ def missing_of(view: RouterView, k: int) -> int:
 
 
 @jit
-def prefill_backlog(view: RouterView, k: int) -> int:
-    """Return how many tokens the waiting and active requests of worker ``k`` have yet to prefill."""
-    w, tokens = view.workers[k], 0
-    i = w.queue_head
+def prefills_left(w: Any, requests: Any, active: Any) -> int:
+    """Return how many tokens the waiting and active requests of a worker have yet to prefill."""
+    tokens, i = 0, w.queue_head
     while i != UNKNOWN:
-        tokens += view.requests[i].num_prefill_left
-        i = view.requests[i].queue_next
+        tokens += requests[i].num_prefill_left
+        i = requests[i].queue_next
     if w.num_prefilling > 0:
         for j in range(w.num_active):
-            tokens += view.active[k, j].num_prefill_left
+            tokens += active[j].num_prefill_left
     return int(tokens)
+
+
+@jit
+def prefill_backlog(view: RouterView, k: int) -> int:
+    """Return how many tokens the requests of worker ``k`` have yet to prefill, as the router knows it."""
+    if view.backlog.shape[0] > 0:
+        return int(view.backlog[k])
+    return prefills_left(view.workers[k], view.requests, view.active[k])
 
 
 def session_tables(table: RequestTable) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -186,37 +222,3 @@ def session_tables(table: RequestTable) -> tuple[NDArray[np.int32], NDArray[np.i
     ids = np.zeros(0, np.int64) if table.session_id is None else table.session_id
     sessions, numbers = np.unique(ids, return_inverse=True)
     return numbers.astype(np.int32), np.full(2 * len(sessions), UNKNOWN, np.int32)
-
-
-def python_router_view(simulation: Any, view: Any) -> RouterView:
-    """Return the view of a router for uncompiled code.
-
-    Args:
-        simulation: the :class:`~kvgym.simulator.cluster.simulation.ClusterSimulation`.
-        view: its :class:`~kvgym.simulator.view.ClusterView`.
-    """
-    tables, session, previous = simulation.python_tables(), UNKNOWN, UNKNOWN
-    first, last = view.span
-    if view.request_id != UNKNOWN and len(simulation.session):
-        turns, row = simulation.turns, view.request_id
-        session = int(simulation.session[turns["row"][row] if len(turns) else row])
-        stage = len(simulation.last_worker) // 2 if first > 0 else 0
-        previous = int(simulation.last_worker[session + stage])
-    return RouterView(
-        tables["problem"],
-        tables["workers"],
-        tables["requests"],
-        tables["active"],
-        tables["contents"],
-        tables["changed"],
-        tables["chain"],
-        tables["prefix"],
-        view.clock,
-        view.request_id,
-        first,
-        last,
-        UNKNOWN if view.boundary is None else view.boundary,
-        session,
-        previous,
-        simulation.open_places,
-    )

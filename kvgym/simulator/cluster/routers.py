@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from kvgym.compiling.kernel import Kernel
-from kvgym.errors import shown, some
+from kvgym.errors import InvalidDecisionError, shown, some
 from kvgym.simulator.cluster.router_view import PREFILL_ONLY, REJECT
 from kvgym.simulator.decision import STATUS_NAMES
-from kvgym.simulator.tables import ACTIVE, OPEN, WAITING
+from kvgym.simulator.tables import ACTIVE, OPEN, UNKNOWN, WAITING
 from kvgym.simulator.view import ClusterView
+from kvgym.utils.user_code import calling
 
 
 class RouterLike(Protocol):
@@ -33,6 +35,11 @@ class RouterLike(Protocol):
     @property
     def sheds(self) -> bool:
         """Whether :meth:`route` may return REJECT."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether it needs an exact view of the workers, and to be the only router."""
         ...
 
     def reassign(self, view: ClusterView) -> tuple[int, int] | None:
@@ -84,3 +91,25 @@ def refused_move(simulation: Any, router: RouterLike, request: int, worker: int)
     if roles[source] != roles[worker]:
         return f"{text}, which does other work than worker {source}"
     return f"{text}, but worker {source} has a batch running with it"
+
+
+def move_of(simulation: Any, router: RouterLike, view: ClusterView) -> int:
+    """Call a router for the worker at a boundary; return a move as compiled routers do.
+
+    Raises:
+        InvalidDecisionError: it does not return a request and a worker, or None.
+    """
+    count = len(simulation.workers)
+    with calling(router, "router", "reassign"):
+        chosen = router.reassign(view)
+    if chosen is None:
+        return UNKNOWN
+    try:
+        request, worker = map(operator.index, chosen)
+    except Exception:  # user code may raise any exception
+        raise InvalidDecisionError(
+            f"router {shown(router.info.name)} reassigns {shown(chosen)}; expected a request and a worker, or None"
+        ) from None
+    if not (0 <= worker < count and 0 <= request < len(simulation.requests)):
+        raise InvalidDecisionError(refused_move(simulation, router, request, worker))
+    return request * count + worker

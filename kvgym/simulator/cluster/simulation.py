@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,18 @@ from kvgym.compiling.checked_build import check, guarded, watched
 from kvgym.compiling.kernel import Kernel, uncompiled
 from kvgym.compiling.pointers import function_handle
 from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError, shown
-from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, RoughFigures, params_of
+from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, params_of
 from kvgym.simulator.boundary import RUN_TABLES
 from kvgym.simulator.cluster.changing import Changing, FleetRecord, Scaling, fleet_tables, settle_pause
 from kvgym.simulator.cluster.event_queue import empty_event_queue
+from kvgym.simulator.cluster.knowing import (
+    TABLES,
+    knowledge_tables,
+    python_router_view,
+    router_of_request,
+    with_states_of,
+    write_figures,
+)
 from kvgym.simulator.cluster.links import link_tables
 from kvgym.simulator.cluster.loop import (
     ASK_POLICY,
@@ -30,10 +39,9 @@ from kvgym.simulator.cluster.loop import (
 from kvgym.simulator.cluster.router_view import (
     ROUTER_SIGNATURE,
     RouterView,
-    python_router_view,
     session_tables,
 )
-from kvgym.simulator.cluster.routers import RouterLike, named, refused_move, refused_route
+from kvgym.simulator.cluster.routers import RouterLike, move_of, named, refused_move, refused_route
 from kvgym.simulator.cluster.tables import (
     BATCH_TIME,
     POLICY,
@@ -67,7 +75,7 @@ from kvgym.workloads.table import RequestTable
 
 _FOREVER = 1_000_000_000
 
-_OWN = ("last_worker", "link", "ports", "flows", "stage")
+_OWN = ("last_worker", "link", "ports", "flows", "stage", *TABLES)
 """Tables of its own that a cluster's run changes, besides its events and its fleet."""
 
 
@@ -87,7 +95,10 @@ class ClusterSimulation(Simulation):
         log: keep a row per iteration.
         compiled: run compiled code; False runs the same functions as plain Python.
         scaling: how a fleet is scaled; None = its workers stay.
+        others: where the cluster has several routers, the others, which have been reset as well.
     """
+
+    sent: NDArray[Any]
 
     def __init__(
         self,
@@ -100,6 +111,7 @@ class ClusterSimulation(Simulation):
         log: bool = False,
         compiled: bool = True,
         scaling: Scaling | None = None,
+        others: Sequence[RouterLike] = (),
     ) -> None:
         super().__init__(system, table, needs=needs, policy_name=policy_name, log=log, compiled=compiled)
         t = self.tracker[0]
@@ -115,19 +127,13 @@ class ClusterSimulation(Simulation):
         self.worker_params = [guarded(params_of(worker.batch_time)) for worker in system.all_workers]
         self._memory = [policy_memory()] * len(self.workers)
         self._router_memory: tuple[Any, Any] = (np.zeros(1), np.zeros(1, np.int64))
-        known: dict[tuple[int, int], RoughFigures] = {}  # equal workers usually share a model
-        for k, worker in enumerate(system.all_workers):
-            key = id(worker.batch_time), int(self.problem[k]["kv_capacity"])
-            if key not in known:
-                with calling(worker.batch_time, "batch-time model", "it"):
-                    known[key] = worker.batch_time.rough_figures(key[1])
-            for name, value in known[key]._asdict().items():
-                self.problem[k][f"batch_{name}"] = value
+        write_figures(system, self.problem)
         self.open_places, self.fleet_tracker, self.trips = map(guarded, fleet_tables(system, len(table)))
         links = link_tables(system, len(self.requests))
         self.link, self.ports, self.flows = (guarded(links[name]) for name in ("link", "ports", "flows"))
         self.stage = guarded(np.zeros(len(self.requests) if system.local_prefill else 0, np.uint8))
-        self.set_router(router)
+        vars(self).update(knowledge_tables(system, self.workers, len(table)))
+        self.set_router(router, others)
         self.changing_fleet = None
         if system.fleet is not None:
             self.changing_fleet = Changing(self, system.fleet, scaling or Scaling.fixed(system.fleet))
@@ -145,16 +151,17 @@ class ClusterSimulation(Simulation):
         """Compute the addresses of tables again, as one of them is another array now."""
         self._addresses = None
 
-    def set_router(self, router: RouterLike | None) -> None:
-        """Set the router, which has been reset for the run; None to route from outside."""
+    def set_router(self, router: RouterLike | None, others: Sequence[RouterLike] = ()) -> None:
+        """Set the router, which has been reset for the run, and others as for the class; None to route from outside."""
         self.router, self._ask_router, self._addresses = router, ASK_ROUTER, None
-        self.tracker[0]["sheds"] = router is not None and router.sheds
+        self.tracker[0]["sheds"], self._others = router is not None and router.sheds, tuple(others)
         self._router_kernels: list[Kernel | None] = [None, None]  # route, reassign
         with calling(router, "router", "compiled_rule"):
             rule = None if router is None else router.compiled_rule(len(self.workers))
         if rule is not None:
             self._ask_router = 0
             *self._router_kernels, self._router_memory = rule
+            self._router_memory = with_states_of(self._router_memory, others, len(self.workers))
 
     def consult_router(self, view: ClusterView) -> int:
         """Return what the router would answer now, as compiled routers do; nothing executes it.
@@ -209,7 +216,11 @@ class ClusterSimulation(Simulation):
 
     def router_view(self, view: ClusterView) -> RouterView:
         """Return the view of a router's kernel, for uncompiled code (:func:`kvgym.compiling.kernel.uncompiled`)."""
-        return python_router_view(self, view)
+        return python_router_view(self.addresses(), view)
+
+    def known_workers(self, view: ClusterView) -> NDArray[Any]:
+        """Return the rows of workers as the router knows them."""
+        return self.router_view(view).workers if len(self.sent) else self.workers
 
     def check_memory(self, blamed: str) -> None:
         """Check the arrays of workers, policies and router as well."""
@@ -217,10 +228,8 @@ class ClusterSimulation(Simulation):
         for k, memory in enumerate(self._memory):
             check(f"{blamed}, worker {k}", {**memory._asdict(), "batch_params": self.worker_params[k]})
         params, state = self._router_memory
-        own = {
-            "moves": self.moves, "open_places": self.open_places, "fleet_tracker": self.fleet_tracker,
-            "trips": self.trips, "session": self.session, **{name: getattr(self, name) for name in _OWN},
-        }  # fmt: skip
+        names = ("moves", "open_places", "fleet_tracker", "trips", "session", *_OWN)
+        own = {name: getattr(self, name) for name in names}
         check(blamed, {**own, "router_params": params, "router_state": state})
 
     def _handle_of(self, function: Any, signature: Any) -> tuple[int, int]:
@@ -360,10 +369,13 @@ class ClusterSimulation(Simulation):
         """Call a router in Python; return its answer as compiled routers do."""
         assert self.router is not None
         if question == REASSIGN:
-            return self._move(self.router, view)
+            return move_of(self, self.router, view)
         only_one = len(view.candidates) == 1 and not (self.system.local_prefill or self.router.sheds)
-        with calling(self.router, "router", "route"):
-            chosen = view.candidates[0] if only_one else self.router.route(view)
+        router = self.router
+        if self._others:
+            router = (router, *self._others)[router_of_request(self.addresses(), view.request_id)]
+        with calling(router, "router", "route"):
+            chosen = view.candidates[0] if only_one else router.route(view)
         try:
             return int(np.int64(operator.index(chosen)))
         except Exception:  # user code may raise any exception
@@ -371,23 +383,6 @@ class ClusterSimulation(Simulation):
                 f"router {shown(self.router.info.name)} returned {shown(chosen)} for request {view.request_id}; "
                 "expected the index of a worker"
             ) from None
-
-    def _move(self, router: RouterLike, view: ClusterView) -> int:
-        """Call a router for the worker at a boundary; return a move as compiled routers do."""
-        count = len(self.workers)
-        with calling(router, "router", "reassign"):
-            chosen = router.reassign(view)
-        if chosen is None:
-            return UNKNOWN
-        try:
-            request, worker = map(operator.index, chosen)
-        except Exception:  # user code may raise any exception
-            raise InvalidDecisionError(
-                f"router {shown(router.info.name)} reassigns {shown(chosen)}; expected a request and a worker, or None"
-            ) from None
-        if not (0 <= worker < count and 0 <= request < len(self.requests)):
-            raise InvalidDecisionError(refused_move(self, router, request, worker))
-        return request * count + worker
 
     def start(self) -> bool:
         """Advance to the first decision of a worker; False if there is none."""

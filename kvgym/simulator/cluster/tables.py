@@ -16,7 +16,7 @@ from kvgym.compiling.pointers import function_at, view_at
 from kvgym.compiling.tables import Table, declared, in_rows, opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, Run
-from kvgym.simulator.cluster.router_view import ROUTER_SIGNATURE, RouterView
+from kvgym.simulator.cluster.router_view import ROUTER_SIGNATURE
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE, PolicyMemory
 from kvgym.simulator.tables import (
     CONTENT,
@@ -68,6 +68,32 @@ TRIP = np.dtype(
     align=True,
 )
 """What the loop of a cluster knows of a request of a fleet; other clusters have no such records."""
+
+KNOWLEDGE = np.dtype(
+    [
+        ("mode", "i8"),  # EXACT, SCRAPED, INFLIGHT or BOTH
+        ("routers", "i8"),
+        ("interval", "f8"),  # s between scrapes
+        ("delay", "f8"),  # s until one has arrived
+        ("offset", "f8"),  # s, the first
+        ("slots", "i8"),  # scrapes that are kept, number m in slot m mod slots
+        ("first_scrape", "i8"),  # block of `seen` with slot 0
+        ("next", "f8"),  # s, the next one; inf: there are none
+        ("number", "i8"),  # its place in the grid of times
+        ("taken", "i8"),  # scrapes taken so far; number 0 shows nothing
+        ("arrived", "i8"),  # the last of them that has arrived
+    ],
+    align=True,
+)
+"""What routers and autoscalers know, see :mod:`kvgym.simulator.cluster.knowledge`."""
+
+KNOWER = np.dtype([("answers", "i8"), ("scrape", "i8")], align=True)
+"""A router: requests that it has sent, and the scrape in what it knows."""
+
+SENDING = np.dtype([("worker", "i8"), ("scrape", "i8"), ("prefill", "i8")], align=True)
+"""Where the router of a request has sent it, UNKNOWN if it is not there any more; the last scrape before, and the
+prompt tokens that were to be computed.
+"""
 
 
 LEAVES, WHOLE, SENT, KEPT = 1, 2, 3, 4
@@ -126,6 +152,8 @@ class Cluster(NamedTuple):
             the router chooses where requests are prefilled (``local_prefill``).
         open: uint8 (r,), CLOSED, OPEN or DRAINING for each place of a fleet; empty without one, as are ``fleet`` and
             ``trips`` (n,).
+        knowledge: with the next five what routers know, see :mod:`kvgym.simulator.cluster.knowledge`; empty if that is
+            the present.
         last_worker: int32 (2 s,), the worker of the last request of each session, UNKNOWN before; then the same for
             decode workers that requests were handed over to.
         rows: int64 (r, len(ROW)), addresses of the tables of each worker.
@@ -151,6 +179,12 @@ class Cluster(NamedTuple):
     ports: Annotated[Any, Table(PORT, "ports")]
     flows: Annotated[Any, Table(FLOW, "flows")]
     stage: Annotated[Any, Table("u1", "stage")]
+    knowledge: Annotated[Any, Table(KNOWLEDGE, "knowledge")]
+    seen: Annotated[Any, Table(WORKER, "seen")]
+    seen_backlog: Annotated[Any, Table("i8", "seen")]
+    taken_at: Annotated[Any, Table("f8", "slots")]
+    knowers: Annotated[Any, Table(KNOWER, "routers")]
+    sent: Annotated[Any, Table(SENDING, "sent")]
     router_params: Annotated[Any, Table("f8", "params")]
     router_state: Annotated[Any, Table("i8", "state")]
     rows: Any
@@ -252,30 +286,18 @@ def queued_of(c: Cluster, k: int) -> Any:
 
 
 @jit_expand
-def router_view(c: Cluster, request: int, first: int, last: int, boundary: int) -> RouterView:
-    """Return what a router observes, see :class:`~kvgym.simulator.cluster.router_view.RouterView`.
+def tables_of_caches(c: Cluster) -> Any:
+    """Return active sets, contents and changes of prefix caches by worker, and the chains of requests.
 
     The active sets of all workers are contiguous in memory, and so are the contents of their prefix caches.
     """
     count, a, n = c.workers.shape[0], c.rows[0], c.sizes[0]
-    session = session_of(c, request)
-    return RouterView(
-        c.problems,
-        c.workers,
-        c.requests,
+    return (
         _slots_at(a[_ACTIVE], count, n[_ACTIVE]),
         _contents_at(a[_CONTENTS], count, n[_CONTENTS]),
         _changed_at(a[_CHANGED], count, n[_CHANGED]),
         _i4_at(a[_CHAIN], n[_CHAIN]),
         _prefix_at(a[_PREFIX], n[_PREFIX]),
-        c.tracker.clock,
-        request,
-        first,
-        last,
-        boundary,
-        session,
-        last_worker_of(c, session, first),
-        c.open,
     )
 
 

@@ -22,6 +22,7 @@ from kvgym.simulator.boundary import (
     withdraw,
 )
 from kvgym.simulator.cluster.event_queue import NEVER, NOW, set_time
+from kvgym.simulator.cluster.knowledge import note_sent
 from kvgym.simulator.cluster.links import join_ports, leave_ports, left_to_send
 from kvgym.simulator.cluster.tables import KEPT, LEAVES, SENT, Cluster, queued_of, remember_worker, run_of
 from kvgym.simulator.prefix.cache import lose_hit, tokens_there
@@ -248,6 +249,7 @@ def move(c: Cluster, i: int, k: int) -> int:
     depart(w, r)
     plan(c, source)
     remember_worker(c, i, k)
+    note_sent(c, i, k)
     c.workers[k].total_received += 1
     transferred = 0
     if r.num_kv_tokens > 0:

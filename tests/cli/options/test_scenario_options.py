@@ -23,7 +23,8 @@ GIVEN = {
     "rules": "engine", "workers": 4,
     "prefill_workers": 2, "decode_workers": 3, "link": "10GB/s",
     "fleet": "2-6", "startup": "45", "autoscaler": "hpa:target=4",
-    "router": "round_robin", "sessions": "closed", "horizon": 12.5, "warm_up": "5", "cool_down": "20r",
+    "router": "round_robin", "router_view": "inflight", "scrape": "5s", "routers": 3,
+    "sessions": "closed", "horizon": 12.5, "warm_up": "5", "cool_down": "20r",
 }  # fmt: skip
 """A value for every field."""
 
@@ -122,7 +123,7 @@ def test_every_field_changes_the_scenario(name, tmp_path, azure_trace):
         "router": "uniform_random",
         "engine": "base_ms=5",
     }[name]
-    others = {"workers": 4} if name == "router" else {}
+    others = {"workers": 4} if name in ("router", "router_view", "scrape", "routers") else {}
     if name in ("startup", "autoscaler"):
         others = {"fleet": "1-4"}
     if name in ("trace_format", "columns", "time_unit", "rate_scale", "shared_prefix"):

@@ -53,4 +53,5 @@ def router_view(
     return RouterView(
         *tables, records(SLOT, count, 1), contents, np.zeros((count, 0)), chain, prefix,
         0.0, 0, 0, count, UNKNOWN, session, previous, np.zeros(0, np.uint8),
+        np.zeros(0, np.int64), 0.0, 0,
     )  # fmt: skip
