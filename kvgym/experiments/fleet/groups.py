@@ -63,7 +63,7 @@ def startup_of(given: StartUp | None, hardware: Hardware | None) -> tuple[float,
         raise ConfigError(f"startup = {shown(given)}; expected {expected}") from None
 
 
-_TROUBLE = ("failures", "users", "on_loss", "retry_delay", "keep_tokens")
+_IF_GIVEN = ("switch", "failures", "users", "on_loss", "retry_delay", "keep_tokens")
 """Fields of :class:`FleetSettings` that are written only if they are given."""
 
 
@@ -99,13 +99,13 @@ class FleetSettings(Description):
     keep_tokens: bool = False
 
     @model_serializer(mode="wrap")
-    def _without_trouble(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit defaults of failures and users, so that files and hashes of fleets without them stay."""
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Omit defaults of roles that change, failures and users, so that files and hashes without them stay."""
         fields = type(self).model_fields
         return {
             name: value
             for name, value in handler(self).items()
-            if name not in _TROUBLE or getattr(self, name) != fields[name].default
+            if name not in _IF_GIVEN or getattr(self, name) != fields[name].default
         }
 
     @property

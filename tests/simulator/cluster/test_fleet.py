@@ -116,15 +116,15 @@ def test_an_autoscaler_that_needs_them_sees_tokens_and_arrivals_to_come() -> Non
     table = table_of((0, 2), (0, 1), (1, 1))
     simulate(system_of(Pool(1, most=1)), table, "fcfs", router="join_shortest_queue", autoscaler=watching)
     queued = {time: tokens for time, tokens, _ in watching.seen}
-    # One at a time, prefills of 1,000 tokens in 1 s, then 2, 1 and 1 s of decodes: 0 – 3, 3 – 5, 5 – 7.
+    # One at a time, prefills of 1,023 tokens in 1 s, then 2, 1 and 1 s of decodes: 0 – 3, 3 – 5, 5 – 7.
     assert [queued[time] for time in (0.5, 1.0, 2.5, 3.5, 4.5, 5.5, 6.5)] == [
-        [2000], [2000], [2000], [2000], [1000], [1000], [0]
+        [2046], [2046], [2046], [2046], [1023], [1023], [0]
     ]  # fmt: skip
     assert sum(tokens for *_, tokens in watching.seen) == 7
     ahead = watching.ahead[0]
     assert ahead is not None
     assert ahead.rates.mean.rates == (3 / 60,)
-    assert (ahead.prompt_len, ahead.output_len) == (1000, 7 / 3)
+    assert (ahead.prompt_len, ahead.output_len) == (1023, 7 / 3)
 
 
 TARGETS = (3, 1, 4, 0, 2, 4, 1)
