@@ -25,8 +25,8 @@ def pool(ongoing: Sequence[int], target: int | None = None, starting: int = 0, *
     zeros = np.zeros(ready, np.int64)
     values: dict[str, Any] = {
         "settings": POOL, "worker": WORKER, "target": ready if target is None else target, "ready": ready,
-        "starting": starting, "draining": 0, "ready_in": (10.0,) * starting, "waiting": zeros, "active": zeros,
-        "ongoing": np.array(ongoing, np.int64), "kv": np.zeros(ready), "unrouted": 0,
+        "starting": starting, "draining": 0, "failed": 0, "ready_in": (10.0,) * starting, "waiting": zeros,
+        "active": zeros, "ongoing": np.array(ongoing, np.int64), "kv": np.zeros(ready), "unrouted": 0,
         "prefill_tokens": zeros, **columns,
     }  # fmt: skip
     return PoolView(**values)
