@@ -46,6 +46,7 @@ POOL_FEATURES: tuple[tuple[str, str, float | str], ...] = (
     ("ready", "ready workers / most", SHARE),
     ("starting", "starting workers / most", SHARE),
     ("draining", "draining workers / most", SHARE),
+    ("failed", "places under repair / most", SHARE),
     *((f"soon_{k}", f"share of the starting workers that are ready within {k} interval{'s' * (k > 1)}", SHARE)
       for k in SOON),
     ("waiting", "waiting requests for each ready worker (scale: 16)", 16.0),
@@ -96,6 +97,7 @@ def pool_numbers(pool: PoolView, interval: float) -> Floats:
         pool.ready / most,
         pool.starting / most,
         pool.draining / most,
+        pool.failed / most,
         *(sum(left <= k * interval for left in pool.ready_in) / starting for k in SOON),
         pool.waiting.sum() / ready,
         pool.ongoing.sum() / ready,

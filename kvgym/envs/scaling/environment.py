@@ -71,7 +71,7 @@ class ScalingEnv(ClusterEnv):
         float32 in [0, 1]; :mod:`kvgym.policies.fleet_features` describes every feature:
 
         - ``fleet`` (10,): arrival rates, lengths, first tokens, budget, time of day
-        - ``pools`` (14 p,): 14 features of each of the p pools
+        - ``pools`` (15 p,): 15 features of each of the p pools
 
         ``observation="flat"`` concatenates them in this order, ``"dict"`` keeps the keys, and ``"rllib"`` has the
         flat observation and a float32 ``action_mask``.

@@ -20,7 +20,7 @@ from kvgym.policies.fleet_features import (
     scales_of,
 )
 from kvgym.simulator.cluster.fleet_view import FleetView
-from kvgym.simulator.cluster.members import OFF
+from kvgym.simulator.cluster.members import DRAINS, STARTING, UP
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.fleet import Fleet
 from kvgym.simulator.tables import FINISHED
@@ -94,7 +94,7 @@ class Ledger:
         changes = changing.members.changes
         for at, k, state in changes[self._known :]:
             self._billed += self._rate * (at - self._since)
-            self._since, on = at, state != OFF
+            self._since, on = at, state in (STARTING, UP, DRAINS)
             if on != self._on[k]:
                 self._on[k] = on
                 self._rate = float(self._rates[self._on].sum())

@@ -18,7 +18,7 @@ from kvgym.envs.scaling.vector_environment import ScalingVectorEnv
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.metrics.compute import compute_metrics
 from kvgym.policies.runner import simulate
-from kvgym.simulator.cluster.members import DRAINS, STARTING
+from kvgym.simulator.cluster.members import DRAINS, STARTING, STATES
 
 UNIT = {"kind": "affine", "constant": 0.5, "per_decode_token": 0.0, "per_prefill_token": 0.0}
 """Every batch takes half a second."""
@@ -92,6 +92,29 @@ def test_a_horizon_counts_what_is_left_as_missed():
     assert 3.0 * sum(rewards) == pytest.approx(-cost_of(env), abs=1e-9)
     missed = compute_metrics(result, ("slo_attainment",))["slo_attainment"]
     assert missed < 1
+
+
+def test_failures_and_users_who_leave(tmp_path):
+    """Failed places cost nothing, and what is lost or given up has missed its target; a state has the same luck."""
+    path = tmp_path / "failing.yaml"
+    path.write_text(
+        "batch_time: {kind: affine, constant: 0.5}\nkv_capacity: 100\nrouter: join_shortest_queue\npolicies: [fcfs]\n"
+        "workload: mcsf-model-2\n"
+        "fleet: {control: 5s, failures: {mtbf: 40s, repair: 10s}, users: {patience: 3s}}\n"
+        "workers:\n- {count: 2, most: 4, startup: 6s}\n"
+    )
+    env, other = (ScalingEnv(scenario=str(path), workload=LOAD) for _ in range(2))
+    rewards, _ = random_episode(env, 3)
+    metrics = compute_metrics(env.result())
+    assert sum(rewards) == pytest.approx(-metrics["fleet_cost"], abs=1e-9)
+    states = {state for _, _, state in env.result().fleet.changes}
+    assert STATES.index("failed") in states
+    env.reset(seed=3)
+    for _ in range(12):
+        env.step([4])
+    other.set_state(env.get_state())
+    assert np.array_equal(other.observer.flat, env.observer.flat)
+    assert env.step([5])[1] == other.step([5])[1]
 
 
 def test_misses_count_when_they_are_certain(requests_of):
@@ -172,7 +195,7 @@ class Threshold:
 
     def predict(self, observation, deterministic=True, action_masks=None):
         assert action_masks.any()
-        ongoing = observation[19]
+        ongoing = observation[20]
         return np.array([6 if ongoing > 0.04 else 3]), None
 
 
