@@ -94,7 +94,7 @@ def test_a_horizon_counts_what_is_left_as_missed():
     assert missed < 1
 
 
-def test_failures_and_users_who_leave(tmp_path):
+def test_failures_and_users_that_leave(tmp_path):
     """Failed places cost nothing, and what is lost or given up has missed its target; a state has the same luck."""
     path = tmp_path / "failing.yaml"
     path.write_text(
