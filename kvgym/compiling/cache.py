@@ -29,7 +29,7 @@ import numpy as np
 from llvmlite import binding as _llvm
 
 from kvgym.compiling.checked_build import CHECKED
-from kvgym.compiling.numba_internals import kernel_cache
+from kvgym.compiling.numba_internals import TRICKS, kernel_cache
 from kvgym.compiling.sources import key_of
 from kvgym.errors import ConfigError
 
@@ -60,7 +60,7 @@ def cache_dir() -> Path:
     Raises:
         ConfigError: neither can be written.
     """
-    options = (CHECKED, _config.BOUNDSCHECK)
+    options = (CHECKED, _config.BOUNDSCHECK, *([] if TRICKS else ["no tricks"]))
     tools = (sys.version, numba.__version__, np.__version__, _target(), options)
     name = f"code-{hashlib.sha256(repr(tools).encode()).hexdigest()[:20]}"
     chosen = os.environ.get("KVGYM_CACHE_DIR")
@@ -124,6 +124,7 @@ class Locator:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._path = str(code_folder(checksum_file(cache_dir(), function)))
+        self._py_file = function.__code__.co_filename  # for Numba's warnings
         self._line = function.__code__.co_firstlineno
 
     def get_cache_path(self) -> str:

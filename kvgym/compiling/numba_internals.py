@@ -1,20 +1,23 @@
-"""The private Numba APIs that the compiled core depends on.
+"""The private Numba APIs that the compiled core uses, and whether the installed Numba has them.
 
-Only this module and :mod:`kvgym.compiling.passes` use private APIs.
+Only this module and :mod:`kvgym.compiling.lowering` use private APIs.
 
-Numba may change them in any version, and a wrong assumption corrupts memory instead of raising an exception. So kvgym
-imports only with the versions that it was tested with, :data:`FIRST` to :data:`LAST`, and only if the APIs have the
-expected form; otherwise the import raises one clear error.
+Numba may change them in any version, and a wrong assumption corrupts memory instead of raising an exception. Some are
+needed: without them, or in another form, the import raises one clear error. The others are the tricks of
+:mod:`kvgym.compiling`, which only save time. With a version that they were not tested with, or that lacks what they
+use, kvgym compiles in Numba's public ways instead, and says so (:data:`TRICKS`).
 
-When Numba releases a version, run ``tests/compiling/test_numba_internals.py`` with it, then all tests. Then raise
-:data:`LAST` and the upper bound in ``pyproject.toml``.
+When Numba releases a version, run all tests with it and ``KVGYM_NUMBA_TRICKS=1``, ``tests/compiling`` first. Then raise
+:data:`LAST`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,68 +28,53 @@ from numba import types
 from kvgym.errors import NumbaVersionError
 
 FIRST, LAST = (0, 61), (0, 68)
-"""First and last series of Numba that kvgym runs with."""
+"""First series of Numba that kvgym runs with, and the last one that the tricks were tested with."""
+
+
+def _series() -> tuple[int, ...]:
+    """Return the series of the installed Numba; (0, 0) if its version is no number."""
+    try:
+        return tuple(int(part) for part in numba.__version__.split(".")[:2])
+    except ValueError:
+        return 0, 0
+
+
+def _lacking(wanted: tuple[tuple[Any, str], ...]) -> str | None:
+    """Return which of some attributes does not exist, None if all do."""
+    for place, name in wanted:
+        if not hasattr(place, name):
+            return f"{getattr(place, '__name__', place)} has no {name}"
+    return None
 
 
 def incompatibility() -> str | None:
     """Return why kvgym cannot use the installed Numba, None if it can."""
-    try:
-        series = tuple(int(part) for part in numba.__version__.split(".")[:2])
-    except ValueError:
-        series = (0, 0)
-    if not FIRST <= series <= LAST:
+    if _series() < FIRST:
         return f"its version is {numba.__version__}"
     try:
-        from numba.core import (
-            caching,
-            cgutils,
-            codegen,
-            compiler,
-            compiler_machinery,
-            cpu,
-            datamodel,
-            typed_passes,
-        )
+        from numba.core import caching, cgutils, datamodel
         from numba.experimental import function_type
         from numba.np import arrayobj
 
-        flag: Any = cpu.CPUTargetOptions
         models: Any = datamodel
         function = models.default_manager.lookup(types.FunctionType(types.int64(types.int64)))._fields
         array = models.default_manager.lookup(types.int64[::1])._fields
         wanted: tuple[tuple[Any, str], ...] = (
-            (flag, "_nrt"),
-            (flag, "forceinline"),
             (cgutils, "create_struct_proxy"),
-            (cgutils, "do_boundscheck"),
-            (arrayobj, "fix_integer_index"),
             (arrayobj, "make_array"),
             (arrayobj, "populate_array"),
             (function_type, "_get_wrapper_address"),
             (function_type, "_get_jit_address"),
             (caching, "_CacheLocator"),
             (getattr(caching, "CompileResultCacheImpl", None), "_locator_classes"),
-            (caching.Cache, "_guard_against_spurious_io_errors"),
-            (caching.Cache, "_load_overload"),
-            (codegen.JITCodeLibrary, "_optimize_final_module"),
-            (codegen.JITCodeLibrary, "_finalize_final_module"),
-            (codegen.JITCodeLibrary, "_optimize_functions"),
-            (codegen.JITCodeLibrary, "enable_object_caching"),
-            (codegen.JITCPUCodegen, "_module_pass_manager"),
-            (compiler.DefaultPassBuilder, "define_nopython_pipeline"),
-            (compiler_machinery, "register_pass"),
-            (typed_passes.NativeLowering, "run_pass"),
         )
     except (ImportError, AttributeError, TypeError, KeyError) as error:
         return f"{type(error).__name__}: {error}"
-    for place, name in wanted:
-        if not hasattr(place, name):
-            return f"{getattr(place, '__name__', place)} has no {name}"
     if tuple(function) != ("c_addr", "py_addr", "jit_addr"):
         return f"functions have the fields {', '.join(function)}"
     if tuple(array) != ("meminfo", "parent", "nitems", "itemsize", "data", "shape", "strides"):
         return f"arrays have the fields {', '.join(array)}"
-    return None
+    return _lacking(wanted)
 
 
 def check_numba() -> None:
@@ -103,12 +91,74 @@ def check_numba() -> None:
         )
 
 
+def without_tricks() -> str | None:
+    """Return why the tricks cannot be used with the installed Numba, None if they can.
+
+    The environment variable ``KVGYM_NUMBA_TRICKS`` is ``1`` to use them with any version that has what they need, or
+    ``0`` to do without them.
+    """
+    wish = os.environ.get("KVGYM_NUMBA_TRICKS")
+    if wish == "0":
+        return "KVGYM_NUMBA_TRICKS is 0"
+    if _series() > LAST and wish != "1":
+        return f"its version is {numba.__version__}"
+    try:
+        from numba.core import (
+            caching,
+            codegen,
+            compiler,
+            compiler_machinery,
+            cpu,
+            typed_passes,
+            untyped_passes,
+        )
+        from numba.np import arrayobj
+
+        flag: Any = cpu.CPUTargetOptions
+        return _lacking(
+            (
+                (flag, "_nrt"),
+                (flag, "forceinline"),
+                (arrayobj, "fix_integer_index"),
+                (caching.Cache, "_guard_against_spurious_io_errors"),
+                (caching.Cache, "_load_overload"),
+                (codegen.JITCodeLibrary, "_optimize_final_module"),
+                (codegen.JITCodeLibrary, "_finalize_final_module"),
+                (codegen.JITCodeLibrary, "_optimize_functions"),
+                (codegen.JITCodeLibrary, "enable_object_caching"),
+                (codegen.JITCPUCodegen, "_module_pass_manager"),
+                (compiler.DefaultPassBuilder, "define_nopython_pipeline"),
+                (compiler_machinery, "register_pass"),
+                (typed_passes.NativeLowering, "run_pass"),
+                (untyped_passes, "RewriteSemanticConstants"),
+            )
+        )
+    except (ImportError, AttributeError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def choose_tricks() -> bool:
+    """Return whether the tricks are used; warn if the installed Numba is the reason that they are not."""
+    reason = without_tricks()
+    if reason is not None and os.environ.get("KVGYM_NUMBA_TRICKS") != "0":
+        warnings.warn(
+            f"kvgym is faster with Numba {LAST[0]}.{LAST[1]} than with the installed one ({reason}); "
+            "results are the same",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return reason is None
+
+
 check_numba()
 
-NO_REFCOUNT: dict[str, Any] = {"_nrt": False}
+TRICKS: bool = choose_tricks()
+"""Whether kvgym compiles with the tricks of :mod:`kvgym.compiling`; else in Numba's public ways."""
+
+NO_REFCOUNT: dict[str, Any] = {"_nrt": False} if TRICKS else {}
 """Options of ``numba.njit`` that switch reference counting off; such code cannot allocate."""
 
-FORCE_INLINE: dict[str, Any] = {"forceinline": True}
+FORCE_INLINE: dict[str, Any] = {"forceinline": True} if TRICKS else {}
 """Options of ``numba.njit`` that make LLVM inline a helper into its callers."""
 
 
@@ -128,6 +178,9 @@ def no_index_wraparound() -> Iterator[None]:
     are compiled in this context. In this package's functions a negative index is an error, which the checked build
     reports, see :mod:`kvgym.compiling.checked_build`.
     """
+    if not TRICKS:
+        yield
+        return
     from numba.np import arrayobj as typed
 
     arrayobj: Any = typed
@@ -237,11 +290,12 @@ def kernel_cache(locator: type[Any]) -> type[Any]:
     class KernelCache(caching.Cache):  # type: ignore[misc]
         _impl_class = Located
 
+    class LightCache(KernelCache):
         def load_overload(self, sig: Any, target_context: Any) -> Any:
             with self._guard_against_spurious_io_errors():
                 return self._load_overload(sig, target_context)
 
-    return KernelCache
+    return LightCache if TRICKS else KernelCache
 
 
 def check_bounds() -> None:

@@ -4,9 +4,9 @@ Every process has its own empty cache. The ratio is time without the trick over 
 the trick helps. Ratios are reliable, absolute times depend on the machine. Named tuples by address cannot be switched
 off: kernels have them in their signatures.
 
-    python scripts/speed/compiler_tricks.py              # about 15 minutes
+    python scripts/speed/compiler_tricks.py              # about 40 minutes
     python scripts/speed/compiler_tricks.py prefetch     # one trick
-    python scripts/speed/compiler_tricks.py --smoke      # about 5 minutes: shows that it runs
+    python scripts/speed/compiler_tricks.py --smoke      # about 15 minutes: shows that it runs
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-TRICKS = ("helpers", "wraparound", "prefetch")
+TRICKS = ("helpers", "once", "loading", "wraparound", "refcount", "inline", "prefetch", "all")
+COMPILING = ("helpers", "once")
+"""Tricks that make the first run faster, not the runs after it."""
+LOADED = "import kvgym; kvgym.compare('mc-sf-model-2', ['fcfs', 'mc_sf'], seeds=1)"
 
 
 def disable(trick: str) -> None:
@@ -30,29 +34,57 @@ def disable(trick: str) -> None:
     import numba
 
     njit: Any = numba.njit
-    if trick == "helpers":  # Numba's usual passes: each helper is compiled on its own, too
+    if trick == "all":  # Numba's public ways
+        os.environ["KVGYM_NUMBA_TRICKS"] = "0"
+    elif trick == "helpers":  # each helper is compiled on its own, too
         from kvgym.compiling import passes
 
         def helper(function: Callable[..., Any], **options: Any) -> Any:
             return njit(**passes.NO_REFCOUNT, **options)(function)
 
-        def machine_code(signature: Any, **options: Any) -> Any:
-            def compiled(function: Callable[..., Any]) -> Any:
-                with passes.no_index_wraparound():
-                    return njit(signature, **passes.NO_REFCOUNT, **options)(function)
+        passes.helper, passes._KERNEL = helper, {}
+    elif trick == "once":  # each kernel is optimised before linking, after it, and once more
+        from kvgym.compiling import passes
 
-            return compiled
+        passes._KERNEL = _usual_lowering()
+    elif trick == "loading":  # Numba's cache gets ready for compiling before it loads
+        from numba.core.caching import Cache
 
-        passes.helper, passes.machine_code = helper, machine_code
+        from kvgym.compiling import numba_internals
+
+        made: Any = numba_internals.kernel_cache
+
+        def usual(locator: type[Any]) -> type[Any]:
+            found = made(locator)
+            found.load_overload = Cache.load_overload
+            return found  # type: ignore[no-any-return]
+
+        numba_internals.kernel_cache = usual
     elif trick == "wraparound":
         from kvgym.compiling import passes
 
         passes.no_index_wraparound = contextlib.nullcontext
+    elif trick == "refcount":
+        from kvgym.compiling import passes
+
+        passes.NO_REFCOUNT, passes._KERNEL = {}, _usual_lowering()
+    elif trick == "inline":
+        from kvgym.compiling import kernel
+
+        kernel.FORCE_INLINE = {}
     elif trick == "prefetch":
         from kvgym.compiling import pointers
         from kvgym.compiling.passes import NO_REFCOUNT
 
         pointers.prefetch = njit(lambda address: None, **NO_REFCOUNT)
+
+
+def _usual_lowering() -> dict[str, Any]:
+    from numba.core.typed_passes import NativeLowering
+
+    from kvgym.compiling.lowering import compiler_with
+
+    return {"pipeline_class": compiler_with(NativeLowering)}
 
 
 def runs(n: int) -> dict[str, Callable[[], float]]:
@@ -87,6 +119,26 @@ def vectors(steps: int) -> dict[str, Callable[[], float]]:
     }
 
 
+def starts(without: bool) -> None:
+    """On every line from standard input, print the CPU seconds of a process that loads kernels."""
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import compiler_tricks; "
+    command = [
+        sys.executable,
+        "-c",
+        (code + "compiler_tricks.disable('loading'); " if without else "") + LOADED,
+    ]
+    subprocess.run(command, check=True)
+    print("a process that loads kernels", flush=True)
+    for _ in sys.stdin:
+        before = os.times()
+        subprocess.run(command, check=True)
+        after = os.times()
+        print(
+            after.children_user + after.children_system - before.children_user - before.children_system,
+            flush=True,
+        )
+
+
 def serve(trick: str, *, without: bool, smoke: bool) -> None:
     """Prepare the cases of a trick; on every line from standard input, measure all of them."""
     if without:
@@ -94,8 +146,11 @@ def serve(trick: str, *, without: bool, smoke: bool) -> None:
     import kvgym  # noqa: F401
 
     before = time.process_time()
+    if trick == "loading":
+        starts(without)
+        return
     cases = vectors(20 if smoke else 300) if trick == "prefetch" else runs(2000 if smoke else 40_000)
-    if trick == "helpers":
+    if trick in COMPILING:
         from kvgym.compiling.kernel import kernels
 
         cases["fcfs"]()
@@ -133,7 +188,7 @@ def measure(trick: str, *, smoke: bool) -> None:
             )  # fmt: skip
             names = players[-1].stdout.readline().strip()  # type: ignore[union-attr]
         times: list[list[list[float]]] = [[], []]
-        for turn in range(1 if trick == "helpers" else 3 if smoke else 15):
+        for turn in range(1 if trick in COMPILING else 3 if smoke else 15):
             for which in (0, 1) if turn % 2 else (1, 0):
                 player: Any = players[which]
                 player.stdin.write("\n")

@@ -1,8 +1,9 @@
-"""The private APIs of Numba behave as the compiled core assumes, and kvgym refuses to import where they do not.
+"""The private APIs of Numba behave as the compiled core assumes; without them kvgym is slower, or refuses to import.
 
 Run this file first with a new version of Numba, see :mod:`kvgym.compiling.numba_internals`.
 """
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,13 @@ import numba
 import numpy as np
 import pytest
 from numba import types
-from numba.core import caching, cpu
+from numba.core import caching, codegen, cpu
 from numba.experimental import function_type
 from numba.np import arrayobj
 
+import kvgym
 from kvgym.batch_time import UnitBatchTime
+from kvgym.batch_time.models.affine import _affine
 from kvgym.compiling import numba_internals
 from kvgym.compiling.cache import cache_dir
 from kvgym.compiling.checked_build import CHECKED
@@ -31,28 +34,60 @@ call_at = function_at(SIGNATURE)
 
 def test_the_installed_numba_is_supported():
     assert numba_internals.incompatibility() is None
+    if numba_internals._series() <= numba_internals.LAST:
+        assert numba_internals.without_tricks() is None
 
 
-@pytest.mark.parametrize("version", ["0.60.0", "0.69.0dev1", "1.0.0", "unknown"])
-def test_another_version_is_refused(version, monkeypatch):
+@pytest.mark.parametrize("version", ["0.60.0", "unknown"])
+def test_an_older_version_is_refused(version, monkeypatch):
     monkeypatch.setattr(numba, "__version__", version)
     assert numba_internals.incompatibility() == f"its version is {version}"
+
+
+@pytest.mark.parametrize("version", ["0.69.0dev1", "1.0.0"])
+def test_a_newer_version_has_no_tricks_unless_they_are_asked_for(version, monkeypatch):
+    monkeypatch.setattr(numba, "__version__", version)
+    assert numba_internals.incompatibility() is None
+    assert numba_internals.without_tricks() == f"its version is {version}"
+    with pytest.warns(RuntimeWarning, match=rf"installed one \(its version is {version}\)"):
+        assert not numba_internals.choose_tricks()
+    monkeypatch.setenv("KVGYM_NUMBA_TRICKS", "1")
+    assert numba_internals.choose_tricks()
+    monkeypatch.setenv("KVGYM_NUMBA_TRICKS", "0")
+    assert not numba_internals.choose_tricks()
+
+
+def remove(place, name, monkeypatch):
+    """Remove an attribute from a module, or from the class that defines it."""
+    owner = next(cls for cls in getattr(place, "__mro__", [place]) if name in vars(cls))
+    monkeypatch.delattr(owner, name)
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "message"),
+    [
+        (arrayobj, "populate_array", "numba.np.arrayobj has no populate_array"),
+        (function_type, "_get_jit_address", "numba.experimental.function_type has no _get_jit_address"),
+        (caching, "CompileResultCacheImpl", "None has no _locator_classes"),
+    ],
+)
+def test_missing_apis_are_refused(place, name, message, monkeypatch):
+    remove(place, name, monkeypatch)
+    assert numba_internals.incompatibility() == message
 
 
 @pytest.mark.parametrize(
     ("place", "name", "message"),
     [
         (arrayobj, "fix_integer_index", "numba.np.arrayobj has no fix_integer_index"),
-        (arrayobj, "populate_array", "numba.np.arrayobj has no populate_array"),
-        (cpu.CPUTargetOptions, "_nrt", None),
-        (function_type, "_get_jit_address", "numba.experimental.function_type has no _get_jit_address"),
-        (caching, "CompileResultCacheImpl", "None has no _locator_classes"),
+        (cpu.CPUTargetOptions, "_nrt", "CPUTargetOptions has no _nrt"),
+        (codegen.JITCodeLibrary, "_optimize_functions", "JITCodeLibrary has no _optimize_functions"),
     ],
 )
-def test_missing_apis_are_refused(place, name, message, monkeypatch):
-    owner = next(cls for cls in getattr(place, "__mro__", [place]) if name in vars(cls))
-    monkeypatch.delattr(owner, name)
-    assert numba_internals.incompatibility() == (message or "CPUTargetOptions has no _nrt")
+def test_without_the_apis_of_the_tricks_there_are_none(place, name, message, monkeypatch):
+    remove(place, name, monkeypatch)
+    assert numba_internals.incompatibility() is None
+    assert numba_internals.without_tricks() == message
 
 
 @pytest.mark.parametrize(("kind", "word"), [(types.FunctionType, "functions"), (types.Array, "arrays")])
@@ -180,12 +215,12 @@ def test_code_is_cached_in_the_folder_named_by_the_sources():
 UNKNOWN_VERSION = """
 import numba
 
-numba.__version__ = "0.69.0"
+numba.__version__ = "0.60.0"
 %s
 """
 
 REFUSED = (
-    "kvgym does not support the installed Numba (its version is 0.69.0); install a supported one: "
+    "kvgym does not support the installed Numba (its version is 0.60.0); install a supported one: "
     "pip install 'numba>=0.61,<0.69'"
 )
 
@@ -216,10 +251,53 @@ def test_with_another_version_commands_end_with_one_line():
     assert (done.returncode, done.stderr) == (2, f"error: {REFUSED}\n")
 
 
+PUBLIC_WAYS = """
+import sys
+
+import numpy as np
+
+import kvgym
+from kvgym.batch_time.models.affine import _affine
+from kvgym.compiling import numba_internals
+from kvgym.compiling.cache import cache_dir
+from kvgym.simulator.tables import LOAD
+
+assert not numba_internals.TRICKS
+assert "kvgym.compiling.lowering" not in sys.modules
+load = np.ones(1, LOAD)[0]
+print(cache_dir().name)
+print(_affine(load, np.array([0.1, 0.2, 0.3, 0.4, 1.0])).hex())
+if len(sys.argv) > 1:
+    comparison = kvgym.compare("mc-sf-model-2", ["fcfs", "mc_sf"], seeds=1, workers=2)
+    print([run.metrics["e2e_latency_mean"].hex() for run in comparison.runs])
+"""
+
+
+def in_public_ways(*arguments):
+    """Return the lines that the program prints without the tricks."""
+    variables = {**os.environ, "KVGYM_NUMBA_TRICKS": "0"}
+    command = [sys.executable, "-c", PUBLIC_WAYS, *arguments]
+    return subprocess.run(
+        command, env=variables, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+
+
+def test_without_tricks_results_are_the_same_and_code_is_kept_apart():
+    folder, seconds = in_public_ways()
+    load = np.ones(1, LOAD)[0]
+    assert seconds == _affine(load, np.array([0.1, 0.2, 0.3, 0.4, 1.0])).hex()
+    assert (folder != cache_dir().name) == numba_internals.TRICKS
+
+
+@pytest.mark.long
+def test_without_tricks_runs_are_the_same():
+    comparison = kvgym.compare("mc-sf-model-2", ["fcfs", "mc_sf"], seeds=1, workers=2)
+    expected = [run.metrics["e2e_latency_mean"].hex() for run in comparison.runs]
+    assert in_public_ways("runs")[-1] == str(expected)
+
+
 def test_pyproject_declares_the_supported_versions():
-    """pyproject.toml allows exactly the versions from FIRST to LAST."""
     tomllib = pytest.importorskip("tomllib")
     root = Path(__file__).resolve().parents[2]
     declared = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
-    (low, high), (_, last) = numba_internals.FIRST, numba_internals.LAST
-    assert f"numba>={low}.{high},<{low}.{last + 1}" in declared
+    assert "numba>={}.{}".format(*numba_internals.FIRST) in declared
