@@ -27,8 +27,8 @@ from kvgym.kernels import (
     evict_latest,
     kept_by_others,
     named_numbers,
-    need_of,
     need_of_active,
+    need_of_slot,
     next_uniform,
     pause_all,
     policy_kernel,
@@ -96,7 +96,7 @@ def alpha_beta_kernel(view: PolicyView, decision: PolicyDecision, memory: Policy
     for k in range(view.worker.num_active):
         if next_uniform(memory.state, 0) < p.beta:
             evict(decision, k)
-            need -= need_of(view, view.active[k]) - kept_by_others(view, view.active[k])
+            need -= need_of_slot(view, k) - kept_by_others(view, view.active[k])
     if need > view.problem.kv_capacity:
         pause_all(view, decision)
 
@@ -111,6 +111,7 @@ class FCFS(Protected):
         paper="Kwon et al., Efficient Memory Management for Large Language Model Serving with PagedAttention",
         algorithm="Section 4.5",
         evicts=True,
+        drafts=True,
     )
     kernel = fcfs_kernel
     blocking = head_of_queue
@@ -128,6 +129,7 @@ class AlphaGreedy(CompiledPolicy):
         paper=PAPER,
         algorithm="Section 5.2, α-protection greedy",
         evicts=True,
+        drafts=True,
     )
     kernel = alpha_greedy_kernel
     blocking = head_of_queue
@@ -162,6 +164,7 @@ class AlphaBeta(CompiledPolicy):
         algorithm="Section 5.2, α-protection β-clearing",
         evicts=True,
         pauses=True,
+        drafts=True,
     )
     kernel = alpha_beta_kernel
     blocking = head_of_queue

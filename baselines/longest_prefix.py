@@ -131,6 +131,7 @@ class LPM(Protected):
         paper="Zheng et al., SGLang: Efficient Execution of Structured Language Model Programs",
         algorithm="Section 3, and the scheduler lpm of its source",
         evicts=True,
+        drafts=True,
     )
     kernel = lpm_kernel
 

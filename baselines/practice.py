@@ -37,8 +37,8 @@ from kvgym.kernels import (
     jit_inline,
     kept_by_others,
     key_request,
-    need_of,
     need_of_active,
+    need_of_slot,
     policy_kernel,
     policy_memory,
     predicted_rounds,
@@ -119,12 +119,12 @@ def evict_cheapest(view: PolicyView, decision: PolicyDecision, memory: PolicyMem
         heap_push(state, 0, request_key(view.active[k].num_kv_tokens, last - k))
     while need > capacity:
         k = last - key_request(heap_pop(state, 0))
-        need -= need_of(view, view.active[k]) - kept_by_others(view, view.active[k])
+        need -= need_of_slot(view, k) - kept_by_others(view, view.active[k])
         evict(decision, k)
     for j in range(d.num_evict - 1, -1, -1):
         slot = view.active[decision.evict[j]]
         stays(view, slot)
-        use = need_of(view, slot) - kept_by_others(view, slot)
+        use = need_of_slot(view, decision.evict[j]) - kept_by_others(view, slot)
         if need + use <= capacity:
             stays(view, slot)
             need += use
@@ -203,6 +203,7 @@ class CostAware(Protected):
         name="cost_aware",
         summary="first come, first served, greedy; evicts the requests with the least KV on overflow",
         evicts=True,
+        drafts=True,
     )
     kernel = cost_aware_kernel
     blocking = head_of_queue

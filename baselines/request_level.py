@@ -61,6 +61,7 @@ class RequestLevel(CompiledPolicy):
         paper="Bari, Hegde, de Veciana, Optimal Scheduling Algorithms for LLM Inference: Theory and Practice",
         algorithm="Algorithm 3",
         evicts=True,
+        drafts=True,
     )
     kernel = request_level_kernel
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from kvgym.kernels import (
     UNKNOWN,
+    WAIT,
     WAITING,
     PolicyDecision,
     PolicyMemory,
@@ -17,17 +18,18 @@ from kvgym.kernels import (
     allocated,
     decide_again,
     decide_ahead,
+    decode_tokens,
     evict,
     forget_left,
     full_tokens,
+    growth_of_slot,
     has_place,
     heap_pop,
     heap_push,
-    held_by,
+    held_by_slot,
     jit,
     jit_inline,
     kept_by_others,
-    kv_growth,
     named_numbers,
     need_of_active,
     next_to_admit,
@@ -156,9 +158,8 @@ def threshold_of(view: PolicyView, p: Settings, more: int) -> int:
 
 
 @jit_inline
-def tokens_lacking(threshold: int, prefill_left: int) -> int:
-    """Return the tokens that a request needs in an iteration: all that it lacks, or less for a long prompt."""
-    lacking = full_tokens(prefill_left)
+def tokens_lacking(threshold: int, lacking: int) -> int:
+    """Return the tokens that a request gets of those that it lacks in an iteration: all, or less of many."""
     return threshold if 0 < threshold < lacking else lacking
 
 
@@ -278,7 +279,8 @@ def schedule_running(
     w, active, capacity, p = view.worker, view.active, view.problem.kv_capacity, settings(memory.params)
     budget, used, threshold = p.max_tokens, w.kv_allocated + held, threshold_of(view, p, more)
     before = late
-    if w.num_prefilling == 0 and w.num_active <= budget and need_of_active(view) + held <= capacity:
+    one_each = w.num_prefilling == 0 and view.problem.drafts == 0
+    if one_each and w.num_active <= budget and need_of_active(view) + held <= capacity:
         return (
             budget - w.num_active,
             need_of_active(view) + held,
@@ -291,8 +293,8 @@ def schedule_running(
     while k < w.num_active and budget > 0:
         slot = active[k]
         if slot.planned > _PREEMPTED and not (holds and slot.num_prefill_left > 0):
-            tokens = min(tokens_lacking(threshold, slot.num_prefill_left), budget)
-            growth = kv_growth(view.problem, slot, tokens)
+            tokens = min(tokens_lacking(threshold, decode_tokens(view, k)), budget)
+            growth = growth_of_slot(view, k, tokens)
             while slot.planned > _PREEMPTED and used + growth > capacity:
                 v = victim(view, memory, late)
                 if v <= _LATE:
@@ -305,8 +307,8 @@ def schedule_running(
                 if other.planned > 0:
                     scheduled -= 1
                     budget += other.planned
-                    used -= kv_growth(view.problem, other, other.planned)
-                used -= held_by(view, other) - kept_by_others(view, other)
+                    used -= growth_of_slot(view, v, other.planned)
+                used -= held_by_slot(view, v) - kept_by_others(view, other)
                 other.planned = _PREEMPTED - max(other.planned, 0)
                 evict(decision, v)
                 empty = UNKNOWN
@@ -374,11 +376,13 @@ def start_waiting(
         found, kv, left, shared = size_of_start(view, i, in_order)
         if holds and left > 1:
             break
-        lacking, whole = tokens_lacking(threshold, left), full_tokens(left)
+        whole = full_tokens(left)
+        lacking = tokens_lacking(threshold, whole)
         if lacking > budget and not p.chunked:
             break
         tokens = min(lacking, budget)
-        taken = allocated(view.problem, kv + written_tokens(view.problem, left, tokens)) - shared
+        beyond = view.problem.lookahead
+        taken = allocated(view.problem, kv + written_tokens(view.problem, left, tokens) + beyond) - shared
         taken_whole = allocated(view.problem, kv + written_tokens(view.problem, left, whole)) - shared
         room = view.problem.kv_capacity - used
         if running + d.num_admit > 0:
@@ -405,7 +409,8 @@ def vllm_v1_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMem
 
     With asynchronous scheduling the decision was made when the last batch started: requests that finished with it still
     count, and arrivals since then do not. If nothing can run so, the engine decides again when that batch has ended,
-    and so it does after preempting all that it has scheduled: such a step without tokens takes no time.
+    and so it does after preempting all that it has scheduled: such a step without tokens takes no time. So it is with
+    drafts, for which a request that runs alone may lack memory.
     """
     w, d, p, state = view.worker, decision.record, settings(memory.params), memory.state
     counters, late, more, held, kept = state.shape[0] - NUM_COUNTERS, 0, 0, 0, 0
@@ -427,6 +432,8 @@ def vllm_v1_kernel(view: PolicyView, decision: PolicyDecision, memory: PolicyMem
     if p.ahead and (ahead or preempts) and d.num_admit == 0 and budget == p.max_tokens:
         decide_again(view, decision)
         state[counters + LAST_PREFILL] = min(state[counters + LAST_PREFILL], state[counters + ITERATIONS])
+    elif view.problem.drafts > 0 and preempts and d.num_admit == 0 and budget == p.max_tokens:
+        d.act, d.wait_until = WAIT, w.clock
     elif p.interval > 1:
         state[counters + ITERATIONS] += 1.0
     memory.reals[_SEEN] = w.clock

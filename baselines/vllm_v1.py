@@ -60,7 +60,9 @@ Deviations and readings:
   it had.
 - With ``async_scheduling``, all of that needs ``prefix_cache="scheduled"``; with ``"computed"`` units enter the cache
   at the end of a batch, and those of requests that have just finished count as free.
-- Left out: speculative decoding, encoders, adapters, pipeline parallelism, KV connectors.
+- With speculation, drafts count as tokens in the budget and in memory. The engine pads a start that lacks one token
+  to as many tokens as decodes with drafts have; here it gets one. Asynchronous scheduling excludes drafts.
+- Left out: encoders, adapters, pipeline parallelism, KV connectors.
   ``max_num_partial_prefills`` and ``max_long_partial_prefills`` of release 0.24 are not read by its scheduler.
 """
 
@@ -121,6 +123,7 @@ class VLLMV1(CompiledPolicy):
             ("async_scheduling", False),
         ),
         budget="max_num_batched_tokens",
+        drafts=True,
     )
     kernel = vllm_v1_kernel
 
@@ -190,7 +193,12 @@ class VLLMV1(CompiledPolicy):
     def _ahead(self, system: SystemInfo) -> bool:
         """Return whether scheduling is asynchronous on a system, see ``async_scheduling``."""
         given = self.async_scheduling
-        return system.batch_time.asynchronous if isinstance(given, str) else given
+        if system.drafts and given is True:
+            raise ConfigError(
+                "vllm_v1: async_scheduling = True with speculation is not modelled; set it to false or auto"
+            )
+        usual = system.batch_time.asynchronous and system.drafts == 0
+        return usual if isinstance(given, str) else given
 
     def resolve(self, system: SystemInfo) -> dict[str, Any]:
         """Return the budget and the number of running requests that the engine chooses for the GPU, unless given.

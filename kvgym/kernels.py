@@ -36,6 +36,9 @@ The building blocks:
 - Memory of the next iteration: :func:`need_of`, :func:`need_of_active`; if not all requests run in full
   :func:`need_of_tokens`, :func:`need_of_decodes`, :func:`held_by`, :func:`kv_growth`, :func:`claim_of`,
   :func:`chunk_that_fits`, :func:`needs_block`, :func:`full_tokens`.
+- Drafts of decodes, in a system that speculates: :func:`decode_tokens`, :func:`need_of_slot`,
+  :func:`need_with_tokens`, :func:`held_by_slot`, :func:`growth_of_slot`. Without speculation they are as the functions
+  of rows. A policy that uses them says so by ``PolicyInfo.drafts``.
 - Memory that requests share in a prefix cache: :func:`kept_by_others` of a request that is evicted, :func:`stays` and
   :func:`all_stay` if it is not after all; :func:`taken_by` and :func:`shared_hit` of one that starts. All other
   functions count each request alone, which is an upper bound. :func:`prefill_without_cache` does not change with hits,
@@ -65,8 +68,8 @@ from kvgym.compiling.heaps import ranked_push as ranked_push
 from kvgym.compiling.kernel import jit as jit
 from kvgym.compiling.kernel import jit_inline as jit_inline
 from kvgym.compiling.named import named_numbers as named_numbers
-from kvgym.simulator.apply_decision import full_tokens as full_tokens
 from kvgym.simulator.blocks import allocated as allocated
+from kvgym.simulator.blocks import full_tokens as full_tokens
 from kvgym.simulator.blocks import kv_growth as kv_growth
 from kvgym.simulator.blocks import written_tokens as written_tokens
 from kvgym.simulator.cluster.router_view import REJECT as REJECT
@@ -82,6 +85,11 @@ from kvgym.simulator.cluster.router_view import prefill_only as prefill_only
 from kvgym.simulator.kernels.ahead import decide_again as decide_again
 from kvgym.simulator.kernels.ahead import decide_ahead as decide_ahead
 from kvgym.simulator.kernels.ahead import preempt_finished as preempt_finished
+from kvgym.simulator.kernels.drafts import decode_tokens as decode_tokens
+from kvgym.simulator.kernels.drafts import growth_of_slot as growth_of_slot
+from kvgym.simulator.kernels.drafts import held_by_slot as held_by_slot
+from kvgym.simulator.kernels.drafts import need_of_slot as need_of_slot
+from kvgym.simulator.kernels.drafts import need_with_tokens as need_with_tokens
 from kvgym.simulator.kernels.future_memory import blocked_for as blocked_for
 from kvgym.simulator.kernels.future_memory import empty_profile as empty_profile
 from kvgym.simulator.kernels.future_memory import first_tokens as first_tokens

@@ -71,6 +71,7 @@ class LearnedRank(Ordered):
         algorithm="and its repository, hao-ai-lab/vllm-ltr",
         needs=frozenset({"predicted_length"}),
         evicts=True,
+        drafts=True,
     )
     score = BY_LENGTH
     preempts = True
@@ -94,6 +95,7 @@ class Tie(Ordered):
         algorithm="Equations 11 and 12",
         needs=frozenset({"length_distribution"}),
         evicts=True,
+        drafts=True,
     )
     score = BY_TAIL
 
@@ -117,6 +119,7 @@ class Trail(Ordered):
         algorithm="SPRPT with limited preemption",
         needs=frozenset({"predicted_length", "renewed_length"}),
         evicts=True,
+        drafts=True,
     )
     score = BY_RENEWED_REST
     preempts = True
@@ -144,6 +147,7 @@ class BoundedSRPT(Ordered):
         summary="shortest predicted remaining length first; preempts a request a bounded number of times",
         needs=frozenset({"predicted_length"}),
         evicts=True,
+        drafts=True,
     )
     score = BY_REST
     preempts = True
@@ -168,6 +172,7 @@ class GammaBoost(Ordered):
         algorithm="γ-Boost",
         needs=frozenset({"predicted_length"}),
         evicts=True,
+        drafts=True,
     )
     score = BY_BOOST
 
@@ -192,6 +197,7 @@ class AfterSageSched(Ordered):
         paper="after SageSched: Efficient LLM Scheduling Confronting Demand Uncertainty and Hybridity",
         needs=frozenset({"length_distribution"}),
         evicts=True,
+        drafts=True,
     )
     score = BY_GITTINS
     preempts = True

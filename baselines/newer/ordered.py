@@ -36,8 +36,8 @@ from kvgym.kernels import (
     jit_inline,
     kept_by_others,
     named_numbers,
-    need_of,
     need_of_active,
+    need_of_slot,
     next_waiting,
     policy_kernel,
     policy_memory,
@@ -261,7 +261,7 @@ def leave(view: PolicyView, decision: PolicyDecision, memory: PolicyMemory, plac
     if p.score == BY_LEVEL and score >= 0.0:
         memory.reals[2 * p.requests + view.active[k].request_id] = score
     evict(decision, k)
-    return need_of(view, view.active[k]) - kept_by_others(view, view.active[k])
+    return need_of_slot(view, k) - kept_by_others(view, view.active[k])
 
 
 @jit_inline
@@ -277,7 +277,7 @@ def preempt(
     end = state[at]
     while need - most > limit and worst_score(memory, n) > score:
         place = ranked_pop(state, at, memory.reals, n)
-        most += need_of(view, view.active[last - place])
+        most += need_of_slot(view, last - place)
         state[at + 1 + state[at]] = place  # where the heap has ended
     if need - most > limit:
         return need

@@ -87,6 +87,9 @@ SCENARIO_OPTIONS: dict[str, Field] = {
         "How long the prefix cache keeps the KV of finished requests: lru, or e.g. fixed:tool=5 "
         "(kvgym list cache-rules).",
     ),
+    "speculate": Field(
+        "hardware", "Speculative decoding: eagle-chat:depth=4, ngram-code:choose=cost, … or off.", "SPEC"
+    ),
     "rules": Field("hardware", "Engine's rules: engine, as in servers today, or paper.", "NAME"),
     "workers": Field("cluster", "Number of equal workers.", "N"),
     "prefill_workers": Field("cluster", "Workers that process prompts only.", "N"),

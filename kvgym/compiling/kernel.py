@@ -181,6 +181,10 @@ class Kernel:
         """Number of bytecode instructions that it reaches, by which its compile time can be compared."""
         return _length(set(_all_reached(self.function)))
 
+    def reads(self, name: str) -> bool:
+        """Return whether it, or a helper that it reaches, uses an attribute or a global of this name."""
+        return any(name in source.__code__.co_names for source in _all_reached(self.function))
+
     @property
     def cached(self) -> bool:
         """Whether its machine code is in the cache."""

@@ -80,8 +80,9 @@ class _KnownAnswers(FunctionPass):
                 function, given = definition(call.func), definition(call.args[0])
                 if not (isinstance(function, ir.Global | ir.FreeVar) and isinstance(given, ir.Arg)):
                     continue
-                cls = getattr(function.value, "false_for", None)
-                if cls and issubclass(getattr(state.args[given.index], "instance_class", object), cls):
+                kind = getattr(state.args[given.index], "instance_class", object)
+                cls, other = (getattr(function.value, name, None) for name in ("false_for", "false_unless"))
+                if (cls and issubclass(kind, cls)) or (other and not issubclass(kind, other)):
                     step.value = constant(False, call.loc)
                     known = code._definitions[step.target.name]
                     known[known.index(call)] = step.value

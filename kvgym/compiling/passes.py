@@ -29,6 +29,12 @@ def false_for(cls: type[Any], *helpers: Any) -> None:
         made.false_for = cls
 
 
+def false_unless(cls: type[Any], *helpers: Any) -> None:
+    """Declare that helpers return False for tables of all other classes than this one."""
+    for made in helpers:
+        made.false_unless = cls
+
+
 @functools.cache
 def _standalone(function: Callable[..., Any]) -> Any:
     """Return a dispatcher that compiles a helper on its own, for calls from Python."""

@@ -85,6 +85,7 @@ def _change_workers(
     if engine is not None:
         changes["engine"] = parse_spec(f"engine:{engine}", "engine")[1] if "=" in engine else engine
     settings = {name: getattr(options, name, None) for name in SystemSettings.model_fields}
+    settings["speculation"] = options.speculate
     given = {name: value for name, value in settings.items() if value is not None}
     rules = _rules(base, options)
     if "prefix_block" in given or "cache_rule" in given:

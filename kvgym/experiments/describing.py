@@ -123,9 +123,16 @@ def rules_of(scenario: Scenario) -> str:
     return f"an eviction: progress {rules['progress_on_evict']}, requeue {rules['requeue']}"
 
 
+def _speculation(scenario: Scenario) -> str:
+    """Return the speculation of a scenario as the end of its rules, "" without it."""
+    given = scenario.system.speculation
+    named = given if isinstance(given, str) else flat(given or {})
+    return f", speculation {named}" if given else ""
+
+
 def titled(heading: str, *scenarios: Scenario) -> str:
     """Return the heading of a table, with engine, kernels and rules in a second line."""
-    rules = " | ".join(dict.fromkeys(map(rules_of, scenarios)))
+    rules = " | ".join(dict.fromkeys(rules_of(one) + _speculation(one) for one in scenarios))
     return f"{heading}\n{'; '.join(filter(None, (engine_line(*scenarios), rules)))}"
 
 

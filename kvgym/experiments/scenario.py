@@ -22,6 +22,7 @@ from kvgym.experiments.fleet.knowledge import KnowledgeSettings
 from kvgym.experiments.fleet.rules import SystemSettings as SystemSettings
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO as DEFAULT_SCENARIO
 from kvgym.policies.routing import DEFAULT_ROUTER, Router, make_router
+from kvgym.simulator.drafts.settings import make_speculation
 from kvgym.simulator.fleet import Fleet
 from kvgym.simulator.recording.window import Extent, Window, parse_extent
 from kvgym.simulator.system import MAX_WORKERS, System, Worker
@@ -169,6 +170,8 @@ class Scenario(Description):
             ConfigError: the description is contradictory or incomplete.
         """
         settings = {k: v for k, v in self.system.model_dump().items() if v is not None}
+        if self.system.speculation is not None:
+            settings["speculation"] = make_speculation(self.system.speculation)
         if not self.has_fleet and (self.fleet or self.autoscaler):
             raise ConfigError(
                 f"scenario {shown(self.name)}: fleet and autoscaler need groups of workers with most, as in "
@@ -297,7 +300,9 @@ class Scenario(Description):
         table = workload.sample(seed)
         if self.too_long == "error":
             return table
-        return LengthLimits(max_total_len=kv_capacity, policy=self.too_long).apply(table)
+        drafted = make_speculation(self.system.speculation)
+        most = kv_capacity - (0 if drafted is None else drafted.memory)
+        return LengthLimits(max_total_len=most, policy=self.too_long).apply(table)
 
     def sample(self, workload: Workload, seed: int, kv_capacity: int) -> RequestTable:
         """Return the :meth:`requests` of a seed for a comparison.

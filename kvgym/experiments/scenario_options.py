@@ -64,6 +64,8 @@ class ScenarioOptions:
         prefix_block: tokens per unit of the prefix cache, which is then on unless ``prefix_cache`` says otherwise.
         cache_rule: ``"fixed:tool=5"``, how long the prefix cache, which is then on likewise, keeps the KV of
             finished requests, see :mod:`kvgym.simulator.prefix.rules`.
+        speculate: speculative decoding, ``"eagle-chat:depth=4"``, see
+            :func:`kvgym.simulator.drafts.settings.make_speculation`; ``"off"`` switches it off.
         rules: name of the engine's rules, see :data:`RULES`; None = those of the scenario. A
             roofline in place of other hardware has ``"engine"`` unless the scenario states its rules.
         workers: number of equal workers.
@@ -112,6 +114,7 @@ class ScenarioOptions:
     prefix_cache: str | None = None
     prefix_block: int | None = None
     cache_rule: str | None = None
+    speculate: str | None = None
     rules: str | None = None
     workers: int | None = None
     prefill_workers: int | None = None

@@ -42,6 +42,11 @@ had to process), ``hit_rate_resumed`` (the same at starts after an eviction, wit
 ``hit_tokens`` (tokens found at all starts), ``cached_share`` (time average of cached memory that is not in use / M),
 ``cache_evictions`` (units dropped). The cache is not emptied at the start of a window.
 
+With speculation (otherwise NaN): ``tokens_per_step`` = 1 + right drafts / decodes of requests, the mean acceptance
+length of engines; those beyond the end of an output count, as they do there. ``acceptance_rate`` = right drafts /
+verified ones, ``drafted_tokens`` (verified ones), ``wasted_tokens`` (wrong ones). A step delivers its tokens together:
+``tbt`` has the gaps between deliveries, ``tpot`` the time per token.
+
 With sessions (otherwise NaN): ``first_turn_latency`` and ``later_turn_latency`` (means of ``e2e_latency`` over first
 and later turns), ``first_turn_ttft`` and ``later_turn_ttft`` (of ``ttft``), ``job_completion_time`` (last c - first a
 of each session with all turns finished), ``service_time`` (the sum of c - a over its turns), ``sessions_finished`` and

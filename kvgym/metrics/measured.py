@@ -196,6 +196,10 @@ class Measured:
         """Return a figure of the prefix cache; NaN without one."""
         return float(figure) if self.result.system.prefix_unit else math.nan
 
+    def drafted(self, name: str) -> float:
+        """Return a total of speculation; NaN without it."""
+        return float(self.total(name)) if self.result.system.speculation is not None else math.nan
+
 
 def _span(result: SimulationResult) -> tuple[float, float]:
     """Return the end of the run and the time since the first arrival, seconds."""

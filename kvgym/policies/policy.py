@@ -85,6 +85,7 @@ class PolicyInfo:
         auto: pairs of a hyperparameter that may be ``AUTO``, and the value that it then usually has. Labels of
             results name it only where it has another value.
         budget: the hyperparameter that limits the tokens of an iteration, "" for none.
+        drafts: whether it counts the drafts of decodes in memory and tokens, so that the worker may speculate.
         livelock_advice: what to do if a run makes no progress, a sentence; "" = the general advice.
     """
 
@@ -100,6 +101,7 @@ class PolicyInfo:
     rules: tuple[tuple[str, str], ...] = ()
     auto: tuple[tuple[str, Any], ...] = ()
     budget: str = ""
+    drafts: bool = False
     livelock_advice: str = ""
 
     @property
@@ -159,6 +161,7 @@ class SystemInfo:
         underestimates: which of the predictions that the policy observes (``"predicted_length"``, or upper ends of
             ``"length_interval"``) are below a true length. It describes the predictor, as an operator knows it: none
             of exact predictions and of upper bounds.
+        drafts: most drafts that a decode verifies besides its token, with speculation; else 0.
     """
 
     kv_capacity: int
@@ -171,6 +174,7 @@ class SystemInfo:
     classes: tuple[ClassStatistics, ...] = ()
     block_size: int = 1
     underestimates: frozenset[str] = frozenset()
+    drafts: int = 0
 
 
 @dataclass_transform(kw_only_default=True)

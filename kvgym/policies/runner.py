@@ -131,6 +131,7 @@ def system_info(
         classes=tuple(c.at_rate(1 / sharing) for c in table.classes) if "class_rates" in needs else (),
         block_size=system.block_size,
         underestimates=frozenset(n for n, c in predicted.items() if (c < table.output_len).any()),
+        drafts=0 if system.speculation is None else system.speculation.depth,
     )
 
 
@@ -305,6 +306,11 @@ def prepare_run(
 ) -> tuple[Simulation, list[Policy]]:
     """Return a simulation ready to run, and the policy of each worker; arguments as for :func:`simulate`."""
     name, needs = policy.info.name, known_to(policy, table)
+    if system.speculation is not None and not policy.info.drafts:
+        raise ConfigError(
+            f"policy {shown(name)} plans one token per decode, and the system speculates; choose a policy that counts "
+            "drafts (kvgym list policies), such as fcfs or vllm_v1, or set speculation to off"
+        )
     options: dict[str, Any] = {"needs": needs, "policy_name": name, "log": log, "compiled": compiled}
     with calling(policy, "policy", "copy.deepcopy"):
         copies = [policy] + [copy.deepcopy(policy) for _ in system.all_workers[1:]]
@@ -321,7 +327,7 @@ def prepare_run(
             raise ConfigError(
                 "a router is for clusters; this system has one worker (System.replicate makes more)"
             )
-        simulation = Simulation(system, table, **options)
+        simulation = Simulation(system, table, **options, seed=seed)
         simulation.set_policies(copies)
         return simulation, copies
     chosen = make_router(DEFAULT_ROUTER if router is None else router)

@@ -115,6 +115,9 @@ def _add_single_runs(page: Page, comparison: Comparison) -> None:
             f"Tokens found in the prefix cache, and cached memory that no request holds, over time, {first}."
         )
         over_time.append(("cache", "Prefix cache over time", caching.cache_use, found))
+    if caching.speculates(comparison):
+        drafts = f"Drafts that a request verifies in a batch, and the share of them that is right, {first}."
+        over_time.append(("drafts", "Speculation over time", caching.draft_use, drafts))
     for name, title, draw, caption in over_time:
         page.add(name, draw(comparison), caption + part + without + cut, title=title, legend=ran)
     if breakdown.class_names(next(iter(comparison.examples.values())).table):

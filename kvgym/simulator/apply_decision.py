@@ -11,11 +11,19 @@ from typing import Any
 import numpy as np
 
 from kvgym.compiling.kernel import jit, jit_inline
-from kvgym.simulator.blocks import allocated, count_memory, kv_growth, written_tokens
-from kvgym.simulator.boundary import Run, cache_of, has_cache, list_queued, show_hit
+from kvgym.simulator.blocks import (
+    allocated,
+    count_memory,
+    finished_tokens,
+    full_tokens,
+    kv_growth,
+    planned_tokens,
+    written_tokens,
+)
+from kvgym.simulator.boundary import Run, cache_of, has_cache, has_drafts, list_queued, show_hit
 from kvgym.simulator.prefix.cache import give_up, hold_hit
 from kvgym.simulator.prefix.pins import end_pin_found_by
-from kvgym.simulator.prefix.plan import plan_change, plan_room, plan_shared, plan_start, planned_hit
+from kvgym.simulator.prefix.plan import plan_active, plan_admission, plan_change, planned_size
 from kvgym.simulator.prefix.tree import end_hit
 from kvgym.simulator.queue import queue_remove, queue_return
 from kvgym.simulator.tables import (
@@ -36,12 +44,6 @@ from kvgym.simulator.tables import (
     WAIT,
     WAITING,
 )
-
-
-@jit_inline
-def full_tokens(prefill_left: int) -> int:
-    """Return the tokens a request processes by default: all of its prefill, or one decode."""
-    return prefill_left if prefill_left > 0 else 1
 
 
 @jit
@@ -66,13 +68,75 @@ def refuse(t: Any, code: int, request: int, needed: int, available: int) -> int:
 
 
 @jit_inline
-def planned_tokens(d: Any, chosen: int, prefill_left: int) -> int:
-    """Return the tokens that the decision gives a request with ``prefill_left`` tokens to prefill."""
-    if d.act == WAIT:
-        return 0
-    if d.explicit == 1 and chosen != UNKNOWN:
-        return chosen
-    return full_tokens(prefill_left)
+def most_tokens(run: Run, k: int) -> int:
+    """Return the tokens that the request in slot ``k`` processes if it runs in full."""
+    left = run.active[k].num_prefill_left
+    if has_drafts(run) and left == 0:
+        return int(1 + run.drafts[k].proposed)
+    return full_tokens(left)
+
+
+@jit_inline
+def tokens_of(run: Run, k: int) -> int:
+    """Return the tokens that the decision gives the request in slot ``k``."""
+    d, slot = run.decision, run.active[k]
+    if has_drafts(run) and slot.num_prefill_left == 0 and d.act == RUN:
+        return int(slot.planned) if d.explicit == 1 and slot.planned != UNKNOWN else most_tokens(run, k)
+    return planned_tokens(d, slot.planned, slot.num_prefill_left)
+
+
+@jit_inline
+def usual_need(run: Run) -> int:
+    """Return the memory of the next iteration if every request needs :func:`usual_of`, allocated tokens."""
+    if has_drafts(run):
+        return int(run.w.kv_allocated)
+    return int(run.w.kv_allocated + run.problem.block_size * run.w.num_full)
+
+
+@jit_inline
+def usual_of(run: Run, k: int) -> int:
+    """Return the memory of the request in slot ``k`` if it decodes one token; with speculation what it holds."""
+    return held_in(run, k) if has_drafts(run) else allocated(run.problem, run.active[k].num_kv_tokens + 1)
+
+
+@jit_inline
+def held_in(run: Run, k: int) -> int:
+    """Return the memory that the request in slot ``k`` holds, allocated tokens."""
+    return allocated(run.problem, run.drafts[k].kv_top if has_drafts(run) else run.active[k].num_kv_tokens)
+
+
+@jit_inline
+def top_with(run: Run, k: int, tokens: int) -> int:
+    """Return for how many tokens the request in slot ``k`` has memory while it processes ``tokens``."""
+    slot = run.active[k]
+    top = slot.num_kv_tokens + written_tokens(run.problem, slot.num_prefill_left, tokens)
+    if has_drafts(run):
+        top = max(run.drafts[k].kv_top, top + (run.problem.lookahead if tokens > 0 else 0))
+    return int(top)
+
+
+@jit_inline
+def growth_in(run: Run, k: int, tokens: int) -> int:
+    """Return the memory that the request in slot ``k`` gains by processing ``tokens``, allocated tokens."""
+    if has_drafts(run):
+        return allocated(run.problem, top_with(run, k, tokens)) - held_in(run, k)
+    return kv_growth(run.problem, run.active[k], tokens)
+
+
+@jit_inline
+def start_with(run: Run, kv: int, left: int, tokens: int) -> int:
+    """Return the memory of a request that starts, allocated tokens.
+
+    Args:
+        run: the tables.
+        kv: its KV tokens.
+        left: its tokens left to prefill.
+        tokens: those that it processes.
+    """
+    top = kv + written_tokens(run.problem, left, tokens)
+    if has_drafts(run) and tokens > 0:
+        top += run.problem.lookahead
+    return allocated(run.problem, top)
 
 
 @jit_inline
@@ -86,6 +150,8 @@ def decoding_front(run: Run, known: int) -> int:
         known: a slot before which every request is known to decode.
     """
     d, w, front = run.decision, run.w, known
+    if has_drafts(run):
+        return 0
     if d.act == RUN and d.explicit == 0:
         front, prefills = w.num_active, w.num_prefilling
         while prefills > 0:
@@ -113,98 +179,6 @@ def shared_by(run: Run, i: int, active: bool) -> int:
     if not has_cache(run):
         return 0
     return plan_change(cache_of(run), i, active) * run.problem.prefix_unit
-
-
-@jit
-def with_kv(p: Any, prefill_left: int, kv: int, tokens: int) -> int:
-    """Return the tokens with KV, as engines have it, of a request with ``kv`` KV tokens that processes ``tokens``.
-
-    If the prefill writes the KV of the first output token, every request has one token less in engines.
-    """
-    return kv + tokens - (p.prefill_writes if prefill_left == 0 else 0)
-
-
-@jit
-def finished_tokens(p: Any, r: Any) -> int:
-    """Return the KV tokens that a finished request had in the end."""
-    return int(r.prompt_len + r.num_output_tokens - p.prefill_emits + p.prefill_writes)
-
-
-@jit
-def with_known(p: Any, d: Any, w: Any, slot: Any) -> int:
-    """Return the tokens of a running request that the cache gets with its next tokens, as the decision knows them.
-
-    A decision made ahead does not know the output token of the last batch: KV up to there cannot be named yet.
-    """
-    left, tokens = slot.num_prefill_left, planned_tokens(d, slot.planned, slot.num_prefill_left)
-    if d.ahead == 1 and left == 0 and slot.last_token_time == w.last_batch_end:
-        tokens = 0
-    return with_kv(p, left, slot.num_kv_tokens, tokens)
-
-
-@jit
-def plan_active(
-    c: Any, p: Any, d: Any, w: Any, active: Any, requests: Any, in_use: int, kept: int = 0
-) -> None:
-    """Begin a plan: the running requests take their memory, and enter the units of their next tokens into the map.
-
-    Args:
-        c: the prefix cache.
-        p: PROBLEM record.
-        d: DECISION record.
-        w: WORKER record.
-        active: SLOT (A,), with the planned tokens.
-        requests: REQUEST (n,); those that are evicted are marked.
-        in_use: memory in use afterwards, tokens.
-        kept: cached units that the plan counts as held.
-    """
-    c.pool.plan_next, c.pool.plan_cached = c.pool.head, c.pool.num_cached - kept
-    plan_room(c, p.prefix_unit, in_use, p.kv_capacity)
-    for k in range(w.num_active):
-        slot = active[k]
-        if requests[slot.request_id].status == ACTIVE:
-            known = c.prefix[slot.request_id].num_units
-            plan_shared(c, p.prefix_unit, slot.request_id, known, with_known(p, d, w, slot))
-
-
-@jit
-def planned_size(c: Any, p: Any, r: Any, i: int) -> tuple[int, int, int, int]:
-    """Return what the waiting request ``i`` has if it starts next under the plan.
-
-    Args:
-        c: the prefix cache.
-        p: PROBLEM record.
-        r: row of the request.
-        i: its number.
-
-    Returns:
-        The units that it finds, its KV tokens, its tokens left to prefill, and the memory of it that others hold.
-    """
-    found, shared = planned_hit(c, i)
-    change = (found - c.prefix[i].num_units) * p.prefix_unit
-    return found, r.num_kv_tokens + change, r.num_prefill_left - change, shared * p.prefix_unit
-
-
-@jit
-def plan_admission(
-    c: Any, p: Any, d: Any, i: int, found: int, kv: int, left: int, tokens: int, in_use: int
-) -> None:
-    """Plan that the waiting request ``i`` starts.
-
-    Args:
-        c: the prefix cache.
-        p: PROBLEM record.
-        d: DECISION record.
-        i: the request.
-        found: units that it finds.
-        kv: its KV tokens, those included.
-        left: its tokens left to prefill.
-        tokens: those that it processes.
-        in_use: memory in use afterwards, tokens.
-    """
-    plan_start(c, i, found)
-    plan_room(c, p.prefix_unit, in_use, p.kv_capacity)
-    plan_shared(c, p.prefix_unit, i, found, with_kv(p, left, kv, tokens))
 
 
 @jit_inline
@@ -246,12 +220,12 @@ def inspect_decision(run: Run) -> int:
     count = w.num_active - d.num_evict + d.num_admit
     if count > run.active.shape[0] or d.num_admit > run.admit.shape[0]:
         return refuse(run.tracker, TOO_MANY, UNKNOWN, count, run.active.shape[0])
-    kv = w.kv_allocated + run.problem.block_size * w.num_full  # if all decode one token
+    kv = usual_need(run)
     if has_cache(run):
         run.pool.stamp += 1
     for j in range(d.num_evict):
         slot = run.active[run.evict[j]]
-        kv += shared_by(run, slot.request_id, True) - allocated(run.problem, slot.num_kv_tokens + 1)
+        kv += shared_by(run, slot.request_id, True) - usual_of(run, run.evict[j])
     if holds_finished(run):
         kv -= memory_of_victims(run)
     d.front = decoding_front(run, 0)
@@ -259,12 +233,10 @@ def inspect_decision(run: Run) -> int:
         slot = run.active[k]
         if d.num_evict > 0 and run.requests[slot.request_id].status == EVICTING:
             continue
-        left = slot.num_prefill_left
-        tokens = planned_tokens(d, slot.planned, left)
-        if not 0 <= tokens <= full_tokens(left):
-            return refuse(run.tracker, BAD_TOKENS, slot.request_id, tokens, full_tokens(left))
-        kv += allocated(run.problem, slot.num_kv_tokens + written_tokens(run.problem, left, tokens))
-        kv -= allocated(run.problem, slot.num_kv_tokens + 1)
+        tokens = tokens_of(run, k)
+        if not 0 <= tokens <= most_tokens(run, k):
+            return refuse(run.tracker, BAD_TOKENS, slot.request_id, tokens, most_tokens(run, k))
+        kv += allocated(run.problem, top_with(run, k, tokens)) - usual_of(run, k)
     if in_order:
         plan_active(cache_of(run), run.problem, d, w, run.active, run.requests, kv)
     for j in range(d.num_admit):
@@ -281,17 +253,17 @@ def inspect_decision(run: Run) -> int:
         if in_order:
             found, had, left, shared = planned_size(cache_of(run), run.problem, r, i)
             tokens = min(planned_tokens(d, run.admit_tokens[j], left), full_tokens(left))
-            kv += allocated(run.problem, had + written_tokens(run.problem, left, tokens)) - shared
+            kv += start_with(run, had, left, tokens) - shared
             plan_admission(cache_of(run), run.problem, d, i, found, had, left, tokens, kv)
         else:
-            kv += allocated(run.problem, r.num_kv_tokens) + kv_growth(run.problem, r, tokens)
-            kv -= shared_by(run, i, False)
+            kv += start_with(run, r.num_kv_tokens, r.num_prefill_left, tokens) - shared_by(run, i, False)
         if kv > limit:
             return refuse(run.tracker, NO_MEMORY, i, kv, limit)
         r.status = ADMITTING
     if kv > limit:
         return refuse(run.tracker, NO_MEMORY, UNKNOWN, kv, limit)
-    if d.act == WAIT and not (d.wait_until > w.clock or (d.ahead == 1 and d.wait_until == w.clock)):
+    at_once = d.ahead == 1 or (has_drafts(run) and d.num_evict > 0)  # a step that only preempts
+    if d.act == WAIT and not (d.wait_until > w.clock or (at_once and d.wait_until == w.clock)):
         return refuse(run.tracker, BAD_WAIT, UNKNOWN, 0, 0)
     return OK
 
@@ -310,6 +282,21 @@ def free_memory(run: Run, slot: Any) -> None:
     """Free the memory of a request that stops being active; its units in the prefix cache stay there."""
     count_memory(run.problem, run.w, slot.num_kv_tokens, -1)
     give_units(run, slot.request_id)
+
+
+@jit_inline
+def free_slot(run: Run, k: int) -> None:
+    """Free the memory of the request in slot ``k``, that of rejected drafts included."""
+    if has_drafts(run):
+        run.w.kv_allocated += allocated(run.problem, run.active[k].num_kv_tokens) - held_in(run, k)
+    free_memory(run, run.active[k])
+
+
+@jit_inline
+def move_drafts(run: Run, source: int, target: int) -> None:
+    """Move what speculation knows of a request to another slot."""
+    if has_drafts(run):
+        run.drafts[target] = run.drafts[source]
 
 
 @jit_inline
@@ -341,7 +328,7 @@ def release(run: Run, k: int) -> None:
     """Return the request in slot ``k`` to the queue, with the progress that the settings let it keep."""
     w, slot, p = run.w, run.active[k], run.problem
     r = run.requests[slot.request_id]
-    free_memory(run, slot)
+    free_slot(run, k)
     detach(w, r, slot)
     r.ready_time = np.nan
     r.num_evictions += 1
@@ -379,6 +366,7 @@ def close_evicted(run: Run) -> None:
             if k != kept:  # the active set stays compact and in order of activation
                 run.active[kept] = run.active[k]
                 run.targets[kept] = run.targets[k]
+                move_drafts(run, k, kept)
             kept += 1
     w.num_active = kept
 
@@ -439,6 +427,10 @@ def activate(run: Run, i: int, tokens: int) -> None:
     slot.last_token_time = r.last_token_time
     slot.max_token_gap = r.max_token_gap
     run.targets[w.num_active] = run.workload[i].output_len
+    if has_drafts(run):
+        own = run.drafts[w.num_active]
+        own.proposed = own.tried = own.right = 0
+        own.kv_top = r.num_kv_tokens
     if math.isnan(r.ready_time):  # else its KV comes from another worker, not from CPU memory
         w.swap_tokens += r.num_kv_tokens - hit
     if r.num_prefill_left > 0:

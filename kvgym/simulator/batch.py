@@ -8,18 +8,30 @@ from typing import Any
 import numpy as np
 
 from kvgym.compiling.kernel import jit, jit_inline
-from kvgym.simulator.apply_decision import decoding_front, detach, free_memory, planned_tokens
-from kvgym.simulator.blocks import allocated, written_tokens
+from kvgym.simulator.apply_decision import (
+    decoding_front,
+    detach,
+    free_memory,
+    free_slot,
+    held_in,
+    move_drafts,
+    tokens_of,
+    top_with,
+)
+from kvgym.simulator.blocks import allocated, planned_tokens, written_tokens
 from kvgym.simulator.boundary import (
     Run,
     cache_of,
     expected_tokens,
     has_cache,
+    has_drafts,
     has_sessions,
+    hidden_row,
     is_closed,
     renew_predictions,
     sessions_of,
 )
+from kvgym.simulator.drafts.steps import await_drafts, making, num_right, propose, verify
 from kvgym.simulator.prefix.pins import make_room
 from kvgym.simulator.prefix.returns import keep_finished
 from kvgym.simulator.prefix.sharing import share_computed, share_outputs
@@ -43,30 +55,26 @@ CLOCK_ERROR = 0.01
 
 
 @jit_inline
-def clear_load(load: Any) -> None:
-    """Set a load to the load of an empty batch."""
-    load.num_prefills = load.prefill_tokens = load.prefill_context = 0
-    load.prefill_squares = load.prefill_products = load.num_decodes = load.decode_context = 0
-
-
-@jit_inline
 def measure_load(run: Run) -> None:
     """Sum the load of the decided batch."""
     d, w, load = run.decision, run.w, run.load
     front = d.front = decoding_front(run, d.front)
     num_decodes, decode_context = front, w.kv_tokens
-    num_prefills = prefill_tokens = prefill_context = squares = products = 0
+    num_prefills = prefill_tokens = prefill_context = squares = products = drafts = longest = 0
     left: Any
     context: Any
     tokens: Any
     for k in range(front, w.num_active):
         slot = run.active[k]
         left, context = np.int64(slot.num_prefill_left), np.int64(slot.num_kv_tokens)
-        tokens = np.int64(planned_tokens(d, slot.planned, left))
+        tokens = np.int64(tokens_of(run, k))
         decode_context -= context
         if left == 0:
-            num_decodes += tokens
-            decode_context += context * tokens
+            decoded = min(tokens, np.int64(1))
+            num_decodes += decoded
+            decode_context += context * decoded
+            drafts += tokens - decoded
+            longest = max(longest, tokens - decoded)
         elif tokens > 0:
             num_prefills += 1
             prefill_tokens += tokens
@@ -79,7 +87,10 @@ def measure_load(run: Run) -> None:
         prefill_context,
     )
     load.prefill_squares, load.prefill_products = squares, products
-    load.num_decodes, load.decode_context = num_decodes, decode_context
+    load.num_decodes, load.decode_context, load.draft_tokens = num_decodes, decode_context, drafts
+    if has_drafts(run):
+        s = run.speculation[0]
+        s.longest, s.needed, s.accepted = longest, 0, 0
 
 
 @jit
@@ -126,12 +137,22 @@ def finish_chunk(p: Any, w: Any, requests: Any, slot: Any, tokens: int, end: flo
 
 
 @jit_inline
-def take_blocks(run: Run) -> int:
-    """Allocate memory for the tokens of the batch; return the memory in use while it runs.
+def takes_blocks(run: Run) -> bool:
+    """Return whether memory is counted when it is taken; else, with blocks of one token, as tokens are written."""
+    return bool(has_drafts(run) or run.problem.block_size > 1)
 
-    Only for blocks of more than one token; one-token blocks are counted as they are written.
-    """
+
+@jit_inline
+def take_blocks(run: Run) -> int:
+    """Allocate memory for the tokens of the batch; return the memory in use while it runs."""
     p, w, d = run.problem, run.w, run.decision
+    if has_drafts(run):
+        for k in range(w.num_active):
+            before, top = held_in(run, k), top_with(run, k, tokens_of(run, k))
+            w.kv_allocated += allocated(p, top) - before
+            run.drafts[k].kv_top = top
+        w.num_full = 0  # is not kept: decodes need memory for their drafts as well
+        return int(w.kv_allocated)
     kv, full = (
         w.kv_allocated + p.block_size * w.num_full,
         0,
@@ -152,9 +173,18 @@ def take_blocks(run: Run) -> int:
 
 @jit_inline
 def make_token(
-    slot: Any, target: int, k: int, notes: Any, noted: int, last_batch_end: float, end: float
+    slot: Any,
+    target: int,
+    k: int,
+    notes: Any,
+    noted: int,
+    last_batch_end: float,
+    end: float,
+    count: int = 1,
 ) -> tuple[int, int]:
-    """Count one more output token of a request, and record its slot if the token is the last one or late.
+    """Count more output tokens of a request, and record its slot if they have the last one, or are late.
+
+    Tokens of one batch are delivered together.
 
     Args:
         slot: slot of the request.
@@ -165,11 +195,12 @@ def make_token(
         noted: number of recorded slots.
         last_batch_end: time of the previous token for most of the batch, seconds.
         end: time of this token, seconds.
+        count: tokens that it makes.
 
     Returns:
         0 if the token comes after the gap that most of the batch shares, else 1; and the number of recorded slots.
     """
-    output = slot.num_output_tokens + np.int32(1)
+    output = slot.num_output_tokens + np.int32(count)
     slot.num_output_tokens = output
     apart, late = 0, False
     if output > slot.num_delivered_tokens and slot.last_token_time == last_batch_end:
@@ -210,6 +241,15 @@ def close_up(active: Any, targets: Any, first: int, end: int, places: int) -> No
             targets[k - places] = targets[k]
 
 
+@jit_inline
+def close_ranks(run: Run, first: int, end: int, places: int) -> None:
+    """Move slots up as :func:`close_up` does, with what speculation knows of their requests."""
+    if has_drafts(run) and places > 0:
+        for k in range(first, end):
+            move_drafts(run, k, k - places)
+    close_up(run.active, run.targets, first, end, places)
+
+
 @jit
 def leave_batch(run: Run, i: int) -> None:
     """Remove an active request from the active set, and copy the state of its slot to its row."""
@@ -240,17 +280,17 @@ def settle(run: Run, noted: int, end: float) -> int:
         if slot.num_output_tokens == targets[k]:
             if has_cache(run):
                 share_outputs(cache_of(run), run.requests, run.problem, w, slot, end)
-            free_memory(run, slot)
+            free_slot(run, k)
             if has_cache(run):
                 i, closed = slot.request_id, is_closed(run)
                 keep_finished(cache_of(run), run.problem, w, run.turns, run.workload, closed, i, end)
             if has_sessions(run):
                 end_turn(sessions_of(run), run.problem, slot.request_id, end, run.tracker.next_arrival)
             complete(w, run.requests, run.finished, slot, end)
-            close_up(active, targets, stay, k, gone)
+            close_ranks(run, stay, k, gone)
             stay = k + 1
             gone += 1
-    close_up(active, targets, stay, w.num_active, gone)
+    close_ranks(run, stay, w.num_active, gone)
     w.num_active -= gone
     return late
 
@@ -268,7 +308,7 @@ def update_cache(run: Run, in_use: int, end: float) -> None:
     make_room(cache_of(run), run.requests, p, w, in_use)
     w.batch_cached = w.kv_cached
     w.cached_time += w.batch_cached * w.batch_duration
-    if p.prefix_in_order == 0:
+    if p.prefix_in_order == 0 or has_drafts(run):  # right drafts are known only now
         share_computed(cache_of(run), run.requests, p, w, run.active, run.decision.front, end)
 
 
@@ -282,33 +322,46 @@ def process_tokens(run: Run, end: float) -> tuple[int, int]:
     w, d, active, targets, notes = run.w, run.decision, run.active, run.targets, run.finished
     last_batch_end, front = w.last_batch_end, d.front
     apart, noted = decode_front(active, targets, notes, front, last_batch_end, end)
-    made = written = front
+    emitted = written = front
+    more_made = more_new = 0  # output tokens beyond one for each request
     for k in range(front, w.num_active):  # prompts, chunks, paused requests, and decodes between them
         slot = active[k]
         left = slot.num_prefill_left
-        tokens = np.int32(planned_tokens(d, slot.planned, left))
+        tokens = np.int32(tokens_of(run, k))
         slot.planned = UNKNOWN
         if tokens > 0:
             growth: Any = np.int32(written_tokens(run.problem, left, tokens))
+            count = 1
+            if has_drafts(run) and left == 0:
+                s, row = run.speculation[0], hidden_row(run, slot.request_id)
+                right = num_right(s, run.odds, run.rights, run.first_right, row, slot.num_output_tokens)
+                count = verify(w, s, run.drafts[k], slot, targets[k], tokens - 1, right)
+                growth = np.int32(count)
+                more_made += count - 1
+                known = max(slot.num_output_tokens, slot.num_delivered_tokens)
+                more_new += max(0, slot.num_output_tokens + count - known - 1)
             emits = left == 0 or finish_chunk(run.problem, w, run.requests, slot, tokens, end)
+            if has_drafts(run):
+                ahead = run.problem.lookahead
+                await_drafts(run.speculation[0], run.drafts[k], slot, targets[k], ahead, emits)
             slot.num_kv_tokens += growth
             written += growth
             if emits:
-                more, noted = make_token(slot, targets[k], k, notes, noted, last_batch_end, end)
+                more, noted = make_token(slot, targets[k], k, notes, noted, last_batch_end, end, count)
                 apart += more
-                made += 1
+                emitted += 1
     if has_cache(run):
-        update_cache(run, w.kv_allocated + (written if run.problem.block_size == 1 else 0), end)
-    usual, late = made - apart, settle(run, noted, end) if noted > 0 else 0
+        update_cache(run, w.kv_allocated + (0 if takes_blocks(run) else written), end)
+    usual, late = emitted - apart, settle(run, noted, end) if noted > 0 else 0
     w.kv_tokens += written
-    if run.problem.block_size == 1:
+    if not takes_blocks(run):
         w.kv_allocated += written
-    w.total_delivered_tokens += usual + late
+    w.total_delivered_tokens += usual + late + more_new
     if usual + late > 0:
         w.last_progress = w.decisions
     if usual > 0:
         count_gap(run.gap_counts, run.gap_sums, end - last_batch_end, usual)
-    return made, written
+    return emitted + more_made, written
 
 
 @jit_inline
@@ -325,6 +378,8 @@ def write_log(run: Run, start: float, kv: int, made: int) -> None:
         load.num_decodes,
     )
     row.num_output_tokens = made
+    row.draft_tokens = load.draft_tokens
+    row.accepted_tokens = run.speculation[0].accepted if has_drafts(run) else 0
     row.kv_tokens = kv
     row.hit_tokens, row.kv_cached = w.batch_hits, w.batch_cached
     run.tracker.num_log += 1
@@ -336,6 +391,9 @@ def start_batch(run: Run, batch_time: Any, batch_params: Any) -> int:
     w = run.w
     measure_load(run)
     duration = batch_time(run.load, batch_params) + run.problem.swap_time * w.swap_tokens
+    if has_drafts(run):
+        load, s = run.load, run.speculation[0]
+        duration += making(s, s.longest, load.draft_tokens, load.decode_context)
     end = w.clock + duration
     w.batch_duration = duration
     if not 0.0 <= duration <= MAX_DURATION:  # also true for NaN
@@ -353,9 +411,9 @@ def start_batch(run: Run, batch_time: Any, batch_params: Any) -> int:
 def finish_batch(run: Run) -> None:
     """End the batch: deliver its tokens and remove finished requests."""
     w, start, end = run.w, run.w.clock, run.w.until
-    kv = take_blocks(run) if run.problem.block_size > 1 else 0
+    kv = take_blocks(run) if takes_blocks(run) else 0
     made, written = process_tokens(run, end)
-    if run.problem.block_size == 1:
+    if not takes_blocks(run):
         kv = w.batch_kv + written
     renew_predictions(run)
     duration = w.batch_duration
@@ -372,3 +430,11 @@ def finish_batch(run: Run) -> None:
     w.last_batch_end = end
     if run.problem.keep_log == 1:
         write_log(run, start, kv, made)
+
+
+@jit_inline
+def propose_drafts(run: Run, batch_time: Any, batch_params: Any) -> None:
+    """Give the requests that have made a token in the last batch their next drafts."""
+    if has_drafts(run):
+        s, drafts, active, w, load = run.speculation[0], run.drafts, run.active, run.w, run.load
+        propose(s, drafts, active, w, load, run.depths, batch_time, batch_params)

@@ -10,7 +10,7 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.compiling.kernel import Kernel, kernel, uncompiled
+from kvgym.compiling.kernel import Kernel, jit_inline, kernel, uncompiled
 from kvgym.compiling.records import records
 from kvgym.errors import ConfigError, RunError, shown
 from kvgym.simulator.tables import BAD_CLOCK, BAD_DURATION, LOAD
@@ -21,6 +21,14 @@ BATCH_TIME_SIGNATURE = numba.types.float64(numba.from_dtype(LOAD), numba.types.f
 """Signature of every batch-time kernel: ``(load record, parameters) -> seconds``."""
 
 LOAD_FIELDS: tuple[str, ...] = tuple(LOAD.names or ())
+
+
+@jit_inline
+def clear_load(load: Any) -> None:
+    """Set a load to the load of an empty batch."""
+    load.num_prefills = load.prefill_tokens = load.prefill_context = 0
+    load.prefill_squares = load.prefill_products = load.num_decodes = load.decode_context = 0
+    load.draft_tokens = 0
 
 
 @explained

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvgym.compiling.kernel import jit_inline
-from kvgym.simulator.tables import UNIT
+from kvgym.compiling.kernel import jit, jit_inline
+from kvgym.simulator.tables import UNIT, UNKNOWN, WAIT
 from kvgym.utils.resources import LARGEST_TABLE, check_table
 
 
@@ -60,6 +60,51 @@ def count_memory(p: Any, w: Any, tokens: int, sign: int) -> None:
     w.kv_allocated += sign * held
     if held == tokens:
         w.num_full += sign
+
+
+@jit_inline
+def full_tokens(prefill_left: int) -> int:
+    """Return the tokens a request processes by default: all of its prefill, or one decode."""
+    return prefill_left if prefill_left > 0 else 1
+
+
+@jit_inline
+def planned_tokens(d: Any, chosen: int, prefill_left: int) -> int:
+    """Return the tokens that the decision gives a request with ``prefill_left`` tokens to prefill."""
+    if d.act == WAIT:
+        return 0
+    if d.explicit == 1 and chosen != UNKNOWN:
+        return chosen
+    return full_tokens(prefill_left)
+
+
+@jit
+def with_kv(p: Any, prefill_left: int, kv: int, tokens: int) -> int:
+    """Return the tokens with KV, as engines have it, of a request with ``kv`` KV tokens that processes ``tokens``.
+
+    If the prefill writes the KV of the first output token, every request has one token less in engines.
+    """
+    return kv + tokens - (p.prefill_writes if prefill_left == 0 else 0)
+
+
+@jit
+def finished_tokens(p: Any, r: Any) -> int:
+    """Return the KV tokens that a finished request had in the end."""
+    return int(r.prompt_len + r.num_output_tokens - p.prefill_emits + p.prefill_writes)
+
+
+@jit
+def with_known(p: Any, d: Any, w: Any, slot: Any) -> int:
+    """Return the tokens of a running request that the cache gets with its next tokens, as the decision knows them.
+
+    A decision made ahead does not know the output token of the last batch: KV up to there cannot be named yet.
+    """
+    left, tokens = slot.num_prefill_left, planned_tokens(d, slot.planned, slot.num_prefill_left)
+    if d.ahead == 1 and left == 0 and slot.last_token_time == w.last_batch_end:
+        tokens = 0
+    if left == 0:
+        tokens = min(tokens, 1)  # drafts enter the cache when they are known to be right
+    return with_kv(p, left, slot.num_kv_tokens, tokens)
 
 
 def num_units(kv_capacity: int, unit: int) -> int:

@@ -9,9 +9,10 @@ from numba import types
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import generated, jit, jit_expand, jit_inline
-from kvgym.compiling.passes import false_for
+from kvgym.compiling.passes import false_for, false_unless
 from kvgym.compiling.references import by_address
 from kvgym.compiling.tables import FRONT, WHOLE, Table, declared
+from kvgym.simulator.drafts.tables import DRAFTS, SPECULATION
 from kvgym.simulator.prefix.cache import PrefixCache, start_waiting
 from kvgym.simulator.prefix.returns import count_return
 from kvgym.simulator.queue import queue_insert
@@ -51,7 +52,8 @@ class Run(NamedTuple):
     of the active requests, kept apart from what policies observe; ``queued`` and ``finished`` the requests that joined
     the queue and finished since the last decision. ``pool`` to ``changed`` are the prefix cache, see
     :class:`~kvgym.simulator.prefix.cache.PrefixCache`, ``turns`` to ``scheduled`` sessions, see
-    :class:`~kvgym.simulator.sessions.Sessions`, and the last three further facts, see :func:`extra_tables`.
+    :class:`~kvgym.simulator.sessions.Sessions`, the next three further facts, see :func:`extra_tables`, and the last
+    ones speculation, see :func:`~kvgym.simulator.drafts.settings.draft_tables`.
     Lengths: ``num_requests`` n, ``slots`` A, ``queued`` 2n, ``gap_bins`` GAP_BINS or those of a sparse histogram,
     ``log`` as many iterations as it has room for; tables of a prefix cache, of sessions or of further facts have none
     without these, but for the one record of ``pool``.
@@ -89,6 +91,12 @@ class Run(NamedTuple):
     extras: Annotated[Any, Table(EXTRA, "extras", shared=True)]
     hidden_extras: Annotated[Any, Table(EXTRA, "extras", shared=True)]
     renewals: Annotated[Any, Table("i4", "renewals", shared=True)]
+    speculation: Annotated[Any, Table(SPECULATION, "speculation")]
+    drafts: Annotated[Any, Table(DRAFTS, "speculation", touched=FRONT)]
+    depths: Annotated[Any, Table("i4", "speculation", shared=True)]
+    odds: Annotated[Any, Table("f8", "speculation", shared=True)]
+    rights: Annotated[Any, Table("i1", "speculation", shared=True)]
+    first_right: Annotated[Any, Table("i8", "speculation", shared=True)]
 
 
 RUN_TABLES = declared(Run)
@@ -113,6 +121,19 @@ def _typed(typing: Any, run: Any) -> Any:
     plain = issubclass(run.instance_class, PlainRun)
     return types.boolean(run), lambda context, *_: context.get_constant(types.boolean, plain)
 
+
+class SpecRun(Run):
+    """The tables of a run with speculation; only code compiled for them has it."""
+
+
+def _spec_typed(typing: Any, run: Any) -> Any:
+    spec = issubclass(run.instance_class, SpecRun)
+    return types.boolean(run), lambda context, *_: context.get_constant(types.boolean, spec)
+
+
+has_drafts = generated(_spec_typed, lambda run: isinstance(run, SpecRun))
+"""Return whether decodes verify drafts: a constant in compiled code."""
+false_unless(SpecRun, has_drafts)
 
 is_plain = generated(_typed, lambda run: isinstance(run, PlainRun))
 """Return whether code for these tables leaves out what plain runs do not have: a constant in compiled code."""

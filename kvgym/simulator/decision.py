@@ -176,3 +176,13 @@ def enter_decision(
         into.admit[j], into.admit_tokens[j] = i, tokens.get(i, UNKNOWN)
     for j, i in enumerate(evict):
         into.evict[j] = slots[i]
+
+
+def described_lengths(r: Any) -> str:
+    """Return the lengths of a request that the policy may observe, of its REQUEST record, as text."""
+    text = f"has a prompt of {int(r['prompt_len'])} tokens"
+    if r["predicted_len"] != UNKNOWN:
+        return f"{text} and a predicted output of {int(r['predicted_len'])}"
+    if r["predicted_high"] != UNKNOWN:
+        return f"{text} and a predicted output of {int(r['predicted_low'])} to {int(r['predicted_high'])}"
+    return text

@@ -15,10 +15,10 @@ from kvgym.simulator.apply_decision import (
     activate,
     apply_evictions,
     check_decision,
-    full_tokens,
     holds_finished,
 )
-from kvgym.simulator.batch import finish_batch, start_batch
+from kvgym.simulator.batch import finish_batch, propose_drafts, start_batch
+from kvgym.simulator.blocks import full_tokens
 from kvgym.simulator.boundary import Run, advance_clock, cache_of, has_cache, next_arrival_time
 from kvgym.simulator.in_order import (
     end_batch_before_idle,
@@ -93,6 +93,7 @@ def carry_out(run: Run, batch_time: Any, batch_params: Any) -> int:
     w = run.w
     if w.phase == BUSY:
         finish_batch(run)
+        propose_drafts(run, batch_time, batch_params)
     else:
         until = min(w.until, next_arrival_time(run.problem, run.tracker, run.workload))
         if until == np.inf:

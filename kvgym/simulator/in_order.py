@@ -11,14 +11,19 @@ from __future__ import annotations
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.apply_decision import (
     close_evicted,
-    finished_tokens,
     give_units,
-    planned_tokens,
+    growth_in,
     release,
+    tokens_of,
+)
+from kvgym.simulator.blocks import (
+    allocated,
+    finished_tokens,
+    kv_growth,
+    planned_tokens,
     with_known,
     with_kv,
 )
-from kvgym.simulator.blocks import allocated, kv_growth
 from kvgym.simulator.boundary import Run, cache_of
 from kvgym.simulator.prefix.cache import hold_left, share_up_to
 from kvgym.simulator.prefix.pins import make_room
@@ -135,7 +140,7 @@ def take_in_order(run: Run, k: int, growth: int) -> int:
         The memory taken so far, tokens.
     """
     p, w, slot = run.problem, run.w, run.active[k]
-    growth += kv_growth(p, slot, planned_tokens(run.decision, slot.planned, slot.num_prefill_left))
+    growth += growth_in(run, k, tokens_of(run, k))
     make_room(cache_of(run), run.requests, p, w, w.kv_allocated + growth)
     filled = with_known(p, run.decision, w, slot)
     share_up_to(cache_of(run), run.requests, p.prefix_unit, slot.request_id, filled, w.clock)
@@ -161,7 +166,7 @@ def grow_in_order(run: Run) -> int:
         )
         if status != ACTIVE and not first:
             continue
-        more = kv_growth(p, slot, planned_tokens(d, slot.planned, slot.num_prefill_left))
+        more = growth_in(run, k, tokens_of(run, k))
         while gone < victims and w.kv_allocated + growth + more > p.kv_capacity:
             was, taken = release_next(run, gone, late)
             late += was

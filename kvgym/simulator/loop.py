@@ -14,7 +14,7 @@ from kvgym.compiling.pointers import function_at, function_handle, view_at
 from kvgym.compiling.references import by_address
 from kvgym.compiling.tables import declared, in_rows, opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
-from kvgym.simulator.boundary import RUN_TABLES, PlainRun, Run, next_boundary
+from kvgym.simulator.boundary import RUN_TABLES, PlainRun, Run, SpecRun, next_boundary
 from kvgym.simulator.engine import carry_out, clear_decision
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE, PolicyMemory, decision_of, view_of
 from kvgym.simulator.tables import BUDGET, DECIDE, OK
@@ -33,7 +33,7 @@ _PLACES = {
     field: (table, k, _NUM_TABLES + k)
     for k, (field, table) in enumerate(zip(Run._fields, RUN_TABLES.values(), strict=True))
 }
-_full_at, _plain_at = in_rows(Run, _PLACES), in_rows(PlainRun, _PLACES)
+_full_at, _plain_at, _spec_at = (in_rows(kind, _PLACES) for kind in (Run, PlainRun, SpecRun))
 
 
 @jit_expand
@@ -46,6 +46,12 @@ def open_full(where: Any) -> Run:
 def open_plain(where: Any) -> PlainRun:
     """Open the tables of a run without prefix cache and sessions."""
     return _plain_at(where, where)
+
+
+@jit_expand
+def open_spec(where: Any) -> SpecRun:
+    """Open the tables of a run with speculation."""
+    return _spec_at(where, where)
 
 
 open_memory: Callable[[Any], PolicyMemory] = opener(
@@ -183,3 +189,36 @@ def step_worker(where: Any, act: int) -> int:
     if status == DECIDE:
         clear_decision(run)
     return status
+
+
+STEPS, ADVANCES = -2, -1
+"""What :func:`run_spec_loop` does in place of decisions of a kernel: as :func:`step_worker` with ``act`` 1 and 0."""
+
+
+@kernel(_LOOP, "simulator")
+def run_spec_loop(where: Any, budget: int) -> int:
+    """Run a worker with speculation; arguments and result as of :func:`run_loop`.
+
+    With :data:`STEPS` or :data:`ADVANCES` as ``budget`` it is :func:`step_worker`, so that both share compiled code.
+    """
+    run = open_spec(where)
+    batch_time, batch_params, policy = open_batch_time(where), open_params(where), open_policy(where)
+    view = by_address(view_of(run, batch_time, batch_params))
+    decision, known = by_address(decision_of(run)), by_address(open_memory(where))
+    decided, made = budget == STEPS, 0
+    while True:
+        if decided:
+            status = carry_out(run, batch_time, batch_params)
+            if status != OK:
+                return int(status)
+            made += 1
+        if made == budget:
+            return BUDGET
+        status = next_boundary(run)
+        if status != DECIDE:
+            return int(status)
+        clear_decision(run)
+        if budget < 0:
+            return DECIDE
+        policy(view, decision, known)
+        decided = True

@@ -27,6 +27,7 @@ from kvgym.compiling.tables import Table, declared, opener
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, Run, cache_tables
+from kvgym.simulator.drafts.tables import DRAFTS
 from kvgym.simulator.prefix.cache import PrefixCache
 from kvgym.simulator.tables import DECISION, LOAD, PROBLEM, REQUEST, SESSION, SLOT, WORKER
 from kvgym.workloads.layout import EXTRA
@@ -62,6 +63,8 @@ class PolicyView(NamedTuple):
         load: LOAD record, scratch space for the load of a batch, for which ``batch_time`` returns the duration.
         batch_time: the worker's batch-time kernel, ``(load, batch_params) -> seconds``.
         batch_params: float64 (k,), its parameters.
+        drafts: DRAFTS (A,), the drafts of the active requests, parallel to ``active``; empty if ``problem.drafts`` is
+            0, as without speculation. See :func:`kvgym.kernels.decode_tokens`.
     """
 
     problem: Any
@@ -76,6 +79,7 @@ class PolicyView(NamedTuple):
     load: Any
     batch_time: Any
     batch_params: Any
+    drafts: Any
 
 
 class PolicyDecision(NamedTuple):
@@ -223,6 +227,7 @@ def view_of(run: Run, batch_time: Any, batch_params: Any) -> PolicyView:
         run.load,
         batch_time,
         batch_params,
+        run.drafts,
     )
 
 
@@ -283,6 +288,7 @@ POLICY_SIGNATURE = types.void(
             numba.from_dtype(LOAD),
             types.FunctionType(BATCH_TIME_SIGNATURE),
             types.float64[::1],
+            table_type(DRAFTS),
         )
     ),
     Reference(tuple_type(PolicyDecision, numba.from_dtype(DECISION), _I4, _I4, _I4)),

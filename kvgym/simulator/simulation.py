@@ -14,11 +14,12 @@ from kvgym.compiling.kernel import Kernel, uncompiled
 from kvgym.compiling.pointers import runs_compiled
 from kvgym.compiling.records import as_records, sparse_zeros
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
+from kvgym.simulator import loop
 from kvgym.simulator.batch_time import duration_error, params_of
 from kvgym.simulator.boundary import RUN_TABLES, Run, blank_requests, extra_tables
-from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
+from kvgym.simulator.decision import STATUS_NAMES, Decision, described_lengths, enter_decision
+from kvgym.simulator.drafts.settings import draft_tables
 from kvgym.simulator.fleet import ROLES
-from kvgym.simulator.loop import run_full_loop, run_loop, step_worker, worker_row
 from kvgym.simulator.policy_interface import PolicyDecision, PolicyMemory, check_memories, check_room
 from kvgym.simulator.prefix.cache import empty_caches
 from kvgym.simulator.recording.gaps import empty_histogram
@@ -69,6 +70,7 @@ class Simulation:
         policy_name: name of the policy in messages.
         log: keep a row per iteration.
         compiled: run compiled code; False runs the same functions as plain Python.
+        seed: of the drafts that are right, with speculation.
     """
 
     problem: NDArray[Any]
@@ -101,6 +103,7 @@ class Simulation:
         policy_name: str = "decision",
         log: bool = False,
         compiled: bool = True,
+        seed: int = 0,
     ) -> None:
         system.check_fits(table)
         n, r = len(table), len(system.all_workers)
@@ -113,6 +116,7 @@ class Simulation:
             "requests": blank_requests(n),
             **empty_caches(table, system.prefix_unit, system.usable_capacities, system.caches_late),
             **extra_tables(table, needs),
+            **draft_tables(system.speculation, table, slots, seed),
         }
         given["gap_counts"], given["gap_sums"] = empty_histogram()
         closed, exposed = system.sessions == "closed", "session" in needs or system.follows_turns(table)
@@ -186,7 +190,7 @@ class Simulation:
         """Return the addresses of a single worker's tables and policy, see :func:`~kvgym.simulator.loop.worker_row`."""
         if self._addresses is None:
             memory = check_memories(self._memory, self.policy_name)
-            self._addresses = worker_row(
+            self._addresses = loop.worker_row(
                 self.tables(), *self.batch_time_of(0), self._kernel, memory, compiled=self.compiled
             )
             self._held = memory  # the row has only its addresses
@@ -203,7 +207,8 @@ class Simulation:
         while status == LOG_FULL:
             self.log = guarded(np.concatenate([self.log, np.zeros(len(self.log), ITERATION)]))
             self._addresses = None
-            status = int(call(self.row(), 0 if entry is step_worker else last))
+            resumed = loop.ADVANCES if last < 0 else 0 if entry is loop.step_worker else last
+            status = int(call(self.row(), resumed))
         return status
 
     def set_policies(self, policies: Sequence[Any]) -> None:
@@ -266,17 +271,18 @@ class Simulation:
             LivelockError: the run would never end.
         """
         self._load_kernel()
-        entry = run_full_loop if self.system.prefix_unit or len(self.turns) + len(self.extras) else run_loop
+        full = self.system.prefix_unit or len(self.turns) + len(self.extras)
+        plain = loop.run_full_loop if full else loop.run_loop
+        entry = loop.run_spec_loop if self.system.speculation else plain
         status = in_slices(lambda most: self._call(entry, most), budget, self)
-        if status == BUDGET:
-            return False
-        self._raise_for(status)
-        return True
+        if status != BUDGET:
+            self._raise_for(status)
+        return status != BUDGET
 
     def start(self) -> bool:
         """Advance to the next decision; False if there is none, now or before the horizon."""
         self._ended = False
-        return self._settle(self._call(step_worker, 0))
+        return self._settle(self._advance(0))
 
     def step(self, decision: Decision) -> bool:
         """Execute a decision and advance to the next boundary; False when the run has ended.
@@ -289,7 +295,13 @@ class Simulation:
         if self._ended:
             raise KVGymError(f"the run has ended ({self._where()}); start a new Simulation")
         self._enter(decision)
-        return self._settle(self._call(step_worker, 1))
+        return self._settle(self._advance(1))
+
+    def _advance(self, act: int) -> int:
+        """Execute the decision in the tables if ``act`` is 1, then advance to the next boundary."""
+        if self.system.speculation:
+            return self._call(loop.run_spec_loop, loop.STEPS if act else loop.ADVANCES)
+        return self._call(loop.step_worker, act)
 
     def _settle(self, status: int) -> bool:
         if status == DECIDE:
@@ -367,25 +379,13 @@ class Simulation:
                 found = policy.blocking(self.view)
         whole = isinstance(found, int | np.integer) and not isinstance(found, bool)
         if found is not None and whole and 0 <= found < len(self.requests):  # anything else is not a request
-            return f"Request {found}, which it would admit next, {self._described(found)}"
+            return f"Request {found}, which it would admit next, {described_lengths(self.requests[found])}"
         waiting = self.view.waiting
         head, shortest = waiting.request_id[0], waiting.request_id[waiting.prompt_len.argmin()]
         if head == shortest:
-            return f"Request {head}, the first in the queue, {self._described(head)}"
-        return (
-            f"Request {head}, the first in the queue, {self._described(head)}, and {shortest}, the shortest, "
-            f"{self._described(shortest)}"
-        )
-
-    def _described(self, i: int) -> str:
-        """Return the lengths of a request that the policy may observe, as text."""
-        r = self.requests[i]
-        text = f"has a prompt of {int(r['prompt_len'])} tokens"
-        if r["predicted_len"] != UNKNOWN:
-            return f"{text} and a predicted output of {int(r['predicted_len'])}"
-        if r["predicted_high"] != UNKNOWN:
-            return f"{text} and a predicted output of {int(r['predicted_low'])} to {int(r['predicted_high'])}"
-        return text
+            return f"Request {head}, the first in the queue, {described_lengths(self.requests[head])}"
+        first, other = (described_lengths(self.requests[i]) for i in (head, shortest))
+        return f"Request {head}, the first in the queue, {first}, and {shortest}, the shortest, {other}"
 
     def _raise_for(self, status: int) -> None:
         """Raise the error for a status of the engine; return if the run ended normally."""

@@ -13,11 +13,18 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, WorkloadError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.simulator.drafts.settings import Speculation
 from kvgym.simulator.fleet import MAX_CAPACITY as MAX_CAPACITY
 from kvgym.simulator.fleet import Fleet, check_capacity, check_model
 from kvgym.simulator.fleet import Worker as Worker
 from kvgym.simulator.knowledge import BOTH, SCRAPED, Knowledge
-from kvgym.simulator.prefix.rules import LRU, CacheRule, parse_rule
+from kvgym.simulator.prefix.rules import (
+    LRU,
+    CacheRule,
+    CacheSettings,
+    check_cache_settings,
+    parse_rule,
+)
 from kvgym.simulator.tables import (
     PROBLEM,
     PROGRESS_KEPT,
@@ -35,7 +42,6 @@ from kvgym.workloads.table import RequestTable
 FIRST_TOKEN = {"counted": (1, 1), "uncounted": (0, 1), "decode": (0, 0)}
 OUTPUT_KV = ("at_once", "next_iteration")
 PROGRESS_ON_EVICT = {"lost": PROGRESS_LOST, "recompute": PROGRESS_RECOMPUTE, "kept": PROGRESS_KEPT}
-PREFIX_CACHES = ("off", "computed", "scheduled", "radix")
 SESSIONS = ("open", "closed")
 TRANSFER_LINKS = ("private", "shared")
 
@@ -132,6 +138,7 @@ class System:
         local_prefill: whether the router may send any request to any worker, when it arrives and when its prefill has
             ended: to a decode worker that prefills it as well, back to the worker that has prefilled it, or to one that
             only prefills it (:func:`kvgym.kernels.prefill_only`). Otherwise roles decide.
+        speculation: speculative decoding, of one worker; None = a decode makes one token.
     """
 
     kv_capacity: int
@@ -157,6 +164,7 @@ class System:
     transfer_overlap: int = 0
     local_prefill: bool = False
     knowledge: Knowledge | None = None
+    speculation: Speculation | None = None
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -219,6 +227,8 @@ class System:
 
         if self.fleet is not None:
             self.fleet.check(self.workers, self.rule.name)
+        if self.speculation is not None:
+            self.speculation.check(self.batch_time, len(self.workers), self.first_token)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle and copy the attributes, not the values derived from them."""
@@ -233,26 +243,9 @@ class System:
             )
 
     def _check_cache(self) -> None:
-        check_one_of(self.prefix_cache, "prefix_cache", tuple(PREFIX_CACHES))
         smallest = min(whole_blocks(worker.kv_capacity, self.block_size) for worker in self.all_workers)
-        if self.prefix_block is not None:
-            expected = f"a multiple of block_size = {self.block_size}, at most kv_capacity = {smallest}"
-            whole_number(self.prefix_block, "prefix_block", expected, most=smallest)
-            if self.prefix_block % self.block_size:
-                raise ConfigError(f"prefix_block = {self.prefix_block}; expected {expected}")
-            if self.prefix_cache == "off":
-                raise ConfigError(
-                    f"prefix_block = {self.prefix_block} without a prefix cache; set prefix_cache: computed as well"
-                )
-        if self.rule.code != LRU and self.prefix_cache == "off":
-            raise ConfigError(
-                f"cache_rule = {shown(self.cache_rule)} without a prefix cache; set prefix_cache: computed as well"
-            )
-        if self.cache_staleness and self.prefix_cache == "off":
-            raise ConfigError(
-                f"cache_staleness = {shown(self.cache_staleness)} without a prefix cache; set prefix_cache: computed "
-                "as well"
-            )
+        cache = CacheSettings(self.prefix_cache, self.prefix_block, self.cache_rule, self.cache_staleness)
+        check_cache_settings(cache, self.block_size, smallest)
 
     @classmethod
     def cluster(cls, workers: Iterable[Worker], **rules: Any) -> System:
@@ -350,8 +343,12 @@ class System:
             what: what depends on it, the subject of the message.
 
         Raises:
-            ConfigError: sessions are closed, or there is a prefix cache.
+            ConfigError: sessions are closed, there is a prefix cache, or decodes make several tokens.
         """
+        if self.speculation is not None:
+            raise ConfigError(
+                f"{what} assumes one token per decode, and does not hold with speculation; set it to off"
+            )
         if self.sessions != "open":
             raise ConfigError(
                 f"{what} needs the same arrivals for every schedule, and does not hold with sessions = "
@@ -369,10 +366,11 @@ class System:
         Raises:
             WorkloadError: the KV of a request at its last token exceeds the capacity in whole blocks.
         """
+        drafts = 0 if self.speculation is None else self.speculation.memory
         for worker, usable in zip(self.all_workers, self.usable_capacities.tolist(), strict=True):
             whole = self.local_prefill or worker.role != "prefill"
             output_len = table.output_len if whole else np.minimum(table.output_len, 1)
-            output_len = output_len - self.unwritten_tokens
+            output_len = output_len - self.unwritten_tokens + drafts
             peak = table.prompt_len + output_len
             too_long = peak > usable
             if too_long.any():
@@ -391,6 +389,8 @@ class System:
         problem = np.zeros(len(self.all_workers), PROBLEM)
         p = problem[0]
         p["block_size"], p["prefix_unit"] = self.block_size, self.prefix_unit
+        if self.speculation is not None:
+            p["drafts"], p["lookahead"] = self.speculation.depth, self.speculation.reserved
         p["prefix_in_order"] = self.prefix_cache == "scheduled"
         p["prefix_tree"] = self.prefix_cache == "radix"
         rule, options = parse_rule(self.cache_rule)

@@ -86,10 +86,7 @@ REQUEST = np.dtype(
         ("last_token_time", "f8"),
         ("finish_time", "f8"),
         ("max_token_gap", "f8"),
-        (
-            "ready_time",
-            "f8",
-        ),  # when its KV reaches the worker it is handed over or moved to; NaN again once evicted
+        ("ready_time", "f8"),  # when its KV reaches the worker it goes to; NaN again once evicted
     ],
     align=True,
 )
@@ -174,6 +171,10 @@ WORKER = np.dtype(
         ("total_known_resumed", "i8"),
         ("total_hit_resumed", "i8"),
         ("total_dropped_units", "i8"),
+        # With speculation: decodes of requests, drafts that they verified, and right ones among these.
+        ("total_decodes", "i8"),
+        ("total_drafted", "i8"),
+        ("total_accepted", "i8"),
         ("peak_kv_tokens", "i8"),  # most memory in use, allocated tokens
         ("busy_time", "f8"),
         ("kv_time", "f8"),  # integral of memory in use, allocated tokens, over time
@@ -318,8 +319,9 @@ LOAD = np.dtype(
         ("prefill_context", "i8"),  # sum of tokens k cached before the chunk
         ("prefill_squares", "i8"),  # sum of c * c
         ("prefill_products", "i8"),  # sum of c * k
-        ("num_decodes", "i8"),  # requests that decode one token
+        ("num_decodes", "i8"),  # requests that decode
         ("decode_context", "i8"),  # sum of tokens cached before the decode
+        ("draft_tokens", "i8"),  # sum of drafts that decodes verify besides their own token
     ],
     align=True,
 )
@@ -334,6 +336,8 @@ PROBLEM = np.dtype(
         ("prefix_tree", "i8"),  # 1: the prefix cache is a tree, see `prefix.tree`
         ("cache_rule", "i8"),  # code of the rule, see `prefix.rules`
         ("rule_params", "f8", (4,)),  # and its options
+        ("drafts", "i8"),  # most drafts of a request in a batch; 0: no speculation
+        ("lookahead", "i8"),  # tokens of memory reserved beyond those of a batch
         ("num_requests", "i8"),
         ("prefill_emits", "i8"),  # 1: the last prefill chunk emits output token 1
         ("prefill_writes", "i8"),  # 1: and writes its KV
@@ -421,6 +425,8 @@ ITERATION = np.dtype(
         ("prefill_tokens", "i4"),
         ("num_decodes", "i4"),
         ("num_output_tokens", "i4"),
+        ("draft_tokens", "i4"),  # drafts that decodes verified, and those of them that were right
+        ("accepted_tokens", "i4"),
         ("kv_tokens", "i8"),  # memory in use while the batch runs, allocated tokens
         ("hit_tokens", "i8"),  # found in the prefix cache by the admitted requests
         ("kv_cached", "i8"),  # memory in the prefix cache that is not in use while the batch runs, tokens

@@ -303,6 +303,7 @@ class SystemView:
             tables["load"][worker],
             uncompiled(batch_time),
             batch_params,
+            tables["drafts"][worker],
         )
 
     def consult(self, kernel: Any, memory: PolicyMemory) -> Decision:

@@ -9,7 +9,7 @@ from kvgym.utils.checks import check_seed
 
 STREAMS = (
     "arrivals", "lengths", "predictions", "classes", "policy", "routing", "noise", "load", "prefixes", "thinking",
-    "startup", "autoscaler", "failures", "patience", "again",
+    "startup", "autoscaler", "failures", "patience", "again", "drafts",
 )  # fmt: skip
 """The named streams. The position of a name is its spawn key: append, never reorder."""
 

@@ -91,6 +91,7 @@ def _possible_loads(rng, size):
         load["prefill_context"], load["prefill_squares"] = cached.sum(), (chunks * chunks).sum()
         load["prefill_products"] = (chunks * cached).sum()
         load["num_decodes"], load["decode_context"] = len(contexts), contexts.sum()
+        load["draft_tokens"] = len(contexts) * rng.integers(0, 5)
     return loads
 
 
@@ -104,7 +105,7 @@ def test_compiled_equals_uncompiled_bit_for_bit(name):
 counts = st.one_of(st.integers(0, 3), st.integers(0, 700))
 tokens = st.one_of(st.integers(0, 300), st.integers(0, 200_000))
 squares = st.one_of(st.integers(0, 10_000), st.integers(0, 2**34))
-any_load = st.tuples(counts, tokens, tokens, squares, squares, counts, st.integers(0, 3_000_000))
+any_load = st.tuples(counts, tokens, tokens, squares, squares, counts, st.integers(0, 3_000_000), counts)
 
 
 @pytest.mark.parametrize("name", MODELS)

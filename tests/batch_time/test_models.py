@@ -13,6 +13,7 @@ from kvgym.batch_time import (
     PiecewiseBatchTime,
     RooflineBatchTime,
     UnitBatchTime,
+    load_hardware,
     make_batch_time,
 )
 from kvgym.errors import ConfigError, UnknownNameError
@@ -213,3 +214,15 @@ def test_errors_name_the_mistake_and_the_valid_values(spec, words):
 def test_unknown_kind_is_an_unknown_name():
     with pytest.raises(UnknownNameError):
         make_batch_time({"kind": "linear"})
+
+
+def test_drafts_are_tokens_and_rows_but_attention_is_that_of_the_requests():
+    affine = make_batch_time({"kind": "affine", "constant": 1, "per_decode_token": 8, "per_context_token": 2})
+    assert affine(num_decodes=3, decode_context=30, draft_tokens=6) == 1 + 8 * 9 + 2 * (30 + 9)
+    tokens = make_batch_time({"kind": "threshold", "c": 1, "a": 2, "b0": 4})
+    assert tokens(num_decodes=3, draft_tokens=6) == tokens(num_decodes=9)
+    kernels = load_hardware("kernels:model=llama3-8b,gpu=h100-80gb").batch_time()
+    verified = kernels(num_decodes=64, decode_context=64 * 1024, draft_tokens=192)
+    assert kernels(num_decodes=64, decode_context=64 * 1024) < verified
+    # As further decodes, or as chunks of prompts, the cache would be read four times.
+    assert verified < 0.7 * kernels(num_decodes=256, decode_context=256 * 1024)

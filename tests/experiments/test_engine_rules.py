@@ -5,7 +5,7 @@ import pytest
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.describing import rules_of
 from kvgym.experiments.scenario import load_scenario
-from kvgym.simulator.system import PREFIX_CACHES
+from kvgym.simulator.prefix.rules import PREFIX_CACHES
 
 HARDWARE = "model=llama3-8b,gpu=h100"
 ENGINE = ("recompute", "front", 16, "next_iteration")

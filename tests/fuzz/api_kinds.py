@@ -134,6 +134,54 @@ def play_table(content: Any, folder: Path) -> None:
     compute_metrics(result)
 
 
+def speculation_seeds() -> list[Any]:
+    run = {
+        "policy": "vllm_v1:max_num_batched_tokens=24,max_num_seqs=6",
+        "seed": 3,
+        "capacity": 120,
+        "size": 4,
+    }
+    lengths = {"prompt": [10, 20, 30, 5, 1, 17], "output": [4, 9, 1, 30, 12, 25], "gap": 0.02}
+    table = {"acceptance": [0.7, 0.5], "depth": 3, "choose": "table", "by_batch": [[1, 2, 3], [3, 9, 1]]}
+    each = {"acceptance": "ngram-code", "depth": 4, "choose": "cost_each", "spread": 1.0, "lookahead": 2}
+    return [
+        {"speculation": given, "lengths": lengths, "run": run | {"policy": policy}}
+        for given in (table, each, "eagle-chat:depth=5,choose=cost")
+        for policy in (run["policy"], "fcfs", "lpm", "cost_aware")
+    ]
+
+
+def play_speculation(content: Any, folder: Path) -> None:
+    """Simulate requests with drafts, compiled; every request ends with its tokens, and memory is empty again."""
+    from kvgym.batch_time import AffineBatchTime
+    from kvgym.policies.runner import simulate
+    from kvgym.simulator.drafts.settings import make_speculation
+    from kvgym.simulator.system import System
+    from kvgym.workloads.table import RequestTable
+
+    content = content if isinstance(content, dict) else {}
+    run, lengths = (part if isinstance(part := content.get(n), dict) else {} for n in ("run", "lengths"))
+    prompts, outputs = lengths.get("prompt"), lengths.get("output")
+    count = len(prompts) if isinstance(prompts, list) else 0
+    table = RequestTable.from_columns(
+        arrival_time=[0.02 * i for i in range(count)], prompt_len=prompts, output_len=outputs
+    )
+    model = AffineBatchTime(0.01, per_decode_token=1e-4)
+    rules = {"kv_capacity": run.get("capacity"), "block_size": run.get("size"), "stall_limit": 5000}
+    engine = {"output_kv": "next_iteration", "progress_on_evict": "recompute", "requeue": "front"}
+    speculation = make_speculation(content.get("speculation"))
+    system = System(batch_time=model, speculation=speculation, **rules, **engine)
+    policy = run.get("policy")
+    result = simulate(system, table, policy[:200] if isinstance(policy, str) else "fcfs", seed=3, log=True)
+    made = result.requests["num_output_tokens"]
+    refuse(made.tolist() != table.output_len.tolist(), "a request without all of its tokens")
+    refuse(int(result.worker["kv_allocated"][0]) != 0, "memory in use after the last request")
+    refuse(bool((result.log["kv_tokens"] > system.kv_capacity).any()), "more memory than there is")
+
+
+SPECULATION = Kind("speculation", speculation_seeds, play_speculation, quick=False)
+
+
 def _check_column(name: str, values: Any, table: Any) -> None:
     """Fail if a column accepted something other than a number, or changed a value."""
     found = np.asarray(getattr(table, name)).tolist()

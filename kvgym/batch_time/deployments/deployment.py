@@ -162,6 +162,7 @@ _EXTREMES: dict[str, tuple[int, ...]] = {
     "prefill_products": (0, 0, 0, 0, 2**40),
     "num_decodes": (1, 0, 4096, 0, 4096),
     "decode_context": (1, 0, 2**31, 0, 2**31),
+    "draft_tokens": (0, 0, 2**16, 0, 2**16),
 }
 """Small and large batches; their durations must be finite."""
 

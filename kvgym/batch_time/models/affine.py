@@ -30,12 +30,12 @@ _affine_parameters = named_numbers(AffineParameters)
 @batch_time_kernel
 def _affine(load: Any, params: Any) -> Any:
     p = _affine_parameters(params)
-    context = load.prefill_context + load.decode_context
+    context, decoded = load.prefill_context + load.decode_context, load.num_decodes + load.draft_tokens
     return (
         p.constant
         + p.per_prefill_token * load.prefill_tokens
-        + p.per_decode_token * load.num_decodes
-        + p.per_context_token * (context + p.new * load.prefill_tokens + p.new * load.num_decodes)
+        + p.per_decode_token * decoded
+        + p.per_context_token * (context + p.new * load.prefill_tokens + p.new * decoded)
     )
 
 
@@ -49,7 +49,7 @@ class AffineBatchTime(PlainBatchTime):
     Args:
         constant: seconds per batch, including empty ones.
         per_prefill_token: seconds per prompt token processed.
-        per_decode_token: seconds per decode (each processes one token).
+        per_decode_token: seconds per decode, and per draft that one verifies.
         per_context_token: seconds per KV token read.
         include_new: whether the batch's own tokens count as context as well.
         source: source of the coefficients.

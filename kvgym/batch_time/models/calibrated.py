@@ -82,10 +82,10 @@ _vidur_parameters = named_numbers(VidurParameters)
 def _kvgym(load: Any, params: Any) -> Any:
     p = _profile_parameters(params)
     seconds = p.base
-    tokens = float(load.prefill_tokens + load.num_decodes)
+    tokens = float(load.prefill_tokens + load.num_decodes + load.draft_tokens)
     if tokens > 0.0:
         seconds += curve(params, p.linear, tokens)
-    rows = float(load.num_prefills + load.num_decodes)
+    rows = float(load.num_prefills + load.num_decodes + load.draft_tokens)
     if rows > 0.0:
         seconds += max(p.head_weights, p.head_row * rows) + p.per_request * rows
     if load.num_decodes > 0:
@@ -110,8 +110,8 @@ def _round_up(value: float, step: float) -> Any:
 @batch_time_kernel
 def _vidur(load: Any, params: Any) -> Any:
     p = _vidur_parameters(params)
-    seconds = p.base + p.per_request * float(load.num_prefills + load.num_decodes)
-    tokens = float(load.prefill_tokens + load.num_decodes)
+    seconds = p.base + p.per_request * float(load.num_prefills + load.num_decodes + load.draft_tokens)
+    tokens = float(load.prefill_tokens + load.num_decodes + load.draft_tokens)
     if tokens > 0.0:
         seconds += curve(params, p.linear, _round_up(tokens, 8.0))
     if load.num_decodes > 0:

@@ -45,9 +45,14 @@ def _data_parallel(load: Any, params: Any) -> Any:
     )
     rank = params[int(p.rank) :]
     seconds = seconds_of_kernels(
-        rank, part * prefills, decode_part * decodes, prefill, decode_part * float(load.decode_context)
+        rank,
+        part * prefills,
+        decode_part * decodes,
+        prefill,
+        decode_part * float(load.decode_context),
+        decode_part * float(load.draft_tokens),
     )
-    tokens = float(load.prefill_tokens + load.num_decodes)
+    tokens = float(load.prefill_tokens + load.num_decodes + load.draft_tokens)
     if tokens > 0.0:
         seconds += curve(params, p.shared, tokens)
     return seconds

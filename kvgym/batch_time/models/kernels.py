@@ -30,7 +30,7 @@ class KernelParameters(NamedTuple):
 
     Attributes:
         base: overhead of the engine per batch.
-        per_request: overhead of the engine per request.
+        per_request: overhead of the engine per request; a draft counts as one.
         per_batch: small kernels of all layers, in a batch with tokens.
         pair: see :class:`KernelTables`.
         least_chunk: see :class:`KernelTables`.
@@ -62,7 +62,7 @@ _kernel_parameters = named_numbers(KernelParameters)
 
 @jit_inline
 def seconds_of_kernels(
-    params: Any, prefills: float, decodes: float, prefill: Any, decode_context: float
+    params: Any, prefills: float, decodes: float, prefill: Any, decode_context: float, drafts: float
 ) -> Any:
     """Return the seconds of a batch.
 
@@ -72,14 +72,15 @@ def seconds_of_kernels(
         decodes: requests that decode a token.
         prefill: tokens of the chunks, cached tokens before them, squares of the chunks, products of both.
         decode_context: KV tokens of the decodes.
+        drafts: tokens that they verify besides their own; attention reads the KV of a request once for all of them.
     """
     p = _kernel_parameters(params)
     prefill_tokens, context, squares, products = prefill
     seconds = p.base
-    tokens = prefill_tokens + decodes
+    tokens = prefill_tokens + decodes + drafts
     if tokens > 0.0:
         seconds += p.per_batch + curve(params, p.linear, tokens)
-    rows = prefills + decodes
+    rows = prefills + decodes + drafts
     if rows > 0.0:
         seconds += p.per_request * rows + curve(params, p.head, rows)
     if decodes > 0.0:
@@ -108,7 +109,12 @@ def _kernels(load: Any, params: Any) -> Any:
         float(load.prefill_products),
     )
     return seconds_of_kernels(
-        params, float(load.num_prefills), float(load.num_decodes), prefill, float(load.decode_context)
+        params,
+        float(load.num_prefills),
+        float(load.num_decodes),
+        prefill,
+        float(load.decode_context),
+        float(load.draft_tokens),
     )
 
 

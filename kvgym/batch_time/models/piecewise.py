@@ -24,12 +24,15 @@ class Quantity(NamedTuple):
     prefill_context: float = 0.0
     num_decodes: float = 0.0
     decode_context: float = 0.0
+    draft_tokens: float = 0.0
 
 
 QUANTITIES: dict[str, Quantity] = {
     "requests": Quantity(num_prefills=1.0, num_decodes=1.0),
-    "tokens": Quantity(prefill_tokens=1.0, num_decodes=1.0),
-    "kv_tokens": Quantity(prefill_tokens=1.0, prefill_context=1.0, num_decodes=1.0, decode_context=1.0),
+    "tokens": Quantity(prefill_tokens=1.0, num_decodes=1.0, draft_tokens=1.0),
+    "kv_tokens": Quantity(
+        prefill_tokens=1.0, prefill_context=1.0, num_decodes=1.0, decode_context=1.0, draft_tokens=1.0
+    ),
     "context": Quantity(prefill_context=1.0, decode_context=1.0),
 }
 """Quantities that the time can depend on: requests in the batch; tokens processed; KV tokens of the batch's requests at
@@ -44,6 +47,7 @@ class _Parameters(NamedTuple):
     prefill_context: float
     num_decodes: float
     decode_context: float
+    draft_tokens: float
     seconds: float
 
 
@@ -59,6 +63,7 @@ def _piecewise(load: Any, params: Any) -> Any:
         + p.prefill_context * load.prefill_context
         + p.num_decodes * load.num_decodes
         + p.decode_context * load.decode_context
+        + p.draft_tokens * load.draft_tokens
     )
     return curve(params, p.seconds, x)
 

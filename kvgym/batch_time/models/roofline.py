@@ -67,7 +67,7 @@ _roofline_parameters = named_numbers(RooflineParameters)
 @batch_time_kernel
 def _roofline(load: Any, params: Any) -> Any:
     p = _roofline_parameters(params)
-    tokens = float(load.prefill_tokens + load.num_decodes)
+    tokens = float(load.prefill_tokens + load.num_decodes + load.draft_tokens)
     if tokens <= 0.0 and load.num_prefills <= 0:
         return p.overhead
     # Linear operators: FLOPs per token against weights once and activations per token.
@@ -89,8 +89,8 @@ def _roofline(load: Any, params: Any) -> Any:
     context = float(load.decode_context + load.num_decodes)
     context = full * context + p.windowed * min(context, p.window * float(load.num_decodes))
     decode = max(p.decode_pair, p.kv_token) * context
-    # LM head: one row per request.
-    rows = float(load.num_prefills + load.num_decodes)
+    # LM head: one row per request and per draft; the engine handles all of them alike.
+    rows = float(load.num_prefills + load.num_decodes + load.draft_tokens)
     head = max(p.head_row * rows, p.head_weights)
     return (
         p.overhead + linear + prefill + decode + head + p.launches + p.all_reduce * tokens + p.request * rows
@@ -132,7 +132,7 @@ class RooflineBatchTime(PlainBatchTime):
         memory_efficiency: attainable share of the memory bandwidth, in (0, 1].
         small_kernels_ms: milliseconds per layer of small kernels.
         overhead: seconds per batch outside the GPU, including empty batches.
-        overhead_per_request: seconds per request of the batch outside the GPU.
+        overhead_per_request: seconds per request of the batch outside the GPU; a draft counts as one.
         asynchronous: whether the engine prepares a batch while the one before it runs.
         api_time: seconds from a request's arrival until the engine's queue has it.
 

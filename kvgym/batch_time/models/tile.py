@@ -180,7 +180,7 @@ _tile_parameters = named_numbers(TileParameters)
 def _tile(load: Any, params: Any) -> Any:
     p = _tile_parameters(params)
     columns = int(p.t_col)
-    tokens = load.prefill_tokens + load.num_decodes
+    tokens = load.prefill_tokens + load.num_decodes + load.draft_tokens
     total = p.overhead + p.column * float(_blocks(tokens, columns)) + p.token * float(tokens)
     if load.num_prefills > 0:
         total += p.scores * _prefill_blocks(load, int(p.t_row), columns)

@@ -435,6 +435,11 @@ class EnvConfig(Description):
                 f"scenario {shown(scenario.name)} is a cluster; this environment schedules one worker; "
                 "kvgym/Route-v0 routes requests between workers, and kvgym/Scale-v0 scales a fleet"
             )
+        if system.speculation is not None:
+            raise ConfigError(
+                f"scenario {shown(scenario.name)} speculates; environments decode one token in an iteration, so switch "
+                "speculation off in system"
+            )
         self.kind.check_system(system)
         horizon = episode_horizon(self.horizon, system, workload, episode_requests)
         return replace(system, horizon=horizon, stall_limit=self.stall_limit)

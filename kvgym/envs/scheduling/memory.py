@@ -115,6 +115,7 @@ class Sizes(NamedTuple):
             **self._asdict(),
             "": 1,
             "queued": 2 * self.num_requests,
+            "speculation": 0,
             "log": 0,
             "changed": 0,
             **dict(zip((table.length for table in RULE_TABLES.values()), self.rule, strict=True)),

@@ -39,7 +39,7 @@ from kvgym.envs.scheduling.revealed import (
 )
 from kvgym.envs.scheduling.tables import MARKED, PROFILE_BINS, Env, Features
 from kvgym.kernels import shared_hit, view_of
-from kvgym.simulator.batch import clear_load
+from kvgym.simulator.batch_time import clear_load
 from kvgym.simulator.blocks import allocated
 from kvgym.simulator.kernels.future_memory import first_use
 from kvgym.simulator.tables import UNKNOWN

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import ConfigDict, SerializerFunctionWrapHandler, field_validator, model_serializer
 
+from kvgym.simulator.drafts.settings import make_speculation
 from kvgym.utils.reading import Description
 
-_YOUNGER = ("transfer_link", "transfer_overlap", "local_prefill")
+_YOUNGER = ("transfer_link", "transfer_overlap", "local_prefill", "speculation")
 """Rules that files and hashes of scenarios have only where they are used."""
 
 
@@ -35,6 +36,14 @@ class SystemSettings(Description):
     transfer_link: str = "private"
     transfer_overlap: int = 0
     local_prefill: bool = False
+    speculation: str | dict[str, Any] | None = None
+
+    @field_validator("speculation")
+    @classmethod
+    def _speculation(cls, value: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+        """Reject settings that do not describe a speculation."""
+        make_speculation(value)
+        return None if value == "off" else value
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

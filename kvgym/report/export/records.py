@@ -84,7 +84,7 @@ REQUESTS: dict[str, Field] = {
 }
 """Columns of the per-request records, in order."""
 
-_CACHED = "with a prefix cache"
+_CACHED, _DRAFTED = "with a prefix cache", "with speculation"
 
 ITERATIONS: dict[str, Field] = {
     "start_time": Field("Float64", "s", "when the batch began"),
@@ -99,6 +99,8 @@ ITERATIONS: dict[str, Field] = {
     "prefill_tokens": Field("Int64", "tokens", "in those chunks"),
     "num_decodes": Field("Int64", "requests", "that decoded a token"),
     "num_output_tokens": Field("Int64", "tokens", "output made, repeats after lost progress included"),
+    "draft_tokens": Field("Int64", "tokens", "drafts that decodes verified", _DRAFTED),
+    "accepted_tokens": Field("Int64", "tokens", "drafts that were right", _DRAFTED),
     "kv_tokens": Field("Int64", "tokens", "memory in use while it ran, of whole blocks"),
     "hit_tokens": Field("Int64", "tokens", "found in the prefix cache by the admitted requests", _CACHED),
     "kv_cached": Field("Int64", "tokens", "in the prefix cache and not in use while it ran", _CACHED),
@@ -140,7 +142,11 @@ def iteration_frame(result: SimulationResult) -> Frame:
     """
     if result.log is None:
         raise ValueError("this run kept no per-iteration log; run it with log=True")
-    names = [name for name, f in ITERATIONS.items() if f.present != _CACHED or result.system.prefix_unit]
+    absent = {
+        *([] if result.system.prefix_unit else [_CACHED]),
+        *([] if result.system.speculation else [_DRAFTED]),
+    }
+    names = [name for name, f in ITERATIONS.items() if f.present not in absent]
     return _frame({name: result.log[name] for name in names}, ITERATIONS)
 
 

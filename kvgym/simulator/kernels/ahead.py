@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from kvgym.compiling.kernel import jit_inline
 from kvgym.compiling.references import by_address
-from kvgym.simulator.apply_decision import finished_tokens
-from kvgym.simulator.blocks import allocated
+from kvgym.simulator.blocks import allocated, finished_tokens
 from kvgym.simulator.policy_interface import PolicyDecision, PolicyView
 from kvgym.simulator.prefix.plan import plan_kept
 from kvgym.simulator.tables import UNKNOWN, WAIT

@@ -129,10 +129,13 @@ def profile_clear(profile: Any) -> None:
 
 @jit
 def first_tokens(problem: Any, request: Any) -> int:
-    """Return the KV tokens of an active or waiting request in its next iteration if it runs in full."""
+    """Return the KV tokens of an active or waiting request in its next iteration if it runs in full.
+
+    With speculation that is an upper bound, with as many drafts as there may be.
+    """
     if request.num_prefill_left > 0:
-        return request.num_kv_tokens + request.num_prefill_left + problem.prefill_writes
-    return request.num_kv_tokens + 1
+        return request.num_kv_tokens + request.num_prefill_left + problem.prefill_writes + problem.lookahead
+    return request.num_kv_tokens + 1 + problem.drafts + problem.lookahead
 
 
 @jit

@@ -6,12 +6,20 @@ from typing import Any
 
 from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.compiling.references import by_address
-from kvgym.simulator.apply_decision import plan_active, plan_admission, planned_size
 from kvgym.simulator.blocks import allocated, written_tokens
+from kvgym.simulator.kernels.drafts import need_of_slot
 from kvgym.simulator.kernels.future_memory import first_use
 from kvgym.simulator.kernels.heap import heap_first, heap_pop
 from kvgym.simulator.policy_interface import PolicyDecision, PolicyView
-from kvgym.simulator.prefix.plan import begins_like_marked, plan_change, plan_units, units_of_others
+from kvgym.simulator.prefix.plan import (
+    begins_like_marked,
+    plan_active,
+    plan_admission,
+    plan_change,
+    plan_units,
+    planned_size,
+    units_of_others,
+)
 from kvgym.simulator.prefix.tree import look_up
 from kvgym.simulator.tables import UNKNOWN, WAITING
 
@@ -258,11 +266,11 @@ def needs_block(view: PolicyView, row: Any) -> bool:
 def need_of_active(view: PolicyView) -> int:
     """Return the memory that the active set needs in the next iteration if all run in full, allocated tokens."""
     w = view.worker
-    if w.num_prefilling == 0:
+    if w.num_prefilling == 0 and view.problem.drafts == 0:
         return w.kv_allocated + view.problem.block_size * w.num_full
     need = -w.kv_shared
     for k in range(w.num_active):
-        need += need_of(view, view.active[k])
+        need += need_of_slot(view, k)
     return need
 
 
@@ -398,7 +406,7 @@ def evict_latest(view: PolicyView, decision: PolicyDecision, need: int) -> None:
     """
     k = view.worker.num_active - 1
     while need > view.problem.kv_capacity and k >= 0:
-        need -= need_of(view, view.active[k]) - kept_by_others(view, view.active[k])
+        need -= need_of_slot(view, k) - kept_by_others(view, view.active[k])
         evict(decision, k)
         k -= 1
 

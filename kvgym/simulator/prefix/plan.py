@@ -8,11 +8,14 @@ a hit that is at most as long as planned, and takes at most as much memory.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from kvgym.compiling.kernel import jit
+from kvgym.simulator.blocks import with_known, with_kv
 from kvgym.simulator.prefix.cache import PrefixCache
-from kvgym.simulator.tables import UNKNOWN
+from kvgym.simulator.tables import ACTIVE, UNKNOWN
 
 _DROPPED = -(2**30)
 """Planned change of the holders of a unit that the plan drops; fewer than all holders together could undo."""
@@ -152,3 +155,68 @@ def plan_start(c: PrefixCache, i: int, found: int) -> None:
         if u.stamp != pool.stamp:
             u.stamp, u.planned = pool.stamp, 0
         u.planned += 1
+
+
+@jit
+def plan_active(
+    c: Any, p: Any, d: Any, w: Any, active: Any, requests: Any, in_use: int, kept: int = 0
+) -> None:
+    """Begin a plan: the running requests take their memory, and enter the units of their next tokens into the map.
+
+    Args:
+        c: the prefix cache.
+        p: PROBLEM record.
+        d: DECISION record.
+        w: WORKER record.
+        active: SLOT (A,), with the planned tokens.
+        requests: REQUEST (n,); those that are evicted are marked.
+        in_use: memory in use afterwards, tokens.
+        kept: cached units that the plan counts as held.
+    """
+    c.pool.plan_next, c.pool.plan_cached = c.pool.head, c.pool.num_cached - kept
+    plan_room(c, p.prefix_unit, in_use, p.kv_capacity)
+    for k in range(w.num_active):
+        slot = active[k]
+        if requests[slot.request_id].status == ACTIVE:
+            known = c.prefix[slot.request_id].num_units
+            plan_shared(c, p.prefix_unit, slot.request_id, known, with_known(p, d, w, slot))
+
+
+@jit
+def planned_size(c: Any, p: Any, r: Any, i: int) -> tuple[int, int, int, int]:
+    """Return what the waiting request ``i`` has if it starts next under the plan.
+
+    Args:
+        c: the prefix cache.
+        p: PROBLEM record.
+        r: row of the request.
+        i: its number.
+
+    Returns:
+        The units that it finds, its KV tokens, its tokens left to prefill, and the memory of it that others hold.
+    """
+    found, shared = planned_hit(c, i)
+    change = (found - c.prefix[i].num_units) * p.prefix_unit
+    return found, r.num_kv_tokens + change, r.num_prefill_left - change, shared * p.prefix_unit
+
+
+@jit
+def plan_admission(
+    c: Any, p: Any, d: Any, i: int, found: int, kv: int, left: int, tokens: int, in_use: int
+) -> None:
+    """Plan that the waiting request ``i`` starts.
+
+    Args:
+        c: the prefix cache.
+        p: PROBLEM record.
+        d: DECISION record.
+        i: the request.
+        found: units that it finds.
+        kv: its KV tokens, those included.
+        left: its tokens left to prefill.
+        tokens: those that it processes.
+        in_use: memory in use afterwards, tokens.
+    """
+    plan_start(c, i, found)
+    plan_room(c, p.prefix_unit, in_use, p.kv_capacity)
+    plan_shared(c, p.prefix_unit, i, found, with_kv(p, left, kv, tokens))

@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvgym.errors import ConfigError, UnknownNameError, shown
+from kvgym.utils.checks import check_one_of, whole_number
 from kvgym.utils.specs import parse_spec
+
+PREFIX_CACHES = ("off", "computed", "scheduled", "radix")
 
 LRU, FIXED, RELOAD_COST, CLAIRVOYANT = 0, 1, 2, 3
 """Codes of the rules, PROBLEM.cache_rule."""
@@ -143,3 +146,39 @@ def rule_lines() -> dict[str, str]:
         )
         for rule in CACHE_RULES.values()
     }
+
+
+class CacheSettings(NamedTuple):
+    """Settings of the prefix cache, as in :class:`~kvgym.simulator.system.System`."""
+
+    prefix_cache: str
+    prefix_block: int | None
+    cache_rule: str
+    cache_staleness: float
+
+
+def check_cache_settings(given: CacheSettings, block_size: int, smallest: int) -> None:
+    """Check the settings of a prefix cache.
+
+    Args:
+        given: the settings.
+        block_size: tokens of a block.
+        smallest: memory of the smallest worker, tokens of whole blocks.
+
+    Raises:
+        ConfigError: a value out of range, or one that needs a prefix cache, and there is none.
+    """
+    check_one_of(given.prefix_cache, "prefix_cache", PREFIX_CACHES)
+    off = given.prefix_cache == "off"
+    if given.prefix_block is not None:
+        expected = f"a multiple of block_size = {block_size}, at most kv_capacity = {smallest}"
+        whole_number(given.prefix_block, "prefix_block", expected, most=smallest)
+        if given.prefix_block % block_size:
+            raise ConfigError(f"prefix_block = {given.prefix_block}; expected {expected}")
+    needing = {"prefix_block": given.prefix_block is not None}
+    needing |= {"cache_rule": parse_rule(given.cache_rule)[0].code != LRU}
+    needing |= {"cache_staleness": given.cache_staleness != 0}
+    for name in (name for name, used in needing.items() if used and off):
+        raise ConfigError(
+            f"{name} = {shown(getattr(given, name))} without a prefix cache; set prefix_cache: computed as well"
+        )

@@ -18,10 +18,9 @@ from kvgym.simulator.apply_decision import (
     apply_evictions,
     check_decision,
     decoding_front,
-    full_tokens,
-    planned_tokens,
     release,
 )
+from kvgym.simulator.blocks import full_tokens, planned_tokens
 from kvgym.simulator.boundary import Run
 from kvgym.simulator.queue import queue_insert
 from kvgym.simulator.simulation import Simulation

@@ -13,13 +13,13 @@ from helpers.runs.run_tables import first_worker
 from kvgym import RequestTable, System, make_batch_time
 from kvgym.compiling.kernel import uncompiled
 from kvgym.simulator.batch import (
-    clear_load,
     measure_load,
     process_tokens,
     start_batch,
     take_blocks,
     write_log,
 )
+from kvgym.simulator.batch_time import clear_load
 from kvgym.simulator.recording.gaps import count_gap
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.tables import ACTIVE, BAD_DURATION, BUSY, FINISHED, GAP_BINS, LOAD, OK, READY, UNKNOWN
@@ -149,13 +149,14 @@ def test_a_row_of_the_log():
     w, d, load, run.tracker.num_log = run.w, run.decision, run.load, 1
     w.clock, w.index, w.num_finished, w.batch_active, w.batch_waiting = 9.0, 2, 3, 4, 5
     d.num_admit, d.num_evict, w.batch_hits, w.batch_cached = 6, 7, 14, 15
-    load.num_prefills, load.prefill_tokens, load.num_decodes = 8, 10, 11
+    load.num_prefills, load.prefill_tokens, load.num_decodes, load.draft_tokens = 8, 10, 11, 16
     uncompiled(write_log)(run, 1.0, 12, 13)
     assert run.tracker.num_log == 2
     assert {name: run.log[1][name].item() for name in run.log.dtype.names} == {
         "start_time": 1.0, "end_time": 9.0, "worker": 2, "num_admitted": 6, "num_evicted": 7, "num_finished": 3,
         "num_active": 4, "num_waiting": 5, "num_prefills": 8, "prefill_tokens": 10, "num_decodes": 11,
-        "num_output_tokens": 13, "kv_tokens": 12, "hit_tokens": 14, "kv_cached": 15,
+        "num_output_tokens": 13, "draft_tokens": 16, "accepted_tokens": 0, "kv_tokens": 12,
+        "hit_tokens": 14, "kv_cached": 15,
     }  # fmt: skip
     assert not run.log[0]["end_time"]
     assert not run.log[2]["end_time"]

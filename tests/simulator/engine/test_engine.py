@@ -86,6 +86,7 @@ WEIGHTS = {
     "prefill_products": 2.0**24,
     "num_decodes": 2.0**30,
     "decode_context": 2.0**36,
+    "draft_tokens": 2.0**42,
 }
 
 
@@ -99,6 +100,7 @@ def _digits(load: Any, params: Any) -> Any:
         + params[4] * load.prefill_products
         + params[5] * load.num_decodes
         + params[6] * load.decode_context
+        + params[7] * load.draft_tokens
         + 2.0**-4
     )
 

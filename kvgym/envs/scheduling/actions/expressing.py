@@ -14,12 +14,11 @@ from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR, Env
 from kvgym.errors import KVGymError
 from kvgym.kernels import all_stay, view_of
 from kvgym.simulator.apply_decision import (
-    full_tokens,
     inspect_decision,
-    planned_tokens,
     restore_statuses,
     shared_by,
 )
+from kvgym.simulator.blocks import full_tokens, planned_tokens
 from kvgym.simulator.kernels.future_memory import first_use
 from kvgym.simulator.policy_interface import PolicyDecision, deciding
 from kvgym.simulator.tables import (

@@ -34,7 +34,7 @@ from kvgym.envs.scheduling.opening import open_environment, open_view
 from kvgym.envs.scheduling.revealed import saturate
 from kvgym.envs.scheduling.tables import Env, Features
 from kvgym.errors import ConfigError, shown
-from kvgym.simulator.batch import clear_load
+from kvgym.simulator.batch_time import clear_load
 from kvgym.simulator.boundary import cache_of
 from kvgym.simulator.prefix.pins import begin_pin
 from kvgym.simulator.prefix.returns import gap_after, kind_of

@@ -40,8 +40,8 @@ from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR, Env
 from kvgym.envs.scheduling.window import window_take
 from kvgym.kernels import shared_hit, view_of
-from kvgym.simulator.apply_decision import full_tokens, planned_tokens, shared_by
-from kvgym.simulator.blocks import allocated, kv_growth
+from kvgym.simulator.apply_decision import shared_by
+from kvgym.simulator.blocks import allocated, full_tokens, kv_growth, planned_tokens
 from kvgym.simulator.policy_interface import PolicyDecision
 from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
 

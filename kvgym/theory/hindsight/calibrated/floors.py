@@ -94,7 +94,7 @@ def _(model: AffineBatchTime, capacity: int, longest: int, at: Composition) -> B
 
 @batch_floor.register
 def _(model: PiecewiseBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
-    requests, chunk, _, decode, context = QUANTITIES[model.quantity]
+    weights = QUANTITIES[model.quantity]
     place = {
         "requests": at.requests,
         "tokens": at.tokens,
@@ -110,10 +110,10 @@ def _(model: PiecewiseBatchTime, capacity: int, longest: int, at: Composition) -
     by_request = model.quantity == "requests"
     return BatchFloor(
         batch=constant,
-        request=slope * requests if by_request else 0.0,
-        prefill_token=slope * chunk,
-        decode=0.0 if by_request else slope * decode,
-        context=slope * context,
+        request=slope * weights.num_prefills if by_request else 0.0,
+        prefill_token=slope * weights.prefill_tokens,
+        decode=0.0 if by_request else slope * weights.num_decodes,
+        context=slope * weights.decode_context,
     )
 
 
