@@ -42,6 +42,10 @@ class Case:
             the beginning of it. Empty = no prefix caching.
         sessions: number of each request's session; requests of a session, in order, are its turns. Empty = no sessions.
         think: seconds from the end of a turn to the next one; with sessions, only first turns arrive at ``arrival``.
+        depth: most drafts of a decode; 0 = no speculation.
+        lookahead: tokens of memory reserved beyond those of a batch.
+        by_batch: ranges of requests in the batch and their drafts; empty = always ``depth``.
+        right: for each request the drafts that are right after 0, 1, … output tokens.
     """
 
     arrival: tuple[float, ...]
@@ -54,6 +58,10 @@ class Case:
     texts: tuple[tuple[int, int], ...] = ()
     sessions: tuple[int, ...] = ()
     think: tuple[float, ...] = ()
+    depth: int = 0
+    lookahead: int = 0
+    by_batch: tuple[tuple[int, int, int], ...] = ()
+    right: tuple[tuple[int, ...], ...] = ()
 
     def content(self, i: int, end: int) -> tuple[str, int, int]:
         """Return a name for the last block of the first ``end`` tokens of request ``i``; equal names, equal text."""
@@ -76,6 +84,10 @@ class Step:
         blocks: blocks in use while the batch runs.
         cached: blocks in the prefix cache that no request holds, meanwhile.
         empty: whether the engine ran steps without tokens before this batch; they count with it. It is not compared.
+        drafts: with speculation, drafts that the batch verifies, then those that each running request has after it. Its
+            tokens are prompt tokens or output tokens made.
+        padded: whether a start has drafts without a proposal, see :data:`conformance.engines.PADDED`. It is not
+            compared.
     """
 
     time: float
@@ -86,6 +98,8 @@ class Step:
     blocks: int
     cached: int = 0
     empty: bool = False
+    drafts: tuple[int, ...] = ()
+    padded: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +119,7 @@ class Schedule:
         return not np.isnan(self.finish).any()
 
 
-COMPARED = ("time", "running", "waiting", "preempted", "tokens", "blocks", "cached")
+COMPARED = ("time", "running", "waiting", "preempted", "tokens", "blocks", "cached", "drafts")
 """Fields of :class:`Step` that are compared."""
 
 
@@ -171,9 +185,31 @@ def draw_sessions(seed: int, requests: dict[str, Any]) -> dict[str, Any]:
     return requests | columns
 
 
-def draw_memory(draw: random.Random, requests: dict[str, Any]) -> dict[str, int]:
-    """Return blocks of 1 to 16 tokens: as many as the longest request takes, or up to three times as many."""
-    longest = max(p + o for p, o in zip(requests["prompt"], requests["output"], strict=True))
+def draw_drafts(seed: int, requests: dict[str, Any]) -> dict[str, Any]:
+    """Return the drafts of a workload: depth, lookahead, a table of depths in every third, and what is right."""
+    draw = random.Random(f"drafts of {seed}")
+    depth = draw.randint(1, 5)
+    low, high = sorted(draw.sample(range(2, 9), 2))
+    table = ((1, low, depth), (low + 1, high, draw.randint(0, depth)), (high + 2, 64, 0))
+    skill = draw.choice([0, 2, depth, 7])
+    right = tuple(tuple(draw.randint(0, skill) for _ in range(tokens + 1)) for tokens in requests["output"])
+    return {
+        "depth": depth,
+        "lookahead": depth if draw.random() < 0.6 else 0,
+        "by_batch": table if draw.random() < 0.33 else (),
+        "right": right,
+    }
+
+
+def draw_memory(draw: random.Random, requests: dict[str, Any], beyond: int = 0) -> dict[str, int]:
+    """Return blocks of 1 to 16 tokens: as many as the longest request takes, or up to three times as many.
+
+    Args:
+        draw: the random numbers.
+        requests: columns of the requests.
+        beyond: tokens that a request takes beyond its prompt and output.
+    """
+    longest = beyond + max(p + o for p, o in zip(requests["prompt"], requests["output"], strict=True))
     size = draw.choice([1, 2, 4, 16, 16])
     least = max(2, -(-longest // size))
     return {"block_size": size, "blocks": least + draw.randint(0, draw.choice([1, least, 2 * least]))}

@@ -131,6 +131,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="let vLLM decide a batch when the one before it starts",
     )
+    add("--speculation", action="store_true", help="let vLLM verify drafts, of random depths and acceptance")
     add(
         "--variant",
         choices=VARIANTS,
@@ -157,6 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.prefix_cache,
             options.async_scheduling,
             options.variant,
+            options.speculation,
         )
         seeds = range(options.first, options.first + options.workloads)
         outcome = compare(comparison, seeds, options.at_once, options.json)

@@ -30,6 +30,12 @@ EMPTY_STEP = "after an empty step"
 ENDLESS = "without an end in both"
 """Class of schedules: the engine preempts and restarts the same requests for ever, and so does kvgym."""
 
+PADDED = "a start of one token is padded"
+"""Class of differences: next to decodes with drafts, the engine gives a start of one token as many tokens as them."""
+
+UNCOMPUTED = "blocks of a preempted request that were never computed"
+"""Class of differences: with priorities, the engine caches what it scheduled for a request that the step preempts."""
+
 RESTART = "a preempted request starts again in the same batch"
 """Class of differences: in kvgym a request that the decision evicts cannot be admitted by it."""
 
@@ -70,10 +76,11 @@ class Comparison:
     compared: tuple[str, ...] = COMPARED
 
 
-def play_vllm(case: Case, at_once: bool = False) -> Schedule:
+def play_vllm(case: Case, at_once: bool = False, compiled: bool = True) -> Schedule:
     """Return kvgym's schedule of a case for vLLM."""
     by_priority = case.settings["policy"] == "priority"
-    return ours.play(case, "vllm_v1", by_priority, **_memory(at_once), **ENGINE_RULES)
+    settings = {**_memory(at_once), **ENGINE_RULES}
+    return ours.play(case, "vllm_v1", by_priority, compiled=compiled, **settings)
 
 
 def play_sglang(case: Case, at_once: bool = False, prefix_cache: str = "radix") -> Schedule:
@@ -111,6 +118,10 @@ def classify(found: str, theirs: Schedule, engine: str) -> str:
         if "in-place" in engine and ", cached:" not in found:
             return EQUAL_HITS
         return PREEMPTED if any(step.preempted for step in steps) else "other"
+    if any(step.padded for step in steps):
+        return PADDED
+    if "speculation" in engine and ", cached:" in found and any(step.preempted for step in steps):
+        return UNCOMPUTED
     restarts = steps and {i for i, _ in steps[-1].tokens} & {*steps[-1].preempted}
     return RESTART if restarts else "other"
 
@@ -123,6 +134,7 @@ def comparison_of(
     prefix_cache: bool = False,
     async_scheduling: bool = False,
     variant: str | None = None,
+    speculation: bool = False,
 ) -> Comparison:
     """Return a comparison.
 
@@ -134,14 +146,17 @@ def comparison_of(
         prefix_cache: whether vLLM's prefix caching is on, and requests begin with common texts.
         async_scheduling: whether vLLM decides a batch when the one before it starts.
         variant: one of :data:`VARIANTS`.
+        speculation: whether decodes verify drafts in vLLM.
 
     Raises:
         ConfigError: kvgym does not follow that release, or the sources are missing.
     """
     if variant and engine != "sglang":
         raise ConfigError("--variant is for SGLang; leave it out")
-    if engine != "vllm" and (prefix_cache or async_scheduling):
-        raise ConfigError("--prefix-cache and --async-scheduling are for vLLM; leave them out")
+    if engine != "vllm" and (prefix_cache or async_scheduling or speculation):
+        raise ConfigError("--prefix-cache, --async-scheduling and --speculation are for vLLM; leave them out")
+    if async_scheduling and speculation:
+        raise ConfigError("--async-scheduling with --speculation is not modelled; leave one out")
     if engine == "sglang":
         return _sglang(version or SGLANG, source, cache, variant)
     if engine != "vllm":
@@ -152,11 +167,19 @@ def comparison_of(
         raise ConfigError(
             f"version = {version}: kvgym follows vLLM {' and '.join(RELEASES)}; give one of these releases"
         )
+    if speculation and release == "0.24":
+        raise ConfigError(
+            "--speculation with 0.24: kvgym follows the drafts of vLLM 0.33; leave --version out"
+        )
     scheduler = vllm_engine.Engine(unpacked("vllm", version, cache) if source is None else source)
 
     def draw(seed: int) -> Case:
         case = vllm_engine.draw_case(
-            seed, options=release != "0.24", prefix_cache=prefix_cache, sessions=async_scheduling
+            seed,
+            options=release != "0.24",
+            prefix_cache=prefix_cache,
+            sessions=async_scheduling,
+            speculation=speculation,
         )
         settings = case.settings | {"engine_version": release}
         return replace(case, settings=settings | ({"async_scheduling": True} if async_scheduling else {}))
@@ -164,6 +187,7 @@ def comparison_of(
     described = {"engine": "vllm", "version": version}
     name, compared = f"vllm {version}", COMPARED
     on = {"prefix caching": prefix_cache, "asynchronous scheduling": async_scheduling}
+    on |= {"speculation": speculation}
     if used := [option for option, value in on.items() if value]:
         name = ", ".join([name, *used])
         described["options"] = "-".join(option.split()[0] for option in used).replace("asynchronous", "async")

@@ -12,6 +12,9 @@ from typing import Any
 
 from conformance.cases import PER_TOKEN, Case, Schedule, Step
 
+OPTIONAL = ("texts", "sessions", "think", "depth", "lookahead", "by_batch", "right")
+"""Fields of a case that are left out where they are empty."""
+
 MOST_STEPS = 24
 """Longest schedule that is recorded, batches."""
 
@@ -24,6 +27,7 @@ def features(case: Case, schedule: Schedule) -> frozenset[str]:
     preempted = [len(step.preempted) for step in schedule.steps]
     found |= {f"preempted {min(most, 3)}" for most in preempted}
     found |= {f"turns={len(case.sessions) > len({*case.sessions})}"} if case.sessions else set()
+    found |= {f"table={bool(case.by_batch)}", f"lookahead={bool(case.lookahead)}"} if case.depth else set()
     found |= {f"cached={any(step.cached for step in schedule.steps)}"} if case.texts else set()
     alone = any(len(step.running) + len(step.waiting) == 1 for step in schedule.steps)
     return frozenset(found | {f"alone={alone}", f"empty={any(step.empty for step in schedule.steps)}"})
@@ -67,13 +71,14 @@ def _seconds(units: Iterable[int]) -> tuple[float, ...]:
 def described(case: Case) -> dict[str, Any]:
     """Return a case for JSON."""
     fields = vars(case) | {"arrival": _units(case.arrival), "think": _units(case.think)}
-    return {k: v for k, v in fields.items() if v or k not in ("texts", "sessions", "think")}
+    return {k: v for k, v in fields.items() if v or k not in OPTIONAL}
 
 
 def case_of(line: dict[str, Any]) -> Case:
     """Return a case that :func:`described` has described."""
     columns: dict[str, Any] = {name: tuple(line[name]) for name in ("prompt", "output", "priority")}
-    columns |= {"texts": tuple(map(tuple, line["texts"]))} if "texts" in line else {}
+    for name in ("texts", "by_batch", "right"):
+        columns |= {name: tuple(map(tuple, line[name]))} if name in line else {}
     columns |= {"sessions": tuple(line["sessions"])} if "sessions" in line else {}
     columns |= {name: _seconds(line[name]) for name in ("arrival", "think") if name in line}
     return Case(**(line | columns))
@@ -82,10 +87,10 @@ def case_of(line: dict[str, Any]) -> Case:
 def recorded(schedule: Schedule) -> dict[str, Any]:
     """Return a schedule for JSON."""
     steps = [
-        [*_units([s.time]), s.running, s.waiting, s.preempted, s.tokens, s.blocks, s.cached]
+        [*_units([s.time]), s.running, s.waiting, s.preempted, s.tokens, s.blocks, s.cached, s.drafts]
         for s in schedule.steps
     ]
-    steps = [step if step[-1] else step[:-1] for step in steps]
+    steps = [step if step[-1] else step[:-1] if step[-2] else step[:-2] for step in steps]
     return {"steps": steps, "first": _units(schedule.first_token), "finish": _units(schedule.finish)}
 
 
@@ -96,5 +101,8 @@ def _tuples(value: Any) -> Any:
 
 def schedule_of(line: dict[str, Any]) -> Schedule:
     """Return a schedule that :func:`recorded` has described."""
-    steps = tuple(Step(*_seconds(step[:1]), *map(_tuples, step[1:])) for step in line["steps"])
+    steps = tuple(
+        Step(*_seconds(step[:1]), *map(_tuples, step[1:7]), drafts=tuple(step[7]) if len(step) > 7 else ())
+        for step in line["steps"]
+    )
     return Schedule(steps, _seconds(line["first"]), _seconds(line["finish"]))

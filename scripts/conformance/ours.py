@@ -10,6 +10,7 @@ import numpy as np
 from conformance.cases import BATCH_TIME, STEP_LIMIT, Case, Schedule, Step
 from kvgym.policies.policy import make_policy
 from kvgym.policies.runner import prepare_run
+from kvgym.simulator.drafts.settings import Speculation
 from kvgym.simulator.kernels.heap import key_request
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
@@ -17,7 +18,14 @@ from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 
 
-def play(case: Case, policy: str, by_priority: bool = False, by_hit: bool = False, **system: Any) -> Schedule:
+def play(
+    case: Case,
+    policy: str,
+    by_priority: bool = False,
+    by_hit: bool = False,
+    compiled: bool = True,
+    **system: Any,
+) -> Schedule:
     """Return the schedule of a compiled policy.
 
     Args:
@@ -25,6 +33,7 @@ def play(case: Case, policy: str, by_priority: bool = False, by_hit: bool = Fals
         policy: name of the policy.
         by_priority: whether waiting requests are recorded by priority, arrival and number, not in queue order.
         by_hit: whether they are recorded in the order of ``lpm``, each with its hit; none where it does not sort them.
+        compiled: whether compiled code runs; with drafts it takes half a minute to compile.
         **system: settings of the system.
 
     Raises:
@@ -41,12 +50,15 @@ def play(case: Case, policy: str, by_priority: bool = False, by_hit: bool = Fals
         turns = [1 + case.sessions[:i].count(session) for i, session in enumerate(case.sessions)]
         table = table.replace(session_id=case.sessions, turn=turns, think_time=case.think)
         memory["sessions"] = "closed"
+    if case.depth:
+        memory["speculation"] = _drafts(case)
     built = System(batch_time=BATCH_TIME, **(memory | system))
     scheduler = make_policy(policy, **case.settings)
-    simulation, _ = prepare_run(built, table, scheduler, log=True)
+    simulation, _ = prepare_run(built, table, scheduler, log=True, compiled=compiled)
     rows = simulation.turns["row"] if case.sessions else range(len(table))
     steps: list[Step] = []
     earlier: list[int] = []  # preempted in steps without tokens, which take no time
+    lists: Any = None  # running and waiting requests before the first of them
     while len(steps) < STEP_LIMIT and simulation.start():
         view, before = simulation.view, _progress(simulation)
         clock, running, waiting = (
@@ -56,6 +68,7 @@ def play(case: Case, policy: str, by_priority: bool = False, by_hit: bool = Fals
         )
         if by_priority:
             waiting.sort(key=lambda i: (-case.priority[rows[i]], i))
+        lists = lists if earlier else (running, waiting)
         batches = int(simulation.worker["iteration"])
         hits = dict(zip(waiting, view.waiting.num_kv_tokens.tolist(), strict=True))
         evicted, admitted = (int(simulation.worker[f"total_{what}"]) for what in ("evicted", "admitted"))
@@ -81,12 +94,29 @@ def play(case: Case, policy: str, by_priority: bool = False, by_hit: bool = Fals
         )
         row = simulation.log[len(steps)]
         used, cached = (int(row[name]) // case.block_size for name in ("kv_tokens", "kv_cached"))
-        lists = map(tuple, (running, waiting, earlier + preempted, zip(ran, tokens, strict=True)))
-        earlier = []
-        steps.append(Step(clock, *lists, used, cached))
+        if not case.depth:  # else a step without tokens is one decision, and its lists are the engine's
+            lists = running, waiting
+        columns = map(tuple, (*lists, earlier + preempted, zip(ran, tokens, strict=True)))
+        earlier, drafts = [], ()
+        if case.depth:
+            left = simulation.drafts[0]["proposed"][: int(simulation.worker["num_active"])]
+            drafts = (int(simulation.load[0]["draft_tokens"]), *left.tolist())
+        steps.append(Step(clock, *columns, used, cached, drafts=drafts))
     records = simulation.requests
     return Schedule(
         tuple(steps), tuple(records["first_token_time"].tolist()), tuple(records["finish_time"].tolist())
+    )
+
+
+def _drafts(case: Case) -> Speculation:
+    """Return the speculation of a case."""
+    return Speculation(
+        acceptance=(1.0,),
+        depth=case.depth,
+        lookahead=case.lookahead,
+        choose="table" if case.by_batch else "fixed",
+        by_batch=case.by_batch,
+        recorded=case.right,
     )
 
 

@@ -17,6 +17,7 @@ from conformance.cases import (
     Case,
     Schedule,
     Step,
+    draw_drafts,
     draw_memory,
     draw_requests,
     draw_sessions,
@@ -33,6 +34,7 @@ REAL = (
     "vllm.v1.kv_cache_interface",
     "vllm.v1.kv_cache_spec_registry",
     "vllm.v1.kv_cache_layout",
+    "vllm.v1.spec_decode.dynamic.",
     "vllm.utils.math_utils",
 )
 """Modules of the scheduler, its requests and its memory."""
@@ -47,11 +49,16 @@ NAMES = {
 }
 """What the stubs of other modules must have, because the scheduler uses its value."""
 
+PADDING = -1
+"""Token of drafts without a proposal: a start of one token is made as long as other decodes with drafts."""
+
 MAX_LEN = 1 << 20
 """Longest context of the model, tokens: never a limit here."""
 
 
-def draw_case(seed: int, options: bool, prefix_cache: bool = False, sessions: bool = False) -> Case:
+def draw_case(
+    seed: int, options: bool, prefix_cache: bool = False, sessions: bool = False, speculation: bool = False
+) -> Case:
     """Return a random workload with random settings of the scheduler.
 
     Args:
@@ -59,6 +66,7 @@ def draw_case(seed: int, options: bool, prefix_cache: bool = False, sessions: bo
         options: whether settings are drawn that only recent releases have.
         prefix_cache: whether requests begin with common texts, and prefix caching is on.
         sessions: whether half of these workloads have sessions, of which later turns arrive after earlier ones.
+        speculation: whether decodes verify drafts.
     """
     draw = random.Random(seed)
     requests = draw_requests(draw)
@@ -67,7 +75,8 @@ def draw_case(seed: int, options: bool, prefix_cache: bool = False, sessions: bo
         requests = (
             draw_sessions(seed, requests) if turns else requests | {"texts": draw_texts(seed, requests)}
         )
-    memory = draw_memory(draw, requests)
+    drafts = draw_drafts(seed, requests) if speculation else {"depth": 0, "lookahead": 0}
+    memory = draw_memory(draw, requests, drafts["depth"] + drafts["lookahead"])
     longest = max(p + o for p, o in zip(requests["prompt"], requests["output"], strict=True))
     chunked = draw.random() < 0.75
     budget = draw.randint(1, 64) if chunked else draw.randint(longest, longest + 64)
@@ -86,7 +95,11 @@ def draw_case(seed: int, options: bool, prefix_cache: bool = False, sessions: bo
             "prefill_schedule_interval": draw.choice([1, 1, 2, 3, 8]),
             "long_prefill_token_threshold_adaptive": draw.random() < 0.5,
         }
-    return Case(**requests, **memory, settings=settings)
+    if speculation and prefix_cache:  # a padded start that exceeds the budget waits for ever
+        settings["max_num_batched_tokens"] = max(settings["max_num_batched_tokens"], drafts["depth"] + 1)
+    if speculation and not drafts["by_batch"] and settings["long_prefill_token_threshold"] <= drafts["depth"]:
+        settings["long_prefill_token_threshold"] = 0  # the engine fails where it cuts a padded start
+    return Case(**requests, **memory, **drafts, settings=settings)
 
 
 class Arrivals:
@@ -155,7 +168,9 @@ class Engine:
             vllm_config=_configuration(case),
             kv_cache_config=memory,
             structured_output_manager=SimpleNamespace(
-                accept_tokens=lambda *_: True, should_advance=lambda _: False
+                accept_tokens=lambda *_: True,
+                should_advance=lambda _: False,
+                validate_tokens=lambda _, drafts: drafts,
             ),
             block_size=case.block_size,
         )
@@ -210,7 +225,11 @@ class Engine:
             clock += duration(sum(tokens.values()))
             done = {name: scheduler.requests[name] for name in tokens}
             emits = [r.num_computed_tokens >= r.num_tokens for r in done.values()]
-            scheduler.update_from_output(output, _outputs(list(tokens), emits))
+            made = [_made(case, output, r) if e else 0 for r, e in zip(done.values(), emits, strict=True)]
+            had = {name: request.num_output_tokens for name, request in done.items()}
+            scheduler.update_from_output(output, _outputs(list(tokens), made))
+            if case.depth:
+                steps[-1] = _with_drafts(steps[-1], scheduler, output, done, had, case)
             for name, (request, emitted) in zip(tokens, zip(done.values(), emits, strict=True), strict=True):
                 if emitted and first[int(name)] != first[int(name)]:
                     first[int(name)] = clock
@@ -258,7 +277,7 @@ class Engine:
             clock = max(clock, ended)
             names = list(output.num_scheduled_tokens)
             done = [scheduler.requests.get(name) for name in names]
-            scheduler.update_from_output(output, _outputs(names, emits))
+            scheduler.update_from_output(output, _outputs(names, list(map(int, emits))))
             for name, request, emitted in zip(names, done, emits, strict=True):
                 if emitted and first[int(name)] != first[int(name)]:
                     first[int(name)] = clock
@@ -331,10 +350,43 @@ class _Preemptions:
         return tuple(self._found)
 
 
-def _outputs(names: list[str], emits: list[bool]) -> Any:
-    """Return what the model gives back: one token for each request that has all its tokens computed."""
+def _made(case: Case, output: Any, request: Any) -> int:
+    """Return the tokens that the model gives a request with all its tokens computed: right drafts, and one more."""
+    drafts = output.scheduled_spec_decode_tokens.get(request.request_id, ())
+    if not drafts or drafts[0] == PADDING:
+        return 1
+    return 1 + min(len(drafts), case.right[int(request.request_id)][request.num_output_tokens])
+
+
+def _with_drafts(
+    step: Step, scheduler: Any, output: Any, done: dict[str, Any], had: dict[str, int], case: Case
+) -> Step:
+    """Propose the next drafts, as the model does after a step; return the step with its drafts and what it made."""
+    names, number = list(done), output.num_spec_tokens_to_schedule
+    if not output.skip_drafts:
+        scheduler.update_draft_token_ids(
+            SimpleNamespace(req_ids=names, draft_token_ids=[[1] * number for _ in names])
+        )
+    verified, tokens = output.scheduled_spec_decode_tokens, []
+    for i, count in step.tokens:
+        request = done[f"{i:06}"]
+        if case.texts:
+            count = min(request.num_computed_tokens, request.num_prompt_tokens + request.max_tokens - 1)
+        elif verified.get(request.request_id):
+            count = request.num_output_tokens - had[request.request_id]
+        tokens.append((i, count))
+    left = (len(request.spec_token_ids) for request in scheduler.running)
+    padded = any(ids and ids[0] == PADDING for ids in verified.values())
+    if not case.by_batch:  # or it lacks the room for that
+        padded |= any(case.texts or request.num_tokens == 1 for request in scheduler.waiting)
+    drafts = (sum(map(len, verified.values())), *left)
+    return replace(step, tokens=tuple(tokens), drafts=drafts, padded=padded)
+
+
+def _outputs(names: list[str], made: list[int]) -> Any:
+    """Return what the model gives back: the tokens that each request has made."""
     return Stub(
-        sampled_token_ids=[[1] if emitted else [] for emitted in emits],
+        sampled_token_ids=[[1] * count for count in made],
         req_id_to_index={name: k for k, name in enumerate(names)},
         logprobs=None, prompt_logprobs_dict={}, prompt_token_id_logprobs_dict={}, pooler_output=None,
         num_nans_in_logits=None,
@@ -370,8 +422,18 @@ def _configuration(case: Case) -> Any:
         ec_manager_config=SimpleNamespace(get_encoder_cache_manager_obj=lambda: None),
         aux_output_config=SimpleNamespace(enabled=False),
         lora_config=None, kv_events_config=None, kv_transfer_config=None, ec_transfer_config=None,
-        speculative_config=None, num_speculative_tokens=0, num_lookahead_tokens=0, num_prefill_lookahead_tokens=0,
+        speculative_config=_drafter(case) if case.depth else None, num_speculative_tokens=case.depth,
+        num_lookahead_tokens=case.lookahead, num_prefill_lookahead_tokens=0,
         num_hash_lookahead_tokens=0, is_mm_encoder_only=False, use_v2_model_runner=True,
         max_concurrent_batches=2 if case.settings.get("async_scheduling") else 1,
         max_in_flight_tokens=MAX_LEN,
+    )  # fmt: skip
+
+
+def _drafter(case: Case) -> Any:
+    """Return the configuration of the drafts."""
+    return SimpleNamespace(
+        use_eagle=lambda: case.lookahead > 0, use_eagle_block_drop=lambda: False, needs_eagle_block_drop=lambda: False,
+        disable_eagle_block_drop=False, max_num_new_slots_for_drafting=0,
+        num_speculative_tokens_per_batch_size=[list(row) for row in case.by_batch] or None,
     )  # fmt: skip
