@@ -27,7 +27,7 @@ PAGES = [page for page in sorted(DOCS.glob("**/*.md")) if "generated" not in pag
 # Pages of findings and long trainings: their commands are parsed, not run.
 MEASURED = {
     "agents.md", "speed.md", "bounds.md", "calibration.md", "capacity.md", "evolution.md",
-    "frameworks.md",
+    "frameworks.md", "speculation.md",
     "newer-schedulers.md", "ranked.md", "ranked_networks.md", "reproductions.md", "sweeps.md", "validation.md",
 }  # fmt: skip
 # Pages with examples that another test runs.

@@ -262,15 +262,9 @@ PREFIX = np.dtype(
         ("left", "i4"),  # units that it gave up last, and pinned if it is
         ("to_prefill", "i4"),  # tokens that were left to prefill when it started last
         ("known", "i4"),  # its tokens then: KV that it had or found, and those
-        (
-            "victim",
-            "i4",
-        ),  # of a finished one, under a decision made ahead: its place among those preempted, or UNKNOWN
-        (
-            "before",
-            "i4",
-            (2,),
-        ),  # neighbours in the lists of CONTENT.waiting; the first also in the list of pins
+        ("victim", "i4"),  # of a finished one, under a decision made ahead: its place among those preempted
+        # Neighbours in the lists of CONTENT.waiting; the first also in the list of pins.
+        ("before", "i4", (2,)),
         ("after", "i4", (2,)),
         ("deadline", "f8"),  # s, when its pin ends
     ],
