@@ -206,6 +206,11 @@ def _typed(name: str, value: Any) -> Any:
         return "none" if value is None else str(value)
     if str in kinds:  # a number or text
         return value
+    if bool in kinds:
+        found = {"true": True, "false": False}.get(str(value).lower())
+        if found is None:
+            raise ConfigError(f"{name} = {shown(value)}; expected true or false")
+        return found
     whole = float not in kinds
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
         raise ConfigError(f"{name} = {shown(value)}; expected a {'whole ' if whole else ''}number")

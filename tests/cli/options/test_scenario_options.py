@@ -21,7 +21,7 @@ GIVEN = {
     "too_long": "drop", "hardware": "llama3-8b-a100-tp1", "engine": "none", "batch_time": "unit", "kv_capacity": 9000,
     "block_size": 16, "prefix_cache": "computed", "prefix_block": 32, "cache_rule": "fixed:tool=5",
     "rules": "engine", "workers": 4,
-    "prefill_workers": 2, "decode_workers": 3, "link": "10GB/s",
+    "prefill_workers": 2, "decode_workers": 3, "link": "10GB/s", "local_prefill": True,
     "fleet": "2-6", "startup": "45", "autoscaler": "hpa:target=4",
     "router": "round_robin", "router_view": "inflight", "scrape": "5s", "routers": 3,
     "sessions": "closed", "horizon": 12.5, "warm_up": "5", "cool_down": "20r",
@@ -128,7 +128,7 @@ def test_every_field_changes_the_scenario(name, tmp_path, azure_trace):
         others = {"fleet": "1-4"}
     if name in ("trace_format", "columns", "time_unit", "rate_scale", "shared_prefix"):
         others = {"trace": azure_trace if name == "trace_format" else times}
-    separate = name in ("prefill_workers", "decode_workers", "link")
+    separate = name in ("prefill_workers", "decode_workers", "link", "local_prefill")
     base = "a100-llama3-8b-disaggregated" if separate else "a100-llama2-70b"
     before = build_scenario(base, **others)
     after = build_scenario(base, **others, **{name: given})
