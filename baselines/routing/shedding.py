@@ -44,3 +44,4 @@ class Shedding(CompiledRouter):
     parameters = Limit
     sheds = True
     queue: int = whole(128, search=(8, 32, 128, 512))
+    """waiting requests at every worker from which a request is refused."""

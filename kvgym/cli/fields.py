@@ -87,9 +87,7 @@ SCENARIO_OPTIONS: dict[str, Field] = {
         "How long the prefix cache keeps the KV of finished requests: lru, or e.g. fixed:tool=5 "
         "(kvgym list cache-rules).",
     ),
-    "speculate": Field(
-        "hardware", "Speculative decoding: eagle-chat:depth=4, ngram-code:choose=cost, … or off.", "SPEC"
-    ),
+    "speculate": Field("hardware", "Speculative decoding: eagle-chat:depth=4, … or off.", "SPEC"),
     "rules": Field("hardware", "Engine's rules: engine, as in servers today, or paper.", "NAME"),
     "workers": Field("cluster", "Number of equal workers.", "N"),
     "prefill_workers": Field("cluster", "Workers that process prompts only.", "N"),
@@ -111,15 +109,15 @@ SCENARIO_OPTIONS: dict[str, Field] = {
     "router": Field("cluster", "Router (kvgym list routers), or an agent.", "NAME", complete="routers"),
     "router_view": Field(
         "cluster",
-        "What routers know of the workers: exact, scraped, inflight (their own counts) or both.",
+        "What routers know: exact, scraped, inflight or both.",
         "VIEW",
     ),
     "scrape": Field(
         "cluster",
-        "Interval at which routers and autoscalers see the workers: 5s, with a delay 5s+1s.",
+        "Scrapes of workers: every 5s, or 5s+1s if they come late.",
         "TIME",
     ),
-    "routers": Field("cluster", "Number of routers, each with its own counts.", "N"),
+    "routers": Field("cluster", "Number of routers.", "N"),
     "sessions": Field(
         "requests",
         "When later turns of sessions arrive: at their recorded times (open), or when the turn before has finished and "

@@ -44,7 +44,7 @@ def factors(env, count=40):
 def test_the_stream_was_added_last():
     assert STREAMS == (
         "arrivals", "lengths", "predictions", "classes", "policy", "routing", "noise", "load", "prefixes", "thinking",
-        "startup", "autoscaler",
+        "startup", "autoscaler", "failures", "patience", "again", "drafts",
     )  # fmt: skip
 
 

@@ -127,7 +127,14 @@ def test_a_profile_is_cleared(compiled: bool) -> None:
 
 def problem(**fields: int) -> Any:
     emits = fields.get("prefill_emits", 1)
-    usual = {"prefill_emits": emits, "prefill_writes": emits, "hands_over": 0, "block_size": 1}
+    usual = {
+        "prefill_emits": emits,
+        "prefill_writes": emits,
+        "hands_over": 0,
+        "block_size": 1,
+        "drafts": 0,
+        "lookahead": 0,
+    }
     return SimpleNamespace(**{**usual, **fields})
 
 

@@ -17,7 +17,7 @@ from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, WorkloadError
 from kvgym.policies.contract.checks import WatchedCache
 from kvgym.policies.policy import make_policy
-from kvgym.simulator import simulation
+from kvgym.simulator import loop
 from kvgym.simulator.loop import run_full_loop
 from kvgym.simulator.prefix.cache import PrefixCache
 from kvgym.simulator.prefix.pins import begin_pin
@@ -179,7 +179,7 @@ def test_code_that_leaves_the_cache_out_gives_equal_bits(monkeypatch):
     table, _ = random_requests(3, 2, 30, n=40)
     system = System(30, UnitBatchTime(), block_size=2)
     first = kvgym.simulate(system, table, "fcfs")
-    monkeypatch.setattr(simulation, "run_loop", run_full_loop)
+    monkeypatch.setattr(loop, "run_loop", run_full_loop)
     second = kvgym.simulate(system, table, "fcfs")
     assert first.worker["total_evicted"][0] > 0
     assert first.requests.tobytes() == second.requests.tobytes()
