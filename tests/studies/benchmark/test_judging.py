@@ -204,7 +204,7 @@ def test_forked_processes_end_with_the_candidate(tmp_path):
     fork = (
         f"import os, time\nif os.fork() == 0:\n    open(r'{tmp_path / 'pid'}', 'w').write(str(os.getpid()))\n"
     )
-    wait = f"while not os.path.exists(r'{tmp_path / 'pid'}'): pass\n"
+    wait = f"while not (os.path.exists(r'{tmp_path / 'pid'}') and os.path.getsize(r'{tmp_path / 'pid'}')): pass\n"
     found = verdict(tmp_path, fork + "    time.sleep(600)\n" + wait + "os._exit(4)")
     assert found["failure"] == "its process ended: exit status 4"
     forked, patience = int((tmp_path / "pid").read_text()), time.monotonic() + 60
