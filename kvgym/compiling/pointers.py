@@ -14,6 +14,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
+from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import generated, jit_disabled
 from kvgym.compiling.numba_internals import (
@@ -68,6 +69,20 @@ def _prefetch(typing: Any, address: Any) -> Any:
 
 prefetch = generated(_prefetch, lambda address: None)
 """Prefetch the cache line at an address: a hint to the processor, without effect on results."""
+
+
+_NOTHING = np.zeros(8)
+
+
+def address_of(array: NDArray[Any]) -> int:
+    """Return the address of an array's elements; of an array without any, which nothing reads, always the same.
+
+    NumPy makes an object for each address that it is asked for, and most tables of a run are empty.
+    """
+    return int(array.ctypes.data if array.size else _ADDRESS_OF_NOTHING)
+
+
+_ADDRESS_OF_NOTHING = _NOTHING.ctypes.data
 
 
 _HELD: dict[int, Any] = {}

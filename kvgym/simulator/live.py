@@ -14,6 +14,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import jit_inline, kernel
+from kvgym.compiling.pointers import address_of
 from kvgym.compiling.references import by_address
 from kvgym.compiling.tables import Table, declared, opener
 from kvgym.simulator.apply_decision import free_memory
@@ -92,7 +93,7 @@ def live_row(row: NDArray[np.int64], live: Live) -> NDArray[np.int64]:
         live: tables of the plan.
     """
     return np.array(
-        [*row, *(number for array in live for number in (array.ctypes.data, array.size))], np.int64
+        [*row, *(number for array in live for number in (address_of(array), array.size))], np.int64
     )
 
 

@@ -10,7 +10,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import Kernel, jit_expand, jit_inline, kernel, uncompiled
-from kvgym.compiling.pointers import function_at, function_handle, view_at
+from kvgym.compiling.pointers import address_of, function_at, function_handle, view_at
 from kvgym.compiling.references import by_address
 from kvgym.compiling.tables import declared, in_rows, opener
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
@@ -112,10 +112,10 @@ def worker_row(
             function.compiled if compiled else uncompiled(function), signature, compiled=compiled
         )
 
-    places = [*(array.ctypes.data for array in tables), *(array.size for array in tables)]
+    places = [*(address_of(array) for array in tables), *(array.size for array in tables)]
     places += handle(batch_time, BATCH_TIME_SIGNATURE)
-    places += (batch_params.ctypes.data, batch_params.size, *handle(policy, POLICY_SIGNATURE))
-    places += (number for array in memory for number in (array.ctypes.data, array.size))
+    places += (address_of(batch_params), batch_params.size, *handle(policy, POLICY_SIGNATURE))
+    places += (number for array in memory for number in (address_of(array), array.size))
     return np.array(places, np.int64)
 
 

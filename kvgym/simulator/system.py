@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, WorkloadError, shown
-from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.simulator.batch_time import BatchTimeModel, RoughFigures
 from kvgym.simulator.drafts.settings import Speculation
 from kvgym.simulator.fleet import MAX_CAPACITY as MAX_CAPACITY
 from kvgym.simulator.fleet import Fleet, check_capacity, check_model
@@ -37,6 +37,7 @@ from kvgym.simulator.tables import (
 )
 from kvgym.utils.arguments import explained_class
 from kvgym.utils.checks import check_flag, check_one_of, real_number, whole_number
+from kvgym.utils.user_code import calling
 from kvgym.workloads.table import RequestTable
 
 FIRST_TOKEN = {"counted": (1, 1), "uncounted": (0, 1), "decode": (0, 0)}
@@ -300,7 +301,7 @@ class System:
         scraped = self.knowledge is not None and self.knowledge.code in (SCRAPED, BOTH)
         return self.cache_staleness > 0 or scraped
 
-    @property
+    @cached_property
     def num_prefill_workers(self) -> int:
         """Number of workers that only prefill."""
         return sum(worker.role == "prefill" for worker in self.workers)
@@ -322,6 +323,25 @@ class System:
         capacities = np.array(sizes, np.int64)
         capacities.setflags(write=False)
         return capacities
+
+    @cached_property
+    def rough_figures(self) -> NDArray[np.float64]:
+        """Each worker's speed as routers know it, float64 (number of workers, fields of ``RoughFigures``), read-only.
+
+        Raises:
+            UserCodeError: a batch-time model from outside kvgym raised an exception.
+        """
+        found: dict[tuple[int, int], RoughFigures] = {}  # equal workers usually share a model
+        rows = []
+        for worker, capacity in zip(self.all_workers, self.usable_capacities.tolist(), strict=True):
+            key = id(worker.batch_time), capacity
+            if key not in found:
+                with calling(worker.batch_time, "batch-time model", "it"):
+                    found[key] = worker.batch_time.rough_figures(capacity)
+            rows.append(found[key])
+        figures = np.array(rows, np.float64)
+        figures.setflags(write=False)
+        return figures
 
     def follows_turns(self, table: RequestTable) -> bool:
         """Return whether the cache rule observes the turns of sessions.

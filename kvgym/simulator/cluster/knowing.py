@@ -19,7 +19,6 @@ from kvgym.simulator.knowledge import BOTH, EXACT, INFLIGHT
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import UNKNOWN, WORKER
 from kvgym.simulator.view import ClusterView
-from kvgym.utils.user_code import calling
 
 MOST_ROWS = 4_000_000
 """Most rows of ``seen``, about 2 GB."""
@@ -65,14 +64,8 @@ def knowledge_tables(system: System, workers: NDArray[Any], num_requests: int) -
 
 def write_figures(system: System, problem: NDArray[Any]) -> None:
     """Write the approximate durations of batches, which routers know of every worker, into the settings of a run."""
-    known: dict[tuple[int, int], RoughFigures] = {}  # equal workers usually share a model
-    for k, worker in enumerate(system.all_workers):
-        key = id(worker.batch_time), int(problem[k]["kv_capacity"])
-        if key not in known:
-            with calling(worker.batch_time, "batch-time model", "it"):
-                known[key] = worker.batch_time.rough_figures(key[1])
-        for name, value in known[key]._asdict().items():
-            problem[k][f"batch_{name}"] = value
+    for name, column in zip(RoughFigures._fields, system.rough_figures.T, strict=True):
+        problem[f"batch_{name}"] = column
 
 
 def with_states_of(memory: tuple[Any, Any], others: Sequence[Any], num_workers: int) -> tuple[Any, Any]:

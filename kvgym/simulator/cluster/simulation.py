@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kvgym.compiling.checked_build import check, guarded, watched
 from kvgym.compiling.kernel import Kernel, uncompiled
-from kvgym.compiling.pointers import function_handle
+from kvgym.compiling.pointers import address_of, function_handle
 from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, params_of
 from kvgym.simulator.boundary import RUN_TABLES
@@ -124,7 +124,9 @@ class ClusterSimulation(Simulation):
             t[name] = UNKNOWN
         self.events = empty_event_queue(len(self.workers))
         self.session, self.last_worker = map(guarded, session_tables(table))
-        self.worker_params = [guarded(params_of(worker.batch_time)) for worker in system.all_workers]
+        models = {id(worker.batch_time): worker.batch_time for worker in system.all_workers}
+        params = {key: guarded(params_of(model)) for key, model in models.items()}
+        self.worker_params = [params[id(worker.batch_time)] for worker in system.all_workers]
         self._memory = [policy_memory()] * len(self.workers)
         self._router_memory: tuple[Any, Any] = (np.zeros(1), np.zeros(1, np.int64))
         write_figures(system, self.problem)
@@ -253,11 +255,13 @@ class ClusterSimulation(Simulation):
         rows, sizes = np.zeros((2, count, len(ROW)), np.int64)
         for j, (name, table) in enumerate(RUN_TABLES.items()):
             array = getattr(self, name)
-            rows[:, j] = array.ctypes.data + np.arange(count) * (0 if table.shared else array.strides[0])
+            rows[:, j] = address_of(array)
+            if not table.shared and array.size:
+                rows[:, j] += np.arange(count) * array.strides[0]
             sizes[:, j] = array.shape[-1]
         for k, memory in enumerate(self._memory):
             own: list[NDArray[Any]] = [*memory, self.worker_params[k]]
-            rows[k, len(RUN_TABLES) :] = [array.ctypes.data for array in own]
+            rows[k, len(RUN_TABLES) :] = [address_of(array) for array in own]
             sizes[k, len(RUN_TABLES) :] = [len(array) for array in own]
         handles = np.zeros((count, 8), np.int64)
         models = [worker.batch_time.kernel for worker in self.system.all_workers]
@@ -271,7 +275,7 @@ class ClusterSimulation(Simulation):
             if kernel is not None:
                 handles[:, at : at + 2] = self._handle_of(kernel, signature)
         return (
-            np.array([table.ctypes.data for table in shared], np.int64),
+            np.array([address_of(table) for table in shared], np.int64),
             np.array([len(table) for table in shared], np.int64),
             rows,
             sizes,
