@@ -8,6 +8,7 @@ functions for observations and actions.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,11 +16,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from kvgym.compiling.checked_build import watched
 from kvgym.compiling.kernel import uncompiled
-from kvgym.compiling.pointers import runs_compiled
 from kvgym.compiling.records import as_records
 from kvgym.envs.playing import Player, Predictor, content_of, drawing_player
+from kvgym.envs.scheduling.acting.deciding import agent_kernel
+from kvgym.envs.scheduling.acting.run import Acting
 from kvgym.envs.scheduling.actions.expressing import (
     NUM_ACTIVE,
     NUM_ADMIT,
@@ -32,23 +33,19 @@ from kvgym.envs.scheduling.actions.expressing import (
     refused,
 )
 from kvgym.envs.scheduling.actions.kind import MORE
-from kvgym.envs.scheduling.actions.reading import ActionReader, outside
-from kvgym.envs.scheduling.config import EnvConfig, use_action_bounds, use_batch_time
+from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.envs.scheduling.memory import TABLES, Arrays, Block, Sizes, control_row, rule_tables
-from kvgym.envs.scheduling.observations import observation_size
+from kvgym.envs.scheduling.memory import Block
 from kvgym.envs.scheduling.opening import open_environment
-from kvgym.envs.scheduling.revealed import class_table, columns_size
 from kvgym.envs.scheduling.reward_reference import episode_return
-from kvgym.envs.scheduling.spaces import observation_space, parts, present
-from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
+from kvgym.envs.scheduling.spaces import observation_space
 from kvgym.errors import ConfigError, InvalidDecisionError, shown
-from kvgym.policies.policy import Policy, PolicyInfo, SystemInfo, make_policy
+from kvgym.policies.policy import KERNEL_SCHEDULES, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.policies.runner import SimulationResult, system_info
-from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision
-from kvgym.simulator.policy_interface import PolicyDecision
+from kvgym.simulator.decision import STATUS_NAMES, Decision, enter_decision, read_decision
+from kvgym.simulator.policy_interface import MemoryRoom, PolicyDecision, PolicyMemory
 from kvgym.simulator.simulation import Simulation
-from kvgym.simulator.tables import DECISION, RUN, UNKNOWN
+from kvgym.simulator.tables import DECISION, UNKNOWN
 from kvgym.simulator.view import SystemView, simulation_of
 from kvgym.utils.arguments import explained
 from kvgym.utils.user_code import calling
@@ -250,11 +247,13 @@ class AgentPolicy(Policy):
     """
 
     info = PolicyInfo(name="agent", summary="a learned policy", evicts=True)
+    kernel = agent_kernel
 
     def __init__(
         self, model: Predictor, *, name: str = "agent", deterministic: bool = True, **arguments: Any
     ) -> None:
         self.model, self.deterministic = model, deterministic
+        self._info: SystemInfo | None = None
         self.config = EnvConfig.of(**arguments)
         _check_model(model, self.config, name)
         self.info = PolicyInfo(  # type: ignore[misc]
@@ -267,8 +266,8 @@ class AgentPolicy(Policy):
             evicts=True,
             livelock_advice=_advice(self.config, deterministic),
         )
-        self._parts = parts(self.config)
-        self._simulation: Simulation | None = None
+        self._acting: Acting | None = None
+        self._place: tuple[weakref.ref[Simulation], int] | None = None
         # The agent keeps the observation scales of its training on any system.
         scenario = self.config.make_scenario()
         workload = scenario.make_workload()
@@ -282,120 +281,66 @@ class AgentPolicy(Policy):
         """Return the identity of the agent: its environment and a hash of its model."""
         return {"environment": str(self.config), "model": content_of(self.model), **self.hyperparameters()}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Drop what belongs to a run: a copy, or another process, has addresses of its own."""
+        return {**vars(self), "_acting": None, "_place": None}
+
     def reset(self, system: SystemInfo) -> None:
         """Prepare for a new run."""
-        self._simulation = None
+        self._acting, self._info = None, system
         self._act = Player(self.model) if self.deterministic else drawing_player(self.model, system.seed)
-        self._info = system
-        self._hold = 0
-        self._held: Any = None
 
-    def _attach(self, simulation: Simulation) -> None:
-        """Point the compiled functions at the simulation's tables, and allocate the environment's own."""
-        config = self.config
-        config.kind.check_system(simulation.system)
-        n = len(simulation.table)
-        slots = simulation.active.shape[1]
-        rule = rule_tables(config.kind.policy_memory(config, self._info))
-        sizes = Sizes(
-            n,
-            slots,
-            config.queue_window,
-            n + 2,
-            0,
-            rule=tuple(table.size for table in rule.values()),
-            shown=config.active_window,
-            notes=config.kind.num_notes,
-            columns=columns_size(config, n),
-        )
-        k = self._worker = simulation.current  # in a cluster every worker has a copy of this policy
-        shared = simulation.tables_of(k)
-        own: dict[str, Any] = {
-            name: rule[name] if name in rule else np.zeros(length, dtype)
-            for name, dtype, length in sizes.layout()
-            if name not in shared
-        }
-        own["episode"]["cursor"] = UNKNOWN
-        # A worker observes its share of the class rates; the environment's scale is for the rate of all workers.
-        own["episode"]["classes"] = class_table(self._info.classes, len(simulation.workers))
-        if len(own["columns"]):
-            own["columns"][:] = simulation.table.features.ravel()
-        tables = [own[name] if name in own else shared[name] for name in TABLES]
-        self._own = own
-        compiled = self._compiled = runs_compiled(True)
-        # Made again for every run, because it holds addresses of this process.
-        self._settings = config.make_settings(*self._training, compiled=compiled)
-        self._settings["rate_scale"] *= len(simulation.workers)  # arrivals are those of the whole cluster
-        self._arrays = Arrays(
-            control_row(tables, self._settings)[None],
-            actions=config.kind.size(config),
-            observation=observation_size(config),
-            mask=config.kind.mask_size(config),
-            terms=len(config.reward_terms),
-        )
-        self._action = self._arrays.actions[0]
-        self._space = config.action_space
-        self._reader = ActionReader(self._space, self._action)
-        self._bounds = use_action_bounds(self._settings, config)
-        batch_time = simulation.system.all_workers[k].batch_time
-        self._batch_params = use_batch_time(self._settings, batch_time, compiled=compiled)
-        self._simulation = simulation
+    @property
+    def room(self) -> MemoryRoom | None:
+        """Sizes of the run that :meth:`reset` prepared for; None before the first reset."""
+        info = self._info
+        if info is None:
+            return None
+        needs = self.info.needs
+        return MemoryRoom(info.kv_capacity, info.max_requests, info.block_size, len(info.classes), needs)
 
-    def _run(self, what: int) -> bool:
-        arrays = self._arrays
-        arrays.todo[0] = what
-        assert self._simulation is not None
-        culprit, check = f"policy {self.info.name!r}", self._simulation.check_memory
-        entry = (
-            watched(step_envs.compiled, lambda: culprit, check) if self._compiled else uncompiled(step_envs)
-        )
-        if entry(arrays.orders[0]) < 0:
-            raise outside(self._space, self._action, f" of {shown(self.info.name)}")
-        return bool(arrays.outcomes[0])
+    def attach(self, simulation: Simulation, worker: int) -> None:
+        """Decide for a worker of a simulation from now on."""
+        self._place, self._acting = (weakref.ref(simulation), worker), None
+
+    def _in_run(self) -> Acting:
+        """Return what the agent is in the run that it was attached to, since its last reset."""
+        if self._acting is None:
+            place, worker = self._place or (lambda: None, 0)
+            simulation = place()
+            if simulation is None or self._info is None:
+                raise ConfigError(
+                    f"agent {shown(self.info.name)} was not reset for this run; use kvgym.simulate"
+                )
+            owner = shown(self.info.name)
+            self._acting = Acting(
+                self.config, self._act, self._training, self._info, simulation, worker, owner
+            )
+        return self._acting
+
+    def arguments(self) -> PolicyMemory:
+        """Return the memory of the kernel."""
+        return self._in_run().memory
+
+    def check_failure(self) -> None:
+        """Raise the exception with which the agent answered the last question, if any."""
+        failure = None if self._acting is None else self._acting.failure()
+        if failure is not None:
+            with calling(self, "policy", "schedule"):
+                raise failure
 
     def schedule(self, view: SystemView) -> Decision:
         """Return the decision that the agent's actions compose, one or more of them."""
         simulation = simulation_of(view)
-        if simulation is not self._simulation:
-            self._attach(simulation)
-        config, kind = self.config, self.config.kind
-        anything = self._run(BEGIN)
-        if kind.holds and self._hold > 0:
-            self._own["episode"]["held"] = config.hold - self._hold
-            self._hold -= 1
-            self._action[:] = self._held
-            self._run(COMPOSE)
-        elif kind.asks is not None and not anything:
-            self._run(COMPOSE)
-        elif config.epochs == "decision" and not anything and not kind.holds:
-            self._action[:] = config.as_actions(kind.idle(config))
-            self._run(COMPOSE)
-        else:
-            complete = False
-            self._own["episode"]["held"] = 0
-            while not complete:
-                flat, mask = self._arrays.observations[0], self._arrays.masks[0]
-                self._reader.read(self._act(present(config.observation, self._parts, flat, mask), mask))
-                complete = self._run(COMPOSE)
-            self._hold, self._held = config.hold - 1, self._action.copy()
-        return self._decision(simulation, self._worker)
-
-    @staticmethod
-    def _decision(simulation: Simulation, worker: int) -> Decision:
-        """Return the composed decision of a worker from the tables."""
-        d: Any = simulation.decision[worker]
-        active: Any = simulation.active[worker, : int(simulation.worker["num_active"])]
-        admit = simulation.admit[worker, : int(d["num_admit"])].tolist()
-        evict = [int(active[k]["request_id"]) for k in simulation.evict[worker, : int(d["num_evict"])]]
-        tokens: dict[int, int] = {}
-        if d["explicit"]:
-            planned = zip(active["request_id"].tolist(), active["planned"].tolist(), strict=True)
-            tokens = {i: t for i, t in planned if t >= 0}
-            given = simulation.admit_tokens[worker, : len(admit)].tolist()
-            tokens |= {i: t for i, t in zip(admit, given, strict=True) if t != UNKNOWN}
-        return Decision(
-            admit=admit,
-            evict=evict,
-            tokens=tokens,
-            wait_until=None if d["act"] == RUN else float(d["wait_until"]),
+        k = simulation.current  # in a cluster every worker has a copy of this policy
+        if self._place is None or self._place[0]() is not simulation:
+            self.attach(simulation, k)
+        if not self._in_run().compose():
+            self.check_failure()
+        made = PolicyDecision(
+            *(getattr(simulation, name)[k] for name in ("decision", "admit", "admit_tokens", "evict"))
         )
+        return read_decision(made, simulation.active[k, : int(simulation.worker["num_active"])])
+
+
+KERNEL_SCHEDULES.add(AgentPolicy.schedule)

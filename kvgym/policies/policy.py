@@ -266,6 +266,15 @@ class CompiledPolicy(Policy):
         return view.consult(self.kernel, self.arguments())
 
 
+KERNEL_SCHEDULES: set[Callable[..., Decision]] = {CompiledPolicy.schedule}
+"""The ``schedule`` methods that do what the ``kernel`` of their policies does; runs call that instead.
+
+Such a policy has ``kernel``, ``room`` and ``arguments()``, as :class:`CompiledPolicy` has. One that calls Python from
+its kernel, as agents do, also has ``attach(simulation, worker)``, which is called before a run, and
+``check_failure()``, which raises what the last call raised.
+"""
+
+
 def head_of_queue(self: Policy, view: SystemView) -> int | None:
     """Return the request at the head of the queue: :meth:`Policy.blocking` of policies that admit in queue order."""
     return int(view.waiting.request_id[0]) if view.num_waiting else None

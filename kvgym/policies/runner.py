@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError, RunError, shown
-from kvgym.policies.policy import CompiledPolicy, Policy, SystemInfo, make_policy
+from kvgym.errors import ConfigError, InvalidDecisionError, RunError, shown
+from kvgym.policies.policy import KERNEL_SCHEDULES, Policy, SystemInfo, make_policy
 from kvgym.policies.results import SimulationResult as SimulationResult
 from kvgym.policies.results import arrived_table as arrived_table
 from kvgym.policies.results import copy_of as copy_of
@@ -262,7 +262,7 @@ def steps_of(
         copies: the policy of each worker.
         pace: returns the number of compiled decisions until the next pause; None = no pause.
     """
-    if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
+    if type(policy).schedule in KERNEL_SCHEDULES:
         return _run_compiled(simulation, pace)
     return _run_in_python(simulation, copies)
 
@@ -281,17 +281,26 @@ def _run_in_python(simulation: Simulation, copies: list[Policy]) -> Iterator[Non
 
 def _run_compiled(simulation: Simulation, pace: Callable[[], int | None]) -> Iterator[None]:
     """Run compiled policies to the end, pausing after the number of decisions that ``pace`` returns; None = never."""
-    if isinstance(simulation, ClusterSimulation):
-        ended = simulation.run(budget=None if pace() is None else 0)
-        while not ended:
-            yield
-            ended = simulation.run(budget=pace())
-    elif pace() is None:
-        simulation.run()
-    else:
-        while simulation.start():
-            yield
-            simulation.run(budget=pace())
+    refused = None
+    try:
+        if isinstance(simulation, ClusterSimulation):
+            ended = simulation.run(budget=None if pace() is None else 0)
+            while not ended:
+                yield
+                ended = simulation.run(budget=pace())
+        elif pace() is None:
+            simulation.run()
+        else:
+            while simulation.start():
+                yield
+                simulation.run(budget=pace())
+    except InvalidDecisionError as error:
+        refused = error
+    if refused is not None:
+        for policy in simulation.policies:
+            if hasattr(policy, "check_failure"):
+                policy.check_failure()
+        raise refused
 
 
 def prepare_run(
@@ -328,7 +337,7 @@ def prepare_run(
                 "a router is for clusters; this system has one worker (System.replicate makes more)"
             )
         simulation = Simulation(system, table, **options, seed=seed)
-        simulation.set_policies(copies)
+        _take(simulation, copies)
         return simulation, copies
     chosen = make_router(DEFAULT_ROUTER if router is None else router)
     others = other_routers(system, chosen, seed)
@@ -338,8 +347,16 @@ def prepare_run(
         renewal = Renewal(system, table, seed, needs, tuple(copies))
         options["scaling"] = scaling_of(system.fleet, autoscaler, seed, renewal)
     cluster = ClusterSimulation(system, table, chosen, others=others, **options)
-    cluster.set_policies(copies)
+    _take(cluster, copies)
     return cluster, copies
+
+
+def _take(simulation: Simulation, copies: list[Policy]) -> None:
+    """Set the policies of a simulation, and attach those that need it."""
+    simulation.set_policies(copies)
+    for k, policy in enumerate(copies):
+        if hasattr(policy, "attach"):
+            policy.attach(simulation, k)
 
 
 def other_routers(system: System, router: Router, seed: int) -> list[Router]:

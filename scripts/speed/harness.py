@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvgym import RequestTable, System, make_policy
+from kvgym import Policy, RequestTable, System, make_policy
 from kvgym.policies.runner import check_needs, prepare_run
 from kvgym.simulator.simulation import Simulation
 
@@ -53,7 +53,7 @@ class Timing:
 
 
 def time_runs(
-    system: System, table: RequestTable, policy: str, repeats: int, *, compiled: bool = True
+    system: System, table: RequestTable, policy: str | Policy, repeats: int, *, compiled: bool = True
 ) -> Timing:
     """Time ``repeats`` runs of a policy, each from the start."""
     set_up, running = [], []
@@ -69,7 +69,7 @@ def time_runs(
 
 
 def prepare(
-    system: System, table: RequestTable, policy: str, compiled: bool
+    system: System, table: RequestTable, policy: str | Policy, compiled: bool
 ) -> tuple[Simulation, Callable[..., bool]]:
     """Return a simulation, and a function that runs it to its end or for ``budget`` decisions; True at its end.
 

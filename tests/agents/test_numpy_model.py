@@ -24,7 +24,7 @@ from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.agents import AgentPolicy
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, KVGymError, LivelockError
-from kvgym.policies.runner import simulate
+from kvgym.policies.runner import prepare_run
 
 ACTIONS = ("admit_evict", "admit_count", "flags", "knobs")
 COMBINATIONS = [
@@ -174,28 +174,23 @@ def test_the_actor_is_exported_if_the_critic_has_its_own_extractor():
 
 
 @pytest.mark.parametrize(("network", "action"), [("slots", "admit_evict"), ("mlp", "admit_count")])
-def test_agent_policy_runs_it_as_the_torch_model(network, action, monkeypatch):
+def test_agent_policy_runs_it_as_the_torch_model(network, action):
     arguments = arguments_of(action)
     scenario = EnvConfig.of(**arguments).make_scenario().override(system={"stall_limit": 50})
     outcomes = []
     for model in (exported("maskable_ppo", network, action), random_model("maskable_ppo", network, action)):
         agent, asked = AgentPolicy(model, **arguments), []
-        monkeypatch.setattr(agent, "_decision", _recording(agent._decision, asked))
+        simulation, _ = prepare_run(scenario.make_system(), scenario.make_workload().sample(1), agent)
+        running = simulation.start()
         try:
-            simulate(scenario.make_system(), scenario.make_workload().sample(1), agent)
+            while running:
+                asked.append(agent.schedule(simulation.view))
+                running = simulation.step(asked[-1])
         except LivelockError:
             asked.append("stalled")
         outcomes.append(asked)
     assert outcomes[0] == outcomes[1]
     assert len(outcomes[0]) > 10
-
-
-def _recording(function, results):
-    def record(*arguments):
-        results.append(function(*arguments))
-        return results[-1]
-
-    return record
 
 
 def test_loading_and_acting_needs_no_torch(tmp_path):

@@ -196,7 +196,7 @@ def test_an_agent_runs_in_another_process(tmp_path):
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{Path(__file__).parents[1]}"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, Path(__file__).parents[:2]), *sys.path])},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == finish.tolist()
