@@ -16,7 +16,7 @@ from kvgym.simulator.drafts.tables import DRAFTS, SPECULATION
 from kvgym.simulator.prefix.cache import PrefixCache, start_waiting
 from kvgym.simulator.prefix.returns import count_return
 from kvgym.simulator.queue import queue_insert
-from kvgym.simulator.sessions import Sessions, expose_turn, pass_arrival
+from kvgym.simulator.sessions import SESSION, TURN, Sessions, expose_turn, pass_arrival
 from kvgym.simulator.tables import (
     CONTENT,
     DECIDE,
@@ -30,11 +30,9 @@ from kvgym.simulator.tables import (
     PREFIX,
     PROBLEM,
     REQUEST,
-    SESSION,
     SLOT,
     STALLED,
     TRACKER,
-    TURN,
     UNIT,
     UNKNOWN,
     WAITING,
@@ -51,7 +49,7 @@ class Run(NamedTuple):
     A field added here is a table of every simulation, cluster and environment. ``targets`` are the true output lengths
     of the active requests, kept apart from what policies observe; ``queued`` and ``finished`` the requests that joined
     the queue and finished since the last decision. ``pool`` to ``changed`` are the prefix cache, see
-    :class:`~kvgym.simulator.prefix.cache.PrefixCache`, ``turns`` to ``scheduled`` sessions, see
+    :class:`~kvgym.simulator.prefix.cache.PrefixCache`, ``turns`` to ``children`` sessions, see
     :class:`~kvgym.simulator.sessions.Sessions`, the next three further facts, see :func:`extra_tables`, and the last
     ones speculation, see :func:`~kvgym.simulator.drafts.settings.draft_tables`.
     Lengths: ``num_requests`` n, ``slots`` A, ``queued`` 2n, ``gap_bins`` GAP_BINS or those of a sparse histogram,
@@ -88,6 +86,7 @@ class Run(NamedTuple):
     script: Annotated[Any, Table(WORKLOAD, "script", shared=True)]
     due: Annotated[Any, Table("f8", "due", shared=True)]
     scheduled: Annotated[Any, Table("i4", "scheduled", shared=True)]
+    children: Annotated[Any, Table("i4", "children", shared=True)]
     extras: Annotated[Any, Table(EXTRA, "extras", shared=True)]
     hidden_extras: Annotated[Any, Table(EXTRA, "extras", shared=True)]
     renewals: Annotated[Any, Table("i4", "renewals", shared=True)]
@@ -237,7 +236,16 @@ def cache_of(run: Run) -> PrefixCache:
 def sessions_of(run: Run) -> Sessions:
     """Return the tables of sessions as their functions take them."""
     return by_address(
-        Sessions(run.turns, run.sessions, run.script, run.due, run.scheduled, run.workload, run.prefix)
+        Sessions(
+            run.turns,
+            run.sessions,
+            run.script,
+            run.due,
+            run.scheduled,
+            run.children,
+            run.workload,
+            run.prefix,
+        )
     )
 
 

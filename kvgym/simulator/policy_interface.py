@@ -29,7 +29,8 @@ from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, Run, cache_tables
 from kvgym.simulator.drafts.tables import DRAFTS
 from kvgym.simulator.prefix.cache import PrefixCache
-from kvgym.simulator.tables import DECISION, LOAD, PROBLEM, REQUEST, SESSION, SLOT, WORKER
+from kvgym.simulator.sessions import SESSION
+from kvgym.simulator.tables import DECISION, LOAD, PROBLEM, REQUEST, SLOT, WORKER
 from kvgym.workloads.layout import EXTRA
 from kvgym.workloads.table import RequestTable
 

@@ -1,7 +1,9 @@
 """Sessions: which request is the next turn of which session, and when it arrives.
 
 In the open loop every request arrives at its recorded time. In the closed loop (``System.sessions = "closed"``) only
-first turns of sessions do. A later turn arrives when the turn before it has finished and its think time has passed.
+first turns of sessions do. A later turn arrives when the turn before it has finished and its think time has passed. In
+an agent graph (:mod:`kvgym.workloads.graphs`) a request may have other parents as well, and arrives when the last of
+them has finished and its think time has passed; children with equal times arrive in order of their rows.
 
 Request ids are numbers of arrivals in both. The tables that hold hidden properties of requests, ``workload`` and
 ``prefix``, are by request id. In the closed loop, a row of the workload therefore gets its place in them when it is the
@@ -21,19 +23,61 @@ from kvgym.compiling.heaps import ranked_pop, ranked_push
 from kvgym.compiling.kernel import jit
 from kvgym.compiling.records import sparse_zeros
 from kvgym.errors import WorkloadError
-from kvgym.simulator.tables import SESSION, TURN, UNKNOWN, WORKLOAD
+from kvgym.simulator.tables import UNKNOWN, WORKLOAD
+from kvgym.workloads.graphs import turns_before
 from kvgym.workloads.table import RequestTable
+
+SESSION = np.dtype(
+    [
+        ("next_think", "f8"),  # s from its end to the next turn, NaN: none follows, or no need true_length
+        ("session_id", "i4"),
+        ("turn", "i4"),
+        ("previous", "i4"),  # request of the turn before, UNKNOWN for the first
+        ("gap_kind", "i4"),  # what the time before it was, an index of GAP_KINDS; UNKNOWN without the need
+        ("next_kind", "i4"),  # what follows its end, 0 also if no turn does; UNKNOWN before its end
+        ("next_prompt", "i4"),  # prompt of the next turn, 0: none; UNKNOWN without the need true_length
+    ],
+    align=True,
+)
+"""What the need ``session`` exposes of a request that has arrived."""
+
+TURN = np.dtype(
+    [
+        ("next_think", "f8"),
+        ("chain", "i8"),  # of its PREFIX
+        ("held", "i8"),
+        ("length", "i4"),
+        ("session_id", "i4"),
+        ("turn", "i4"),
+        ("gap_kind", "i4"),
+        ("next_kind", "i4"),
+        ("next_prompt", "i4"),
+        ("previous", "i4"),  # row of the turn before, UNKNOWN for the first
+        ("next", "i4"),  # row of the turn that follows, UNKNOWN for the last
+        ("arrival", "i4"),  # number of its arrival, which is the id of the request
+        ("row", "i4"),  # and the other way round: row of the arrival of this number
+        ("first_child", "i4"),  # position in ``children`` of the first row that waits for it
+        ("num_children", "i4"),  # and their number
+        ("pending", "i4"),  # rows that it waits for that have not ended
+        ("think", "f8"),  # s from the last of their ends to its arrival
+    ],
+    align=True,
+)
+"""A row of the workload as a turn of its session; hidden from policies."""
 
 
 class Sessions(NamedTuple):
-    """The tables of sessions: n requests, s sessions.
+    """The tables of sessions: n requests, s sessions, E pairs of a parent and its child.
 
     Attributes:
         turns: TURN (n,), empty where neither the closed loop nor the need ``session`` asks for sessions.
         sessions: SESSION (n,), by request id; empty without the need ``session``.
         script: WORKLOAD (n,), the rows of the workload; empty in the open loop.
-        due: float64 (n,), arrival time of each row once it is known, seconds; empty in the open loop.
-        scheduled: int32 (1 + s,), heap of the rows with known times that have not arrived; empty in the open loop.
+        due: float64 (n,), arrival time of each row once it is known, seconds, and the last end of its parents before;
+            empty in the open loop.
+        scheduled: int32 (1 + n,), heap of the rows with known times that have not arrived; empty in the open loop. It
+            has 1 + s rows where each row has one parent at most.
+        children: int32 (E,), rows that wait for the end of each row, by row; empty in the open loop.
         workload: WORKLOAD (n,), by request id.
         prefix: PREFIX (n,), by request id; empty without a prefix cache.
     """
@@ -43,6 +87,7 @@ class Sessions(NamedTuple):
     script: Any
     due: Any
     scheduled: Any
+    children: Any
     workload: Any
     prefix: Any
 
@@ -63,10 +108,9 @@ def check_closed(table: RequestTable) -> None:
 
 def neighbours(session_id: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows of the turns before and after each row in its session, UNKNOWN if there is none, (n,)."""
-    order = np.argsort(session_id, kind="stable")
-    same = session_id[order][1:] == session_id[order][:-1]
-    before, after = np.full((2, len(order)), UNKNOWN)
-    before[order[1:][same]], after[order[:-1][same]] = order[:-1][same], order[1:][same]
+    before, after = np.full((2, len(session_id)), UNKNOWN)
+    later, earlier = turns_before(session_id)
+    before[later], after[earlier] = earlier, later
     return before, after
 
 
@@ -93,6 +137,7 @@ def empty_sessions(
         "script": table.to_records() if closed else np.zeros(0, WORKLOAD),
         "due": table.arrival_time.copy() if closed else np.zeros(0),
         "scheduled": np.zeros(0, np.int32),
+        "children": np.zeros(0, np.int32),
     }
     turns = tables["turns"]
     if len(turns):
@@ -118,9 +163,27 @@ def empty_sessions(
         for name in ("chain", "held", "length") if len(prefix) else ():
             turns[name] = prefix[name]
         if closed:
-            first = np.flatnonzero(before == UNKNOWN)  # sorted by arrival and row, so a heap
-            tables["scheduled"] = np.concatenate([[len(first)], first]).astype(np.int32)
+            link_rows(table, tables)
     return tables
+
+
+def link_rows(table: RequestTable, tables: dict[str, NDArray[Any]]) -> None:
+    """Fill in what waits for what in the closed loop, and schedule the rows that wait for nothing."""
+    assert table.session_id is not None
+    turns, n = tables["turns"], len(table)
+    child, parent = turns_before(table.session_id)
+    if table.parents is not None:
+        parent, child = table.parents.edges
+    order = np.lexsort((child, parent))
+    tables["children"] = child[order].astype(np.int32)
+    turns["num_children"] = np.bincount(parent, minlength=n)
+    turns["first_child"] = np.cumsum(turns["num_children"]) - turns["num_children"]
+    turns["pending"] = np.bincount(child, minlength=n)
+    turns["think"] = table.think_time
+    tables["due"][turns["pending"] > 0] = 0.0
+    first = np.flatnonzero(turns["pending"] == 0)  # sorted by arrival and row, so a heap
+    room = np.zeros(n - len(first) if table.parents is not None else 0)
+    tables["scheduled"] = np.concatenate([[len(first)], first, room]).astype(np.int32)
 
 
 # ------------------------------------------------------------ in a run
@@ -168,7 +231,7 @@ def pass_arrival(s: Sessions, k: int, n: int) -> None:
 
 @jit
 def end_turn(s: Sessions, p: Any, i: int, end: float, k: int) -> None:
-    """Expose what follows request ``i``, which has finished; in the closed loop schedule the next turn.
+    """Expose what follows request ``i``, which has finished; in the closed loop schedule what has waited for it alone.
 
     Args:
         s: the tables of sessions.
@@ -180,8 +243,14 @@ def end_turn(s: Sessions, p: Any, i: int, end: float, k: int) -> None:
     turn = s.turns[s.turns[i].row]
     if s.sessions.shape[0] > 0 and p.reveal_class == 1:
         s.sessions[i].next_kind = turn.next_kind
-    following = turn.next
-    if s.script.shape[0] > 0 and following != UNKNOWN:
-        s.due[following] = end + turn.next_think
-        ranked_push(s.scheduled, 0, s.due, 0, following)
-        expect_next(s, k, p.num_requests)
+    if s.script.shape[0] == 0 or turn.num_children == 0:
+        return
+    for j in range(turn.first_child, turn.first_child + turn.num_children):
+        row = s.children[j]
+        child = s.turns[row]
+        s.due[row] = max(s.due[row], end)
+        child.pending -= 1
+        if child.pending == 0:
+            s.due[row] += child.think
+            ranked_push(s.scheduled, 0, s.due, 0, row)
+    expect_next(s, k, p.num_requests)

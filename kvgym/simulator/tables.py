@@ -272,40 +272,6 @@ PREFIX = np.dtype(
 )
 """What the prefix cache knows of a request."""
 
-SESSION = np.dtype(
-    [
-        ("next_think", "f8"),  # s from its end to the next turn, NaN: none follows, or no need true_length
-        ("session_id", "i4"),
-        ("turn", "i4"),
-        ("previous", "i4"),  # request of the turn before, UNKNOWN for the first
-        ("gap_kind", "i4"),  # what the time before it was, an index of GAP_KINDS; UNKNOWN without the need
-        ("next_kind", "i4"),  # what follows its end, 0 also if no turn does; UNKNOWN before its end
-        ("next_prompt", "i4"),  # prompt of the next turn, 0: none; UNKNOWN without the need true_length
-    ],
-    align=True,
-)
-"""What the need ``session`` exposes of a request that has arrived."""
-
-TURN = np.dtype(
-    [
-        ("next_think", "f8"),
-        ("chain", "i8"),  # of its PREFIX
-        ("held", "i8"),
-        ("length", "i4"),
-        ("session_id", "i4"),
-        ("turn", "i4"),
-        ("gap_kind", "i4"),
-        ("next_kind", "i4"),
-        ("next_prompt", "i4"),
-        ("previous", "i4"),  # row of the turn before, UNKNOWN for the first
-        ("next", "i4"),  # row of the turn that follows, UNKNOWN for the last
-        ("arrival", "i4"),  # number of its arrival, which is the id of the request
-        ("row", "i4"),  # and the other way round: row of the arrival of this number
-    ],
-    align=True,
-)
-"""A row of the workload as a turn of its session; hidden from policies."""
-
 LOAD = np.dtype(
     [
         ("num_prefills", "i8"),  # requests with a prefill chunk

@@ -14,6 +14,7 @@ from kvgym.utils.lazy import lazy_names
 if TYPE_CHECKING:
     from kvgym.workloads.adversarial import theorem_4_1_schedule, theorem_4_1_workload
     from kvgym.workloads.forecasts import Forecasts
+    from kvgym.workloads.graphs import Parents
     from kvgym.workloads.hashes import BlockHashes
     from kvgym.workloads.instances import mcsf_instance
     from kvgym.workloads.mixtures import fit_lengths, fit_predictor, variance_explained
@@ -37,6 +38,7 @@ else:
             "adversarial": "theorem_4_1_schedule theorem_4_1_workload",
             "mixtures": "fit_lengths fit_predictor variance_explained",
             "forecasts": "Forecasts",
+            "graphs": "Parents",
             "hashes": "BlockHashes",
             "instances": "mcsf_instance",
             "presets": "describe_presets preset_names",
@@ -51,6 +53,7 @@ else:
 __all__ = [
     "BlockHashes",
     "Forecasts",
+    "Parents",
     "RequestClass",
     "RequestTable",
     "Trace",

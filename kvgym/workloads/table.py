@@ -15,10 +15,13 @@ from kvgym.errors import WorkloadError, shown
 from kvgym.utils.checks import as_array, real_number
 from kvgym.workloads.classes import ClassStatistics, KnownRates
 from kvgym.workloads.forecasts import Forecasts
+from kvgym.workloads.graphs import Parents, check_jobs, checked_parents
 from kvgym.workloads.hashes import BlockHashes, Chains
 from kvgym.workloads.layout import FEATURE_COLUMNS, UNKNOWN, WORKLOAD, words
 
-_ABOUT = ("hashes", "forecasts", "notes", "classes", "rates")  # fields that are not columns
+_RAGGED = ("hashes", "forecasts", "parents")  # fields with several values in a row
+
+_ABOUT = (*_RAGGED, "notes", "classes", "rates")  # fields that are not columns
 
 GAP_KINDS = ("user", "tool")
 """What a turn of a session waits for, by its ``gap_kind``: a person, or a tool that the model has called."""
@@ -58,8 +61,10 @@ class RequestTable:
         client_id: int64 (n,), ≥ 0, or None; the client that sends the request.
         session_id: int64 (n,), ≥ 0, or None; requests of one session are turns of one conversation or job.
         turn: int64 (n,), ≥ 1, or None; increases within a session, gaps are turns that were dropped.
-        think_time: float64 (n,), seconds between the end of the session's previous turn and this one, or None.
+        think_time: float64 (n,), seconds between the end of the session's previous turn and this one, or None; with
+            parents, between the last of their ends and this request.
         gap_kind: int64 (n,), what that time is, an index of :data:`GAP_KINDS`, or None.
+        job_id: int64 (n,), ≥ 0, or None; the job of each request. All turns of a session are of one job.
         feature_0: float64 (n,), a finite number of any meaning that is known when the request arrives, or None; the
             first of at most four, which are numbered without gaps.
         feature_1: the second.
@@ -67,6 +72,8 @@ class RequestTable:
         feature_3: the fourth.
         hashes: chains of block hashes, or None where it is unknown which requests begin with the same tokens.
         forecasts: predicted distributions and renewed predictions, or None.
+        parents: the requests that must have ended before each request arrives, the turn before it in its session
+            included; None if a turn follows only the turn before it.
         notes: what was clipped or dropped, one sentence each; shown to the user.
         classes: rates and mean lengths of the classes, if the workload has classes; entry k describes class_id k.
         rates: arrivals per second over time, if an arrival process has drawn the requests; no policy sees them.
@@ -88,12 +95,14 @@ class RequestTable:
     turn: NDArray[np.int64] | None = None
     think_time: NDArray[np.float64] | None = None
     gap_kind: NDArray[np.int64] | None = None
+    job_id: NDArray[np.int64] | None = None
     feature_0: NDArray[np.float64] | None = None
     feature_1: NDArray[np.float64] | None = None
     feature_2: NDArray[np.float64] | None = None
     feature_3: NDArray[np.float64] | None = None
     hashes: BlockHashes | None = None
     forecasts: Forecasts | None = None
+    parents: Parents | None = None
     notes: tuple[str, ...] = field(default=())
     classes: tuple[ClassStatistics, ...] = field(default=())
     rates: KnownRates | None = None
@@ -113,7 +122,7 @@ class RequestTable:
         notes: tuple[str, ...] = (),
         classes: tuple[ClassStatistics, ...] = (),
         rates: KnownRates | None = None,
-        **columns: ArrayLike | BlockHashes | Forecasts | None,
+        **columns: ArrayLike | BlockHashes | Forecasts | Parents | None,
     ) -> RequestTable:
         """Build a table from columns: sorts by arrival (stable), converts and validates.
 
@@ -121,8 +130,8 @@ class RequestTable:
             notes: notes of the table.
             classes: classes of the table.
             rates: rates of the table.
-            **columns: the attributes above by name, ``hashes`` and ``forecasts`` included; ``arrival_time``,
-                ``prompt_len`` and ``output_len`` are required.
+            **columns: the attributes above by name, ``hashes``, ``forecasts`` and ``parents`` included;
+                ``arrival_time``, ``prompt_len`` and ``output_len`` are required.
 
         Raises:
             WorkloadError: missing, unknown, ragged or out-of-range columns, with the first bad row.
@@ -132,14 +141,14 @@ class RequestTable:
     @classmethod
     def _of(
         cls,
-        columns: Mapping[str, ArrayLike | BlockHashes | Forecasts | None],
+        columns: Mapping[str, ArrayLike | BlockHashes | Forecasts | Parents | None],
         checked: Mapping[str, Any],
         notes: tuple[str, ...],
         classes: tuple[ClassStatistics, ...],
         rates: KnownRates | None,
     ) -> RequestTable:
         """Build a table from new columns (None drops one) and the remaining ones of another table."""
-        unknown = sorted(set(columns) - {*_COLUMNS, "hashes", "forecasts"})
+        unknown = sorted(set(columns) - {*_COLUMNS, *_RAGGED})
         if unknown:
             raise WorkloadError(f"unknown request column {unknown}; valid: {', '.join(_COLUMNS)}")
         merged = {**checked, **columns}
@@ -162,17 +171,20 @@ class RequestTable:
         forecasts: Any = merged.get("forecasts")
         _check_forecasts(forecasts, n)
         times = arrays["arrival_time"]
+        parents = checked_parents(merged.get("parents"), arrays.get("session_id"), times)
         if (times[1:] < times[:-1]).any():
             order = np.argsort(times, kind="stable")
             arrays = {name: array[order] for name, array in arrays.items()}
-            hashes = None if hashes is None else hashes[order]
-            forecasts = None if forecasts is None else forecasts[order]
+            hashes, forecasts, parents = (
+                None if ragged is None else ragged[order] for ragged in (hashes, forecasts, parents)
+            )
         for array in arrays.values():
             array.setflags(write=False)
         low, high = arrays.get("predicted_low"), arrays.get("predicted_high")
         if (low is None) != (high is None) or (low is not None and high is not None and np.any(low > high)):
             raise WorkloadError("predicted_low and predicted_high must come together, low ≤ high")
         _check_sessions(arrays)
+        check_jobs(arrays.get("job_id"), arrays.get("session_id"))
         given = [name in arrays for name in FEATURE_COLUMNS]
         if given != sorted(given, reverse=True):
             raise WorkloadError(
@@ -198,6 +210,7 @@ class RequestTable:
                 **arrays,
                 "hashes": hashes,
                 "forecasts": forecasts,
+                "parents": parents,
                 "notes": tuple(notes),
                 "classes": tuple(classes),
                 "rates": rates,
@@ -219,6 +232,11 @@ class RequestTable:
         return first
 
     @property
+    def roots(self) -> NDArray[np.bool_]:
+        """Whether each request waits for no other one in the closed loop of sessions, bool (n,)."""
+        return self.first_turns if self.parents is None else self.parents.roots
+
+    @property
     def features(self) -> NDArray[np.float64]:
         """The feature columns, float64 (n, 4); 0 where the table has fewer."""
         features = np.zeros((len(self), len(FEATURE_COLUMNS)))
@@ -228,7 +246,7 @@ class RequestTable:
         return features
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the columns that are present, by name; hashes and forecasts are not among them."""
+        """Return the columns that are present, by name, without those with several values in a row."""
         values = {name: getattr(self, name) for name in _COLUMNS}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -237,7 +255,7 @@ class RequestTable:
         *,
         notes: tuple[str, ...] | None = None,
         classes: tuple[ClassStatistics, ...] | None = None,
-        **columns: ArrayLike | BlockHashes | Forecasts | None,
+        **columns: ArrayLike | BlockHashes | Forecasts | Parents | None,
     ) -> RequestTable:
         """Return a table with some columns replaced (None removes an optional one); new columns are validated.
 
@@ -253,7 +271,11 @@ class RequestTable:
 
     def _all(self) -> dict[str, Any]:
         """Return the columns that are present, hashes and forecasts, by name."""
-        return {**self.columns(), "hashes": self.hashes, "forecasts": self.forecasts}
+        return {**self.columns(), **{name: getattr(self, name) for name in _RAGGED}}
+
+    def _rows(self, chosen: Any) -> dict[str, Any]:
+        """Return what :meth:`_all` returns, of some rows."""
+        return {name: None if values is None else values[chosen] for name, values in self._all().items()}
 
     def select(self, keep: NDArray[np.bool_] | slice, *notes: str) -> RequestTable:
         """Return the rows under ``keep`` (boolean mask or slice), with ``notes`` appended."""
@@ -261,9 +283,7 @@ class RequestTable:
             notes=(*self.notes, *notes),
             classes=self.classes,
             rates=self.rates,
-            hashes=None if self.hashes is None else self.hashes[keep],
-            forecasts=None if self.forecasts is None else self.forecasts[keep],
-            **{name: column[keep] for name, column in self.columns().items()},
+            **self._rows(keep),
         )
 
     def as_arrived(self, rows: NDArray[np.integer], times: NDArray[np.float64]) -> RequestTable:
@@ -277,9 +297,7 @@ class RequestTable:
             notes=self.notes,
             classes=self.classes,
             rates=self.rates,
-            hashes=None if self.hashes is None else self.hashes[rows],
-            forecasts=None if self.forecasts is None else self.forecasts[rows],
-            **{name: column[rows] for name, column in self.columns().items()} | {"arrival_time": times},
+            **self._rows(rows) | {"arrival_time": times},
         )
 
     def faster(self, factor: float) -> RequestTable:
@@ -336,7 +354,8 @@ def _convert(name: str, raw: NDArray[Any]) -> NDArray[Any]:
     """Convert one column to its dtype and check its range."""
     times = name in ("arrival_time", "ttft_slo", "tbt_slo", "e2e_slo", "think_time")
     real = times or name in FEATURE_COLUMNS
-    least = {"priority": -(2**31), "class_id": 0, "client_id": 0, "session_id": 0, "gap_kind": 0}.get(name, 1)
+    from_zero = dict.fromkeys(("class_id", "client_id", "session_id", "gap_kind", "job_id"), 0)
+    least = {"priority": -(2**31), **from_zero}.get(name, 1)
     if not real and raw.dtype == np.int64 and raw.size and raw.min() >= least and raw.max() < 2**31:
         return raw.copy()  # valid without a check of every number
     numbers = _numbers(raw)

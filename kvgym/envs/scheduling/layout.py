@@ -53,16 +53,18 @@ class Layout:
         renewals = 0
         if table.forecasts is not None and "renewed_length" in self._config.information:
             renewals = len(table.forecasts.renewed)
+        edges = len(table) if table.parents is None else len(table.parents.rows)
+        children = edges if self._system.sessions == "closed" else 0
         if chains is None:
-            return Rows(len(table), renewals=renewals)
+            return Rows(len(table), renewals=renewals, children=children)
         held = int(chains.chain_len.sum())
-        return Rows(len(table), chains.num_contents, len(chains.chain), held, renewals)
+        return Rows(len(table), chains.num_contents, len(chains.chain), held, renewals, children)
 
     def sizes(self, rows: Rows) -> Sizes:
         """Return the sizes of tables with room for these rows.
 
-        The tables of chains and renewals, which differ between episodes, get a power of two, so that few layouts are
-        in use.
+        The tables of chains, renewals and children, which differ between episodes, get a power of two, so that few
+        layouts are in use.
         """
         config, unit = self._config, self._system.prefix_unit
         n = max(1, rows.num_requests)
@@ -89,6 +91,7 @@ class Layout:
             script=closed,
             due=closed,
             scheduled=1 + closed if closed else 0,
+            children=_power_of_two(rows.children),
         )
 
     def larger(self, sizes: Sizes, needed: Rows) -> Sizes:
@@ -151,7 +154,7 @@ class Layout:
         if self._turns:
             prefix, closed = block["prefix"][: len(table)], self._system.sessions == "closed"
             made = empty_sessions(table, prefix, closed=closed, exposed=True)
-            for name in ("turns", "script", "due", "scheduled"):
+            for name in ("turns", "script", "due", "scheduled", "children"):
                 block[name][: len(made[name])] = made[name]
 
 

@@ -47,6 +47,7 @@ class Rows(NamedTuple):
     chain: int = 0
     held: int = 0
     renewals: int = 0
+    children: int = 0
 
     @classmethod
     def of(cls, sizes: Sizes) -> Rows:
@@ -84,6 +85,7 @@ class Sizes(NamedTuple):
         script: n in the closed loop of sessions, 0 in the open one, as for the following.
         due: n.
         scheduled: 1 + n.
+        children: capacity for the pairs of a request and one that waits for its end.
     """
 
     num_requests: int
@@ -108,6 +110,7 @@ class Sizes(NamedTuple):
     script: int = 0
     due: int = 0
     scheduled: int = 0
+    children: int = 0
 
     def layout(self) -> tuple[tuple[str, Any, int], ...]:
         """Return (name, dtype, length) of every table, in the order of :data:`TABLES`."""

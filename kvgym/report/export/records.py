@@ -61,6 +61,7 @@ REQUESTS: dict[str, Field] = {
     "turn": Field("Int64", "", "its turn in the session, from 1", "with sessions"),
     "think_time": Field("Float64", "s", "from the end of the previous turn to this one", "with think times"),
     "gap_kind": Field("Int64", "", "what that time is: 0 a person, 1 a tool", "with kinds of gaps"),
+    "job_id": Field("Int64", "", "its job", "with jobs"),
     **{
         name: Field("Float64", "", "a number known at its arrival", "with feature columns")
         for name in FEATURE_COLUMNS
@@ -73,6 +74,9 @@ REQUESTS: dict[str, Field] = {
     ),
     "renewed_lens": Field("String", "tokens", "its renewed predictions", "with renewals"),
     "renew_every": Field("Int64", "tokens", "between two renewals", "with renewals"),
+    "parents": Field(
+        "String", "", "request_id of those that had to end before it arrived", "with agent graphs"
+    ),
     "start_time": Field("Float64", "s", "first admission; null: never"),
     "first_token_time": Field("Float64", "s", "first output token; null: none yet"),
     "finish_time": Field("Float64", "s", "last output token; null: not finished"),
@@ -122,6 +126,7 @@ def request_frame(result: SimulationResult) -> Frame:
     columns |= table.columns()
     columns |= {} if table.hashes is None else table.hashes.columns()
     columns |= {} if table.forecasts is None else table.forecasts.columns()
+    columns |= {} if table.parents is None else table.parents.columns()
     for name in ("start_time", "first_token_time", "finish_time"):
         columns[name] = r[name]
     columns["max_token_gap"] = np.where(r["max_token_gap"] > 0, r["max_token_gap"], np.nan)

@@ -186,7 +186,7 @@ class ClusterSimulation(Simulation):
 
         Their contents, and the state of a router outside, are enough to restore a run without a log.
         """
-        fixed = {"problem", "log", "chain", "script"} | (
+        fixed = {"problem", "log", "chain", "script", "children"} | (
             {"workload"} if self.system.sessions == "open" else set()
         )
         names = [*(name for name in RUN_TABLES if name not in fixed), "events", *_OWN]

@@ -18,6 +18,7 @@ from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import RUN_TABLES, Run
 from kvgym.simulator.cluster.router_view import ROUTER_SIGNATURE
 from kvgym.simulator.policy_interface import POLICY_SIGNATURE, PolicyMemory
+from kvgym.simulator.sessions import TURN
 from kvgym.simulator.tables import (
     CONTENT,
     ITERATION,
@@ -28,7 +29,6 @@ from kvgym.simulator.tables import (
     ROLE_DECODE,
     SLOT,
     TRACKER,
-    TURN,
     UNKNOWN,
     WORKER,
     WORKLOAD,

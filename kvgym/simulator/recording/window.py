@@ -87,7 +87,7 @@ class Window:
         Raises:
             ConfigError: the window is empty.
         """
-        times = table.arrival_time[table.first_turns] if closed else table.arrival_time
+        times = table.arrival_time[table.roots] if closed else table.arrival_time
         amount, requests = parse_extent(self.warm_up, "warm_up")
         count = len(times)
         if requests:

@@ -28,7 +28,7 @@ from kvgym.workloads.table import RequestTable
 HIDDEN = frozenset(
     (
         "workload", "targets", "gap_counts", "gap_sums", "log", "script", "due", "scheduled", "hidden_extras",
-        "renewals",
+        "children", "renewals",
     )
 )  # fmt: skip
 """Tables that stay with the caller: true lengths, later arrivals and turns, and records for the metrics."""
@@ -72,7 +72,8 @@ def blank_table(table: RequestTable, needs: frozenset[str]) -> RequestTable:
     }  # fmt: skip
     if "features" not in needs:
         given |= {name: np.zeros(n) for name in FEATURE_COLUMNS if getattr(table, name) is not None}
-    given |= dict.fromkeys(("session_id", "turn", "think_time", "gap_kind", "hashes", "forecasts"))
+    given |= dict.fromkeys(("session_id", "turn", "think_time", "gap_kind", "job_id"))
+    given |= dict.fromkeys(("hashes", "forecasts", "parents"))
     classes = table.classes if "class_rates" in needs else ()
     return replace(table, **given, notes=(), classes=classes)
 

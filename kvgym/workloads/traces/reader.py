@@ -438,5 +438,5 @@ def _detect(source: SourceFile) -> Format:
 
 def _to_int(name: str, column: NDArray[Any]) -> NDArray[Any]:
     """Convert lengths and ids to int64; times, features and hashes stay as they are."""
-    real = name in FEATURE_COLUMNS or name.endswith(("_slo", "_time", "hashes", "forecasts"))
+    real = name in FEATURE_COLUMNS or name.endswith(("_slo", "_time", "hashes", "forecasts", "parents"))
     return column if real else column.astype(np.int64)

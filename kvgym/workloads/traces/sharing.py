@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import TraceFormatError, WorkloadError, shown
 from kvgym.workloads.forecasts import Forecasts
+from kvgym.workloads.graphs import Parents, checked_parents
 from kvgym.workloads.hashes import BlockHashes, wrong_count
 from kvgym.workloads.traces.source import SourceFile
 from kvgym.workloads.traces.values import Column, Columns
@@ -25,8 +26,10 @@ SESSION_COLUMNS = (
     Column("turn", "turn", "positive", required=False),
     Column("think_time", "think_time", "seconds", required=False),
     Column("gap_kind", "gap_kind", "index", required=False),
+    Column("job_id", "job_id", "label", required=False),
+    Column("parents", "parents", "list", required=False),
 )
-"""Columns of sessions in kvgym's own format."""
+"""Columns of sessions and agent graphs in kvgym's own format; parents are rows of the file, from 0."""
 
 FORECAST_COLUMNS = (
     Column("predicted_tenths", "predicted_tenths", "list", required=False),
@@ -82,12 +85,24 @@ def join_columns(data: Columns, source: SourceFile, block: int | None) -> tuple[
         columns["session_id"] = _numbered(data.pop("session_id"))
         if "turn" not in data:
             columns["turn"] = _turns(columns["session_id"], data.get("arrival_time"))
-    if "client_id" in data:
-        columns["client_id"] = _numbered(data.pop("client_id"))
+    for name in ("client_id", "job_id"):
+        if name in data:
+            columns[name] = _numbered(data.pop(name))
+    if "parents" in data:
+        times = data.get("arrival_time", np.zeros(len(data["prompt_len"])))
+        columns["parents"] = _parents(source, data.pop("parents"), columns.get("session_id"), times)
     tenths, renewed, every = (data.pop(c.target, None) for c in FORECAST_COLUMNS)
     if tenths is not None or renewed is not None:
         columns["forecasts"] = _forecasts(source, tenths, renewed, every)
     return data | columns, notes
+
+
+def _parents(source: SourceFile, rows: Any, session_id: Any, times: NDArray[np.float64]) -> Parents | None:
+    """Return the parents of their column; arguments as of :func:`~kvgym.workloads.graphs.checked_parents`."""
+    try:
+        return checked_parents(Parents.from_rows(rows), session_id, times)
+    except WorkloadError as error:
+        raise TraceFormatError(f"{source.path} (rows from 0): {error}") from None
 
 
 def _forecasts(source: SourceFile, tenths: Any, renewed: Any, every: Any) -> Forecasts:

@@ -42,6 +42,7 @@ def write_requests(table: RequestTable, path: str | Path) -> None:
         }
         | ({} if table.hashes is None else table.hashes.columns())
         | ({} if table.forecasts is None else table.forecasts.columns())
+        | ({} if table.parents is None else table.parents.columns())
     )
     if suffix == ".csv":
         frame.write_csv(path)
@@ -54,8 +55,8 @@ def write_requests(table: RequestTable, path: str | Path) -> None:
 
 
 def _listed(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its hashes and forecasts as lists."""
-    lists = ("hash_ids", "predicted_tenths", "renewed_lens")
+    """Return a row with its hashes, forecasts and parents as lists."""
+    lists = ("hash_ids", "predicted_tenths", "renewed_lens", "parents")
     return {
         name: [int(each) for each in value.split()] if name in lists and value is not None else value
         for name, value in row.items()

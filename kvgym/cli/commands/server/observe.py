@@ -136,6 +136,11 @@ def observe(
         table, closed = source.sample(seed), chosen.system.sessions == "closed"
         if closed:
             check_closed(table)
+            if table.parents is not None:
+                raise ConfigError(
+                    "sessions = closed, but the requests have parents, and a server is not asked by them; set sessions "
+                    "to open, or leave the column parents out so that a turn follows only the turn before it"
+                )
         stages.append(_Stage(name, source.spec.name, table, closed))
     if warm_up >= len(stages[0].table):
         raise ConfigError(
