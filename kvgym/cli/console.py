@@ -73,6 +73,7 @@ _HEADINGS = {
     "tpot": "TPOT",
     "queueing_delay": "queueing",
     "job_completion_time": "job",
+    "job_makespan": "job makespan",
     "service_time": "service",
     "first_turn_ttft": "TTFT, first turns",
     "later_turn_ttft": "TTFT, later turns",

@@ -63,6 +63,12 @@ LATENCIES: dict[str, Computed[Measured, dict[str, float]]] = {
         lambda m: statistics(m.jobs.completion)),
     "service_time": Computed("s", "sum of the latencies of the turns of a session", True,
         lambda m: statistics(m.jobs.service)),
+    "job_makespan": Computed("s", "last completion - first arrival of a job of several sessions", True,
+        lambda m: statistics(m.whole_jobs.completion.copy())),
+    "job_wait": Computed("s", "makespan of a job - its time alone on empty workers", True,
+        lambda m: m.job_statistics(np.subtract)),
+    "job_slowdown": Computed("1", "makespan of a job / its time alone on empty workers", True,
+        lambda m: m.job_statistics(np.divide)),
 }  # fmt: skip
 """Metrics reported as ``<name>_<statistic>``, see :data:`STATISTICS`."""
 
@@ -147,6 +153,8 @@ SCALARS: dict[str, Computed[Measured, float]] = {
     "sessions_finished": Computed("1", "sessions with all turns finished", False, lambda m: m.jobs.finished),
     "sessions_unfinished": Computed("1", "sessions with turns left when the run stopped", True,
         lambda m: m.jobs.unfinished),
+    "jobs_finished": Computed("1", "jobs with all requests finished", False, lambda m: m.whole_jobs.finished),
+    "job_fairness": Computed("1", "Jain's index of the slowdowns of jobs", False, Measured.job_fairness),
     "finished": Computed("1", "requests finished", False, lambda m: m.finished.sum()),
     "unfinished": Computed("1", "requests that had not ended when the run stopped", True,
         lambda m: (m.arrived & ~ended(m.records)).sum()),

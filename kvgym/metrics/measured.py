@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kvgym.metrics.attainment import has_targets, met_slo, slo_met
 from kvgym.metrics.fairness import client_means, jain_index, service_difference
-from kvgym.metrics.jobs import Jobs, jobs_of
+from kvgym.metrics.jobs import Jobs, jobs_of, spans_alone
 from kvgym.policies.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
 
@@ -132,8 +132,33 @@ class Measured:
 
     @cached_property
     def jobs(self) -> Jobs:
-        """Sessions as jobs."""
-        return jobs_of(self.table, self.records, self.result.to_come, self.scope.counted, self.end)
+        """The sessions."""
+        return self._jobs(self.table.session_id, self.result.to_come)
+
+    @cached_property
+    def whole_jobs(self) -> Jobs:
+        """The jobs of several sessions."""
+        return self._jobs(self.table.job_id, self.result.jobs_to_come)
+
+    @cached_property
+    def job_spans(self) -> NDArray[np.float64]:
+        """Seconds of each of these jobs alone on empty workers; none where decodes make several tokens."""
+        jobs = self.whole_jobs
+        if not len(jobs.chosen) or self.result.system.speculation is not None:
+            return np.full(len(jobs.chosen), math.nan)
+        return spans_alone(self.table, self.result.system, jobs.chosen)
+
+    def job_statistics(self, figure: Any) -> dict[str, float]:
+        """Return the :data:`STATISTICS` of a function of makespans and seconds alone of jobs; NaN if none is known."""
+        spans = self.job_spans
+        return statistics(figure(self.whole_jobs.completion, spans)[~np.isnan(spans)])
+
+    def job_fairness(self) -> float:
+        """Return Jain's index of the slowdowns of jobs."""
+        return jain_index(self.whole_jobs.completion / self.job_spans)
+
+    def _jobs(self, numbers: NDArray[np.int64] | None, to_come: NDArray[np.int64]) -> Jobs:
+        return jobs_of(self.table, numbers, self.records, to_come, self.scope.counted, self.end)
 
     def fairness(self) -> float:
         """Return Jain's index of the requests' token rates."""

@@ -43,6 +43,7 @@ class SimulationResult:
         window: the measured part; None = all.
         samples: running requests at moments all over the run; None unless requested.
         to_come: session of each turn that had not arrived in the closed loop of sessions, int64.
+        jobs_to_come: the job of each of them, int64; empty without jobs.
         fleet: what the fleet did; None without one.
         transfer_wait: float64 (n,), by how much sharing has prolonged the transfers of each request, seconds; None
             unless links are shared.
@@ -62,6 +63,7 @@ class SimulationResult:
     window: Measured | None = None
     samples: Samples | None = None
     to_come: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    jobs_to_come: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     fleet: FleetRecord | None = None
     transfer_wait: NDArray[np.float64] | None = None
     whole: NDArray[np.bool_] | None = None
@@ -112,7 +114,7 @@ def arrived_table(
     tracker: NDArray[Any],
     turns: NDArray[Any],
     workload: NDArray[Any],
-) -> tuple[RequestTable, NDArray[np.int64]]:
+) -> dict[str, Any]:
     """Return the requests by request id: in the closed loop of sessions those that have arrived, as they arrived.
 
     Args:
@@ -123,13 +125,15 @@ def arrived_table(
         workload: WORKLOAD (n,).
 
     Returns:
-        The requests, and the session of each turn that has not arrived.
+        The fields ``table``, ``to_come`` and ``jobs_to_come`` of a :class:`SimulationResult`.
     """
     if system.sessions == "open" or table.session_id is None:
-        return table, np.zeros(0, np.int64)
+        return {"table": table}
     count = int(tracker[0]["next_arrival"])
     rows = turns["row"][:count]
-    return table.as_arrived(rows, workload["arrival_time"][:count]), np.delete(table.session_id, rows)
+    jobs = {} if table.job_id is None else {"jobs_to_come": np.delete(table.job_id, rows)}
+    arrived = table.as_arrived(rows, workload["arrival_time"][:count])
+    return {"table": arrived, "to_come": np.delete(table.session_id, rows), **jobs}
 
 
 def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False) -> SimulationResult:
@@ -143,15 +147,16 @@ def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False)
     active, num_active = simulation.active, simulation.workers["num_active"]
     gap_counts, gap_sums = filled_bins(simulation.gap_counts, simulation.gap_sums, given_up=given_up)
     tracker, kept = simulation.tracker[0], bool(simulation.problem[0]["keep_log"])
-    table, to_come = arrived_table(
+    arrived = arrived_table(
         simulation.system, simulation.table, simulation.tracker, simulation.turns, simulation.workload
     )
+    table = arrived["table"]
     requests = simulation.requests[: len(table)]
     cluster = simulation if isinstance(simulation, ClusterSimulation) else None
     return SimulationResult(
         policy=policy,
         system=simulation.system,
-        table=table,
+        **arrived,
         requests=final_records(requests, active, num_active, copied=not given_up),
         worker=simulation.workers if given_up else simulation.workers.copy(),
         log=simulation.log[: int(tracker["num_log"])] if kept else None,
@@ -161,7 +166,6 @@ def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False)
         moves=simulation.moves[: int(tracker["num_moves"])]
         if kept and (tracker["reassigns"] or tracker["num_moves"])
         else None,
-        to_come=to_come,
         fleet=cluster.fleet_record() if cluster else None,
         transfer_wait=cluster.flows["waited"][: len(table)].copy()
         if cluster and len(cluster.flows)

@@ -410,22 +410,19 @@ class Episodes(Arrays):
         slot = self._begun(index)
         assert slot.table is not None
         block, n = slot.block, len(slot.table)
-        table, to_come = arrived_table(
-            self.system, slot.table, block["tracker"], block["turns"], block["workload"]
-        )
-        requests = block["requests"][: len(table)]
+        arrived = arrived_table(self.system, slot.table, block["tracker"], block["turns"], block["workload"])
+        requests = block["requests"][: len(arrived["table"])]
         gap_counts, gap_sums = used_bins(block["gap_counts"], block["gap_sums"])
         return SimulationResult(
             policy=_Agent(),
             system=self.system,
-            table=table,
+            **arrived,
             requests=final_records(requests, block["active"][None], block["workers"]["num_active"]),
             worker=copy_of(block["workers"]),
             log=None,
             gap_counts=gap_counts,
             gap_sums=gap_sums,
             completed=bool((block["requests"]["status"][:n] == FINISHED).all()),
-            to_come=to_come,
         )
 
     def metrics(self, index: int) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ from kvgym.policies.contract.cases import requests, with_common_prefixes
 from kvgym.report.export.records import ITERATIONS, REQUESTS, iteration_frame, request_frame, write_frame
 from kvgym.simulator.system import System
 from kvgym.workloads.forecasts import Forecasts
+from kvgym.workloads.graphs import Parents
 from kvgym.workloads.hashes import BlockHashes
 from kvgym.workloads.table import RequestTable
 
@@ -32,6 +33,8 @@ FULL = RequestTable.from_columns(
     turn=[1, 3, 1],
     think_time=[0.0, 0.1, 0.0],
     gap_kind=[0, 1, 0],
+    job_id=[3, 3, 3],
+    parents=Parents.from_rows([[], [], [0]]),
     **{f"feature_{k}": [0.5, -1.0 / 3, float(k)] for k in range(4)},
     forecasts=Forecasts.from_rows([range(k, k + 10) for k in (1, 2, 3)], [[2], [3, 4], []], every=1),
     hashes=BlockHashes.from_rows([[0, 1], [0, 2, 3, 4], [5]], [3, 7, 2], 2),
@@ -71,7 +74,7 @@ def test_optional_columns():
     bare = RequestTable([0.0], [2], [1])
     optional = {name for name, f in REQUESTS.items() if f.present != "always"}
     conforms(request_frame(result_of(bare)), REQUESTS, missing=optional)
-    columns = {*FULL.columns(), *FULL.hashes.columns(), *FULL.forecasts.columns(), "worker"}
+    columns = {*FULL.columns(), *FULL.hashes.columns(), *FULL.forecasts.columns(), "parents", "worker"}
     assert optional == columns - {"arrival_time", "prompt_len", "output_len"}
 
 
