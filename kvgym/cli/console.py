@@ -73,7 +73,6 @@ _HEADINGS = {
     "tpot": "TPOT",
     "queueing_delay": "queueing",
     "job_completion_time": "job",
-    "job_makespan": "job makespan",
     "service_time": "service",
     "first_turn_ttft": "TTFT, first turns",
     "later_turn_ttft": "TTFT, later turns",
@@ -126,7 +125,8 @@ def heading(metric: str) -> str:
         return metric.replace("_", " ") + f" ({unit})" * (unit != "1")
     family, _, statistic = metric.rpartition("_")
     if statistic in STATISTICS and family in LATENCIES:
-        return f"{_HEADINGS[family]} {statistic} (s)"
+        unit = " (s)" * (LATENCIES[family].unit == "s")
+        return f"{_HEADINGS.get(family, family.replace('_', ' '))} {statistic}{unit}"
     seconds = metric in SCALARS and SCALARS[metric].unit == "s"
     return _HEADINGS.get(metric, metric.replace("_", " ")) + " (s)" * seconds
 

@@ -15,7 +15,7 @@ from kvgym.studies.tuning.trial_runs import Points
 
 # Metrics that improve when requests are left unfinished: compared only between runs with equal numbers finished.
 _FLATTERED = (
-    *("evictions", "recomputed_tokens", "put_back", "overflows", "jain_fairness"),
+    *("evictions", "recomputed_tokens", "put_back", "overflows", "jain_fairness", "job_fairness"),
     *("first_turn_latency", "later_turn_latency", "first_turn_ttft", "later_turn_ttft"),
 )
 
