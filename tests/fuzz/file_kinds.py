@@ -180,6 +180,21 @@ TURNS = {
         {"session_id": "s", "input": [{"role": role, "content": "a b c"}], "output_length": 3, "pre_gap": 0.5}
         for role in ("user", "tool")
     ],
+    "mooncake_sessions": [
+        {"session_id": "s", "input_length": 20, "output_length": 3, "hash_ids": [1], **time}
+        for time in ({"timestamp": 5}, {"delay": 2.5})
+    ],
+    "weka": [
+        {
+            "block_size": 64,
+            "hash_id_scope": "local",
+            "requests": [
+                {"t": 0, "in": 100, "out": 3, "hash_ids": [1, 2], "api_time": 0.5, "stop": "tool_use"},
+                {"t": 1, "type": "subagent", "agent_id": "a", "requests": [{"t": 1.5, "in": 9, "out": 1}]},
+                {"t": 2, "in": 120, "out": 3, "hash_ids": [1, 2], "think_time": 0.5},
+            ],
+        }
+    ],
 }
 
 
@@ -206,7 +221,7 @@ def trace_seeds() -> list[Any]:
                 {"format": "auto", "container": container, "data": raw(trace_bytes(container, rows))}
             )
     for name, rows in TURNS.items():
-        container = "jsonl" if name == "lmcache" else "json"
+        container = "json" if name in ("sharegpt", "lmsys") else "jsonl"
         seeds.append({"format": name, "container": container, "rows": rows})
         seeds.append({"format": "auto", "container": container, "data": raw(trace_bytes(container, rows))})
     return seeds

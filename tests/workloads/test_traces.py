@@ -28,7 +28,7 @@ def test_every_format_is_detected_and_read(name: str, suffix: str, tmp_path):
     table = read_trace(path, debatch=False)
     np.testing.assert_array_equal(table.prompt_len, written.prompt_len)
     np.testing.assert_array_equal(table.output_len, written.output_len)
-    if name in ("sharegpt", "lmsys", "lmcache"):
+    if name in ("sharegpt", "lmsys", "lmcache", "weka"):
         assert not table.arrival_time.any()
     else:
         np.testing.assert_allclose(table.arrival_time, written.arrival_time, atol=1e-9)

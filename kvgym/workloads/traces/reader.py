@@ -18,6 +18,7 @@ from kvgym.utils.registry import Registry, load_plugins
 from kvgym.workloads.layout import FEATURE_COLUMNS
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
+from kvgym.workloads.traces.agents import TurnFormat, WekaFormat
 from kvgym.workloads.traces.clock import AS_SECONDS, dated_kind
 from kvgym.workloads.traces.conversations import (
     AgentFormat,
@@ -102,7 +103,7 @@ class TableFormat:
         return data, [*listed, *identity_notes(ignored)]
 
 
-Format: TypeAlias = TableFormat | ConversationFormat | AgentFormat | OwnTable
+Format: TypeAlias = TableFormat | ConversationFormat | AgentFormat | TurnFormat | WekaFormat | OwnTable
 
 FORMATS: Registry[Format] = Registry(
     "trace format",
@@ -151,6 +152,10 @@ for _format in (
         ),
         block=16,
     ),
+    TurnFormat(
+        "mooncake_sessions",
+        "Mooncake with session_id, JSONL: a timestamp (ms), or a delay (ms) after the turn before; AIPerf",
+    ),
     TableFormat(
         "mooncake",
         "Mooncake, JSONL: timestamp (ms, recorded in batches), input_length, output_length, hash_ids",
@@ -190,6 +195,7 @@ for _format in (
         "lmcache",
         "LMCache agent traces, JSONL or Parquet: session_id, input (messages), output_length, pre_gap; no times",
     ),
+    WekaFormat("weka", "kv-cache-tester, AIPerf weka_trace, JSONL: conversations with subagents; no times"),
     OwnTable(),
 ):
     FORMATS.add(_format.name, _format)

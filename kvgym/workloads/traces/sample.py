@@ -114,6 +114,30 @@ def _mooncake(table: RequestTable) -> Rows:
     ]
 
 
+def _mooncake_sessions(table: RequestTable) -> Rows:
+    rows, times = _mooncake(table), np.round(1e3 * table.arrival_time).astype(int).tolist()
+    for i, row in enumerate(rows):
+        row["session_id"] = f"session-{i // 2}"
+        if i % 2:
+            row["delay"] = row.pop("timestamp") - times[i - 1]
+    return rows
+
+
+def _weka(table: RequestTable) -> Rows:
+    """Return conversations of four calls, of which a subagent makes the second and the third."""
+    rows, tuples = [], _tuples(table)
+    for first in range(0, len(tuples), 4):
+        begin = tuples[first][0]
+        calls = [
+            {"t": round(t - begin, 3), "type": "s", "in": p, "out": o, "hash_ids": _hash_ids(i, p, 64)}
+            for i, (t, p, o) in enumerate(tuples[first : first + 4])
+        ]
+        inner = {"type": "subagent", "agent_id": "agent", "status": "completed", "requests": calls[1:3]}
+        entries = [calls[0], *({"t": call["t"], **inner} for call in calls[1:2]), *calls[3:]]
+        rows.append({"id": f"{first}", "block_size": 64, "hash_id_scope": "local", "requests": entries})
+    return rows
+
+
 def _bailian(table: RequestTable) -> Rows:
     return [
         {
@@ -198,9 +222,11 @@ _ROWS: dict[str, Callable[[RequestTable], Rows]] = {
     "burstgpt": _burstgpt,
     "bailian": _bailian,
     "mooncake": _mooncake,
+    "mooncake_sessions": _mooncake_sessions,
     "vidur": _vidur,
     "sharegpt": _sharegpt,
     "lmsys": _lmsys,
     "lmcache": _lmcache,
+    "weka": _weka,
     "table": _table,
 }

@@ -10,6 +10,8 @@ FILES = [
     ("bailian", ".jsonl"),
     ("bailian", ".parquet"),
     ("mooncake", ".jsonl"),
+    ("mooncake_sessions", ".jsonl"),
+    ("weka", ".jsonl"),
     ("vidur", ".csv"),
     ("sharegpt", ".json"),
     ("lmsys", ".jsonl"),
