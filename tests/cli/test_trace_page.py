@@ -23,7 +23,7 @@ def blocks(language: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name, language in (("log.csv", "text"), ("mine.yaml", "yaml")):
+    for name, language in (("log.csv", "text"), ("mine.yaml", "yaml"), ("agents.csv", "csv")):
         (text,) = blocks(language)
         (tmp_path / name).write_text(text)
 

@@ -1,7 +1,7 @@
 """Trace formats of agents: conversations with subagents, and turns with delays.
 
-The fields are those of the sources: kv-cache-tester (docs/trace_replay_tester.md) and NVIDIA's AIPerf, whose loaders
-``weka_trace`` and ``mooncake_trace`` read the same files.
+The fields are those of their sources: kv-cache-tester (docs/trace_replay_tester.md), and NVIDIA's AIPerf, which reads
+the same files with its loaders ``weka_trace`` and ``mooncake_trace``.
 """
 
 from __future__ import annotations
