@@ -87,7 +87,8 @@ SCENARIO_OPTIONS: dict[str, Field] = {
         "How long the prefix cache keeps the KV of finished requests: lru, or e.g. fixed:tool=5 "
         "(kvgym list cache-rules).",
     ),
-    "speculate": Field("hardware", "Speculative decoding: eagle-chat:depth=4, … or off.", "SPEC"),
+    "speculate": Field("hardware", "Speculation: eagle-chat:depth=4, … or off.", "SPEC"),
+    "host_memory": Field("hardware", "KV memory of the host below each worker's, GiB.", "GIB"),
     "rules": Field("hardware", "Engine's rules: engine, as in servers today, or paper.", "NAME"),
     "workers": Field("cluster", "Number of equal workers.", "N"),
     "prefill_workers": Field("cluster", "Workers that process prompts only.", "N"),

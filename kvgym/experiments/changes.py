@@ -88,6 +88,9 @@ def _change_workers(
     settings["speculation"] = options.speculate
     given = {name: value for name, value in settings.items() if value is not None}
     rules = _rules(base, options)
+    if options.host_memory is not None:
+        changes["host_memory"] = {"gib": options.host_memory}
+        given = {"prefix_cache": "scheduled", **given}
     if "prefix_block" in given or "cache_rule" in given:
         as_engine = rules.get("output_kv") == "next_iteration" and "cache_rule" not in given
         given = {"prefix_cache": "scheduled" if as_engine else "computed", **given}
@@ -130,7 +133,7 @@ def _rules(base: Scenario, options: ScenarioOptions) -> dict[str, Any]:
 
 def _cached(base: Scenario, options: ScenarioOptions, changed: Scenario) -> Scenario:
     """Return a scenario with the engine's prefix cache if it was given the engine's rules and requests share hashes."""
-    given = (options.prefix_cache, options.prefix_block, options.cache_rule)
+    given = (options.prefix_cache, options.prefix_block, options.cache_rule, options.host_memory)
     stated = any(value is not None for value in given) or "prefix_cache" in base.system.model_fields_set
     if stated or _rules(base, options).get("output_kv") != "next_iteration" or not _has_hashes(changed):
         return changed

@@ -226,9 +226,13 @@ def memory_rows(scenario: Scenario, capacity: int | None) -> list[Row]:
     blocks = f", in blocks of {system.block_size}" if system.block_size > 1 else ""
     if system.prefix_cache != "off":
         blocks += f", with a prefix cache in units of {system.prefix_block or system.block_size}"
-    given = scenario.kv_capacity
-    if isinstance(given, IntRange):
-        text = f"{given.low:,} to {given.high:,} tokens{blocks}, drawn with each seed"
+    if scenario.host_memory is not None:
+        given = scenario.host_memory
+        size = f"{given.tokens:,} tokens" if given.gib is None else f"{given.gib:g} GiB"
+        blocks += f", and {size} of host memory below it"
+    drawn = scenario.kv_capacity
+    if isinstance(drawn, IntRange):
+        text = f"{drawn.low:,} to {drawn.high:,} tokens{blocks}, drawn with each seed"
         return [("KV capacity", text)]
     return [] if capacity is None else [("KV capacity", f"{capacity:,} tokens{blocks}")]
 

@@ -22,7 +22,7 @@ from kvgym.utils.version import __version__
 _PACKAGE = Path(__file__).resolve().parents[1]
 DECISIVE = (
     "agents", "baselines", "batch_time", "compiling", "configs/gpu", "configs/hardware",
-    "configs/model", "configs/operators", "configs/scenario", "envs", "experiments/cache_notes.py",
+    "configs/model", "configs/operators", "configs/scenario", "envs", "experiments/caches",
     "experiments/disaggregation.py", "experiments/resolving.py", "experiments/runs.py", "experiments/scenario.py",
     "experiments/fleet",
     "kernels.py", "metrics", "policies", "simulator", "theory", "utils", "workloads",

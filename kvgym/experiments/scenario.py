@@ -15,7 +15,8 @@ from kvgym.batch_time.deployments.deployment import Hardware, RooflineHardware
 from kvgym.batch_time.deployments.described import HardwareName
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
-from kvgym.experiments.cache_notes import cache_notes
+from kvgym.experiments.caches.host_memory import HostMemorySettings
+from kvgym.experiments.caches.notes import cache_notes
 from kvgym.experiments.fleet.groups import Engine as Engine
 from kvgym.experiments.fleet.groups import FleetSettings, Served, WorkerGroup
 from kvgym.experiments.fleet.knowledge import KnowledgeSettings
@@ -63,6 +64,7 @@ class Scenario(Description):
         system: rules of the engine.
         workers: a number of equal workers, or groups of workers (prefill workers first); 1 = no cluster. Groups with
             ``most`` are pools of a fleet, with workers that start and stop.
+        host_memory: KV memory below that of each worker; None = none.
         fleet: what these pools share; None = nothing but defaults.
         autoscaler: autoscaler of a fleet; None = the workers of the start stay.
         router: router of a cluster, which assigns requests to workers (``kvgym list routers``).
@@ -88,6 +90,7 @@ class Scenario(Description):
     workload: str | dict[str, Any]
     system: SystemSettings = SystemSettings()
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] | tuple[WorkerGroup, ...] = 1
+    host_memory: HostMemorySettings | None = None
     fleet: FleetSettings | None = None
     autoscaler: str | None = None
     router: str = DEFAULT_ROUTER
@@ -179,6 +182,8 @@ class Scenario(Description):
             )
         if self.knowledge is not None and self.workers != 1:
             settings["knowledge"] = self.knowledge.knowledge()
+        if self.host_memory is not None:
+            settings["host_memory"] = self.host_memory.memory(self.served[0].loaded)
         if isinstance(self.workers, int):
             kv_capacity, model = self._worker(self.served[0], self._capacity)
             system = System(kv_capacity=kv_capacity, batch_time=model, **settings)

@@ -66,6 +66,8 @@ class ScenarioOptions:
             finished requests, see :mod:`kvgym.simulator.prefix.rules`.
         speculate: speculative decoding, ``"eagle-chat:depth=4"``, see
             :func:`kvgym.simulator.drafts.settings.make_speculation`; ``"off"`` switches it off.
+        host_memory: KV memory of the host below that of each worker, GiB, with the prefix cache ``"scheduled"`` unless
+            another is given, see :class:`~kvgym.experiments.caches.host_memory.HostMemorySettings`.
         rules: name of the engine's rules, see :data:`RULES`; None = those of the scenario. A
             roofline in place of other hardware has ``"engine"`` unless the scenario states its rules.
         workers: number of equal workers.
@@ -115,6 +117,7 @@ class ScenarioOptions:
     prefix_block: int | None = None
     cache_rule: str | None = None
     speculate: str | None = None
+    host_memory: float | None = None
     rules: str | None = None
     workers: int | None = None
     prefill_workers: int | None = None

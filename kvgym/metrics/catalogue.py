@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from kvgym.errors import ConfigError, UnknownNameError, shown
-from kvgym.metrics import fleets
+from kvgym.metrics import fleets, host_memory
 from kvgym.metrics.measured import STATISTICS, Measured, gap_statistics, ratio, statistics
 from kvgym.policies.results import ended
 from kvgym.policies.runner import SimulationResult
@@ -121,6 +121,20 @@ SCALARS: dict[str, Computed[Measured, float]] = {
     "drafted_tokens": Computed("tokens", "drafts verified", None, lambda m: m.drafted("total_drafted")),
     "wasted_tokens": Computed("tokens", "drafts verified that were wrong", None,
         lambda m: m.drafted("total_drafted") - m.total("total_accepted")),
+    "host_hit_rate": Computed("1", "share of the tokens to prefill that first starts loaded from the host", None,
+        host_memory.of_memory(host_memory.host_hit_rate)),
+    "loaded_tokens": Computed("tokens", "KV tokens loaded from the host", None,
+        host_memory.of_memory(host_memory.loaded_tokens)),
+    "stored_tokens": Computed("tokens", "KV tokens written to the host", None,
+        host_memory.of_memory(host_memory.stored_tokens)),
+    "load_wait": Computed("s", "time that batches waited for loads, for each request that loaded", True,
+        host_memory.of_memory(host_memory.load_wait)),
+    "stall_time": Computed("s", "time that batches waited for writes from memory that they took", True,
+        host_memory.of_memory(host_memory.stall_time)),
+    "host_use": Computed("1", "time average of the host's KV memory in use / its size", None,
+        host_memory.of_memory(host_memory.host_use)),
+    "link_use": Computed("1", "share of time in which the link from the host was busy", None,
+        host_memory.of_memory(host_memory.link_use)),
     "batch_size": Computed("1", "requests per iteration", None,
         lambda m: ratio(m.total("total_batch_requests"), m.total("iteration"))),
     "active_requests": Computed("1", "time average of active requests", None,

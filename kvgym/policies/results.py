@@ -12,6 +12,7 @@ from kvgym.policies.policy import Policy
 from kvgym.simulator.cluster.changing import FleetRecord
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.cluster.tables import KEPT, WHOLE
+from kvgym.simulator.prefix.host_memory import TIER
 from kvgym.simulator.recording.gaps import filled_bins
 from kvgym.simulator.recording.samples import Samples
 from kvgym.simulator.recording.window import Measured
@@ -48,6 +49,7 @@ class SimulationResult:
         transfer_wait: float64 (n,), by how much sharing has prolonged the transfers of each request, seconds; None
             unless links are shared.
         whole: bool (n,), which requests were prefilled and decoded by one worker; None without ``local_prefill``.
+        tier: records of the memories below the GPU, dtype TIER, shape (r,).
     """
 
     policy: Policy
@@ -67,6 +69,7 @@ class SimulationResult:
     fleet: FleetRecord | None = None
     transfer_wait: NDArray[np.float64] | None = None
     whole: NDArray[np.bool_] | None = None
+    tier: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TIER))
 
 
 def ended(requests: NDArray[Any]) -> NDArray[np.bool_]:
@@ -171,4 +174,5 @@ def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False)
         if cluster and len(cluster.flows)
         else None,
         whole=np.isin(cluster.stage[: len(table)], (WHOLE, KEPT)) if cluster and len(cluster.stage) else None,
+        tier=simulation.tier if given_up else simulation.tier.copy(),
     )

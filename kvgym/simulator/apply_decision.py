@@ -20,7 +20,7 @@ from kvgym.simulator.blocks import (
     planned_tokens,
     written_tokens,
 )
-from kvgym.simulator.boundary import Run, cache_of, has_cache, has_drafts, list_queued, show_hit
+from kvgym.simulator.boundary import Run, cache_of, has_cache, has_drafts, has_tier, list_queued, show_hit
 from kvgym.simulator.prefix.cache import give_up, hold_hit
 from kvgym.simulator.prefix.pins import end_pin_found_by
 from kvgym.simulator.prefix.plan import plan_active, plan_admission, plan_change, planned_size
@@ -44,6 +44,7 @@ from kvgym.simulator.tables import (
     WAIT,
     WAITING,
 )
+from kvgym.simulator.tiers.hook import START, call_tier
 
 
 @jit
@@ -376,7 +377,7 @@ def allocate_memory(run: Run, i: int) -> int:
     """Allocate the memory that a starting request has from the beginning; return how much of it the cache gives.
 
     Returns:
-        Its hit, tokens.
+        Its hit, tokens; what it loads from the memory below the GPU included.
     """
     w, r, unit = run.w, run.requests[i], run.problem.prefix_unit
     count_memory(run.problem, w, r.num_kv_tokens, 1)
@@ -384,14 +385,17 @@ def allocate_memory(run: Run, i: int) -> int:
         return 0
     if run.problem.prefix_tree == 1:
         end_hit(cache_of(run), run.requests, unit, i)
+    found = run.prefix[i].num_units
     shared = hold_hit(cache_of(run), i) * unit
+    if has_tier(run):
+        call_tier(run, START, i, found, w.clock)
     w.kv_allocated -= shared
     w.kv_shared += shared
     end_pin_found_by(cache_of(run), i)
     hit, known = run.prefix[i].num_units * unit, r.num_kv_tokens + r.num_prefill_left
     run.prefix[i].to_prefill, run.prefix[i].known = r.num_prefill_left, known
     w.batch_hits += hit
-    if r.num_kv_tokens > hit:
+    if r.num_kv_tokens > found * unit:
         run.pool.next_full = 0  # its own KV fills units with the next batch
     elif r.num_admissions == 0:
         w.total_hit_tokens += hit
@@ -399,7 +403,7 @@ def allocate_memory(run: Run, i: int) -> int:
     else:
         w.total_hit_resumed += hit
         w.total_known_resumed += known
-    return hit
+    return found * unit
 
 
 @jit_inline

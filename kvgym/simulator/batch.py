@@ -26,6 +26,7 @@ from kvgym.simulator.boundary import (
     has_cache,
     has_drafts,
     has_sessions,
+    has_tier,
     hidden_row,
     is_closed,
     renew_predictions,
@@ -46,6 +47,7 @@ from kvgym.simulator.tables import (
     READY,
     UNKNOWN,
 )
+from kvgym.simulator.tiers.hook import BATCH, END, call_tier, wait_for_tier
 
 MAX_DURATION = 1e12
 """Longest batch, seconds, far beyond realistic ones, so that totals of a run stay finite."""
@@ -284,6 +286,8 @@ def settle(run: Run, noted: int, end: float) -> int:
             if has_cache(run):
                 i, closed = slot.request_id, is_closed(run)
                 keep_finished(cache_of(run), run.problem, w, run.turns, run.workload, closed, i, end)
+            if has_tier(run):
+                call_tier(run, END, slot.request_id, 0, end)
             if has_sessions(run):
                 end_turn(sessions_of(run), run.problem, slot.request_id, end, run.tracker.next_arrival)
             complete(w, run.requests, run.finished, slot, end)
@@ -394,6 +398,9 @@ def start_batch(run: Run, batch_time: Any, batch_params: Any) -> int:
     if has_drafts(run):
         load, s = run.load, run.speculation[0]
         duration += making(s, s.longest, load.draft_tokens, load.decode_context)
+    if has_tier(run):
+        duration = wait_for_tier(run, duration)
+        call_tier(run, BATCH, UNKNOWN, 0, w.clock + duration)
     end = w.clock + duration
     w.batch_duration = duration
     if not 0.0 <= duration <= MAX_DURATION:  # also true for NaN

@@ -14,6 +14,7 @@ from kvgym.compiling.references import by_address
 from kvgym.compiling.tables import FRONT, WHOLE, Table, declared
 from kvgym.simulator.drafts.tables import DRAFTS, SPECULATION
 from kvgym.simulator.prefix.cache import PrefixCache, start_waiting
+from kvgym.simulator.prefix.host_memory import BELOW, DROP, TIER, TIERED
 from kvgym.simulator.prefix.returns import count_return
 from kvgym.simulator.queue import queue_insert
 from kvgym.simulator.sessions import SESSION, TURN, Sessions, expose_turn, pass_arrival
@@ -49,7 +50,8 @@ class Run(NamedTuple):
     A field added here is a table of every simulation, cluster and environment. ``targets`` are the true output lengths
     of the active requests, kept apart from what policies observe; ``queued`` and ``finished`` the requests that joined
     the queue and finished since the last decision. ``pool`` to ``changed`` are the prefix cache, see
-    :class:`~kvgym.simulator.prefix.cache.PrefixCache`, ``turns`` to ``children`` sessions, see
+    :class:`~kvgym.simulator.prefix.cache.PrefixCache`, ``tier`` to ``tiered`` the memory below it, see
+    :mod:`kvgym.simulator.tiers`, ``turns`` to ``children`` sessions, see
     :class:`~kvgym.simulator.sessions.Sessions`, the next three further facts, see :func:`extra_tables`, and the last
     ones speculation, see :func:`~kvgym.simulator.drafts.settings.draft_tables`.
     Lengths: ``num_requests`` n, ``slots`` A, ``queued`` 2n, ``gap_bins`` GAP_BINS or those of a sparse histogram,
@@ -81,6 +83,10 @@ class Run(NamedTuple):
     held: Annotated[Any, Table("i4", "held", shared=True)]
     prefix: Annotated[Any, Table(PREFIX, "prefix", shared=True)]
     changed: Annotated[Any, Table("f8", "changed")]
+    tier: Annotated[Any, Table(TIER)]
+    below: Annotated[Any, Table(BELOW, "below")]
+    drops: Annotated[Any, Table(DROP, "drops")]
+    tiered: Annotated[Any, Table(TIERED, "tiered", shared=True)]
     turns: Annotated[Any, Table(TURN, "turns", shared=True)]
     sessions: Annotated[Any, Table(SESSION, "sessions", shared=True)]
     script: Annotated[Any, Table(WORKLOAD, "script", shared=True)]
@@ -142,6 +148,12 @@ is_plain = generated(_typed, lambda run: isinstance(run, PlainRun))
 def has_cache(run: Run) -> bool:
     """Return whether the worker has a prefix cache."""
     return bool(not is_plain(run) and run.problem.prefix_unit > 0)
+
+
+@jit_inline
+def has_tier(run: Run) -> bool:
+    """Return whether there is KV memory below the GPU."""
+    return bool(not is_plain(run) and run.below.shape[0] > 0)
 
 
 @jit_inline
@@ -217,13 +229,23 @@ def renew_predictions(run: Run) -> None:
             run.extras[i].renewed_len = run.renewals[source.first_renewal + made - 1]
 
 
-false_for(PlainRun, has_cache, has_sessions, is_closed, has_extras)
+false_for(PlainRun, has_cache, has_tier, has_sessions, is_closed, has_extras)
 
 
 @jit_expand
 def cache_tables(run: Run) -> PrefixCache:
     """Return the tables of the prefix cache."""
-    return PrefixCache(run.pool, run.units, run.contents, run.chain, run.held, run.prefix, run.changed)
+    return PrefixCache(
+        run.pool,
+        run.units,
+        run.contents,
+        run.chain,
+        run.held,
+        run.prefix,
+        run.changed,
+        run.tier,
+        run.below,
+    )
 
 
 @jit_expand

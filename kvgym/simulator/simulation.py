@@ -22,6 +22,7 @@ from kvgym.simulator.drafts.settings import draft_tables
 from kvgym.simulator.fleet import ROLES
 from kvgym.simulator.policy_interface import PolicyDecision, PolicyMemory, check_memories, check_room
 from kvgym.simulator.prefix.cache import empty_caches
+from kvgym.simulator.prefix.host_memory import empty_tiers
 from kvgym.simulator.recording.gaps import empty_histogram
 from kvgym.simulator.recording.progress import in_slices
 from kvgym.simulator.sessions import empty_sessions
@@ -47,6 +48,7 @@ from kvgym.simulator.tables import (
     UNKNOWN,
     WAITING,
 )
+from kvgym.simulator.tiers.kernel import connect_tiers
 from kvgym.simulator.view import SystemView
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_flag
@@ -92,6 +94,7 @@ class Simulation:
     pool: NDArray[Any]
     turns: NDArray[Any]
     extras: NDArray[Any]
+    tier: NDArray[Any]
 
     @explained
     def __init__(
@@ -118,15 +121,12 @@ class Simulation:
             **extra_tables(table, needs),
             **draft_tables(system.speculation, table, slots, seed),
         }
+        given |= empty_tiers(system.host_memory, system.prefix_unit, given["contents"], n)
         given["gap_counts"], given["gap_sums"] = empty_histogram()
         closed, exposed = system.sessions == "closed", "session" in needs or system.follows_turns(table)
         given |= empty_sessions(table, given["prefix"], closed=closed, exposed=exposed)
-        lengths = {
-            "num_requests": n,
-            "slots": slots,
-            "queued": max(1, 2 * n),  # arrivals and evictions of one boundary
-            "log": 4096 if log else 0,
-        }
+        arrivals_and_evictions = max(1, 2 * n)  # of one boundary
+        lengths = {"num_requests": n, "slots": slots, "queued": arrivals_and_evictions, "log": 4096 * log}
         for name, kind in RUN_TABLES.items():
             length = (lengths.get(kind.length, 0),) if kind.length else ()
             shape = (length or (1,)) if kind.shared else (r, *length)
@@ -193,7 +193,7 @@ class Simulation:
             self._addresses = loop.worker_row(
                 self.tables(), *self.batch_time_of(0), self._kernel, memory, compiled=self.compiled
             )
-            self._held = memory  # the row has only its addresses
+            self._held = memory, connect_tiers(self)  # the row has only addresses
         return self._addresses
 
     def _call(self, entry: Any, last: int) -> int:

@@ -18,6 +18,7 @@ from kvgym.simulator.fleet import MAX_CAPACITY as MAX_CAPACITY
 from kvgym.simulator.fleet import Fleet, check_capacity, check_model
 from kvgym.simulator.fleet import Worker as Worker
 from kvgym.simulator.knowledge import BOTH, SCRAPED, Knowledge
+from kvgym.simulator.prefix.host_memory import HostMemory
 from kvgym.simulator.prefix.rules import (
     LRU,
     CacheRule,
@@ -127,6 +128,7 @@ class System:
             ``"fixed:tool=5"``, see :mod:`kvgym.simulator.prefix.rules`.
         cache_staleness: seconds (0 to 1e6) until the router of a cluster observes that a content has come to the prefix
             cache of a worker, from the end of its batch, or left it; of several changes it overlooks the earlier ones.
+        host_memory: KV memory below that of each worker; None = none.
         fleet: the pools of a cluster with workers that start and stop; None = all workers are always there.
         knowledge: what routers and an autoscaler know of the workers of a cluster; None = the present.
         sessions: ``"open"``: every request arrives at its recorded time. ``"closed"``: only first turns of sessions do;
@@ -166,6 +168,7 @@ class System:
     local_prefill: bool = False
     knowledge: Knowledge | None = None
     speculation: Speculation | None = None
+    host_memory: HostMemory | None = None
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -182,13 +185,7 @@ class System:
         check_one_of(self.sessions, "sessions", tuple(SESSIONS))
         check_flag(self.local_prefill, "local_prefill")
         check_one_of(self.transfer_link, "transfer_link", tuple(TRANSFER_LINKS))
-        whole_number(
-            self.transfer_overlap,
-            "transfer_overlap",
-            "layers, 0 … 10,000; 0 = no overlap",
-            least=0,
-            most=10_000,
-        )
+        whole_number(self.transfer_overlap, "transfer_overlap", "layers, 0 … 10,000", least=0, most=10_000)
         if self.output_kv != "at_once" and self.first_token != "counted":
             raise ConfigError(
                 f"output_kv = {self.output_kv} with first_token = {self.first_token}; expected first_token = counted, "
@@ -225,7 +222,8 @@ class System:
                 f"workers with roles {', '.join(roles)}; expected at least one prefill worker, then at least one "
                 "decode worker"
             )
-
+        if self.host_memory is not None:
+            self.host_memory.check(self)
         if self.fleet is not None:
             self.fleet.check(self.workers, self.rule.name)
         if self.speculation is not None:

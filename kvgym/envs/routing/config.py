@@ -127,6 +127,8 @@ class RoutingConfig(Description):
             rules = {**scenario.system.model_dump(), "prefix_cache": "computed"}
             scenario = scenario.override(system=rules)
         system = scenario.make_system()
+        if system.host_memory is not None:
+            raise ConfigError("environments do not have host_memory; leave it out of their scenarios")
         if system.fleet is not None:
             raise ConfigError(
                 "kvgym/Route-v0 routes in clusters with fixed workers; expected groups without most, or kvgym/Scale-v0"

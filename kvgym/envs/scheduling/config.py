@@ -440,6 +440,8 @@ class EnvConfig(Description):
                 f"scenario {shown(scenario.name)} speculates; environments decode one token in an iteration, so switch "
                 "speculation off in system"
             )
+        if system.host_memory is not None:
+            raise ConfigError("environments do not have host_memory; leave it out of their scenarios")
         self.kind.check_system(system)
         horizon = episode_horizon(self.horizon, system, workload, episode_requests)
         return replace(system, horizon=horizon, stall_limit=self.stall_limit)

@@ -121,6 +121,9 @@ class Sizes(NamedTuple):
             "speculation": 0,
             "log": 0,
             "changed": 0,
+            "below": 0,
+            "drops": 0,
+            "tiered": 0,
             **dict(zip((table.length for table in RULE_TABLES.values()), self.rule, strict=True)),
         }
         return tuple((name, table.dtype, lengths[table.length]) for name, table in TABLES.items())

@@ -69,6 +69,7 @@ from kvgym.simulator.tables import (
     ROUTE,
     UNKNOWN,
 )
+from kvgym.simulator.tiers.kernel import connect_tiers
 from kvgym.simulator.view import ClusterView
 from kvgym.utils.user_code import calling
 from kvgym.workloads.table import RequestTable
@@ -249,6 +250,7 @@ class ClusterSimulation(Simulation):
     def _find_tables(self) -> tuple[Any, ...]:
         """Return addresses and lengths of all tables, and the handles of the functions of every worker."""
         check_memories(self._memory, self.policy_name)
+        self._tier_rows = connect_tiers(self)
         params, state = self._router_memory
         shared = [*(getattr(self, name) for name in list(SHARED)[:-2]), params, state]
         count = len(self._memory)

@@ -59,6 +59,8 @@ class PrefixCache(NamedTuple):
         held: int32 (H,), the units that active requests hold, in the order of their chains.
         prefix: PREFIX (n,).
         changed: float64 (D,), when a content last entered the map or left it, seconds; empty if no router needs it.
+        tier: TIER record of the memory below the GPU, see :mod:`kvgym.simulator.tiers`.
+        below: BELOW (D,), the contents in that memory; empty without one.
     """
 
     pool: Any
@@ -68,6 +70,8 @@ class PrefixCache(NamedTuple):
     held: Any
     prefix: Any
     changed: Any
+    tier: Any
+    below: Any
 
 
 def empty_caches(
@@ -146,10 +150,22 @@ def unlist_waiting(c: PrefixCache, kind: int, place: int, i: int) -> None:
 
 
 @jit
+def count_hit(c: PrefixCache, i: int, before: int, found: int) -> None:
+    """Count the waiting request ``i`` with the contents of its hit, see :func:`shorten_hits`; ``before`` are known."""
+    place = c.prefix[i].chain
+    for j in range(before, found):
+        c.below[c.chain[place + j]].waiting += 1
+    for j in range(found, before):
+        c.below[c.chain[place + j]].waiting -= 1
+
+
+@jit
 def set_hit(c: PrefixCache, requests: Any, unit: int, i: int, found: int) -> None:
     """Let the waiting request ``i`` have a hit of ``found`` units, list it, and show the hit in its row."""
     p, r = c.prefix[i], requests[i]
     change = (found - p.num_units) * unit
+    if c.below.shape[0] > 0:
+        count_hit(c, i, p.num_units, found)
     r.num_kv_tokens += change
     r.num_prefill_left -= change
     p.num_units = found
@@ -178,10 +194,16 @@ def lose_hit(c: PrefixCache, requests: Any, unit: int, i: int) -> None:
 
 
 @jit
+def is_there(c: PrefixCache, content: int) -> bool:
+    """Return whether a content is found: in the map, or in the memory below the GPU."""
+    return bool(c.contents[content].unit != UNKNOWN or (c.below.shape[0] > 0 and c.below[content].rank > 0))
+
+
+@jit
 def find_hit(c: PrefixCache, i: int, found: int) -> int:
-    """Return the units that request ``i`` finds in the map, of which the first ``found`` are known to be there."""
+    """Return the units that request ``i`` finds, of which the first ``found`` are known to be there."""
     p = c.prefix[i]
-    while found < p.most and c.contents[c.chain[p.chain + found]].unit != UNKNOWN:
+    while found < p.most and is_there(c, c.chain[p.chain + found]):
         found += 1
     return found
 
@@ -256,6 +278,8 @@ def enter_map(c: PrefixCache, i: int, clock: float) -> None:
     u, content = c.units[b], c.contents[c.chain[p.chain + p.num_units]]
     u.content, u.holders, u.stamp = c.chain[p.chain + p.num_units], 1, 0
     u.pins, u.pin = 0, UNKNOWN
+    if c.below.shape[0] > 0:
+        c.below[u.content].position = p.num_units
     c.held[p.held + p.num_units] = b
     p.num_units += 1
     first = content.unit
@@ -292,6 +316,8 @@ def drop_first(c: PrefixCache, clock: float) -> None:
     pool.num_cached -= 1
     u = c.units[b]
     content = c.contents[u.content]
+    if c.below.shape[0] > 0:
+        c.tier.fence = max(c.tier.fence, c.below[u.content].ready_at)
     if u.copy_after == b:
         content.unit = UNKNOWN
         note_change(c, u.content, clock)
@@ -305,19 +331,40 @@ def drop_first(c: PrefixCache, clock: float) -> None:
 
 
 @jit
-def show_dropped(c: PrefixCache, requests: Any, unit: int, spare: int) -> None:
+def shorten_hits(c: PrefixCache, requests: Any, unit: int, w: Any, lost: int) -> None:
+    """Let the hits of waiting requests end before a content that is not there any more, although later ones are."""
+    i, place = w.queue_head, c.below[lost].position
+    while c.below[lost].waiting > 0:
+        p, following = c.prefix[i], requests[i].queue_next
+        if p.num_units > place and c.chain[p.chain + place] == lost:
+            forget_hit(c, i)
+            set_hit(c, requests, unit, i, place)
+        i = following
+
+
+@jit
+def show_lost(c: PrefixCache, requests: Any, unit: int, w: Any, lost: int) -> None:
+    """Shorten the hits of waiting requests that contain a content that is not there any more."""
+    content = c.contents[lost]
+    while content.waiting[ENDS] != UNKNOWN:
+        j = content.waiting[ENDS]
+        forget_hit(c, j)
+        p = c.prefix[j]
+        left = p.num_units - 1
+        while left > 0 and not is_there(c, c.chain[p.chain + left - 1]):
+            left -= 1
+        set_hit(c, requests, unit, j, left)
+    if c.below.shape[0] > 0:
+        shorten_hits(c, requests, unit, w, lost)
+
+
+@jit
+def show_dropped(c: PrefixCache, requests: Any, unit: int, w: Any, spare: int) -> None:
     """Take what has been dropped since ``spare`` was the first unused row from the hits of waiting requests."""
     b: Any = c.pool.spare
     while b != spare:
-        content = c.contents[c.units[b].content]
-        while content.unit == UNKNOWN and content.waiting[ENDS] != UNKNOWN:
-            j = content.waiting[ENDS]
-            forget_hit(c, j)
-            p = c.prefix[j]
-            left = p.num_units - 1
-            while left > 0 and c.contents[c.chain[p.chain + left - 1]].unit == UNKNOWN:
-                left -= 1
-            set_hit(c, requests, unit, j, left)
+        if not is_there(c, c.units[b].content):
+            show_lost(c, requests, unit, w, c.units[b].content)
         b = c.units[b].after
 
 
@@ -326,11 +373,20 @@ def show_dropped(c: PrefixCache, requests: Any, unit: int, spare: int) -> None:
 
 @jit
 def hold_hit(c: PrefixCache, i: int) -> int:
-    """Make request ``i``, which starts, a holder of its hit; return how many of its units others hold as well."""
+    """Make request ``i``, which starts, a holder of its hit; return how many of its units others hold as well.
+
+    Units that are only in the memory below the GPU, the last ones of a hit, are not held: they are entered into the map
+    with what the request computes.
+    """
     p, shared = c.prefix[i], 0
     forget_hit(c, i)
+    if c.below.shape[0] > 0:
+        count_hit(c, i, p.num_units, 0)
     for j in range(p.num_units):
         b = c.contents[c.chain[p.chain + j]].unit
+        if b == UNKNOWN:
+            p.num_units = j
+            break
         c.held[p.held + j] = b
         u = c.units[b]
         if u.holders == 0:

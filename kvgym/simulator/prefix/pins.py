@@ -100,5 +100,5 @@ def make_room(c: PrefixCache, requests: Any, problem: Any, w: Any, in_use: int) 
         else:
             drop_first(c, w.clock)
             w.total_dropped_units += 1
-    show_dropped(c, requests, unit, spare)
+    show_dropped(c, requests, unit, w, spare)
     w.kv_cached = pool.num_cached * unit

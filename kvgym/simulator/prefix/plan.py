@@ -23,7 +23,7 @@ _DROPPED = -(2**30)
 
 @jit
 def unit_of(c: PrefixCache, i: int, j: int, active: bool) -> int:
-    """Return the j-th unit of request ``i``: held if it is active, found if it waits."""
+    """Return the j-th unit of request ``i``: held if it is active, found if it waits; UNKNOWN if it is only below."""
     p = c.prefix[i]
     return int(c.held[p.held + j] if active else c.contents[c.chain[p.chain + j]].unit)
 
@@ -40,7 +40,10 @@ def units_of_others(c: PrefixCache, i: int, active: bool) -> int:
     """Return how many units of request ``i``, held or found, others hold under the decision so far."""
     shared = 0
     for j in range(c.prefix[i].num_units):
-        shared += 1 if planned_holders(c, unit_of(c, i, j, active)) > (1 if active else 0) else 0
+        b = unit_of(c, i, j, active)
+        if b == UNKNOWN:
+            break
+        shared += 1 if planned_holders(c, b) > (1 if active else 0) else 0
     return shared
 
 
@@ -48,7 +51,10 @@ def units_of_others(c: PrefixCache, i: int, active: bool) -> int:
 def plan_units(c: PrefixCache, i: int, active: bool, change: int) -> None:
     """Add to the decision that each unit of request ``i``, held or found, has ``change`` more holders."""
     for j in range(c.prefix[i].num_units):
-        u = c.units[unit_of(c, i, j, active)]
+        b = unit_of(c, i, j, active)
+        if b == UNKNOWN:
+            break
+        u = c.units[b]
         if u.stamp != c.pool.stamp:
             u.stamp, u.planned = c.pool.stamp, 0
         u.planned += change
@@ -134,9 +140,10 @@ def planned_hit(c: PrefixCache, i: int) -> tuple[int, int]:
     while found < p.most:
         content = c.chain[p.chain + found]
         b = planned_unit(c, content)
-        if b == UNKNOWN and c.contents[content].stamp != np.int32(c.pool.stamp):
+        entered = b == UNKNOWN and c.contents[content].stamp == np.int32(c.pool.stamp)
+        if b == UNKNOWN and not entered and not (c.below.shape[0] > 0 and c.below[content].rank > 0):
             break
-        shared += 1 if b == UNKNOWN or planned_holders(c, b) > 0 else 0
+        shared += 1 if entered or (b != UNKNOWN and planned_holders(c, b) > 0) else 0
         found += 1
     return found, shared
 
@@ -148,7 +155,7 @@ def plan_start(c: PrefixCache, i: int, found: int) -> None:
     for j in range(found):
         b = planned_unit(c, c.chain[p.chain + j])
         if b == UNKNOWN:
-            continue  # entered by the decision, so it is held
+            continue  # entered by the decision, so it is held; or below the GPU
         u = c.units[b]
         if planned_holders(c, b) == 0:
             pool.plan_cached -= 1

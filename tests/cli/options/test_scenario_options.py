@@ -20,7 +20,7 @@ GIVEN = {
     "e2e_slo": 30.0,
     "too_long": "drop", "hardware": "llama3-8b-a100-tp1", "engine": "none", "batch_time": "unit", "kv_capacity": 9000,
     "block_size": 16, "prefix_cache": "computed", "prefix_block": 32, "cache_rule": "fixed:tool=5",
-    "speculate": "eagle-chat:depth=2", "rules": "engine", "workers": 4,
+    "speculate": "eagle-chat:depth=2", "host_memory": 8.0, "rules": "engine", "workers": 4,
     "prefill_workers": 2, "decode_workers": 3, "link": "10GB/s", "local_prefill": True,
     "fleet": "2-6", "startup": "45", "autoscaler": "hpa:target=4",
     "router": "round_robin", "router_view": "inflight", "scrape": "5s", "routers": 3,

@@ -11,6 +11,7 @@ from kvgym.compiling.kernel import uncompiled
 from kvgym.compiling.records import as_records, records
 from kvgym.simulator.prefix import cache, plan
 from kvgym.simulator.prefix.cache import PrefixCache, empty_caches
+from kvgym.simulator.prefix.host_memory import BELOW, TIER
 from kvgym.simulator.prefix.pins import begin_pin, make_room
 from kvgym.simulator.tables import REQUEST, UNKNOWN, WORKER
 from kvgym.workloads.table import RequestTable
@@ -30,6 +31,7 @@ class CacheDriver:
         made = empty_caches(table, unit, np.array([capacity]), False)
         own = {name: made[name][0] for name in ("units", "contents", "changed")}
         tables = {**made, **own, "pool": as_records(made["pool"])[0]}
+        tables |= {"tier": records(TIER, 1)[0], "below": records(BELOW, 0)}
         self.cache = PrefixCache(
             *(
                 as_records(array) if name in ("units", "contents", "prefix") else array
@@ -105,7 +107,7 @@ class CacheDriver:
         while dropped < count and self.cache.pool.head != UNKNOWN:
             self.call("drop_first", 0.0)
             dropped += 1
-        self.call("show_dropped", self.requests, self.unit, spare)
+        self.call("show_dropped", self.requests, self.unit, self.worker, spare)
         return dropped
 
     def pin(self, i: int, deadline: float) -> None:

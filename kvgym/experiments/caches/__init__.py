@@ -1,0 +1,1 @@
+"""Prefix caches of scenarios: the memory below them, and notes where they find nothing."""

@@ -1,0 +1,183 @@
+"""The memory below the GPU: its settings and its tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.compiling.records import sparse_zeros
+from kvgym.errors import ConfigError, shown
+from kvgym.utils.arguments import explained_class
+from kvgym.utils.checks import check_flag, real_number, whole_number
+
+LOADS = ("overlap", "wait")
+"""How a batch waits for loads: it takes as long as the longer of both, or begins when they have ended."""
+
+_MAX_TOKENS, _MAX_SECONDS = 2**40, 1e6
+
+
+BELOW = np.dtype(
+    [
+        ("rank", "i8"),  # by which it is dropped, 0: it is not there
+        ("offer", "i8"),  # number of the last offer that it was part of
+        ("written", "i8"),  # number of the offer that wrote it last
+        ("ready_at", "f8"),  # s, when its write ends
+        ("busy_until", "f8"),  # s, when its last transfer ends
+        ("position", "i4"),  # in all chains with it
+        ("waiting", "i4"),  # waiting requests with a hit that contains it
+    ],
+    align=True,
+)
+"""A content in the memory below the GPU, see :mod:`kvgym.simulator.tiers.store`."""
+
+DROP = np.dtype([("key", "i8"), ("content", "i8")], align=True)
+"""Entry of the heap of units to be dropped; without effect if the unit has another key by now."""
+
+TIERED = np.dtype([("rank", "i8"), ("worker", "i4"), ("offered", "i4"), ("used", "i4")], align=True)
+"""What the memory below knows of a request: its rank there (0: none yet), the worker with that memory, from 1 on, the
+units that it has offered since its start, and those that it has offered or loaded at all.
+"""
+
+TIER = np.dtype(
+    [
+        ("capacity", "i8"),  # units
+        ("used", "i8"),  # units
+        ("outputs", "i8"),  # 1: units with output tokens are written, too
+        ("overlaps", "i8"),  # 1: loads overlap with the batch
+        ("load_time", "f8"),  # s per unit
+        ("store_time", "f8"),  # s per unit
+        ("latency", "f8"),  # s per transfer
+        ("last_rank", "i8"),
+        ("offer", "i8"),  # number of the last offer
+        ("num_drops", "i8"),  # entries of the heap of units to be dropped
+        ("up_free", "f8"),  # s, when the link to the GPU is free
+        ("down_free", "f8"),  # s, when the link from it is free
+        ("loaded_at", "f8"),  # s, end of the loads of the next batch
+        ("fence", "f8"),  # s, end of the writes from memory that the next batch takes
+        ("counted_until", "f8"),  # s, to which `used_time` has been counted
+        # How compiled code reaches its tables and its kernel, see `tiers.hook`.
+        ("row", "i8"),
+        ("handle", "i8"),
+        ("second_handle", "i8"),
+        # Totals over the run.
+        ("total_loads", "i8"),
+        ("total_loaded", "i8"),  # units
+        ("total_first", "i8"),  # those of them at first starts
+        ("total_stored", "i8"),  # units
+        ("total_dropped", "i8"),  # units
+        ("total_refused", "i8"),  # offers without room
+        ("stall_time", "f8"),  # s, batches waited for writes
+        ("wait_time", "f8"),  # s, and for loads
+        ("up_time", "f8"),  # s, the link to the GPU was busy
+        ("down_time", "f8"),  # s, and the link from it
+        ("used_time", "f8"),  # integral of used units over time
+    ],
+    align=True,
+)
+"""Scalars of the memory below the GPU."""
+
+
+@explained_class
+@dataclass(frozen=True)
+class HostMemory:
+    """KV memory of the host, below that of each worker, with a link in both directions.
+
+    Units of the prefix cache are written down as they are computed, and found there when the GPU has dropped them. A
+    link carries one transfer after the other, in the order in which they are submitted.
+
+    Attributes:
+        tokens: its size for each worker, tokens; what is not a whole unit of the prefix cache stays empty.
+        load_time: seconds per token from the host to the GPU.
+        store_time: seconds per token from the GPU to the host.
+        latency: further seconds per transfer, one for each request that loads or writes in a batch.
+        load: ``"overlap"``: a batch with loads takes as long as the longer of both, as where layer n + 1 is loaded
+            while layer n computes. ``"wait"``: it begins when its loads have ended.
+        outputs: whether units with output tokens are written, too.
+    """
+
+    tokens: int
+    load_time: float
+    store_time: float
+    latency: float = 0.0
+    load: str = "overlap"
+    outputs: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the settings.
+
+        Raises:
+            ConfigError: a value out of range, with the valid ones.
+        """
+        whole_number(self.tokens, "host_memory: tokens", "a whole number ≥ 1, at most 2^40", most=_MAX_TOKENS)
+        for name in ("load_time", "store_time", "latency"):
+            what = f"host_memory: {name}"
+            real_number(getattr(self, name), what, "seconds, 0 … 1e6", lambda x: 0 <= x <= _MAX_SECONDS)
+        if self.load not in LOADS:
+            raise ConfigError(f"host_memory: load = {shown(self.load)}; valid: {', '.join(LOADS)}")
+        check_flag(self.outputs, "host_memory: outputs")
+
+    def check(self, system: Any) -> None:
+        """Check that a system may have this memory.
+
+        Args:
+            system: a :class:`~kvgym.simulator.system.System`.
+
+        Raises:
+            ConfigError: it may not.
+        """
+        if system.prefix_cache != "scheduled":
+            raise ConfigError(
+                f"host_memory with prefix_cache = {system.prefix_cache}: what is written and found below the GPU "
+                "follows vLLM; set prefix_cache: scheduled, or leave host_memory out"
+            )
+        if self.tokens < system.prefix_unit:
+            raise ConfigError(
+                f"host_memory: tokens = {self.tokens}, but a unit of the prefix cache has {system.prefix_unit}; "
+                "expected at least that"
+            )
+        apart = any(worker.role != "mixed" for worker in system.workers)
+        without = {
+            "speculation": system.speculation is not None,
+            "prefill and decode workers": apart,
+            "a fleet": system.fleet is not None,
+        }
+        for other, given in without.items():
+            if given:
+                raise ConfigError(f"host_memory with {other} is not modelled; leave one of them out")
+
+    def record(self, unit: int) -> NDArray[Any]:
+        """Return an empty memory in the simulator's layout, TIER (1,); ``unit`` is that of the prefix cache, tokens."""
+        tier = np.zeros(1, TIER)
+        tier["capacity"], tier["outputs"] = self.tokens // unit, self.outputs
+        tier["load_time"], tier["store_time"] = self.load_time * unit, self.store_time * unit
+        tier["latency"], tier["overlaps"] = self.latency, self.load == "overlap"
+        tier["loaded_at"] = tier["fence"] = -np.inf
+        return tier
+
+
+def empty_tiers(
+    memory: HostMemory | None, unit: int, contents: NDArray[Any], num_requests: int
+) -> dict[str, NDArray[Any]]:
+    """Return the tables of empty host memories, by the names of the tables of a run.
+
+    Args:
+        memory: its settings; None = none: tables without rows, but for the records of ``tier``.
+        unit: tokens of a unit of the prefix cache.
+        contents: those of the prefix caches, CONTENT (r, D).
+        num_requests: number of requests.
+    """
+    workers, num_contents = contents.shape
+    if memory is None:
+        return {"tier": np.zeros(workers, TIER)}
+    below = np.zeros((workers, num_contents), BELOW)
+    below["ready_at"] = below["busy_until"] = -np.inf
+    units = min(memory.tokens // unit, num_contents)
+    return {
+        "tier": np.repeat(memory.record(unit), workers),
+        "below": below,
+        "drops": sparse_zeros((workers, 2 * units + 64), DROP),
+        "tiered": np.zeros(num_requests, TIERED),
+    }

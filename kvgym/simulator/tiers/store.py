@@ -1,0 +1,202 @@
+"""What the memory below the GPU keeps, and what it drops: the least recently used units, tails first.
+
+A unit is *present* from the moment its write is offered and room is taken; until the transfer has ended it is *coming*:
+found, but not dropped. Present units are dropped by (rank, -position in their chain), the smallest first. A request
+gets the next rank when it first offers units or loads some. Units that it writes take its rank; so do units that it
+loads, or offers and finds, if theirs is smaller. When it has finished, all that it used get ranks of their own, from
+the last unit to the first. A write needs room for all units of the offer that are missing; those of the offer are not
+dropped for it. If the rest cannot give way, nothing is written, and the same units are offered again with the next
+batch.
+
+Source: ``CPUOffloadingManager`` with its LRU policy (vLLM, ``vllm/v1/kv_offload/cpu``, release 0.33), which writes,
+finds and drops the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvgym.compiling.kernel import jit
+from kvgym.simulator.boundary import Run, cache_of
+from kvgym.simulator.prefix.cache import is_there, show_lost
+from kvgym.simulator.tables import UNKNOWN
+
+_POSITIONS = 2**24
+"""More than the units of any request."""
+
+
+@jit
+def drop_key(rank: int, position: int) -> int:
+    """Return the number by which units are dropped, the smallest first."""
+    return rank * _POSITIONS + (_POSITIONS - 1 - position)
+
+
+# ------------------------------------------------------------ the heap of units, with entries that no longer hold
+
+
+@jit
+def push(tier: Any, drops: Any, key: int, content: int) -> None:
+    """Add an entry; there is room for it."""
+    k = tier.num_drops
+    tier.num_drops += 1
+    while k > 0:
+        parent = (k - 1) >> 1
+        if drops[parent].key <= key:
+            break
+        drops[k] = drops[parent]
+        k = parent
+    drops[k].key, drops[k].content = key, content
+
+
+@jit
+def pop(tier: Any, drops: Any) -> tuple[int, int]:
+    """Remove the entry with the smallest key; return its key and content."""
+    found, content = drops[0].key, drops[0].content
+    tier.num_drops -= 1
+    length = tier.num_drops
+    key, moved = drops[length].key, drops[length].content
+    k = 0
+    while True:
+        child = 2 * k + 1
+        if child >= length:
+            break
+        if child + 1 < length and drops[child + 1].key < drops[child].key:
+            child += 1
+        if drops[child].key >= key:
+            break
+        drops[k] = drops[child]
+        k = child
+    drops[k].key, drops[k].content = key, moved
+    return found, content
+
+
+@jit
+def list_drop(run: Run, content: int) -> None:
+    """List a present unit with its present rank; entries that no longer hold go when there is no room for another."""
+    tier, drops = run.tier, run.drops
+    if tier.num_drops == drops.shape[0]:
+        count, tier.num_drops = tier.num_drops, 0
+        for k in range(count):
+            b, key, other = run.below[drops[k].content], drops[k].key, drops[k].content
+            if other != content and b.rank > 0 and key == drop_key(b.rank, b.position):
+                push(tier, drops, key, other)
+    b = run.below[content]
+    push(tier, drops, drop_key(b.rank, b.position), content)
+
+
+@jit
+def use(run: Run, content: int, rank: int) -> None:
+    """Give a present unit a rank, if its own is smaller."""
+    b = run.below[content]
+    if b.rank < rank:
+        b.rank = rank
+        list_drop(run, content)
+
+
+# ------------------------------------------------------------ requests
+
+
+@jit
+def next_rank(tier: Any) -> int:
+    """Return the next rank."""
+    tier.last_rank += 1
+    return int(tier.last_rank)
+
+
+@jit
+def begin_use(run: Run, i: int) -> None:
+    """Prepare request ``i`` for its start on this worker: all its units are offered again."""
+    t = run.tiered[i]
+    if t.worker != run.w.index + 1:
+        t.worker, t.rank, t.used = run.w.index + 1, 0, 0
+    t.offered = 0
+
+
+@jit
+def rank_of(run: Run, i: int) -> int:
+    """Return the rank of request ``i``, the next one at its first use."""
+    t = run.tiered[i]
+    if t.rank == 0:
+        t.rank = next_rank(run.tier)
+    return int(t.rank)
+
+
+@jit
+def end_use(run: Run, i: int) -> None:
+    """Give what request ``i`` has used, which has finished, ranks of its own, from the last unit to the first."""
+    p, t = run.prefix[i], run.tiered[i]
+    for j in range(t.used - 1, -1, -1):
+        content = run.chain[p.chain + j]
+        if run.below[content].rank > 0:
+            use(run, content, next_rank(run.tier))
+    t.used = 0
+
+
+# ------------------------------------------------------------ room
+
+
+@jit
+def drop(run: Run, content: int) -> None:
+    """Drop a present unit; requests that wait for it lose it, unless the GPU has it."""
+    b = run.below[content]
+    b.rank = 0
+    run.tier.used -= 1
+    run.tier.total_dropped += 1
+    c = cache_of(run)
+    if not is_there(c, content):
+        show_lost(c, run.requests, run.problem.prefix_unit, run.w, content)
+
+
+@jit
+def make_room_below(run: Run, needed: int, now: float) -> bool:
+    """Drop units until ``needed`` have room; False, and nothing is dropped, if too many are busy or of this offer."""
+    tier, drops = run.tier, run.drops
+    lacking: Any = tier.used + needed - tier.capacity
+    if lacking <= 0:
+        return True
+    if needed > tier.capacity:
+        return False
+    end, kept, found = tier.num_drops, 0, 0  # what is taken from the heap stands at the end of its table
+    while found < lacking and tier.num_drops > 0:
+        key, content = pop(tier, drops)
+        b = run.below[content]
+        if b.rank == 0 or key != drop_key(b.rank, b.position):
+            continue
+        kept += 1
+        drops[end - kept].key, drops[end - kept].content = key, content
+        found += 1 if b.busy_until <= now and b.offer != tier.offer else 0
+    for k in range(end - kept, end):
+        key, content = drops[k].key, drops[k].content
+        b = run.below[content]
+        if found == lacking and b.busy_until <= now and b.offer != tier.offer:
+            drop(run, content)
+        else:
+            push(tier, drops, key, content)
+    return bool(found == lacking)
+
+
+@jit
+def offer(run: Run, i: int, first: int, last: int, now: float) -> int:
+    """Offer the units ``first`` … ``last - 1`` of request ``i``; those that are written have room from now on.
+
+    Returns:
+        How many are written; UNKNOWN if there is no room, so that they must be offered again.
+    """
+    tier, p, rank, missing = run.tier, run.prefix[i], rank_of(run, i), 0
+    tier.offer += 1
+    for j in range(first, last):
+        b = run.below[run.chain[p.chain + j]]
+        b.offer = tier.offer
+        missing += 1 if b.rank == 0 else 0
+    if not make_room_below(run, missing, now):
+        return UNKNOWN
+    for j in range(first, last):
+        content = run.chain[p.chain + j]
+        b = run.below[content]
+        if b.rank == 0:
+            b.rank, b.written, b.position = rank, tier.offer, j
+            tier.used += 1
+            list_drop(run, content)
+        elif b.ready_at <= now:
+            use(run, content, rank)
+    return missing

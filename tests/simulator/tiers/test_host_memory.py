@@ -1,0 +1,268 @@
+"""KV memory below the GPU in the engine: hand-worked runs, what always holds, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvgym.batch_time import UnitBatchTime
+from kvgym.errors import ConfigError
+from kvgym.metrics.compute import compute_metrics
+from kvgym.policies.policy import make_policy
+from kvgym.policies.runner import prepare_run, simulate
+from kvgym.simulator.fleet import Fleet, Pool
+from kvgym.simulator.prefix.host_memory import HostMemory
+from kvgym.simulator.system import System, Worker
+from kvgym.simulator.tables import UNKNOWN, WAITING
+from kvgym.workloads.hashes import BlockHashes
+from kvgym.workloads.table import RequestTable
+
+METRICS = (
+    "hit_rate",
+    "host_hit_rate",
+    "loaded_tokens",
+    "stored_tokens",
+    "load_wait",
+    "stall_time",
+    "host_use",
+    "link_use",
+)
+
+
+def requests(*rows: tuple[float, str, int, int], unit: int = 4) -> RequestTable:
+    """Return requests of (arrival, text, prompt, output); equal texts are equal as long as both go on."""
+    arrival, texts, prompt, output = zip(*rows, strict=True)
+    tokens = np.array(prompt) + output
+    chains = [
+        [(text, j) for j in range(count // unit)] for text, count in zip(texts, tokens.tolist(), strict=True)
+    ]
+    hashes = BlockHashes.from_rows(chains, tokens // unit * unit, unit)
+    return RequestTable(arrival, prompt, output, predicted_output_len=output, hashes=hashes)
+
+
+def system_of(capacity: int, host: int, load: str = "wait", seconds: float = 0.25, **settings: Any) -> System:
+    """Return a worker with batches of a second and blocks of 4; ``seconds`` per token of a transfer."""
+    outputs = settings.pop("outputs", True)
+    return System(
+        capacity,
+        UnitBatchTime(),
+        progress_on_evict="recompute",
+        requeue="front",
+        block_size=4,
+        output_kv="next_iteration",
+        prefix_cache="scheduled",
+        host_memory=HostMemory(host, seconds, seconds, load=load, outputs=outputs),
+        **settings,
+    )
+
+
+A_B_A = requests((0.0, "a", 12, 1), (10.0, "b", 20, 1), (20.0, "a", 14, 1))
+"""The second request takes all of a GPU with 20 tokens; the third begins as the first."""
+
+
+@pytest.mark.parametrize(("load", "end", "wait"), [("wait", 24.0, 3.0), ("overlap", 23.0, 2.0)])
+def test_what_the_gpu_has_dropped_is_loaded(load: str, end: float, wait: float) -> None:
+    result = simulate(system_of(20, 32, load), A_B_A, make_policy("vllm_v1"))
+    assert result.requests["finish_time"].tolist() == [1.0, 11.0, end]  # 12 tokens are loaded in 3 s
+    found = compute_metrics(result, METRICS)
+    assert found["hit_rate"] == 0.0
+    assert found["host_hit_rate"] == pytest.approx(12 / 46)
+    assert (found["loaded_tokens"], found["stored_tokens"]) == (12, 32)
+    assert (found["load_wait"], found["stall_time"]) == (wait, 0.0)
+    assert found["link_use"] == pytest.approx(3 / end)
+    assert found["host_use"] == pytest.approx((3 * 10 + 8 * (end - 11)) / (8 * end))
+    assert result.worker["total_prefill_tokens"].sum() == 12 + 20 + 2
+
+
+def test_the_gpu_has_the_first_units_and_the_host_the_rest() -> None:
+    table = requests((0.0, "a", 16, 1), (10.0, "b", 8, 1), (20.0, "a", 17, 1))
+    result = simulate(system_of(20, 64), table, make_policy("vllm_v1"))
+    found = compute_metrics(result, METRICS)  # the second takes an unused block and the last one of the first
+    assert found["hit_rate"] == pytest.approx(12 / 41)
+    assert found["loaded_tokens"] == 4
+    assert result.requests["finish_time"][2] == 22.0
+
+
+def test_a_batch_waits_for_writes_from_memory_that_it_takes() -> None:
+    table = requests((0.0, "a", 12, 1), (1.5, "b", 20, 1))  # written from 1 to 4
+    result = simulate(system_of(20, 64), table, make_policy("vllm_v1"))
+    assert result.requests["finish_time"].tolist() == [1.0, 5.0]
+    assert compute_metrics(result, METRICS)["stall_time"] == 2.5
+
+
+def test_a_load_waits_for_what_is_still_written() -> None:
+    table = requests((0.0, "a", 12, 1), (1.5, "b", 20, 1), (5.0, "a", 14, 1), (5.0, "c", 4, 1))
+    result = simulate(system_of(20, 64, seconds=1.0), table, make_policy("vllm_v1"))
+    # "a" is written from 1 to 13, so "b" runs from 13 to 14, and is written until 34; "a" is loaded from 14 to 26,
+    # and its memory is free when "b" has been written.
+    assert result.requests["finish_time"].tolist()[:2] == [1.0, 14.0]
+    assert result.requests["finish_time"][2] == 35.0
+
+
+def test_a_full_memory_drops_the_tail_of_what_was_used_least_recently() -> None:
+    table = requests(
+        (0.0, "a", 8, 1), (10.0, "b", 8, 1), (20.0, "c", 12, 1), (30.0, "a", 9, 1), (40.0, "b", 9, 1)
+    )
+    result = simulate(system_of(12, 16), table, make_policy("vllm_v1"))
+    # "c" needs three units: both of "a" go, and the last of "b"; then "a" finds nothing, and takes two from "b", "c"
+    assert compute_metrics(result, METRICS)["loaded_tokens"] == 0
+    assert result.tier["total_dropped"].sum() == 3 + 2 + 2
+
+
+def test_without_outputs_only_prompts_are_written() -> None:
+    table = requests((0.0, "a", 6, 8))
+    for outputs, stored in ((True, 12), (False, 4)):
+        result = simulate(system_of(20, 64, outputs=outputs), table, make_policy("vllm_v1"))
+        assert compute_metrics(result, METRICS)["stored_tokens"] == stored
+
+
+def test_an_evicted_request_finds_its_units_below() -> None:
+    table = requests(
+        (0.0, "a", 8, 17), (0.0, "b", 8, 9)
+    )  # 7 blocks; the first ends with 6, and the second with 4
+    with_host = simulate(system_of(28, 64, seconds=0.0), table, make_policy("vllm_v1"))
+    without = simulate(
+        system_of(28, 4, seconds=0.0), table, make_policy("vllm_v1")
+    )  # a memory of one unit: next to nothing
+    assert with_host.worker["total_evicted"].sum() == without.worker["total_evicted"].sum() == 1
+    assert with_host.worker["total_prefill_tokens"].sum() < without.worker["total_prefill_tokens"].sum()
+    assert with_host.tier["total_loaded"].sum() > 0
+    assert compute_metrics(with_host, METRICS)["host_hit_rate"] == 0.0  # none at a first start
+
+
+def random_case(seed: int) -> tuple[System, RequestTable]:
+    """Return requests that share beginnings, on a small GPU, with a small memory below it."""
+    rng = np.random.default_rng(seed)
+    n = 40
+    rows = sorted(
+        (
+            float(np.floor(60 * rng.random())),
+            f"text {rng.integers(5)}",
+            int(rng.integers(1, 24)),
+            int(rng.integers(1, 9)),
+        )
+        for _ in range(n)
+    )
+    load = str(rng.choice(["wait", "overlap"]))
+    return system_of(40, int(rng.integers(4, 80)), load, float(rng.choice([0.0, 0.1, 0.5]))), requests(*rows)
+
+
+@pytest.mark.parametrize("policy", ["vllm_v1", "fcfs"])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_always_holds(seed: int, policy: str) -> None:
+    system, table = random_case(seed)
+    simulation, _ = prepare_run(system, table, make_policy(policy), compiled=False)
+    while not simulation.run(budget=1):
+        tier, below = simulation.tier[0], simulation.below[0]
+        present = below["rank"] > 0
+        assert tier["used"] == present.sum() <= tier["capacity"]
+        assert (below["ready_at"] <= below["busy_until"]).all()
+        assert (
+            below["busy_until"] <= max(tier["up_free"], tier["down_free"], 0.0)
+        ).all() or not present.any()
+        there = present | (simulation.contents[0]["unit"] != UNKNOWN)
+        for i in np.flatnonzero(simulation.requests["status"] == WAITING):
+            p, row = simulation.prefix[i], simulation.requests[i]
+            chain = simulation.chain[p["chain"] : p["chain"] + p["most"]]
+            missing = np.flatnonzero(~there[chain])
+            assert p["num_units"] == (missing[0] if len(missing) else p["most"])
+            if p["most"]:
+                assert row["num_kv_tokens"] == 4 * p["num_units"]
+                assert (
+                    row["num_kv_tokens"] + row["num_prefill_left"]
+                    == row["prompt_len"] + row["num_output_tokens"]
+                )
+    worker, tier = simulation.workers[0], simulation.tier[0]
+    known = worker["total_known_tokens"] + worker["total_known_resumed"]
+    hits = worker["total_hit_tokens"] + worker["total_hit_resumed"] + 4 * tier["total_loaded"]
+    assert worker["total_prefill_tokens"] == known - hits
+    assert (simulation.requests["finish_time"] > 0).all()
+
+
+def test_compiled_equals_uncompiled() -> None:
+    for seed in range(3):
+        system, table = random_case(seed)
+        results = [
+            simulate(system, table, make_policy("vllm_v1"), compiled=compiled) for compiled in (True, False)
+        ]
+        for name in ("finish_time", "first_token_time", "num_evictions"):
+            np.testing.assert_array_equal(*(result.requests[name] for result in results))
+        totals = [
+            result.tier[[n for n in result.tier.dtype.names if "handle" not in n and n != "row"]]
+            for result in results
+        ]
+        assert totals[0].tolist() == totals[1].tolist()
+
+
+def test_a_large_free_memory_computes_each_unit_once() -> None:
+    rows = [(float(10 * k), f"text {k % 3}", 16, 1) for k in range(12)]
+    result = simulate(system_of(20, 4000, seconds=0.0), requests(*rows), make_policy("fcfs"))
+    assert result.worker["total_prefill_tokens"].sum() == 3 * 16 + 9 * 4  # the last unit is computed again
+
+
+def test_each_worker_has_its_own() -> None:
+    worker = Worker(20, UnitBatchTime())
+    one = system_of(20, 32)
+    cluster = System.cluster(
+        [worker, worker],
+        **{
+            name: getattr(one, name)
+            for name in (
+                "progress_on_evict",
+                "requeue",
+                "block_size",
+                "output_kv",
+                "prefix_cache",
+                "host_memory",
+            )
+        },
+    )
+    found = simulate(cluster, A_B_A, make_policy("vllm_v1"), router="round_robin", compiled=False)
+    assert found.tier["total_stored"].tolist() == [3, 5]
+    assert found.tier["total_loaded"].tolist() == [
+        0,
+        0,
+    ]  # the third goes to the first worker, which has it in its GPU
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prefix_cache": "computed"}, "set prefix_cache: scheduled"),
+        ({"prefix_cache": "off"}, "set prefix_cache: scheduled"),
+        ({"prefix_block": 40, "kv_capacity": 400}, "a unit of the prefix cache has 40"),
+    ],
+)
+def test_what_is_refused(change: dict[str, Any], message: str) -> None:
+    settings: dict[str, Any] = {"kv_capacity": 40, "block_size": 4, "prefix_cache": "scheduled", **change}
+    with pytest.raises(ConfigError, match=message):
+        System(batch_time=UnitBatchTime(), host_memory=HostMemory(32, 0.1, 0.1), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tokens": 0}, "host_memory: tokens"),
+        ({"load_time": -1.0}, "host_memory: load_time"),
+        ({"load": "async"}, "valid: overlap, wait"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        HostMemory(**{"tokens": 8, "load_time": 0.0, "store_time": 0.0, **settings})
+
+
+def test_fleets_and_separate_workers_are_refused() -> None:
+    settings: dict[str, Any] = {
+        "block_size": 4,
+        "prefix_cache": "scheduled",
+        "host_memory": HostMemory(32, 0.1, 0.1),
+    }
+    worker = Worker(40, UnitBatchTime())
+    apart = [Worker(40, UnitBatchTime(), role=role) for role in ("prefill", "decode")]
+    with pytest.raises(ConfigError, match="prefill and decode workers is not modelled"):
+        System.cluster(apart, **settings)
+    with pytest.raises(ConfigError, match="a fleet is not modelled"):
+        System.cluster([worker], fleet=Fleet((Pool(1, most=1),)), **settings)
