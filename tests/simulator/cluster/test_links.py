@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.runs.fleets import CASES, table_of
 from kvgym.batch_time import AffineBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError
@@ -22,6 +23,7 @@ from kvgym.policies.routing import Router, RouterInfo
 from kvgym.policies.runner import SimulationResult, prepare_run, result_of, simulate
 from kvgym.simulator.cluster import links
 from kvgym.simulator.cluster.tables import FLOW, LINK, PORT
+from kvgym.simulator.fleet import Failures
 from kvgym.simulator.system import System, Worker
 from kvgym.simulator.tables import REQUEST, UNKNOWN
 from kvgym.simulator.view import ClusterView
@@ -86,6 +88,32 @@ def test_cases_worked_by_hand(compiled: bool) -> None:
     # the first two have sent 50 and 50 (at 2), nothing has landed; all land at 3, as each has half of a port.
     result = play(cluster(2, 2), three, Sends([0, 0, 1], [2, 3, 3]), compiled)
     assert result.requests["ready_time"].tolist() == [3.0, 3.0, 3.0]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_worker_fails_in_a_transfer(compiled: bool) -> None:
+    # A prefill worker and two decode workers, the first of which fails at 1.5. The request is prefilled again, its KV
+    # lands at 4 on the other one, and its first token stays.
+    case = next(case for name, case in CASES.items() if name.startswith("failure in a transfer"))
+    system = replace(case.system(), transfer_link="shared")
+    once = simulate(system, table_of((0, 2)), "fcfs", router=case.router, compiled=compiled)
+    assert once.requests["first_token_time"].tolist() == [1.0]
+    assert once.requests["ready_time"].tolist() == [4.0]
+    assert once.requests["finish_time"].tolist() == [6.0]
+    assert once.fleet is not None
+    assert sum(once.fleet.gpu_seconds()) == 13.5
+    # Transfers take 2 s alone. The first is sent at 1 and has half of it left at 2, when the second leaves the same
+    # port; it is lost at 2.5. The second has then sent an eighth, so it would land at 4.25; from 4 on, when the first
+    # comes again, they share both ports: the second lands at 4.5, the first has then an eighth, and lands at 6.25.
+    slow = replace(
+        system,
+        transfer_time=2 / 1024,
+        fleet=replace(once.system.fleet, failures=Failures(at=((2.5, 1),), repair=100)),
+    )
+    twice = simulate(slow, table_of((0, 2), (1, 1)), "fcfs", router=case.router, compiled=compiled)
+    assert twice.requests["ready_time"].tolist() == [6.25, 4.5]
+    assert twice.requests["first_token_time"].tolist() == [1.0, 2.0]
+    assert twice.requests["finish_time"].tolist() == [8.25, 5.5]
 
 
 def test_a_link_without_others_takes_the_same_bits() -> None:
