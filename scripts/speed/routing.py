@@ -1,4 +1,4 @@
-"""Time of a cluster of 1,000 workers with a router that reads every worker for each of 10^6 requests.
+"""Time of clusters and a fleet of 1,000 workers, with routers that read every worker for each of 10^6 requests.
 
 python scripts/speed/routing.py    some minutes
 """
@@ -13,17 +13,19 @@ import kvgym
 from harness import AFFINE, command_line, write_json
 from kvgym.policies.policy import make_policy
 from kvgym.policies.runner import prepare_run
+from kvgym.simulator.fleet import Fleet, Pool
 from kvgym.simulator.knowledge import Knowledge
 from kvgym.workloads.workload import make_workload
 
-VIEWS = {
-    "`round_robin`": ("round_robin", None),
-    "`join_shortest_queue`, exact": ("join_shortest_queue", None),
-    "the same, own counts": ("join_shortest_queue", Knowledge("inflight")),
-    "the same, own counts of 16 routers": ("join_shortest_queue", Knowledge("inflight", 16)),
-    "the same, scrapes every second": ("join_shortest_queue", Knowledge("scraped", interval=1.0)),
+VIEWS: dict[str, tuple[str, Knowledge | None, str | None]] = {
+    "`round_robin`": ("round_robin", None, None),
+    "`join_shortest_queue`, exact": ("join_shortest_queue", None, None),
+    "the same, own counts": ("join_shortest_queue", Knowledge("inflight"), None),
+    "the same, own counts of 16 routers": ("join_shortest_queue", Knowledge("inflight", 16), None),
+    "the same, scrapes every second": ("join_shortest_queue", Knowledge("scraped", interval=1.0), None),
+    "exact, a fleet of half of them to all, `hpa`": ("join_shortest_queue", None, "hpa:target=20"),
 }
-"""Routers and what they know, by the name of the row."""
+"""Routers, what they know, and the autoscaler of a fleet, by the name of the row."""
 
 
 def main() -> None:
@@ -34,10 +36,14 @@ def main() -> None:
     requests = make_workload("lmsys", num_requests=n, rate=4.0 * workers).sample(0)
     print("| router | iterations | run, s | µs per request | peak memory, GB |\n|---|---|---|---|---|")
     rows = []
-    for name, (router, known) in VIEWS.items():
+    for name, (router, known, autoscaler) in VIEWS.items():
         own, policy = replace(system, knowledge=known), make_policy("fcfs")
-        prepare_run(own, requests.select(slice(0, 100)), policy, router)[0].run()  # compiles
-        simulation, _ = prepare_run(own, requests, policy, router)
+        if autoscaler is not None:
+            own = replace(own, fleet=Fleet((Pool(workers // 2, most=workers, startup=10.0),)))
+        prepare_run(own, requests.select(slice(0, 100)), policy, router, autoscaler=autoscaler)[
+            0
+        ].run()  # compiles
+        simulation, _ = prepare_run(own, requests, policy, router, autoscaler=autoscaler)
         start = time.process_time()
         simulation.run()
         seconds, batches = time.process_time() - start, int(simulation.workers["iteration"].sum())

@@ -39,6 +39,7 @@ SCALING = (
         "action": "target",
         "window": None,
     },
+    {"scenario": "scale-split", "num_requests": 200},
 )
 CLUSTERS = {ROUTING_ID: ROUTING, SCALING_ID: SCALING}
 CASES = [(name, arguments) for name in IDS for arguments in CLUSTERS.get(name, SETTINGS)]

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.runs.pools import FLEET, POOL, asked, pool, view_at
+from helpers.runs.pools import FLEET, POOL, WORKER, asked, pool, view_at
 from kvgym.baselines.autoscalers.bounded import KPA
 from kvgym.baselines.autoscalers.saturation import saturation_step
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.policies.scaling import AUTOSCALERS, make_autoscaler
 from kvgym.simulator.fleet import Fleet, Pool
+from kvgym.simulator.system import Worker
 
 
 def test_hpa_scales_by_the_ratio_unless_it_is_near_one() -> None:
@@ -68,6 +69,29 @@ def test_ray_averages_over_its_window() -> None:
     rule = make_autoscaler("ray:target=1,up=0,look_back=25")
     steps = [(0.0, pool([2, 2])), (10.0, pool([8, 8], target=4)), (20.0, pool([8, 8], target=10))]
     assert asked(rule, *steps) == [4, 10, 12]
+
+
+def test_roles_follow_the_ratio_of_prompts_to_outputs() -> None:
+    rule = make_autoscaler("roles:base=0,ratio=1")
+    decoder = Worker(10_000, WORKER.batch_time, "decode")
+
+    def sizes(prefill: int, **counted: int) -> list[int]:
+        first = pool([0] * prefill, worker=Worker(10_000, WORKER.batch_time, "prefill"))
+        return list(rule.scale(view_at(10.0, first, pool([0] * (8 - prefill), worker=decoder), **counted)))
+
+    rule.reset(Fleet((POOL, POOL)), np.random.SeedSequence(0))
+    assert sizes(4) == [4, 4]  # nothing is known
+    # 300 to 100 tokens: the share is 3 / 4, from 6 workers on nothing changes.
+    ended = {"completions": 2, "finished_tokens": 200}
+    assert sizes(4, arrivals=3, prompt_tokens=900, **ended) == [6, 2]
+    assert sizes(6) == [6, 2]  # the lengths stay
+    assert sizes(4, arrivals=1, prompt_tokens=100_000) == [7, 1]  # a decode worker stays
+    assert sizes(5, arrivals=1, prompt_tokens=1, completions=1, finished_tokens=1000) == [1, 7]
+    # 240 to 100 tokens: 5.65 of 8, which differs from 5 by more than a half, but not by more than 0.7.
+    assert sizes(5, arrivals=1, prompt_tokens=240, **ended) == [6, 2]
+    rule = make_autoscaler("roles:base=0,ratio=1,slack=0.2")
+    rule.reset(Fleet((POOL, POOL)), np.random.SeedSequence(0))
+    assert sizes(5, arrivals=1, prompt_tokens=240, **ended) == [5, 3]
 
 
 def test_a_plan_comes_from_a_file_or_from_pairs(tmp_path: Path) -> None:

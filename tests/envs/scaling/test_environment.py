@@ -161,7 +161,7 @@ def test_start_ups_and_drains_are_billed():
 
 
 @pytest.mark.parametrize("workers", [SMALL["workers"], TWO], ids=["one pool", "two pools"])
-@pytest.mark.parametrize("spec", ["hpa:target=3,down=10", "kpa:target=4", "fixed:workers=1"])
+@pytest.mark.parametrize("spec", ["hpa:target=3,down=10", "kpa:target=4", "fixed:workers=1", "roles"])
 def test_an_autoscaler_plays_as_in_simulate(spec, workers):
     env = ScalingEnv(**{**SMALL, "workers": workers, "action": "target"})
     result, total = play_autoscaler(env, spec, workload_seed=4)
@@ -170,6 +170,25 @@ def test_an_autoscaler_plays_as_in_simulate(spec, workers):
     for name in ("first_token_time", "finish_time", "worker"):
         assert np.array_equal(result.requests[name], same.requests[name])
     assert result.fleet.changes == same.fleet.changes
+    assert total == pytest.approx(-compute_metrics(same, ("fleet_cost",))["fleet_cost"], abs=1e-9)
+
+
+def test_roles_that_change_are_targets_of_two_pools_with_one_budget():
+    env = ScalingEnv(scenario="scale-split", num_requests=3000, window=None, action="target")
+    result, total = play_autoscaler(env, "roles:base=1", workload_seed=4)
+    table = env.scenario.sample(env.workload, 4, env.system.usable_capacity)
+    same = simulate(
+        env.system,
+        table,
+        env.scenario.policies[0],
+        router=env.scenario.router,
+        autoscaler="roles:base=1",
+        seed=4,
+    )
+    assert np.array_equal(result.requests["finish_time"], same.requests["finish_time"])
+    assert result.fleet.changes == same.fleet.changes
+    assert len({sizes for _, sizes in result.fleet.targets}) > 1
+    assert {sum(sizes) for _, sizes in result.fleet.targets} == {8}
     assert total == pytest.approx(-compute_metrics(same, ("fleet_cost",))["fleet_cost"], abs=1e-9)
 
 
