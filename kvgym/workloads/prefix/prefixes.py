@@ -16,9 +16,11 @@ from pydantic import Field, model_validator
 
 from kvgym.errors import WorkloadError
 from kvgym.workloads.base import MAX_TOKENS, Spec, substream
+from kvgym.workloads.graphs import Parents
 from kvgym.workloads.hashes import BlockHashes, positions, renumber
 from kvgym.workloads.lengths import AnyLength, ConstantLength, Tokens, draw_index
 from kvgym.workloads.limits import note, shorten
+from kvgym.workloads.prefix.agents import Agents, Jobs
 from kvgym.workloads.table import GAP_KINDS, RequestTable
 
 MAX_HASHES = 2**28
@@ -88,12 +90,14 @@ class Turns(Spec):
         max_context: most tokens of a turn, prompt and output: the session ends before a turn with more, and a first
             turn with more is shortened, its prompt first; None = no bound.
         gaps: kinds of times between turns, for sessions in which a turn waits for the end of the previous one.
+        agents: agents that call others, each a session; None = a session is one agent's. ``open`` are jobs, then.
     """
 
     number: Annotated[int, Field(ge=1)] | AnyLength
     open: int = Field(ge=1, le=1_000_000)
     max_context: int | None = Field(default=None, ge=2, le=MAX_TOKENS)
     gaps: tuple[Gap, ...] = Field(default=(), max_length=16)
+    agents: Agents | None = None
 
     @property
     def numbers(self) -> AnyLength:
@@ -156,7 +160,7 @@ class Prefixes(Spec):
         nodes, ends = self._paths(n, seed)
         if self.turns is not None:
             table = self.turns.bounded(table, ends[:, -1])
-        first, turn, before = self._sessions(table, ends[:, -1], seed)
+        first, turn, before, origin, columns = self._sessions(table, ends[:, -1], seed)
         prompt = before + table.prompt_len
         total = prompt + table.output_len
         if total.max(initial=0) > MAX_TOKENS:
@@ -164,8 +168,16 @@ class Prefixes(Spec):
             raise WorkloadError(
                 f"prefixes: request {row} has {total[row]:,} tokens with its session; give turns a max_context"
             )
-        columns: dict[str, Any] = {} if self.turns is None else self._gaps(self.turns, first, turn, seed)
-        hashes = part_hashes(nodes[first], ends[first], first, total, self.block)
+        if self.turns is not None:
+            columns |= self._gaps(self.turns, first, turn, seed)
+        root = first.copy()
+        forked = np.flatnonzero((origin >= 0) & (turn == 1))
+        for row in forked.tolist():  # a session that it began from is there before it
+            root[row] = root[origin[row]]
+        root = root[first]
+        hashes = part_hashes(
+            nodes[root], ends[root], first, total, self.block, (forked, origin[forked], before[forked])
+        )
         return table.replace(prompt_len=prompt, hashes=hashes, **columns)
 
     def _paths(self, n: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -189,25 +201,45 @@ class Prefixes(Spec):
 
     def _sessions(
         self, table: RequestTable, shared: NDArray[np.int64], seed: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return each request's session as its first request, its turn, and the tokens in front of its own part."""
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], dict[str, Any]]:
+        """Return the turn that each request is.
+
+        Returns:
+            Its session as its first request, its number in it, the tokens in front of its own part, the session that
+            these begin with (-1: its own), int64 (n,) each, and the columns of jobs.
+        """
         n, turns = len(table), self.turns
         if turns is None:
-            return np.arange(n), np.ones(n, np.int64), shared
+            return np.arange(n), np.ones(n, np.int64), shared, np.full(n, -1), {}
         place = (substream(seed, "prefixes", _SESSION).random(n) * turns.open).astype(np.int64).tolist()
         numbers = turns.numbers.sample(n, substream(seed, "prefixes", _TURNS)).tolist()
-        own, output, front = table.prompt_len.tolist(), table.output_len.tolist(), shared.tolist()
-        most = turns.max_context or math.inf
+        own, front, most = (
+            (table.prompt_len + table.output_len).tolist(),
+            shared.tolist(),
+            turns.max_context or math.inf,
+        )
+        if turns.agents is not None:
+            jobs = Jobs(turns.agents, numbers, own, front, most)
+            jobs.take(place)
+            drawn = np.array(jobs.rows, np.int64).reshape(n, 5)
+            parents = Parents.from_rows(jobs.parents)
+            return (
+                drawn[:, 0],
+                drawn[:, 1],
+                drawn[:, 2],
+                drawn[:, 3],
+                {"job_id": drawn[:, 4], "parents": parents},
+            )
         going: dict[int, tuple[int, int, int]] = {}  # first request, turns and tokens so far, by place
         rows = []
         for i in range(n):
             first, turn, before = going.get(place[i], (-1, 0, 0))
-            if first < 0 or turn == numbers[first] or before + own[i] + output[i] > most:
+            if first < 0 or turn == numbers[first] or before + own[i] > most:
                 first, turn, before = i, 0, front[i]
             rows.append((first, turn + 1, before))
-            going[place[i]] = first, turn + 1, before + own[i] + output[i]
+            going[place[i]] = first, turn + 1, before + own[i]
         columns = np.array(rows, np.int64).reshape(n, 3)
-        return columns[:, 0], columns[:, 1], columns[:, 2]
+        return columns[:, 0], columns[:, 1], columns[:, 2], np.full(n, -1), {}
 
     def _gaps(
         self, turns: Turns, first: NDArray[np.int64], turn: NDArray[np.int64], seed: int
@@ -231,6 +263,7 @@ def part_hashes(
     first: NDArray[np.int64],
     total: NDArray[np.int64],
     block: int,
+    forks: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None = None,
 ) -> BlockHashes:
     """Return the hashes of requests that share prefixes and sessions, stored once for each session.
 
@@ -242,6 +275,8 @@ def part_hashes(
         first: the session of each request, as its first request, int64 (n,).
         total: tokens that the hashes of each request cover, all of its session's up to there, int64 (n,).
         block: tokens of a hash.
+        forks: sessions that begin with the tokens of another one, which is before them, as their first requests; those
+            of the other ones; how many tokens; int64 (k,) each. Both have the same prefixes.
 
     Raises:
         WorkloadError: there would be more than :data:`MAX_HASHES`.
@@ -265,6 +300,11 @@ def part_hashes(
         base[:, k] = used + offset[inverse]
         used += int(count[one, k].sum())
     _, position = positions(count.ravel())
-    chain, _ = renumber(np.repeat(base.ravel(), count.ravel()) + position)
+    numbers = np.repeat(base.ravel(), count.ravel()) + position
     length = count.sum(axis=1)
-    return BlockHashes(chain, (np.cumsum(length) - length)[session], total, block)
+    begin = np.cumsum(length) - length
+    for one, other, tokens in zip(*forks, strict=True) if forks is not None else ():
+        to, source = begin[session[one]], begin[session[other]]
+        numbers[to : to + tokens // block] = numbers[source : source + tokens // block]
+    chain, _ = renumber(numbers)
+    return BlockHashes(chain, begin[session], total, block)
