@@ -1,19 +1,23 @@
 """The process of a candidate: it loads a policy or router and answers the caller's questions about a run.
 
-It holds what the candidate may observe, and no true lengths (:mod:`kvgym.studies.benchmark.observed`). Its answers are
-decisions and nothing else; the caller executes them with its own engine.
+It is forked from one that has imported what candidates need (:func:`nurse`). It holds what the candidate may observe,
+and no true lengths (:mod:`kvgym.studies.benchmark.observed`). Its answers are decisions and nothing else; the caller
+executes them with its own engine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib.util
 import inspect
 import json
 import os
 import pickle
+import socket
 import struct
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,6 +195,52 @@ class Answering:
         return {"answer": simulation.consult_router(view)}
 
 
+LONGEST_ORDER = 1 << 16
+"""Longest order for :func:`nurse`, bytes."""
+
+
+def nurse(channel: socket.socket) -> None:
+    """Import what candidates need, and fork a process for each order until the caller closes the channel.
+
+    An order is the request of :func:`main` in JSON, with three descriptors: the ends of the pipes of questions,
+    answers and prints; its answer is the id of the process, which leads a group of its own. An order of a number asks
+    for the exit status of that process: null while it runs. This process never runs code of a candidate.
+    """
+    from kvgym.simulator.loop import decide
+    from kvgym.studies.benchmark import observed  # noqa: F401  # with the simulator, before a candidate's clock starts
+
+    decide.compiled  # noqa: B018
+    while True:
+        order, descriptors, _, _ = socket.recv_fds(channel, LONGEST_ORDER, 3)
+        if not order:
+            return
+        request = json.loads(order)
+        if isinstance(request, int):
+            found, status = os.waitpid(request, os.WNOHANG)
+            channel.send(json.dumps(os.waitstatus_to_exitcode(status) if found else None).encode())
+            continue
+        child = os.fork()
+        if child == 0:
+            channel.close()
+            os.setsid()
+            for place, descriptor in enumerate(descriptors):
+                os.dup2(descriptor, place)
+                os.close(descriptor)
+            code = 1
+            try:
+                main(request)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                with contextlib.suppress(BaseException):
+                    sys.stdout.flush()
+                os._exit(code)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        channel.send(json.dumps(child).encode())
+
+
 def main(request: dict[str, Any]) -> None:
     """Load an entry and answer questions until the caller closes the pipe.
 
@@ -222,4 +272,4 @@ def main(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    nurse(socket.socket(fileno=int(sys.argv[1])))

@@ -1,6 +1,6 @@
 """The process of a candidate, as its caller has it: questions and answers over pipes, within limits.
 
-It imports no simulator, so that a process starts before its caller has loaded that.
+It imports no simulator, so that :class:`Nursery` starts before its caller has loaded that.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -29,10 +30,52 @@ class LostError(Exception):
     """The process of a candidate cannot be asked any more; the message says why."""
 
 
+class Nursery:
+    """A process that has imported what candidates need, and forks the process of each."""
+
+    def __init__(self) -> None:
+        if sys.platform == "win32":
+            raise ConfigError(
+                "kvgym benchmark judge needs process groups, which Windows lacks; use Linux, macOS or WSL"
+            )
+        self._channel, other = socket.socketpair()
+        command = [sys.executable, "-m", "kvgym.studies.benchmark.candidate", str(other.fileno())]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, pass_fds=[other.fileno()], start_new_session=True
+        )
+        other.close()
+
+    def close(self) -> None:
+        """End the process."""
+        self._channel.close()
+        self._process.kill()
+        self._process.wait()
+
+    def fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
+        """Return the id of a new process of a candidate with three pipes; the caller closes its own copies."""
+        return int(self._ask(request, descriptors))
+
+    def status(self, process: int) -> int | None:
+        """Return the exit status of a process, once; None while it runs."""
+        found: int | None = self._ask(process, [])
+        return found
+
+    def _ask(self, order: Any, descriptors: list[int]) -> Any:
+        try:
+            socket.send_fds(self._channel, [json.dumps(order).encode()], descriptors)
+            answer = self._channel.recv(KEPT)
+        except OSError:
+            answer = b""
+        if not answer:
+            raise LostError("the process that starts candidates has ended")
+        return json.loads(answer)
+
+
 class Process:
     """The process of a candidate, with limits.
 
     Args:
+        nursery: starts it.
         entry: what it loads, see :func:`kvgym.studies.benchmark.judging.judge`.
         seconds: time until it is killed, with all processes of its group.
         memory_mib: limit of its address space.
@@ -41,22 +84,22 @@ class Process:
         printed: the end of what it has printed, at most :data:`KEPT` bytes.
     """
 
-    def __init__(self, entry: str, seconds: float, memory_mib: int) -> None:
-        if sys.platform == "win32":
-            raise ConfigError(
-                "kvgym benchmark judge needs process groups, which Windows lacks; use Linux, macOS or WSL"
-            )
-        self._seconds, self._end = seconds, time.monotonic() + seconds
-        request = json.dumps({"entry": entry, "memory_mib": memory_mib})
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "kvgym.studies.benchmark.candidate", request],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, start_new_session=True,
-        )  # fmt: skip
-        pipes = self._process.stdin, self._process.stdout, self._process.stderr
-        self._questions, self._answers, self._prints = (pipe.fileno() for pipe in pipes if pipe is not None)
+    def __init__(self, nursery: Nursery, entry: str, seconds: float, memory_mib: int) -> None:
+        self._nursery, self._seconds = nursery, seconds
+        self._status: int | None = None
+        theirs, self._questions = os.pipe()
+        self._answers, answering = os.pipe()
+        self._prints, printing = os.pipe()
+        request = {"entry": entry, "memory_mib": memory_mib}
+        try:
+            self._pid = nursery.fork(request, [theirs, answering, printing])
+        finally:
+            for descriptor in (theirs, answering, printing):
+                os.close(descriptor)
         os.set_blocking(self._questions, False)
         self._received, self.printed = b"", b""
         self._open = [self._answers, self._prints]
+        self.restart_clock()
 
     def restart_clock(self) -> None:
         """Count the time from now on."""
@@ -65,11 +108,23 @@ class Process:
     def close(self) -> None:
         """Kill the process group, and wait for the process."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                pipe.close()
+            os.killpg(self._pid, signal.SIGKILL)
+        with contextlib.suppress(LostError):
+            self._wait_for_end(60.0)
+        for pipe in (self._questions, self._answers, self._prints):
+            os.close(pipe)
+
+    def _ended(self) -> bool:
+        """Return whether the process has ended."""
+        if self._status is None:
+            self._status = self._nursery.status(self._pid)
+        return self._status is not None
+
+    def _wait_for_end(self, seconds: float) -> None:
+        """Wait until the process has ended, at most this long."""
+        end = time.monotonic() + seconds
+        while not self._ended() and time.monotonic() < end:
+            time.sleep(0.002)
 
     # ------------------------------------------------------------ questions
 
@@ -131,7 +186,7 @@ class Process:
             ready, free, _ = select.select(self._open, [wanted] if writing else [], [], slice_)
             if left <= 0:
                 raise LostError(f"it took more than {self._seconds:g} s")
-            if not (ready or free) and self._process.poll() is not None:  # others hold its pipes open
+            if not (ready or free) and self._ended():  # others hold its pipes open
                 raise LostError(self._ending())
             if self._prints in ready:
                 self._keep()
@@ -149,9 +204,7 @@ class Process:
 
     def _ending(self) -> str:
         """Return how the process ended, in a line."""
-        code: int | None = None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(timeout=max(0.1, min(5.0, self._end - time.monotonic())))
+        self._wait_for_end(max(0.1, min(5.0, self._end - time.monotonic())))
         while self._prints in self._open and select.select([self._prints], [], [], 0)[0]:
             self._keep()
             if time.monotonic() > self._end:
@@ -160,7 +213,9 @@ class Process:
         last = next((line for line in reversed(lines) if line.strip()), "")
         if last:
             return f"its process ended: {in_a_line(last)}"
-        return "its process closed its pipe" if code is None else f"its process ended: exit status {code}"
+        if self._status is None:
+            return "its process closed its pipe"
+        return f"its process ended: exit status {self._status}"
 
 
 def in_a_line(text: object) -> str:

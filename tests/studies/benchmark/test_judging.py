@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import signal
@@ -10,8 +11,8 @@ from kvgym.cli.commands.learning.judge import judge as judge_command
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.runs import PlannedRun, Player
 from kvgym.studies.benchmark.entries import load_entry
-from kvgym.studies.benchmark.judging import FIRST_SEED, judge
-from kvgym.studies.benchmark.process import KEPT, LostError, Process
+from kvgym.studies.benchmark.judging import FIRST_SEED, Judge, judge
+from kvgym.studies.benchmark.process import KEPT, LostError, Nursery, Process
 from kvgym.studies.benchmark.running import value_of
 from kvgym.studies.benchmark.tasks import FIRST_VALIDATION, SUITE, load_suite
 
@@ -233,13 +234,15 @@ os._exit(4)
 
 def test_little_of_the_output_is_kept(tmp_path):
     (tmp_path / "mine.py").write_text("import os\nfor _ in range(9): os.write(1, b'x' * 65536)\nos._exit(1)")
-    process = Process(str(tmp_path / "mine.py"), 60, 1024)
+    nursery = Nursery()
+    process = Process(nursery, str(tmp_path / "mine.py"), 60, 1024)
     try:
         with pytest.raises(LostError, match="its process ended: xxx"):
             process.ask(b"I")
         assert len(process.printed) == KEPT
     finally:
         process.close()
+        nursery.close()
 
 
 def test_mistakes_of_the_caller_are_errors():
@@ -251,3 +254,62 @@ def test_mistakes_of_the_caller_are_errors():
         judge("fcfs", tasks=("hidden",))
     assert "unknown policy 'nothing'" in judge("nothing")["failure"]
     assert "is for a router" in judge("fcfs", tasks=("routing-chats",))["failure"]
+
+
+def test_one_judge_gives_the_verdicts_of_several(tmp_path, monkeypatch):
+    """A candidate leaves nothing behind, a plain rule runs once, and a first stage may be smaller."""
+    codes = {
+        "good": PLAIN,
+        "broken": "def (",
+        "exits": "import os; os._exit(3)",
+        "marks": "import kvgym\nkvgym.mark = 1\n" + PLAIN,
+        "looks": "import kvgym\nassert not hasattr(kvgym, 'mark')\n" + PLAIN,
+        "python": IN_PYTHON,
+    }
+    for name, code in codes.items():
+        (tmp_path / f"{name}.py").write_text(code)
+    runs = []
+    value = Judge._value
+    monkeypatch.setattr(
+        Judge, "_value", lambda self, task, made, seed: runs.append(made) or value(self, task, made, seed)
+    )
+    with Judge(tasks=("overload",), seeds=2) as judging:
+        found = {name: judging.verdict(tmp_path / f"{name}.py") for name in codes}
+        stage = judging.verdict(tmp_path / "good.py", seeds=1)
+    scores = {name: verdict["score"] for name, verdict in found.items()}
+    assert scores == {"good": 0, "broken": None, "exits": None, "marks": 0, "looks": 0, "python": 0}
+    assert "broken.py cannot be imported: SyntaxError" in found["broken"]["failure"]
+    assert found["exits"]["failure"] == "its process ended: exit status 3"
+    assert len(stage["tasks"]["overload"]["scores"]) == 1
+    assert len(runs) == 2 + 4 * 2 + 1
+    alone = judge(tmp_path / "good.py", tasks=("overload",), seeds=2)
+    for verdict in (alone, found["good"]):
+        verdict.pop("seconds"), verdict["tasks"]["overload"].pop("seconds")
+    assert alone == found["good"]
+
+
+def test_a_candidate_that_ends_the_nursery_harms_no_other(tmp_path):
+    (tmp_path / "mine.py").write_text("import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\n" + PLAIN)
+    (tmp_path / "good.py").write_text(PLAIN)
+    with Judge(tasks=("overload",), seeds=1) as judging:
+        judging.verdict(tmp_path / "mine.py")
+        assert judging.verdict(tmp_path / "good.py")["score"] == 0
+
+
+def test_a_syntax_error_is_found_before_anything_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr("kvgym.studies.benchmark.judging.Nursery", None)
+    found = verdict(tmp_path, "x = (\n")
+    assert (
+        found["failure"] == "mine.py cannot be imported: SyntaxError: '(' was never closed (mine.py, line 1)"
+    )
+    assert found["score"] is None
+
+
+def test_entries_are_read_from_standard_input(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.py").write_text(PLAIN)
+    lines = io.StringIO(f"{tmp_path / 'mine.py'}\n\n{tmp_path / 'none.py'}\n")
+    monkeypatch.setattr("sys.stdin", lines)
+    judge_command("-", tasks=["overload"], seeds=1)
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["entry"], first["score"]) == (str(tmp_path / "mine.py"), 0)
+    assert "no file" in second["failure"]
